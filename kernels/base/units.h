@@ -1,0 +1,22 @@
+// Bytes, seconds and counts as people write and read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+// "16GiB", "500 MB", "4096": binary (KiB..TiB) and decimal (kB..TB) units, case-insensitive;
+// a bare number is bytes; one decimal fraction is fine ("1.5GiB").
+Result<uint64_t> parse_bytes(std::string_view text);
+
+// Three significant digits in binary units: "13.3 GiB", "512 B".
+std::string format_bytes(uint64_t bytes);
+
+// "0.42 s", "3 min 20 s", "1 h 05 min".
+std::string format_seconds(double seconds);
+
+}  // namespace spillway

@@ -1,0 +1,98 @@
+#include "kernels/base/weights.h"
+
+#include <iterator>
+
+namespace spillway {
+
+namespace {
+
+constexpr std::string_view kRoleNames[] = {
+    "token_embedding",     "position_embedding", "project_in",    "attention_norm.weight",
+    "attention_norm.bias", "qkv.weight",         "qkv.bias",      "attention_out.weight",
+    "attention_out.bias",  "mlp_norm.weight",    "mlp_norm.bias", "mlp_up.weight",
+    "mlp_up.bias",         "mlp_down.weight",    "mlp_down.bias", "final_norm.weight",
+    "final_norm.bias",     "project_out",        "head",
+};
+static_assert(std::size(kRoleNames) == static_cast<size_t>(WeightRole::kHead) + 1);
+
+class Lister {
+ public:
+  explicit Lister(const ModelShape& shape) : shape_(shape) {}
+
+  std::vector<WeightSpec> list() {
+    const ModelShape& s = shape_;
+    add(WeightRole::kTokenEmbedding, WeightKind::kTable, s.vocabulary, s.embedding);
+    if (s.position == PositionKind::kLearned) {
+      add(WeightRole::kPositionEmbedding, WeightKind::kTable, s.positions + s.position_offset,
+          s.hidden);
+    }
+    if (s.embedding != s.hidden) matrix(WeightRole::kProjectIn, s.hidden, s.embedding);
+    for (layer_ = 0; layer_ < s.layers; ++layer_) list_layer();
+    layer_ = -1;
+    if (s.final_norm) norm(WeightRole::kFinalNormWeight, WeightRole::kFinalNormBias);
+    if (s.embedding != s.hidden) matrix(WeightRole::kProjectOut, s.embedding, s.hidden);
+    matrix(WeightRole::kHead, s.vocabulary, s.embedding);
+    return std::move(specs_);
+  }
+
+ private:
+  void list_layer() {
+    const ModelShape& s = shape_;
+    const int64_t up_rows = s.mlp_kind == MlpKind::kGated ? 2 * s.mlp : s.mlp;
+    norm(WeightRole::kAttentionNormWeight, WeightRole::kAttentionNormBias);
+    linear(WeightRole::kQkvWeight, WeightRole::kQkvBias, s.qkv_width(), s.hidden);
+    linear(WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias, s.hidden,
+           s.query_width());
+    norm(WeightRole::kMlpNormWeight, WeightRole::kMlpNormBias);
+    linear(WeightRole::kMlpUpWeight, WeightRole::kMlpUpBias, up_rows, s.hidden);
+    linear(WeightRole::kMlpDownWeight, WeightRole::kMlpDownBias, s.hidden, s.mlp);
+  }
+
+  void norm(WeightRole weight, WeightRole bias) {
+    if (!shape_.norm_affine) return;
+    add(weight, WeightKind::kVector, 1, shape_.hidden);
+    if (shape_.norm == NormKind::kLayerNorm) add(bias, WeightKind::kVector, 1, shape_.hidden);
+  }
+  void linear(WeightRole weight, WeightRole bias, int64_t rows, int64_t columns) {
+    matrix(weight, rows, columns);
+    if (shape_.bias) add(bias, WeightKind::kVector, 1, rows);
+  }
+  void matrix(WeightRole role, int64_t rows, int64_t columns) {
+    add(role, WeightKind::kMatrix, rows, columns);
+  }
+  void add(WeightRole role, WeightKind kind, int64_t rows, int64_t columns) {
+    specs_.push_back({role, kind, layer_, rows, columns});
+  }
+
+  const ModelShape& shape_;
+  int64_t layer_ = -1;
+  std::vector<WeightSpec> specs_;
+};
+
+}  // namespace
+
+std::string_view role_name(WeightRole role) {
+  return kRoleNames[static_cast<size_t>(role)];
+}
+
+std::optional<WeightRole> role_of_name(std::string_view name) {
+  for (size_t i = 0; i < std::size(kRoleNames); ++i) {
+    if (kRoleNames[i] == name) return static_cast<WeightRole>(i);
+  }
+  return std::nullopt;
+}
+
+std::vector<WeightSpec> weight_specs(const ModelShape& shape) {
+  return Lister(shape).list();
+}
+
+int64_t parameter_count(const ModelShape& shape) {
+  int64_t count = 0;
+  for (const WeightSpec& spec : weight_specs(shape)) {
+    if (spec.role == WeightRole::kHead && shape.tied_head) continue;
+    count += spec.elements();
+  }
+  return count;
+}
+
+}  // namespace spillway

@@ -1,0 +1,59 @@
+// The canonical list of a model's weights: what the packed file stores, the weight store loads
+// and the decoder layer reads, in streaming order. Made from the ModelShape alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/model_shape.h"
+
+namespace spillway {
+
+enum class WeightRole : uint8_t {
+  kTokenEmbedding,       // table [vocabulary, embedding]
+  kPositionEmbedding,    // table [positions + offset, hidden]
+  kProjectIn,            // matrix [hidden, embedding]
+  kAttentionNormWeight,  // vector [hidden]; so all *Norm* roles
+  kAttentionNormBias,
+  kQkvWeight,  // matrix [qkv_width, hidden]: all query heads, then key heads, then value heads
+  kQkvBias,    // vector [qkv_width]
+  kAttentionOutWeight,  // matrix [hidden, query_width]
+  kAttentionOutBias,
+  kMlpNormWeight,
+  kMlpNormBias,
+  kMlpUpWeight,  // matrix [mlp, hidden]; gated: [2 * mlp, hidden], gate rows first
+  kMlpUpBias,
+  kMlpDownWeight,  // matrix [hidden, mlp]
+  kMlpDownBias,
+  kFinalNormWeight,
+  kFinalNormBias,
+  kProjectOut,  // matrix [embedding, hidden]
+  kHead,        // matrix [vocabulary, embedding]; written out even when tied (DESIGN 6)
+};
+
+std::string_view role_name(WeightRole role);
+std::optional<WeightRole> role_of_name(std::string_view name);
+
+// kVector: float32, used whole. kTable: row-major, rows are looked up. kMatrix: y = x W^T,
+// `rows` outputs by `columns` inputs, stored in a kernel's layout (weight_layout.h).
+enum class WeightKind : uint8_t { kVector, kTable, kMatrix };
+
+struct WeightSpec {
+  WeightRole role = WeightRole::kTokenEmbedding;
+  WeightKind kind = WeightKind::kVector;
+  int64_t layer = -1;  // -1: before the first layer or after the last.
+  int64_t rows = 1;
+  int64_t columns = 0;
+
+  int64_t elements() const { return rows * columns; }
+};
+
+// In streaming order: embeddings, layer 0, ..., layer N-1, final norm, head.
+std::vector<WeightSpec> weight_specs(const ModelShape& shape);
+
+// Parameters of the model; a tied head is counted once.
+int64_t parameter_count(const ModelShape& shape);
+
+}  // namespace spillway

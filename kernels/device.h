@@ -1,0 +1,127 @@
+// Device, Stream, Event: all the rest of the program knows about hardware.
+// Backends: cpu/cpu_device.cc and cuda/cuda_device.cc; a build without CUDA links no_cuda.cc in
+// place of the latter, so no caller has an #ifdef.
+//
+// Thread rules: a Device may be used from any thread. A Stream and the Events it made belong to one
+// thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+#include "kernels/weight_layout.h"
+
+namespace spillway {
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
+// kDevice is what kernels compute on; kPinned is host memory a copy engine can reach.
+enum class Memory : uint8_t { kDevice, kPinned };
+
+// Move-only owner of one allocation. The Device must outlive it.
+class Buffer {
+ public:
+  using Free = std::function<void(std::byte*)>;
+
+  Buffer() = default;
+  Buffer(std::byte* data, size_t bytes, Free free)
+      : data_(data), bytes_(bytes), free_(std::move(free)) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(free_, other.free_);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_ != nullptr) free_(data_);
+  }
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+  Free free_;
+};
+
+class Stream;
+
+// A point in the work of a stream: a plain value, no allocation. The stream must outlive it. A
+// default Event has already happened.
+struct Event {
+  Stream* stream = nullptr;
+  uint64_t point = 0;
+
+  bool done() const;    // All work before the point has finished, well or badly.
+  Status wait() const;  // Blocks the host. Returns the first error before the point.
+};
+
+// An ordered queue of work. No call blocks the host, except sync(). On the CPU the work runs inside
+// the call, on the device's threads: every event has happened when record() returns.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  virtual DeviceKind kind() const = 0;
+
+  // Copies `bytes`. Both ranges must stay valid until the work is done.
+  virtual void copy(std::byte* to, const std::byte* from, size_t bytes) = 0;
+
+  // Later work starts only after `event`. An error behind `event` poisons this stream: later work
+  // is skipped and sync() reports that error.
+  virtual void wait(Event event) = 0;
+
+  virtual Event record() = 0;
+  virtual bool reached(uint64_t point) const = 0;
+  virtual Status sync(uint64_t point) = 0;
+
+  // cudaStream_t for kernels/cuda; the CpuContext for kernels/cpu.
+  virtual void* native() const = 0;
+};
+
+inline bool Event::done() const {
+  return stream == nullptr || stream->reached(point);
+}
+inline Status Event::wait() const {
+  return stream == nullptr ? Status() : stream->sync(point);
+}
+
+struct MemoryInfo {
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::string_view name() const = 0;
+  virtual MemoryInfo memory() const = 0;
+
+  // Zeroed memory aligned to 4096 bytes; large CPU allocations ask for huge pages. kCapacity: does
+  // not fit. 0 bytes give an empty Buffer.
+  virtual Result<Buffer> allocate(Memory memory, size_t bytes) = 0;
+  virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
+
+  // The format in which activations enter linear layers whose weights are in `weights`, and the
+  // layout the kernels want those weights in.
+  virtual DType activation_dtype(DType weights) const = 0;
+  virtual MatrixLayout matrix_layout(DType weights) const = 0;
+
+  // True when the CPU multiplies bf16 natively (decides the default format of f16 checkpoints).
+  virtual bool native_bf16() const = 0;
+};
+
+// `threads` 0: one a core. kInvalidArgument: out of range.
+Result<std::unique_ptr<Device>> open_cpu_device(int threads);
+Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.
+
+}  // namespace spillway

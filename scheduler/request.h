@@ -1,0 +1,91 @@
+// A request as the engine sees it: token ids in, tokens out. No text, no JSON (those are the
+// server's). Requests are plain values; a TokenSink is called by the engine thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+enum class RequestId : uint64_t {};  // Never reused.
+
+// How the next token is drawn. Order of the steps (as in vLLM): repetition, frequency and presence
+// penalty, logit_bias, then temperature, min_p, top_k, top_p. Defaults leave the model's
+// distribution as it is.
+struct SamplingParams {
+  float temperature = 1.0f;         // 0: greedy, the highest logit; ties: the lowest id.
+  float top_p = 1.0f;               // (0, 1]
+  int32_t top_k = 0;                // 0: off
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0, over prompt and generated tokens
+  float presence_penalty = 0.0f;    // over generated tokens
+  float frequency_penalty = 0.0f;
+  uint64_t seed = 0;  // The draw of token t depends on (seed, t) alone, never on the batch.
+  std::vector<std::pair<int32_t, float>> logit_bias;  // Added to the logit of a token id.
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // 1 .. positions tokens, each in [0, vocabulary)
+  int32_t max_tokens = 16;      // 0: only score the prompt
+  int32_t min_tokens = 0;       // Stop tokens are barred before this many
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_tokens;  // Besides the model's end tokens
+  SamplingParams sampling;
+  int32_t logprobs = -1;         // -1: none; k: each token's logprob and the k best
+  int32_t prompt_logprobs = -1;  // Likewise for the prompt's tokens
+  int32_t priority = 0;          // Lower runs first; equal: in order of arrival
+};
+
+// The log-probabilities at one position, of the model's distribution (before sampling parameters).
+struct TokenLogprobs {
+  float logprob = 0;                            // Of the token itself
+  std::vector<std::pair<int32_t, float>> best;  // Highest first
+};
+
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+  double queue_seconds = 0;    // Submitted until admitted
+  double prefill_seconds = 0;  // Admitted until the first token
+  double decode_seconds = 0;   // First token until the last
+};
+
+struct Finish {
+  FinishReason reason = FinishReason::kStop;
+  std::optional<int32_t> stop_token;  // The stop token that ended it; it was not emitted.
+  Status status;                      // For kError and kCancelled
+  Usage usage;
+};
+
+// Where a sequence's results go. Called on the engine thread, in order: on_admitted, then
+// on_prompt_logprobs (if asked for), then on_token per token, then on_finish exactly once. Must not
+// block. The scheduler keeps the sink alive until on_finish has returned.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+
+  virtual void on_admitted() {}
+
+  // One entry a prompt token; the first has no distribution and is {0, {}}.
+  virtual void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) {
+    static_cast<void>(logprobs);
+  }
+
+  // Returns false to end the sequence here (a stop string was found): on_finish(kStop) follows.
+  // `logprobs` is null unless asked for.
+  virtual bool on_token(int32_t token, const TokenLogprobs* logprobs) = 0;
+
+  virtual void on_finish(const Finish& finish) = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,51 @@
+// What runs next: a bounded queue of requests in, sweeps of the engine out.
+//
+// Thread rule: submit(), cancel(), drain() and stats() from any thread; everything else, the token
+// sinks included, happens on the one engine thread that the scheduler owns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/base/model_shape.h"
+#include "kernels/base/status.h"
+#include "scheduler/request.h"
+
+namespace spillway {
+
+struct SchedulerStats {
+  int64_t running = 0;  // Sequences in the block
+  int64_t waiting = 0;  // Accepted, not yet admitted
+  uint64_t sweeps = 0;
+  uint64_t prompt_tokens = 0;  // Prefilled
+  uint64_t generated_tokens = 0;
+  int64_t kv_bytes_used = 0;
+  int64_t kv_bytes_total = 0;
+  double busy_seconds = 0;  // Inside sweeps
+  bool healthy = true;      // False after an engine error that only a restart cures
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;  // Cancels what still runs and joins the engine thread.
+
+  virtual const ModelShape& shape() const = 0;
+
+  // The most sequences one request can have in the queue and in the block together.
+  virtual int64_t queue_max() const = 0;
+
+  // Checks the request against the model and the KV memory and queues it. kInvalidArgument: it can
+  // never run. kCapacity: the queue is full, try later. kCancelled: draining.
+  virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
+
+  // The sequence ends before its next token with kCancelled; unknown ids are ignored.
+  virtual void cancel(RequestId id) = 0;
+
+  // Refuses new requests; returns when the last one has finished or `seconds` have passed, then
+  // cancels the rest. Blocks the caller.
+  virtual void drain(double seconds) = 0;
+
+  virtual SchedulerStats stats() const = 0;
+};
+
+}  // namespace spillway
