@@ -97,13 +97,16 @@ Result<HfConfig> parse_hf_config(std::string_view config_text, std::string_view 
 }
 
 Result<HfConfig> read_hf_config(const std::string& directory) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::string config,
-                            read_small_file(directory + "/config.json", kConfigBytesMax));
+  Result<std::string> config = read_small_file(directory + "/config.json", kConfigBytesMax);
+  if (config.status().code() == Code::kNotFound) {
+    return not_found(directory + " has no config.json: it is no Hugging Face model directory");
+  }
+  if (!config.ok()) return config.status();
   Result<std::string> generation =
       read_small_file(directory + "/generation_config.json", kConfigBytesMax);
   if (!generation.ok() && generation.status().code() != Code::kNotFound) return generation.status();
-  Result<HfConfig> parsed =
-      parse_hf_config(config, generation.ok() ? generation.value() : "", model_name(directory));
+  Result<HfConfig> parsed = parse_hf_config(
+      config.value(), generation.ok() ? generation.value() : "", model_name(directory));
   if (!parsed.ok()) return parsed.status().at(directory);
   return parsed;
 }
