@@ -33,6 +33,7 @@ CLI::Option* add_value(CLI::App* app, const std::string& flag, bool repeats) {
   return app->add_option(flag, [](const CLI::results_t&) { return true; })
       ->multi_option_policy(repeats ? CLI::MultiOptionPolicy::TakeAll
                                     : CLI::MultiOptionPolicy::TakeLast)
+      ->type_name("value")  // In "--block: 1 required value missing"
       ->allow_extra_args(false);
 }
 
