@@ -32,6 +32,12 @@ void normalize(Stream& stream, const NormArgs& args) {
   cpu::normalize(cpu_of(stream), args);
 }
 
+void convert_rows(Stream& stream, const ConvertArgs& args) {
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  cpu::convert_rows(cpu_of(stream), args);
+}
+
 void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(float_or_bf16(args.in.dtype) && float_or_bf16(args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows);

@@ -40,6 +40,13 @@ struct NormArgs {
 };
 void normalize(Stream& stream, const NormArgs& args);
 
+// out = in, in out's format. f32 to f32 or bf16, same shape.
+struct ConvertArgs {
+  ConstMatrixView in;
+  MatrixView out;
+};
+void convert_rows(Stream& stream, const ConvertArgs& args);
+
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
 // [W.rows] or null. Accumulates in f32; a row's result depends on that row alone.

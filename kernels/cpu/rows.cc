@@ -1,11 +1,11 @@
-// LayerNorm and RMSNorm over rows.
+// The ops that work row by row: LayerNorm and RMSNorm, table look-up, conversion.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_ops.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/rows.cc"
 #include <hwy/foreach_target.h>
 //
 #include <hwy/highway.h>
@@ -108,6 +108,13 @@ float* row_scratch(CpuContext& context, int64_t columns) {
 void normalize(CpuContext& context, const NormArgs& args) {
   for_rows(context, args.in.rows, [&](int64_t row) {
     HWY_DYNAMIC_DISPATCH(NormalizeRow)(args, row, row_scratch(context, args.in.columns));
+  });
+}
+
+void convert_rows(CpuContext& context, const ConvertArgs& args) {
+  for_rows(context, args.in.rows, [&](int64_t row) {
+    convert_elements(DType::kF32, args.in.row(row), args.out.dtype, args.out.row(row),
+                     static_cast<size_t>(args.in.columns));
   });
 }
 
