@@ -75,8 +75,9 @@ struct ModelFileTable {
 // Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets
 // count from 0; ModelFileWriter moves them behind the header. A slab of a matrix is as many panels
 // of 64 rows as fit kSlabBytesMax, one at least; each layer begins with the slab of its vectors.
-// REQUIRES: a valid shape; format is kF32, kBF16 or kF16.
-ModelFileTable plan_model_file(const ModelShape& shape, DType format);
+// REQUIRES: a valid shape; format is kF32, kBF16 or kF16. `layout` is the matrices'; tables are
+// kRows.
+ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout);
 
 uint64_t slab_checksum(std::span<const std::byte> bytes, uint64_t seed);
 

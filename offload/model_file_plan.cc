@@ -10,7 +10,7 @@ namespace {
 
 class Planner {
  public:
-  Planner(const ModelShape& shape, DType format) {
+  Planner(const ModelShape& shape, DType format, MatrixLayout layout) {
     table_.shape = shape;
     table_.format = format;
     for (const WeightSpec& spec : weight_specs(shape)) {
@@ -18,8 +18,7 @@ class Planner {
       TensorInfo& tensor = table_.tensors.back();
       if (spec.kind == WeightKind::kVector) continue;
       tensor.format = format;
-      tensor.layout =
-          spec.kind == WeightKind::kMatrix ? MatrixLayout::kPanels : MatrixLayout::kRows;
+      tensor.layout = spec.kind == WeightKind::kMatrix ? layout : MatrixLayout::kRows;
     }
   }
 
@@ -63,11 +62,13 @@ class Planner {
 
   void plan_rows(TensorInfo& tensor) {
     const WeightSpec& spec = tensor.spec;
-    const size_t panel = packed_bytes(tensor.layout, tensor.format, kPanelRows, spec.columns);
+    const size_t panel =
+        packed_bytes(tensor.layout, tensor.format, kPanelRowMultiple, spec.columns);
     const auto panels = static_cast<int64_t>(std::max<size_t>(1, kSlabBytesMax / panel));
-    tensor.slab_rows = std::min(panels * kPanelRows,
-                                static_cast<int64_t>(round_up(static_cast<uint64_t>(spec.rows),
-                                                              static_cast<uint64_t>(kPanelRows))));
+    tensor.slab_rows =
+        std::min(panels * kPanelRowMultiple,
+                 static_cast<int64_t>(round_up(static_cast<uint64_t>(spec.rows),
+                                               static_cast<uint64_t>(kPanelRowMultiple))));
     tensor.first_slab = static_cast<uint32_t>(table_.slabs.size());
     tensor.slab_count = static_cast<uint32_t>(
         divide_up(static_cast<uint64_t>(spec.rows), static_cast<uint64_t>(tensor.slab_rows)));
@@ -97,8 +98,8 @@ int64_t TensorInfo::rows_in_slab(uint32_t index) const {
   return std::min(slab_rows, spec.rows - static_cast<int64_t>(index) * slab_rows);
 }
 
-ModelFileTable plan_model_file(const ModelShape& shape, DType format) {
-  return Planner(shape, format).plan();
+ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout) {
+  return Planner(shape, format, layout).plan();
 }
 
 }  // namespace spillway

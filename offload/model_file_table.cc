@@ -100,7 +100,7 @@ Status check_tiling(const ModelFileTable& table, uint64_t slabs_end) {
 Status check_rows(const ModelFileTable& table, const TensorInfo& tensor) {
   const auto rows = static_cast<uint64_t>(tensor.spec.rows);
   const auto slab_rows = static_cast<uint64_t>(tensor.slab_rows);
-  const bool good = tensor.slab_rows % kPanelRows == 0 && tensor.offset_in_slab == 0 &&
+  const bool good = tensor.slab_rows % kPanelRowMultiple == 0 && tensor.offset_in_slab == 0 &&
                     divide_up(rows, slab_rows) == tensor.slab_count;
   if (!good) return corruption("the slabs do not match the rows");
   for (uint32_t i = 0; i < tensor.slab_count; ++i) {

@@ -176,7 +176,8 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   if (!map.ok()) return map.status().at(directory);
 
   const DType format = options.format.value_or(natural_format(config.shape, map.value()));
-  ModelFileTable table = plan_model_file(config.shape, format);
+  ModelFileTable table = plan_model_file(
+      config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
   table.source = config.shape.name + " " + fingerprint;
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
   SPILLWAY_ASSIGN_OR_RETURN(auto writer, ModelFileWriter::create(output, std::move(table)));

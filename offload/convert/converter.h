@@ -18,7 +18,10 @@ struct ConvertOptions {
   std::optional<DType> format;  // Of matrices and tables; none: the checkpoint's own.
   bool verify_crc = true;       // Of .bin records; off only for files saved without checksums.
   bool lenient_header = false;  // safetensors_reader.h
-  unsigned threads = 0;         // 0: two more than cores, so that some wait for the disk.
+  // The layout of matrices in a format: what the machine's kernels want (Device::matrix_layout).
+  // None: kPanels16.
+  std::function<MatrixLayout(DType)> layout;
+  unsigned threads = 0;  // 0: two more than cores, so that some wait for the disk.
 
   // Called on the calling thread about ten times a second with bytes read so far and in all; false
   // stops the work (kCancelled).

@@ -1,0 +1,54 @@
+// An answer that is an error: HTTP status and the OpenAI error object. Plain values, any thread.
+//
+// Invariant: a message never repeats the caller's text, holds no path and no address, and stays
+// under kErrorMessageBytesMax, so an error is never larger than a few KB whatever was sent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+constexpr size_t kErrorMessageBytesMax = 2048;
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string param;  // Empty: null in JSON. A path such as "prompt[3]".
+  std::string code;   // Empty: null in JSON.
+  std::vector<std::pair<std::string, int64_t>> numbers;  // Machine-readable extras inside "error".
+  int retry_after_seconds = 0;                           // 0: no Retry-After header.
+  bool retry_is_useless = false;  // Sent as `x-should-retry: false` on 5xx and 429.
+
+  // {"error":{"message","type","param","code", numbers...}}; always valid JSON.
+  std::string json() const;
+};
+
+// A value or the error to answer with.
+template <class T>
+using ApiResult = std::variant<T, ApiError>;
+
+ApiError invalid_json(size_t byte_offset, std::string_view what);
+ApiError invalid_type(std::string_view param, std::string_view wanted);
+ApiError missing_parameter(std::string_view param);
+ApiError invalid_value(std::string_view param, std::string_view why);
+ApiError unsupported_parameter(std::string_view param, std::string_view why);
+ApiError model_not_found(const std::vector<std::string>& served_names);
+ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64_t new_tokens);
+ApiError queue_full(int retry_after_seconds);
+ApiError shutting_down();
+ApiError engine_error();
+ApiError request_timeout(int64_t seconds);
+
+// What a refusal of Scheduler::submit means to the caller.
+ApiError refused_by_scheduler(const Status& status);
+
+}  // namespace spillway
