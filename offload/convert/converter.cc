@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/family.h"
@@ -48,9 +47,7 @@ class Converter {
   }
 
   Status run() {
-    const unsigned threads = options_.threads != 0
-                                 ? options_.threads
-                                 : std::max(1u, std::thread::hardware_concurrency()) + 2;
+    const unsigned threads = reading_threads(options_.threads);
     scratch_.resize(threads);
     const auto tick = [this] {
       return !options_.progress || options_.progress(done_bytes_, total_bytes_);
@@ -175,7 +172,8 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
   if (!map.ok()) return map.status().at(directory);
 
-  const DType format = options.format.value_or(natural_format(config.shape, map.value()));
+  DType format = options.format.value_or(natural_format(config.shape, map.value()));
+  if (!options.format && options.bf16_for_f16 && format == DType::kF16) format = DType::kBF16;
   ModelFileTable table = plan_model_file(
       config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
   table.source = config.shape.name + " " + fingerprint;
