@@ -61,29 +61,34 @@ Result<Tokenizer> Tokenizer::load(std::span<const NamedFile> files,
     auto bytes = bytes_of_piece(piece);
     tokenizer.bytes_.push_back(bytes ? std::move(*bytes) : std::move(piece));
   }
-  for (const AddedToken& token : description.added) {
-    tokenizer.bytes_[static_cast<size_t>(token.id)] = token.text;
-  }
-  tokenizer.set_special(description, defaults);
-  tokenizer.added_ = std::move(description.added);
-  std::sort(tokenizer.added_.begin(), tokenizer.added_.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.text > b.text; });
+  tokenizer.set_special(std::move(description), defaults);
   return tokenizer;
 }
 
-void Tokenizer::set_special(const TokenizerDescription& files, const TokenizerDefaults& defaults) {
+void Tokenizer::set_special(TokenizerDescription files, const TokenizerDefaults& defaults) {
   bos_ = files.bos >= 0 ? files.bos : defaults.bos;
   eos_ = files.eos >= 0 ? files.eos : defaults.eos;
   pad_ = files.pad >= 0 ? files.pad : defaults.pad;
   add_bos_ = files.add_bos.value_or(defaults.add_bos);
+  added_ = std::move(files.added);
+  for (int32_t id : {bos_, eos_, pad_}) {
+    const auto same = [id](const AddedToken& token) { return token.id == id; };
+    if (id < 0) continue;
+    const auto found = std::find_if(added_.begin(), added_.end(), same);
+    if (found != added_.end()) {
+      found->special = true;
+    } else {
+      added_.push_back({id, std::string(token_bytes(id)), true, false, false});
+    }
+  }
   special_.assign(bytes_.size(), false);
-  for (const AddedToken& token : files.added) {
+  for (const AddedToken& token : added_) {
+    bytes_[static_cast<size_t>(token.id)] = token.text;
     special_[static_cast<size_t>(token.id)] = token.special;
     any_plain_added_ = any_plain_added_ || !token.special;
   }
-  for (int32_t id : {bos_, eos_, pad_}) {
-    if (id >= 0) special_[static_cast<size_t>(id)] = true;
-  }
+  std::sort(added_.begin(), added_.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.text > b.text; });
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {

@@ -67,7 +67,7 @@ class Tokenizer {
   // The first added token in `text` at or behind `begin`; of several the longest.
   std::optional<Found> find_added(std::string_view text, size_t begin, bool special) const;
   void encode_plain(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;
-  void set_special(const TokenizerDescription& files, const TokenizerDefaults& defaults);
+  void set_special(TokenizerDescription files, const TokenizerDefaults& defaults);
 
   BpeModel model_;
   std::vector<std::string> bytes_;  // By id

@@ -22,6 +22,7 @@ Status VocabularyParser::add_piece(std::string_view text, int64_t id) {
     return invalid_argument("piece " + quoted(text) + " has " + std::to_string(text.size()) +
                             " bytes, the limit is " + std::to_string(kPieceBytesMax));
   }
+  if (text.empty()) return invalid_argument("id " + std::to_string(id) + " has an empty piece");
   if (!is_valid_utf8(text)) return invalid_argument("piece " + quoted(text) + " is not UTF-8");
   if (id < 0 || id >= static_cast<int64_t>(kVocabularyMax)) {
     return invalid_argument("id " + std::to_string(id) + " of piece " + quoted(text) +
