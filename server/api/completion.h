@@ -29,8 +29,9 @@ struct ApiLimits {
   int64_t stop_tokens_max = 256;  // Entries of stop_token_ids
   int64_t logit_bias_max = 300;   // Entries
   int64_t logprobs_max = 20;
-  int64_t json_values_max = 1'000'000;  // Token-id prompts need one value a token
-  bool strict_params = false;           // Unknown names are errors instead of ignored
+  int64_t json_values_max = 1'000'000;            // Token-id prompts need one value a token
+  int64_t tokenize_bytes_max = int64_t{4} << 20;  // Text of /tokenize
+  bool strict_params = false;                     // Unknown names are errors instead of ignored
 };
 
 // What is being served. The pointees outlive every call.

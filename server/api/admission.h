@@ -1,0 +1,58 @@
+// Counts sequences from the moment a request arrives, so that a burst is refused before it costs
+// tokenising. Any thread. Outlives its tickets.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace spillway {
+
+class Admission {
+ public:
+  explicit Admission(int64_t slots_max) : slots_max_(slots_max) {}
+
+  // Some slots, given back by the destructor.
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept
+        : owner_(std::exchange(other.owner_, nullptr)), slots_(other.slots_) {}
+    Ticket& operator=(Ticket&& other) = delete;
+    ~Ticket() { release(); }
+
+    // Holds `slots` from now on; false, and unchanged, when that many are not free.
+    bool grow_to(int64_t slots);
+    void release();
+
+   private:
+    friend class Admission;
+    explicit Ticket(Admission* owner) : owner_(owner) {}
+    Admission* owner_;
+    int64_t slots_ = 1;
+  };
+
+  // One slot for a request that has just arrived; what it really needs is known after parsing.
+  std::optional<Ticket> enter();
+
+  // About how long until a slot is free, by the pace at which slots were given back: 1 .. 60.
+  int retry_after_seconds() const;
+
+  int64_t slots_max() const { return slots_max_; }
+  int64_t held() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool take(int64_t slots);
+  void give_back(int64_t slots);
+
+  const int64_t slots_max_;
+  mutable std::mutex mutex_;
+  int64_t held_ = 0;
+  Clock::time_point last_release_ = Clock::now();
+  double seconds_per_slot_ = 0;  // Moving average between releases
+};
+
+}  // namespace spillway

@@ -1,0 +1,23 @@
+// The `prompt` field: four shapes in, token ids out. Used by parse_completion only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "server/api/completion.h"
+#include "server/api/json_input.h"
+
+namespace spillway {
+
+// Reads prompt, add_special_tokens, truncate_prompt_tokens and truncation_side. Each prompt has at
+// least one token, all in [0, vocabulary); their length against the context is the caller's check.
+// `max_tokens` is what truncate_prompt_tokens = -1 leaves room for. Errors go to `fields`; the
+// result is then empty.
+std::vector<std::vector<int32_t>> read_prompts(FieldReader& fields, const ApiContext& context,
+                                               int64_t max_tokens);
+
+// Token ids of an array, each in [0, vocabulary); `param` names it in errors.
+ApiResult<std::vector<int32_t>> read_token_ids(const nlohmann::json& array, int64_t vocabulary,
+                                               const std::string& param);
+
+}  // namespace spillway

@@ -1,0 +1,236 @@
+#include "server/api/completion_run.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "server/api/sequence_text.h"
+
+namespace spillway {
+
+// Shared by the run and its sinks. The engine may deliver tokens of the first sequences while
+// start() still submits the others, so everything is under one lock, which the engine never waits
+// for longer than a copy takes: no scheduler call is made under it.
+class CompletionRun::State {
+ public:
+  State(Scheduler& scheduler, const Tokenizer* tokenizer, CompletionCall call,
+        CompletionEvents events)
+      : scheduler_(&scheduler), call_(std::move(call)), events_(std::move(events)) {
+    const auto count = static_cast<int32_t>(call_.requests.size());
+    left_ = count;
+    for (int32_t i = 0; i < count; ++i) sequences_.emplace_back(tokenizer, call_, i);
+    for (int32_t i = 0; i < count; i += call_.samples) {
+      usage_.prompt_tokens +=
+          static_cast<int64_t>(call_.requests[static_cast<size_t>(i)].prompt.size());
+    }
+    if (!call_.stream) result_.choices.resize(call_.requests.size());
+  }
+
+  const CompletionCall& call() const { return call_; }
+
+  std::optional<ApiError> submit_all(const std::shared_ptr<State>& self);
+  void cancel();
+
+  void on_prompt_logprobs(size_t index, std::span<const TokenLogprobs> logprobs) {
+    const std::lock_guard lock(mutex_);
+    sequences_[index].add_prompt_scores(logprobs);
+  }
+  bool on_token(size_t index, int32_t token, const TokenLogprobs* logprobs);
+  void on_finish(size_t index, const Finish& finish);
+
+ private:
+  void deliver(size_t index);               // Under the lock
+  void note_failure(const Finish& finish);  // Under the lock
+  void note_times(const Usage& usage);
+  void finish_call(std::unique_lock<std::mutex> lock);
+
+  enum class Phase : uint8_t { kSubmitting, kRunning, kAbandoned };
+
+  Scheduler* scheduler_;
+  const CompletionCall call_;
+  std::mutex mutex_;
+  CompletionEvents events_;
+  std::vector<SequenceText> sequences_;
+  std::vector<RequestId> ids_;
+  std::vector<ChoiceText> early_;  // Pieces from before all were submitted
+  CompletionResult result_;
+  CompletionUsage usage_;
+  int32_t left_ = 0;  // Sequences that have not finished
+  bool cancelled_ = false;
+  Phase phase_ = Phase::kSubmitting;
+};
+
+namespace {
+
+void append(ChoiceText& whole, ChoiceText piece) {
+  if (piece.first) {
+    whole = std::move(piece);
+    return;
+  }
+  whole.text += piece.text;
+  whole.tokens.insert(whole.tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  std::move(piece.scores.begin(), piece.scores.end(), std::back_inserter(whole.scores));
+  whole.finished = piece.finished;
+  whole.hit_length = piece.hit_length;
+  whole.stop_token = piece.stop_token;
+  whole.stop_string = std::move(piece.stop_string);
+  whole.usage = piece.usage;
+}
+
+ApiError error_of(const Finish& finish) {
+  return finish.reason == FinishReason::kCancelled ? shutting_down() : engine_error();
+}
+
+class Sink : public TokenSink {
+ public:
+  Sink(std::shared_ptr<CompletionRun::State> state, size_t index)
+      : state_(std::move(state)), index_(index) {}
+
+  void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) override {
+    state_->on_prompt_logprobs(index_, logprobs);
+  }
+  bool on_token(int32_t token, const TokenLogprobs* logprobs) override {
+    return state_->on_token(index_, token, logprobs);
+  }
+  void on_finish(const Finish& finish) override { state_->on_finish(index_, finish); }
+
+ private:
+  std::shared_ptr<CompletionRun::State> state_;
+  size_t index_;
+};
+
+}  // namespace
+
+std::optional<ApiError> CompletionRun::State::submit_all(const std::shared_ptr<State>& self) {
+  std::vector<RequestId> ids;
+  std::optional<ApiError> refusal;
+  for (size_t i = 0; i < call_.requests.size() && !refusal; ++i) {
+    auto id = scheduler_->submit(call_.requests[i], std::make_shared<Sink>(self, i));
+    if (id.ok()) {
+      ids.push_back(id.value());
+    } else {
+      refusal = refused_by_scheduler(id.status());
+    }
+  }
+  if (refusal) {
+    {
+      const std::lock_guard lock(mutex_);
+      phase_ = Phase::kAbandoned;
+    }
+    for (const RequestId id : ids) scheduler_->cancel(id);
+    return refusal;
+  }
+  std::unique_lock lock(mutex_);
+  ids_ = ids;
+  phase_ = Phase::kRunning;
+  for (ChoiceText& piece : early_) events_.on_text(std::move(piece));
+  early_.clear();
+  const bool failed = result_.error.has_value();
+  if (left_ == 0) {
+    finish_call(std::move(lock));
+  } else if (failed) {  // Before there were ids that on_finish could cancel.
+    lock.unlock();
+    for (const RequestId id : ids) scheduler_->cancel(id);
+  }
+  return {};
+}
+
+void CompletionRun::State::cancel() {
+  std::vector<RequestId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    ids = ids_;
+  }
+  for (const RequestId id : ids) scheduler_->cancel(id);
+}
+
+bool CompletionRun::State::on_token(size_t index, int32_t token, const TokenLogprobs* logprobs) {
+  const std::lock_guard lock(mutex_);
+  if (cancelled_ || result_.error || phase_ == Phase::kAbandoned) return false;
+  const bool more = sequences_[index].add_token(token, logprobs);
+  ++usage_.generated_tokens;
+  // The token that completes a stop string is the last: its text goes out with the finish.
+  if (more) deliver(index);
+  return more;
+}
+
+void CompletionRun::State::deliver(size_t index) {
+  SequenceText& sequence = sequences_[index];
+  if (!sequence.ready()) return;
+  ChoiceText piece = sequence.take();
+  piece.usage = usage_;
+  if (!call_.stream) {
+    append(result_.choices[index], std::move(piece));
+  } else if (phase_ == Phase::kSubmitting) {
+    early_.push_back(std::move(piece));
+  } else if (phase_ == Phase::kRunning) {
+    events_.on_text(std::move(piece));
+  }
+}
+
+void CompletionRun::State::note_failure(const Finish& finish) {
+  if (!result_.error) result_.error = error_of(finish);
+  result_.cancelled |= finish.reason == FinishReason::kCancelled;
+}
+
+void CompletionRun::State::note_times(const Usage& usage) {
+  result_.queue_seconds = std::max(result_.queue_seconds, usage.queue_seconds);
+  result_.prefill_seconds = std::max(result_.prefill_seconds, usage.prefill_seconds);
+  result_.decode_seconds = std::max(result_.decode_seconds, usage.decode_seconds);
+}
+
+void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
+  std::unique_lock lock(mutex_);
+  --left_;
+  std::vector<RequestId> others;
+  note_times(finish.usage);
+  if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kCancelled) {
+    if (!result_.error) others = ids_;  // One choice less is no answer: the rest is wasted work.
+    note_failure(finish);
+  } else if (cancelled_) {
+    result_.cancelled = true;
+  } else if (!result_.error && phase_ != Phase::kAbandoned) {
+    sequences_[index].finish(finish.reason, finish.stop_token);
+    deliver(index);
+  }
+  if (left_ == 0 && phase_ == Phase::kRunning) {
+    finish_call(std::move(lock));
+    return;
+  }
+  lock.unlock();
+  for (const RequestId id : others) scheduler_->cancel(id);
+}
+
+// Nothing comes after this, so the callbacks (and what they hold alive) are let go.
+void CompletionRun::State::finish_call(std::unique_lock<std::mutex> lock) {
+  result_.cancelled |= cancelled_;
+  if (result_.cancelled && !result_.error) result_.error = shutting_down();
+  result_.usage = usage_;
+  const auto on_done = std::move(events_.on_done);
+  events_ = {};
+  CompletionResult result = std::move(result_);
+  lock.unlock();
+  on_done(std::move(result));
+}
+
+CompletionRun::CompletionRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
+CompletionRun::~CompletionRun() = default;
+
+ApiResult<std::shared_ptr<CompletionRun>> CompletionRun::start(Scheduler& scheduler,
+                                                               const Tokenizer* tokenizer,
+                                                               CompletionCall call,
+                                                               CompletionEvents events) {
+  auto state = std::make_shared<State>(scheduler, tokenizer, std::move(call), std::move(events));
+  if (auto refusal = state->submit_all(state)) return *std::move(refusal);
+  return std::shared_ptr<CompletionRun>(new CompletionRun(std::move(state)));
+}
+
+void CompletionRun::cancel() {
+  state_->cancel();
+}
+
+const CompletionCall& CompletionRun::call() const {
+  return state_->call();
+}
+
+}  // namespace spillway

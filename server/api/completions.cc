@@ -1,0 +1,196 @@
+// POST /v1/completions: from the exchange to a CompletionRun and back.
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "server/api/completion_json.h"
+#include "server/api/completion_run.h"
+#include "server/api/service.h"
+#include "server/http/sse.h"
+
+namespace spillway {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+// One answer. work() runs on the worker thread and starts the run; everything after that is posted
+// to the network thread, in the order of the engine's events. Kept alive by the run's callbacks and
+// the exchange's, which both end with the answer.
+class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
+ public:
+  CompletionAnswer(ApiService& api, ExchangePtr exchange, Admission::Ticket ticket)
+      : api_(api), exchange_(std::move(exchange)), ticket_(std::move(ticket)) {}
+
+  void watch();
+  void work(const HttpRequest& request);
+
+ private:
+  void on_started(std::shared_ptr<CompletionRun> run);
+  void on_text(const ChoiceText& piece);
+  void on_done(const CompletionResult& result);
+  void on_gone();
+  void on_tick();
+
+  void begin_stream();
+  void end_with(const ApiError& error);
+  void respond_whole(CompletionResult result);
+  void ping_if_silent();
+  HttpFields fields() const;
+
+  ApiService& api_;
+  const ExchangePtr exchange_;
+  Admission::Ticket ticket_;
+  const Clock::time_point arrived_ = Clock::now();
+
+  CompletionCall call_;  // Set by work() before the run starts, constant from then on
+  CompletionHead head_;
+
+  std::shared_ptr<CompletionRun> run_;
+  bool gone_ = false;
+  bool begun_ = false;  // The stream's head is out
+  bool ended_ = false;  // Nothing more is to be said
+  Clock::time_point last_sent_ = Clock::now();
+};
+
+void CompletionAnswer::watch() {
+  const auto self = shared_from_this();
+  exchange_->on_gone([self] { self->on_gone(); });
+  exchange_->every(0.25, [self] { self->on_tick(); });
+}
+
+void CompletionAnswer::work(const HttpRequest& request) {
+  auto parsed = parse_completion(request.body, api_.context);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    return exchange_->respond(error_response(*error));
+  }
+  call_ = std::get<CompletionCall>(std::move(parsed));
+  if (!ticket_.grow_to(static_cast<int64_t>(call_.requests.size()))) {
+    return exchange_->respond(error_response(queue_full(api_.admission.retry_after_seconds())));
+  }
+  head_ = make_completion_head(call_);
+  const auto self = shared_from_this();
+  CompletionEvents events;
+  events.on_text = [self](ChoiceText piece) {
+    self->exchange_->post([self, moved = std::move(piece)] { self->on_text(moved); });
+  };
+  events.on_done = [self](CompletionResult result) {
+    // The slots are free now, not when the network thread gets to it.
+    self->ticket_.release();
+    self->exchange_->post([self, moved = std::move(result)] { self->on_done(moved); });
+  };
+  auto started =
+      CompletionRun::start(api_.scheduler, api_.context.tokenizer, call_, std::move(events));
+  if (auto* refusal = std::get_if<ApiError>(&started)) {
+    if (refusal->status == 429) {
+      refusal->retry_after_seconds = api_.admission.retry_after_seconds();
+    }
+    return exchange_->respond(error_response(*refusal));
+  }
+  exchange_->post([self, run = std::get<0>(std::move(started))] { self->on_started(run); });
+}
+
+void CompletionAnswer::on_started(std::shared_ptr<CompletionRun> run) {
+  run_ = std::move(run);
+  if (gone_ || ended_) return run_->cancel();
+  // Now, so that proxies and clients with a deadline for the head are content.
+  if (call_.stream) begin_stream();
+}
+
+void CompletionAnswer::begin_stream() {
+  if (begun_ || ended_) return;
+  begun_ = true;
+  last_sent_ = Clock::now();
+  exchange_->begin_stream(fields());
+}
+
+void CompletionAnswer::on_text(const ChoiceText& piece) {
+  if (gone_ || ended_) return;
+  begin_stream();
+  last_sent_ = Clock::now();
+  exchange_->send(sse_event(completion_chunk(head_, call_, api_.context, piece)),
+                  piece.first && call_.echo);
+}
+
+void CompletionAnswer::on_done(const CompletionResult& result) {
+  if (gone_ || ended_) return;
+  if (result.error) return end_with(*result.error);
+  if (!call_.stream) return respond_whole(result);
+  begin_stream();
+  if (call_.include_usage) {
+    exchange_->send(sse_event(completion_usage_chunk(head_, call_, api_.context, result.usage)));
+  }
+  exchange_->send(std::string(kSseDone));
+  exchange_->end_stream();
+  ended_ = true;
+}
+
+// An echo with logprobs is megabytes of JSON: not on the network thread.
+void CompletionAnswer::respond_whole(CompletionResult result) {
+  ended_ = true;
+  exchange_->post_work([self = shared_from_this(), moved = std::move(result)] {
+    HttpResponse response;
+    response.body = completion_body(self->head_, self->call_, self->api_.context, moved);
+    response.fields = self->fields();
+    self->exchange_->respond(std::move(response));
+  });
+}
+
+// A stream that has begun cannot change its status: clients look for an error event.
+void CompletionAnswer::end_with(const ApiError& error) {
+  ended_ = true;
+  if (!begun_) return exchange_->respond(error_response(error));
+  exchange_->send(sse_event(error.json()));
+  exchange_->send(std::string(kSseDone));
+  exchange_->end_stream();
+}
+
+void CompletionAnswer::on_gone() {
+  gone_ = true;
+  if (run_) run_->cancel();
+}
+
+void CompletionAnswer::on_tick() {
+  if (ended_) return;
+  const int64_t most = api_.request_seconds_max;
+  if (most > 0 && seconds_since(arrived_) > static_cast<double>(most)) {
+    end_with(request_timeout(most));
+    if (run_) run_->cancel();
+    return;
+  }
+  if (begun_) ping_if_silent();
+}
+
+void CompletionAnswer::ping_if_silent() {
+  const double interval = call_.ping_seconds > 0 ? call_.ping_seconds : api_.ping_seconds;
+  if (call_.ping_seconds < 0 || interval <= 0 || seconds_since(last_sent_) < interval) return;
+  last_sent_ = Clock::now();
+  // Some readers lose what follows a comment that arrives alone; who asked for usage already reads
+  // chunks without choices.
+  exchange_->send(call_.include_usage ? sse_event(completion_ping_chunk(head_, call_, api_.context))
+                                      : std::string(kSsePing));
+}
+
+HttpFields CompletionAnswer::fields() const {
+  if (call_.ignored.empty()) return {};
+  std::string names;
+  for (const std::string& name : call_.ignored) names += (names.empty() ? "" : ", ") + name;
+  return {{"x-ignored-parameters", names}};
+}
+
+}  // namespace
+
+void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  auto ticket = api.admission.enter();
+  if (!ticket) {
+    return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
+  }
+  const auto answer = std::make_shared<CompletionAnswer>(api, exchange, *std::move(ticket));
+  answer->watch();
+  exchange->post_work([answer, moved = std::move(request)] { answer->work(moved); });
+}
+
+}  // namespace spillway

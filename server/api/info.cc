@@ -1,0 +1,66 @@
+// GET endpoints about the server: models, health, version.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "server/api/service.h"
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+HttpResponse json_response(const Json& json) {
+  HttpResponse response;
+  response.body = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return response;
+}
+
+Json model_json(const ApiContext& context, const std::string& name) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", context.created},
+          {"owned_by", "spillway"},
+          {"root", context.model_names.front()},
+          {"parent", nullptr},
+          {"max_model_len", context.shape->positions},
+          {"permission", Json::array()}};
+}
+
+ApiError unhealthy() {
+  ApiError error = engine_error();
+  error.status = 503;
+  error.type = "unavailable_error";
+  error.message = "The engine has failed and needs a restart.";
+  return error;
+}
+
+}  // namespace
+
+void handle_models(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
+  Json models = Json::array();
+  for (const std::string& name : api.context.model_names) {
+    models.push_back(model_json(api.context, name));
+  }
+  exchange->respond(json_response({{"object", "list"}, {"data", std::move(models)}}));
+}
+
+void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  const auto& names = api.context.model_names;
+  const std::string& name = request.parameters.front();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    return exchange->respond(error_response(model_not_found(names)));
+  }
+  exchange->respond(json_response(model_json(api.context, name)));
+}
+
+void handle_health(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
+  if (api.draining) return exchange->respond(error_response(shutting_down()));
+  if (!api.scheduler.stats().healthy) return exchange->respond(error_response(unhealthy()));
+  exchange->respond(json_response({{"status", "ok"}}));
+}
+
+void handle_version(ApiService&, HttpRequest, const ExchangePtr& exchange) {
+  exchange->respond(json_response({{"version", SPILLWAY_VERSION}}));
+}
+
+}  // namespace spillway

@@ -1,0 +1,40 @@
+#include "server/api/service.h"
+
+namespace spillway {
+namespace {
+
+using ApiHandler = void (*)(ApiService&, HttpRequest, const ExchangePtr&);
+
+struct ApiRoute {
+  const char* method;
+  const char* path;
+  ApiHandler handler;
+  bool json_body = false;
+  bool open = false;  // Without a key, and while draining
+};
+
+constexpr ApiRoute kRoutes[] = {
+    {"POST", "/v1/completions", handle_completions, true},
+    {"GET", "/v1/models", handle_models},
+    {"GET", "/v1/models/{}", handle_model},
+    {"POST", "/tokenize", handle_tokenize, true},
+    {"POST", "/detokenize", handle_detokenize, true},
+    {"GET", "/version", handle_version},
+    {"GET", "/health", handle_health, false, true},
+};
+
+}  // namespace
+
+Router make_router(ApiService& api, std::vector<std::string> api_keys) {
+  Router router(std::move(api_keys));
+  for (const ApiRoute& route : kRoutes) {
+    router.add({route.method, route.path,
+                [&api, handler = route.handler](HttpRequest request, const ExchangePtr& exchange) {
+                  handler(api, std::move(request), exchange);
+                },
+                route.json_body, route.open});
+  }
+  return router;
+}
+
+}  // namespace spillway

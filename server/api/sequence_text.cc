@@ -1,0 +1,75 @@
+#include "server/api/sequence_text.h"
+
+#include <algorithm>
+
+namespace spillway {
+
+SequenceText::SequenceText(const Tokenizer* tokenizer, const CompletionCall& call, int32_t index)
+    : tokenizer_(tokenizer),
+      call_(&call),
+      stream_(tokenizer, call.skip_special_tokens, call.stop, call.include_stop) {
+  piece_.index = index;
+  piece_.first = true;
+  if (!call.echo || tokenizer == nullptr) return;
+  piece_.text = decode_tokens(*tokenizer, request().prompt, call.skip_special_tokens);
+  characters_ = count_characters(piece_.text);
+}
+
+void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
+  // A second stream finds where each prompt token's text begins in the echo.
+  TextStream echo(tokenizer_, call_->skip_special_tokens, {}, false);
+  const std::vector<int32_t>& prompt = request().prompt;
+  int64_t offset = 0;
+  for (size_t i = 0; i < std::min(prompt.size(), logprobs.size()); ++i) {
+    add_score(prompt[i], offset, &logprobs[i]);
+    piece_.scores.back().scored = i > 0;
+    offset += echo.push(prompt[i], false).decoded;
+  }
+}
+
+bool SequenceText::add_token(int32_t token, const TokenLogprobs* logprobs) {
+  if (call_->logprobs >= 0) add_score(token, characters_, logprobs);
+  piece_.tokens.push_back(token);
+  ++generated_tokens_;
+  TextStream::Step step = stream_.push(token, generated_tokens_ > request().min_tokens);
+  piece_.text += step.text;
+  characters_ += step.decoded;
+  stop_ = step.stop;
+  return !stop_.has_value();
+}
+
+void SequenceText::finish(FinishReason reason, std::optional<int32_t> stop_token) {
+  piece_.finished = true;
+  piece_.hit_length = reason == FinishReason::kLength && !stop_;
+  if (stop_) {
+    piece_.stop_string = call_->stop[*stop_];
+    return;  // What was held back lies behind the stop string.
+  }
+  piece_.text += stream_.finish().text;
+  const auto& named = request().stop_tokens;
+  if (stop_token && std::find(named.begin(), named.end(), *stop_token) != named.end()) {
+    piece_.stop_token = stop_token;
+  }
+}
+
+bool SequenceText::ready() const {
+  return piece_.finished || !piece_.text.empty() ||
+         (tokenizer_ == nullptr && !piece_.tokens.empty());
+}
+
+ChoiceText SequenceText::take() {
+  ChoiceText taken = std::move(piece_);
+  piece_ = {};
+  piece_.index = taken.index;
+  return taken;
+}
+
+void SequenceText::add_score(int32_t token, int64_t offset, const TokenLogprobs* logprobs) {
+  TokenScore score;
+  score.token = token;
+  score.text_offset = offset;
+  if (logprobs != nullptr) score.logprobs = *logprobs;
+  piece_.scores.push_back(std::move(score));
+}
+
+}  // namespace spillway

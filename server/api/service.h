@@ -1,0 +1,41 @@
+// The OpenAI-style API over one scheduler: what all handlers share, and the one table of routes.
+// Owned by `serve`; outlives the HTTP server and every answer. Handlers run on the network thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "server/api/admission.h"
+#include "server/api/completion.h"
+#include "server/http/router.h"
+
+namespace spillway {
+
+struct ApiService {
+  ApiService(Scheduler& given, ApiContext given_context, int64_t slots_max)
+      : scheduler(given), context(std::move(given_context)), admission(slots_max) {}
+
+  Scheduler& scheduler;
+  const ApiContext context;
+  Admission admission;
+  std::atomic<bool> draining{false};
+  int64_t request_seconds_max = 0;  // 0: no bound
+  double ping_seconds = 15;         // Of silence in a stream; 0: no pings
+};
+
+// Every route the server has; a new endpoint is one line in routes.cc and one handler.
+Router make_router(ApiService& api, std::vector<std::string> api_keys);
+
+// The handlers, one file a subject.
+void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_models(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_health(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_version(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_tokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_detokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+
+}  // namespace spillway

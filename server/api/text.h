@@ -1,0 +1,61 @@
+// Between token ids and the text of an answer: the only place of the API that knows the tokenizer's
+// classes. Functions: any thread. TextStream: one thread at a time (the engine's).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spillway {
+
+class Tokenizer;
+
+// Ids of a text; special tokens written in it stay text. `add_special_tokens`: with the model's
+// start-of-text token.
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
+                                   bool add_special_tokens);
+
+// Text of complete token ids; invalid UTF-8 becomes U+FFFD.
+std::string decode_tokens(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
+                          bool skip_special_tokens);
+
+// How `logprobs` names a token: its text, "bytes:\xe2\x80" when that is no valid UTF-8 alone, and
+// "token_id:7" when asked for or without a tokenizer.
+std::string token_name(const Tokenizer* tokenizer, int32_t token, bool as_id);
+
+// Code points of valid UTF-8: what clients' string indices count.
+int64_t count_characters(std::string_view text);
+
+// One sequence's tokens becoming text: holds back half characters and possible starts of stop
+// strings. Invariant: everything released so far is valid UTF-8 and contains no stop string.
+class TextStream {
+ public:
+  TextStream(const Tokenizer* tokenizer, bool skip_special_tokens,
+             const std::vector<std::string>& stops, bool include_stop);
+  ~TextStream();
+  TextStream(TextStream&& other) noexcept;
+  TextStream& operator=(TextStream&& other) noexcept;
+
+  struct Step {
+    std::string text;            // May be given out now
+    int64_t decoded = 0;         // Characters that this token completed, released or not
+    std::optional<size_t> stop;  // The stop string (index) that this token completed
+  };
+
+  // REQUIRES: no stop string matched before. `may_stop` false: this token's text is not searched
+  // (min_tokens is not reached yet).
+  Step push(int32_t token, bool may_stop);
+
+  // What was held back, once no token follows.
+  Step finish();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace spillway

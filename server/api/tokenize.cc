@@ -1,0 +1,109 @@
+// POST /tokenize and /detokenize: vLLM's shapes, with llama.cpp's names as aliases.
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "server/api/completion_prompt.h"
+#include "server/api/json_input.h"
+#include "server/api/service.h"
+#include "server/api/text.h"
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ApiError no_tokenizer() {
+  ApiError error;
+  error.status = 501;
+  error.message = "This model has no tokenizer files; prompts are token ids.";
+  error.code = "no_tokenizer";
+  error.retry_is_useless = true;
+  return error;
+}
+
+void check_model(FieldReader& fields, const ApiContext& context) {
+  const auto name = fields.string("model");
+  const auto& served = context.model_names;
+  if (name && std::find(served.begin(), served.end(), *name) == served.end()) {
+    fields.fail(model_not_found(served));
+  }
+}
+
+ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) {
+  FieldReader fields(body);
+  check_model(fields, context);
+  const bool add_special = fields.flag("add_special_tokens", fields.flag("add_special", true));
+  const bool with_names = fields.flag("return_token_strs", false);
+  if (fields.find("messages") != nullptr) {
+    fields.fail(unsupported_parameter("messages", "only prompt is"));
+  }
+  const auto prompt = fields.string("prompt");
+  const auto text = prompt ? prompt : fields.string("content");
+  if (!text) fields.fail(missing_parameter("prompt"));
+  if (text && static_cast<int64_t>(text->size()) > context.limits.tokenize_bytes_max) {
+    fields.fail(invalid_value(
+        "prompt",
+        "must not have more than " + std::to_string(context.limits.tokenize_bytes_max) + " bytes"));
+  }
+  if (fields.failed()) return fields.error();
+  const std::vector<int32_t> ids = encode_prompt(*context.tokenizer, *text, add_special);
+  Json names;
+  if (with_names) {
+    names = Json::array();
+    for (const int32_t id : ids) names.push_back(token_name(context.tokenizer, id, false));
+  }
+  return Json{{"count", ids.size()},
+              {"max_model_len", context.shape->positions},
+              {"tokens", ids},
+              {"token_strs", std::move(names)}};
+}
+
+ApiResult<Json> detokenize(const nlohmann::json& body, const ApiContext& context) {
+  FieldReader fields(body);
+  check_model(fields, context);
+  const nlohmann::json* tokens = fields.find("tokens");
+  if (tokens == nullptr) fields.fail(missing_parameter("tokens"));
+  if (fields.failed()) return fields.error();
+  if (tokens->is_array() && tokens->empty()) return Json{{"prompt", ""}};
+  auto ids = read_token_ids(*tokens, context.shape->vocabulary, "tokens");
+  if (auto* error = std::get_if<ApiError>(&ids)) return std::move(*error);
+  return Json{
+      {"prompt", decode_tokens(*context.tokenizer, std::get<std::vector<int32_t>>(ids), false)}};
+}
+
+using Answer = ApiResult<Json> (*)(const nlohmann::json&, const ApiContext&);
+
+void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& exchange,
+                      Answer answer) {
+  if (api.context.tokenizer == nullptr) return exchange->respond(error_response(no_tokenizer()));
+  auto ticket = api.admission.enter();
+  if (!ticket) {
+    return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
+  }
+  exchange->post_work([&api, exchange, answer, body = std::move(request.body),
+                       lease = std::move(request.body_lease),
+                       held = std::make_shared<Admission::Ticket>(*std::move(ticket))] {
+    auto json = parse_json_object(body, api.context.limits.json_values_max);
+    auto* error = std::get_if<ApiError>(&json);
+    if (error != nullptr) return exchange->respond(error_response(*error));
+    auto result = answer(std::get<nlohmann::json>(json), api.context);
+    error = std::get_if<ApiError>(&result);
+    if (error != nullptr) return exchange->respond(error_response(*error));
+    HttpResponse response;
+    response.body = std::get<Json>(result).dump(-1, ' ', false, Json::error_handler_t::replace);
+    exchange->respond(std::move(response));
+  });
+}
+
+}  // namespace
+
+void handle_tokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  answer_on_worker(api, std::move(request), exchange, tokenize);
+}
+
+void handle_detokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  answer_on_worker(api, std::move(request), exchange, detokenize);
+}
+
+}  // namespace spillway

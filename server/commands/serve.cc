@@ -1,0 +1,91 @@
+#include "server/commands/serve.h"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <thread>
+
+#include "server/api/service.h"
+#include "server/http/server.h"
+
+namespace spillway {
+namespace {
+
+namespace asio = boost::asio;
+
+ApiContext make_context(const ServeFlags& flags, const Scheduler& scheduler,
+                        const Tokenizer* tokenizer, int64_t slots_max) {
+  ApiContext context;
+  context.shape = &scheduler.shape();
+  context.tokenizer = tokenizer;
+  context.model_names = flags.served_model_names;
+  if (context.model_names.empty()) context.model_names = {scheduler.shape().name};
+  context.created = static_cast<int64_t>(std::time(nullptr));
+  context.fingerprint = "spillway-" SPILLWAY_VERSION;
+  context.limits.strict_params = flags.strict_params;
+  context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);
+  return context;
+}
+
+void print_url(std::string_view url) {
+  std::printf("Listening on %.*s\n", static_cast<int>(url.size()), url.data());
+  std::fflush(stdout);
+}
+
+// Finishes what runs on a thread of its own, so that the caller hears the second signal.
+class Drain {
+ public:
+  Drain(ApiService& api, HttpServer& server, double seconds, asio::io_context& signals)
+      : thread_([&api, &server, seconds, &signals] {
+          api.draining = true;
+          server.begin_drain();
+          api.scheduler.drain(seconds);
+          // The sequences are done; their last bytes may still be on the way to slow clients.
+          server.wait_quiet(5);
+          signals.stop();
+        }) {}
+  ~Drain() { thread_.join(); }
+  Drain(const Drain&) = delete;
+  Drain& operator=(const Drain&) = delete;
+
+ private:
+  std::thread thread_;
+};
+
+}  // namespace
+
+Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer* tokenizer,
+                 std::function<void(std::string_view)> announce) {
+  const int64_t queue_max = scheduler.queue_max();
+  const int64_t slots_max = flags.queue_max > 0 ? std::min(flags.queue_max, queue_max) : queue_max;
+  ApiService api(scheduler, make_context(flags, scheduler, tokenizer, slots_max), slots_max);
+  api.request_seconds_max = flags.request_seconds_max;
+  api.ping_seconds = flags.ping_seconds;
+
+  // Before the first request, so that no signal is lost.
+  asio::io_context io{1};
+  asio::signal_set signals(io, SIGINT, SIGTERM);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<HttpServer> server,
+      HttpServer::start(flags.host, flags.port, flags.http, make_router(api, flags.api_keys)));
+  announce ? announce(server->url()) : print_url(server->url());
+
+  std::optional<Drain> drain;
+  signals.async_wait([&](const boost::system::error_code&, int) {
+    drain.emplace(api, *server, flags.drain_seconds, io);
+    signals.async_wait([&](const boost::system::error_code& ec, int) {
+      if (ec) return;
+      server->stop();  // Its clients are gone now, so their sequences are cancelled.
+      signals.clear();
+    });
+  });
+  io.run();
+  drain.reset();
+  server->stop();
+  return {};
+}
+
+}  // namespace spillway

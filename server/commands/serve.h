@@ -1,0 +1,40 @@
+// `spillway serve` from the moment a scheduler runs: the API's HTTP server until a signal ends it.
+// Loading the model and reading the command line are the composition root's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "scheduler/scheduler.h"
+#include "server/http/limits.h"
+
+namespace spillway {
+
+class Tokenizer;
+
+struct ServeFlags {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;                         // 0: any free port
+  std::vector<std::string> served_model_names;  // None: the shape's name
+  std::vector<std::string> api_keys;            // None: everyone may ask
+  int64_t queue_max = 0;            // Sequences running and waiting; 0: what the scheduler takes
+  int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
+  double ping_seconds = 15;         // --sse-ping-interval; 0: never
+  double drain_seconds = 60;        // After SIGTERM, for what still runs
+  bool strict_params = false;       // Unknown request fields are errors
+  HttpLimits http;                  // body_bytes_max and the others
+};
+
+// Serves until SIGINT or SIGTERM: then accepts nothing new, answers 503, finishes what runs for up
+// to drain_seconds, and returns OK. A second signal cuts the running answers off; a third ends the
+// process as if it had no handler. `announce` is called once with the URL when it listens; the
+// default prints one line to standard output. Blocks; call from the main thread. The scheduler is
+// drained afterwards. Errors: the address cannot be listened on.
+Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer* tokenizer,
+                 std::function<void(std::string_view url)> announce = nullptr);
+
+}  // namespace spillway

@@ -1,0 +1,122 @@
+// One client's socket: reads requests, hands each to its route as an Exchange, writes the answer,
+// watches the client leave. Owned by its own pending operations; everything happens on the network
+// thread. Includes Boost.Asio: only the server's own .cc files include this.
+//
+// Invariants: one request at a time; every wait has a deadline, except the wait for the handler's
+// answer (the handler's to bound); unsent stream bytes stay under HttpLimits::output_bytes_max.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/http/core.h"
+#include "server/http/request_parser.h"
+
+namespace spillway {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<HttpCore> core, boost::asio::ip::tcp::socket socket, std::string peer);
+  ~Connection();
+
+  void start();
+
+  // Resets the connection at once; a running answer's client counts as gone.
+  void reset();
+
+  // For a server that stops: a client whose answer is not out is reset, others are closed.
+  void shut();
+
+  // For a server that drains: closes if no answer is due; else after the answer.
+  void close_when_idle();
+
+  HttpCore& core() { return *core_; }
+
+  // What Exchange's methods become on the network thread. Ignored unless `serial` is the running
+  // answer's.
+  void respond(uint64_t serial, const HttpResponse& response);
+  void begin_stream(uint64_t serial, const HttpFields& fields);
+  void send(uint64_t serial, const std::string& event, bool echo);
+  void end_stream(uint64_t serial);
+  void abort(uint64_t serial);
+  void set_gone(uint64_t serial, std::function<void()> gone);
+  void set_tick(uint64_t serial, double seconds, std::function<void()> tick);
+
+ private:
+  enum class Phase : uint8_t {
+    kReading,    // Waiting for a request or its rest
+    kAnswering,  // The handler has it, or its answer is being written
+    kLingering,  // Answered for the last time; discarding what still comes
+    kClosed
+  };
+
+  bool answering(uint64_t serial) const {
+    return phase_ == Phase::kAnswering && serial == serial_ && !answer_ended_;
+  }
+
+  void wait_readable();
+  void on_readable();
+  void on_bytes(std::string_view bytes);
+  void on_peer_end();
+  void advance(RequestParser::State state);
+  void account_body();
+  void expect_more(bool first_bytes);
+  void dispatch();
+  void refuse(const ApiError& error);
+
+  void enqueue(std::string bytes);
+  void write_next();
+  void on_written(size_t bytes);
+  void on_answer_written();
+  void next_request();
+  void end_answer();
+
+  void arm(double seconds, void (Connection::*expired)());
+  void disarm();
+  void on_request_deadline();
+  void on_idle_deadline();
+  void on_body_window();
+  void on_stalled_write() { reset(); }
+  void schedule_tick();
+  void linger();
+  void close();
+
+  const std::shared_ptr<HttpCore> core_;
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer deadline_;
+  uint64_t deadlines_armed_ = 0;  // Tells the present deadline from those before
+  boost::asio::steady_timer tick_timer_;
+  const std::string peer_;
+
+  Phase phase_ = Phase::kReading;
+  RequestParser parser_;
+  std::shared_ptr<void> body_lease_;  // Of the body that is being read
+  size_t leased_bytes_ = 0;
+  size_t window_bytes_ = 0;  // Body bytes in the present window
+  std::string ahead_;        // Came while an answer was due
+  int64_t requests_ = 0;
+  bool reading_body_ = false;
+
+  uint64_t serial_ = 0;
+  std::string request_id_;
+  bool keep_alive_ = true;
+  bool chunked_ = true;
+  bool streaming_ = false;
+  bool answer_ended_ = true;
+  std::function<void()> gone_;
+  std::function<void()> tick_;
+  double tick_seconds_ = 0;
+
+  std::deque<std::string> out_;
+  size_t out_offset_ = 0;  // Sent bytes of out_.front()
+  size_t out_bytes_ = 0;
+  size_t out_bytes_allowed_ = 0;  // Of a stream
+  bool writing_ = false;
+};
+
+}  // namespace spillway

@@ -1,0 +1,59 @@
+#include "server/http/exchange.h"
+
+#include <exception>
+
+#include "server/http/connection.h"
+
+namespace spillway {
+
+Exchange::Exchange(std::shared_ptr<Connection> connection, uint64_t serial)
+    : connection_(std::move(connection)), serial_(serial) {}
+
+Exchange::~Exchange() = default;
+
+void Exchange::respond(HttpResponse response) {
+  post([c = connection_, s = serial_, r = std::move(response)] { c->respond(s, r); });
+}
+
+void Exchange::begin_stream(HttpFields fields) {
+  post([c = connection_, s = serial_, f = std::move(fields)] { c->begin_stream(s, f); });
+}
+
+void Exchange::send(std::string event, bool echo) {
+  post([c = connection_, s = serial_, e = std::move(event), echo] { c->send(s, e, echo); });
+}
+
+void Exchange::end_stream() {
+  post([c = connection_, s = serial_] { c->end_stream(s); });
+}
+
+void Exchange::abort() {
+  post([c = connection_, s = serial_] { c->abort(s); });
+}
+
+void Exchange::on_gone(std::function<void()> gone) {
+  post([c = connection_, s = serial_, g = std::move(gone)] { c->set_gone(s, g); });
+}
+
+void Exchange::every(double seconds, std::function<void()> tick) {
+  post(
+      [c = connection_, s = serial_, seconds, t = std::move(tick)] { c->set_tick(s, seconds, t); });
+}
+
+void Exchange::post(std::function<void()> task) {
+  connection_->core().post(std::move(task));
+}
+
+void Exchange::post_work(std::function<void()> task) {
+  boost::asio::post(connection_->core().workers, [self = shared_from_this(), t = std::move(task)] {
+    try {
+      t();
+    } catch (const std::exception&) {
+      ApiError error = engine_error();
+      error.message = "The server could not handle this request.";
+      self->respond(error_response(error));
+    }
+  });
+}
+
+}  // namespace spillway

@@ -1,0 +1,58 @@
+// One request being answered. A handler answers it once: respond(), or begin_stream(), send()...,
+// end_stream(); or abort().
+//
+// Thread rule: every method from any thread; the work happens later, in call order, on the network
+// thread, where the callbacks run too. Calls after the answer's end, or after the client has gone,
+// do nothing. Callbacks are dropped with the answer's end, so they may own the exchange.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/http/message.h"
+
+namespace spillway {
+
+class Connection;
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  // `serial` tells this request from later ones of the connection.
+  Exchange(std::shared_ptr<Connection> connection, uint64_t serial);
+  ~Exchange();
+
+  void respond(HttpResponse response);
+
+  // Sends the head of an event stream.
+  void begin_stream(HttpFields fields);
+  // One event, already framed (sse.h), in one write. A client that lets more than
+  // HttpLimits::output_bytes_max pile up is cut off; events that repeat what the request carried
+  // (`echo`) do not count, since they come all at once.
+  void send(std::string event, bool echo = false);
+  void end_stream();
+
+  // Resets the connection: the only end that no client takes for a complete answer.
+  void abort();
+
+  // `gone` runs once if the client leaves before the answer's end (at once if it already has).
+  void on_gone(std::function<void()> gone);
+
+  // Calls `tick` about every `seconds` until the answer's end.
+  void every(double seconds, std::function<void()> tick);
+
+  // Runs on the network thread.
+  void post(std::function<void()> task);
+  // Runs on the server's worker thread; for what takes longer than a millisecond. A task that
+  // throws (out of memory) answers 500.
+  void post_work(std::function<void()> task);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+  uint64_t serial_;
+};
+
+using ExchangePtr = std::shared_ptr<Exchange>;
+
+}  // namespace spillway

@@ -1,0 +1,30 @@
+// Every bound of the HTTP server. Plain values; tests lower them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway {
+
+struct HttpLimits {
+  size_t header_bytes_max = 8192;  // Request line and fields -> 431
+  size_t header_fields_max = 100;  // -> 431
+  size_t chunk_extension_bytes_max = 4096;
+  size_t body_bytes_max = size_t{32} << 20;     // One body -> 413
+  size_t bodies_bytes_max = size_t{256} << 20;  // All bodies held at once -> 429
+  size_t output_bytes_max = size_t{256} << 10;  // Unsent events of one stream; beyond: cut off
+  size_t pipelined_bytes_max = size_t{64} << 10;
+
+  double header_seconds_max = 10;  // In total, so that a byte a second gains nothing
+  double body_window_seconds = 10;
+  size_t body_window_bytes_min = size_t{10} << 10;  // Progress wanted in each window
+  double write_stall_seconds = 30;                  // Without one byte taken by the peer
+  double idle_seconds = 75;                         // Between requests
+  double linger_seconds = 2;  // After the last answer: reading on lets the peer see it
+
+  int64_t requests_per_connection_max = 1000;
+  int64_t connections_max = 12'000;
+  int64_t connections_per_peer_max = 1'024;
+};
+
+}  // namespace spillway

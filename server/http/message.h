@@ -1,0 +1,58 @@
+// HTTP requests and answers as plain values, and an answer's bytes. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/api/error.h"
+
+namespace spillway {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;   // Without the query; never decoded, so routes match literally
+  std::string query;  // Without '?'
+  std::string content_type;
+  std::string authorization;
+  std::string request_id;  // x-request-id if it is harmless, else a fresh one
+  std::string body;
+  std::vector<std::string> parameters;  // What the route's `{}` segments matched
+  bool http_1_0 = false;
+  bool keep_alive = true;
+  std::shared_ptr<void> body_lease;  // Its share of HttpLimits::bodies_bytes_max
+};
+
+using HttpFields = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  HttpFields fields;   // Besides those that every answer has
+  bool close = false;  // The connection ends after this answer
+};
+
+HttpResponse error_response(const ApiError& error);
+
+// What of an answer depends on the connection.
+struct AnswerContext {
+  std::string_view request_id;
+  bool keep_alive = true;
+};
+
+// Head and body. Field values must not contain control characters (REQUIRES).
+std::string serialise(const HttpResponse& response, const AnswerContext& context);
+
+// The head of an event stream; `chunked` unless the client speaks HTTP/1.0.
+std::string event_stream_head(const HttpFields& fields, const AnswerContext& context, bool chunked);
+
+// One chunk of a chunked body. REQUIRES: not empty.
+std::string chunk(std::string_view payload);
+
+constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+}  // namespace spillway

@@ -1,0 +1,53 @@
+// Bytes in, requests out: Boost.Beast's parser behind stricter framing checks. No I/O. Owned by one
+// connection, one thread at a time.
+//
+// Invariants: the outcome does not depend on how the bytes were split; memory is bounded by the
+// limits; after an error nothing more is read.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "server/http/limits.h"
+#include "server/http/message.h"
+
+namespace spillway {
+
+class RequestParser {
+ public:
+  enum class State : uint8_t { kHeader, kBody, kComplete, kFailed };
+
+  explicit RequestParser(const HttpLimits& limits);
+  ~RequestParser();
+  RequestParser(const RequestParser&) = delete;
+  RequestParser& operator=(const RequestParser&) = delete;
+
+  // Takes all bytes; those behind a complete request wait for the next one. The state after it.
+  State feed(std::string_view bytes);
+
+  State state() const;
+
+  // Bytes of the current request were seen.
+  bool started() const;
+
+  // The header came with `Expect: 100-continue` and none of the body yet. REQUIRES: kBody.
+  bool wants_continue() const;
+
+  size_t body_bytes() const;
+
+  // Bytes that belong to later requests or are not parsed yet.
+  size_t waiting_bytes() const;
+
+  // The finished request; the parser then is at the next one, whose bytes feed("") looks at.
+  // REQUIRES: kComplete.
+  HttpRequest take();
+
+  // REQUIRES: kFailed.
+  const ApiError& error() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace spillway

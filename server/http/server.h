@@ -1,0 +1,44 @@
+// The HTTP server: listens, keeps the connections within their limits, stops gracefully. One
+// network thread and one worker thread of its own. Methods from any thread but those two.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/base/status.h"
+#include "server/http/limits.h"
+#include "server/http/router.h"
+
+namespace spillway {
+
+class HttpServer {
+ public:
+  // Binds and starts serving. `port` 0 picks a free one. Errors name host and port.
+  static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
+                                                   const HttpLimits& limits, Router router);
+  ~HttpServer();  // stop()
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  uint16_t port() const;
+  std::string url() const;  // "http://127.0.0.1:8000"
+
+  // Accepts no more connections, closes idle ones, answers new requests on others with 503 (open
+  // routes excepted), and ends every connection after its answer. Does not block.
+  void begin_drain();
+  bool draining() const;
+
+  // Waits until every answer is written. False after `seconds`.
+  bool wait_quiet(double seconds);
+
+  // Resets what is still open (its clients count as gone) and joins the threads. Idempotent.
+  void stop();
+
+ private:
+  struct Parts;
+  explicit HttpServer(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace spillway

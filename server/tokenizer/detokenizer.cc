@@ -1,0 +1,23 @@
+#include "server/tokenizer/detokenizer.h"
+
+#include <string_view>
+#include <utility>
+
+#include "server/tokenizer/utf8.h"
+
+namespace spillway {
+
+std::string Detokenizer::push(int32_t id) {
+  if (skip_special_ && tokenizer_->is_special(id)) return {};
+  pending_ += tokenizer_->token_bytes(id);
+  const size_t complete = complete_prefix_bytes(pending_);
+  std::string text = to_utf8(std::string_view(pending_).substr(0, complete));
+  pending_.erase(0, complete);
+  return text;
+}
+
+std::string Detokenizer::finish() {
+  return to_utf8(std::exchange(pending_, {}));
+}
+
+}  // namespace spillway

@@ -1,0 +1,33 @@
+// Turns a stream of token ids into a stream of text that is valid UTF-8 at every moment: a
+// character whose bytes come in several tokens is held back until it is complete.
+//
+// One per sequence; borrows the tokenizer. Thread rule: one thread. Invariant: all that push() and
+// finish() returned, put together, is Tokenizer::decode() of all ids.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/tokenizer/tokenizer.h"
+
+namespace spillway {
+
+class Detokenizer {
+ public:
+  // `tokenizer` must live longer. skip_special: special tokens give no text.
+  Detokenizer(const Tokenizer* tokenizer, bool skip_special)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+
+  // The text that is certain now; often empty. Bytes that can never become a character are U+FFFD.
+  std::string push(int32_t id);
+
+  // The rest: U+FFFD if a character has stayed incomplete. push() may begin a new text then.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  std::string pending_;  // The beginning of a character, 0 to 3 bytes
+};
+
+}  // namespace spillway

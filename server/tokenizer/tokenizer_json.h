@@ -1,0 +1,32 @@
+// The parts of tokenizer.json and its neighbours, from parsed JSON into checked values. Used by
+// read_tokenizer_files() alone; errors name the entry, the caller adds the file.
+// Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "server/tokenizer/tokenizer_files.h"
+#include "server/tokenizer/vocabulary_parser.h"
+
+namespace spillway {
+
+// Errors say where the text stops being JSON.
+Result<nlohmann::json> parse_json(const std::string& text);
+
+// A vocabulary {piece: id, ...}, as vocab.json is and tokenizer.json holds.
+Status read_vocabulary(const nlohmann::json& entries, VocabularyParser* vocabulary);
+
+// An entry of added_tokens or added_tokens_decoder; its id comes from elsewhere.
+Result<AddedToken> read_added_token(const nlohmann::json& entry);
+
+// All of tokenizer.json: vocabulary and merges into `vocabulary`, added tokens and what the
+// post-processor says about bos into `description`. Refuses whatever is not a byte-level BPE with
+// GPT-2's pattern.
+Status read_tokenizer_json(const nlohmann::json& file, VocabularyParser* vocabulary,
+                           TokenizerDescription* description);
+
+}  // namespace spillway
