@@ -81,6 +81,8 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
   }
   ConvertOptions convert;
   convert.format = options.format;
+  convert.bf16_for_f16 = options.bf16_for_f16;
+  convert.layout = options.layout;
   convert.lenient_header = options.lenient_header;
   convert.progress = options.progress;
   SPILLWAY_ASSIGN_OR_RETURN(const ConvertReport report,

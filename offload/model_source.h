@@ -10,11 +10,14 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
+#include "kernels/weight_layout.h"
 
 namespace spillway {
 
 struct ModelSourceOptions {
   std::optional<DType> format;  // Of a directory's packed file; none: the checkpoint's own.
+  bool bf16_for_f16 = false;    // As in ConvertOptions; so `layout`.
+  std::function<MatrixLayout(DType)> layout;
   std::string cache_directory;  // Empty: default_cache_directory().
   bool lenient_header = false;  // safetensors_reader.h
 

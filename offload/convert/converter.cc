@@ -175,7 +175,8 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
   if (!map.ok()) return map.status().at(directory);
 
-  const DType format = options.format.value_or(natural_format(config.shape, map.value()));
+  DType format = options.format.value_or(natural_format(config.shape, map.value()));
+  if (!options.format && options.bf16_for_f16 && format == DType::kF16) format = DType::kBF16;
   ModelFileTable table = plan_model_file(
       config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
   table.source = config.shape.name + " " + fingerprint;

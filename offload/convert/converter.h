@@ -16,6 +16,7 @@ namespace spillway {
 
 struct ConvertOptions {
   std::optional<DType> format;  // Of matrices and tables; none: the checkpoint's own.
+  bool bf16_for_f16 = false;    // With no format given: packs an f16 checkpoint as bf16.
   bool verify_crc = true;       // Of .bin records; off only for files saved without checksums.
   bool lenient_header = false;  // safetensors_reader.h
   // The layout of matrices in a format: what the machine's kernels want (Device::matrix_layout).
