@@ -1,0 +1,235 @@
+#include "tests/support/fake_scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+namespace spillway {
+namespace {
+
+std::chrono::duration<double> duration(double seconds) {
+  return std::chrono::duration<double>(seconds);
+}
+
+// Any numbers will do, if they are the same each time and order the candidates.
+TokenLogprobs fake_logprobs(int32_t token, int32_t best) {
+  TokenLogprobs logprobs;
+  logprobs.logprob = -0.5f - static_cast<float>(token % 7);
+  for (int32_t i = 0; i < best; ++i) {
+    logprobs.best.emplace_back(token + i, logprobs.logprob - static_cast<float>(i));
+  }
+  return logprobs;
+}
+
+}  // namespace
+
+int32_t fake_token(const Request& request, int64_t t) {
+  const int64_t sum = std::accumulate(request.prompt.begin(), request.prompt.end(), int64_t{0});
+  const auto seed =
+      static_cast<int64_t>(request.sampling.temperature > 0 ? request.sampling.seed % 1000 : 0);
+  return static_cast<int32_t>('a' + 1 + (sum * 7 + seed + t * 5) % 26);
+}
+
+FakeScheduler::FakeScheduler(Options options) : options_(std::move(options)) {
+  shape_.name = "fake-model";
+  shape_.layers = 1;
+  shape_.hidden = shape_.embedding = 8;
+  shape_.heads = shape_.kv_heads = 1;
+  shape_.head_size = 8;
+  shape_.mlp = 8;
+  shape_.vocabulary = 300;
+  shape_.positions = 128;
+  shape_.bos_token = 0;
+  shape_.eos_tokens = {0};
+  engine_ = std::thread([this] { run(); });
+}
+
+FakeScheduler::~FakeScheduler() {
+  drain(0);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  engine_.join();
+}
+
+Result<RequestId> FakeScheduler::submit(Request request, std::shared_ptr<TokenSink> sink) {
+  const std::lock_guard lock(mutex_);
+  if (draining_) return Status(Code::kCancelled, "draining");
+  if (accept_left_ <= 0) return refusal_;
+  if (std::ssize(alive_) >= options_.queue_max) return Status(Code::kCapacity, "the queue is full");
+  --accept_left_;
+  const RequestId id{static_cast<uint64_t>(++submitted_)};
+  alive_.insert(id);
+  seen_.push_back(request);
+  mailbox_.push_back({id, std::move(request), std::move(sink), 0, false});
+  changed_.notify_all();
+  return id;
+}
+
+void FakeScheduler::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (alive_.contains(id)) cancelled_.insert(id);
+  changed_.notify_all();
+}
+
+void FakeScheduler::drain(double seconds) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  changed_.wait_for(lock, duration(seconds), [this] { return alive_.empty(); });
+  cancelled_ = alive_;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return alive_.empty(); });
+}
+
+SchedulerStats FakeScheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  SchedulerStats stats;
+  stats.running = std::ssize(alive_);
+  stats.healthy = healthy_;
+  return stats;
+}
+
+void FakeScheduler::hold() {
+  const std::lock_guard lock(mutex_);
+  held_ = true;
+}
+
+void FakeScheduler::release() {
+  const std::lock_guard lock(mutex_);
+  held_ = false;
+  changed_.notify_all();
+}
+
+void FakeScheduler::refuse_after(int64_t accepted, Status refusal) {
+  const std::lock_guard lock(mutex_);
+  accept_left_ = accepted;
+  refusal_ = std::move(refusal);
+}
+
+void FakeScheduler::set_healthy(bool healthy) {
+  const std::lock_guard lock(mutex_);
+  healthy_ = healthy;
+}
+
+int64_t FakeScheduler::submitted() const {
+  const std::lock_guard lock(mutex_);
+  return submitted_;
+}
+
+int64_t FakeScheduler::finished(FinishReason reason) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = finished_.find(reason);
+  return found == finished_.end() ? 0 : found->second;
+}
+
+std::vector<Request> FakeScheduler::seen() const {
+  const std::lock_guard lock(mutex_);
+  return seen_;
+}
+
+bool FakeScheduler::wait_idle(double seconds) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, duration(seconds), [this] { return alive_.empty(); });
+}
+
+bool FakeScheduler::wait_submitted(int64_t count, double seconds) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, duration(seconds), [&] { return submitted_ >= count; });
+}
+
+void FakeScheduler::run() {
+  std::vector<Sequence> running;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      // While held, only a cancellation or new work to cancel wakes it.
+      changed_.wait(lock, [&] {
+        if (stopping_) return true;
+        if (held_) return !cancelled_.empty();
+        return !running.empty() || !mailbox_.empty();
+      });
+      if (stopping_) return;
+      std::move(mailbox_.begin(), mailbox_.end(), std::back_inserter(running));
+      mailbox_.clear();
+    }
+    std::vector<Sequence> still;
+    for (Sequence& sequence : running) {
+      std::optional<Finish> finish = step(sequence);
+      if (!finish) {
+        still.push_back(std::move(sequence));
+        continue;
+      }
+      sequence.sink->on_finish(*finish);
+      sequence.sink.reset();
+      record(sequence.id, *finish);
+    }
+    running = std::move(still);
+    std::this_thread::sleep_for(duration(options_.round_seconds));
+  }
+}
+
+std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
+  const Request& request = sequence.request;
+  const auto end = [&](FinishReason reason) {
+    Finish finish;
+    finish.reason = reason;
+    finish.usage.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    finish.usage.generated_tokens = sequence.generated;
+    return finish;
+  };
+  if (is_cancelled(sequence.id)) return end(FinishReason::kCancelled);
+  {
+    const std::lock_guard lock(mutex_);
+    if (held_) return {};
+  }
+  if (!sequence.admitted) {
+    sequence.admitted = true;
+    sequence.sink->on_admitted();
+    if (request.prompt_logprobs >= 0) {
+      std::vector<TokenLogprobs> logprobs(1);
+      for (size_t i = 1; i < request.prompt.size(); ++i) {
+        logprobs.push_back(fake_logprobs(request.prompt[i], request.prompt_logprobs));
+      }
+      sequence.sink->on_prompt_logprobs(logprobs);
+    }
+  }
+  if (sequence.generated == options_.fail_after_tokens) {
+    Finish finish = end(FinishReason::kError);
+    finish.status = Status(Code::kDeviceLost, "secret detail at /dev/nvidia0");
+    return finish;
+  }
+  if (sequence.generated == request.max_tokens) return end(FinishReason::kLength);
+  const int32_t token = options_.token ? options_.token(request, sequence.generated)
+                                       : fake_token(request, sequence.generated);
+  const bool stops = (token == 0 && !request.ignore_eos) ||
+                     std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
+                         request.stop_tokens.end();
+  if (stops && sequence.generated >= request.min_tokens) {
+    Finish finish = end(FinishReason::kStop);
+    finish.stop_token = token;
+    return finish;
+  }
+  ++sequence.generated;
+  const TokenLogprobs logprobs = fake_logprobs(token, std::max(request.logprobs, 0));
+  const bool more = sequence.sink->on_token(token, request.logprobs >= 0 ? &logprobs : nullptr);
+  if (!more) return end(FinishReason::kStop);
+  if (sequence.generated == request.max_tokens) return end(FinishReason::kLength);
+  return {};
+}
+
+bool FakeScheduler::is_cancelled(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  return cancelled_.contains(id);
+}
+
+void FakeScheduler::record(RequestId id, const Finish& finish) {
+  const std::lock_guard lock(mutex_);
+  ++finished_[finish.reason];
+  alive_.erase(id);
+  cancelled_.erase(id);
+  changed_.notify_all();
+}
+
+}  // namespace spillway
