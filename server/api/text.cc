@@ -89,7 +89,8 @@ TextStream::Step TextStream::finish() {
   step.text = parts_->detokenizer.finish();
   step.decoded = count_characters(step.text);
   if (!parts_->searching) return step;
-  step.text = parts_->matcher->push(step.text) + parts_->matcher->finish();
+  step.text = parts_->matcher->push(step.text);
+  step.text += parts_->matcher->finish();
   if (parts_->matcher->match()) step.stop = parts_->matcher->match()->stop;
   return step;
 }

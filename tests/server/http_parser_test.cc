@@ -1,0 +1,230 @@
+// RequestParser: hostile framing, limits at the limit and one above, and every way to split bytes.
+#include <catch2/catch.hpp>
+
+#include "server/http/request_parser.h"
+#include "server/http/router.h"
+#include "server/http/sse.h"
+
+namespace spillway {
+namespace {
+
+using State = RequestParser::State;
+
+// What a byte stream is read as: "METHOD path body|", one after the other, and "!status" at an
+// error.
+std::string read_all(std::string_view bytes, size_t step, const HttpLimits& limits = {}) {
+  RequestParser parser(limits);
+  std::string seen;
+  const auto drain = [&] {
+    while (parser.state() == State::kComplete) {
+      const HttpRequest request = parser.take();
+      seen += request.method + " " + request.path + " " + request.body + "|";
+      parser.feed("");
+    }
+  };
+  for (size_t at = 0; at < bytes.size() && parser.state() != State::kFailed; at += step) {
+    parser.feed(bytes.substr(at, step));
+    drain();
+  }
+  if (parser.state() == State::kFailed) seen += "!" + std::to_string(parser.error().status);
+  return seen;
+}
+
+std::string post(const std::string& fields, const std::string& body) {
+  return "POST /x HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n" + body;
+}
+
+TEST_CASE("framing that two readers could read differently is refused") {
+  const std::string ok = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+  const std::pair<std::string, const char*> cases[] = {
+      {post("Content-Length: 4\r\n", "body"), "POST /x body|"},
+      {post("Transfer-Encoding: chunked\r\n", "4\r\nbody\r\n0\r\n\r\n"), "POST /x body|"},
+      {post("Transfer-Encoding: Chunked\r\n", "4;a=b\r\nbody\r\n0\r\nX: y\r\n\r\n"),
+       "POST /x body|"},
+      {"GET http://host/abs?q HTTP/1.1\r\nHost: a\r\n\r\n", "GET /abs |"},
+      {"GET /old HTTP/1.0\r\n\r\n", "GET /old |"},
+      {"\r\n\r\n" + ok, "GET /next |"},
+      {post("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), "!400"},
+      {post("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", "0\r\n\r\n"), "!400"},
+      {post("Content-Length: 4\r\nContent-Length: 5\r\n", "body"), "!400"},
+      {post("Content-Length: 4\r\nContent-Length: 4\r\n", "body"), "!400"},
+      {post("Content-Length: 4, 4\r\n", "body"), "!400"},
+      {post("Content-Length: +4\r\n", "body"), "!400"},
+      {post("Content-Length: -1\r\n", "body"), "!400"},
+      {post("Content-Length: 0x4\r\n", "body"), "!400"},
+      {post("Content-Length:\r\n", "body"), "!400"},
+      {post("Content-Length: 18446744073709551616\r\n", "body"), "!400"},
+      {post("Content-Length: 10000000000\r\n", "body"), "!413"},
+      {post("Transfer-Encoding: chunked\r\n", "-2\r\nbody\r\n0\r\n\r\n"), "!400"},
+      {post("Transfer-Encoding: chunked\r\n", "0x4\r\nbody\r\n0\r\n\r\n"), "!400"},
+      {post("Transfer-Encoding: chunked\r\n", "4\r\nbodyX\r\n0\r\n\r\n"), "!400"},
+      {post("Transfer-Encoding: chunked, identity\r\n", "hello"), "!400"},
+      {post("Transfer-Encoding: identity, chunked\r\n", "hello"), "!400"},
+      {post("Transfer-Encoding: xchunked\r\n", "hello"), "!400"},
+      {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), "!400"},
+      {post("Transfer-Encoding : chunked\r\n", "0\r\n\r\n"), "!400"},
+      {post("Transfer-Encoding:\x0b"
+            "chunked\r\n",
+            "0\r\n\r\n"),
+       "!400"},
+      {"POST /x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "!400"},
+      {post("X: a\r\n b\r\n", ""), "!400"},
+      {post("X: a\n", ""), "!400"},
+      {post("X: a\rb\r\n", ""), "!400"},
+      {post(std::string("X: a\0b\r\n", 8), ""), "!400"},
+      {post("X : a\r\n", ""), "!400"},
+      {post("X a\r\n", ""), "!400"},
+      {post(": a\r\n", ""), "!400"},
+      {post("Host: b\r\n", ""), "!400"},
+      {"GET / HTTP/1.1\r\n\r\n", "!400"},
+      {"GET / HTTP/2.0\r\nHost: a\r\n\r\n", "!400"},
+      {"GET /\r\nHost: a\r\n\r\n", "!400"},
+      {"get / HTTP/1.1\r\nHost: a\r\n\r\n", "!400"},
+      {"GET relative HTTP/1.1\r\nHost: a\r\n\r\n", "!400"},
+      {"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", "!400"},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "!400"},
+      {"\x16\x03\x01\x02", "!400"},
+      {post("Expect: more\r\n", ""), "!417"},
+  };
+  for (const auto& [bytes, expected] : cases) {
+    INFO(bytes);
+    // Nothing behind an error is a request; what follows a good request is.
+    const bool good = expected[0] != '!';
+    const std::string whole = good ? std::string(expected) + "GET /next |" : expected;
+    CHECK(read_all(bytes + ok, bytes.size() + ok.size()) == whole);
+    for (const size_t step : {1u, 2u, 3u, 7u}) CHECK(read_all(bytes + ok, step) == whole);
+  }
+}
+
+TEST_CASE("a chunk size near 2^64 never becomes a small one") {
+  for (const char* size : {"fffffffffffffffe", "ffffffffffffffff", "10000000000000004"}) {
+    const std::string bytes =
+        post("Transfer-Encoding: chunked\r\n", std::string(size) + "\r\nbody\r\n0\r\n\r\n");
+    INFO(bytes);
+    const std::string seen = read_all(bytes, bytes.size());
+    CHECK((seen == "!400" || seen == "!413"));
+    CHECK(read_all(bytes, 1) == seen);
+  }
+}
+
+TEST_CASE("limits hold at the limit and one above") {
+  HttpLimits limits;
+  limits.header_bytes_max = 200;
+  limits.header_fields_max = 5;
+  limits.body_bytes_max = 10;
+  limits.chunk_extension_bytes_max = 8;
+  const auto check = [&](const std::string& bytes, const std::string& expected) {
+    INFO(bytes.size());
+    CHECK(read_all(bytes, bytes.size(), limits) == expected);
+    CHECK(read_all(bytes, 1, limits) == expected);
+  };
+  const auto header = [](size_t bytes) {
+    const std::string empty = "GET / HTTP/1.1\r\nHost: a\r\nX: \r\n\r\n";
+    return "GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(bytes - empty.size(), 'x') + "\r\n\r\n";
+  };
+  check(header(200), "GET / |");
+  check(header(201), "!431");
+  check("GET /" + std::string(300, 'x'), "!431");  // Without an end
+  const auto fields = [](int count) {
+    std::string text = "GET / HTTP/1.1\r\nHost: a\r\n";
+    for (int i = 1; i < count; ++i) text += "X: y\r\n";
+    return text + "\r\n";
+  };
+  check(fields(5), "GET / |");
+  check(fields(6), "!431");
+  check(post("Content-Length: 10\r\n", "0123456789"), "POST /x 0123456789|");
+  check(post("Content-Length: 11\r\n", "01234567890"), "!413");
+  check(post("Transfer-Encoding: chunked\r\n", "a\r\n0123456789\r\n0\r\n\r\n"),
+        "POST /x 0123456789|");
+  check(post("Transfer-Encoding: chunked\r\n", "a\r\n0123456789\r\n1\r\n0\r\n0\r\n\r\n"), "!413");
+  check(post("Transfer-Encoding: chunked\r\n", "1;aaaaaaa\r\nx\r\n0\r\n\r\n"), "POST /x x|");
+  check(post("Transfer-Encoding: chunked\r\n", "1;aaaa\r\nx\r\n1;aaaa\r\nx\r\n0\r\n\r\n"), "!400");
+}
+
+TEST_CASE("endless chunk lines and trailers end early") {
+  RequestParser parser{HttpLimits()};
+  parser.feed(post("Transfer-Encoding: chunked\r\n", "0\r\n"));
+  const std::string line = "X-Trailer: " + std::string(1000, 'x') + "\r\n";
+  for (int i = 0; i < 1000 && parser.state() != State::kFailed; ++i) {
+    parser.feed(line);
+    REQUIRE(parser.waiting_bytes() < 20'000);
+  }
+  CHECK(parser.state() == State::kFailed);
+}
+
+TEST_CASE("fields in a trailer do not count") {
+  RequestParser parser{HttpLimits()};
+  parser.feed(post("Transfer-Encoding: chunked\r\n",
+                   "0\r\nAuthorization: Bearer k\r\nContent-Type: a/b\r\n\r\n"));
+  REQUIRE(parser.state() == State::kComplete);
+  const HttpRequest request = parser.take();
+  CHECK(request.authorization.empty());
+  CHECK(request.content_type.empty());
+}
+
+TEST_CASE("a request keeps what handlers need") {
+  RequestParser parser{HttpLimits()};
+  parser.feed(
+      "POST /v1/x?a=b HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+      "X-Request-Id: abc-1\r\nConnection: close\r\nExpect: 100-continue\r\n"
+      "Content-Length: 2\r\n\r\n");
+  REQUIRE(parser.state() == State::kBody);
+  CHECK(parser.wants_continue());
+  parser.feed("hi");
+  const HttpRequest request = parser.take();
+  CHECK(request.path == "/v1/x");
+  CHECK(request.query == "a=b");
+  CHECK(request.request_id == "abc-1");
+  CHECK_FALSE(request.keep_alive);
+  parser.feed("GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: a\tb<>\r\n\r\n");
+  CHECK(parser.take().request_id.starts_with("req-"));
+}
+
+TEST_CASE("routes match literally, with named errors") {
+  Router router({"key"});
+  const auto none = [](HttpRequest, const ExchangePtr&) {};
+  router.add({"GET", "/a", none});
+  router.add({"POST", "/a", none, true});
+  router.add({"GET", "/a/{}/b", none});
+  router.add({"GET", "/health", none, false, true});
+  const auto find = [&](const char* method, const char* path, const char* key = "Bearer key",
+                        const char* type = "") -> int {
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.authorization = key;
+    request.content_type = type;
+    const auto found = router.find(request);
+    const auto* response = std::get_if<HttpResponse>(&found);
+    return response == nullptr ? 200 : response->status;
+  };
+  CHECK(find("GET", "/a") == 200);
+  CHECK(find("GET", "/a/x/b") == 200);
+  for (const char* path :
+       {"/", "//a", "/a/", "/A", "/%61", "/a/../a", "/a/x", "/a//b", "/a/x/b/"}) {
+    CHECK(find("GET", path) == 404);
+  }
+  CHECK(find("PUT", "/a") == 405);
+  CHECK(find("HEAD", "/a") == 405);
+  CHECK(find("GET", "/health", "") == 200);
+  for (const char* key : {"", "key", "Bearer ", "Bearer ke", "Bearer keyy", "bearer key"}) {
+    CHECK(find("GET", "/a", key) == 401);
+    CHECK(find("GET", "/nowhere", key) == 401);
+  }
+  for (const char* type : {"application/json", "APPLICATION/JSON; charset=utf-8", ""}) {
+    CHECK(find("POST", "/a", "Bearer key", type) == 200);
+  }
+  for (const char* type : {"text/plain", "application/jsonx", "x"}) {
+    CHECK(find("POST", "/a", "Bearer key", type) == 415);
+  }
+  CHECK(equal_in_constant_time("", ""));
+  CHECK_FALSE(equal_in_constant_time("", "a"));
+}
+
+TEST_CASE("events and chunks have their exact form") {
+  CHECK(sse_event("{}") == "data: {}\n\n");
+  CHECK(chunk("0123456789abcdef") == "10\r\n0123456789abcdef\r\n");
+}
+
+}  // namespace
+}  // namespace spillway
