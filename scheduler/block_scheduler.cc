@@ -197,6 +197,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       running_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
     }
+    if (prompt_tokens > 0) publish_counts();
   }
 
   void sweep() {
@@ -241,6 +242,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 
+  void publish_counts() {
+    const std::lock_guard lock(mutex_);
+    stats_.running = static_cast<int64_t>(running_.size());
+    stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
+    stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
+  }
+
   // Gives back the memory of finished sequences, then reports them: who hears of an ending finds it
   // in the statistics, and drain() returns after the last report.
   void retire() {
@@ -256,12 +264,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     for (const auto& sequence : ended) {
       if (sequence->admitted()) engine_->kv().release(sequence->kv());
     }
-    {
-      const std::lock_guard lock(mutex_);
-      stats_.running = static_cast<int64_t>(running_.size());
-      stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
-      stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
-    }
+    publish_counts();
     for (const auto& sequence : ended) sequence->report(steady_seconds());
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
