@@ -2,9 +2,9 @@
 //
 //   superblock  4096 bytes, at 0 and again at 4096: magic "SPILLWAY", version, file id (16 random
 //               bytes), offset, length and XXH3-64 of the table; XXH3-64 of the superblock itself
-//   table       JSON: shape, format, layout, provenance, tensors, slabs, embedded tokenizer files;
-//               4096-aligned
-//   slabs       4096-aligned, zero-padded to a multiple of 4096
+//   slabs       from 8192 on, back to back, each zero-padded to a multiple of 4096
+//   table       JSON: shape, format, layout, provenance, tensors, slabs, names and sizes of the
+//               embedded tokenizer files; then those files' bytes. 4096-aligned, ends the file
 //
 // A slab is the unit of placement, I/O and verification: a contiguous run of rows of one matrix or
 // table (at most kSlabBytesMax, a multiple of 64 rows), or all vectors of one layer together. Its
@@ -12,16 +12,16 @@
 // index, so a slab in the wrong place is as corrupt as a flipped bit.
 //
 // Writing is atomic: temporary name, data, fsync, superblocks, fsync, rename, fsync of the
-// directory. A crash leaves the temporary file, which the next convert removes.
+// directory. A crash leaves the temporary file (OUTPUT.partial), which the next convert takes over.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/dtype.h"
@@ -29,6 +29,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/weights.h"
 #include "kernels/weight_layout.h"
+#include "offload/file.h"
 
 namespace spillway {
 
@@ -52,6 +53,8 @@ struct TensorInfo {
   uint32_t slab_count = 0;
   int64_t slab_rows = 0;
   uint64_t offset_in_slab = 0;
+  uint64_t nan_count = 0;  // Of the stored values; the writer counts them.
+  uint64_t inf_count = 0;
 
   int64_t rows_in_slab(uint32_t index) const;  // index < slab_count
 };
@@ -62,7 +65,7 @@ struct ModelFileTable {
   DType format = DType::kF32;       // Of matrices and tables.
   std::string source;               // Name and fingerprint of the checkpoint, for people.
   std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
-  std::vector<SlabInfo> slabs;      // By offset.
+  std::vector<SlabInfo> slabs;      // In streaming order, which is the order in the file.
   std::vector<std::pair<std::string, std::string>> files;  // Tokenizer files: name, contents.
 
   uint64_t slab_seed(uint32_t slab) const;
@@ -70,8 +73,11 @@ struct ModelFileTable {
 };
 
 // Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets
-// count from 0; ModelFileWriter moves them behind the header.
-ModelFileTable plan_model_file(const ModelShape& shape, DType format);
+// count from 0; ModelFileWriter moves them behind the header. A slab of a matrix is as many panels
+// of 64 rows as fit kSlabBytesMax, one at least; each layer begins with the slab of its vectors.
+// REQUIRES: a valid shape; format is kF32, kBF16 or kF16. `layout` is the matrices'; tables are
+// kRows.
+ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout);
 
 uint64_t slab_checksum(std::span<const std::byte> bytes, uint64_t seed);
 
@@ -81,36 +87,36 @@ class ModelFile {
  public:
   // kCorruption when superblock or table do not verify, kInvalidArgument for an unknown version.
   static Result<ModelFile> open(const std::string& path);
-  ModelFile(ModelFile&& other) noexcept;
-  ModelFile& operator=(ModelFile&& other) noexcept;
-  ~ModelFile();
 
   const ModelFileTable& table() const { return *table_; }
-  const std::string& path() const { return path_; }
-  int fd() const { return fd_; }  // Buffered; open another with O_DIRECT for streaming.
+  const std::string& path() const { return file_.path(); }
+  int fd() const { return file_.fd(); }  // Buffered; open another with O_DIRECT for streaming.
 
   // Reads slab `index` into `target` (its bytes) and verifies it; one more try on a mismatch.
   // Blocks. Errors name file, slab and byte range.
   Status read_slab(uint32_t index, std::span<std::byte> target) const;
 
  private:
-  ModelFile() = default;
-  std::string path_;
-  int fd_ = -1;
-  std::unique_ptr<ModelFileTable> table_;
+  ModelFile(File file, std::unique_ptr<const ModelFileTable> table)
+      : file_(std::move(file)), table_(std::move(table)) {}
+
+  File file_;
+  std::unique_ptr<const ModelFileTable> table_;
 };
 
 // Writes one packed file. Slabs may be written in any order, each once, from several threads.
 class ModelFileWriter {
  public:
-  // Takes the planned table; moves its slabs behind the header and fixes their offsets.
+  // Takes the planned table; moves its slabs behind the header, fixes their offsets and draws the
+  // file id. kCapacity when the disk has too little room or another process writes this file.
+  // An existing file at `path` stays as it is until finish().
   static Result<std::unique_ptr<ModelFileWriter>> create(const std::string& path,
                                                          ModelFileTable table);
   virtual ~ModelFileWriter() = default;  // Removes the temporary file unless finish() succeeded.
 
   virtual const ModelFileTable& table() const = 0;
 
-  // `bytes` is the slab's padded size. Computes the checksum.
+  // `bytes` is the slab's padded size. Computes the checksum and counts NaN and infinity.
   virtual Status write_slab(uint32_t index, std::span<const std::byte> bytes) = 0;
 
   // Every slab must have been written. Syncs and renames.

@@ -17,9 +17,9 @@ namespace spillway {
 
 enum class RequestId : uint64_t {};  // Never reused.
 
-// How the next token is drawn. Order of the steps (as in vLLM): repetition, frequency and presence
-// penalty, logit_bias, then temperature, min_p, top_k, top_p. Defaults leave the model's
-// distribution as it is.
+// How the next token is drawn. Order of the steps (as in vLLM): logit_bias, then repetition,
+// frequency and presence penalty, then temperature, min_p, top_k (equal ones stay), top_p. Defaults
+// leave the model's distribution as it is.
 struct SamplingParams {
   float temperature = 1.0f;         // 0: greedy, the highest logit; ties: the lowest id.
   float top_p = 1.0f;               // (0, 1]

@@ -96,10 +96,11 @@ class [[nodiscard]] Result {
 }  // namespace spillway
 
 // Leaves the function with the error of a Status expression.
-#define SPILLWAY_RETURN_IF_ERROR(expression)                                        \
-  do {                                                                              \
-    if (::spillway::Status spillway_status_ = (expression); !spillway_status_.ok()) \
-      return spillway_status_;                                                      \
+#define SPILLWAY_RETURN_IF_ERROR(expression) \
+  SPILLWAY_RETURN_IF_ERROR_(SPILLWAY_CONCAT_(spillway_status_, __LINE__), expression)
+#define SPILLWAY_RETURN_IF_ERROR_(status, expression)                          \
+  do {                                                                         \
+    if (::spillway::Status status = (expression); !status.ok()) return status; \
   } while (false)
 
 // `declaration` = the value of a Result expression, or leaves the function with its error.

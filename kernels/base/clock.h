@@ -1,0 +1,12 @@
+// Seconds of a clock that never jumps.
+#pragma once
+
+#include <chrono>
+
+namespace spillway {
+
+inline double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace spillway

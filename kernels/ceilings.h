@@ -1,0 +1,26 @@
+// What this machine reaches alone: the rates that `bench` holds a run against. Each is the best of
+// several short runs just now, since these machines are shared and a ceiling is what is possible.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace spillway {
+
+// Bytes per second that all threads read from memory, from a buffer that no cache holds.
+double measure_memory_read(Device& device);
+
+// Floating-point operations per second of `rows` x [outputs, inputs] in `weights` format: the
+// better of our linear op and of the vendor library's product (oneDNN, in its own layout; f32 where
+// it has no fast body for the format).
+struct MatrixCeiling {
+  double ours = 0;
+  double library = 0;
+  double best() const { return ours > library ? ours : library; }
+};
+MatrixCeiling measure_matrix(Device& device, DType weights, int64_t rows, int64_t outputs,
+                             int64_t inputs);
+
+}  // namespace spillway

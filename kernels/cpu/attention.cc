@@ -1,0 +1,62 @@
+// Attention on the CPU: stores the new keys and values, then runs prompts and decode steps, one
+// task a (sequence, head).
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/cpu_ops.h"
+
+namespace spillway::cpu {
+
+namespace {
+
+HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t head) {
+  const KvLayout& kv = args.kv;
+  const int64_t kv_head = head / (args.heads / kv.heads);
+  const auto* qkv = reinterpret_cast<const float*>(args.qkv.row(item.first_row));
+  const int64_t keys = args.heads * kv.head_size;
+  HeadView view;
+  view.q = qkv + head * kv.head_size;
+  view.k = qkv + keys + kv_head * kv.head_size;
+  view.v = view.k + kv.heads * kv.head_size;
+  view.stride = args.qkv.stride;
+  view.tokens = item.tokens;
+  view.position = item.position;
+  view.head_size = kv.head_size;
+  view.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_size));
+  view.kv_dtype = kv.dtype;
+  view.keys = item.kv + kv.run_offset(0, kv_head);
+  view.values = view.keys + kv.value_offset();
+  view.block_bytes = kv.block_bytes();
+  view.out = args.out.row(item.first_row) +
+             static_cast<size_t>(head * kv.head_size) * dtype_bytes(args.out.dtype);
+  view.out_dtype = args.out.dtype;
+  view.out_stride = args.out.stride;
+  return view;
+}
+
+}  // namespace
+
+void attention(CpuContext& context, const AttentionArgs& args) {
+  const auto items = static_cast<int64_t>(args.items.size());
+  const int64_t group = args.heads / args.kv.heads;
+  // A task is a sequence and a KV head: its query heads share the stored rows. Long prompts first
+  // would balance better, but 32 heads a sequence already make many small tasks.
+  context.parallel_for(items * args.kv.heads, [&](int64_t task) {
+    const AttentionItem& item = args.items[static_cast<size_t>(task / args.kv.heads)];
+    const int64_t kv_head = task % args.kv.heads;
+    store_keys_and_values(head_view(args, item, kv_head * group));
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const HeadView view = head_view(args, item, head);
+      auto* scratch = reinterpret_cast<float*>(context.thread_scratch(scratch_bytes(view)));
+      if (item.position == 0) {
+        attend_prompt(view, scratch);
+      } else {
+        attend_one(view, scratch);
+      }
+    }
+  });
+}
+
+}  // namespace spillway::cpu

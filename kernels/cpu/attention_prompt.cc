@@ -1,0 +1,221 @@
+// Attention of a whole prompt for one head: both matrix products run on the panel kernels of
+// gemm.h, with keys and values packed once as if they were weights.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/gemm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_prompt.cc"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include "kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+// One row of a score tile, 64 wide, of which `valid` are in the past: turns scores into
+// exp(score - max), zero beyond `valid`; updates the running maximum and sum. Returns the factor
+// for what was summed before.
+float SoftmaxStep(float* HWY_RESTRICT row, int64_t valid, float* running_max, float* running_sum) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kWidth = static_cast<size_t>(kGemmColumns);
+  const auto count = static_cast<size_t>(valid);
+  for (size_t j = count; j < kWidth; ++j) row[j] = -std::numeric_limits<float>::infinity();
+  V most = hn::Set(d, *running_max);
+  for (size_t j = 0; j < kWidth; j += lanes) most = hn::Max(most, hn::Load(d, row + j));
+  const float new_max = hn::GetLane(hn::MaxOfLanes(d, most));
+  const V m = hn::Set(d, new_max);
+  V sum = hn::Zero(d);
+  for (size_t j = 0; j < kWidth; j += lanes) {
+    // Exp's own domain ends near -104; clamping keeps -infinity out of it.
+    const V x = hn::Max(hn::Sub(hn::Load(d, row + j), m), hn::Set(d, -100.0f));
+    const V e = hn::Exp(d, x);
+    hn::Store(e, d, row + j);
+    sum = hn::Add(sum, e);
+  }
+  for (size_t j = count; j < kWidth; ++j) row[j] = 0.0f;
+  const float old =
+      hn::GetLane(hn::Exp(d, hn::Max(hn::Set(d, *running_max - new_max), hn::Set(d, -100.0f))));
+  *running_sum = *running_sum * old + hn::GetLane(hn::SumOfLanes(d, sum));
+  *running_max = new_max;
+  return old;
+}
+
+void ScaleRow(float* HWY_RESTRICT row, float factor, size_t count) {
+  const D d;
+  const V f = hn::Set(d, factor);
+  for (size_t j = 0; j < count; j += hn::Lanes(d)) {
+    hn::Store(hn::Mul(hn::Load(d, row + j), f), d, row + j);
+  }
+}
+
+void StoreRow(DType dtype, const float* from, size_t count, std::byte* to) {
+  store_row(dtype, from, count, to);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::cpu {
+
+HWY_EXPORT(SoftmaxStep);
+HWY_EXPORT(ScaleRow);
+HWY_EXPORT(StoreRow);
+
+namespace {
+
+constexpr int64_t kTileRows = kGemmRowsMax;  // Queries
+constexpr int64_t kTileKeys = kGemmColumns;  // Keys
+
+int64_t round_to(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Scratch of attend_prompt, in floats.
+struct PromptScratch {
+  int64_t key_floats;    // All keys: panels of 16 keys, [head size][16]
+  int64_t value_floats;  // All values: per tile of 64 keys, panels of 16 columns, [64][16]
+  int64_t width;         // Head size rounded up to 64
+  explicit PromptScratch(const HeadView& view)
+      : key_floats(round_to(view.tokens, kTileKeys) * round_to(view.head_size, 16)),
+        value_floats(round_to(view.tokens, kTileKeys) * round_to(view.head_size, kGemmColumns)),
+        width(round_to(view.head_size, kGemmColumns)) {}
+  int64_t floats() const {
+    return key_floats + value_floats + kTileRows * (kTileKeys + 2 * width + kTileKeys + 16) + 64;
+  }
+};
+
+// Keys as the weights of q k^T: outputs are keys, inputs the head's columns.
+void pack_keys(const HeadView& view, float* packed) {
+  const int64_t depth = round_to(view.head_size, 16);
+  std::fill(packed, packed + round_to(view.tokens, kTileKeys) * depth, 0.0f);
+  for (int64_t key = 0; key < view.tokens; ++key) {
+    const float* k = view.k + key * view.stride;
+    float* target = packed + key / 16 * depth * 16 + key % 16;
+    for (int64_t i = 0; i < view.head_size; ++i) target[i * 16] = k[i];
+  }
+}
+
+// Values as the weights of p v, per tile of 64 keys: outputs are columns, inputs are keys.
+void pack_values(const HeadView& view, int64_t width, float* packed) {
+  const int64_t tiles = round_to(view.tokens, kTileKeys) / kTileKeys;
+  std::fill(packed, packed + tiles * kTileKeys * width, 0.0f);
+  for (int64_t key = 0; key < view.tokens; ++key) {
+    const float* v = view.v + key * view.stride;
+    float* tile = packed + key / kTileKeys * kTileKeys * width + key % kTileKeys * 16;
+    for (int64_t i = 0; i < view.head_size; ++i) tile[i / 16 * kTileKeys * 16 + i % 16] = v[i];
+  }
+}
+
+// The buffers of one tile of queries.
+struct QueryTile {
+  float* strips;   // Queries, scaled and packed
+  float* scores;   // [rows][64]
+  float* packed;   // The scores as strips
+  float* out;      // [width / 64][rows][64]
+  float* maximum;  // [rows]
+  float* sum;      // [rows]
+};
+
+// Adds the keys of one tile to the running softmax and output of the query tile.
+void add_key_tile(const HeadView& view, const PromptScratch& sizes, const QueryTile& tile,
+                  int64_t first_query, int64_t rows, int64_t first_key, const float* keys,
+                  const float* values) {
+  const int64_t depth = round_to(view.head_size, 16);
+  multiply_tile(tile.strips, rows, view.head_size, DType::kF32,
+                reinterpret_cast<const std::byte*>(keys + first_key * depth), false, tile.scores);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t valid = std::clamp<int64_t>(first_query + i + 1 - first_key, 0, kTileKeys);
+    if (valid == 0) {
+      std::fill_n(tile.scores + i * kTileKeys, kTileKeys, 0.0f);
+      continue;
+    }
+    const float factor = HWY_DYNAMIC_DISPATCH(SoftmaxStep)(tile.scores + i * kTileKeys, valid,
+                                                           tile.maximum + i, tile.sum + i);
+    if (factor == 1.0f) continue;
+    for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
+      HWY_DYNAMIC_DISPATCH(ScaleRow)
+      (tile.out + c * kTileRows + i * kGemmColumns, factor, static_cast<size_t>(kGemmColumns));
+    }
+  }
+  pack_strips(tile.scores, kTileKeys, rows, kTileKeys, tile.packed);
+  const float* tile_values = values + first_key * sizes.width;
+  for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
+    multiply_tile(tile.packed, rows, kTileKeys, DType::kF32,
+                  reinterpret_cast<const std::byte*>(tile_values + c * kTileKeys), true,
+                  tile.out + c * kTileRows);
+  }
+}
+
+void store_tile_rows(const HeadView& view, const PromptScratch& sizes, const QueryTile& tile,
+                     int64_t first_query, int64_t rows) {
+  const size_t element = dtype_bytes(view.out_dtype);
+  for (int64_t i = 0; i < rows; ++i) {
+    std::byte* out = view.out + static_cast<size_t>((first_query + i) * view.out_stride) * element;
+    for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
+      float* row = tile.out + c * kTileRows + i * kGemmColumns;
+      HWY_DYNAMIC_DISPATCH(ScaleRow)
+      (row, 1.0f / tile.sum[i], static_cast<size_t>(kGemmColumns));
+      const int64_t count = std::min(kGemmColumns, view.head_size - c);
+      HWY_DYNAMIC_DISPATCH(StoreRow)
+      (view.out_dtype, row, static_cast<size_t>(count), out + static_cast<size_t>(c) * element);
+    }
+  }
+}
+
+}  // namespace
+
+size_t scratch_bytes(const HeadView& view) {
+  const int64_t floats =
+      view.position == 0 ? PromptScratch(view).floats() : 2 * view.head_size + view.position + 1;
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+
+void attend_prompt(const HeadView& view, float* scratch) {
+  const PromptScratch sizes(view);
+  float* keys = scratch;
+  float* values = keys + sizes.key_floats;
+  QueryTile tile{};
+  tile.scores = values + sizes.value_floats;
+  tile.packed = tile.scores + kTileRows * kTileKeys;
+  tile.out = tile.packed + kTileRows * kTileKeys;
+  tile.strips = tile.out + kTileRows * sizes.width;
+  tile.maximum = tile.strips + kTileRows * sizes.width;
+  tile.sum = tile.maximum + kTileRows;
+  pack_keys(view, keys);
+  pack_values(view, sizes.width, values);
+  for (int64_t first = 0; first < view.tokens; first += kTileRows) {
+    const int64_t rows = std::min(kTileRows, view.tokens - first);
+    // The scale goes into the queries: one multiplication a query element instead of one a score.
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* q = view.q + (first + i) * view.stride;
+      for (int64_t c = 0; c < view.head_size; ++c) {
+        tile.out[i * view.head_size + c] = q[c] * view.scale;
+      }
+    }
+    pack_strips(tile.out, view.head_size, rows, view.head_size, tile.strips);
+    std::fill_n(tile.out, kTileRows * sizes.width, 0.0f);
+    std::fill_n(tile.maximum, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(tile.sum, rows, 0.0f);
+    for (int64_t key = 0; key < first + rows; key += kTileKeys) {
+      add_key_tile(view, sizes, tile, first, rows, key, keys, values);
+    }
+    store_tile_rows(view, sizes, tile, first, rows);
+  }
+}
+
+}  // namespace spillway::cpu
+#endif  // HWY_ONCE

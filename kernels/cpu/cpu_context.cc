@@ -1,0 +1,76 @@
+#include "kernels/cpu/cpu_context.h"
+
+#include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/base/checked_math.h"
+#include "kernels/cpu/onednn.h"
+
+namespace spillway::cpu {
+
+namespace {
+
+// Memory that grows and never shrinks.
+class Scratch {
+ public:
+  std::byte* reserve(size_t bytes) {
+    if (bytes > bytes_) {
+      bytes_ = round_up(bytes, 4096);
+      data_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes_)));
+      if (data_ == nullptr) throw std::bad_alloc();
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+struct CpuContext::Workers {
+  explicit Workers(int threads)
+      : limit(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads)),
+        arena(threads),
+        of_thread(static_cast<size_t>(threads)) {}
+  tbb::global_control limit;  // More threads than cores are the user's choice.
+  tbb::task_arena arena;
+  Scratch shared;
+  std::vector<Scratch> of_thread;  // By slot in the arena.
+};
+
+CpuContext::CpuContext(int threads, bool use_onednn)
+    : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
+  if (use_onednn) onednn_ = std::make_unique<OneDnn>(threads);
+}
+
+CpuContext::~CpuContext() = default;
+
+void CpuContext::run(int64_t count, void (*call)(const void*, int64_t), const void* state) {
+  workers_->arena.execute([&] {
+    tbb::parallel_for(
+        int64_t{0}, count, [&](int64_t i) { call(state, i); }, tbb::simple_partitioner());
+  });
+}
+
+std::byte* CpuContext::shared_scratch(size_t bytes) {
+  return workers_->shared.reserve(bytes);
+}
+
+std::byte* CpuContext::thread_scratch(size_t bytes) {
+  const int slot = tbb::this_task_arena::current_thread_index();
+  SPILLWAY_CHECK(slot >= 0 && slot < threads_);
+  return workers_->of_thread[static_cast<size_t>(slot)].reserve(bytes);
+}
+
+}  // namespace spillway::cpu

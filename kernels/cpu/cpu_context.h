@@ -1,0 +1,48 @@
+// What the CPU bodies of the ops share: the worker threads, scratch memory and the choice of
+// matrix-product backend. Owned by the CPU device; used by one op at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/base/dtype.h"
+
+namespace spillway::cpu {
+
+class OneDnn;  // cpu/onednn.h
+
+class CpuContext {
+ public:
+  // `native_bf16`: linear layers run on oneDNN (see cpu/onednn.h), else on our kernels.
+  CpuContext(int threads, bool use_onednn);
+  ~CpuContext();
+  CpuContext(const CpuContext&) = delete;
+  CpuContext& operator=(const CpuContext&) = delete;
+
+  int threads() const { return threads_; }
+  OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels.
+
+  // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:
+  // about 2 microseconds on two idle cores.
+  template <class Body>
+  void parallel_for(int64_t count, const Body& body) {
+    run(
+        count, [](const void* state, int64_t i) { (*static_cast<const Body*>(state))(i); }, &body);
+  }
+
+  // Scratch of the whole context, or of the calling worker inside parallel_for: grows to the
+  // largest request ever made and stays. Contents do not survive the op. 64-byte aligned.
+  std::byte* shared_scratch(size_t bytes);
+  std::byte* thread_scratch(size_t bytes);
+
+ private:
+  struct Workers;
+  void run(int64_t count, void (*call)(const void*, int64_t), const void* state);
+
+  int threads_;
+  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<OneDnn> onednn_;
+};
+
+}  // namespace spillway::cpu

@@ -1,0 +1,105 @@
+// The CPU as a compute device: memory is host memory, a stream runs its work inside the call.
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <hwy/highway.h>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "kernels/cpu/cpu_context.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/device.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr int kThreadsMax = 1024;
+
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(cpu::CpuContext* context) : context_(context) {}
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  void copy(std::byte* to, const std::byte* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
+  void wait(Event event) override {
+    if (Status status = event.wait(); error_.ok()) error_ = status;
+  }
+  Event record() override { return {this, 0}; }
+  bool reached(uint64_t) const override { return true; }
+  Status sync(uint64_t) override { return error_; }
+  void* native() const override { return context_; }
+
+ private:
+  cpu::CpuContext* context_;
+  Status error_;
+};
+
+bool has_avx512() {
+  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
+}
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads)
+      : context_(threads, has_avx512()),
+        name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads")) {}
+
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  std::string_view name() const override { return name_; }
+
+  MemoryInfo memory() const override {
+    struct sysinfo info {};
+    if (sysinfo(&info) != 0) return {};
+    return {info.totalram * info.mem_unit, info.freeram * info.mem_unit};
+  }
+
+  Result<Buffer> allocate(Memory, size_t bytes) override {
+    if (bytes == 0) return Buffer();
+    // Fresh pages of mmap are zero; huge ones save most page faults and TLB misses.
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+      return Status(Code::kCapacity,
+                    "the host has no room for " + std::to_string(bytes) + " bytes");
+    }
+    constexpr size_t kHugePage = size_t{2} << 20;
+    if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
+    return Buffer(static_cast<std::byte*>(data), bytes,
+                  [bytes](std::byte* memory) { munmap(memory, bytes); });
+  }
+
+  std::unique_ptr<Stream> new_stream(std::string_view) override {
+    return std::make_unique<CpuStream>(&context_);
+  }
+
+  DType activation_dtype(DType weights) const override {
+    return weights == DType::kBF16 && native_bf16() ? DType::kBF16 : DType::kF32;
+  }
+  MatrixLayout matrix_layout(DType weights) const override {
+    const bool onednn = context_.onednn() != nullptr && context_.onednn()->supports(weights);
+    return onednn ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
+  }
+  bool native_bf16() const override {
+    return context_.onednn() != nullptr && context_.onednn()->supports(DType::kBF16);
+  }
+
+ private:
+  cpu::CpuContext context_;
+  std::string name_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_cpu_device(int threads) {
+  if (threads < 0 || threads > kThreadsMax) {
+    return invalid_argument("--threads must be 0 (one a core) to " + std::to_string(kThreadsMax));
+  }
+  if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads));
+}
+
+}  // namespace spillway

@@ -1,0 +1,95 @@
+#include "kernels/cpu/epilogue.h"
+
+#include "kernels/cpu/gemm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/epilogue.cc"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include "kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+// erf to 1.5e-7 (Abramowitz & Stegun 7.1.26), the precision of a float sum with 1.
+HWY_INLINE V erf(V x) {
+  const D d;
+  const V one = hn::Set(d, 1.0f);
+  const V magnitude = hn::Abs(x);
+  const V t = hn::Div(one, hn::MulAdd(hn::Set(d, 0.3275911f), magnitude, one));
+  V poly = hn::Set(d, 1.061405429f);
+  for (float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) {
+    poly = hn::MulAdd(poly, t, hn::Set(d, c));
+  }
+  const V tail = hn::Mul(hn::Mul(poly, t), hn::Exp(d, hn::Neg(hn::Mul(magnitude, magnitude))));
+  return hn::CopySign(hn::Sub(one, tail), x);
+}
+
+HWY_INLINE V activate(Activation activation, V x) {
+  const D d;
+  const V one = hn::Set(d, 1.0f);
+  const V half = hn::Set(d, 0.5f);
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return hn::Max(x, hn::Zero(d));
+    case Activation::kGelu:
+      return hn::Mul(hn::Mul(half, x), hn::Add(one, erf(hn::Mul(x, hn::Set(d, 0.70710678f)))));
+    case Activation::kGeluTanh: {
+      const V cube = hn::Mul(hn::Mul(x, x), x);
+      const V inner = hn::Mul(hn::Set(d, 0.79788456f), hn::MulAdd(hn::Set(d, 0.044715f), cube, x));
+      return hn::Mul(hn::Mul(half, x), hn::Add(one, hn::Tanh(d, inner)));
+    }
+    case Activation::kSilu:
+      return hn::Div(x, hn::Add(one, hn::Exp(d, hn::Neg(x))));
+  }
+  return x;
+}
+
+void StoreTile(const TileStore& s) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const auto columns = static_cast<size_t>(s.columns);
+  for (int64_t row = 0; row < s.rows; ++row) {
+    float* HWY_RESTRICT x = s.tile + row * kGemmColumns;
+    // The tile is 64 wide whatever `columns` is, so whole vectors may be computed past the end.
+    for (size_t j = 0; j < columns; j += lanes) {
+      V v = hn::Load(d, x + j);
+      if (s.bias != nullptr) v = hn::Add(v, load_up_to(d, s.bias + j, columns - j));
+      hn::Store(activate(s.activation, v), d, x + j);
+    }
+    const auto offset = static_cast<size_t>(row * s.out_stride);
+    if (s.out_dtype == DType::kBF16) {
+      store_bf16(x, columns, reinterpret_cast<uint16_t*>(s.out) + offset);
+      continue;
+    }
+    float* HWY_RESTRICT out = reinterpret_cast<float*>(s.out) + offset;
+    for (size_t j = 0; j < columns; j += lanes) {
+      V v = hn::Load(d, x + j);
+      if (s.accumulate) v = hn::Add(v, load_up_to(d, out + j, columns - j));
+      store_up_to(d, v, out + j, columns - j);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::cpu {
+HWY_EXPORT(StoreTile);
+void store_tile(const TileStore& store) {
+  HWY_DYNAMIC_DISPATCH(StoreTile)(store);
+}
+}  // namespace spillway::cpu
+#endif  // HWY_ONCE

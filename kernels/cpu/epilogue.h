@@ -1,0 +1,26 @@
+// What happens to a finished tile of a matrix product: bias, activation, residual sum, store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+
+namespace spillway::cpu {
+
+struct TileStore {
+  float* tile = nullptr;  // [rows][64], changed in place
+  int64_t rows = 0;
+  int64_t columns = 0;          // <= 64
+  const float* bias = nullptr;  // [columns] or null
+  Activation activation = Activation::kNone;
+  bool accumulate = false;  // out += (out is f32)
+  std::byte* out = nullptr;
+  DType out_dtype = DType::kF32;  // kF32 or kBF16
+  int64_t out_stride = 0;         // Elements
+};
+
+void store_tile(const TileStore& store);
+
+}  // namespace spillway::cpu

@@ -1,0 +1,251 @@
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cc"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+constexpr size_t kLanes = hn::MaxLanes(D());
+
+constexpr int64_t kPanel = 16;  // Outputs side by side in the layout.
+constexpr int kPanelVectors = static_cast<int>(kPanel / static_cast<int64_t>(kLanes));
+
+// Rows of a strip: with one panel's vectors, 12 of 16 registers are accumulators.
+#if HWY_TARGET <= HWY_AVX3
+constexpr int kStripRows = 12;
+#elif HWY_TARGET == HWY_AVX2
+constexpr int kStripRows = 6;
+#else
+constexpr int kStripRows = 3;
+#endif
+
+// k positions of one panel (2 bytes: 16 KiB) that stay in the L1 cache while every strip passes.
+constexpr int64_t kDepth = 512;
+
+// Panels that one micro-kernel takes: few rows take more, so that enough independent chains hide
+// the latency of the multiply-add.
+constexpr int panels_for(int rows) {
+  const int most = 12 / (rows * kPanelVectors);
+  return most >= 4 ? 4 : most >= 2 ? 2 : 1;
+}
+
+// One k of one panel, widened to float32.
+HWY_INLINE void load_weights(const float* HWY_RESTRICT w, V* HWY_RESTRICT b) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kPanelVectors; ++j) {
+    b[j] = hn::LoadU(D(), w + static_cast<size_t>(j) * kLanes);
+  }
+}
+HWY_INLINE void load_weights(const hwy::float16_t* HWY_RESTRICT w, V* HWY_RESTRICT b) {
+  const hn::Rebind<hwy::float16_t, D> d16;
+#pragma GCC unroll 16
+  for (int j = 0; j < kPanelVectors; ++j) {
+    b[j] = hn::PromoteTo(D(), hn::LoadU(d16, w + static_cast<size_t>(j) * kLanes));
+  }
+}
+
+// The block of c that a micro-kernel keeps in registers.
+template <int kRows, int kPanels>
+struct Sums {
+  static constexpr int kVectors = kPanels * kPanelVectors;
+  V v[kRows][kVectors];
+
+  HWY_INLINE void load(const float* HWY_RESTRICT c) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) {
+        v[i][j] = hn::LoadU(D(), c + i * kGemmColumns + j * static_cast<int>(kLanes));
+      }
+    }
+  }
+  HWY_INLINE void store(float* HWY_RESTRICT c) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) {
+        hn::StoreU(v[i][j], D(), c + i * kGemmColumns + j * static_cast<int>(kLanes));
+      }
+    }
+  }
+  // Adds the outer product of one k: kRows activations, one panel's weights.
+  HWY_INLINE void add(const float* HWY_RESTRICT a, int panel, const V* HWY_RESTRICT b) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const V x = hn::Set(D(), a[i]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        V& sum = v[i][panel * kPanelVectors + j];
+        sum = hn::MulAdd(x, b[j], sum);
+      }
+    }
+  }
+};
+
+// c += a . w over `depth` positions; a is [k][kRows], w is [k][16] in each of kPanels panels that
+// are `panel_stride` elements apart.
+template <int kRows, int kPanels, class T>
+HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const T* HWY_RESTRICT w,
+                             int64_t panel_stride, int64_t depth, float* HWY_RESTRICT c) {
+  Sums<kRows, kPanels> sums;
+  sums.load(c);
+  for (int64_t k = 0; k < depth; ++k) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      V b[kPanelVectors];
+      load_weights(w + p * panel_stride + k * kPanel, b);
+      sums.add(a + k * kRows, p, b);
+    }
+  }
+  sums.store(c);
+}
+
+// bfloat16: a 32-bit lane holds two k of one output; a shift and a mask widen them.
+template <int kRows, int kPanels>
+HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const uint32_t* HWY_RESTRICT w,
+                             int64_t panel_stride, int64_t depth, float* HWY_RESTRICT c) {
+  const hn::RebindToUnsigned<D> du;
+  const auto high = hn::Set(du, 0xffff0000u);
+  Sums<kRows, kPanels> sums;
+  sums.load(c);
+  for (int64_t k = 0; k < depth; k += 2) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const uint32_t* HWY_RESTRICT pair = w + p * panel_stride + k / 2 * kPanel;
+      V b[kPanelVectors];
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        const auto both = hn::LoadU(du, pair + static_cast<size_t>(j) * kLanes);
+        b[j] = hn::BitCast(D(), hn::ShiftLeft<16>(both));
+      }
+      sums.add(a + k * kRows, p, b);
+      if (k + 1 == depth) continue;  // An odd number of inputs: the packed strip ends here.
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        const auto both = hn::LoadU(du, pair + static_cast<size_t>(j) * kLanes);
+        b[j] = hn::BitCast(D(), hn::And(both, high));
+      }
+      sums.add(a + (k + 1) * kRows, p, b);
+    }
+  }
+  sums.store(c);
+}
+
+// What a strip passes over: kGemmColumns / kPanel panels from position k on.
+struct TileWeights {
+  const std::byte* panels;
+  DType format;
+  int64_t columns_padded;  // Elements of a panel: 16 times this.
+};
+
+template <int kRows>
+void strip_kernel(const float* a, const TileWeights& weights, int64_t k, int64_t depth, int panel,
+                  float* c) {
+  constexpr int kPanels = panels_for(kRows);
+  const int64_t panel_elements = weights.columns_padded * kPanel;
+  const int64_t start = panel * panel_elements + k * kPanel;
+  float* target = c + panel * kPanel;
+  if (weights.format == DType::kF32) {
+    const auto* w = reinterpret_cast<const float*>(weights.panels) + start;
+    micro_kernel<kRows, kPanels>(a, w, panel_elements, depth, target);
+  } else if (weights.format == DType::kF16) {
+    const auto* w = reinterpret_cast<const hwy::float16_t*>(weights.panels) + start;
+    micro_kernel<kRows, kPanels>(a, w, panel_elements, depth, target);
+  } else {
+    const auto* w = reinterpret_cast<const uint32_t*>(weights.panels) + start / 2;
+    micro_kernel<kRows, kPanels>(a, w, panel_elements / 2, depth, target);
+  }
+}
+
+using StripKernel = void (*)(const float*, const TileWeights&, int64_t, int64_t, int, float*);
+
+template <int kRows>
+StripKernel strip_kernel_for(int64_t rows, int* panels) {
+  if (rows == kRows) {
+    *panels = panels_for(kRows);
+    return &strip_kernel<kRows>;
+  }
+  if constexpr (kRows > 1) return strip_kernel_for<kRows - 1>(rows, panels);
+  return nullptr;
+}
+
+// `strips` strips of equal height over four panels and one stretch of k.
+void run_strips(const float* packed_a, int64_t strips, int64_t strip_rows, int64_t columns,
+                const TileWeights& weights, int64_t k, int64_t depth, float* c) {
+  int panels = 0;
+  const StripKernel kernel = strip_kernel_for<kStripRows>(strip_rows, &panels);
+  for (int panel = 0; panel < kGemmColumns / kPanel; panel += panels) {
+    for (int64_t s = 0; s < strips; ++s) {
+      kernel(packed_a + (s * columns + k) * strip_rows, weights, k, depth, panel,
+             c + s * strip_rows * kGemmColumns);
+    }
+  }
+}
+
+void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, DType format,
+                  const std::byte* panels, bool accumulate, float* c) {
+  if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
+  const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
+  const TileWeights weights{panels, format, padded};
+  const int64_t whole = rows / kStripRows;
+  const int64_t rest = rows % kStripRows;
+  const float* rest_a = packed_a + whole * kStripRows * columns;
+  float* rest_c = c + whole * kStripRows * kGemmColumns;
+  for (int64_t k = 0; k < columns; k += kDepth) {
+    const int64_t depth = std::min(kDepth, columns - k);
+    run_strips(packed_a, whole, kStripRows, columns, weights, k, depth, c);
+    if (rest != 0) run_strips(rest_a, 1, rest, columns, weights, k, depth, rest_c);
+  }
+}
+
+void PackStrips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed) {
+  for (int64_t first = 0; first < rows; first += kStripRows) {
+    const int64_t height = std::min<int64_t>(kStripRows, rows - first);
+    float* target = packed + first * columns;
+    const float* source = a + first * stride;
+    for (int64_t k = 0; k < columns; ++k) {
+      for (int64_t i = 0; i < height; ++i) target[k * height + i] = source[i * stride + k];
+    }
+  }
+}
+
+int64_t StripRows() {
+  return kStripRows;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::cpu {
+
+HWY_EXPORT(MultiplyTile);
+HWY_EXPORT(PackStrips);
+HWY_EXPORT(StripRows);
+
+int64_t gemm_strip_rows() {
+  return HWY_DYNAMIC_DISPATCH(StripRows)();
+}
+
+void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackStrips)(a, stride, rows, columns, packed);
+}
+
+void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, DType format,
+                   const std::byte* panels, bool accumulate, float* c) {
+  HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c);
+}
+
+}  // namespace spillway::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,36 @@
+// Matrix product of float32 activations with packed weights (kernels/weight_layout.h, kPanels16),
+// on any x86: the weights' format is widened in registers, so 2-byte weights cost 2 bytes of
+// memory traffic and no expansion pass. Used where oneDNN has no kernel for the format (bf16 and
+// f16 without AVX-512), and for f32 there too.
+//
+// Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
+// threads: a token's result does not depend on its batch (DESIGN section 4, invariance).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+#include "kernels/weight_layout.h"
+
+namespace spillway::cpu {
+
+// The unit of work: up to 96 rows of activations times 64 outputs (four panels).
+constexpr int64_t kGemmRowsMax = 96;
+constexpr int64_t kGemmColumns = 64;
+
+// Rows per strip of packed activations on this CPU's best instruction set.
+int64_t gemm_strip_rows();
+
+// Packs `rows` x `columns` of row-major float32 (row stride `stride` floats) into strips of
+// gemm_strip_rows() rows: [strip][column][row in strip]; the last strip is as narrow as its rows.
+// Writes rows * columns floats.
+void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed);
+
+// c[rows, 64] = (or += with `accumulate`) a[rows, columns] times four neighbouring panels.
+// `columns` is the true number of inputs. REQUIRES: rows <= kGemmRowsMax; c has 64 floats a row,
+// 64-byte aligned.
+void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, DType format,
+                   const std::byte* panels, bool accumulate, float* c);
+
+}  // namespace spillway::cpu

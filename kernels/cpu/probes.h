@@ -1,0 +1,28 @@
+// What the CPU's ceilings are measured with (kernels/ceilings.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/base/dtype.h"
+#include "kernels/cpu/cpu_context.h"
+
+namespace spillway::cpu {
+
+// Reads every byte once on all threads.
+void read_memory(CpuContext& context, const std::byte* data, size_t bytes);
+
+// oneDNN's own matrix product, operands in the layouts it likes best: [rows, inputs] times
+// [inputs, outputs] in f32 or bf16, f32 result. Takes the memory it needs.
+class LibraryProduct {
+ public:
+  LibraryProduct(DType dtype, int64_t rows, int64_t outputs, int64_t inputs);
+  ~LibraryProduct();
+  void run();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace spillway::cpu

@@ -1,0 +1,85 @@
+// Small vector helpers shared by the Highway bodies; included once per instruction set.
+#if defined(SPILLWAY_CPU_VECTOR_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_CPU_VECTOR_INL_H
+#undef SPILLWAY_CPU_VECTOR_INL_H
+#else
+#define SPILLWAY_CPU_VECTOR_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "kernels/base/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The first min(count, lanes) floats; the other lanes are zero.
+template <class D>
+HWY_INLINE hn::Vec<D> load_up_to(D d, const float* HWY_RESTRICT from, size_t count) {
+  if (count >= hn::Lanes(d)) return hn::LoadU(d, from);
+  HWY_ALIGN float padded[hn::MaxLanes(D())] = {};
+  std::memcpy(padded, from, count * sizeof(float));
+  return hn::Load(d, padded);
+}
+
+template <class D>
+HWY_INLINE void store_up_to(D d, hn::Vec<D> v, float* HWY_RESTRICT to, size_t count) {
+  if (count >= hn::Lanes(d)) {
+    hn::StoreU(v, d, to);
+    return;
+  }
+  HWY_ALIGN float padded[hn::MaxLanes(D())];
+  hn::Store(v, d, padded);
+  std::memcpy(to, padded, count * sizeof(float));
+}
+
+// One vector of a row in f32, bf16 or f16, widened. REQUIRES: a whole vector can be read.
+template <class D>
+HWY_INLINE hn::Vec<D> load_widened(D d, const float* HWY_RESTRICT from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_widened(D d, const hwy::bfloat16_t* HWY_RESTRICT from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_widened(D d, const hwy::float16_t* HWY_RESTRICT from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
+}
+
+// Rounds to nearest even (Highway's own conversion to bfloat16 truncates).
+inline void store_bf16(const float* HWY_RESTRICT from, size_t count, uint16_t* HWY_RESTRICT to) {
+  for (size_t i = 0; i < count; ++i) to[i] = f32_to_bf16(from[i]);
+}
+inline void store_f16(const float* HWY_RESTRICT from, size_t count, uint16_t* HWY_RESTRICT to) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> d16;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::DemoteTo(d16, hn::LoadU(d, from + i)), d16,
+               reinterpret_cast<hwy::float16_t*>(to + i));
+  }
+  for (; i < count; ++i) to[i] = f32_to_f16(from[i]);
+}
+
+// A row of f32 stored in any float format.
+inline void store_row(DType dtype, const float* HWY_RESTRICT from, size_t count, std::byte* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, from, count * sizeof(float));
+  } else if (dtype == DType::kBF16) {
+    store_bf16(from, count, reinterpret_cast<uint16_t*>(to));
+  } else {
+    store_f16(from, count, reinterpret_cast<uint16_t*>(to));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

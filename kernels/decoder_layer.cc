@@ -1,0 +1,133 @@
+#include "kernels/decoder_layer.h"
+
+#include <algorithm>
+
+#include "kernels/base/checked_math.h"
+
+namespace spillway {
+
+namespace {
+
+class LayerRun {
+ public:
+  LayerRun(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+           const LayerBuffers& buffers, const MatrixView& hidden)
+      : stream_(stream), shape_(shape), weights_(weights), buffers_(buffers), hidden_(hidden) {}
+
+  void attend(std::span<const AttentionItem> items, const KvLayout& kv) {
+    const MatrixView qkv =
+        dense_matrix(buffers_.qkv, DType::kF32, hidden_.rows, shape_.qkv_width());
+    const MatrixView attended =
+        dense_matrix(buffers_.attended, buffers_.activation, hidden_.rows, shape_.query_width());
+    for_chunks([&](int64_t first, int64_t rows) {
+      linear(stream_, {.in = layer_input(first, rows, weights_.attention_norm_weight,
+                                         weights_.attention_norm_bias),
+                       .weight = weights_.qkv,
+                       .bias = weights_.qkv_bias,
+                       .out = qkv.slice_rows(first, rows)});
+    });
+    attention(stream_,
+              {.qkv = qkv, .items = items, .heads = shape_.heads, .kv = kv, .out = attended});
+    add_to_hidden(attended, hidden_, weights_.attention_out, weights_.attention_out_bias);
+    if (shape_.norm_place == NormPlace::kPost) {
+      norm(hidden_, weights_.attention_norm_weight, weights_.attention_norm_bias, hidden_);
+    }
+  }
+
+  void transform() {
+    for_chunks([&](int64_t first, int64_t rows) {
+      const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, shape_.mlp);
+      linear(stream_,
+             {.in = layer_input(first, rows, weights_.mlp_norm_weight, weights_.mlp_norm_bias),
+              .weight = weights_.mlp_up,
+              .bias = weights_.mlp_up_bias,
+              .activation = shape_.activation,
+              .out = inner});
+      add_to_hidden(inner, hidden_.slice_rows(first, rows), weights_.mlp_down,
+                    weights_.mlp_down_bias);
+    });
+    if (shape_.norm_place == NormPlace::kPost) {
+      norm(hidden_, weights_.mlp_norm_weight, weights_.mlp_norm_bias, hidden_);
+    }
+  }
+
+ private:
+  template <class Body>
+  void for_chunks(const Body& body) {
+    for (int64_t first = 0; first < hidden_.rows; first += kLayerChunkRows) {
+      body(first, std::min(kLayerChunkRows, hidden_.rows - first));
+    }
+  }
+
+  // What a sublayer's first linear reads: the normed rows, or the stream itself with post-norm.
+  ConstMatrixView layer_input(int64_t first, int64_t rows, const float* norm_weight,
+                              const float* norm_bias) {
+    const MatrixView stream_rows = hidden_.slice_rows(first, rows);
+    const bool before = shape_.norm_place == NormPlace::kPre;
+    if (!before && buffers_.activation == DType::kF32) return stream_rows;
+    const MatrixView normed =
+        dense_matrix(buffers_.normed, buffers_.activation, rows, shape_.hidden);
+    if (before) {
+      norm(stream_rows, norm_weight, norm_bias, normed);
+    } else {
+      convert_rows(stream_, {.in = stream_rows, .out = normed});
+    }
+    return normed;
+  }
+
+  void norm(const MatrixView& in, const float* weight, const float* bias, const MatrixView& out) {
+    normalize(stream_, {.kind = shape_.norm,
+                        .epsilon = shape_.norm_epsilon,
+                        .in = in,
+                        .weight = weight,
+                        .bias = bias,
+                        .out = out});
+  }
+
+  void add_to_hidden(const MatrixView& in, const MatrixView& out, const WeightMatrix& weight,
+                     const float* bias) {
+    linear(stream_, {.in = in, .weight = weight, .bias = bias, .out = out, .accumulate = true});
+  }
+
+  Stream& stream_;
+  const ModelShape& shape_;
+  const LayerWeights& weights_;
+  const LayerBuffers& buffers_;
+  const MatrixView& hidden_;
+};
+
+size_t buffer_bytes(int64_t rows, int64_t columns, DType dtype) {
+  return round_up(static_cast<uint64_t>(rows * columns) * dtype_bytes(dtype), 64);
+}
+
+}  // namespace
+
+LayerBufferSizes layer_buffer_sizes(const ModelShape& shape, DType activation, int64_t tokens_max) {
+  const int64_t chunk = std::min(tokens_max, kLayerChunkRows);
+  return {buffer_bytes(chunk, shape.hidden, activation),
+          buffer_bytes(tokens_max, shape.qkv_width(), DType::kF32),
+          buffer_bytes(tokens_max, shape.query_width(), activation),
+          buffer_bytes(chunk, shape.mlp, activation)};
+}
+
+LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation,
+                                 std::byte* memory) {
+  LayerBuffers buffers;
+  buffers.activation = activation;
+  buffers.normed = memory;
+  buffers.qkv = buffers.normed + sizes.normed;
+  buffers.attended = buffers.qkv + sizes.qkv;
+  buffers.inner = buffers.attended + sizes.attended;
+  return buffers;
+}
+
+void run_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                       const LayerBuffers& buffers, const MatrixView& hidden,
+                       std::span<const AttentionItem> items, const KvLayout& kv) {
+  SPILLWAY_CHECK(shape.mlp_kind == MlpKind::kPlain && shape.position == PositionKind::kLearned);
+  LayerRun run(stream, shape, weights, buffers, hidden);
+  run.attend(items, kv);
+  run.transform();
+}
+
+}  // namespace spillway

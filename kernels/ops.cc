@@ -1,0 +1,65 @@
+#include "kernels/ops.h"
+
+#include "kernels/base/check.h"
+#include "kernels/cpu/cpu_ops.h"
+
+namespace spillway {
+
+namespace {
+
+bool float_or_bf16(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16;
+}
+
+cpu::CpuContext& cpu_of(Stream& stream) {
+  SPILLWAY_CHECK(stream.kind() == DeviceKind::kCpu);
+  return *static_cast<cpu::CpuContext*>(stream.native());
+}
+
+}  // namespace
+
+void gather_rows(Stream& stream, const GatherArgs& args) {
+  SPILLWAY_CHECK(args.table.layout == MatrixLayout::kRows && args.table.slab_rows > 0);
+  SPILLWAY_CHECK(args.out.dtype == DType::kF32 && args.out.columns == args.table.columns);
+  SPILLWAY_CHECK(args.out.rows == static_cast<int64_t>(args.rows.size()));
+  for (int32_t row : args.rows) SPILLWAY_CHECK(row >= 0 && row < args.table.rows);
+  cpu::gather_rows(cpu_of(stream), args);
+}
+
+void normalize(Stream& stream, const NormArgs& args) {
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  cpu::normalize(cpu_of(stream), args);
+}
+
+void convert_rows(Stream& stream, const ConvertArgs& args) {
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  cpu::convert_rows(cpu_of(stream), args);
+}
+
+void linear(Stream& stream, const LinearArgs& args) {
+  SPILLWAY_CHECK(float_or_bf16(args.in.dtype) && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.in.rows == args.out.rows);
+  SPILLWAY_CHECK(args.in.columns == args.weight.columns && args.out.columns == args.weight.rows);
+  SPILLWAY_CHECK(!args.accumulate ||
+                 (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
+  if (args.in.rows == 0) return;
+  cpu::linear(cpu_of(stream), args);
+}
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  const KvLayout& kv = args.kv;
+  SPILLWAY_CHECK(args.qkv.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.heads > 0 && args.heads % kv.heads == 0);
+  SPILLWAY_CHECK(args.qkv.columns == (args.heads + 2 * kv.heads) * kv.head_size);
+  SPILLWAY_CHECK(args.out.columns == args.heads * kv.head_size);
+  for (const AttentionItem& item : args.items) {
+    SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0 && item.kv != nullptr);
+    SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
+    SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
+  }
+  cpu::attention(cpu_of(stream), args);
+}
+
+}  // namespace spillway

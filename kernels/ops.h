@@ -1,0 +1,88 @@
+// The operations a decoder is made of. Each is declared here, checked and dispatched in ops.cc, and
+// has one body in cpu/ and one in cuda/; tests/kernels holds the scalar definition every body must
+// agree with. Ops take views, allocate nothing that a later call would allocate again, and never
+// synchronise: the work is in the stream's order.
+//
+// Shapes: T tokens of a micro-batch (concatenated sequences, no padding), H hidden width. The
+// residual stream and everything but the inputs of linear layers is float32; those inputs have the
+// device's activation_dtype for the weights' format.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/model_shape.h"
+#include "kernels/device.h"
+#include "kernels/kv_layout.h"
+#include "kernels/tensor.h"
+
+namespace spillway {
+
+// out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any float format;
+// out is f32 [rows.size(), columns]. REQUIRES: 0 <= rows[i] < table.rows.
+struct GatherArgs {
+  WeightMatrix table;
+  std::span<const int32_t> rows;
+  MatrixView out;
+  bool accumulate = false;
+};
+void gather_rows(Stream& stream, const GatherArgs& args);
+
+// LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over each row of `in` (f32
+// [T, H]), statistics in f32. weight and bias are f32 [H] or null. out: f32 or bf16, may be `in`.
+struct NormArgs {
+  NormKind kind = NormKind::kLayerNorm;
+  float epsilon = 1e-5f;
+  ConstMatrixView in;
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  MatrixView out;
+};
+void normalize(Stream& stream, const NormArgs& args);
+
+// out = in, in out's format. f32 to f32 or bf16, same shape.
+struct ConvertArgs {
+  ConstMatrixView in;
+  MatrixView out;
+};
+void convert_rows(Stream& stream, const ConvertArgs& args);
+
+// out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
+// in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
+// [W.rows] or null. Accumulates in f32; a row's result depends on that row alone.
+struct LinearArgs {
+  ConstMatrixView in;
+  WeightMatrix weight;
+  const float* bias = nullptr;
+  Activation activation = Activation::kNone;
+  MatrixView out;
+  bool accumulate = false;
+};
+void linear(Stream& stream, const LinearArgs& args);
+
+// One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
+// positions [position, position + tokens). Either a whole prompt (position 0) or one token of
+// decode (tokens 1). `kv` is the sequence's cache of this layer and holds `position` rows; it has
+// room for `tokens` more.
+struct AttentionItem {
+  int64_t first_row = 0;
+  int64_t tokens = 0;
+  int64_t position = 0;
+  std::byte* kv = nullptr;
+};
+
+// Causal attention, softmax(q k^T / sqrt(head size)) v per head, the softmax in f32. Stores the new
+// keys and values into the cache. A prompt attends to its own unrounded keys and values, a decode
+// step to the cached rows, its own included. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out
+// [T, heads * head_size], f32 or bf16. Prompts are tiled (Dao et al. 2022): the S x S matrix is
+// never stored.
+struct AttentionArgs {
+  ConstMatrixView qkv;
+  std::span<const AttentionItem> items;
+  int64_t heads = 0;
+  KvLayout kv;
+  MatrixView out;
+};
+void attention(Stream& stream, const AttentionArgs& args);
+
+}  // namespace spillway

@@ -1,0 +1,199 @@
+#include "offload/convert/converter.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "offload/convert/checkpoint.h"
+#include "offload/convert/family.h"
+#include "offload/convert/fingerprint.h"
+#include "offload/convert/hf_config.h"
+#include "offload/convert/parallel_tasks.h"
+#include "offload/convert/tokenizer_files.h"
+#include "offload/convert/weight_map.h"
+#include "offload/json_reader.h"
+#include "offload/model_file.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr uint64_t kCompareBytes = uint64_t{8} << 20;
+
+// One thing to do. Records are verified right before their first slab, so that the disk is asked
+// for their bytes once and the slabs find them in the page cache.
+struct Task {
+  enum class Kind : uint8_t { kPackSlab, kVerifyRecord, kCompareHead };
+  Kind kind = Kind::kPackSlab;
+  uint64_t index = 0;  // Slab, record, or byte offset in the head.
+  uint64_t bytes = 0;  // To read.
+};
+
+struct Scratch {
+  std::vector<std::byte> source;
+  std::vector<std::byte> packed;
+};
+
+class Converter {
+ public:
+  Converter(const Checkpoint& checkpoint, const WeightMap& map, ModelFileWriter& writer,
+            const ConvertOptions& options)
+      : checkpoint_(checkpoint),
+        map_(map),
+        writer_(writer),
+        options_(options),
+        packer_(checkpoint, map, writer.table()) {
+    list_tasks();
+  }
+
+  Status run() {
+    const unsigned threads = reading_threads(options_.threads);
+    scratch_.resize(threads);
+    const auto tick = [this] {
+      return !options_.progress || options_.progress(done_bytes_, total_bytes_);
+    };
+    SPILLWAY_RETURN_IF_ERROR(run_tasks(
+        tasks_.size(), threads,
+        [this](size_t index, unsigned thread) { return run_task(tasks_[index], scratch_[thread]); },
+        tick));
+    SPILLWAY_RETURN_IF_ERROR(checkpoint_.check_unchanged());
+    SPILLWAY_RETURN_IF_ERROR(writer_.finish());
+    tick();
+    return {};
+  }
+
+  std::vector<TensorDamage> damage() const { return packer_.damage(); }
+
+ private:
+  void list_tasks() {
+    const auto& tensors = checkpoint_.tensors();
+    std::vector<bool> listed(checkpoint_.records().size());
+    const auto list_record = [&](uint32_t record) {
+      if (!options_.verify_crc || listed[record]) return;
+      listed[record] = true;
+      add({Task::Kind::kVerifyRecord, record, checkpoint_.records()[record].bytes});
+    };
+    for (uint32_t slab = 0; slab < writer_.table().slabs.size(); ++slab) {
+      for (const uint32_t tensor : packer_.source_tensors(slab)) {
+        if (tensors[tensor].stored.record) list_record(*tensors[tensor].stored.record);
+      }
+      add({Task::Kind::kPackSlab, slab, packer_.source_bytes(slab)});
+    }
+    for (uint32_t record = 0; record < listed.size(); ++record) list_record(record);
+    list_head_copy();
+  }
+
+  void list_head_copy() {
+    if (!map_.head_copy) return;
+    const CheckpointTensor& head = checkpoint_.tensors()[map_.head_copy->tensor];
+    const CheckpointTensor& embedding = checkpoint_.tensors()[map_.head_copy->of];
+    // In a .bin both names usually share one storage.
+    if (head.file == embedding.file && head.stored.offset == embedding.stored.offset) return;
+    for (uint64_t offset = 0; offset < head.stored.bytes; offset += kCompareBytes) {
+      add({Task::Kind::kCompareHead, offset, std::min(kCompareBytes, head.stored.bytes - offset)});
+    }
+  }
+
+  void add(const Task& task) {
+    tasks_.push_back(task);
+    total_bytes_ += task.bytes;
+  }
+
+  Status run_task(const Task& task, Scratch& scratch) {
+    Status status;
+    switch (task.kind) {
+      case Task::Kind::kPackSlab:
+        status = pack(static_cast<uint32_t>(task.index), scratch);
+        break;
+      case Task::Kind::kVerifyRecord:
+        status = checkpoint_.verify(checkpoint_.records()[task.index]);
+        break;
+      case Task::Kind::kCompareHead:
+        status = compare_head(task, scratch);
+        break;
+    }
+    done_bytes_ += task.bytes;
+    return status;
+  }
+
+  Status pack(uint32_t slab, Scratch& scratch) {
+    const size_t bytes = writer_.table().slabs[slab].bytes;
+    if (scratch.packed.size() < bytes) scratch.packed.resize(bytes);
+    const auto packed = std::span(scratch.packed).first(bytes);
+    SPILLWAY_RETURN_IF_ERROR(packer_.pack(slab, scratch.source, packed));
+    return writer_.write_slab(slab, packed);
+  }
+
+  Status compare_head(const Task& task, Scratch& scratch) {
+    const CheckpointTensor& head = checkpoint_.tensors()[map_.head_copy->tensor];
+    const CheckpointTensor& embedding = checkpoint_.tensors()[map_.head_copy->of];
+    scratch.source.resize(std::max<size_t>(scratch.source.size(), 2 * task.bytes));
+    const auto a = std::span(scratch.source).first(task.bytes);
+    const auto b = std::span(scratch.source).subspan(task.bytes, task.bytes);
+    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read(head, task.index, a));
+    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read(embedding, task.index, b));
+    if (std::memcmp(a.data(), b.data(), a.size()) == 0) return {};
+    return invalid_argument("tied weights differ: " + in_quotes(head.stored.name) + " and " +
+                            in_quotes(embedding.stored.name) +
+                            " hold different numbers; if the model has a head of its own, "
+                            "config.json must say \"tie_word_embeddings\": false");
+  }
+
+  const Checkpoint& checkpoint_;
+  const WeightMap& map_;
+  ModelFileWriter& writer_;
+  const ConvertOptions& options_;
+  SlabPacker packer_;
+  std::vector<Task> tasks_;
+  std::vector<Scratch> scratch_;  // By thread.
+  uint64_t total_bytes_ = 0;
+  std::atomic<uint64_t> done_bytes_ = 0;
+};
+
+Status check_format(std::optional<DType> format) {
+  if (!format || *format == DType::kF32 || *format == DType::kBF16 || *format == DType::kF16) {
+    return {};
+  }
+  return invalid_argument("packing to " + std::string(dtype_name(*format)) +
+                          " is not in this version; choose f32, bf16 or f16");
+}
+
+}  // namespace
+
+Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,
+                                         const ConvertOptions& options) {
+  SPILLWAY_RETURN_IF_ERROR(check_format(options.format));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string fingerprint, checkpoint_fingerprint(directory));
+  SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(directory));
+  SPILLWAY_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                            Checkpoint::open(directory, {options.lenient_header}));
+  const Family* family = family_of(config.shape.family);
+  SPILLWAY_CHECK(family != nullptr);
+  Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
+  if (!map.ok()) return map.status().at(directory);
+
+  DType format = options.format.value_or(natural_format(config.shape, map.value()));
+  if (!options.format && options.bf16_for_f16 && format == DType::kF16) format = DType::kBF16;
+  ModelFileTable table = plan_model_file(
+      config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
+  table.source = config.shape.name + " " + fingerprint;
+  SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
+  SPILLWAY_ASSIGN_OR_RETURN(auto writer, ModelFileWriter::create(output, std::move(table)));
+  Converter converter(checkpoint, map.value(), *writer, options);
+  SPILLWAY_RETURN_IF_ERROR(converter.run());
+  return ConvertReport{config.shape, format, writer->table().weight_bytes(), converter.damage(),
+                       checkpoint.notes()};
+}
+
+std::string damage_text(const TensorDamage& damage, DType format) {
+  std::string text = in_quotes(damage.tensor) + ":";
+  if (damage.stored.nan != 0) text += " " + std::to_string(damage.stored.nan) + " NaN";
+  if (damage.stored.inf != 0) text += " " + std::to_string(damage.stored.inf) + " infinite";
+  if (damage.overflow != 0) {
+    text +=
+        " " + std::to_string(damage.overflow) + " too large for " + std::string(dtype_name(format));
+  }
+  return text;
+}
+
+}  // namespace spillway

@@ -1,0 +1,49 @@
+// From a checkpoint directory to a packed model file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+#include "kernels/base/status.h"
+#include "offload/convert/slab_packer.h"
+
+namespace spillway {
+
+struct ConvertOptions {
+  std::optional<DType> format;  // Of matrices and tables; none: the checkpoint's own.
+  bool bf16_for_f16 = false;    // With no format given: packs an f16 checkpoint as bf16.
+  bool verify_crc = true;       // Of .bin records; off only for files saved without checksums.
+  bool lenient_header = false;  // safetensors_reader.h
+  // The layout of matrices in a format: what the machine's kernels want (Device::matrix_layout).
+  // None: kPanels16.
+  std::function<MatrixLayout(DType)> layout;
+  unsigned threads = 0;  // 0: two more than cores, so that some wait for the disk.
+
+  // Called on the calling thread about ten times a second with bytes read so far and in all; false
+  // stops the work (kCancelled).
+  std::function<bool(uint64_t, uint64_t)> progress;
+};
+
+struct ConvertReport {
+  ModelShape shape;
+  DType format = DType::kF32;
+  uint64_t weight_bytes = 0;
+  std::vector<TensorDamage> damage;  // Empty for a healthy checkpoint.
+  std::vector<std::string> notes;    // Of the checkpoint (checkpoint.h).
+};
+
+// Reads, checks, converts and packs on several threads; memory stays below 64 MiB a thread for
+// every real model. `output` appears whole or not at all; what was there before survives a failure.
+// kInvalidArgument and kCorruption: the checkpoint is no good. Blocks.
+Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,
+                                         const ConvertOptions& options);
+
+// "decoder.layers.3.fc1.weight: 2 NaN, 1 infinite; 5 too large for f16".
+std::string damage_text(const TensorDamage& damage, DType format);
+
+}  // namespace spillway

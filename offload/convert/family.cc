@@ -1,0 +1,14 @@
+#include "offload/convert/family.h"
+
+#include "offload/convert/family_opt.h"
+
+namespace spillway {
+
+const Family* family_of(std::string_view model_type) {
+  for (const Family* family : {&kFamilyOpt}) {
+    if (family->model_type == model_type) return family;
+  }
+  return nullptr;
+}
+
+}  // namespace spillway

@@ -1,0 +1,167 @@
+#include "offload/convert/family_opt.h"
+
+#include <nlohmann/json.hpp>
+
+#include "offload/json_reader.h"
+
+namespace spillway {
+
+namespace {
+
+// Bounds of what a config may ask for (reference/checkpoints.md, I7).
+constexpr int64_t kLayersMax = 1024;
+constexpr int64_t kWidthMax = 65536;
+constexpr int64_t kRowsMax = int64_t{1} << 20;
+
+// The learned positions start at row 2: a relic of the padding token's id.
+constexpr int64_t kPositionOffset = 2;
+
+// A token id, or -1 for null. A config without the key means OPT's own id, as in transformers.
+int32_t read_token(JsonReader& reader, const nlohmann::json& config, const char* key,
+                   int64_t vocabulary, int32_t otherwise) {
+  if (!config.contains(key)) return otherwise < vocabulary ? otherwise : -1;
+  return static_cast<int32_t>(reader.integer_or(key, -1, vocabulary - 1, -1));
+}
+
+Activation read_activation(JsonReader& reader) {
+  const std::string name = reader.string_or("activation_function", 64, "relu");
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_new") return Activation::kGeluTanh;
+  reader.fail("activation_function " + in_quotes(name) + " is not relu, gelu or gelu_new");
+  return Activation::kRelu;
+}
+
+void read_sizes(JsonReader& reader, ModelShape& shape) {
+  shape.layers = reader.integer("num_hidden_layers", 1, kLayersMax);
+  shape.hidden = reader.integer("hidden_size", 1, kWidthMax);
+  shape.embedding = reader.integer_or("word_embed_proj_dim", 1, kWidthMax, shape.hidden);
+  shape.heads = reader.integer("num_attention_heads", 1, kWidthMax);
+  shape.mlp = reader.integer("ffn_dim", 1, kRowsMax);
+  shape.vocabulary = reader.integer("vocab_size", 1, kRowsMax);
+  shape.positions = reader.integer("max_position_embeddings", 1, kRowsMax);
+  shape.position_offset = kPositionOffset;
+  if (shape.hidden % shape.heads != 0) {
+    reader.fail("hidden_size " + std::to_string(shape.hidden) +
+                " is not a multiple of num_attention_heads " + std::to_string(shape.heads));
+  }
+  shape.kv_heads = shape.heads;
+  shape.head_size = shape.hidden / shape.heads;
+}
+
+Result<ModelShape> read_shape(const nlohmann::json& config) {
+  JsonReader reader(config, "config.json");
+  ModelShape shape;
+  shape.family = "opt";
+  read_sizes(reader, shape);
+  shape.activation = read_activation(reader);
+  shape.norm = NormKind::kLayerNorm;
+  shape.norm_affine = reader.boolean_or("layer_norm_elementwise_affine", true);
+  const bool pre = reader.boolean_or("do_layer_norm_before", true);
+  shape.norm_place = pre ? NormPlace::kPre : NormPlace::kPost;
+  // With post-LN the reference builds no final norm, whatever _remove_final_layer_norm says.
+  shape.final_norm = pre && !reader.boolean_or("_remove_final_layer_norm", false);
+  shape.position = PositionKind::kLearned;
+  shape.mlp_kind = MlpKind::kPlain;
+  shape.bias = reader.boolean_or("enable_bias", true);
+  shape.tied_head = reader.boolean_or("tie_word_embeddings", true);
+  shape.bos_token = read_token(reader, config, "bos_token_id", shape.vocabulary, 2);
+  shape.pad_token = read_token(reader, config, "pad_token_id", shape.vocabulary, 1);
+  if (shape.vocabulary > 2) shape.eos_tokens = {2};
+  if (reader.has("quantization_config")) {
+    reader.fail("quantization_config: quantised checkpoints are not supported; use the original");
+  }
+  SPILLWAY_RETURN_IF_ERROR(reader.status());
+  return shape;
+}
+
+std::string layer_prefix(const WeightSpec& spec) {
+  return "decoder.layers." + std::to_string(spec.layer) + ".";
+}
+
+// The query, key and value projections below each other.
+std::vector<WeightPart> qkv_parts(const ModelShape& shape, const WeightSpec& spec,
+                                  const char* suffix) {
+  std::vector<WeightPart> parts;
+  for (const char* which : {"q", "k", "v"}) {
+    const int64_t rows = *which == 'q' ? shape.query_width() : shape.kv_width();
+    std::vector<int64_t> size = {rows};
+    if (spec.kind != WeightKind::kVector) size.push_back(spec.columns);
+    parts.push_back({layer_prefix(spec) + "self_attn." + which + "_proj." + suffix, size});
+  }
+  return parts;
+}
+
+// The one tensor of every weight but the fused ones.
+std::string tensor_name(const ModelShape& shape, const WeightSpec& spec) {
+  const std::string layer = layer_prefix(spec);
+  switch (spec.role) {
+    case WeightRole::kTokenEmbedding:
+      return "decoder.embed_tokens.weight";
+    case WeightRole::kPositionEmbedding:
+      return "decoder.embed_positions.weight";
+    case WeightRole::kProjectIn:
+      return "decoder.project_in.weight";
+    case WeightRole::kAttentionNormWeight:
+      return layer + "self_attn_layer_norm.weight";
+    case WeightRole::kAttentionNormBias:
+      return layer + "self_attn_layer_norm.bias";
+    case WeightRole::kAttentionOutWeight:
+      return layer + "self_attn.out_proj.weight";
+    case WeightRole::kAttentionOutBias:
+      return layer + "self_attn.out_proj.bias";
+    case WeightRole::kMlpNormWeight:
+      return layer + "final_layer_norm.weight";
+    case WeightRole::kMlpNormBias:
+      return layer + "final_layer_norm.bias";
+    case WeightRole::kMlpUpWeight:
+      return layer + "fc1.weight";
+    case WeightRole::kMlpUpBias:
+      return layer + "fc1.bias";
+    case WeightRole::kMlpDownWeight:
+      return layer + "fc2.weight";
+    case WeightRole::kMlpDownBias:
+      return layer + "fc2.bias";
+    case WeightRole::kFinalNormWeight:
+      return "decoder.final_layer_norm.weight";
+    case WeightRole::kFinalNormBias:
+      return "decoder.final_layer_norm.bias";
+    case WeightRole::kProjectOut:
+      return "decoder.project_out.weight";
+    case WeightRole::kHead:
+      return shape.tied_head ? "decoder.embed_tokens.weight" : "lm_head.weight";
+    case WeightRole::kQkvWeight:
+    case WeightRole::kQkvBias:
+      break;
+  }
+  SPILLWAY_CHECK(false);
+}
+
+std::vector<WeightPart> parts(const ModelShape& shape, const WeightSpec& spec) {
+  if (spec.role == WeightRole::kQkvWeight) return qkv_parts(shape, spec, "weight");
+  if (spec.role == WeightRole::kQkvBias) return qkv_parts(shape, spec, "bias");
+  if (spec.kind == WeightKind::kVector) return {{tensor_name(shape, spec), {spec.elements()}}};
+  return {{tensor_name(shape, spec), {spec.rows, spec.columns}}};
+}
+
+// With or without "model." in front; FlexGen's converter calls the final norm "layer_norm".
+std::string canonical_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "model.";
+  constexpr std::string_view kFlexGenNorm = "decoder.layer_norm.";
+  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+  if (name.starts_with(kFlexGenNorm)) {
+    return "decoder.final_layer_norm." + std::string(name.substr(kFlexGenNorm.size()));
+  }
+  return std::string(name);
+}
+
+// The converters from metaseq left a version number behind.
+bool is_leftover(std::string_view name) {
+  return name == "decoder.version";
+}
+
+}  // namespace
+
+const Family kFamilyOpt = {"opt", read_shape, parts, canonical_name, is_leftover, "lm_head.weight"};
+
+}  // namespace spillway

@@ -1,0 +1,120 @@
+#include "offload/convert/slab_packer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace spillway {
+
+namespace {
+
+size_t row_bytes(const MappedWeight& weight) {
+  return static_cast<size_t>(weight.row_elements) * dtype_bytes(weight.format);
+}
+
+}  // namespace
+
+SlabPacker::SlabPacker(const Checkpoint& checkpoint, const WeightMap& map,
+                       const ModelFileTable& table)
+    : checkpoint_(checkpoint), map_(map), table_(table), pieces_(table.slabs.size()) {
+  SPILLWAY_CHECK(map.weights.size() == table.tensors.size());
+  for (size_t i = 0; i < table.tensors.size(); ++i) {
+    const TensorInfo& tensor = table.tensors[i];
+    if (tensor.spec.kind == WeightKind::kVector) {
+      pieces_[tensor.first_slab].push_back({i, 0, tensor.spec.elements(), tensor.offset_in_slab});
+      continue;
+    }
+    for (uint32_t s = 0; s < tensor.slab_count; ++s) {
+      pieces_[tensor.first_slab + s].push_back(
+          {i, static_cast<int64_t>(s) * tensor.slab_rows, tensor.rows_in_slab(s), 0});
+    }
+  }
+}
+
+uint64_t SlabPacker::source_bytes(uint32_t slab) const {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces_[slab]) {
+    bytes += static_cast<uint64_t>(piece.rows) * row_bytes(map_.weights[piece.weight]);
+  }
+  return bytes;
+}
+
+std::vector<uint32_t> SlabPacker::source_tensors(uint32_t slab) const {
+  std::vector<uint32_t> tensors;
+  for (const Piece& piece : pieces_[slab]) {
+    for (const MappedPart& part : map_.weights[piece.weight].parts) tensors.push_back(part.tensor);
+  }
+  return tensors;
+}
+
+Status SlabPacker::pack(uint32_t slab, std::vector<std::byte>& scratch,
+                        std::span<std::byte> target) {
+  SPILLWAY_CHECK(target.size() == table_.slabs[slab].bytes);
+  std::memset(target.data(), 0, target.size());
+  for (const Piece& piece : pieces_[slab]) {
+    SPILLWAY_RETURN_IF_ERROR(pack_piece(piece, scratch, target.subspan(piece.offset)));
+  }
+  return {};
+}
+
+Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
+                              std::span<std::byte> target) {
+  const MappedWeight& weight = map_.weights[piece.weight];
+  const TensorInfo& tensor = table_.tensors[piece.weight];
+  const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
+  if (scratch.size() < bytes) scratch.resize(bytes);
+  const auto source = std::span(scratch).first(bytes);
+  // A tied head is the embedding once more: its damage is counted there.
+  const bool again = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
+  SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, !again, source));
+  pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
+            weight.row_elements, target.data());
+  if (again || tensor.format == weight.format) return {};
+  // A narrower format can overflow. Which tensor of a fused weight it was does not matter much.
+  const size_t packed = packed_bytes(tensor.layout, tensor.format, piece.rows, weight.row_elements);
+  const uint64_t before = count_non_finite(weight.format, source).inf;
+  const uint64_t after = count_non_finite(tensor.format, target.first(packed)).inf;
+  if (after > before) note_damage(weight.parts.front().tensor, {}, after - before);
+  return {};
+}
+
+Status SlabPacker::read_rows(const MappedWeight& weight, int64_t first_row, bool count_damage,
+                             std::span<std::byte> target) {
+  const size_t row = row_bytes(weight);
+  auto skip = static_cast<uint64_t>(first_row) * row;
+  for (const MappedPart& part : weight.parts) {
+    const uint64_t part_bytes = static_cast<uint64_t>(part.rows) * row;
+    if (skip >= part_bytes) {
+      skip -= part_bytes;
+      continue;
+    }
+    const auto piece = target.first(std::min<uint64_t>(target.size(), part_bytes - skip));
+    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read(checkpoint_.tensors()[part.tensor], skip, piece));
+    if (count_damage) {
+      const NonFinite found = count_non_finite(weight.format, piece);
+      if (found.total() != 0) note_damage(part.tensor, found, 0);
+    }
+    target = target.subspan(piece.size());
+    skip = 0;
+    if (target.empty()) return {};
+  }
+  SPILLWAY_CHECK(target.empty());
+  return {};
+}
+
+void SlabPacker::note_damage(uint32_t tensor, const NonFinite& stored, uint64_t overflow) {
+  const std::lock_guard lock(damage_mutex_);
+  TensorDamage& damage = damage_[tensor];
+  damage.stored += stored;
+  damage.overflow += overflow;
+}
+
+std::vector<TensorDamage> SlabPacker::damage() const {
+  std::vector<TensorDamage> list;
+  for (const auto& [tensor, damage] : damage_) {
+    list.push_back(damage);
+    list.back().tensor = checkpoint_.tensors()[tensor].stored.name;
+  }
+  return list;
+}
+
+}  // namespace spillway

@@ -1,0 +1,69 @@
+// Makes the bytes of one slab of a packed file from the checkpoint's tensors.
+// Thread rule: const methods from any thread, each thread with its own scratch buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "offload/convert/checkpoint.h"
+#include "offload/convert/weight_map.h"
+#include "offload/model_file.h"
+#include "offload/non_finite.h"
+
+namespace spillway {
+
+// Numbers of one checkpoint tensor that are no good.
+struct TensorDamage {
+  std::string tensor;
+  NonFinite stored;       // In the checkpoint itself.
+  uint64_t overflow = 0;  // Finite there, infinite in the narrower format of the packed file.
+};
+
+class SlabPacker {
+ public:
+  // All three must outlive the packer. REQUIRES: `map` and `table` are of the same shape.
+  SlabPacker(const Checkpoint& checkpoint, const WeightMap& map, const ModelFileTable& table);
+
+  // Fills `target`, which has the slab's padded size. `scratch` grows as needed and keeps its
+  // memory. Blocks on the disk.
+  Status pack(uint32_t slab, std::vector<std::byte>& scratch, std::span<std::byte> target);
+
+  // Checkpoint bytes that go into a slab.
+  uint64_t source_bytes(uint32_t slab) const;
+
+  // Checkpoint tensors that go into a slab, by index.
+  std::vector<uint32_t> source_tensors(uint32_t slab) const;
+
+  // What pack() found so far, by tensor name. Thread rule: after all pack() calls.
+  std::vector<TensorDamage> damage() const;
+
+ private:
+  // Rows [first_row, first_row + rows) of weight `weight` lie at `offset` in the slab.
+  struct Piece {
+    size_t weight = 0;
+    int64_t first_row = 0;
+    int64_t rows = 0;
+    uint64_t offset = 0;
+  };
+
+  Status pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
+                    std::span<std::byte> target);
+  Status read_rows(const MappedWeight& weight, int64_t first_row, bool count_damage,
+                   std::span<std::byte> target);
+  void note_damage(uint32_t tensor, const NonFinite& stored, uint64_t overflow);
+
+  const Checkpoint& checkpoint_;
+  const WeightMap& map_;
+  const ModelFileTable& table_;
+  std::vector<std::vector<Piece>> pieces_;  // By slab.
+  std::mutex damage_mutex_;
+  std::map<uint32_t, TensorDamage> damage_;
+};
+
+}  // namespace spillway

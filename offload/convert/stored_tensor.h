@@ -1,0 +1,43 @@
+// A tensor as a checkpoint file holds it: a name, a number format, a shape and where its dense,
+// row-major, little-endian bytes lie. What both format readers produce. Plain values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+// A number format of checkpoints, most of which no weight of ours may have.
+struct StoredFormat {
+  std::string_view name;  // As safetensors spells it: "BF16".
+  uint32_t bits = 0;      // Of one element.
+  std::optional<DType> dtype;
+};
+
+// Null: no such format.
+const StoredFormat* stored_format_of_name(std::string_view name);
+
+constexpr size_t kRankMax = 8;
+
+struct StoredTensor {
+  std::string name;
+  const StoredFormat* format = nullptr;  // Never null in a reader's output.
+  std::vector<int64_t> shape;            // At most kRankMax; empty: one number.
+  uint64_t offset = 0;                   // In the file.
+  uint64_t bytes = 0;                    // As format and shape say.
+  std::optional<uint32_t> record;        // The checksummed record that holds it (torch only).
+};
+
+std::string shape_text(const std::vector<int64_t>& shape);  // "[50272, 512]"
+
+// Elements of `shape` x bits in whole bytes; nothing when that overflows or leaves half a byte.
+std::optional<uint64_t> stored_bytes(const StoredFormat& format, const std::vector<int64_t>& shape);
+
+}  // namespace spillway

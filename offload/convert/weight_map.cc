@@ -1,0 +1,147 @@
+#include "offload/convert/weight_map.h"
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "offload/json_reader.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr size_t kProblemsShown = 6;
+
+class Mapper {
+ public:
+  Mapper(const Family& family, const ModelShape& shape, const Checkpoint& checkpoint)
+      : family_(family), shape_(shape), checkpoint_(checkpoint) {}
+
+  Result<WeightMap> map() {
+    name_tensors();
+    for (const WeightSpec& spec : weight_specs(shape_)) map_weight(spec);
+    map_head_copy();
+    report_extras();
+    if (!problems_.empty()) return summary();
+    return std::move(map_);
+  }
+
+ private:
+  void name_tensors() {
+    const auto& tensors = checkpoint_.tensors();
+    used_.resize(tensors.size());
+    for (uint32_t i = 0; i < tensors.size(); ++i) {
+      const std::string& name = tensors[i].stored.name;
+      const auto [found, fresh] = by_name_.emplace(family_.canonical_name(name), i);
+      if (fresh) continue;
+      problem("tensors " + in_quotes(tensors[found->second].stored.name) + " and " +
+              in_quotes(name) + " are the same weight");
+      used_[i] = true;
+    }
+  }
+
+  void map_weight(const WeightSpec& spec) {
+    MappedWeight weight;
+    weight.row_elements = spec.kind == WeightKind::kVector ? 1 : spec.columns;
+    for (const WeightPart& part : family_.parts(shape_, spec)) {
+      const auto found = by_name_.find(part.tensor);
+      if (found == by_name_.end()) {
+        problem("missing tensor " + in_quotes(part.tensor));
+        continue;
+      }
+      used_[found->second] = true;
+      const StoredTensor& stored = checkpoint_.tensors()[found->second].stored;
+      if (!check_part(stored, part.shape)) continue;
+      if (!weight.parts.empty() && weight.format != *stored.format->dtype) {
+        problem("tensor " + in_quotes(stored.name) + " is " + std::string(stored.format->name) +
+                ", its neighbours in " + std::string(role_name(spec.role)) + " are not");
+      }
+      weight.format = *stored.format->dtype;
+      weight.parts.push_back({found->second, part.shape.front()});
+    }
+    map_.weights.push_back(std::move(weight));
+  }
+
+  bool check_part(const StoredTensor& stored, const std::vector<int64_t>& shape) {
+    if (stored.shape != shape) {
+      problem("tensor " + in_quotes(stored.name) + " is " + shape_text(stored.shape) +
+              ", config.json says " + shape_text(shape));
+      return false;
+    }
+    if (!stored.format->dtype) {
+      problem("tensor " + in_quotes(stored.name) + " is " + std::string(stored.format->name) +
+              "; weights must be F32, BF16 or F16");
+      return false;
+    }
+    return true;
+  }
+
+  // With tied weights the head's own tensor may be there as a copy of the embedding.
+  void map_head_copy() {
+    const auto head = by_name_.find(std::string(family_.head_name));
+    if (!shape_.tied_head || head == by_name_.end()) return;
+    used_[head->second] = true;
+    const WeightSpec spec{WeightRole::kHead, WeightKind::kMatrix, -1, shape_.vocabulary,
+                          shape_.embedding};
+    const auto embedding = by_name_.find(family_.parts(shape_, spec).front().tensor);
+    if (embedding == by_name_.end()) return;  // Reported as missing.
+    const StoredTensor& a = checkpoint_.tensors()[head->second].stored;
+    const StoredTensor& b = checkpoint_.tensors()[embedding->second].stored;
+    if (a.shape != b.shape || a.format != b.format) {
+      problem("tied weights differ: " + in_quotes(a.name) + " is " + std::string(a.format->name) +
+              " " + shape_text(a.shape) + ", " + in_quotes(b.name) + " is " +
+              std::string(b.format->name) + " " + shape_text(b.shape));
+      return;
+    }
+    map_.head_copy = {head->second, embedding->second};
+  }
+
+  void report_extras() {
+    for (const auto& [name, index] : by_name_) {
+      if (used_[index] || family_.is_leftover(name)) continue;
+      problem("unexpected tensor " + in_quotes(checkpoint_.tensors()[index].stored.name));
+    }
+  }
+
+  void problem(std::string text) {
+    ++problem_count_;
+    if (problems_.size() < kProblemsShown) problems_.push_back(std::move(text));
+  }
+
+  Status summary() const {
+    std::string text = "the tensors are not those of config.json: ";
+    for (size_t i = 0; i < problems_.size(); ++i) text += (i == 0 ? "" : "; ") + problems_[i];
+    const size_t hidden = problem_count_ - problems_.size();
+    if (hidden != 0) text += "; and " + std::to_string(hidden) + " more";
+    return invalid_argument(std::move(text));
+  }
+
+  const Family& family_;
+  const ModelShape& shape_;
+  const Checkpoint& checkpoint_;
+  std::unordered_map<std::string, uint32_t> by_name_;  // By canonical name.
+  std::vector<bool> used_;
+  std::vector<std::string> problems_;
+  size_t problem_count_ = 0;
+  WeightMap map_;
+};
+
+}  // namespace
+
+Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
+                              const Checkpoint& checkpoint) {
+  return Mapper(family, shape, checkpoint).map();
+}
+
+DType natural_format(const ModelShape& shape, const WeightMap& map) {
+  std::optional<DType> format;
+  const std::vector<WeightSpec> specs = weight_specs(shape);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].kind == WeightKind::kVector) continue;
+    if (format && *format != map.weights[i].format) return DType::kF32;
+    format = map.weights[i].format;
+  }
+  return format.value_or(DType::kF32);
+}
+
+}  // namespace spillway

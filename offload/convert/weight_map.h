@@ -1,0 +1,51 @@
+// Which checkpoint tensors become which weight: the names and shapes that the config asks for, held
+// against those that are there. Pure function, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+#include "kernels/base/status.h"
+#include "kernels/base/weights.h"
+#include "offload/convert/checkpoint.h"
+#include "offload/convert/family.h"
+
+namespace spillway {
+
+struct MappedPart {
+  uint32_t tensor = 0;  // Index into Checkpoint::tensors().
+  int64_t rows = 0;
+};
+
+// The parts lie below each other. All have one format and `row_elements` numbers a row; a vector is
+// a column of rows of one number.
+struct MappedWeight {
+  std::vector<MappedPart> parts;
+  DType format = DType::kF32;
+  int64_t row_elements = 0;
+};
+
+struct WeightMap {
+  std::vector<MappedWeight> weights;  // In the order of weight_specs(shape).
+
+  // Tied weights written out twice: these two must hold the same bytes.
+  struct Copy {
+    uint32_t tensor = 0;
+    uint32_t of = 0;
+  };
+  std::optional<Copy> head_copy;
+};
+
+// kInvalidArgument lists what is missing, too many, of another shape or of a format that no weight
+// may have.
+Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
+                              const Checkpoint& checkpoint);
+
+// The format of a packed file that keeps every number of the checkpoint: the one that all matrices
+// have, else f32.
+DType natural_format(const ModelShape& shape, const WeightMap& map);
+
+}  // namespace spillway

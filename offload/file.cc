@@ -1,0 +1,121 @@
+#include "offload/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "kernels/base/units.h"
+
+namespace spillway {
+
+namespace {
+
+// One system call moves at most this much (Linux stops at 2 GiB - 4 KiB anyway).
+constexpr size_t kCallBytesMax = size_t{1} << 30;
+
+std::string range_text(uint64_t offset, size_t bytes) {
+  return std::to_string(bytes) + " bytes at " + std::to_string(offset);
+}
+
+}  // namespace
+
+Result<File> File::open(const std::string& path, int flags, mode_t mode) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  if (fd < 0) return io_error("open " + path, errno);
+  return File(fd, path);
+}
+
+Result<File> File::open_in(const File& directory, const std::string& name, int flags) {
+  std::string path = directory.path() + "/" + name;
+  const int fd = ::openat(directory.fd(), name.c_str(), flags | O_CLOEXEC);
+  if (fd < 0) return io_error("open " + path, errno);
+  return File(fd, std::move(path));
+}
+
+File::File(File&& other) noexcept {
+  *this = std::move(other);
+}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<FileStamp> File::stamp() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) return io_error("stat " + path_, errno);
+  if (!S_ISREG(info.st_mode)) return invalid_argument(path_ + " is not a regular file");
+  return FileStamp{static_cast<uint64_t>(info.st_size),
+                   int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
+
+Status File::read(uint64_t offset, std::span<std::byte> target) const {
+  size_t done = 0;
+  while (done < target.size()) {
+    const size_t want = std::min(target.size() - done, kCallBytesMax);
+    const ssize_t got = ::pread(fd_, target.data() + done, want, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error("read " + path_ + ", " + range_text(offset, target.size()), errno);
+    if (got == 0) {
+      return corruption(path_ + " ends " + std::to_string(target.size() - done) +
+                        " bytes early (reading " + range_text(offset, target.size()) + ")");
+    }
+    done += static_cast<size_t>(got);
+  }
+  return {};
+}
+
+Status File::write(uint64_t offset, std::span<const std::byte> source) const {
+  size_t done = 0;
+  while (done < source.size()) {
+    const size_t want = std::min(source.size() - done, kCallBytesMax);
+    const ssize_t put =
+        ::pwrite(fd_, source.data() + done, want, static_cast<off_t>(offset + done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) {
+      return io_error("write " + path_ + ", " + range_text(offset, source.size()), errno);
+    }
+    done += static_cast<size_t>(put);
+  }
+  return {};
+}
+
+Status File::sync() const {
+  if (::fsync(fd_) != 0) return io_error("fsync " + path_, errno);
+  return {};
+}
+
+Result<std::string> read_small_file(const File& file, uint64_t bytes_max) {
+  SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
+  if (stamp.bytes > bytes_max) {
+    return invalid_argument(file.path() + " has " + format_bytes(stamp.bytes) +
+                            ", the limit for this file is " + format_bytes(bytes_max));
+  }
+  std::string text(stamp.bytes, '\0');
+  SPILLWAY_RETURN_IF_ERROR(file.read(0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+Result<std::string> read_small_file(const std::string& path, uint64_t bytes_max) {
+  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(path, O_RDONLY));
+  return read_small_file(file, bytes_max);
+}
+
+Status sync_directory_of(const std::string& path) {
+  std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (parent.empty()) parent = ".";
+  SPILLWAY_ASSIGN_OR_RETURN(const File directory,
+                            File::open(parent.string(), O_RDONLY | O_DIRECTORY));
+  return directory.sync();
+}
+
+}  // namespace spillway

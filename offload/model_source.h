@@ -1,0 +1,47 @@
+// From what a user calls a model to a packed file that can be opened: a .spill file is one, a model
+// directory is converted into a cache folder on first use.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+#include "kernels/weight_layout.h"
+
+namespace spillway {
+
+struct ModelSourceOptions {
+  std::optional<DType> format;  // Of a directory's packed file; none: the checkpoint's own.
+  bool bf16_for_f16 = false;    // As in ConvertOptions; so `layout`.
+  std::function<MatrixLayout(DType)> layout;
+  std::string cache_directory;  // Empty: default_cache_directory().
+  bool lenient_header = false;  // safetensors_reader.h
+
+  // Called once before a conversion starts and when another process is waited for: a line for
+  // people. May be empty.
+  std::function<void(const std::string&)> announce;
+
+  // As ConvertOptions::progress. May be empty.
+  std::function<bool(uint64_t, uint64_t)> progress;
+};
+
+struct ModelSource {
+  std::string path;                   // Of a packed file.
+  bool converted = false;             // Just now.
+  std::vector<std::string> warnings;  // Of the conversion: files ignored, NaN and infinity found.
+};
+
+// $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound without a home.
+Result<std::string> default_cache_directory();
+
+// The packed file of `model`, a .spill file or a model directory. The cached file's name carries
+// the directory's fingerprint and the format, so that a changed directory is converted again; two
+// processes that want the same one convert it once. kNotFound: there is no such path, or it is
+// neither. kCapacity: no room, with needed and free. Blocks, for minutes when it converts.
+Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOptions& options);
+
+}  // namespace spillway

@@ -1,0 +1,66 @@
+// The bound of a run: how fast its sweeps could have been on this machine, from rates measured
+// just before (INTERFACES, `bench --json`). Pure arithmetic, any thread.
+//
+// A resource's time is its work at the rate it reached alone. A sweep is bounded by its slowest
+// resource, since no overlap can beat that; a run by the sum over its sweeps.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+
+namespace spillway {
+
+// What one sweep had to do.
+struct SweepWork {
+  int64_t tokens = 0;        // Rows of the linear layers
+  int64_t logit_rows = 0;    // Rows of the head
+  int64_t prompt_pairs = 0;  // Sum over prompts of s (s + 1) / 2: query-key pairs of a head
+  int64_t cached_rows = 0;   // Sum over decoding sequences of the rows they attend to
+  int64_t prompts = 0;       // Sequences prefilled
+  double seconds = 0;        // What it took
+};
+
+// A matrix product's measured speed: `rows` activations times [outputs, inputs].
+struct MatrixRate {
+  int64_t rows = 0, outputs = 0, inputs = 0;
+  double flops_per_second = 0;
+};
+
+// A linear layer's shape, and how many of it one sweep runs.
+struct LinearShape {
+  int64_t outputs = 0, inputs = 0;
+  int64_t count = 0;
+  bool head = false;  // Runs on logit_rows instead of tokens
+};
+
+std::vector<LinearShape> linear_shapes(const ModelShape& shape);
+
+struct Ceilings {
+  std::vector<MatrixRate> matrix;         // Every shape at every measured height
+  double attention_flops_per_second = 0;  // Of prompt attention's two products
+  double memory_bytes_per_second = 0;     // Reading
+};
+
+struct Bound {
+  std::string resource;  // The one that was slowest longest: "compute" or "memory"
+  double seconds = 0;
+  double seconds_any_schedule = 0;
+  double compute_seconds = 0;  // Of the whole run
+  double memory_seconds = 0;
+};
+
+struct BoundModel {
+  ModelShape shape;
+  DType weights = DType::kF32;
+  uint64_t kv_row_bytes = 0;  // Of one position, all layers
+};
+
+// REQUIRES: ceilings has every shape of the model at one height at least, and positive rates.
+Bound bound_of(const BoundModel& model, const Ceilings& ceilings, std::span<const SweepWork> run);
+
+}  // namespace spillway

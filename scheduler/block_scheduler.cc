@@ -1,0 +1,306 @@
+#include "scheduler/block_scheduler.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
+#include "scheduler/sequence.h"
+
+namespace spillway {
+
+namespace {
+
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+class BlockScheduler final : public Scheduler, private LogitsSink {
+ public:
+  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
+      : engine_(std::move(engine)), options_(options) {
+    stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
+    thread_ = std::thread([this] { loop(); });
+    pthread_setname_np(thread_.native_handle(), "engine");
+  }
+
+  ~BlockScheduler() override {
+    {
+      const std::lock_guard lock(mutex_);
+      draining_ = stopping_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  const ModelShape& shape() const override { return engine_->shape(); }
+  int64_t queue_max() const override { return options_.queue_max; }
+
+  Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
+    SPILLWAY_CHECK(sink != nullptr);
+    SPILLWAY_RETURN_IF_ERROR(check(request));
+    const std::lock_guard lock(mutex_);
+    if (draining_) return Status(Code::kCancelled, "the server is shutting down");
+    if (!stats_.healthy) return Status(Code::kDeviceLost, "the engine has failed; restart it");
+    if (stats_.waiting >= options_.queue_max) {
+      return Status(Code::kCapacity, "the queue is full (" + number(options_.queue_max) +
+                                         " requests wait); try again later");
+    }
+    const RequestId id{++last_id_};
+    ++stats_.waiting;
+    all_reported_ = false;
+    mailbox_.push_back({id, std::move(request), std::move(sink), steady_seconds()});
+    wake_.notify_one();
+    return id;
+  }
+
+  void cancel(RequestId id) override {
+    const std::lock_guard lock(mutex_);
+    cancelled_.push_back(id);
+    wake_.notify_one();
+  }
+
+  void drain(double seconds) override {
+    std::unique_lock lock(mutex_);
+    draining_ = true;
+    const auto idle = [&] { return all_reported_; };
+    const auto wait = std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6));
+    if (idle_.wait_for(lock, wait, idle)) return;
+    cancel_all_ = true;
+    wake_.notify_one();
+    idle_.wait(lock, idle);
+  }
+
+  SchedulerStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  struct Arrival {
+    RequestId id;
+    Request request;
+    std::shared_ptr<TokenSink> sink;
+    double submitted;
+  };
+
+  Status check(const Request& request) const {
+    const ModelShape& model = shape();
+    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    if (prompt == 0) return invalid_argument("the prompt is empty; give at least one token");
+    if (request.max_tokens < 0 || request.min_tokens < 0 ||
+        request.min_tokens > request.max_tokens) {
+      return invalid_argument("min_tokens (" + number(request.min_tokens) +
+                              ") must lie between 0 and max_tokens (" + number(request.max_tokens) +
+                              ")");
+    }
+    if (prompt + request.max_tokens > model.positions) {
+      return invalid_argument("the model has " + number(model.positions) + " positions; prompt (" +
+                              number(prompt) + ") and max_tokens (" + number(request.max_tokens) +
+                              ") need " + number(prompt + request.max_tokens));
+    }
+    for (int32_t token : request.prompt) {
+      if (token < 0 || token >= model.vocabulary) {
+        return invalid_argument("prompt token " + number(token) + " is outside the vocabulary of " +
+                                number(model.vocabulary));
+      }
+    }
+    const uint64_t needed = engine_->kv().sequence_bytes(Sequence::kv_rows(request));
+    if (needed > engine_->kv().total_bytes()) {
+      return invalid_argument(
+          "the sequence needs " + format_bytes(needed) + " of KV cache, and there are " +
+          format_bytes(engine_->kv().total_bytes()) + " in all; raise --host-memory or shorten it");
+    }
+    return {};
+  }
+
+  void loop() {
+    while (take_mail()) {
+      admit();
+      if (!running_.empty()) sweep();
+      retire();
+    }
+  }
+
+  // Moves what came in to the engine thread; waits when there is nothing else to do. False at the
+  // end of the scheduler's life, when every sequence has been reported.
+  bool take_mail() {
+    std::unique_lock lock(mutex_);
+    const auto something = [&] {
+      return !mailbox_.empty() || !running_.empty() || !waiting_.empty() || stopping_ ||
+             cancel_all_;
+    };
+    wake_.wait(lock, something);
+    for (Arrival& arrival : mailbox_) enqueue(std::move(arrival));
+    mailbox_.clear();
+    const bool everything = stopping_ || cancel_all_;
+    cancel_all_ = false;
+    const bool last = stopping_;
+    std::vector<RequestId> ids;
+    ids.swap(cancelled_);
+    lock.unlock();
+    cancel_sequences(ids, everything);
+    if (!last) return true;
+    retire();
+    return false;
+  }
+
+  void enqueue(Arrival arrival) {
+    auto sequence =
+        std::make_unique<Sequence>(arrival.id, std::move(arrival.request), std::move(arrival.sink),
+                                   shape(), options_.sampling_vocabulary, arrival.submitted);
+    const auto later = [&](const std::unique_ptr<Sequence>& other) {
+      return other->priority() > sequence->priority();
+    };
+    waiting_.insert(std::find_if(waiting_.begin(), waiting_.end(), later), std::move(sequence));
+  }
+
+  void cancel_sequences(const std::vector<RequestId>& ids, bool everything) {
+    const auto apply = [&](const std::unique_ptr<Sequence>& sequence) {
+      if (everything || std::find(ids.begin(), ids.end(), sequence->id()) != ids.end()) {
+        sequence->finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
+      }
+    };
+    if (ids.empty() && !everything) return;
+    std::for_each(running_.begin(), running_.end(), apply);
+    std::for_each(waiting_.begin(), waiting_.end(), apply);
+    retire();
+  }
+
+  void admit() {
+    int64_t prompt_tokens = 0;
+    while (!waiting_.empty() &&
+           static_cast<int64_t>(running_.size()) < options_.block_sequences_max) {
+      Sequence& next = *waiting_.front();
+      if (prompt_tokens > 0 && prompt_tokens + next.prompt_tokens() > options_.prefill_tokens_max) {
+        break;
+      }
+      const Result<KvReservation> kv = engine_->kv().reserve(next.kv_rows());
+      if (!kv.ok()) {
+        // submit() made sure that it fits an empty cache.
+        SPILLWAY_CHECK(!running_.empty());
+        break;
+      }
+      prompt_tokens += next.prompt_tokens();
+      next.admit(kv.value(), steady_seconds());
+      running_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    if (prompt_tokens > 0) publish_counts();
+  }
+
+  void sweep() {
+    const double start = steady_seconds();
+    items_.clear();
+    uint64_t prompt_tokens = 0;
+    for (const auto& sequence : running_) {
+      const std::span<const int32_t> tokens = sequence->next_tokens();
+      items_.push_back({.tokens = tokens,
+                        .position = sequence->next_position(),
+                        .kv = &sequence->kv(),
+                        .all_logits = sequence->wants_all_logits()});
+      if (sequence->next_position() == 0) prompt_tokens += tokens.size();
+    }
+    generated_ = 0;
+    const Status status = run_engine();
+    for (const auto& sequence : running_) {
+      if (!status.ok()) sequence->finish(FinishReason::kError, status);
+      sequence->end_sweep();
+    }
+    const std::lock_guard lock(mutex_);
+    ++stats_.sweeps;
+    stats_.prompt_tokens += prompt_tokens;
+    stats_.generated_tokens += generated_;
+    stats_.busy_seconds += steady_seconds() - start;
+    if (status.code() == Code::kDeviceLost) stats_.healthy = false;
+  }
+
+  // Running out of memory inside a sweep must end its sequences, not the process.
+  Status run_engine() {
+    try {
+      return engine_->run(items_, *this);
+    } catch (const std::exception& error) {
+      return {Code::kCapacity, std::string("the sweep failed: ") + error.what()};
+    }
+  }
+
+  void on_logits(size_t item, int64_t token, std::span<float> logits) override {
+    Sequence& sequence = *running_[item];
+    const int64_t before = sequence.generated();
+    sequence.take_logits(token, logits, steady_seconds());
+    generated_ += static_cast<uint64_t>(sequence.generated() - before);
+  }
+
+  void publish_counts() {
+    const std::lock_guard lock(mutex_);
+    stats_.running = static_cast<int64_t>(running_.size());
+    stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
+    stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
+  }
+
+  // Gives back the memory of finished sequences, then reports them: who hears of an ending finds it
+  // in the statistics, and drain() returns after the last report.
+  void retire() {
+    std::vector<std::unique_ptr<Sequence>> ended;
+    const auto take_ended = [&](auto& sequences) {
+      const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
+      const auto first = std::stable_partition(sequences.begin(), sequences.end(), lives);
+      std::move(first, sequences.end(), std::back_inserter(ended));
+      sequences.erase(first, sequences.end());
+    };
+    take_ended(running_);
+    take_ended(waiting_);
+    for (const auto& sequence : ended) {
+      if (sequence->admitted()) engine_->kv().release(sequence->kv());
+    }
+    publish_counts();
+    for (const auto& sequence : ended) sequence->report(steady_seconds());
+    const std::lock_guard lock(mutex_);
+    all_reported_ = stats_.running == 0 && stats_.waiting == 0;
+    if (all_reported_) idle_.notify_all();
+  }
+
+  std::unique_ptr<Engine> engine_;
+  const SchedulerOptions options_;
+
+  mutable std::mutex mutex_;  // Guards what follows, down to the blank line.
+  std::condition_variable wake_, idle_;
+  std::deque<Arrival> mailbox_;
+  std::vector<RequestId> cancelled_;
+  uint64_t last_id_ = 0;
+  bool draining_ = false, stopping_ = false, cancel_all_ = false;
+  bool all_reported_ = true;  // No sequence waits, runs or is being reported.
+  SchedulerStats stats_;
+
+  // Engine thread only.
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;
+  std::vector<SweepItem> items_;
+  uint64_t generated_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options) {
+  return std::max(options.prefill_tokens_max, shape.positions) + options.block_sequences_max;
+}
+
+std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
+                                           const SchedulerOptions& options) {
+  return std::make_unique<BlockScheduler>(std::move(engine), options);
+}
+
+}  // namespace spillway

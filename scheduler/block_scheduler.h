@@ -1,0 +1,31 @@
+// The Scheduler over an Engine: continuous admission into one block of sequences. Each sweep gives
+// every running sequence a token and prefills whole newly admitted prompts beside them; a finished
+// sequence gives back its KV memory before the next sweep is put together.
+//
+// Admission is first come, first served within a priority, and never overtakes: the first request
+// that does not fit holds back the rest, so none starves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "scheduler/engine/engine.h"
+#include "scheduler/scheduler.h"
+
+namespace spillway {
+
+struct SchedulerOptions {
+  int64_t block_sequences_max = 256;
+  int64_t prefill_tokens_max = 2048;  // Prompt tokens of one sweep; one longer prompt goes alone.
+  int64_t queue_max = 8192;           // Waiting requests
+  int64_t sampling_vocabulary = 0;    // Only ids below are ever generated; 0: all of them.
+};
+
+// Tokens that one sweep can have with these options: what the engine must be opened for.
+int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options);
+
+// Starts the engine thread. REQUIRES: the engine was opened for sweep_tokens_max().
+std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
+                                           const SchedulerOptions& options);
+
+}  // namespace spillway

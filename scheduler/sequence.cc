@@ -1,0 +1,120 @@
+#include "scheduler/sequence.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace spillway {
+
+Sequence::Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sink,
+                   const ModelShape& shape, int64_t sampling_vocabulary, double submitted)
+    : id_(id),
+      request_(std::move(request)),
+      sink_(std::move(sink)),
+      sampler_(request_.sampling, request_.prompt, request_.max_tokens),
+      end_tokens_(request_.stop_tokens),
+      positions_(shape.positions),
+      sampling_vocabulary_(static_cast<size_t>(sampling_vocabulary > 0
+                                                   ? std::min(sampling_vocabulary, shape.vocabulary)
+                                                   : shape.vocabulary)),
+      submitted_(submitted) {
+  if (!request_.ignore_eos) {
+    end_tokens_.insert(end_tokens_.end(), shape.eos_tokens.begin(), shape.eos_tokens.end());
+  }
+}
+
+int64_t Sequence::kv_rows(const Request& request) {
+  return static_cast<int64_t>(request.prompt.size()) + std::max(0, request.max_tokens - 1);
+}
+
+void Sequence::admit(const KvReservation& kv, double now) {
+  kv_ = kv;
+  admitted_ = now;
+  if (request_.prompt_logprobs >= 0) {
+    prompt_logprobs_.reserve(request_.prompt.size());
+    prompt_logprobs_.push_back({});  // The first token has no distribution.
+  }
+  sink_->on_admitted();
+}
+
+std::span<const int32_t> Sequence::next_tokens() const {
+  if (prefilling_) return request_.prompt;
+  return {&last_token_, 1};
+}
+
+int64_t Sequence::next_position() const {
+  return prefilling_ ? 0 : prompt_tokens() + generated_ - 1;
+}
+
+void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
+  if (finished()) return;
+  const bool last = !prefilling_ || token + 1 == prompt_tokens();
+  if (wants_all_logits()) {
+    if (!last) {
+      const int32_t next = request_.prompt[static_cast<size_t>(token) + 1];
+      prompt_logprobs_.push_back(token_logprobs(logits, next, request_.prompt_logprobs));
+      return;
+    }
+    sink_->on_prompt_logprobs(prompt_logprobs_);
+    prompt_logprobs_ = {};
+  }
+  if (!last) return;
+  if (request_.max_tokens == 0) {
+    finish(FinishReason::kLength, {});
+    return;
+  }
+  draw(logits, now);
+}
+
+void Sequence::draw(std::span<float> logits, double now) {
+  // Logprobs are of the model's own distribution, and drawing changes the row in place.
+  const bool log = request_.logprobs >= 0;
+  if (log) raw_logits_.assign(logits.begin(), logits.end());
+  const bool bar_end = generated_ < request_.min_tokens;
+  const Result<int32_t> drawn =
+      sampler_.next(logits.first(sampling_vocabulary_), static_cast<uint64_t>(generated_),
+                    bar_end ? std::span<const int32_t>(end_tokens_) : std::span<const int32_t>());
+  if (!drawn.ok()) {
+    finish(FinishReason::kError, drawn.status());
+    return;
+  }
+  const int32_t token = drawn.value();
+  if (generated_ == 0) first_token_ = now;
+  last_token_time_ = now;
+  if (is_stop(token)) {
+    finish(FinishReason::kStop, {});
+    finish_->stop_token = token;
+    return;
+  }
+  last_token_ = token;
+  ++generated_;
+  const TokenLogprobs logprobs =
+      log ? token_logprobs(raw_logits_, token, request_.logprobs) : TokenLogprobs{};
+  if (!sink_->on_token(token, log ? &logprobs : nullptr)) {
+    finish(FinishReason::kStop, {});
+  } else if (generated_ >= request_.max_tokens || prompt_tokens() + generated_ >= positions_) {
+    finish(FinishReason::kLength, {});
+  }
+}
+
+bool Sequence::is_stop(int32_t token) const {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+}
+
+void Sequence::finish(FinishReason reason, Status status) {
+  if (finished()) return;
+  finish_ = Finish{.reason = reason, .stop_token = {}, .status = std::move(status), .usage = {}};
+}
+
+void Sequence::report(double now) {
+  SPILLWAY_CHECK(finished());
+  Usage& usage = finish_->usage;
+  usage.prompt_tokens = prompt_tokens();
+  usage.generated_tokens = generated_;
+  usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;
+  if (admitted()) usage.prefill_seconds = (first_token_ > 0 ? first_token_ : now) - admitted_;
+  if (first_token_ > 0) usage.decode_seconds = last_token_time_ - first_token_;
+  sink_->on_finish(*finish_);
+}
+
+}  // namespace spillway

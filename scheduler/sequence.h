@@ -1,0 +1,74 @@
+// One request in flight: what the scheduler knows of it between sweeps. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/model_shape.h"
+#include "offload/kv_cache.h"
+#include "scheduler/request.h"
+#include "scheduler/sampler.h"
+
+namespace spillway {
+
+class Sequence {
+ public:
+  Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sink, const ModelShape& shape,
+           int64_t sampling_vocabulary, double submitted);
+
+  RequestId id() const { return id_; }
+  int32_t priority() const { return request_.priority; }
+  int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
+  int64_t generated() const { return generated_; }
+
+  // Cached positions this sequence can ever need: the last generated token is never an input.
+  static int64_t kv_rows(const Request& request);
+  int64_t kv_rows() const { return kv_rows(request_); }
+
+  void admit(const KvReservation& kv, double now);
+  bool admitted() const { return kv_.bytes > 0; }
+  const KvReservation& kv() const { return kv_; }
+
+  // What the next sweep computes: the prompt, then one token at a time.
+  std::span<const int32_t> next_tokens() const;
+  int64_t next_position() const;
+  bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
+
+  // Takes the logits of one of next_tokens(): scores the prompt, draws the next token.
+  void take_logits(int64_t token, std::span<float> logits, double now);
+
+  // After the sweep: the prompt is cached now.
+  void end_sweep() { prefilling_ = false; }
+
+  // Ends the sequence from outside. Keeps the first ending.
+  void finish(FinishReason reason, Status status);
+  bool finished() const { return finish_.has_value(); }
+
+  // Tells the sink, once. REQUIRES: finished().
+  void report(double now);
+
+ private:
+  void draw(std::span<float> logits, double now);
+  bool is_stop(int32_t token) const;
+
+  RequestId id_;
+  Request request_;
+  std::shared_ptr<TokenSink> sink_;
+  Sampler sampler_;
+  std::vector<int32_t> end_tokens_;  // The model's, unless ignored, and the request's
+  int64_t positions_;
+  size_t sampling_vocabulary_;
+  KvReservation kv_;
+  bool prefilling_ = true;
+  int64_t generated_ = 0;
+  int32_t last_token_ = 0;
+  std::vector<TokenLogprobs> prompt_logprobs_;
+  std::vector<float> raw_logits_;
+  std::optional<Finish> finish_;
+  double submitted_, admitted_ = 0, first_token_ = 0, last_token_time_ = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Checks the house rules that a program can check; prints `file:line: reason`, exits 1 on any.
+
+    scripts/check            every rule
+    scripts/check RULE...    only these; scripts/check --list names them
+    scripts/check --fix      lets clang-format rewrite what it would complain about, then checks
+
+The standard library of Python 3 is enough. What compiled once is remembered under build/check/.
+"""
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LINES_MAX = 600
+
+TOP_LEVEL = {
+    "kernels", "policy", "offload", "scheduler", "server", "configs", "tests", "scripts", "docs",
+    "CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE",
+}
+
+# A folder's layer, and the layers (or single files) whose headers it may include besides its own.
+LAYERS = {
+    "kernels/base": set(),
+    "kernels": {"kernels/base"},
+    "policy": {"kernels/base"},
+    "offload": {"kernels/base", "kernels", "policy"},
+    "scheduler/engine": {"kernels/base", "kernels", "policy", "offload", "scheduler/request.h"},
+    "scheduler": {"kernels/base", "kernels", "policy", "offload", "scheduler/engine"},
+    "server": {"kernels/base", "kernels", "policy", "offload", "scheduler/engine", "scheduler"},
+}
+
+# External headers, and the folders that may include them. What is not named may go anywhere.
+LIBRARIES = [
+    (re.compile(r"(cuda|cublas|nccl|nvtx|cooperative_groups)"), "CUDA", ["kernels/cuda"]),
+    (re.compile(r"(oneapi/dnnl|dnnl|hwy/)"), "arithmetic library", ["kernels"]),
+    (re.compile(r"nlohmann/"), "JSON", ["policy", "offload", "server"]),
+    (re.compile(r"CLI/"), "CLI11", ["server"]),
+    (re.compile(r"boost/(asio|beast)"), "socket library", ["server"]),
+    (re.compile(r"prometheus/"), "metrics library", ["server"]),
+    (re.compile(r"unicode/"), "ICU", ["server/tokenizer"]),
+    (re.compile(r"sqlite3"), "SQLite", ["scheduler", "server"]),
+    (re.compile(r"liburing"), "io_uring", ["offload"]),
+]
+HEAVY = re.compile(r"nlohmann/json\.hpp|CLI/|boost/beast|boost/asio|spdlog/|sqlite3|oneapi/")
+
+INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
+CUDA_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NVCC)", re.IGNORECASE)
+
+
+def repository_files():
+    """Tracked files and new ones that git does not ignore, as paths from the root."""
+    listing = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others",
+         "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return sorted({f for f in listing.split("\0") if f and (ROOT / f).is_file()})
+
+
+FILES = repository_files()
+CODE = [f for f in FILES if f.endswith((".h", ".cc", ".cu", ".cuh"))]
+HEADERS = [f for f in CODE if f.endswith(".h")]
+
+
+def lines_of(name):
+    return (ROOT / name).read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def includes_of(name):
+    """(line number, project header or None, external header or None) of every include."""
+    for number, line in enumerate(lines_of(name), 1):
+        if match := INCLUDE.match(line):
+            yield number, match[1], match[2]
+
+
+def layer_of(path):
+    layers = [layer for layer in LAYERS if path.startswith(layer + "/")]
+    return max(layers, key=len, default=None)
+
+
+def in_parallel(work, items):
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [error for errors in pool.map(work, items) for error in errors]
+
+
+def check_format():
+    """clang-format has nothing to change."""
+    def one(name):
+        run = subprocess.run(["clang-format", "--dry-run", "--Werror", name], cwd=ROOT,
+                             capture_output=True, text=True)
+        if run.returncode == 0:
+            return []
+        found = re.search(r":(\d+):\d+: error:", run.stderr)
+        return [(name, int(found[1]) if found else 1, "clang-format would change this line")]
+    return in_parallel(one, CODE)
+
+
+def check_layers():
+    """Includes go downwards only, start at the root and name files that exist."""
+    errors = []
+    for name in CODE:
+        own = layer_of(name)
+        for number, target, _ in includes_of(name):
+            if target is None:
+                continue
+            if not (ROOT / target).is_file():
+                errors.append((name, number, f"there is no {target}; includes start at the root"))
+            elif own and target.startswith("tests/"):
+                errors.append((name, number, f"{own} may not include tests"))
+            elif own and layer_of(target) != own and not {layer_of(target), target} & LAYERS[own]:
+                errors.append((name, number, f"{own} may not include {target}"))
+    return errors
+
+
+def check_libraries():
+    """External libraries stay in the folders that own them; heavy ones out of our headers."""
+    errors = []
+    for name in CODE:
+        if name.startswith("tests/"):
+            continue
+        for number, _, target in includes_of(name):
+            if target is None:
+                continue
+            for pattern, what, folders in LIBRARIES:
+                if pattern.match(target) and not name.startswith(tuple(f + "/" for f in folders)):
+                    errors.append((name, number, f"{what} ({target}) only in {', '.join(folders)}"))
+            if name.endswith(".h") and HEAVY.match(target):
+                errors.append((name, number, f"{target} belongs in a .cc file, not in a header"))
+    return errors
+
+
+def check_hardware():
+    """No preprocessor condition on CUDA above kernels/."""
+    return [(name, number, "a condition on CUDA outside kernels/; use the seam in kernels/device.h")
+            for name in CODE if not name.startswith("kernels/")
+            for number, line in enumerate(lines_of(name), 1) if CUDA_CONDITION.match(line)]
+
+
+def check_length():
+    """No source file is longer than 600 lines."""
+    sources = CODE + [f for f in FILES if f.endswith((".py", ".sh", ".cmake"))
+                      or (f.startswith("scripts/") and "." not in f)]
+    return [(name, LINES_MAX + 1, f"{count} lines, {LINES_MAX} at most: one file is one idea")
+            for name in sources if (count := len(lines_of(name))) > LINES_MAX]
+
+
+def check_names():
+    """File names are snake_case; the top level holds only what the design names."""
+    errors = []
+    for top in sorted({f.split("/")[0] for f in FILES}):
+        if top not in TOP_LEVEL and not top.startswith("."):
+            errors.append((top, 1, "not a top-level name of the design"))
+    for name in CODE:
+        if not re.fullmatch(r"[a-z0-9_]+\.(h|cc|cu|cuh)", name.split("/")[-1]):
+            errors.append((name, 1, "file names are lower_case_with_underscores"))
+    return errors
+
+
+def check_tests():
+    """Every test and fuzz target is built, and every fuzz target has a corpus."""
+    recipe = (ROOT / "tests/CMakeLists.txt").read_text()
+    rooms = re.search(r"foreach\(room ([^)]*)\)", recipe)[1].split()
+    errors = []
+    for name in FILES:
+        folder, _, base = name.rpartition("/")
+        if not folder.startswith("tests"):
+            continue
+        if base.endswith("_test.cc") and folder not in {f"tests/{room}" for room in rooms}:
+            errors.append((name, 1, f"not built: tests/CMakeLists.txt has no room for {folder}"))
+        elif base.endswith(".cc") and not base.endswith("_test.cc") and \
+                folder not in {"tests/support", "tests/fuzz", "tests/bench", "tests/sim"}:
+            errors.append((name, 1, "not built: name it *_test.cc or move it to tests/support"))
+        if base.startswith("fz_") and base.endswith(".cc"):
+            corpus = f"{folder}/corpus/{base[3:-3]}/"
+            if not any(f.startswith(corpus) for f in FILES):
+                errors.append((name, 1, f"no seed in {corpus}"))
+    return errors
+
+
+def header_key(name):
+    """Changes when the header, or any project header it reaches, changes."""
+    seen, queue = set(), [name]
+    while queue:
+        header = queue.pop()
+        if header not in seen and (ROOT / header).is_file():
+            seen.add(header)
+            queue += [target for _, target, _ in includes_of(header) if target]
+    digest = hashlib.sha256()
+    for header in sorted(seen):
+        digest.update(header.encode() + b"\0" + (ROOT / header).read_bytes())
+    return digest.hexdigest()
+
+
+def check_headers():
+    """Every header compiles alone."""
+    compiler = os.environ.get("CXX", "g++")
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+    store = ROOT / "build/check/headers.json"
+    try:
+        good = set(json.loads(store.read_text()))
+    except (OSError, ValueError):
+        good = set()
+    keys = {name: hashlib.sha256((version + header_key(name)).encode()).hexdigest()
+            for name in HEADERS if not name.startswith("kernels/cuda/")}
+
+    def one(name):
+        if keys[name] in good:
+            return []
+        run = subprocess.run(
+            [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+             "-I.", '-DSPILLWAY_VERSION="check"', '-DSPILLWAY_SOURCE_DIR="."', "-x", "c++", "-"],
+            cwd=ROOT, capture_output=True, text=True, input=f'#include "{name}"\n')
+        if run.returncode == 0:
+            good.add(keys[name])
+            return []
+        lines = run.stderr.splitlines()
+        first = next((line for line in lines if "error:" in line), lines[0] if lines else "?")
+        found = re.match(re.escape(name) + r":(\d+)", first)
+        return [(name, int(found[1]) if found else 1, f"does not compile alone: {first}")]
+
+    errors = in_parallel(one, keys)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    store.write_text(json.dumps(sorted(good & set(keys.values()))))
+    return errors
+
+
+RULES = {
+    "format": check_format,
+    "layers": check_layers,
+    "libraries": check_libraries,
+    "hardware": check_hardware,
+    "length": check_length,
+    "names": check_names,
+    "tests": check_tests,
+    "headers": check_headers,
+}
+
+
+def main(arguments):
+    if "--list" in arguments:
+        for name, rule in RULES.items():
+            print(f"{name:10} {rule.__doc__}")
+        return 0
+    if "--fix" in arguments:
+        arguments.remove("--fix")
+        subprocess.run(["clang-format", "-i", *CODE], cwd=ROOT, check=True)
+    if unknown := [name for name in arguments if name not in RULES]:
+        print(f"no rule {unknown[0]}; rules: {', '.join(RULES)}", file=sys.stderr)
+        return 2
+    wanted = arguments or list(RULES)
+    errors = [error for name in wanted for error in RULES[name]()]
+    for name, number, reason in errors:
+        print(f"{name}:{number}: {reason}")
+    if errors:
+        print(f"check: {len(errors)} rule(s) broken")
+        return 1
+    print(f"check: {len(CODE)} source files keep {len(wanted)} rules ({', '.join(wanted)})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+// The command line of `spillway batch`.
+#include <memory>
+
+#include "server/commands/batch.h"
+
+namespace spillway {
+
+namespace {
+
+std::string amount_text(const std::optional<KvAmount>& amount) {
+  if (!amount) return "default";
+  return amount->ratio > 0 ? std::to_string(amount->ratio) : std::to_string(amount->rows);
+}
+
+std::string format_text(const std::optional<DType>& format) {
+  return format ? std::string(dtype_name(*format)) : "default";
+}
+
+struct State {
+  std::string model;
+  BatchFlags batch;
+  EngineFlags engine;
+};
+
+void add_batch_flags(Settings& settings, BatchFlags* flags) {
+  settings.group("Batch");
+  settings.add_text("input", &flags->input, "FILE",
+                    "JSON Lines: OpenAI batch lines, or bodies of /v1/completions; mixed is fine");
+  settings.add_text("output", &flags->output, "FILE",
+                    "one line per line of the input, in its order; appears when all are done");
+  settings.add_switch("resume", &flags->resume,
+                      "go on with the unfinished run that left OUTPUT.journal, if there is one");
+  settings.add_switch("dry-run", &flags->dry_run, "check every line and count tokens; run nothing");
+  settings.add_choice("progress", &flags->progress, {"auto", "plain", "json", "none"},
+                      "what stderr shows; auto: one moving line on a terminal, else plain lines");
+}
+
+}  // namespace
+
+JournalHead result_settings(const EngineFlags& flags) {
+  return {{"seed", std::to_string(flags.seed)},
+          {"format", format_text(flags.format)},
+          {"kv-format", format_text(flags.kv_format)},
+          {"kv-rule", flags.kv_rule},
+          {"kv-heavy", amount_text(flags.kv_heavy)},
+          {"kv-recent", amount_text(flags.kv_recent)},
+          {"kv-sink", std::to_string(flags.kv_sink)},
+          {"kv-ratio-of", flags.kv_ratio_of},
+          {"device", flags.device},
+          {"version", SPILLWAY_VERSION}};
+}
+
+Command batch_command(const OpenModel& open) {
+  auto state = std::make_shared<State>();
+  Command command;
+  command.name = "batch";
+  command.summary = "complete a file of requests; can be killed and resumed";
+  command.description =
+      "Completes every line of a file and writes one line for each. Finished lines are kept in "
+      "OUTPUT.journal until all are done, so a run that was interrupted, killed or cut off goes on "
+      "with the same command and --resume: no line is lost, none runs twice. A bad line gets an "
+      "error of its own and stops nothing.";
+  command.arguments = {
+      {"MODEL", "a Hugging Face model directory or a packed .spill file", &state->model}};
+  add_batch_flags(command.settings, &state->batch);
+  add_engine_flags(command.settings, &state->engine);
+  command.check = [state]() -> Status {
+    if (state->batch.input.empty()) return invalid_argument("--input is missing");
+    if (state->batch.output.empty() && !state->batch.dry_run) {
+      return invalid_argument("--output is missing");
+    }
+    return validate(state->engine);
+  };
+  command.run = [state, open] {
+    BatchSetup setup;
+    setup.seed = state->engine.seed;
+    setup.settings = result_settings(state->engine);
+    setup.open = [&](OpenFor purpose) { return open(state->model, state->engine, purpose); };
+    return report("batch", run_batch(state->batch, setup));
+  };
+  return command;
+}
+
+}  // namespace spillway

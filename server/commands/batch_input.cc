@@ -1,0 +1,151 @@
+#include "server/commands/batch_input.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <vector>
+
+namespace spillway {
+
+namespace {
+
+constexpr size_t kChunkBytes = size_t{256} << 10;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\f\v") == std::string_view::npos;
+}
+
+}  // namespace
+
+class BatchInput::Body {
+ public:
+  Body(int fd, std::string path)
+      : fd_(fd), path_(std::move(path)), chunk_(kChunkBytes), hash_(XXH3_createState()) {
+    SPILLWAY_CHECK(hash_ != nullptr);
+    XXH3_128bits_reset(hash_.get());
+  }
+  ~Body() { ::close(fd_); }
+
+  Result<bool> next(InputLine* line) {
+    for (;;) {
+      SPILLWAY_ASSIGN_OR_RETURN(const bool found, gather());
+      if (!found) return false;
+      ++number_;
+      std::string_view text = line_;
+      if (number_ == 1 && text.substr(0, 3) == kByteOrderMark) text.remove_prefix(3);
+      if (!text.empty() && text.back() == '\r') text.remove_suffix(1);
+      if (too_long_ || !is_blank(text)) {
+        *line = {number_, too_long_ ? std::string_view() : text, too_long_};
+        return true;
+      }
+    }
+  }
+
+  std::string hash() const {
+    const XXH128_hash_t value = XXH3_128bits_digest(hash_.get());
+    char text[33];
+    std::snprintf(text, sizeof(text), "%016llx%016llx",
+                  static_cast<unsigned long long>(value.high64),
+                  static_cast<unsigned long long>(value.low64));
+    return text;
+  }
+
+ private:
+  // The next line, blank or not, into line_; of one that is too long only the start is kept.
+  Result<bool> gather() {
+    line_.clear();
+    too_long_ = false;
+    bool any = false;
+    for (;;) {
+      if (at_ == filled_) {
+        SPILLWAY_RETURN_IF_ERROR(read_chunk());
+        if (filled_ == 0) return any;
+      }
+      any = true;
+      const std::string_view rest(chunk_.data() + at_, filled_ - at_);
+      const size_t end = rest.find('\n');
+      const std::string_view part = rest.substr(0, end);
+      // One more for a CR, which does not count.
+      too_long_ = too_long_ || line_.size() + part.size() > kBatchLineBytesMax + 1;
+      if (!too_long_) line_ += part;
+      at_ += part.size() + (end == std::string_view::npos ? 0 : 1);
+      if (end == std::string_view::npos) continue;
+      if (line_.size() > kBatchLineBytesMax && line_.back() != '\r') too_long_ = true;
+      return true;
+    }
+  }
+
+  Status read_chunk() {
+    at_ = 0;
+    filled_ = 0;
+    ssize_t got = 0;
+    do {
+      got = ::read(fd_, chunk_.data(), chunk_.size());
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) return io_error("read " + path_, errno);
+    filled_ = static_cast<size_t>(got);
+    XXH3_128bits_update(hash_.get(), chunk_.data(), filled_);
+    return {};
+  }
+
+  int fd_;
+  std::string path_;
+  std::vector<char> chunk_;
+  size_t at_ = 0;
+  size_t filled_ = 0;
+  std::string line_;
+  bool too_long_ = false;
+  int64_t number_ = 0;
+  std::unique_ptr<XXH3_state_t, FreeHash> hash_;
+};
+
+BatchInput::BatchInput(std::unique_ptr<Body> body) : body_(std::move(body)) {}
+BatchInput::BatchInput(BatchInput&&) noexcept = default;
+BatchInput& BatchInput::operator=(BatchInput&&) noexcept = default;
+BatchInput::~BatchInput() = default;
+
+Result<BatchInput> BatchInput::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A FIFO must not hang.
+  if (fd < 0) return io_error("open " + path, errno);
+  auto body = std::make_unique<Body>(fd, path);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return io_error("stat " + path, errno);
+  if (!S_ISREG(info.st_mode)) {
+    return invalid_argument(path +
+                            ": not a regular file; the input is read twice, so save it first");
+  }
+  return BatchInput(std::move(body));
+}
+
+Result<bool> BatchInput::next(InputLine* line) {
+  return body_->next(line);
+}
+
+std::string BatchInput::hash() const {
+  return body_->hash();
+}
+
+Result<InputSummary> summarize(const std::string& path) {
+  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(path));
+  InputSummary summary;
+  InputLine line;
+  for (;;) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&line));
+    if (!found) break;
+    ++summary.rows;
+    summary.last_row = line.number;
+  }
+  summary.hash = input.hash();
+  return summary;
+}
+
+}  // namespace spillway

@@ -1,0 +1,42 @@
+// One line of a batch: from JSON to a call, and from an answer or an error to a line of the output.
+// Values, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/api/completion.h"
+#include "server/api/completion_json.h"
+#include "server/api/error.h"
+#include "server/commands/batch_input.h"
+
+namespace spillway {
+
+// A line without its envelope. An OpenAI batch line has a "body"; any other object is a body itself
+// (and may carry a custom_id, too).
+struct BatchLine {
+  int64_t number = 0;
+  std::optional<std::string> custom_id;  // Kept even when the line is bad, if it could be read
+  std::string body;                      // JSON
+  bool seeded = false;                   // The body names a seed
+  std::optional<ApiError> error;         // Set: body is empty
+};
+
+BatchLine read_batch_line(const InputLine& line, const ApiContext& context);
+
+// The call of a line that has no error. Draws of a body without a seed follow from `run_seed`, the
+// line's number and the prompt's place in it, so a resumed run draws what an uninterrupted one did.
+ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
+                                           uint64_t run_seed);
+
+// One line of the output, without its newline. `run_id` tells runs apart: 16 hex digits.
+std::string answer_line(const std::string& run_id, const BatchLine& line,
+                        const std::string& answer_json);
+std::string error_line(const std::string& run_id, const BatchLine& line, const ApiError& error);
+
+// The head of the answer to a line.
+CompletionHead batch_head(const std::string& run_id, const BatchLine& line, int64_t created);
+
+}  // namespace spillway

@@ -1,0 +1,22 @@
+// `spillway bench`: a fixed block of equal sequences, timed, and held against the bound that this
+// machine's own rates give, measured in the same process just before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/config/engine_flags.h"
+
+namespace spillway {
+
+struct BenchFlags {
+  int64_t prompt_tokens = 512;
+  int64_t new_tokens = 32;
+  int64_t sequences = 32;
+  bool json = false;
+};
+
+// Exit status. Prints a table, or one JSON object (INTERFACES, `bench --json`).
+int run_bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model);
+
+}  // namespace spillway

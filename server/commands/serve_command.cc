@@ -1,0 +1,71 @@
+// The command line of `spillway serve`.
+#include <memory>
+
+#include "server/commands/serve_command.h"
+
+namespace spillway {
+
+namespace {
+
+struct State {
+  std::string model;
+  ServeFlags serve;
+  EngineFlags engine;
+  int64_t port = 8000;
+  int64_t body_bytes_max = static_cast<int64_t>(HttpLimits().body_bytes_max);
+};
+
+void add_serve_flags(Settings& settings, State* state) {
+  ServeFlags& flags = state->serve;
+  settings.group("Server");
+  settings.add_text("host", &flags.host, "ADDRESS", "the address to listen on");
+  settings.add_integer("port", &state->port, 0, 65535, "the port to listen on; 0: any free one");
+  settings.add_texts("served-model-name", &flags.served_model_names, "NAME",
+                     "names that requests may use; the first is the one in answers");
+  settings.add_texts("api-key", &flags.api_keys, "KEY", "keys that clients must show one of");
+  settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
+                       "sequences running and waiting before 429; 0: what the scheduler takes");
+  settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
+                       "longest time of one request; 0: no bound");
+  settings.add_real("sse-ping-interval", &flags.ping_seconds, 0, 86'400,
+                    "seconds of silence before a stream is pinged; 0: never");
+  settings.add_real("drain-seconds", &flags.drain_seconds, 0, 86'400,
+                    "time for running requests after SIGTERM or Ctrl-C");
+  settings.add_integer("body-bytes-max", &state->body_bytes_max, 1024, int64_t{1} << 30,
+                       "largest request body");
+  settings.add_switch("strict-params", &flags.strict_params,
+                      "refuse unknown request fields instead of ignoring them");
+}
+
+}  // namespace
+
+Command serve_command(const OpenModel& open) {
+  auto state = std::make_shared<State>();
+  Command command;
+  command.name = "serve";
+  command.summary = "answer completions over HTTP, OpenAI-compatible";
+  command.description =
+      "Loads the model and serves POST /v1/completions (also streaming), GET /v1/models, GET "
+      "/health, GET /version, POST /tokenize and POST /detokenize. Stops gracefully on SIGTERM or "
+      "Ctrl-C.";
+  command.arguments = {{"MODEL",
+                        "a Hugging Face model directory or a packed .spill file; with "
+                        "--dummy-weights the name of a shape such as opt-1.3b",
+                        &state->model}};
+  add_serve_flags(command.settings, state.get());
+  add_engine_flags(command.settings, &state->engine);
+  command.check = [state] { return validate(state->engine); };
+  command.run = [state, open] {
+    state->serve.port = static_cast<uint16_t>(state->port);
+    state->serve.http.body_bytes_max = static_cast<uint64_t>(state->body_bytes_max);
+    Result<ServedModel> model = open(state->model, state->engine, OpenFor::kRunning);
+    if (!model.ok()) return report("serve", model.status());
+    if (state->serve.served_model_names.empty()) {
+      state->serve.served_model_names = model->context.model_names;
+    }
+    return report("serve", run_serve(state->serve, *model->scheduler, model->context.tokenizer));
+  };
+  return command;
+}
+
+}  // namespace spillway

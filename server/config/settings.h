@@ -1,0 +1,92 @@
+// A command's settings: one table from which flags, environment variables, configuration file,
+// help text and --print-config all follow.
+//
+// The setting "host-memory" is the flag --host-memory, the variable SPILLWAY_HOST_MEMORY and the
+// key "host-memory" of a --config file, in that order of precedence. Whatever the source, the value
+// goes through the same parser, so the same text means the same and is refused alike everywhere.
+//
+// The table is owned by its Command; the fields it writes into must outlive it. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+enum class SettingSource : uint8_t { kDefault, kFile, kEnvironment, kFlag };
+
+struct Setting {
+  std::string name;     // "host-memory"
+  std::string meaning;  // What the help shows for the value: "SIZE"; empty for a switch.
+  std::string help;
+  std::string group;                                 // Heading in the help
+  std::string value;                                 // As text; initially the default
+  std::function<Status(const std::string&)> assign;  // Checks the text and stores the value
+  SettingSource source = SettingSource::kDefault;
+  bool repeats = false;  // A flag that comes again adds to the list, comma-separated
+
+  bool is_switch() const { return meaning.empty(); }
+  std::string environment_name() const;  // "SPILLWAY_HOST_MEMORY"
+};
+
+class Settings {
+ public:
+  // All that is added from now on stands under this heading in the help.
+  void group(std::string title) { group_ = std::move(title); }
+
+  // Each add_* takes the default from the field. `meaning` and `help` are for people.
+  void add_text(std::string name, std::string* field, std::string meaning, std::string help);
+  void add_texts(std::string name, std::vector<std::string>* field, std::string meaning,
+                 std::string help);  // Comma-separated; a flag may come several times
+  void add_switch(std::string name, bool* field, std::string help);
+  void add_integer(std::string name, int64_t* field, int64_t least, int64_t most, std::string help);
+  void add_integer(std::string name, std::optional<int64_t>* field, int64_t least, int64_t most,
+                   std::string help);
+  void add_seed(std::string name, uint64_t* field, std::string help);
+  void add_seed(std::string name, std::optional<uint64_t>* field, std::string help);
+  void add_real(std::string name, double* field, double least, double most, std::string help);
+  void add_size(std::string name, std::optional<uint64_t>* field_bytes, std::string help);
+
+  // The value must be one of `choices`; an enum's are found by position.
+  void add_choice(std::string name, std::string* field, std::vector<std::string> choices,
+                  std::string help);
+
+  // For values of a kind that nothing above covers.
+  void add(Setting setting);
+
+  const std::vector<Setting>& all() const { return settings_; }
+  const Setting* find(std::string_view name) const;
+
+  // Stores a value and where it came from. A refusal names the place: "--block: ...",
+  // "SPILLWAY_BLOCK: ...", "FILE: block: ...". REQUIRES: the name exists.
+  Status set(std::string_view name, const std::string& value, SettingSource source,
+             const std::string& place);
+
+ private:
+  std::string group_;
+  std::vector<Setting> settings_;
+};
+
+// Where values come from besides the flags.
+struct SettingInputs {
+  std::map<std::string, std::string> flags;  // By setting; a switch that is there is "true"
+  std::function<const char*(const char*)> environment;  // getenv, or a test's stand-in
+  std::string config_file;                              // Empty: none
+  std::function<bool(std::string_view)> known;          // Is it a setting of any command?
+};
+
+// Fills the settings by precedence. A key of the file that only another command knows is skipped;
+// one that no command knows is refused. Reads the file.
+Status resolve(Settings& settings, const SettingInputs& inputs);
+
+// The text of --print-config: name, value, and where the value came from.
+std::string describe(const Settings& settings);
+
+}  // namespace spillway

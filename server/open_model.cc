@@ -1,0 +1,51 @@
+#include "server/open_model.h"
+
+#include <ctime>
+#include <iostream>
+
+#include "offload/model_catalog.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+namespace {
+
+void say(const std::string& line) {
+  std::cerr << line << std::endl;
+}
+
+// What differs whenever answers may differ: the checkpoint's fingerprint and the number formats.
+std::string identity_of(const std::string& source, DType format, DType kv_format) {
+  return source + " " + std::string(dtype_name(format)) + "/" + std::string(dtype_name(kv_format));
+}
+
+ServedModel view_of(std::shared_ptr<Runtime> runtime) {
+  ServedModel model;
+  model.context.shape = &runtime->shape();
+  model.context.tokenizer = runtime->tokenizer();
+  model.context.model_names = {runtime->model_name()};
+  model.context.created = static_cast<int64_t>(std::time(nullptr));
+  model.identity =
+      identity_of(runtime->source(), runtime->plan().format, runtime->plan().kv_format);
+  model.context.fingerprint = "spillway-" SPILLWAY_VERSION;
+  model.scheduler = runtime->plan().block_sequences > 0 ? &runtime->scheduler() : nullptr;
+  model.owner = std::move(runtime);
+  return model;
+}
+
+}  // namespace
+
+OpenModel model_opener() {
+  return [](const std::string& model, const EngineFlags& flags,
+            OpenFor purpose) -> Result<ServedModel> {
+    RuntimeOptions options;
+    options.say = say;
+    options.tokenizer_only = purpose == OpenFor::kTokenizer;
+    SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
+                              Runtime::open(model, flags, options));
+    if (purpose == OpenFor::kRunning) say(plan_line(*runtime));
+    return view_of(std::move(runtime));
+  };
+}
+
+}  // namespace spillway

@@ -1,0 +1,66 @@
+// A model ready to answer: device, weights, engine, scheduler and tokenizer, opened from MODEL and
+// the engine flags. The one place where flags become memory. Owned by the command that runs it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/base/model_shape.h"
+#include "kernels/base/status.h"
+#include "scheduler/block_scheduler.h"
+#include "server/config/engine_flags.h"
+#include "server/tokenizer/tokenizer.h"
+
+namespace spillway {
+
+// What a command wants besides the flags.
+struct RuntimeOptions {
+  int64_t prefill_tokens_max = 0;  // Of one sweep; 0: the default
+  std::shared_ptr<SweepLog> log;   // Null: no sweep is logged
+  bool start_scheduler = true;     // Else the caller drives engine() itself
+  bool tokenizer_only = false;     // Neither weights nor engine: shape() and tokenizer() work
+  // One line for people about what goes on ("Loading ..."), without a newline; empty: nothing.
+  std::function<void(const std::string&)> say;
+};
+
+// The plan that was carried out, as `bench --json` and start-up lines show it.
+struct RuntimePlan {
+  DType format = DType::kF32;
+  DType kv_format = DType::kF32;
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;      // Reserved for the cache
+  uint64_t buffer_bytes = 0;  // Activations and working memory
+  uint64_t budget_bytes = 0;  // Host memory allowed
+  int64_t block_sequences = 0;
+  int64_t micro_batch_tokens = 0;
+  double load_seconds = 0;
+};
+
+class Runtime {
+ public:
+  // kInvalidArgument: flags or model are wrong. kInfeasible: does not fit the budget; the message
+  // names the missing bytes and the smallest change. Blocks while it loads.
+  static Result<std::unique_ptr<Runtime>> open(const std::string& model, const EngineFlags& flags,
+                                               const RuntimeOptions& options);
+  ~Runtime();
+
+  const ModelShape& shape() const;
+  const std::string& model_name() const;
+  const std::string& source() const;   // Which checkpoint: changes when it changes
+  const Tokenizer* tokenizer() const;  // Null: the model has none, token ids only.
+  Scheduler& scheduler();              // REQUIRES: start_scheduler
+  Engine& engine();                    // REQUIRES: not start_scheduler
+  Device& device();
+  const RuntimePlan& plan() const;
+
+ private:
+  struct State;
+  explicit Runtime(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// One line about the plan that is carried out, for people.
+std::string plan_line(const Runtime& runtime);
+
+}  // namespace spillway

@@ -1,0 +1,81 @@
+// The bound of a run, on numbers small enough to do by hand.
+#include "policy/bound.h"
+
+#include <catch2/catch.hpp>
+
+namespace spillway {
+namespace {
+
+ModelShape small_shape() {
+  ModelShape shape;
+  shape.layers = 2;
+  shape.hidden = shape.embedding = 10;
+  shape.heads = shape.kv_heads = 1;
+  shape.head_size = 10;
+  shape.mlp = 20;
+  shape.vocabulary = 100;
+  shape.positions = 50;
+  return shape;
+}
+
+Ceilings flat_ceilings(const ModelShape& shape, double flops, double bytes) {
+  Ceilings ceilings;
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    ceilings.matrix.push_back({1, linear.outputs, linear.inputs, flops});
+  }
+  ceilings.attention_flops_per_second = flops;
+  ceilings.memory_bytes_per_second = bytes;
+  return ceilings;
+}
+
+// Multiply-adds of one token in one layer: 30*10 + 10*10 + 20*10 + 10*20 = 800; head 1000.
+constexpr double kTokenFlops = 2 * 2 * 800;
+constexpr double kHeadFlops = 2 * 1000;
+
+TEST_CASE("a sweep is bounded by its slowest resource") {
+  const BoundModel model{small_shape(), DType::kF32, 80};
+  const Ceilings ceilings = flat_ceilings(model.shape, 1000, 1e6);
+  const SweepWork sweep{.tokens = 3, .logit_rows = 1};
+  const Bound bound = bound_of(model, ceilings, std::span(&sweep, 1));
+  CHECK(bound.compute_seconds == Approx((3 * kTokenFlops + kHeadFlops) / 1000));
+  CHECK(bound.memory_seconds == Approx(4 * (2 * 800 + 1000) / 1e6));
+  CHECK(bound.seconds == bound.compute_seconds);
+  CHECK(bound.resource == "compute");
+}
+
+TEST_CASE("the bound adds up sweeps, and any schedule at least the slowest resource") {
+  const BoundModel model{small_shape(), DType::kF32, 80};
+  const Ceilings ceilings = flat_ceilings(model.shape, 1e4, 1e4);
+  const std::vector<SweepWork> run = {{.tokens = 30, .logit_rows = 1, .prompt_pairs = 465},
+                                      {.tokens = 1, .logit_rows = 1, .cached_rows = 31}};
+  const Bound bound = bound_of(model, ceilings, run);
+  const double prefill = (30 * kTokenFlops + kHeadFlops + 4.0 * 465 * 10 * 2) / 1e4;
+  const double decode = (4 * 2600 + 80 * 31) / 1e4;
+  CHECK(bound.seconds == Approx(prefill + decode));
+  CHECK(bound.seconds_any_schedule <= bound.seconds);
+  CHECK(bound.seconds_any_schedule == Approx(bound.compute_seconds));
+}
+
+TEST_CASE("a sweep without logits reads no head") {
+  const BoundModel model{small_shape(), DType::kBF16, 80};
+  const Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e3);
+  const SweepWork sweep{.tokens = 1};
+  CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds == Approx(2 * 1600 / 1e3));
+}
+
+TEST_CASE("a height uses the largest measured height below it") {
+  const BoundModel model{small_shape(), DType::kF32, 80};
+  Ceilings ceilings = flat_ceilings(model.shape, 100, 1e12);
+  for (const LinearShape& linear : linear_shapes(model.shape)) {
+    ceilings.matrix.push_back({64, linear.outputs, linear.inputs, 1000});
+  }
+  const auto seconds = [&](int64_t tokens) {
+    const SweepWork sweep{.tokens = tokens};
+    return bound_of(model, ceilings, std::span(&sweep, 1)).seconds;
+  };
+  CHECK(seconds(63) == Approx(63 * kTokenFlops / 100));
+  CHECK(seconds(64) == Approx(64 * kTokenFlops / 1000));
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,254 @@
+// The batch journal: what it promises after commits, crashes, damage and misuse.
+#include "scheduler/journal.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "scheduler/database.h"
+
+namespace spillway {
+namespace {
+
+const JournalHead kHead = {{"input", "abc"}, {"model", "tiny"}, {"seed", "1"}};
+
+// A journal's path in a directory of its own, removed at the end.
+class Place {
+ public:
+  Place() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "journal-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+    path = directory_ + "/out.jsonl.journal";
+  }
+  ~Place() { std::filesystem::remove_all(directory_); }
+  std::string path;
+
+ private:
+  std::string directory_;
+};
+
+std::string line_of(int64_t row) {
+  return "{\"row\":" + std::to_string(row) + ",\"text\":\"\xC3\xA4\"}";
+}
+
+Status finish(Journal& journal, int64_t row, bool failed = false) {
+  const std::string line = line_of(row);
+  return journal.finish({row, failed, 2, 3, line});
+}
+
+std::map<int64_t, std::string> contents(const Journal& journal) {
+  std::map<int64_t, std::string> lines;
+  int64_t last = 0;
+  const Status status = journal.for_each([&](int64_t row, std::string_view line) -> Status {
+    CHECK(row > last);
+    last = row;
+    lines[row] = line;
+    return {};
+  });
+  CHECK(status.ok());
+  return lines;
+}
+
+TEST_CASE("what was committed is there again, with its counts") {
+  const Place place;
+  {
+    auto journal = Journal::create(place.path, kHead);
+    REQUIRE(journal.ok());
+    const int64_t rows[] = {3, 1, 7};
+    REQUIRE(journal->start(rows).ok());
+    REQUIRE(finish(journal.value(), 7, true).ok());
+    REQUIRE(finish(journal.value(), 1).ok());
+    REQUIRE(finish(journal.value(), 9).ok());  // A bad line never starts.
+    REQUIRE(journal->commit().ok());
+  }
+  auto journal = Journal::resume(place.path, kHead);
+  REQUIRE(journal.ok());
+  CHECK(journal->finished(7));
+  CHECK_FALSE(journal->finished(3));
+  CHECK(journal->counts().finished == 3);
+  CHECK(journal->counts().failed == 1);
+  CHECK(journal->counts().prompt_tokens == 6);
+  CHECK(journal->counts().generated_tokens == 9);
+  CHECK(contents(journal.value()) ==
+        std::map<int64_t, std::string>{{1, line_of(1)}, {7, line_of(7)}, {9, line_of(9)}});
+}
+
+TEST_CASE("what was not committed is gone, whole") {
+  const Place place;
+  {
+    auto journal = Journal::create(place.path, kHead);
+    REQUIRE(journal.ok());
+    REQUIRE(finish(journal.value(), 1).ok());
+  }
+  CHECK(contents(Journal::resume(place.path, kHead).value()).empty());
+}
+
+TEST_CASE("an existing journal is never overwritten, a missing one not resumed") {
+  const Place place;
+  CHECK(Journal::resume(place.path, kHead).status().code() == Code::kNotFound);
+  CHECK(Journal::create(place.path, kHead).ok());
+  CHECK(Journal::create(place.path, kHead).status().code() == Code::kInvalidArgument);
+  CHECK(Journal::inspect(place.path).value().finished == 0);
+  CHECK(Journal::remove(place.path).ok());
+  CHECK_FALSE(std::filesystem::exists(place.path));
+  CHECK(Journal::remove(place.path).ok());
+}
+
+TEST_CASE("another run's journal is refused by what differs") {
+  const Place place;
+  REQUIRE(Journal::create(place.path, kHead).ok());
+  JournalHead other = kHead;
+  other[2].second = "2";
+  const Status status = Journal::resume(place.path, other).status();
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(std::string(status.message()).find("seed was 1, now 2") != std::string::npos);
+  CHECK(std::string(status.message()).find("model") == std::string::npos);
+}
+
+TEST_CASE("a second process is kept out while the first lives") {
+  const Place place;
+  auto journal = Journal::create(place.path, kHead);
+  REQUIRE(journal.ok());
+  REQUIRE(finish(journal.value(), 1).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(Journal::resume(place.path, kHead).status().code() == Code::kCapacity ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+}
+
+TEST_CASE("only rows that ran during a crash are blamed") {
+  const Place place;
+  {
+    auto journal = Journal::create(place.path, kHead);
+    REQUIRE(journal.ok());
+    const int64_t rows[] = {1, 2, 3};
+    REQUIRE(journal->start(rows).ok());
+    REQUIRE(finish(journal.value(), 2).ok());
+    REQUIRE(journal->commit().ok());
+  }
+  for (int crash = 1; crash <= 2; ++crash) {
+    auto journal = Journal::resume(place.path, kHead);
+    REQUIRE(journal.ok());
+    REQUIRE(journal->blame_running().ok());
+    CHECK(journal->crashes(1) == crash);
+    CHECK(journal->crashes(2) == 0);
+    CHECK(journal->crashes(4) == 0);
+  }
+  CHECK(Journal::resume(place.path, kHead)->crashes(3) == 2);
+}
+
+TEST_CASE("a file without tables, as a crash at creation leaves it, begins anew") {
+  const Place place;
+  std::ofstream(place.path).close();
+  CHECK(Journal::inspect(place.path).value().finished == 0);
+  auto journal = Journal::resume(place.path, kHead);
+  REQUIRE(journal.ok());
+  REQUIRE(finish(journal.value(), 1).ok());
+  CHECK(journal->commit().ok());
+}
+
+TEST_CASE("files that are no journal are refused") {
+  const Place place;
+  std::ofstream(place.path) << std::string(4096, 'x');
+  CHECK(Journal::resume(place.path, kHead).status().code() == Code::kCorruption);
+  REQUIRE(Journal::remove(place.path).ok());
+  {
+    auto database = Database::open(place.path, Database::Mode::kCreate);
+    REQUIRE(database.ok());
+    REQUIRE(database->execute("CREATE TABLE rows (a); PRAGMA application_id = 5").ok());
+  }
+  CHECK(Journal::resume(place.path, kHead).status().code() == Code::kCorruption);
+  {
+    auto database = Database::open(place.path, Database::Mode::kOpen);
+    REQUIRE(database.ok());
+    REQUIRE(database->execute("PRAGMA application_id = 1397774154; PRAGMA user_version = 2").ok());
+  }
+  const Status status = Journal::resume(place.path, kHead).status();
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(std::string(status.message()).find("version 2") != std::string::npos);
+}
+
+TEST_CASE("damaged bytes give an error or the right rows, never others") {
+  const unsigned seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const Place place;
+  {
+    auto journal = Journal::create(place.path, kHead);
+    REQUIRE(journal.ok());
+    for (int64_t row = 1; row <= 200; ++row) REQUIRE(finish(journal.value(), row).ok());
+    REQUIRE(journal->commit().ok());
+  }
+  const auto bytes = std::filesystem::file_size(place.path);
+  const std::string whole = place.path + ".whole";
+  std::filesystem::copy_file(place.path, whole);
+  for (int round = 0; round < 30; ++round) {
+    REQUIRE(Journal::remove(place.path).ok());
+    std::filesystem::copy_file(whole, place.path);
+    std::filesystem::resize_file(place.path, random() % bytes);
+    auto journal = Journal::resume(place.path, kHead);
+    if (!journal.ok()) continue;
+    for (const auto& [row, line] : contents(journal.value())) CHECK(line == line_of(row));
+  }
+}
+
+// A child finishes rows until it is killed; what it reported as committed must be there.
+TEST_CASE("kill -9 at any instant loses nothing that was committed") {
+  const unsigned seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const Place place;
+  int64_t next = 1;
+  for (int round = 0; round < 20; ++round) {
+    int pipe_fds[2];
+    REQUIRE(::pipe(pipe_fds) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(pipe_fds[0]);
+      auto journal =
+          round == 0 ? Journal::create(place.path, kHead) : Journal::resume(place.path, kHead);
+      if (!journal.ok()) ::_exit(1);
+      for (int64_t row = next;; ++row) {
+        if (!finish(journal.value(), row).ok()) ::_exit(1);
+        if (row % 3 != 0) continue;
+        if (!journal->commit().ok()) ::_exit(1);
+        if (::write(pipe_fds[1], &row, sizeof(row)) != sizeof(row)) ::_exit(1);
+      }
+    }
+    ::close(pipe_fds[1]);
+    int64_t committed = next - 1;
+    if (round == 0) REQUIRE(::read(pipe_fds[0], &committed, sizeof(committed)) == 8);
+    ::usleep(random() % 20'000);
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status));
+    for (int64_t row = 0; ::read(pipe_fds[0], &row, sizeof(row)) == sizeof(row);) committed = row;
+    ::close(pipe_fds[0]);
+
+    auto journal = Journal::resume(place.path, kHead);
+    REQUIRE(journal.ok());
+    const auto lines = contents(journal.value());
+    REQUIRE(static_cast<int64_t>(lines.size()) >= committed);
+    int64_t expected = 1;
+    for (const auto& [row, line] : lines) {
+      REQUIRE(row == expected++);
+      REQUIRE(line == line_of(row));
+    }
+    next = expected;
+  }
+  CHECK(next > 1);
+}
+
+}  // namespace
+}  // namespace spillway

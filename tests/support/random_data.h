@@ -1,0 +1,32 @@
+// Seeded random numbers for tests.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace spillway::test {
+
+// `count` normal numbers with the given standard deviation.
+inline std::vector<float> random_floats(int64_t count, uint64_t seed, float deviation = 1.0f) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, deviation);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// The largest |a - b| relative to the largest |b| (1 when b is zero everywhere).
+inline double relative_error(std::span<const float> a, std::span<const float> b) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    if (!std::isfinite(a[i])) return INFINITY;
+    error = std::max(error, std::abs(double{a[i]} - b[i]));
+    size = std::max(size, std::abs(double{b[i]}));
+  }
+  return size == 0 ? (error == 0 ? 0 : 1) : error / size;
+}
+
+}  // namespace spillway::test

@@ -1,0 +1,87 @@
+#include "tests/support/scalar_ops.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace spillway::scalar {
+
+double activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kGelu:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matrix& before,
+              Activation activation, int64_t t, int64_t n, int64_t k) {
+  Matrix out(static_cast<size_t>(t * n));
+  for (int64_t i = 0; i < t; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = bias.empty() ? 0 : bias[static_cast<size_t>(j)];
+      for (int64_t c = 0; c < k; ++c) {
+        sum += double{in[static_cast<size_t>(i * k + c)]} * w[static_cast<size_t>(j * k + c)];
+      }
+      const auto index = static_cast<size_t>(i * n + j);
+      out[index] = static_cast<float>(activate(activation, sum) +
+                                      (before.empty() ? 0.0 : double{before[index]}));
+    }
+  }
+  return out;
+}
+
+Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& weight,
+                 const Matrix& bias, int64_t rows, int64_t columns) {
+  Matrix out(in.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* x = in.data() + i * columns;
+    double mean = 0, square = 0;
+    if (kind == NormKind::kLayerNorm) {
+      for (int64_t c = 0; c < columns; ++c) mean += x[c] / static_cast<double>(columns);
+    }
+    for (int64_t c = 0; c < columns; ++c) square += (x[c] - mean) * (x[c] - mean);
+    const double scale = 1 / std::sqrt(square / static_cast<double>(columns) + double{epsilon});
+    for (int64_t c = 0; c < columns; ++c) {
+      const auto index = static_cast<size_t>(c);
+      double y = (x[c] - mean) * scale;
+      if (!weight.empty()) y *= weight[index];
+      if (!bias.empty()) y += bias[index];
+      out[static_cast<size_t>(i * columns + c)] = static_cast<float>(y);
+    }
+  }
+  return out;
+}
+
+Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows,
+              int64_t size) {
+  std::vector<double> weights(static_cast<size_t>(rows));
+  double most = -INFINITY, total = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    double dot = 0;
+    for (int64_t c = 0; c < size; ++c) {
+      dot += double{q[c]} * keys[static_cast<size_t>(r * size + c)];
+    }
+    weights[static_cast<size_t>(r)] = dot / std::sqrt(static_cast<double>(size));
+    most = std::max(most, weights[static_cast<size_t>(r)]);
+  }
+  for (double& w : weights) total += w = std::exp(w - most);
+  Matrix out(static_cast<size_t>(size));
+  for (int64_t c = 0; c < size; ++c) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      sum += weights[static_cast<size_t>(r)] * values[static_cast<size_t>(r * size + c)];
+    }
+    out[static_cast<size_t>(c)] = static_cast<float>(sum / total);
+  }
+  return out;
+}
+
+}  // namespace spillway::scalar

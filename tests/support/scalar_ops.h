@@ -1,0 +1,26 @@
+// The definition of every op of kernels/ops.h: plain loops in double precision, no layout, no
+// threads. Each device's body must agree with it (tests/kernels).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/base/model_shape.h"
+
+namespace spillway::scalar {
+
+using Matrix = std::vector<float>;  // Row-major
+
+double activate(Activation activation, double x);
+
+// act(in [t, k] * w [n, k]^T + bias [n] or empty) + before [t, n] or empty.
+Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matrix& before,
+              Activation activation, int64_t t, int64_t n, int64_t k);
+
+Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& weight,
+                 const Matrix& bias, int64_t rows, int64_t columns);
+
+// One query over `rows` keys and values, all [rows, size] at stride size. Returns [size].
+Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size);
+
+}  // namespace spillway::scalar
