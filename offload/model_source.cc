@@ -103,7 +103,9 @@ Result<ModelSource> resolve_directory(const std::string& directory,
     SPILLWAY_ASSIGN_OR_RETURN(cache, default_cache_directory());
   }
   SPILLWAY_RETURN_IF_ERROR(make_directory(cache));
-  const std::string format(options.format ? dtype_name(*options.format) : "auto");
+  const std::string format(options.format         ? dtype_name(*options.format)
+                           : options.bf16_for_f16 ? "auto-bf16"
+                                                  : "auto");
   const std::string packed = cache + "/" + file_stem(config.shape.name) + "-" +
                              fingerprint.substr(0, 16) + "-" + format + ".spill";
   SPILLWAY_ASSIGN_OR_RETURN(const CacheLock lock, CacheLock::take(packed, options));

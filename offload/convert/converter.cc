@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/family.h"
@@ -48,9 +47,7 @@ class Converter {
   }
 
   Status run() {
-    const unsigned threads = options_.threads != 0
-                                 ? options_.threads
-                                 : std::max(1u, std::thread::hardware_concurrency()) + 2;
+    const unsigned threads = reading_threads(options_.threads);
     scratch_.resize(threads);
     const auto tick = [this] {
       return !options_.progress || options_.progress(done_bytes_, total_bytes_);

@@ -71,4 +71,8 @@ Status run_tasks(size_t count, unsigned threads,
   return tasks.wait(threads, tick);
 }
 
+unsigned reading_threads(unsigned wanted) {
+  return wanted != 0 ? wanted : std::max(1u, std::thread::hardware_concurrency()) + 2;
+}
+
 }  // namespace spillway

@@ -17,4 +17,8 @@ Status run_tasks(size_t count, unsigned threads,
                  const std::function<Status(size_t, unsigned)>& task,
                  const std::function<bool()>& tick);
 
+// Threads for work that reads, computes and writes: `wanted`, or, when that is 0, two more than
+// cores, so that some wait for the disk while every core is busy.
+unsigned reading_threads(unsigned wanted);
+
 }  // namespace spillway

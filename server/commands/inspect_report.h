@@ -1,0 +1,52 @@
+// What `spillway inspect` finds out about a model, and how it is shown.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+#include "kernels/base/status.h"
+#include "offload/convert/slab_packer.h"
+
+namespace spillway {
+
+struct InspectReport {
+  std::string model;   // As the user named it.
+  std::string kind;    // "packed", "checkpoint" or "shape".
+  std::string source;  // Of a packed file: name and fingerprint of the checkpoint.
+  ModelShape shape;
+  DType format = DType::kF32;  // Of the packed file, made or to be made.
+  int64_t parameters = 0;
+  int64_t tensors = 0;
+
+  // Packed bytes, padding included: what goes before the layers, one layer, what goes after.
+  uint64_t embedding_bytes = 0;
+  uint64_t layer_bytes = 0;
+  uint64_t head_bytes = 0;
+  uint64_t total_bytes = 0;
+
+  std::vector<std::pair<std::string, uint64_t>> tokenizer_files;  // Name, bytes.
+  bool weights_read = false;                                      // All of them, just now.
+  bool verified = false;             // Against the checksums that the files carry.
+  std::vector<TensorDamage> damage;  // Tensors with NaN or infinity.
+  std::vector<std::string> notes;
+};
+
+struct InspectOptions {
+  bool verify = false;
+  bool lenient_header = false;
+  std::function<bool(uint64_t, uint64_t)> progress;  // As ConvertOptions::progress.
+};
+
+// `model`: a .spill file, a model directory, or the name of a shape. Reads the weights of a
+// directory, and of a packed file with `verify`. Blocks.
+Result<InspectReport> inspect_model(const std::string& model, const InspectOptions& options);
+
+std::string text_of(const InspectReport& report);
+std::string json_of(const InspectReport& report);
+
+}  // namespace spillway
