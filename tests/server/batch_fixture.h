@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,9 +63,7 @@ class MadeUpScheduler final : public Scheduler {
 
   void cancel(RequestId id) override {
     const std::lock_guard lock(mutex_);
-    for (Sequence& sequence : sequences_) {
-      if (sequence.id == id) sequence.cancelled = true;
-    }
+    cancelled_.insert(id);
   }
 
   void drain(double) override {}
@@ -93,7 +92,6 @@ class MadeUpScheduler final : public Scheduler {
     Request request;
     std::shared_ptr<TokenSink> sink;
     int32_t made = 0;
-    bool cancelled = false;
   };
 
   void work() {
@@ -115,6 +113,11 @@ class MadeUpScheduler final : public Scheduler {
     }
   }
 
+  bool is_cancelled(RequestId id) {
+    const std::lock_guard lock(mutex_);
+    return cancelled_.count(id) != 0;
+  }
+
   // True when the sequence has ended.
   bool step(Sequence& sequence) {
     if (sequence.request.prompt[0] == kPoison) std::abort();
@@ -124,7 +127,7 @@ class MadeUpScheduler final : public Scheduler {
       healthy = false;
       finish.reason = FinishReason::kError;
       finish.status = Status(Code::kDeviceLost, "broken");
-    } else if (sequence.cancelled || ends_) {
+    } else if (is_cancelled(sequence.id) || ends_) {
       finish.reason = FinishReason::kCancelled;
       finish.status = Status(Code::kCancelled, "cancelled");
     } else if (sequence.made < sequence.request.max_tokens) {
@@ -146,6 +149,7 @@ class MadeUpScheduler final : public Scheduler {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Sequence> sequences_;
+  std::set<RequestId> cancelled_;
   uint64_t last_id_ = 0;
   std::atomic<bool> ends_{false};
   std::thread thread_;

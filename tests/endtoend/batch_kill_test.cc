@@ -1,0 +1,145 @@
+// The real binary on a real (tiny) checkpoint, killed twenty times in the middle of a batch: every
+// line is in the output exactly once and equal to that of an uninterrupted run.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "tests/support/golden.h"
+
+namespace spillway {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kKills = 20;
+constexpr int kLines = 240;
+
+class Batch {
+ public:
+  Batch() : model_(test::read_golden("pre_ln_relu").checkpoints.front()) {}
+
+  void write_input(std::mt19937& random) const {
+    std::ofstream out(input());
+    for (int i = 0; i < kLines; ++i) {
+      if (i % 40 == 17) {
+        out << "{\"prompt\": [1], \"temperature\": 99}\n";  // A bad line now and then
+        continue;
+      }
+      nlohmann::json body = {{"prompt", nlohmann::json::array()},
+                             {"max_tokens", 1 + random() % 64},
+                             {"temperature", i % 2},
+                             {"ignore_eos", true},
+                             {"return_token_ids", true}};
+      for (unsigned t = 0; t < 1 + random() % 40; ++t) body["prompt"].push_back(3 + random() % 90);
+      if (i % 7 == 3) body["n"] = 2;
+      if (i % 3 == 0) {
+        body = {{"custom_id", "line-" + std::to_string(i)},
+                {"method", "POST"},
+                {"url", "/v1/completions"},
+                {"body", body}};
+      }
+      out << body.dump() << "\n";
+    }
+  }
+
+  // Starts `spillway batch ... --resume`.
+  pid_t start() const {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    const int log = ::open(path("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    ::dup2(log, STDOUT_FILENO);
+    ::dup2(log, STDERR_FILENO);
+    ::execl(SPILLWAY_BINARY, "spillway", "batch", model_.c_str(), "--input", input().c_str(),
+            "--output", output().c_str(), "--resume", "--seed", "11", "--format", "f32", "--block",
+            "8", nullptr);
+    ::_exit(127);
+  }
+
+  // The output's lines without what the clock gives.
+  std::vector<nlohmann::json> rows() const {
+    std::vector<nlohmann::json> rows;
+    std::ifstream in(output());
+    for (std::string line; std::getline(in, line);) {
+      rows.push_back(nlohmann::json::parse(line));
+      rows.back()["response"]["body"].erase("created");
+    }
+    return rows;
+  }
+
+  void remove_output() const { std::filesystem::remove(output()); }
+  std::string log() const {
+    std::ifstream in(path("log"));
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+ private:
+  std::string path(const std::string& name) const { return place_.path() + "/" + name; }
+  std::string input() const { return path("in.jsonl"); }
+  std::string output() const { return path("out.jsonl"); }
+
+  test::TemporaryCache place_;
+  std::string model_;
+};
+
+// True when the child ended by itself within `time`; otherwise it is killed.
+bool ends_within(pid_t child, std::chrono::microseconds time, int* status) {
+  const Clock::time_point start = Clock::now();
+  while (Clock::now() - start < time) {
+    if (::waitpid(child, status, WNOHANG) == child) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, status, 0);
+  return !WIFSIGNALED(*status);
+}
+
+TEST_CASE("kill -9 twenty times in the middle of a batch: every line once") {
+  const unsigned seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const Batch batch;
+  batch.write_input(random);
+
+  int status = 0;
+  Clock::time_point start = Clock::now();
+  REQUIRE(::waitpid(batch.start(), &status, 0) > 0);
+  INFO(batch.log());
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 0);
+  const auto whole_time =
+      std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+  const auto whole = batch.rows();
+  REQUIRE(whole.size() == kLines);
+  batch.remove_output();
+
+  int kills = 0;
+  for (int round = 0; kills < kKills; ++round) {
+    REQUIRE(round < 10 * kKills);
+    const auto time = std::chrono::microseconds(random() % (whole_time.count() + 1));
+    if (!ends_within(batch.start(), time, &status)) {
+      ++kills;
+      continue;
+    }
+    REQUIRE(WEXITSTATUS(status) == 0);  // It was done before its time: begin anew.
+    REQUIRE(batch.rows() == whole);
+    batch.remove_output();
+  }
+  REQUIRE(::waitpid(batch.start(), &status, 0) > 0);
+  INFO(batch.log());
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 0);
+  CHECK(batch.rows() == whole);
+}
+
+}  // namespace
+}  // namespace spillway
