@@ -3,6 +3,9 @@
 #include <vector>
 
 #include "server/commands/batch.h"
+#include "server/commands/convert.h"
+#include "server/commands/generate.h"
+#include "server/commands/inspect.h"
 #include "server/commands/measure_commands.h"
 #include "server/commands/serve_command.h"
 #include "server/config/command_line.h"
@@ -14,8 +17,11 @@ int main(int count, char** arguments) {
   std::vector<Command> commands;
   commands.push_back(serve_command(open));
   commands.push_back(batch_command(open));
+  commands.push_back(generate_command(open));
   commands.push_back(bench_command());
   commands.push_back(eval_command());
+  commands.push_back(convert_command());
+  commands.push_back(inspect_command());
   return run_command_line(commands, count, arguments,
                           [](const char* name) { return getenv(name); });
 }
