@@ -60,6 +60,7 @@ Command batch_command(const OpenModel& open) {
       "OUTPUT.journal until all are done, so a run that was interrupted, killed or cut off goes on "
       "with the same command and --resume: no line is lost, none runs twice. A bad line gets an "
       "error of its own and stops nothing.";
+  command.usage = "--input FILE --output FILE";
   command.arguments = {
       {"MODEL", "a Hugging Face model directory or a packed .spill file", &state->model}};
   add_batch_flags(command.settings, &state->batch);

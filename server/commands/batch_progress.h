@@ -23,7 +23,7 @@ struct BatchProgress {
 };
 
 // kTerminal: one line that is rewritten, at most 5 times a second. kPlain: a line every 5 seconds.
-// kJson: an object a line, every second.
+// kJson: an object a line, every second. The first comes after that time.
 enum class ProgressKind : uint8_t { kNone, kTerminal, kPlain, kJson };
 
 // "auto" is kTerminal on a terminal, else kPlain. REQUIRES: one of auto, plain, json, none.
@@ -45,7 +45,7 @@ class ProgressDisplay {
  private:
   ProgressKind kind_;
   std::FILE* to_;
-  std::chrono::steady_clock::time_point shown_{};
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace spillway

@@ -66,6 +66,7 @@ Command generate_command(const OpenModel& open) {
   command.description =
       "Writes the completion of one prompt to standard output as it appears, and what it took to "
       "standard error. The same --seed gives the same text.";
+  command.usage = "--prompt TEXT";
   command.arguments = {
       {"MODEL", "a Hugging Face model directory or a packed .spill file", &state->model}};
   add_generate_flags(command.settings, &state->generate);

@@ -23,6 +23,7 @@ struct Command {
   std::string name;         // "batch"
   std::string summary;      // One line in `spillway --help`
   std::string description;  // Paragraphs in `spillway batch --help`
+  std::string usage;        // Flags that cannot be left out: "--input FILE --output FILE"
   std::vector<Argument> arguments;
   Settings settings;
   std::function<Status()> check;  // What no single value can show; before anything runs. Optional.

@@ -88,7 +88,7 @@ std::string program_help(std::span<const Command> commands) {
 std::string command_help(const Command& command) {
   std::string out = "Usage: spillway " + command.name;
   for (const Argument& argument : command.arguments) out += " " + argument.name;
-  out += " [flags]\n\n";
+  out += (command.usage.empty() ? "" : " " + command.usage) + " [flags]\n\n";
   wrap(command.description, 0, 0, &out);
   if (!command.arguments.empty()) out += "\nArguments:\n";
   for (const Argument& argument : command.arguments) entry(argument.name, argument.help, &out);
