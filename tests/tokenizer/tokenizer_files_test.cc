@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "server/tokenizer/utf8.h"
 #include "tests/tokenizer/small_tokenizer.h"
 
 namespace spillway {
@@ -57,6 +58,10 @@ TEST_CASE("files must be what they are called") {
   CHECK_THAT(error_of_vocabulary("{\"a\": 0"), Catch::StartsWith("vocab.json: "));
   CHECK_THAT(error_of_vocabulary("[]"), Catch::Contains("vocab.json: not a JSON object"));
   CHECK_THAT(error_of_vocabulary("{\"\xC3\": 0}"), Catch::Contains("UTF-8"));
+  // An error message quotes neither broken bytes nor a whole file.
+  const std::string broken = error_of_vocabulary("{\"" + std::string(100000, '\xA4'));
+  CHECK(is_valid_utf8(broken));
+  CHECK(broken.size() < 1000);
   CHECK_THAT(error({{"tokenizer.json", std::string(100000, '[')}}),
              Catch::StartsWith("tokenizer.json: "));
   CHECK_THAT(error({{"tokenizer.json", std::string(kTokenizerFileBytesMax + 1, ' ')}}),
