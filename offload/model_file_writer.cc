@@ -46,8 +46,9 @@ Result<File> open_partial(const std::string& path) {
 
 // Takes the room now, so that a full disk is an answer at the start and not after an hour.
 Status reserve(const File& file, uint64_t bytes) {
+  if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)) == 0) return {};
   // A file system without fallocate(2) finds out later.
-  if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)) == 0 || errno != ENOSPC) return {};
+  if (errno != ENOSPC && errno != EFBIG) return {};
   std::error_code ignored;
   const auto space = std::filesystem::space(file.path(), ignored);
   return Status(Code::kCapacity, "no room on the disk for " + file.path() + ": " +
