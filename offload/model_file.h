@@ -116,7 +116,8 @@ class ModelFileWriter {
 
   virtual const ModelFileTable& table() const = 0;
 
-  // `bytes` is the slab's padded size. Computes the checksum and counts NaN and infinity.
+  // `bytes` is the slab's padded size; at an address that is a multiple of kFileAlignment it is
+  // written past the page cache. Computes the checksum and counts NaN and infinity. Blocks.
   virtual Status write_slab(uint32_t index, std::span<const std::byte> bytes) = 0;
 
   // Every slab must have been written. Syncs and renames.

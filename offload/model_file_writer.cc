@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 
 #include "kernels/base/units.h"
 #include "offload/model_file.h"
@@ -63,6 +64,11 @@ class Writer final : public ModelFileWriter {
         table_(std::move(table)),
         written_(table_.slabs.size()),
         owners_(table_.slabs.size()) {
+    // Past the page cache: measured 0.7 to 1.1 GB/s against 0.13 to 0.3 GB/s through it, fsync
+    // included. Not every file system can (tmpfs).
+    if (Result<File> direct = File::open(file_.path(), O_WRONLY | O_DIRECT); direct.ok()) {
+      direct_ = std::move(direct).value();
+    }
     for (size_t i = 0; i < table_.tensors.size(); ++i) {
       const TensorInfo& tensor = table_.tensors[i];
       for (uint32_t s = 0; s < tensor.slab_count; ++s) owners_[tensor.first_slab + s].push_back(i);
@@ -83,11 +89,8 @@ class Writer final : public ModelFileWriter {
     SPILLWAY_CHECK(!written_[index].exchange(true));
     slab.checksum = slab_checksum(bytes, table_.slab_seed(index));
     count(index, bytes);
-    SPILLWAY_RETURN_IF_ERROR(file_.write(slab.offset, bytes));
-    // Starts the writing now; else the kernel gathers gigabytes and fsync stalls at the end.
-    ::sync_file_range(file_.fd(), static_cast<off_t>(slab.offset), static_cast<off_t>(slab.bytes),
-                      SYNC_FILE_RANGE_WRITE);
-    return {};
+    const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % kFileAlignment == 0;
+    return (direct_ && aligned ? *direct_ : file_).write(slab.offset, bytes);
   }
 
   Status finish() override {
@@ -143,6 +146,7 @@ class Writer final : public ModelFileWriter {
 
   const std::string path_;
   File file_;
+  std::optional<File> direct_;  // The same file, for slabs in aligned memory.
   ModelFileTable table_;
   std::vector<std::atomic<bool>> written_;
   std::vector<std::vector<size_t>> owners_;  // By slab: the tensors in it.

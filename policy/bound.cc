@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/weight_layout.h"
 
 namespace spillway {
 

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -58,6 +59,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     const RequestId id{++last_id_};
     ++stats_.waiting;
+    all_reported_ = false;
     mailbox_.push_back({id, std::move(request), std::move(sink), steady_seconds()});
     wake_.notify_one();
     return id;
@@ -72,7 +74,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void drain(double seconds) override {
     std::unique_lock lock(mutex_);
     draining_ = true;
-    const auto idle = [&] { return stats_.running == 0 && stats_.waiting == 0; };
+    const auto idle = [&] { return all_reported_; };
     const auto wait = std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6));
     if (idle_.wait_for(lock, wait, idle)) return;
     cancel_all_ = true;
@@ -195,6 +197,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       running_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
     }
+    if (prompt_tokens > 0) publish_counts();
   }
 
   void sweep() {
@@ -239,21 +242,33 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 
-  // Reports finished sequences and gives back their memory.
-  void retire() {
-    const auto ended = [&](const std::unique_ptr<Sequence>& sequence) {
-      if (!sequence->finished()) return false;
-      if (sequence->admitted()) engine_->kv().release(sequence->kv());
-      sequence->report(steady_seconds());
-      return true;
-    };
-    std::erase_if(running_, ended);
-    std::erase_if(waiting_, ended);
+  void publish_counts() {
     const std::lock_guard lock(mutex_);
     stats_.running = static_cast<int64_t>(running_.size());
     stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
     stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
-    if (stats_.running == 0 && stats_.waiting == 0) idle_.notify_all();
+  }
+
+  // Gives back the memory of finished sequences, then reports them: who hears of an ending finds it
+  // in the statistics, and drain() returns after the last report.
+  void retire() {
+    std::vector<std::unique_ptr<Sequence>> ended;
+    const auto take_ended = [&](auto& sequences) {
+      const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
+      const auto first = std::stable_partition(sequences.begin(), sequences.end(), lives);
+      std::move(first, sequences.end(), std::back_inserter(ended));
+      sequences.erase(first, sequences.end());
+    };
+    take_ended(running_);
+    take_ended(waiting_);
+    for (const auto& sequence : ended) {
+      if (sequence->admitted()) engine_->kv().release(sequence->kv());
+    }
+    publish_counts();
+    for (const auto& sequence : ended) sequence->report(steady_seconds());
+    const std::lock_guard lock(mutex_);
+    all_reported_ = stats_.running == 0 && stats_.waiting == 0;
+    if (all_reported_) idle_.notify_all();
   }
 
   std::unique_ptr<Engine> engine_;
@@ -265,6 +280,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   std::vector<RequestId> cancelled_;
   uint64_t last_id_ = 0;
   bool draining_ = false, stopping_ = false, cancel_all_ = false;
+  bool all_reported_ = true;  // No sequence waits, runs or is being reported.
   SchedulerStats stats_;
 
   // Engine thread only.

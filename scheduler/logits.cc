@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
-#include "scheduler/exponentials.h"
+#include "kernels/exponentials.h"
 
 namespace spillway {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "scheduler/exponentials.h"
+#include "kernels/exponentials.h"
 #include "scheduler/logits.h"
 
 namespace spillway {

@@ -103,8 +103,12 @@ std::string name_of(const std::string& model, const ModelShape& shape) {
 Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Runtime::~Runtime() = default;
 
-const ModelShape& Runtime::shape() const { return state_->shape; }
-const std::string& Runtime::source() const { return state_->source; }
+const ModelShape& Runtime::shape() const {
+  return state_->shape;
+}
+const std::string& Runtime::source() const {
+  return state_->source;
+}
 const std::string& Runtime::model_name() const {
   return state_->model_name;
 }

@@ -1,6 +1,7 @@
 // One decode step of one head: reads every cached row once for the scores and once for the sum.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
@@ -10,10 +11,11 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_decode.cc"
 #include <hwy/foreach_target.h>
 //
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
-#include "kernels/cpu/vector-inl.h"
+#include "kernels/cpu/vector_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
@@ -23,23 +25,65 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// q . k of four neighbouring rows: four chains hide the latency of the multiply-add.
+// Two vectors of a row, widened. bfloat16 comes as its even and its odd elements, which a shift and
+// a mask give from one load; the query and the sum are kept in the same order (to_pair_order).
+template <class T>
+HWY_INLINE void load_pair(const T* HWY_RESTRICT from, V& a, V& b) {
+  const D d;
+  a = load_widened(d, from);
+  b = load_widened(d, from + hn::Lanes(d));
+}
+HWY_INLINE void load_pair(const hwy::bfloat16_t* HWY_RESTRICT from, V& a, V& b) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
+  a = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+
+// Elements that whole pairs of vectors cover.
+HWY_INLINE size_t paired(size_t size) {
+  return size / (2 * hn::Lanes(D())) * (2 * hn::Lanes(D()));
+}
+
+// Brings a row into (or back from) the order of load_pair<T>; the rest behind the pairs stays.
+template <class T>
+void to_pair_order(const float* HWY_RESTRICT from, size_t size, bool back, float* HWY_RESTRICT to) {
+  const size_t lanes = hn::Lanes(D());
+  const size_t whole = std::is_same_v<T, hwy::bfloat16_t> ? paired(size) : 0;
+  for (size_t first = 0; first < whole; first += 2 * lanes) {
+    for (size_t i = 0; i < 2 * lanes; ++i) {
+      const size_t paired_at = i % 2 * lanes + i / 2;
+      to[first + (back ? i : paired_at)] = from[first + (back ? paired_at : i)];
+    }
+  }
+  std::copy(from + whole, from + size, to + whole);
+}
+
+// q . k of neighbouring rows, over whole pairs of vectors. Four rows at a time: their chains hide
+// the latency of the multiply-add.
 template <class T>
 HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, size_t size,
                          size_t rows, float* HWY_RESTRICT scores) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const size_t whole = size / lanes * lanes;
+  const size_t whole = paired(size);
+  V a, b;
   size_t r = 0;
   for (; r + 4 <= rows; r += 4) {
-    const T* HWY_RESTRICT k0 = k + r * size;
+    const T* HWY_RESTRICT row = k + r * size;
     V s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    for (size_t i = 0; i < whole; i += lanes) {
+    for (size_t i = 0; i < whole; i += 2 * lanes) {
       const V x = hn::LoadU(d, q + i);
-      s0 = hn::MulAdd(x, load_widened(d, k0 + i), s0);
-      s1 = hn::MulAdd(x, load_widened(d, k0 + size + i), s1);
-      s2 = hn::MulAdd(x, load_widened(d, k0 + 2 * size + i), s2);
-      s3 = hn::MulAdd(x, load_widened(d, k0 + 3 * size + i), s3);
+      const V y = hn::LoadU(d, q + i + lanes);
+      load_pair(row + i, a, b);
+      s0 = hn::MulAdd(y, b, hn::MulAdd(x, a, s0));
+      load_pair(row + size + i, a, b);
+      s1 = hn::MulAdd(y, b, hn::MulAdd(x, a, s1));
+      load_pair(row + 2 * size + i, a, b);
+      s2 = hn::MulAdd(y, b, hn::MulAdd(x, a, s2));
+      load_pair(row + 3 * size + i, a, b);
+      s3 = hn::MulAdd(y, b, hn::MulAdd(x, a, s3));
     }
     scores[r] = hn::GetLane(hn::SumOfLanes(d, s0));
     scores[r + 1] = hn::GetLane(hn::SumOfLanes(d, s1));
@@ -48,8 +92,10 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, s
   }
   for (; r < rows; ++r) {
     V sum = hn::Zero(d);
-    for (size_t i = 0; i < whole; i += lanes) {
-      sum = hn::MulAdd(hn::LoadU(d, q + i), load_widened(d, k + r * size + i), sum);
+    for (size_t i = 0; i < whole; i += 2 * lanes) {
+      load_pair(k + r * size + i, a, b);
+      sum = hn::MulAdd(hn::LoadU(d, q + i), a, sum);
+      sum = hn::MulAdd(hn::LoadU(d, q + i + lanes), b, sum);
     }
     scores[r] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
@@ -67,44 +113,50 @@ HWY_INLINE float element(const hwy::float16_t* x, size_t i) {
   return f16_to_f32(bits);
 }
 
-// The columns behind the last whole vector, for head sizes that are no multiple of one.
+// The columns behind the last whole pair of vectors, for head sizes that are no multiple of one.
 template <class T>
 void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* scores) {
-  const size_t lanes = hn::Lanes(D());
-  for (size_t i = size / lanes * lanes; i < size; ++i) {
+  for (size_t i = paired(size); i < size; ++i) {
     for (size_t r = 0; r < rows; ++r) scores[r] += q[i] * element(k, r * size + i);
   }
 }
 
-// out += sum over rows of weights[r] * v[r].
+// out += sum over rows of weights[r] * v[r], out in pair order.
 template <class T>
 HWY_INLINE void sum_rows(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v, size_t size,
                          size_t rows, float* HWY_RESTRICT out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
+  const size_t step = 2 * lanes;
+  V a, b;
   size_t i = 0;
-  for (; i + 4 * lanes <= size; i += 4 * lanes) {
+  for (; i + 2 * step <= size; i += 2 * step) {
     V o0 = hn::LoadU(d, out + i), o1 = hn::LoadU(d, out + i + lanes);
-    V o2 = hn::LoadU(d, out + i + 2 * lanes), o3 = hn::LoadU(d, out + i + 3 * lanes);
+    V o2 = hn::LoadU(d, out + i + step), o3 = hn::LoadU(d, out + i + step + lanes);
     for (size_t r = 0; r < rows; ++r) {
       const V w = hn::Set(d, weights[r]);
-      const T* HWY_RESTRICT row = v + r * size + i;
-      o0 = hn::MulAdd(w, load_widened(d, row), o0);
-      o1 = hn::MulAdd(w, load_widened(d, row + lanes), o1);
-      o2 = hn::MulAdd(w, load_widened(d, row + 2 * lanes), o2);
-      o3 = hn::MulAdd(w, load_widened(d, row + 3 * lanes), o3);
+      load_pair(v + r * size + i, a, b);
+      o0 = hn::MulAdd(w, a, o0);
+      o1 = hn::MulAdd(w, b, o1);
+      load_pair(v + r * size + i + step, a, b);
+      o2 = hn::MulAdd(w, a, o2);
+      o3 = hn::MulAdd(w, b, o3);
     }
     hn::StoreU(o0, d, out + i);
     hn::StoreU(o1, d, out + i + lanes);
-    hn::StoreU(o2, d, out + i + 2 * lanes);
-    hn::StoreU(o3, d, out + i + 3 * lanes);
+    hn::StoreU(o2, d, out + i + step);
+    hn::StoreU(o3, d, out + i + step + lanes);
   }
-  for (; i + lanes <= size; i += lanes) {
-    V o = hn::LoadU(d, out + i);
+  for (; i + step <= size; i += step) {
+    V o0 = hn::LoadU(d, out + i), o1 = hn::LoadU(d, out + i + lanes);
     for (size_t r = 0; r < rows; ++r) {
-      o = hn::MulAdd(hn::Set(d, weights[r]), load_widened(d, v + r * size + i), o);
+      const V w = hn::Set(d, weights[r]);
+      load_pair(v + r * size + i, a, b);
+      o0 = hn::MulAdd(w, a, o0);
+      o1 = hn::MulAdd(w, b, o1);
     }
-    hn::StoreU(o, d, out + i);
+    hn::StoreU(o0, d, out + i);
+    hn::StoreU(o1, d, out + i + lanes);
   }
   for (; i < size; ++i) {
     for (size_t r = 0; r < rows; ++r) out[i] += weights[r] * element(v, r * size + i);
@@ -134,6 +186,12 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   return total;
 }
 
+// Asks for a run of rows ahead of its use. A run is 16 rows, then the next one lies a whole block
+// further, where the hardware's prefetcher does not follow.
+HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(run + i);
+}
+
 template <class T>
 void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   const auto size = static_cast<size_t>(view.head_size);
@@ -142,9 +200,12 @@ void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   float* HWY_RESTRICT out = scratch;
   float* HWY_RESTRICT q = out + size;
   float* HWY_RESTRICT scores = q + size;
-  for (size_t i = 0; i < size; ++i) q[i] = view.q[i] * view.scale;
+  for (size_t i = 0; i < size; ++i) out[i] = view.q[i] * view.scale;
+  to_pair_order<T>(out, size, false, q);
   for (size_t first = 0; first < rows; first += kRun) {
-    const auto* k = reinterpret_cast<const T*>(view.keys + first / kRun * view.block_bytes);
+    const std::byte* run = view.keys + first / kRun * view.block_bytes;
+    if (first + kRun < rows) prefetch_run(run + view.block_bytes, kRun * size * sizeof(T));
+    const auto* k = reinterpret_cast<const T*>(run);
     const size_t count = std::min(kRun, rows - first);
     dot_rows(q, k, size, count, scores + first);
     dot_tail(q, k, size, count, scores + first);
@@ -152,11 +213,14 @@ void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   const float total = softmax_in_place(scores, rows);
   std::fill(out, out + size, 0.0f);
   for (size_t first = 0; first < rows; first += kRun) {
-    const auto* v = reinterpret_cast<const T*>(view.values + first / kRun * view.block_bytes);
+    const std::byte* run = view.values + first / kRun * view.block_bytes;
+    if (first + kRun < rows) prefetch_run(run + view.block_bytes, kRun * size * sizeof(T));
+    const auto* v = reinterpret_cast<const T*>(run);
     sum_rows(scores + first, v, size, std::min(kRun, rows - first), out);
   }
   for (size_t i = 0; i < size; ++i) out[i] /= total;
-  store_row(view.out_dtype, out, size, view.out);
+  to_pair_order<T>(out, size, true, q);
+  store_row(view.out_dtype, q, size, view.out);
 }
 
 void AttendOne(const HeadView& view, float* scratch) {

@@ -13,7 +13,7 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
-#include "kernels/cpu/vector-inl.h"
+#include "kernels/cpu/vector_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {

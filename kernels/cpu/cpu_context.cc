@@ -1,5 +1,6 @@
 #include "kernels/cpu/cpu_context.h"
 
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -38,7 +39,11 @@ class Scratch {
 }  // namespace
 
 struct CpuContext::Workers {
-  explicit Workers(int threads) : arena(threads), of_thread(static_cast<size_t>(threads)) {}
+  explicit Workers(int threads)
+      : limit(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads)),
+        arena(threads),
+        of_thread(static_cast<size_t>(threads)) {}
+  tbb::global_control limit;  // More threads than cores are the user's choice.
   tbb::task_arena arena;
   Scratch shared;
   std::vector<Scratch> of_thread;  // By slot in the arena.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "offload/aligned_bytes.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/family.h"
 #include "offload/convert/fingerprint.h"
@@ -31,7 +32,7 @@ struct Task {
 
 struct Scratch {
   std::vector<std::byte> source;
-  std::vector<std::byte> packed;
+  AlignedBytes packed;
 };
 
 class Converter {
@@ -118,8 +119,7 @@ class Converter {
 
   Status pack(uint32_t slab, Scratch& scratch) {
     const size_t bytes = writer_.table().slabs[slab].bytes;
-    if (scratch.packed.size() < bytes) scratch.packed.resize(bytes);
-    const auto packed = std::span(scratch.packed).first(bytes);
+    const auto packed = scratch.packed.reserve(bytes);
     SPILLWAY_RETURN_IF_ERROR(packer_.pack(slab, scratch.source, packed));
     return writer_.write_slab(slab, packed);
   }

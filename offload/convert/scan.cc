@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "offload/aligned_bytes.h"
 #include "offload/convert/parallel_tasks.h"
 #include "offload/non_finite.h"
 
@@ -78,10 +79,9 @@ Status scan_model_file(const ModelFile& file, const ScanOptions& options) {
   const uint64_t total_bytes = file.table().weight_bytes();
   std::atomic<uint64_t> done_bytes = 0;
   const unsigned threads = reading_threads(options.threads);
-  std::vector<std::vector<std::byte>> buffers(threads);
+  std::vector<AlignedBytes> buffers(threads);
   const auto work = [&](size_t index, unsigned thread) -> Status {
-    std::vector<std::byte>& buffer = buffers[thread];
-    buffer.resize(slabs[index].bytes);
+    const auto buffer = buffers[thread].reserve(slabs[index].bytes);
     done_bytes += buffer.size();
     return file.read_slab(static_cast<uint32_t>(index), buffer);
   };

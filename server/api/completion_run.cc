@@ -77,7 +77,10 @@ void append(ChoiceText& whole, ChoiceText piece) {
 }
 
 ApiError error_of(const Finish& finish) {
-  return finish.reason == FinishReason::kCancelled ? shutting_down() : engine_error();
+  if (finish.reason == FinishReason::kCancelled) return shutting_down();
+  ApiError error = engine_error();
+  error.log_detail = finish.status.message();
+  return error;
 }
 
 class Sink : public TokenSink {

@@ -1,4 +1,5 @@
 // POST /v1/completions: from the exchange to a CompletionRun and back.
+#include <spdlog/spdlog.h>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -12,6 +13,10 @@ namespace spillway {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+void log(const ApiError& error) {
+  if (!error.log_detail.empty()) spdlog::error("/v1/completions: {}", error.log_detail);
+}
 
 double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -88,6 +93,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
     if (refusal->status == 429) {
       refusal->retry_after_seconds = api_.admission.retry_after_seconds();
     }
+    log(*refusal);
     return exchange_->respond(error_response(*refusal));
   }
   exchange_->post([self, run = std::get<0>(std::move(started))] { self->on_started(run); });
@@ -116,6 +122,7 @@ void CompletionAnswer::on_text(const ChoiceText& piece) {
 }
 
 void CompletionAnswer::on_done(const CompletionResult& result) {
+  if (result.error) log(*result.error);
   if (gone_ || ended_) return;
   if (result.error) return end_with(*result.error);
   if (!call_.stream) return respond_whole(result);

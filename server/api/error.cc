@@ -131,8 +131,11 @@ ApiError refused_by_scheduler(const Status& status) {
       return queue_full(1);
     case Code::kCancelled:
       return shutting_down();
-    default:
-      return engine_error();
+    default: {
+      ApiError error = engine_error();
+      error.log_detail = status.message();
+      return error;
+    }
   }
 }
 

@@ -26,6 +26,7 @@ struct ApiError {
   std::string code;   // Empty: null in JSON.
   std::vector<std::pair<std::string, int64_t>> numbers;  // Machine-readable extras inside "error".
   int retry_after_seconds = 0;                           // 0: no Retry-After header.
+  std::string log_detail;                                // For the log; never part of the answer
   bool retry_is_useless = false;  // Sent as `x-should-retry: false` on 5xx and 429.
 
   // {"error":{"message","type","param","code", numbers...}}; always valid JSON.

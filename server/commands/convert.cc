@@ -6,6 +6,7 @@
 
 #include "kernels/base/units.h"
 #include "kernels/base/weights.h"
+#include "kernels/device.h"
 #include "offload/convert/converter.h"
 #include "server/commands/byte_progress.h"
 #include "server/commands/input_status.h"
@@ -38,6 +39,9 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   options.verify_crc = !flags.no_crc;
   options.lenient_header = flags.lenient_header;
   options.threads = static_cast<unsigned>(flags.threads);
+  // The file is for this machine's kernels; another machine repacks while it loads.
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
+  options.layout = [&](DType format) { return device->matrix_layout(format); };
   const auto start = std::chrono::steady_clock::now();
   Result<ConvertReport> report = invalid_argument("not run");
   {

@@ -335,7 +335,9 @@ void Connection::on_body_window() {
   arm(core_->limits.body_window_seconds, &Connection::on_body_window);
 }
 
-void Connection::shut() { phase_ == Phase::kAnswering ? reset() : close(); }
+void Connection::shut() {
+  phase_ == Phase::kAnswering ? reset() : close();
+}
 
 void Connection::close_when_idle() {
   if (phase_ == Phase::kReading && !parser_.started()) close();

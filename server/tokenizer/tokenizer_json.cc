@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/tokenizer/utf8.h"
+
 namespace spillway {
 namespace {
 
@@ -163,7 +165,9 @@ Result<json> parse_json(const std::string& text) {
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
-    return invalid_argument(error.what());
+    // The library quotes what it read last, be it broken or a whole file.
+    constexpr size_t kShown = 300;
+    return invalid_argument(to_utf8(std::string_view(error.what()).substr(0, kShown)));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <unicode/utf8.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace spillway {
@@ -53,10 +54,12 @@ std::string to_utf8(std::string_view bytes) {
 }
 
 size_t complete_prefix_bytes(std::string_view bytes) {
-  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-  size_t length = bytes.size();
-  U8_TRUNCATE_IF_INCOMPLETE(data, 0, length);
-  return length;
+  // ICU's macro wants a small signed length; only the last three bytes can be too few.
+  const size_t rest = bytes.size() - std::min<size_t>(bytes.size(), 3);
+  const auto* tail = reinterpret_cast<const uint8_t*>(bytes.data()) + rest;
+  auto length = static_cast<int32_t>(bytes.size() - rest);
+  U8_TRUNCATE_IF_INCOMPLETE(tail, 0, length);
+  return rest + static_cast<size_t>(length);
 }
 
 }  // namespace spillway

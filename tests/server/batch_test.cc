@@ -180,7 +180,7 @@ TEST_CASE("an interrupted run says so, is not overwritten, and goes on") {
   CHECK(third.stats().generated_tokens == 0);
 }
 
-TEST_CASE("--resume refuses another input, model or setting, and names it") {
+TEST_CASE("the flag resume refuses another input, model or setting, and names it") {
   Place place;
   place.write_input(mixed_input(40));
   MadeUpScheduler broken;

@@ -164,7 +164,7 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
   }
 }
 
-TEST_CASE("--print-config and --help do nothing else") {
+TEST_CASE("the flag print-config and --help do nothing else") {
   CHECK(run({"--print-config"}).exit == 0);
   CHECK(run({"--print-config", "--block", "x"}).exit == 2);
   CHECK_FALSE(run({"m", "--print-config"}).ran);

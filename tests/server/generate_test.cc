@@ -52,7 +52,7 @@ TEST_CASE("a model without tokenizer prints the ids that the scheduler drew") {
   CHECK(outcome.text == wanted + "\n");
 }
 
-TEST_CASE("--json prints the answer of /v1/completions") {
+TEST_CASE("the flag json prints the answer of /v1/completions") {
   MadeUpScheduler scheduler;
   GenerateFlags flags = token_prompt();
   flags.json = true;

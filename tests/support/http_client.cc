@@ -64,6 +64,7 @@ bool HttpClient::send(std::string_view bytes) {
 }
 
 bool HttpClient::fill() {
+  if (fd_ < 0) return false;
   pollfd wait{fd_, POLLIN, 0};
   if (poll(&wait, 1, kWaitMilliseconds) <= 0) return false;
   char bytes[65536];

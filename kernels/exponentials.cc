@@ -1,4 +1,4 @@
-#include "scheduler/exponentials.h"
+#include "kernels/exponentials.h"
 
 #include <cstddef>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "scheduler/exponentials.cc"
+#define HWY_TARGET_INCLUDE "kernels/exponentials.cc"
 #include <hwy/foreach_target.h>
 //
 #include <hwy/highway.h>

@@ -1,0 +1,156 @@
+// A sequence's tokens are its own: the same alone, among 64 others, arriving in the middle of a
+// run, with any block and micro-batch size and any number of threads (DESIGN section 4). All
+// prompts differ, since equal prompts hide mixed-up caches.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "server/runtime.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/golden.h"
+
+namespace spillway {
+namespace {
+
+using test::CollectingSink;
+
+struct Setup {
+  DType format = DType::kF32;
+  std::optional<DType> kv_format = {};
+  std::optional<int64_t> block = {}, micro_batch = {};
+  int64_t threads = 2;
+  int64_t prefill_tokens_max = 0;
+};
+
+std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup) {
+  EngineFlags flags;
+  flags.format = setup.format;
+  flags.kv_format = setup.kv_format;
+  flags.block = setup.block;
+  flags.micro_batch = setup.micro_batch;
+  flags.threads = setup.threads;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  RuntimeOptions options;
+  options.prefill_tokens_max = setup.prefill_tokens_max;
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
+  INFO(runtime.status().message());
+  REQUIRE(runtime.ok());
+  return std::move(runtime).value();
+}
+
+// Sixty-five distinct ragged requests, every second one sampled.
+std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Request> requests(65);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& request = requests[i];
+    const auto prompt = static_cast<int64_t>(1 + random() % 60);
+    for (int64_t t = 0; t < prompt; ++t) {
+      request.prompt.push_back(
+          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
+    }
+    request.max_tokens = static_cast<int32_t>(1 + random() % 40);
+    request.ignore_eos = i % 3 == 0;
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    request.sampling.seed = i;
+    request.sampling.repetition_penalty = i % 5 == 0 ? 1.2f : 1.0f;
+  }
+  return requests;
+}
+
+std::vector<std::vector<int32_t>> run_together(Runtime& runtime,
+                                               const std::vector<Request>& requests) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(runtime.scheduler().submit(request, sinks.back()).ok());
+  }
+  std::vector<std::vector<int32_t>> tokens;
+  for (const auto& sink : sinks) {
+    REQUIRE(sink->wait().status.ok());
+    tokens.push_back(sink->tokens);
+  }
+  return tokens;
+}
+
+std::vector<std::vector<int32_t>> run_alone(Runtime& runtime,
+                                            const std::vector<Request>& requests) {
+  std::vector<std::vector<int32_t>> tokens;
+  for (const Request& request : requests) {
+    tokens.push_back(run_together(runtime, {request}).front());
+  }
+  return tokens;
+}
+
+// Each next request arrives after the one before it has some tokens.
+std::vector<std::vector<int32_t>> run_staggered(Runtime& runtime,
+                                                const std::vector<Request>& requests) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(runtime.scheduler().submit(requests[i], sinks.back()).ok());
+    if (i % 4 == 0) sinks.back()->wait_tokens(3);
+  }
+  std::vector<std::vector<int32_t>> tokens;
+  for (const auto& sink : sinks) {
+    REQUIRE(sink->wait().status.ok());
+    tokens.push_back(sink->tokens);
+  }
+  return tokens;
+}
+
+TEST_CASE("tokens do not depend on the company a sequence keeps") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
+  constexpr uint64_t kSeed = 20261121;
+  INFO("seed " << kSeed);
+  for (const DType format : {DType::kF32, DType::kBF16, DType::kF16}) {
+    INFO("format " << dtype_name(format));
+    std::vector<Request> requests;
+    std::vector<std::vector<int32_t>> expected;
+    {
+      const auto runtime = open(checkpoint, {.format = format, .threads = 1});
+      requests = make_requests(runtime->shape(), kSeed);
+      expected = run_alone(*runtime, requests);
+    }
+    const Setup setups[] = {{.format = format},
+                            {.format = format, .block = 64, .prefill_tokens_max = 100},
+                            {.format = format, .block = 7, .micro_batch = 3},
+                            {.format = format, .block = 64, .micro_batch = 1, .threads = 3}};
+    for (const Setup& setup : setups) {
+      INFO("block " << setup.block.value_or(0) << " micro-batch " << setup.micro_batch.value_or(0));
+      const auto runtime = open(checkpoint, setup);
+      CHECK(run_together(*runtime, requests) == expected);
+      CHECK(run_staggered(*runtime, requests) == expected);
+      const SchedulerStats stats = runtime->scheduler().stats();
+      CHECK(stats.running == 0);
+      CHECK(stats.waiting == 0);
+      CHECK(stats.kv_bytes_used == 0);
+    }
+  }
+}
+
+TEST_CASE("a narrower cache is batch-invariant, too") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("post_ln_projected").checkpoints.front();
+  for (const DType kv : {DType::kBF16, DType::kF16}) {
+    INFO("KV " << dtype_name(kv));
+    const auto runtime = open(checkpoint, {.kv_format = kv, .block = 9});
+    const std::vector<Request> requests = make_requests(runtime->shape(), 7);
+    const auto expected = run_alone(*runtime, requests);
+    CHECK(run_staggered(*runtime, requests) == expected);
+  }
+}
+
+TEST_CASE("little KV memory delays sequences and changes nothing") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
+  const auto roomy = open(checkpoint, {});
+  const std::vector<Request> requests = make_requests(roomy->shape(), 8);
+  const auto expected = run_together(*roomy, requests);
+  // A block of one leaves exactly one longest sequence's memory.
+  const auto tight = open(checkpoint, {.block = 1});
+  CHECK(run_together(*tight, requests) == expected);
+}
+
+}  // namespace
+}  // namespace spillway

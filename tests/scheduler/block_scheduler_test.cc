@@ -1,0 +1,204 @@
+// The scheduler over a real engine with small random weights: admission, limits, endings,
+// cancellation, draining.
+#include "scheduler/block_scheduler.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/collecting_sink.h"
+
+namespace spillway {
+namespace {
+
+using test::CollectingSink;
+
+ModelShape tiny_shape() {
+  ModelShape shape;
+  shape.name = "tiny";
+  shape.layers = 2;
+  shape.hidden = shape.embedding = 32;
+  shape.heads = shape.kv_heads = 2;
+  shape.head_size = 16;
+  shape.mlp = 64;
+  shape.vocabulary = 100;
+  shape.positions = 64;
+  shape.position_offset = 2;
+  shape.eos_tokens = {2};
+  return shape;
+}
+
+struct Fixture {
+  explicit Fixture(SchedulerOptions options = {}, int64_t kv_sequences = 8)
+      : device(open_cpu_device(2).value()),
+        weights(WeightStore::dummy(*device, tiny_shape(), DType::kF32, 1, {}).value()) {
+    EngineOptions engine;
+    engine.sweep_tokens_max = sweep_tokens_max(tiny_shape(), options);
+    engine.kv_bytes = kv_layout(tiny_shape(), DType::kF32).sequence_bytes(64) * 2 *
+                      static_cast<uint64_t>(kv_sequences);
+    scheduler = start_scheduler(Engine::open(*device, *weights, engine).value(), options);
+  }
+  std::shared_ptr<CollectingSink> submit(Request request) {
+    auto sink = std::make_shared<CollectingSink>();
+    const auto id = scheduler->submit(std::move(request), sink);
+    INFO(id.status().message());
+    REQUIRE(id.ok());
+    last_id = id.value();
+    return sink;
+  }
+  std::unique_ptr<Device> device;
+  std::unique_ptr<WeightStore> weights;
+  std::unique_ptr<Scheduler> scheduler;
+  RequestId last_id{};
+};
+
+Request greedy(std::vector<int32_t> prompt, int32_t max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  return request;
+}
+
+Status refusal(Scheduler& scheduler, Request request) {
+  return scheduler.submit(std::move(request), std::make_shared<CollectingSink>()).status();
+}
+
+TEST_CASE("a request ends at max_tokens and reports its usage") {
+  Fixture f;
+  const auto sink = f.submit(greedy({5, 6, 7}, 10));
+  const Finish finish = sink->wait();
+  CHECK(finish.reason == FinishReason::kLength);
+  CHECK(sink->tokens.size() == 10);
+  CHECK(finish.usage.prompt_tokens == 3);
+  CHECK(finish.usage.generated_tokens == 10);
+}
+
+TEST_CASE("the last legal position is used and the first illegal one refused") {
+  Fixture f;
+  CHECK(f.submit(greedy(std::vector<int32_t>(60, 3), 4))->wait().reason == FinishReason::kLength);
+  CHECK(f.submit(greedy(std::vector<int32_t>(64, 3), 0))->wait().reason == FinishReason::kLength);
+  CHECK(refusal(*f.scheduler, greedy(std::vector<int32_t>(60, 3), 5)).code() ==
+        Code::kInvalidArgument);
+  CHECK(refusal(*f.scheduler, greedy(std::vector<int32_t>(65, 3), 0)).code() ==
+        Code::kInvalidArgument);
+}
+
+TEST_CASE("bad requests are refused with a reason") {
+  Fixture f;
+  for (const Request& bad : {greedy({}, 1), greedy({100}, 1), greedy({-1}, 1), greedy({1}, -1)}) {
+    const Status status = refusal(*f.scheduler, bad);
+    CHECK(status.code() == Code::kInvalidArgument);
+    CHECK(!status.message().empty());
+  }
+  Request more_than_all = greedy({1}, 3);
+  more_than_all.min_tokens = 4;
+  CHECK(refusal(*f.scheduler, more_than_all).code() == Code::kInvalidArgument);
+}
+
+TEST_CASE("a stop token ends the sequence, is not emitted, and waits for min_tokens") {
+  Fixture f;
+  const auto free = f.submit(greedy({9, 8}, 12));
+  free->wait();
+  Request stopped = greedy({9, 8}, 12);
+  stopped.stop_tokens = {free->tokens[4]};
+  size_t first = 0;
+  while (free->tokens[first] != free->tokens[4]) ++first;
+  const auto sink = f.submit(stopped);
+  const Finish finish = sink->wait();
+  CHECK(finish.reason == FinishReason::kStop);
+  CHECK(finish.stop_token == free->tokens[4]);
+  CHECK(sink->tokens.size() == first);
+
+  stopped.min_tokens = 12;
+  const auto patient = f.submit(stopped);
+  CHECK(patient->wait().reason == FinishReason::kLength);
+  CHECK(patient->tokens.size() == 12);
+  for (int32_t token : patient->tokens) CHECK(token != free->tokens[4]);
+}
+
+TEST_CASE("a sink that wants no more ends its sequence at once") {
+  Fixture f;
+  auto sink = std::make_shared<CollectingSink>(3);
+  REQUIRE(f.scheduler->submit(greedy({1, 2}, 40), sink).ok());
+  CHECK(sink->wait().reason == FinishReason::kStop);
+  CHECK(sink->tokens.size() == 3);
+}
+
+TEST_CASE("only ids of the sampling vocabulary are generated") {
+  SchedulerOptions options;
+  options.sampling_vocabulary = 5;
+  Fixture f(options);
+  const auto sink = f.submit(greedy({50, 60}, 30));
+  sink->wait();
+  for (int32_t token : sink->tokens) CHECK(token < 5);
+}
+
+TEST_CASE("a full queue answers at once and drains in order of priority") {
+  SchedulerOptions options;
+  options.queue_max = 3;
+  options.block_sequences_max = 1;
+  Fixture f(options);
+  const auto running = f.submit(greedy({1}, 60));
+  running->wait_tokens(1);
+  Request late = greedy({2}, 1), early = greedy({3}, 1);
+  late.priority = 1;
+  const auto second = f.submit(late);
+  const auto first = f.submit(early);
+  while (f.scheduler->stats().waiting < 2) {
+  }
+  const auto third = f.submit(greedy({4}, 1));
+  const Status full = refusal(*f.scheduler, greedy({5}, 1));
+  // The long sequence may have ended meanwhile on a slow machine; then nothing was full.
+  if (f.scheduler->stats().running == 1) CHECK(full.code() == Code::kCapacity);
+  const Finish a = first->wait(), b = second->wait();
+  CHECK(a.usage.queue_seconds <= b.usage.queue_seconds);
+  third->wait();
+}
+
+TEST_CASE("cancelling frees the sequence's memory, running or waiting") {
+  SchedulerOptions options;
+  options.block_sequences_max = 1;
+  Fixture f(options);
+  const auto running = f.submit(greedy({1}, 60));
+  const RequestId running_id = f.last_id;
+  const auto waiting = f.submit(greedy({2}, 60));
+  const RequestId waiting_id = f.last_id;
+  f.scheduler->cancel(waiting_id);
+  f.scheduler->cancel(running_id);
+  const Finish a = waiting->wait(), b = running->wait();
+  CHECK((a.reason == FinishReason::kCancelled || a.reason == FinishReason::kLength));
+  CHECK((b.reason == FinishReason::kCancelled || b.reason == FinishReason::kLength));
+  f.scheduler->drain(10);
+  CHECK(f.scheduler->stats().kv_bytes_used == 0);
+}
+
+TEST_CASE("draining refuses new requests, then cancels what takes too long") {
+  Fixture f;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int32_t i = 0; i < 40; ++i) sinks.push_back(f.submit(greedy({i}, 60)));
+  f.scheduler->drain(0);
+  CHECK(refusal(*f.scheduler, greedy({1}, 1)).code() == Code::kCancelled);
+  for (const auto& sink : sinks) sink->wait();
+  const SchedulerStats stats = f.scheduler->stats();
+  CHECK(stats.running + stats.waiting == 0);
+}
+
+TEST_CASE("destroying the scheduler ends every sequence") {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  {
+    Fixture f;
+    for (int32_t i = 0; i < 20; ++i) sinks.push_back(f.submit(greedy({i}, 60)));
+  }
+  for (const auto& sink : sinks) sink->wait();
+}
+
+TEST_CASE("more sequences than KV memory take turns") {
+  Fixture f({}, 2);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int32_t i = 0; i < 10; ++i) sinks.push_back(f.submit(greedy({i, i + 1}, 60)));
+  for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
+  CHECK(f.scheduler->stats().generated_tokens == 600);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,113 @@
+// run_serve: from the first line to the last signal.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <future>
+#include <thread>
+
+#include "server/commands/serve.h"
+#include "tests/server/api_support.h"
+
+namespace spillway {
+namespace {
+
+// run_serve on a thread of its own.
+struct Served {
+  explicit Served(ServeFlags flags = {}) {
+    flags.port = 0;
+    std::promise<std::string> listening;
+    std::future<std::string> url = listening.get_future();
+    result = std::async(std::launch::async, [this, flags, &listening] {
+      return run_serve(flags, engine, &tokenizer,
+                       [&](std::string_view text) { listening.set_value(std::string(text)); });
+    });
+    const std::string text = url.get();
+    REQUIRE(text.starts_with("http://127.0.0.1:"));
+    port = static_cast<uint16_t>(std::stoi(text.substr(text.rfind(':') + 1)));
+  }
+
+  bool ended_within(double seconds) {
+    return result.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
+  }
+
+  Tokenizer tokenizer = byte_tokenizer();
+  FakeScheduler engine;
+  std::future<Status> result;
+  uint16_t port = 0;
+};
+
+TEST_CASE("serve answers until it is asked to stop") {
+  ServeFlags flags;
+  flags.served_model_names = {"mine"};
+  Served served(flags);
+  HttpClient client(served.port);
+  CHECK(Json::parse(client.get("/v1/models").body)["data"][0]["id"] == "mine");
+  CHECK(client.post("/v1/completions", R"({"prompt":"a"})").status == 200);
+  std::raise(SIGTERM);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().ok());
+}
+
+TEST_CASE("a signal lets running answers finish") {
+  Served served;
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  HttpClient streaming(served.port);
+  streaming.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5,"stream":true})"));
+  REQUIRE(served.engine.wait_submitted(2, 10));
+  std::raise(SIGINT);
+  CHECK_FALSE(served.ended_within(0.2));
+  CHECK(HttpClient(served.port).get("/health").status == 0);  // Nobody new
+  served.engine.release();
+  CHECK(running.read_answer().status == 200);
+  const HttpAnswer streamed = streaming.read_answer();
+  CHECK(streamed.complete);
+  CHECK(streamed.chunks.back() == "data: [DONE]\n\n");
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().ok());
+}
+
+TEST_CASE("what does not finish in time is cancelled with an error") {
+  ServeFlags flags;
+  flags.drain_seconds = 0.2;
+  Served served(flags);
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  REQUIRE(served.engine.wait_submitted(1, 10));
+  std::raise(SIGTERM);
+  CHECK(running.read_answer().status == 503);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().ok());
+}
+
+TEST_CASE("a second signal does not wait") {
+  ServeFlags flags;
+  flags.drain_seconds = 600;
+  Served served(flags);
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  REQUIRE(served.engine.wait_submitted(1, 10));
+  std::raise(SIGTERM);
+  CHECK_FALSE(served.ended_within(0.3));
+  std::raise(SIGTERM);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().ok());
+  CHECK(running.read_answer().status == 0);
+}
+
+TEST_CASE("serve says when it cannot listen") {
+  Served served;
+  ServeFlags flags;
+  flags.port = served.port;
+  FakeScheduler other;
+  const Status status = run_serve(flags, other, nullptr, [](std::string_view) {});
+  CHECK_FALSE(status.ok());
+  std::raise(SIGTERM);
+  REQUIRE(served.ended_within(10));
+}
+
+}  // namespace
+}  // namespace spillway
