@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "scheduler/journal.h"
 #include "tests/support/golden.h"
 
 namespace spillway {
@@ -22,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kKills = 20;
-constexpr int kLines = 240;
+constexpr int kLines = 400;
 
 class Batch {
  public:
@@ -76,6 +77,12 @@ class Batch {
     return rows;
   }
 
+  // Lines in the journal, 0 without one.
+  int64_t journaled() const {
+    const auto counts = Journal::inspect(output() + ".journal");
+    return counts.ok() ? counts->finished : 0;
+  }
+
   void remove_output() const { std::filesystem::remove(output()); }
   std::string log() const {
     std::ifstream in(path("log"));
@@ -111,7 +118,7 @@ TEST_CASE("kill -9 twenty times in the middle of a batch: every line once") {
   batch.write_input(random);
 
   int status = 0;
-  Clock::time_point start = Clock::now();
+  const Clock::time_point start = Clock::now();
   REQUIRE(::waitpid(batch.start(), &status, 0) > 0);
   INFO(batch.log());
   REQUIRE(WIFEXITED(status));
@@ -123,11 +130,14 @@ TEST_CASE("kill -9 twenty times in the middle of a batch: every line once") {
   batch.remove_output();
 
   int kills = 0;
+  int halfway = 0;  // Kills with some lines done and some not
   for (int round = 0; kills < kKills; ++round) {
     REQUIRE(round < 10 * kKills);
     const auto time = std::chrono::microseconds(random() % (whole_time.count() + 1));
     if (!ends_within(batch.start(), time, &status)) {
       ++kills;
+      const int64_t done = batch.journaled();
+      halfway += done > 0 && done < kLines ? 1 : 0;
       continue;
     }
     REQUIRE(WEXITSTATUS(status) == 0);  // It was done before its time: begin anew.
@@ -139,6 +149,8 @@ TEST_CASE("kill -9 twenty times in the middle of a batch: every line once") {
   REQUIRE(WIFEXITED(status));
   REQUIRE(WEXITSTATUS(status) == 0);
   CHECK(batch.rows() == whole);
+  CAPTURE(whole_time.count(), kills);
+  CHECK(halfway > 0);
 }
 
 }  // namespace
