@@ -120,6 +120,10 @@ class Device {
   virtual bool native_bf16() const = 0;
 };
 
+// Whether the CPU device will use OpenMP (oneDNN does), whose idle workers spin unless the process
+// was started with OMP_WAIT_POLICY=passive; spinning slows the loops of other thread pools.
+bool cpu_device_uses_openmp();
+
 // `threads` 0: one a core. kInvalidArgument: out of range.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads);
 Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.

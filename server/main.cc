@@ -1,7 +1,10 @@
 // The composition root: nothing above it, everything below is given what it needs.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <vector>
 
+#include "kernels/device.h"
 #include "server/commands/batch.h"
 #include "server/commands/convert.h"
 #include "server/commands/generate.h"
@@ -11,8 +14,21 @@
 #include "server/config/command_line.h"
 #include "server/open_model.h"
 
+namespace {
+
+// OpenMP reads its settings before main() runs, so a process that needs another one starts itself
+// again. Where that fails, idle threads spin and everything else is the same.
+void relaunch_with_passive_openmp(char** arguments) {
+  if (!spillway::cpu_device_uses_openmp() || getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  execv("/proc/self/exe", arguments);
+}
+
+}  // namespace
+
 int main(int count, char** arguments) {
   using namespace spillway;
+  relaunch_with_passive_openmp(arguments);
   const OpenModel open = model_opener();
   std::vector<Command> commands;
   commands.push_back(serve_command(open));

@@ -94,6 +94,8 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
+bool cpu_device_uses_openmp() { return has_avx512(); }
+
 Result<std::unique_ptr<Device>> open_cpu_device(int threads) {
   if (threads < 0 || threads > kThreadsMax) {
     return invalid_argument("--threads must be 0 (one a core) to " + std::to_string(kThreadsMax));

@@ -7,6 +7,9 @@
 
 #include "kernels/base/check.h"
 
+// OpenMP's own header is not on every compiler's path; the function is in the runtime oneDNN uses.
+extern "C" void omp_set_num_threads(int threads);
+
 namespace spillway::cpu {
 
 namespace {
@@ -79,6 +82,7 @@ dnnl::matmul::primitive_desc describe(const Key& key, const dnnl::engine& engine
 }  // namespace
 
 struct OneDnn::State {
+  int threads = 1;
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   struct Kernel {
@@ -108,7 +112,8 @@ struct OneDnn::State {
   }
 };
 
-OneDnn::OneDnn(int) : state_(std::make_unique<State>()) {
+OneDnn::OneDnn(int threads) : state_(std::make_unique<State>()) {
+  state_->threads = threads;
   state_->fast[0] = state_->is_fast(DType::kF32);
   state_->fast[1] = state_->is_fast(DType::kBF16);
 }
@@ -121,6 +126,7 @@ bool OneDnn::supports(DType weights) const {
 }
 
 void OneDnn::linear(const LinearArgs& args) {
+  omp_set_num_threads(state_->threads);  // Holds for the calling thread only.
   const WeightMatrix& w = args.weight;
   int64_t first_output = 0;
   for (const WeightSlab& slab : w.slabs) {

@@ -36,7 +36,9 @@ void append(Bytes& bytes, std::string_view text) {
 }
 
 void append_little(Bytes& bytes, uint64_t value, size_t count) {
-  for (size_t i = 0; i < count; ++i) bytes.push_back(static_cast<std::byte>(value >> (8 * i)));
+  for (size_t i = 0; i < count; ++i) {
+    bytes.push_back(static_cast<std::byte>(i < 8 ? value >> (8 * i) : 0));
+  }
 }
 
 void write_file(const std::string& path, const Bytes& bytes) {
