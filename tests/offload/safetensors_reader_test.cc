@@ -140,7 +140,7 @@ TEST_CASE("ranges that do not tile the data are refused") {
   check_refused(two(0, 0, 5, 8), 8, "hole");
 }
 
-TEST_CASE("a file cut off at any byte is refused") {
+TEST_CASE("a safetensors file cut off at any byte is refused") {
   const Bytes file = safetensors_file({make_tensor("a", {2, 3}), make_tensor("b", {4})});
   for (size_t size = 0; size < file.size(); ++size) {
     if (read(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size))).ok()) {
