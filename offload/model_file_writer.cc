@@ -47,10 +47,10 @@ Result<File> open_partial(const std::string& path) {
 // Takes the room now, so that a full disk is an answer at the start and not after an hour.
 Status reserve(const File& file, uint64_t bytes) {
   if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)) == 0) return {};
-  // A file system without fallocate(2) finds out later.
-  if (errno != ENOSPC && errno != EFBIG) return {};
-  std::error_code ignored;
-  const auto space = std::filesystem::space(file.path(), ignored);
+  // Not every file system can reserve; a full one is told by its free space either way.
+  std::error_code error;
+  const auto space = std::filesystem::space(file.path(), error);
+  if (error || space.available >= bytes) return {};
   return Status(Code::kCapacity, "no room on the disk for " + file.path() + ": " +
                                      format_bytes(bytes) + " needed, " +
                                      format_bytes(space.available) +

@@ -12,6 +12,7 @@
 #include "offload/model_file.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
+#include "tests/support/torch_writer.h"
 
 namespace spillway {
 namespace {
@@ -168,6 +169,264 @@ TEST_CASE("a matrix of many slabs keeps its rows in order") {
   CHECK(file.table().tensors.front().slab_count == 2);
   CHECK(file.table().tensors.back().slab_count == 2);
   check_numbers(temp / "out.spill", tensors);
+}
+
+// A model directory whose parts a test changes before converting it.
+struct Model {
+  TempDirectory temp;
+  ModelShape shape = tiny_shape();
+  std::vector<TensorData> tensors = opt_tensors(shape);
+
+  TensorData& tensor(const std::string& name) {
+    for (TensorData& tensor : tensors) {
+      if (tensor.name == name) return tensor;
+    }
+    FAIL("no tensor " << name);
+    return tensors.front();
+  }
+  Result<ConvertReport> convert(const ConvertOptions& options = {}) {
+    write_model(temp / "model", shape, tensors);
+    return convert_checkpoint(temp / "model", temp / "out.spill", options);
+  }
+  void check_refused(const std::string& reason) {
+    const auto report = convert();
+    INFO(reason);
+    REQUIRE_FALSE(report.ok());
+    CHECK(report.status().code() == Code::kInvalidArgument);
+    CHECK_THAT(std::string(report.status().message()), Catch::Contains(reason));
+    CHECK_FALSE(std::filesystem::exists(temp / "out.spill"));
+    CHECK_FALSE(std::filesystem::exists(temp / "out.spill.partial"));
+  }
+};
+
+constexpr const char* kEmbedding = "model.decoder.embed_tokens.weight";
+constexpr const char* kFc1 = "model.decoder.layers.1.fc1.weight";
+
+TEST_CASE("a .bin checkpoint gives the same packed slabs as safetensors") {
+  Model model;
+  REQUIRE(model.convert().ok());
+  const TempDirectory other;
+  std::filesystem::create_directory(other / "model");
+  write_file(other / "model/config.json", opt_config(model.shape));
+  write_file(other / "model/pytorch_model.bin", torch_file(model.tensors));
+  const auto report = convert_checkpoint(other / "model", other / "out.spill", {});
+  INFO(report.status().message());
+  REQUIRE(report.ok());
+  check_numbers(other / "out.spill", model.tensors);
+}
+
+TEST_CASE("a wrong CRC32 stops the conversion unless told otherwise") {
+  Model model;
+  auto members = torch_members(model.tensors);
+  members[5].crc = 1;
+  std::filesystem::create_directory(model.temp / "model");
+  write_file(model.temp / "model/config.json", opt_config(model.shape));
+  write_file(model.temp / "model/pytorch_model.bin", zip_file(members));
+  const std::string output = model.temp / "out.spill";
+  const auto report = convert_checkpoint(model.temp / "model", output, {});
+  REQUIRE_FALSE(report.ok());
+  CHECK(report.status().code() == Code::kCorruption);
+  CHECK_THAT(std::string(report.status().message()), Catch::Contains("--no-crc"));
+  CHECK_FALSE(std::filesystem::exists(output));
+  ConvertOptions options;
+  options.verify_crc = false;
+  CHECK(convert_checkpoint(model.temp / "model", output, options).ok());
+}
+
+TEST_CASE("names without 'model.', FlexGen's norm and metaseq's leftover are understood") {
+  Model model;
+  const auto original = model.tensors;
+  for (TensorData& tensor : model.tensors) {
+    tensor.name = tensor.name.substr(6);
+    if (tensor.name.starts_with("decoder.final_layer_norm")) {
+      tensor.name = "decoder.layer_norm" + tensor.name.substr(24);
+    }
+  }
+  model.tensors.push_back(make_tensor("decoder.version", {1}));
+  const auto report = model.convert();
+  INFO(report.status().message());
+  REQUIRE(report.ok());
+  check_numbers(model.temp / "out.spill", original);
+}
+
+TEST_CASE("a missing tensor is named") {
+  Model model;
+  std::erase_if(model.tensors, [](const TensorData& t) { return t.name == kFc1; });
+  model.check_refused("missing tensor 'decoder.layers.1.fc1.weight'");
+}
+
+TEST_CASE("an extra tensor is named") {
+  Model model;
+  model.tensors.push_back(make_tensor("model.decoder.layers.2.fc1.bias", {64}));
+  model.check_refused("unexpected tensor 'model.decoder.layers.2.fc1.bias'");
+}
+
+TEST_CASE("a tensor of another shape is named with both shapes") {
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{32, 64}, {64, 33}, {2048}, {64, 32, 1}, {}}) {
+    Model model;
+    model.tensor(kFc1) = make_tensor(kFc1, shape);
+    model.check_refused("'" + std::string(kFc1) + "' is [");
+  }
+}
+
+TEST_CASE("a tensor of a format that no weight has is named") {
+  Model model;
+  TensorData& tensor = model.tensor("model.decoder.layers.0.fc1.bias");
+  tensor.dtype = "I32";
+  model.check_refused("is I32; weights must be");
+}
+
+TEST_CASE("parts of one weight in different formats are refused") {
+  Model model;
+  const std::string name = "model.decoder.layers.0.self_attn.k_proj.weight";
+  model.tensor(name) = make_tensor(name, {32, 32}, DType::kF16);
+  model.check_refused("neighbours");
+}
+
+TEST_CASE("one weight under two names is refused") {
+  Model model;
+  TensorData again = model.tensor(kFc1);
+  again.name = again.name.substr(6);
+  model.tensors.push_back(again);
+  model.check_refused("are the same weight");
+}
+
+TEST_CASE("a long list of problems is cut with its count") {
+  Model model;
+  model.tensors.clear();
+  model.check_refused("more");
+}
+
+TEST_CASE("a tied head may repeat the embedding but not differ from it") {
+  Model model;
+  TensorData head = model.tensor(kEmbedding);
+  head.name = "lm_head.weight";
+  model.tensors.push_back(head);
+  const auto report = model.convert();
+  INFO(report.status().message());
+  REQUIRE(report.ok());
+  std::filesystem::remove(model.temp / "out.spill");
+
+  model.tensor("lm_head.weight").data[77] ^= std::byte{1};
+  model.check_refused("tie_word_embeddings");
+  model.tensor("lm_head.weight") = make_tensor("lm_head.weight", {100, 16});
+  model.check_refused("tied weights differ");
+  model.tensor("lm_head.weight") = make_tensor("lm_head.weight", {100, 32}, DType::kF16);
+  model.check_refused("tied weights differ");
+}
+
+TEST_CASE("an untied head must be there") {
+  Model model;
+  model.shape.tied_head = false;
+  model.check_refused("missing tensor 'lm_head.weight'");
+}
+
+TEST_CASE("NaN, infinity and overflow are counted by tensor") {
+  Model model;
+  const auto set = [&](const std::string& name, size_t index, float value) {
+    std::memcpy(model.tensor(name).data.data() + index * 4, &value, 4);
+  };
+  set(kFc1, 5, std::numeric_limits<float>::quiet_NaN());
+  set(kFc1, 2047, std::numeric_limits<float>::infinity());
+  set(kEmbedding, 0, std::numeric_limits<float>::quiet_NaN());
+  set("model.decoder.layers.0.fc2.weight", 9, 1e30f);
+  ConvertOptions options;
+  options.format = DType::kF16;
+  const auto report = model.convert(options);
+  REQUIRE(report.ok());
+  std::map<std::string, TensorDamage> damage;
+  for (const TensorDamage& entry : report->damage) damage[entry.tensor] = entry;
+  REQUIRE(damage.size() == 3);
+  CHECK(damage[kFc1].stored.nan == 1);
+  CHECK(damage[kFc1].stored.inf == 1);
+  CHECK(damage[kFc1].overflow == 0);
+  CHECK(damage[kEmbedding].stored.nan == 1);  // Once, although the head is the same tensor.
+  CHECK(damage["model.decoder.layers.0.fc2.weight"].overflow == 1);
+  CHECK_THAT(damage_text(damage[kFc1], DType::kF16), Catch::Contains("1 NaN 1 infinite"));
+  // The packed file tells the same later on.
+  uint64_t nan = 0;
+  uint64_t inf = 0;
+  const ModelFile file = ModelFile::open(model.temp / "out.spill").value();
+  for (const TensorInfo& tensor : file.table().tensors) {
+    nan += tensor.nan_count;
+    inf += tensor.inf_count;
+  }
+  CHECK(nan == 3);  // fc1, embedding, head.
+  CHECK(inf == 2);
+}
+
+TEST_CASE("mixed formats are packed as f32 unless told otherwise") {
+  Model model;
+  model.tensor(kFc1) = make_tensor(kFc1, {64, 32}, DType::kBF16);
+  CHECK(model.convert()->format == DType::kF32);
+}
+
+TEST_CASE("an f16 checkpoint becomes bf16 on request only") {
+  Model model;
+  model.tensors = opt_tensors(model.shape, DType::kF16);
+  ConvertOptions options;
+  CHECK(model.convert(options)->format == DType::kF16);
+  options.bf16_for_f16 = true;
+  CHECK(model.convert(options)->format == DType::kBF16);
+  options.format = DType::kF16;
+  CHECK(model.convert(options)->format == DType::kF16);
+}
+
+TEST_CASE("formats of later versions are refused by name") {
+  Model model;
+  ConvertOptions options;
+  options.format = DType::kQ4;
+  const auto report = model.convert(options);
+  REQUIRE_FALSE(report.ok());
+  CHECK_THAT(std::string(report.status().message()), Catch::Contains("q4"));
+}
+
+TEST_CASE("a conversion that is stopped leaves what was there") {
+  Model model;
+  // Enough work that the first tick comes before the end.
+  model.shape.vocabulary = 1 << 19;
+  model.tensors = opt_tensors(model.shape);
+  write_file(model.temp / "out.spill", "old");
+  ConvertOptions options;
+  options.threads = 1;
+  options.progress = [](uint64_t, uint64_t) { return false; };
+  const auto report = model.convert(options);
+  if (!report.ok()) {
+    CHECK(report.status().code() == Code::kCancelled);
+    CHECK(read_small_file(model.temp / "out.spill", 100).value() == "old");
+  }
+  CHECK_FALSE(std::filesystem::exists(model.temp / "out.spill.partial"));
+}
+
+TEST_CASE("tokenizer files travel inside the packed file") {
+  Model model;
+  std::filesystem::create_directory(model.temp / "model");
+  write_file(model.temp / "model/vocab.json", "{\"a\":0}");
+  write_file(model.temp / "model/merges.txt", "#version: 0.2\n\xff\n");
+  write_file(model.temp / "model/tokenizer_config.json", "{}");
+  write_file(model.temp / "model/other.json", "{}");
+  REQUIRE(model.convert().ok());
+  const auto files = ModelFile::open(model.temp / "out.spill").value().table().files;
+  REQUIRE(files.size() == 3);
+  CHECK(files[0] == std::pair<std::string, std::string>("vocab.json", "{\"a\":0}"));
+  CHECK(files[1].second == "#version: 0.2\n\xff\n");
+  write_file(model.temp / "model/tokenizer.json", "version https://git-lfs.github.com/spec/v1\n");
+  CHECK_THAT(std::string(model.convert().status().message()), Catch::Contains("Git-LFS"));
+}
+
+TEST_CASE("progress ends at the total") {
+  Model model;
+  uint64_t last_done = 0;
+  uint64_t last_total = 1;
+  ConvertOptions options;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    last_done = done;
+    last_total = total;
+    return true;
+  };
+  REQUIRE(model.convert(options).ok());
+  CHECK(last_done == last_total);
 }
 
 }  // namespace

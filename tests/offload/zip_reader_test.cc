@@ -126,7 +126,7 @@ TEST_CASE("two entries over the same bytes are refused") {
   CHECK_FALSE(read(file).ok());
 }
 
-TEST_CASE("a zip file cut off at any byte is refused") {
+TEST_CASE("a ZIP cut off at any byte is refused") {
   const Bytes file = zip_file(good_members());
   for (size_t size = 0; size < file.size(); ++size) {
     if (read(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size))).ok()) {
