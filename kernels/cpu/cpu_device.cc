@@ -94,7 +94,9 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-bool cpu_device_uses_openmp() { return has_avx512(); }
+bool cpu_device_uses_openmp() {
+  return has_avx512();
+}
 
 Result<std::unique_ptr<Device>> open_cpu_device(int threads) {
   if (threads < 0 || threads > kThreadsMax) {
