@@ -1,8 +1,14 @@
 #include "server/http/connection.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/socket_base.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 
 #include "server/http/framing.h"
@@ -31,14 +37,23 @@ std::shared_ptr<void> make_lease(const std::shared_ptr<std::atomic<size_t>>& tot
 
 }  // namespace
 
-Connection::Connection(std::shared_ptr<HttpCore> core, asio::ip::tcp::socket socket,
-                       std::string peer)
+struct Connection::Net {
+  explicit Net(asio::io_context& io) : socket(io), deadline(io), ticker(io) {}
+
+  asio::ip::tcp::socket socket;
+  asio::steady_timer deadline;
+  asio::steady_timer ticker;
+};
+
+Connection::Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::string peer)
     : core_(std::move(core)),
-      socket_(std::move(socket)),
-      deadline_(core_->io),
-      tick_timer_(core_->io),
+      net_(std::make_unique<Net>(*core_->io)),
       peer_(std::move(peer)),
-      parser_(core_->limits) {}
+      parser_(core_->limits) {
+  error_code ec;
+  net_->socket.assign(ipv6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), fd, ec);
+  if (ec) ::close(fd);  // Out of kernel memory; the first read then ends this connection.
+}
 
 Connection::~Connection() = default;
 
@@ -46,8 +61,8 @@ void Connection::start() {
   core_->connections.emplace(this, weak_from_this());
   ++core_->per_peer[peer_];
   error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  socket_.non_blocking(true, ignored);
+  net_->socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  net_->socket.non_blocking(true, ignored);
   arm(core_->limits.header_seconds_max, &Connection::on_request_deadline);
   wait_readable();
 }
@@ -55,16 +70,16 @@ void Connection::start() {
 // ---- Reading ------------------------------------------------------------------------------------
 
 void Connection::wait_readable() {
-  socket_.async_wait(asio::ip::tcp::socket::wait_read,
-                     [self = shared_from_this()](const error_code& ec) {
-                       if (!ec) self->on_readable();
-                     });
+  net_->socket.async_wait(asio::ip::tcp::socket::wait_read,
+                          [self = shared_from_this()](const error_code& ec) {
+                            ec ? self->close() : self->on_readable();
+                          });
 }
 
 void Connection::on_readable() {
   if (phase_ == Phase::kClosed) return;
   error_code ec;
-  const size_t count = socket_.read_some(asio::buffer(core_->scratch), ec);
+  const size_t count = net_->socket.read_some(asio::buffer(core_->scratch), ec);
   if (ec == asio::error::would_block || ec == asio::error::try_again) return wait_readable();
   if (ec) return on_peer_end();
   on_bytes({core_->scratch.data(), count});
@@ -225,8 +240,8 @@ void Connection::set_tick(uint64_t serial, double seconds, std::function<void()>
 }
 
 void Connection::schedule_tick() {
-  tick_timer_.expires_after(duration(tick_seconds_));
-  tick_timer_.async_wait([self = shared_from_this(), serial = serial_](const error_code& ec) {
+  net_->ticker.expires_after(duration(tick_seconds_));
+  net_->ticker.async_wait([self = shared_from_this(), serial = serial_](const error_code& ec) {
     if (ec || !self->answering(serial) || !self->tick_) return;
     const auto tick = self->tick_;  // It may end the answer, which drops tick_.
     tick();
@@ -237,7 +252,7 @@ void Connection::schedule_tick() {
 // The handler has nothing more to say; bytes may still wait to be written.
 void Connection::end_answer() {
   answer_ended_ = true;
-  tick_timer_.cancel();
+  net_->ticker.cancel();
   gone_ = nullptr;
   tick_ = nullptr;
 }
@@ -254,12 +269,13 @@ void Connection::write_next() {
     arm(core_->limits.write_stall_seconds, &Connection::on_stalled_write);
   }
   const std::string& front = out_.front();
-  socket_.async_write_some(asio::buffer(front.data() + out_offset_, front.size() - out_offset_),
-                           [self = shared_from_this()](const error_code& ec, size_t bytes) {
-                             if (self->phase_ == Phase::kClosed) return;
-                             if (ec) return self->reset();
-                             self->on_written(bytes);
-                           });
+  net_->socket.async_write_some(
+      asio::buffer(front.data() + out_offset_, front.size() - out_offset_),
+      [self = shared_from_this()](const error_code& ec, size_t bytes) {
+        if (self->phase_ == Phase::kClosed) return;
+        if (ec) return self->reset();
+        self->on_written(bytes);
+      });
 }
 
 void Connection::on_written(size_t bytes) {
@@ -288,7 +304,7 @@ void Connection::next_request() {
   ahead_.clear();
   expect_more(!bytes.empty() || parser_.waiting_bytes() > 0);
   // Not now: a long pipeline of requests must not become a deep stack.
-  asio::post(core_->io, [self = shared_from_this(), bytes] {
+  asio::post(*core_->io, [self = shared_from_this(), bytes] {
     if (self->phase_ == Phase::kReading) self->advance(self->parser_.feed(bytes));
   });
 }
@@ -296,8 +312,8 @@ void Connection::next_request() {
 // ---- Deadlines and the end ----------------------------------------------------------------------
 
 void Connection::arm(double seconds, void (Connection::*expired)()) {
-  deadline_.expires_after(duration(seconds));
-  deadline_.async_wait(
+  net_->deadline.expires_after(duration(seconds));
+  net_->deadline.async_wait(
       [self = shared_from_this(), expired, armed = ++deadlines_armed_](const error_code& ec) {
         // One that was queued already when it was disarmed arrives without an error.
         if (ec || self->deadlines_armed_ != armed || self->phase_ == Phase::kClosed) return;
@@ -307,7 +323,7 @@ void Connection::arm(double seconds, void (Connection::*expired)()) {
 
 void Connection::disarm() {
   ++deadlines_armed_;
-  deadline_.cancel();
+  net_->deadline.cancel();
 }
 
 void Connection::expect_more(bool first_bytes) {
@@ -349,13 +365,13 @@ void Connection::linger() {
   phase_ = Phase::kLingering;
   ahead_.clear();
   error_code ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  net_->socket.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   arm(core_->limits.linger_seconds, &Connection::close);
 }
 
 void Connection::reset() {
   error_code ignored;
-  socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  net_->socket.set_option(asio::socket_base::linger(true, 0), ignored);
   close();
 }
 
@@ -367,7 +383,7 @@ void Connection::close() {
   end_answer();
   disarm();
   error_code ignored;
-  socket_.close(ignored);
+  net_->socket.close(ignored);
   core_->connections.erase(this);
   if (const auto peer = core_->per_peer.find(peer_); --peer->second == 0) {
     core_->per_peer.erase(peer);

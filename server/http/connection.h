@@ -1,13 +1,11 @@
 // One client's socket: reads requests, hands each to its route as an Exchange, writes the answer,
 // watches the client leave. Owned by its own pending operations; everything happens on the network
-// thread. Includes Boost.Asio: only the server's own .cc files include this.
+// thread. Only the server's own .cc files include this.
 //
 // Invariants: one request at a time; every wait has a deadline, except the wait for the handler's
 // answer (the handler's to bound); unsent stream bytes stay under HttpLimits::output_bytes_max.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -21,7 +19,8 @@ namespace spillway {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<HttpCore> core, boost::asio::ip::tcp::socket socket, std::string peer);
+  // Takes over the connected TCP socket `fd`, of the IPv6 family or else IPv4.
+  Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::string peer);
   ~Connection();
 
   void start();
@@ -86,11 +85,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void linger();
   void close();
 
+  struct Net;  // The socket and its timers
+
   const std::shared_ptr<HttpCore> core_;
-  boost::asio::ip::tcp::socket socket_;
-  boost::asio::steady_timer deadline_;
+  const std::unique_ptr<Net> net_;
   uint64_t deadlines_armed_ = 0;  // Tells the present deadline from those before
-  boost::asio::steady_timer tick_timer_;
   const std::string peer_;
 
   Phase phase_ = Phase::kReading;

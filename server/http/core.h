@@ -1,5 +1,4 @@
-// What all connections of one HTTP server share. Includes Boost.Asio: only the server's own .cc
-// files (server, connection, exchange) include this.
+// What all connections of one HTTP server share; only the server's own .cc files include this.
 //
 // Thread rule: the network thread, except where a member says otherwise. Shared ownership: the core
 // lives until the last connection, and so the last exchange that someone holds, is gone.
@@ -7,9 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -21,17 +17,23 @@
 #include "server/http/limits.h"
 #include "server/http/router.h"
 
+namespace boost::asio {
+class io_context;
+class thread_pool;
+}  // namespace boost::asio
+
 namespace spillway {
 
 class Connection;
 
 struct HttpCore {
-  HttpCore(const HttpLimits& given, Router routes) : limits(given), router(std::move(routes)) {}
+  HttpCore(const HttpLimits& given, Router routes);
+  ~HttpCore();
 
   const HttpLimits limits;
   const Router router;
-  boost::asio::io_context io{1};
-  boost::asio::thread_pool workers{1};
+  const std::unique_ptr<boost::asio::io_context> io;
+  const std::unique_ptr<boost::asio::thread_pool> workers;
 
   std::array<char, size_t{64} << 10> scratch{};  // Idle connections need no buffer of their own
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
@@ -42,21 +44,16 @@ struct HttpCore {
   std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
 
   // Any thread: queues a task for the network thread, unless the server has stopped.
-  void post(std::function<void()> task) {
-    const std::lock_guard lock(mutex);
-    if (!stopped) boost::asio::post(io, std::move(task));
-  }
+  void post(std::function<void()> task);
+  // Any thread: for the worker thread.
+  void post_work(std::function<void()> task);
+  // The network thread's answers that are not written out changed by so many.
+  void add_busy(int64_t change);
 
   std::mutex mutex;  // For the rest
   std::condition_variable quiet;
   int64_t busy = 0;  // Connections with an answer that is not written out
   bool stopped = false;
-
-  void add_busy(int64_t change) {
-    const std::lock_guard lock(mutex);
-    busy += change;
-    if (busy == 0) quiet.notify_all();
-  }
 };
 
 }  // namespace spillway

@@ -45,7 +45,7 @@ void Exchange::post(std::function<void()> task) {
 }
 
 void Exchange::post_work(std::function<void()> task) {
-  boost::asio::post(connection_->core().workers, [self = shared_from_this(), t = std::move(task)] {
+  connection_->core().post_work([self = shared_from_this(), t = std::move(task)] {
     try {
       t();
     } catch (const std::exception&) {

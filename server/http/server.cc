@@ -3,8 +3,11 @@
 #include <pthread.h>
 
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -35,10 +38,10 @@ struct HttpServer::Parts {
   }
 
   std::shared_ptr<HttpCore> core;
-  tcp::acceptor acceptor{core->io};
-  asio::steady_timer pause{core->io};
+  tcp::acceptor acceptor{*core->io};
+  asio::steady_timer pause{*core->io};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work{
-      core->io.get_executor()};
+      core->io->get_executor()};
   std::string host_text;
   uint16_t port = 0;
   std::thread thread;
@@ -48,7 +51,7 @@ struct HttpServer::Parts {
 Status HttpServer::Parts::listen(const std::string& host, uint16_t wanted) {
   const std::string where = host + ":" + std::to_string(wanted);
   error_code ec;
-  tcp::resolver resolver(core->io);
+  tcp::resolver resolver(*core->io);
   const auto found = resolver.resolve(host, std::to_string(wanted), tcp::resolver::passive, ec);
   if (ec || found.empty()) {
     return invalid_argument("--host " + host + ": " + ec.message());
@@ -83,13 +86,15 @@ void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
     return;
   }
   error_code peer_error;
-  const std::string peer = socket.remote_endpoint(peer_error).address().to_string();
+  const auto address = socket.remote_endpoint(peer_error).address();
+  const std::string peer = address.to_string();
   const auto known = core->per_peer.find(peer);
   const bool full =
       static_cast<int64_t>(core->connections.size()) >= core->limits.connections_max ||
       (known != core->per_peer.end() && known->second >= core->limits.connections_per_peer_max);
-  if (!peer_error && !full) {
-    std::make_shared<Connection>(core, std::move(socket), peer)->start();
+  const int fd = peer_error || full ? -1 : socket.release(peer_error);
+  if (fd >= 0 && !peer_error) {
+    std::make_shared<Connection>(core, fd, address.is_v6(), peer)->start();
   }  // Else the socket closes here: there is no memory set aside for a farewell.
   accept();
 }
@@ -109,14 +114,14 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, u
     pthread_setname_np(pthread_self(), "spillway-net");
     while (true) {
       try {
-        core->io.run();
+        core->io->run();
         return;
       } catch (const std::exception&) {
         // Out of memory in one connection's handler; its deadline closes it, the others go on.
       }
     }
   });
-  asio::post(parts->core->workers, [] { pthread_setname_np(pthread_self(), "spillway-api"); });
+  parts->core->post_work([] { pthread_setname_np(pthread_self(), "spillway-api"); });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
 }
 
@@ -168,7 +173,7 @@ void HttpServer::stop() {
       }
     }
   });
-  parts->core->workers.join();  // Its tasks may still post answers, which go nowhere.
+  parts->core->workers->join();  // Its tasks may still post answers, which go nowhere.
   {
     const std::lock_guard lock(parts->core->mutex);
     parts->core->stopped = true;
