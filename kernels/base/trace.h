@@ -1,0 +1,65 @@
+// A record of what ran when, for people: Chrome/Perfetto trace events, one track per stream, link
+// and waiting thread. A null Trace records nothing and costs a branch.
+//
+// Thread rule: any thread. Names must outlive the trace (string literals). Spans of one track must
+// nest; a track belongs to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+class Trace {
+ public:
+  enum class Track : uint32_t {};
+
+  // Opens the file at once, so that a bad path is known before the work; the events are written
+  // when the trace is destroyed, also what a limit of events left (the file says how many it
+  // dropped).
+  static Result<std::unique_ptr<Trace>> open(const std::string& path);
+  virtual ~Trace() = default;
+
+  // A row of the picture, such as "compute", "disk -> host" or "engine waits".
+  virtual Track track(std::string_view name) = 0;
+
+  // What `name` did from `start` to `end` (steady_seconds). `value` stands beside it under
+  // `value_name` (bytes, layer, ...); a null value_name leaves it out.
+  virtual void span(Track track, const char* name, double start, double end,
+                    const char* value_name = nullptr, int64_t value = 0) = 0;
+
+  // A number that changes over time, such as bytes in flight.
+  virtual void counter(const char* name, double at, double value) = 0;
+};
+
+// Records the span of its own life.
+class TraceSpan {
+ public:
+  TraceSpan(Trace* trace, Trace::Track track, const char* name, const char* value_name = nullptr,
+            int64_t value = 0)
+      : trace_(trace), track_(track), name_(name), value_name_(value_name), value_(value) {
+    if (trace_ != nullptr) start_ = steady_seconds();
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+  ~TraceSpan() {
+    if (trace_ != nullptr) {
+      trace_->span(track_, name_, start_, steady_seconds(), value_name_, value_);
+    }
+  }
+
+ private:
+  Trace* trace_;
+  Trace::Track track_;
+  const char* name_;
+  const char* value_name_;
+  int64_t value_;
+  double start_ = 0;
+};
+
+}  // namespace spillway
