@@ -17,11 +17,6 @@ namespace {
 
 constexpr int kJunk = 0xA5;
 
-std::string range_of(const IoRequest& request) {
-  return request.file->path() + ", " + std::to_string(request.bytes) + " bytes at " +
-         std::to_string(request.offset);
-}
-
 bool aligned(const IoRequest& request) {
   return request.offset % kIoAlignment == 0 && request.bytes % kIoAlignment == 0 &&
          reinterpret_cast<uintptr_t>(request.memory) % kIoAlignment == 0;
@@ -31,6 +26,16 @@ bool concerns(const IoFault& fault, const IoRequest& request) {
   return fault.kind == request.kind && request.offset < fault.end &&
          request.offset + request.bytes > fault.begin &&
          request.file->path().find(fault.path_part) != std::string::npos;
+}
+
+IoPart::Next move(IoPart& part, size_t bytes) {
+  const int fd = part.request->file->fd();
+  std::byte* memory = part.memory + part.moved_bytes;
+  const auto offset = static_cast<off_t>(part.offset + part.moved_bytes);
+  const ssize_t moved = part.request->kind == IoRequest::Kind::kRead
+                            ? ::pread(fd, memory, bytes, offset)
+                            : ::pwrite(fd, memory, bytes, offset);
+  return part.advance(moved < 0 ? -int64_t{errno} : moved);
 }
 
 }  // namespace
@@ -53,6 +58,7 @@ void FakeIo::submit(IoRequest& request) {
   SPILLWAY_CHECK(request.file != nullptr && request.memory != nullptr);
   SPILLWAY_CHECK(request.done != nullptr && request.bytes > 0);
   request.completed_bytes = 0;
+  request.error = 0;
   const bool read = request.kind == IoRequest::Kind::kRead;
   if (read) std::memset(request.memory, kJunk, request.bytes);
   {
@@ -104,7 +110,11 @@ uint64_t FakeIo::in_flight() const {
 
 // What will become of the request.
 FakeIo::Pending FakeIo::judge(IoRequest& request) {
-  Pending pending{.request = &request};
+  Pending pending;
+  pending.part = {.request = &request,
+                  .offset = request.offset,
+                  .memory = request.memory,
+                  .bytes = request.bytes};
   if (options_.aligned_only && !aligned(request)) {
     pending.error = EINVAL;
     return pending;
@@ -156,40 +166,25 @@ void FakeIo::work() {
 // Moves a random share of what is left, in blocks that O_DIRECT accepts, and ends the request when
 // nothing is left.
 void FakeIo::step(std::unique_lock<std::mutex>& lock, Pending pending) {
-  IoRequest& request = *pending.request;
+  IoRequest& request = *pending.part.request;
   const size_t end = pending.error != 0 ? pending.error_after : request.bytes;
-  const size_t left = end - request.completed_bytes;
+  const size_t left = end - pending.part.moved_bytes;
   const bool all = left <= kIoAlignment || random_() % 2 == 0;
   const size_t bytes = all ? left : (1 + random_() % (left / kIoAlignment)) * kIoAlignment;
   lock.unlock();
-  Status status = move(pending, bytes);
+  const bool failed = bytes > 0 && move(pending.part, bytes) == IoPart::Next::kError;
   lock.lock();
-  if (status.ok() && request.completed_bytes < end) {
+  if (!failed && pending.part.moved_bytes < end) {
     pending_.push_back(pending);
     return;
   }
-  if (status.ok() && pending.flip_bit) flip_bit(request);
+  if (!failed && pending.flip_bit) flip_bit(request);
+  if (!failed) request.error = pending.error;
+  request.completed_bytes = pending.part.moved_bytes;
   --in_flight_;
   lock.unlock();
-  request.done(request, std::move(status));
+  deliver(request);
   lock.lock();
-}
-
-// The next `bytes` of the request, and its error when it is due.
-Status FakeIo::move(Pending& pending, size_t bytes) {
-  IoRequest& request = *pending.request;
-  const bool read = request.kind == IoRequest::Kind::kRead;
-  const std::span<std::byte> memory(request.memory + request.completed_bytes, bytes);
-  const uint64_t offset = request.offset + request.completed_bytes;
-  if (bytes > 0) {
-    SPILLWAY_RETURN_IF_ERROR(read ? request.file->read(offset, memory)
-                                  : request.file->write(offset, memory));
-  }
-  request.completed_bytes += bytes;
-  if (pending.error != 0 && request.completed_bytes == pending.error_after) {
-    return io_error((read ? "read " : "write ") + range_of(request), pending.error);
-  }
-  return {};
 }
 
 void FakeIo::flip_bit(const IoRequest& request) {

@@ -18,6 +18,7 @@
 
 #include "offload/file.h"
 #include "offload/io.h"
+#include "offload/io_queue.h"
 
 namespace spillway::test {
 
@@ -71,7 +72,7 @@ class FakeIo final : public Io {
 
  private:
   struct Pending {
-    IoRequest* request = nullptr;
+    IoPart part;    // All of the request
     int error = 0;  // Comes when `error_after` bytes have moved.
     size_t error_after = 0;
     bool flip_bit = false;
@@ -81,7 +82,6 @@ class FakeIo final : public Io {
   Pending judge(IoRequest& request);
   void work();
   void step(std::unique_lock<std::mutex>& lock, Pending pending);
-  Status move(Pending& pending, size_t bytes);
   void flip_bit(const IoRequest& request);
 
   const FakeIoOptions options_;
