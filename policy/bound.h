@@ -15,7 +15,7 @@
 
 namespace spillway {
 
-// What one sweep had to do.
+// What one sweep had to do, what it moved and what it waited for.
 struct SweepWork {
   int64_t tokens = 0;        // Rows of the linear layers
   int64_t logit_rows = 0;    // Rows of the head
@@ -23,6 +23,13 @@ struct SweepWork {
   int64_t cached_rows = 0;   // Sum over decoding sequences of the rows they attend to
   int64_t prompts = 0;       // Sequences prefilled
   double seconds = 0;        // What it took
+
+  // Between the sweep's first and last op; a neighbour's prefetch counts where it was transferred.
+  uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
+
+  // The part of `seconds` in which the engine stood still until something was there.
+  double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
+  double staging_wait_seconds = 0;  // A free staging buffer
 };
 
 // A matrix product's measured speed: `rows` activations times [outputs, inputs].
