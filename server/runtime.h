@@ -24,6 +24,12 @@ struct RuntimeOptions {
   std::function<void(const std::string&)> say;
 };
 
+// Bytes of one kind (weights, KV, activations) on each tier. On the CPU the device tier is host
+// memory.
+struct TierBytes {
+  uint64_t device = 0, host = 0, disk = 0;
+};
+
 // The plan that was carried out, as `bench --json` and start-up lines show it.
 struct RuntimePlan {
   DType format = DType::kF32;
@@ -32,6 +38,7 @@ struct RuntimePlan {
   uint64_t kv_bytes = 0;      // Reserved for the cache
   uint64_t buffer_bytes = 0;  // Activations and working memory
   uint64_t budget_bytes = 0;  // Host memory allowed
+  TierBytes weights, kv, activations;
   int64_t block_sequences = 0;
   int64_t micro_batch_tokens = 0;
   double load_seconds = 0;
