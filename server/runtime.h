@@ -39,6 +39,8 @@ struct RuntimePlan {
   uint64_t buffer_bytes = 0;  // Activations and working memory
   uint64_t budget_bytes = 0;  // Host memory allowed
   TierBytes weights, kv, activations;
+  std::string weights_file;  // What weights on disk are read from; empty: none are on disk
+  std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
   int64_t block_sequences = 0;
   int64_t micro_batch_tokens = 0;
   double load_seconds = 0;
