@@ -1,7 +1,7 @@
 #include "kernels/ceilings.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
@@ -15,6 +15,13 @@ namespace {
 
 constexpr int kRuns = 5;
 constexpr double kSecondsMax = 1.5;  // Of one measurement, once it ran twice.
+
+// What is measured must stay small: `bench` does it with the model in memory, inside a budget.
+// These take at most 128 MiB (the library's product in f32) besides activations, four times the L3
+// cache of the machines this was written on, so that a small block still reads its weights from
+// memory.
+constexpr size_t kMemoryReadBytes = size_t{128} << 20;
+constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;
 
 // The shortest of several runs.
 template <class Body>
@@ -30,15 +37,16 @@ double best_seconds(const Body& body) {
   return best;
 }
 
-// Small finite numbers in any float format; their values do not matter to the speed.
-void fill(Buffer& buffer, DType dtype) {
-  constexpr float kValue = 0.5f;
-  const size_t element = dtype_bytes(dtype);
-  std::byte pattern[4];
-  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(&kValue), dtype, pattern, 1);
-  for (size_t i = 0; i + element <= buffer.bytes(); i += element) {
-    std::copy_n(pattern, element, buffer.data() + i);
-  }
+// 0x38 in every byte is a small finite number in every format, 4-bit groups included; untouched
+// pages would all be one page of zeros.
+void fill(Buffer& buffer) {
+  std::memset(buffer.data(), 0x38, buffer.bytes());
+}
+
+// As many outputs, in whole panels, as the limit allows: more of the same are no faster.
+int64_t measured_outputs(int64_t outputs, int64_t inputs) {
+  const int64_t most = kMatrixElementsMax / inputs / kPanelRowMultiple * kPanelRowMultiple;
+  return std::min(outputs, std::max(kPanelRowMultiple, most));
 }
 
 }  // namespace
@@ -47,16 +55,17 @@ double measure_memory_read(Device& device) {
   SPILLWAY_CHECK(device.kind() == DeviceKind::kCpu);
   const auto stream = device.new_stream("ceiling");
   auto& context = *static_cast<cpu::CpuContext*>(stream->native());
-  constexpr size_t kBytes = size_t{512} << 20;  // Many times the largest L3 cache.
-  Result<Buffer> buffer = device.allocate(Memory::kDevice, kBytes);
+  Result<Buffer> buffer = device.allocate(Memory::kDevice, kMemoryReadBytes);
   if (!buffer.ok()) return 0;
-  fill(buffer.value(), DType::kF32);  // Untouched pages would all be one page of zeros.
-  const double seconds = best_seconds([&] { cpu::read_memory(context, buffer->data(), kBytes); });
-  return static_cast<double>(kBytes) / seconds;
+  fill(buffer.value());
+  const double seconds =
+      best_seconds([&] { cpu::read_memory(context, buffer->data(), kMemoryReadBytes); });
+  return static_cast<double>(kMemoryReadBytes) / seconds;
 }
 
-MatrixCeiling measure_matrix(Device& device, DType weights, int64_t rows, int64_t outputs,
+MatrixCeiling measure_matrix(Device& device, DType weights, int64_t rows, int64_t outputs_of_shape,
                              int64_t inputs) {
+  const int64_t outputs = measured_outputs(outputs_of_shape, inputs);
   const DType activation = device.activation_dtype(weights);
   const MatrixLayout layout = device.matrix_layout(weights);
   const auto stream = device.new_stream("ceiling");
@@ -67,8 +76,8 @@ MatrixCeiling measure_matrix(Device& device, DType weights, int64_t rows, int64_
   Result<Buffer> out =
       device.allocate(Memory::kDevice, static_cast<size_t>(rows * outputs) * sizeof(float));
   if (!in.ok() || !w.ok() || !out.ok()) return {};
-  fill(in.value(), activation);
-  fill(w.value(), weights);
+  fill(in.value());
+  fill(w.value());
   const WeightSlab slab{w->data(), outputs};
   const LinearArgs args{.in = dense_matrix(in->data(), activation, rows, inputs),
                         .weight = {std::span(&slab, 1), weights, layout, outputs, inputs,
@@ -81,7 +90,9 @@ MatrixCeiling measure_matrix(Device& device, DType weights, int64_t rows, int64_
   linear(*stream, args);  // Compiles and warms up.
   ceiling.ours = flops / best_seconds([&] { linear(*stream, args); });
   if (device.kind() != DeviceKind::kCpu) return ceiling;
+  in = Buffer();
   w = Buffer();
+  out = Buffer();  // Both products' operands at once would be too much.
   cpu::LibraryProduct library(activation, rows, outputs, inputs);
   library.run();
   ceiling.library = flops / best_seconds([&] { library.run(); });

@@ -13,8 +13,9 @@ namespace spillway {
 double measure_memory_read(Device& device);
 
 // Floating-point operations per second of `rows` x [outputs, inputs] in `weights` format: the
-// better of our linear op and of the vendor library's product (oneDNN, in its own layout; f32 where
-// it has no fast body for the format).
+// better of our linear op and of the vendor library's product (oneDNN, in its own layout and the
+// format of the activations: it has no 4-bit weights, so theirs is the f32 or bf16 product). Large
+// matrices are measured on a part of their outputs.
 struct MatrixCeiling {
   double ours = 0;
   double library = 0;

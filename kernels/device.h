@@ -15,6 +15,7 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
+#include "kernels/base/trace.h"
 #include "kernels/weight_layout.h"
 
 namespace spillway {
@@ -85,6 +86,19 @@ class Stream {
 
   // cudaStream_t for kernels/cuda; the CpuContext for kernels/cpu.
   virtual void* native() const = 0;
+
+  // Where an op leaves the span of its call; null: nowhere. A stream whose work outlives the call
+  // hands null to its base and records its spans from events.
+  Trace* trace() const { return trace_; }
+  Trace::Track track() const { return track_; }
+
+ protected:
+  Stream(Trace* trace, std::string_view label)
+      : trace_(trace), track_(trace == nullptr ? Trace::Track{} : trace->track(label)) {}
+
+ private:
+  Trace* trace_;
+  Trace::Track track_;
 };
 
 inline bool Event::done() const {
@@ -118,6 +132,16 @@ class Device {
 
   // True when the CPU multiplies bf16 natively (decides the default format of f16 checkpoints).
   virtual bool native_bf16() const = 0;
+
+  // Streams made from now on record what they do, each on the track of its label. Null: they do
+  // not. The trace must outlive them. REQUIRES: no call of new_stream() at the same time.
+  void set_trace(Trace* trace) { trace_ = trace; }
+
+ protected:
+  Trace* trace() const { return trace_; }
+
+ private:
+  Trace* trace_ = nullptr;
 };
 
 // Whether the CPU device will use OpenMP (oneDNN does), whose idle workers spin unless the process

@@ -16,6 +16,10 @@ cpu::CpuContext& cpu_of(Stream& stream) {
   return *static_cast<cpu::CpuContext*>(stream.native());
 }
 
+TraceSpan span_of(const Stream& stream, const char* op, int64_t rows) {
+  return {stream.trace(), stream.track(), op, "rows", rows};
+}
+
 }  // namespace
 
 void gather_rows(Stream& stream, const GatherArgs& args) {
@@ -23,18 +27,21 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 && args.out.columns == args.table.columns);
   SPILLWAY_CHECK(args.out.rows == static_cast<int64_t>(args.rows.size()));
   for (int32_t row : args.rows) SPILLWAY_CHECK(row >= 0 && row < args.table.rows);
+  const TraceSpan span = span_of(stream, "gather", args.out.rows);
   cpu::gather_rows(cpu_of(stream), args);
 }
 
 void normalize(Stream& stream, const NormArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  const TraceSpan span = span_of(stream, "normalize", args.in.rows);
   cpu::normalize(cpu_of(stream), args);
 }
 
 void convert_rows(Stream& stream, const ConvertArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  const TraceSpan span = span_of(stream, "convert", args.in.rows);
   cpu::convert_rows(cpu_of(stream), args);
 }
 
@@ -45,6 +52,7 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
   if (args.in.rows == 0) return;
+  const TraceSpan span = span_of(stream, "linear", args.in.rows);
   cpu::linear(cpu_of(stream), args);
 }
 
@@ -59,6 +67,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
   }
+  const TraceSpan span = span_of(stream, "attention", args.qkv.rows);
   cpu::attention(cpu_of(stream), args);
 }
 

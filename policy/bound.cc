@@ -1,6 +1,7 @@
 #include "policy/bound.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/base/check.h"
 
@@ -38,12 +39,33 @@ double compute_seconds(const BoundModel& model, const Ceilings& ceilings, const 
 
 double memory_seconds(const BoundModel& model, const Ceilings& ceilings, const SweepWork& work) {
   double bytes = static_cast<double>(model.kv_row_bytes) * static_cast<double>(work.cached_rows);
-  for (const LinearShape& shape : linear_shapes(model.shape)) {
-    if (shape.head && work.logit_rows == 0) continue;
-    bytes += static_cast<double>(dtype_bytes(model.weights)) *
-             static_cast<double>(shape.outputs * shape.inputs * shape.count);
+  const std::vector<LinearShape> shapes = linear_shapes(model.shape);
+  SPILLWAY_CHECK(model.matrix_bytes.size() == shapes.size());
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    if (shapes[i].head && work.logit_rows == 0) continue;
+    bytes += static_cast<double>(model.matrix_bytes[i]) * static_cast<double>(shapes[i].count);
   }
   return bytes / ceilings.memory_bytes_per_second;
+}
+
+double link_seconds(uint64_t bytes, double bytes_per_second) {
+  return bytes_per_second > 0 ? static_cast<double>(bytes) / bytes_per_second : 0;
+}
+
+constexpr size_t kResources = 4;
+constexpr const char* kResourceNames[kResources] = {"compute", "memory", "disk read", "disk write"};
+using ResourceSeconds = std::array<double, kResources>;
+
+ResourceSeconds seconds_of(const BoundModel& model, const Ceilings& ceilings,
+                           const SweepWork& work) {
+  return {compute_seconds(model, ceilings, work), memory_seconds(model, ceilings, work),
+          link_seconds(work.disk_read_bytes, ceilings.disk_read_bytes_per_second),
+          link_seconds(work.disk_write_bytes, ceilings.disk_write_bytes_per_second)};
+}
+
+// The largest; compute where it is one of several.
+size_t slowest(const ResourceSeconds& seconds) {
+  return static_cast<size_t>(std::max_element(seconds.begin(), seconds.end()) - seconds.begin());
 }
 
 }  // namespace
@@ -66,18 +88,21 @@ std::vector<LinearShape> linear_shapes(const ModelShape& shape) {
 
 Bound bound_of(const BoundModel& model, const Ceilings& ceilings, std::span<const SweepWork> run) {
   SPILLWAY_CHECK(ceilings.attention_flops_per_second > 0 && ceilings.memory_bytes_per_second > 0);
+  ResourceSeconds total{}, slowest_seconds{};  // Of each resource; of the sweeps it bounds
   Bound bound;
-  double compute_longest = 0, memory_longest = 0;
   for (const SweepWork& work : run) {
-    const double compute = compute_seconds(model, ceilings, work);
-    const double memory = memory_seconds(model, ceilings, work);
-    (compute >= memory ? compute_longest : memory_longest) += std::max(compute, memory);
-    bound.compute_seconds += compute;
-    bound.memory_seconds += memory;
+    const ResourceSeconds sweep = seconds_of(model, ceilings, work);
+    const size_t limit = slowest(sweep);
+    slowest_seconds[limit] += sweep[limit];
+    bound.seconds += sweep[limit];
+    for (size_t i = 0; i < kResources; ++i) total[i] += sweep[i];
   }
-  bound.seconds = compute_longest + memory_longest;
-  bound.resource = compute_longest >= memory_longest ? "compute" : "memory";
-  bound.seconds_any_schedule = std::max(bound.compute_seconds, bound.memory_seconds);
+  bound.resource = kResourceNames[slowest(slowest_seconds)];
+  bound.seconds_any_schedule = total[slowest(total)];
+  bound.compute_seconds = total[0];
+  bound.memory_seconds = total[1];
+  bound.disk_read_seconds = total[2];
+  bound.disk_write_seconds = total[3];
   return bound;
 }
 

@@ -2,7 +2,15 @@
 // just before (INTERFACES, `bench --json`). Pure arithmetic, any thread.
 //
 // A resource's time is its work at the rate it reached alone. A sweep is bounded by its slowest
-// resource, since no overlap can beat that; a run by the sum over its sweeps.
+// resource, since no overlap can beat that; a run by the sum over its sweeps. The resources:
+//
+//   compute     the matrix products by shape, and attention of prompts
+//   memory      what the kernels read: every weight once, whichever tier it came from, and the
+//               cached rows of decode. Transfers from and to disk are DMA past the cores, whose
+//               reading rate the ceiling is, so they are not counted here.
+//   disk read, disk write   the bytes over each link. One device serves both, yet each is held
+//               against its own rate alone: how much they disturb each other is what a schedule
+//               can change.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/dtype.h"
 #include "kernels/base/model_shape.h"
 
 namespace spillway {
 
-// What one sweep had to do.
+// What one sweep had to do, what it moved and what it waited for.
 struct SweepWork {
   int64_t tokens = 0;        // Rows of the linear layers
   int64_t logit_rows = 0;    // Rows of the head
@@ -23,6 +30,13 @@ struct SweepWork {
   int64_t cached_rows = 0;   // Sum over decoding sequences of the rows they attend to
   int64_t prompts = 0;       // Sequences prefilled
   double seconds = 0;        // What it took
+
+  // Between the sweep's first and last op; a neighbour's prefetch counts where it was transferred.
+  uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
+
+  // The part of `seconds` in which the engine stood still until something was there.
+  double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
+  double staging_wait_seconds = 0;  // A free staging buffer
 };
 
 // A matrix product's measured speed: `rows` activations times [outputs, inputs].
@@ -44,23 +58,29 @@ struct Ceilings {
   std::vector<MatrixRate> matrix;         // Every shape at every measured height
   double attention_flops_per_second = 0;  // Of prompt attention's two products
   double memory_bytes_per_second = 0;     // Reading
+  // 0: not measured, since the run was to move nothing; what it moved all the same takes no time.
+  double disk_read_bytes_per_second = 0;
+  double disk_write_bytes_per_second = 0;
 };
 
 struct Bound {
-  std::string resource;  // The one that was slowest longest: "compute" or "memory"
+  std::string resource;  // That was slowest longest: "compute", "memory", "disk read", "disk write"
   double seconds = 0;
   double seconds_any_schedule = 0;
-  double compute_seconds = 0;  // Of the whole run
-  double memory_seconds = 0;
+  // Of the whole run
+  double compute_seconds = 0, memory_seconds = 0, disk_read_seconds = 0, disk_write_seconds = 0;
 };
 
 struct BoundModel {
   ModelShape shape;
-  DType weights = DType::kF32;
+  // Of one matrix of each of linear_shapes(shape), as the kernels read it: 4-bit weights have the
+  // bytes of their own format.
+  std::vector<uint64_t> matrix_bytes;
   uint64_t kv_row_bytes = 0;  // Of one position, all layers
 };
 
-// REQUIRES: ceilings has every shape of the model at one height at least, and positive rates.
+// REQUIRES: matrix_bytes goes with the shape; ceilings has every shape of the model at one height
+// at least, and positive rates of compute and memory.
 Bound bound_of(const BoundModel& model, const Ceilings& ceilings, std::span<const SweepWork> run);
 
 }  // namespace spillway

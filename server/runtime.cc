@@ -14,6 +14,7 @@
 namespace spillway {
 
 struct Runtime::State {
+  std::unique_ptr<Trace> trace;  // Null: nothing is recorded. All that records goes first.
   std::unique_ptr<Device> device;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -37,7 +38,6 @@ Status unsupported(const std::string& what) {
 // Flags that name things which later versions do.
 Status check_supported(const EngineFlags& flags) {
   if (!flags.plan.empty()) return unsupported("--plan");
-  if (!flags.trace.empty()) return unsupported("--trace");
   if (flags.kv_rule != "full") return unsupported("--kv-rule " + flags.kv_rule);
   const std::pair<const char*, const std::optional<TierPercent>*> splits[] = {
       {"--weights", &flags.weights}, {"--kv", &flags.kv}, {"--activations", &flags.activations}};
@@ -211,6 +211,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const E
   SPILLWAY_RETURN_IF_ERROR(check_supported(flags));
   auto state = std::make_unique<State>();
   SPILLWAY_ASSIGN_OR_RETURN(state->device, open_device(flags));
+  if (!flags.trace.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(state->trace, Trace::open(flags.trace));
+    state->device->set_trace(state->trace.get());
+  }
   const MemoryBudget budget = host_budget(flags.host_memory_bytes);
   const double start = steady_seconds();
   if (flags.dummy_weights) {

@@ -24,6 +24,12 @@ struct RuntimeOptions {
   std::function<void(const std::string&)> say;
 };
 
+// Bytes of one kind (weights, KV, activations) on each tier. On the CPU the device tier is host
+// memory.
+struct TierBytes {
+  uint64_t device = 0, host = 0, disk = 0;
+};
+
 // The plan that was carried out, as `bench --json` and start-up lines show it.
 struct RuntimePlan {
   DType format = DType::kF32;
@@ -32,6 +38,9 @@ struct RuntimePlan {
   uint64_t kv_bytes = 0;      // Reserved for the cache
   uint64_t buffer_bytes = 0;  // Activations and working memory
   uint64_t budget_bytes = 0;  // Host memory allowed
+  TierBytes weights, kv, activations;
+  std::string weights_file;  // What weights on disk are read from; empty: none are on disk
+  std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
   int64_t block_sequences = 0;
   int64_t micro_batch_tokens = 0;
   double load_seconds = 0;

@@ -1,8 +1,10 @@
 // A record of what ran when, for people: Chrome/Perfetto trace events, one track per stream, link
 // and waiting thread. A null Trace records nothing and costs a branch.
 //
-// Thread rule: any thread. Names must outlive the trace (string literals). Spans of one track must
-// nest; a track belongs to one thread at a time.
+// Thread rule: any thread, without locks (span() and counter() take about 10 ns); the owner
+// destroys it when all others have stopped. Names of spans and counters must outlive the trace
+// (string literals). Spans of a track that overlap without nesting, such as transfers in flight on
+// one link, are drawn on further rows of its name.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +21,17 @@ class Trace {
  public:
   enum class Track : uint32_t {};
 
-  // Opens the file at once, so that a bad path is known before the work; the events are written
-  // when the trace is destroyed, also what a limit of events left (the file says how many it
-  // dropped).
-  static Result<std::unique_ptr<Trace>> open(const std::string& path);
+  static constexpr uint64_t kEventsMax = uint64_t{1} << 20;  // 48 MiB, used as events come
+
+  // Opens the file at once (replacing what it held), so that a bad path is known before the work;
+  // the events are written when the trace is destroyed, which says so on stderr if it fails. The
+  // first `events_max` events are kept; the file says how many more there were.
+  static Result<std::unique_ptr<Trace>> open(const std::string& path,
+                                             uint64_t events_max = kEventsMax);
   virtual ~Trace() = default;
 
-  // A row of the picture, such as "compute", "disk -> host" or "engine waits".
+  // A row of the picture, such as "compute", "disk -> host" or "engine waits". The same name gives
+  // the same track.
   virtual Track track(std::string_view name) = 0;
 
   // What `name` did from `start` to `end` (steady_seconds). `value` stands beside it under
@@ -33,7 +39,7 @@ class Trace {
   virtual void span(Track track, const char* name, double start, double end,
                     const char* value_name = nullptr, int64_t value = 0) = 0;
 
-  // A number that changes over time, such as bytes in flight.
+  // A number that changes over time, such as bytes in flight. REQUIRES: finite.
   virtual void counter(const char* name, double at, double value) = 0;
 };
 

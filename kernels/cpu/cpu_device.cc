@@ -21,9 +21,11 @@ constexpr int kThreadsMax = 1024;
 
 class CpuStream final : public Stream {
  public:
-  explicit CpuStream(cpu::CpuContext* context) : context_(context) {}
+  CpuStream(cpu::CpuContext* context, Trace* trace, std::string_view label)
+      : Stream(trace, label), context_(context) {}
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   void copy(std::byte* to, const std::byte* from, size_t bytes) override {
+    const TraceSpan span(trace(), track(), "copy", "bytes", static_cast<int64_t>(bytes));
     std::memcpy(to, from, bytes);
   }
   void wait(Event event) override {
@@ -72,8 +74,8 @@ class CpuDevice final : public Device {
                   [bytes](std::byte* memory) { munmap(memory, bytes); });
   }
 
-  std::unique_ptr<Stream> new_stream(std::string_view) override {
-    return std::make_unique<CpuStream>(&context_);
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    return std::make_unique<CpuStream>(&context_, trace(), label);
   }
 
   DType activation_dtype(DType weights) const override {

@@ -18,6 +18,15 @@ ModelShape small_shape() {
   return shape;
 }
 
+BoundModel model_of(const ModelShape& shape, uint64_t element_bytes) {
+  BoundModel model{shape, {}, 80};
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    model.matrix_bytes.push_back(static_cast<uint64_t>(linear.outputs * linear.inputs) *
+                                 element_bytes);
+  }
+  return model;
+}
+
 Ceilings flat_ceilings(const ModelShape& shape, double flops, double bytes) {
   Ceilings ceilings;
   for (const LinearShape& linear : linear_shapes(shape)) {
@@ -33,7 +42,7 @@ constexpr double kTokenFlops = 2 * 2 * 800;
 constexpr double kHeadFlops = 2 * 1000;
 
 TEST_CASE("a sweep is bounded by its slowest resource") {
-  const BoundModel model{small_shape(), DType::kF32, 80};
+  const BoundModel model = model_of(small_shape(), 4);
   const Ceilings ceilings = flat_ceilings(model.shape, 1000, 1e6);
   const SweepWork sweep{.tokens = 3, .logit_rows = 1};
   const Bound bound = bound_of(model, ceilings, std::span(&sweep, 1));
@@ -44,7 +53,7 @@ TEST_CASE("a sweep is bounded by its slowest resource") {
 }
 
 TEST_CASE("the bound adds up sweeps, and any schedule at least the slowest resource") {
-  const BoundModel model{small_shape(), DType::kF32, 80};
+  const BoundModel model = model_of(small_shape(), 4);
   const Ceilings ceilings = flat_ceilings(model.shape, 1e4, 1e4);
   const std::vector<SweepWork> run = {{.tokens = 30, .logit_rows = 1, .prompt_pairs = 465},
                                       {.tokens = 1, .logit_rows = 1, .cached_rows = 31}};
@@ -57,14 +66,14 @@ TEST_CASE("the bound adds up sweeps, and any schedule at least the slowest resou
 }
 
 TEST_CASE("a sweep without logits reads no head") {
-  const BoundModel model{small_shape(), DType::kBF16, 80};
+  const BoundModel model = model_of(small_shape(), 2);
   const Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e3);
   const SweepWork sweep{.tokens = 1};
   CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds == Approx(2 * 1600 / 1e3));
 }
 
 TEST_CASE("a height uses the largest measured height below it") {
-  const BoundModel model{small_shape(), DType::kF32, 80};
+  const BoundModel model = model_of(small_shape(), 4);
   Ceilings ceilings = flat_ceilings(model.shape, 100, 1e12);
   for (const LinearShape& linear : linear_shapes(model.shape)) {
     ceilings.matrix.push_back({64, linear.outputs, linear.inputs, 1000});
@@ -75,6 +84,55 @@ TEST_CASE("a height uses the largest measured height below it") {
   };
   CHECK(seconds(63) == Approx(63 * kTokenFlops / 100));
   CHECK(seconds(64) == Approx(64 * kTokenFlops / 1000));
+}
+
+TEST_CASE("weights count the bytes that the kernels read, whichever format and tier") {
+  BoundModel model = model_of(small_shape(), 2);
+  for (uint64_t& bytes : model.matrix_bytes) bytes = 7;
+  const Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e3);
+  const SweepWork sweep{.tokens = 1, .logit_rows = 1, .disk_read_bytes = 1 << 20};
+  // Four matrices in two layers, and the head.
+  CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds == Approx(9 * 7 / 1e3));
+}
+
+TEST_CASE("disk links bound sweeps, each direction alone") {
+  const BoundModel model = model_of(small_shape(), 4);
+  Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e9);
+  ceilings.disk_read_bytes_per_second = 1000;
+  ceilings.disk_write_bytes_per_second = 500;
+  const std::vector<SweepWork> run = {
+      {.tokens = 1, .logit_rows = 1, .disk_read_bytes = 4000, .disk_write_bytes = 1000},
+      {.tokens = 1, .logit_rows = 1, .disk_read_bytes = 1000, .disk_write_bytes = 2500}};
+  const Bound bound = bound_of(model, ceilings, run);
+  CHECK(bound.disk_read_seconds == Approx(5));
+  CHECK(bound.disk_write_seconds == Approx(7));
+  CHECK(bound.seconds == Approx(4 + 5));
+  CHECK(bound.resource == "disk write");
+  CHECK(bound.seconds_any_schedule == Approx(7));
+
+  ceilings.disk_write_bytes_per_second = 0;  // Not measured
+  const Bound unmeasured = bound_of(model, ceilings, run);
+  CHECK(unmeasured.disk_write_seconds == 0);
+  CHECK(unmeasured.seconds == Approx(5));
+  CHECK(unmeasured.resource == "disk read");
+}
+
+TEST_CASE("a sweep that computes longer than it reads is bounded by compute") {
+  const BoundModel model = model_of(small_shape(), 4);
+  Ceilings ceilings = flat_ceilings(model.shape, 100, 1e9);
+  ceilings.disk_read_bytes_per_second = 1000;
+  const SweepWork sweep{.tokens = 1, .disk_read_bytes = 1000};
+  const Bound bound = bound_of(model, ceilings, std::span(&sweep, 1));
+  CHECK(bound.seconds == Approx(kTokenFlops / 100));
+  CHECK(bound.resource == "compute");
+  CHECK(bound.disk_read_seconds == Approx(1));
+}
+
+TEST_CASE("a run without sweeps has no bound") {
+  const BoundModel model = model_of(small_shape(), 4);
+  const Bound bound = bound_of(model, flat_ceilings(model.shape, 1, 1), {});
+  CHECK(bound.seconds == 0);
+  CHECK(bound.seconds_any_schedule == 0);
 }
 
 }  // namespace

@@ -1,0 +1,66 @@
+#include "server/commands/bench_ceilings.h"
+
+#include <algorithm>
+
+#include "kernels/weight_layout.h"
+
+namespace spillway {
+
+namespace {
+
+// Rows of the linear layers in decode and in prefill, the head's included; more are no faster.
+std::vector<int64_t> heights_of(const BenchFlags& flags, const RuntimePlan& plan) {
+  constexpr int64_t kRowsMax = 512;
+  const int64_t block = std::min(flags.sequences, plan.block_sequences);
+  std::vector<int64_t> heights = {std::min(block, kRowsMax)};
+  const int64_t prefill = std::min(block * flags.prompt_tokens, kRowsMax);
+  if (prefill != heights.front()) heights.push_back(prefill);
+  return heights;
+}
+
+void measure_matrices(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
+  constexpr int64_t kHeadRowsMax = 64;  // The engine's head runs on at most this many at once.
+  double best = 0;
+  const std::vector<int64_t> heights = heights_of(flags, runtime.plan());
+  for (const LinearShape& linear : linear_shapes(runtime.shape())) {
+    for (int64_t rows : heights) {
+      if (linear.head && rows > kHeadRowsMax && rows != heights.front()) continue;
+      const MatrixCeiling ceiling = measure_matrix(runtime.device(), runtime.plan().format, rows,
+                                                   linear.outputs, linear.inputs);
+      result->ceilings.matrix.push_back({rows, linear.outputs, linear.inputs, ceiling.best()});
+      result->matrix.push_back(ceiling);
+      best = std::max(best, ceiling.best());
+    }
+  }
+  result->ceilings.attention_flops_per_second = best;
+}
+
+}  // namespace
+
+bool uses_disk(const RuntimePlan& plan) {
+  return plan.weights.disk + plan.kv.disk + plan.activations.disk > 0;
+}
+
+Status measure_ceilings(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
+  measure_matrices(flags, runtime, result);
+  result->ceilings.memory_bytes_per_second = measure_memory_read(runtime.device());
+  return {};
+}
+
+void hold_against_bound(Runtime& runtime, BenchResult* result) {
+  const ModelShape& shape = runtime.shape();
+  const RuntimePlan& plan = runtime.plan();
+  BoundModel model{shape,
+                   {},
+                   kv_layout(shape, plan.kv_format).row_bytes() * 2 *
+                       static_cast<size_t>(shape.kv_heads * shape.layers)};
+  const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    model.matrix_bytes.push_back(packed_bytes(layout, plan.format, linear.outputs, linear.inputs));
+  }
+  result->bound = bound_of(model, result->ceilings, result->sweeps);
+  result->prefill_bound = bound_of(model, result->ceilings, prefill_sweeps(result->sweeps));
+  result->decode_bound = bound_of(model, result->ceilings, decode_sweeps(result->sweeps));
+}
+
+}  // namespace spillway

@@ -1,0 +1,124 @@
+#include <nlohmann/json.hpp>
+
+#include "server/commands/bench_report.h"
+
+namespace spillway {
+
+namespace {
+
+using nlohmann::json;
+
+double ratio(double a, double b) {
+  return b > 0 ? a / b : 0;
+}
+
+json bound_object(const Bound& bound) {
+  return {{"resource", bound.resource},
+          {"seconds", bound.seconds},
+          {"seconds_any_schedule", bound.seconds_any_schedule},
+          {"compute_seconds", bound.compute_seconds},
+          {"memory_seconds", bound.memory_seconds},
+          {"disk_read_seconds", bound.disk_read_seconds},
+          {"disk_write_seconds", bound.disk_write_seconds}};
+}
+
+json tier_object(const TierBytes& bytes) {
+  return {{"device", bytes.device}, {"host", bytes.host}, {"disk", bytes.disk}};
+}
+
+json time_object(const TimeByCause& time) {
+  return {{"sweeps", time.sweeps},
+          {"seconds", time.seconds},
+          {"compute_seconds", time.compute_seconds},
+          {"weights_wait_seconds", time.weights_wait_seconds},
+          {"kv_wait_seconds", time.kv_wait_seconds},
+          {"activations_wait_seconds", time.activations_wait_seconds},
+          {"staging_wait_seconds", time.staging_wait_seconds},
+          {"disk_bytes_read", time.disk_read_bytes},
+          {"disk_bytes_written", time.disk_write_bytes}};
+}
+
+json plan_object(const BenchResult& result) {
+  const RuntimePlan& plan = result.plan;
+  return {{"version", 1},
+          {"device", "cpu"},
+          {"weights", percent_by_tier(plan.weights)},
+          {"kv", percent_by_tier(plan.kv)},
+          {"activations", percent_by_tier(plan.activations)},
+          {"block", plan.block_sequences},
+          {"micro_batch_tokens", plan.micro_batch_tokens},
+          {"format", dtype_name(plan.format)},
+          {"kv_format", dtype_name(plan.kv_format)},
+          {"kv_rule", "full"},
+          {"overlap", result.overlap},
+          {"host_memory_bytes", plan.budget_bytes}};
+}
+
+json hardware_object(const BenchResult& result) {
+  const Ceilings& ceilings = result.ceilings;
+  json matrix = json::array();
+  for (size_t i = 0; i < result.matrix.size(); ++i) {
+    const MatrixRate& rate = ceilings.matrix[i];
+    matrix.push_back({{"rows", rate.rows},
+                      {"outputs", rate.outputs},
+                      {"inputs", rate.inputs},
+                      {"library_flops_per_second", result.matrix[i].library},
+                      {"own_flops_per_second", result.matrix[i].ours}});
+  }
+  return {{"device", result.device},
+          {"memory_bytes_per_second", ceilings.memory_bytes_per_second},
+          {"attention_flops_per_second", ceilings.attention_flops_per_second},
+          {"disk_read_bytes_per_second", ceilings.disk_read_bytes_per_second},
+          {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second},
+          {"matrix", matrix}};
+}
+
+}  // namespace
+
+std::string bench_json(const BenchResult& result) {
+  const BenchFlags& flags = result.flags;
+  const RuntimePlan& plan = result.plan;
+  const TimeByCause all = time_by_cause(result.sweeps);
+  const TimeByCause prefill = time_by_cause(prefill_sweeps(result.sweeps));
+  const TimeByCause decode = time_by_cause(decode_sweeps(result.sweeps));
+  const auto prompt_tokens = static_cast<double>(flags.sequences * flags.prompt_tokens);
+  const auto generated = static_cast<double>(result.generated);
+  const double decoded = generated - static_cast<double>(flags.sequences);
+  const json object = {
+      {"model", result.model},
+      {"plan", plan_object(result)},
+      {"prompt_tokens", flags.prompt_tokens},
+      {"new_tokens", flags.new_tokens},
+      {"sequences", flags.sequences},
+      {"load_seconds", plan.load_seconds},
+      {"prefill_seconds", result.prefill_seconds},
+      {"decode_seconds", result.decode_seconds},
+      {"total_seconds", result.total_seconds},
+      {"prefill_tokens_per_second", ratio(prompt_tokens, result.prefill_seconds)},
+      {"decode_tokens_per_second", ratio(decoded, result.decode_seconds)},
+      {"tokens_per_second", ratio(generated, result.total_seconds)},
+      {"peak_device_bytes", 0},  // The CPU has no memory of its own.
+      {"peak_host_bytes", result.peak_host_bytes},
+      {"disk_bytes_read", all.disk_read_bytes},
+      {"disk_bytes_written", all.disk_write_bytes},
+      {"bytes_by_tier",
+       {{"weights", tier_object(plan.weights)},
+        {"kv", tier_object(plan.kv)},
+        {"activations", tier_object(plan.activations)}}},
+      {"time_by_cause",
+       {{"prefill", time_object(prefill)},
+        {"decode", time_object(decode)},
+        {"outside_sweeps_seconds", std::max(0.0, result.total_seconds - all.seconds)}}},
+      {"bound", bound_object(result.bound)},
+      {"efficiency", ratio(result.bound.seconds, result.total_seconds)},
+      {"prefill_bound", bound_object(result.prefill_bound)},
+      {"prefill_efficiency", ratio(result.prefill_bound.seconds, prefill.seconds)},
+      {"decode_bound", bound_object(result.decode_bound)},
+      {"decode_efficiency", ratio(result.decode_bound.seconds, decode.seconds)},
+      {"predicted_tokens_per_second", nullptr},  // Until the cost model exists.
+      {"projected", false},
+      {"hardware", hardware_object(result)}};
+  return object.dump(2);
+}
+
+}  // namespace spillway

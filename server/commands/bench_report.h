@@ -1,0 +1,20 @@
+// A benchmark's result for programs and for people. Pure functions.
+#pragma once
+
+#include <string>
+
+#include "server/commands/bench_result.h"
+
+namespace spillway {
+
+// The object of INTERFACES, `bench --json`, and more.
+std::string bench_json(const BenchResult& result);
+
+// Some lines of text, with a newline after each.
+std::string bench_table(const BenchResult& result);
+
+// Shares of the tiers in whole per cent that add up to 100; all on the device where there is
+// nothing.
+TierPercent percent_by_tier(const TierBytes& bytes);
+
+}  // namespace spillway

@@ -1,0 +1,51 @@
+// What a benchmark found out: the run, the ceilings measured just before, and the bound they give.
+// Plain values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ceilings.h"
+#include "policy/bound.h"
+#include "server/commands/bench.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+struct BenchResult {
+  BenchFlags flags;
+  std::string model;
+  std::string device;
+  RuntimePlan plan;
+  bool overlap = true;
+  uint64_t peak_host_bytes = 0;
+
+  double prefill_seconds = 0;  // Until the last sequence had its first token
+  double decode_seconds = 0;   // The rest
+  double total_seconds = 0;
+  int64_t generated = 0;  // Tokens
+  std::vector<SweepWork> sweeps;
+
+  Ceilings ceilings;
+  std::vector<MatrixCeiling> matrix;         // Beside ceilings.matrix
+  Bound bound, prefill_bound, decode_bound;  // A sweep with a prompt is a prefill.
+};
+
+// Where the time of some sweeps went.
+struct TimeByCause {
+  int64_t sweeps = 0;
+  double seconds = 0;          // All of it
+  double compute_seconds = 0;  // What is left when the waits are taken off
+  double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
+  double staging_wait_seconds = 0;
+  uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
+};
+TimeByCause time_by_cause(std::span<const SweepWork> sweeps);
+
+// The sweeps with a prompt in them, or the others.
+std::vector<SweepWork> prefill_sweeps(std::span<const SweepWork> sweeps);
+std::vector<SweepWork> decode_sweeps(std::span<const SweepWork> sweeps);
+
+}  // namespace spillway

@@ -1,0 +1,23 @@
+// Runs the block of a benchmark through the scheduler and times it. One thread, which blocks.
+#pragma once
+
+#include "scheduler/engine/engine.h"
+#include "server/commands/bench_result.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+// The flags fit the model. kInvalidArgument: they do not.
+Status check_bench(const BenchFlags& flags, const ModelShape& shape);
+
+// Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps.
+// `log` is the one the runtime was opened with. Shows the progress of a long run on stderr.
+Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
+                       BenchResult* result);
+
+// A short run of the same kind, which touches the weights once and compiles what is compiled at
+// first use: at most about 10 seconds of arithmetic on two cores, and one sweep where the disk
+// takes part, since it may take half a minute.
+BenchFlags warm_up_of(const BenchFlags& flags, const ModelShape& shape, bool uses_disk);
+
+}  // namespace spillway

@@ -1,0 +1,64 @@
+// The real `spillway bench --json --trace` on a tiny checkpoint: both files agree about what ran.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/golden.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+json read(const std::string& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+TEST_CASE("bench times a run, holds it against its bound and traces it") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const std::string report = place.path() + "/report.json", trace = place.path() + "/trace.json";
+  const std::string command = std::string(SPILLWAY_BINARY) + " bench " + model +
+                              " --sequences 3 --prompt-tokens 5 --new-tokens 4 --json --trace " +
+                              trace + " > " + report + " 2> " + place.path() + "/log";
+  REQUIRE(std::system(command.c_str()) == 0);
+
+  const json result = read(report);
+  CHECK(result["tokens_per_second"].get<double>() > 0);
+  CHECK(result["total_seconds"].get<double>() ==
+        Approx(result["prefill_seconds"].get<double>() + result["decode_seconds"].get<double>()));
+  CHECK(result["efficiency"].get<double>() ==
+        Approx(result["bound"]["seconds"].get<double>() / result["total_seconds"].get<double>()));
+  CHECK(result["bound"]["seconds"].get<double>() > 0);
+  CHECK(result["peak_host_bytes"].get<uint64_t>() > 0);
+  const json& time = result["time_by_cause"];
+  CHECK(time["prefill"]["sweeps"].get<int>() + time["decode"]["sweeps"].get<int>() >= 4);
+  const double inside =
+      time["prefill"]["seconds"].get<double>() + time["decode"]["seconds"].get<double>();
+  CHECK(inside + time["outside_sweeps_seconds"].get<double>() >=
+        Approx(result["total_seconds"].get<double>()));
+
+  std::map<std::string, int> ops;
+  std::map<int, std::string> rows;
+  for (const json& event : read(trace)["traceEvents"]) {
+    if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
+    if (event["ph"] == "X" && rows.at(event["tid"]) != "ceiling") ++ops[event["name"]];
+  }
+  for (const char* op : {"gather", "normalize", "linear", "attention"}) {
+    INFO(op);
+    CHECK(ops[op] > 0);
+  }
+}
+
+TEST_CASE("a trace that cannot be written stops bench before the work") {
+  const std::string command = std::string(SPILLWAY_BINARY) +
+                              " bench opt-175b --dummy-weights --trace /nowhere/trace.json "
+                              "2> /dev/null > /dev/null";
+  CHECK(std::system(command.c_str()) != 0);
+}
+
+}  // namespace
+}  // namespace spillway
