@@ -20,17 +20,19 @@ Status bench(const BenchFlags& flags, const EngineFlags& engine, const std::stri
   options.log = std::make_shared<SweepLog>();
   options.prefill_tokens_max =
       std::min(kPrefillTokensMax, std::max<int64_t>(1, flags.sequences * flags.prompt_tokens));
+  options.sequence_rows = flags.prompt_tokens + flags.new_tokens;
   options.say = [](const std::string& line) { std::cerr << line << std::endl; };
   EngineFlags with_block = engine;
   if (!with_block.block) with_block.block = flags.sequences;
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, with_block, options));
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
 
-  BenchResult result{.flags = flags,
-                     .model = runtime->model_name(),
-                     .device = std::string(runtime->device().name()),
-                     .plan = runtime->plan(),
-                     .overlap = !engine.no_overlap};
+  BenchResult result;
+  result.flags = flags;
+  result.model = runtime->model_name();
+  result.device = std::string(runtime->device().name());
+  result.plan = runtime->plan();
+  result.overlap = !engine.no_overlap;
   options.say("Warming up");
   const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, &result));
