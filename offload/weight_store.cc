@@ -175,7 +175,8 @@ std::vector<StreamedSlab> streamed_slabs(const State& state) {
 // Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
 // the ring.
 Status WeightStore::State::allocate(Device& device, const WeightStoreOptions& options) {
-  placement = place_weights(table, options.disk_bytes);
+  placement = options.placement.on_disk.empty() ? place_weights(table, 0) : options.placement;
+  SPILLWAY_CHECK(placement.on_disk.size() == table.slabs.size());
   SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
   resident.resize(table.slabs.size());
   for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {

@@ -22,11 +22,11 @@ namespace spillway {
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 struct WeightStoreOptions {
-  uint64_t disk_bytes = 0;             // Of the weights that live on disk, to within one slab
-  uint64_t ring_bytes = 0;             // They pass through; 0: WeightPlacement::ring_bytes_good()
+  WeightPlacement placement;           // Of this model's slabs; none: all in memory
+  uint64_t ring_bytes = 0;             // They pass through; 0: placement.ring_bytes_good()
   bool prefetch = true;                // False: read only what is being waited for
-  TransferQueue* transfers = nullptr;  // Needed with disk_bytes; outlives the store
-  File scratch;                        // dummy() only: placement.disk_bytes of room
+  TransferQueue* transfers = nullptr;  // Needed with slabs on disk; outlives the store
+  File scratch;                        // dummy() only: room for the slabs on disk
   LoadProgress progress;
 };
 

@@ -8,9 +8,10 @@ The text comes out of three Debian packages that this script fetches with
   golang-github-klauspost-compress-dev   Tom Sawyer, test data of a compressor
   bible-kjv, bible-kjv-text              King James Bible (the narrative books, Psalms, Proverbs)
 
-Training is boxed by the clock (`--minutes`): the learning rate follows the
-share of the time that has passed, so a slower machine sees fewer updates and
-still ends at a learning rate of zero. Checkpoints are written on the way.
+Training is boxed by the clock (`--minutes`; on a CPU the time that its threads
+computed, so that a busy machine takes longer and does the same work): the learning
+rate follows the share of the time that has passed, so a slower machine sees fewer
+updates and still ends at a learning rate of zero. Checkpoints are written on the way.
 
   train     train_demo_model.py --minutes 55 --out configs/demo
   measure   train_demo_model.py --evaluate configs/demo
@@ -291,11 +292,14 @@ def train(args):
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(documents)} documents, "
           f"{sum(len(document['text']) for document in documents):,} bytes", flush=True)
 
-    begin = saved = time.monotonic()
+    def clock():
+        return time.monotonic() if args.device == "cuda" else time.process_time() / args.threads
+
+    begin, saved = clock(), time.monotonic()
     tokens, recent = 0, []  # losses since the last line of the log
 
     def progress():
-        return (time.monotonic() - begin) / (60 * args.minutes)
+        return (clock() - begin) / (60 * args.minutes)
 
     for step, (ids, positions) in enumerate(batches(tokenizer, documents, args, progress)):
         if progress() >= 1:

@@ -314,7 +314,7 @@ class Opener {
 
   Status load() {
     WeightStoreOptions options;
-    options.disk_bytes = placement_.weights.disk_bytes;
+    options.placement = placement_.weights;
     options.ring_bytes = placement_.ring_bytes;
     options.prefetch = engine_.overlap;
     options.transfers = state_.transfers.get();

@@ -1,0 +1,169 @@
+// Tokens do not depend on where weights, KV cache and activations live, nor on whether their
+// transfers overlap the work (DESIGN section 4): every placement gives the tokens of the run in
+// memory, with distinct ragged prompts, arrivals in mid-run, and every format of weights and cache.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "server/runtime.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/golden.h"
+
+namespace spillway {
+namespace {
+
+using test::CollectingSink;
+using Tokens = std::vector<std::vector<int32_t>>;
+
+struct Setup {
+  const char* name = "";
+  TierPercent weights = {100, 0, 0}, kv = {100, 0, 0}, activations = {100, 0, 0};
+  bool overlap = true;
+  std::optional<int64_t> block = {}, micro_batch = {};
+};
+
+// Every tier alone, mixtures, and each with and without overlap and with small micro-batches.
+std::vector<Setup> setups() {
+  const Setup places[] = {
+      {.name = "weights on disk", .weights = {0, 0, 100}},
+      {.name = "KV on disk", .kv = {0, 0, 100}},
+      {.name = "activations on disk", .activations = {0, 0, 100}},
+      {.name = "all on disk",
+       .weights = {0, 0, 100},
+       .kv = {0, 0, 100},
+       .activations = {0, 0, 100}},
+      {.name = "mixed", .weights = {20, 30, 50}, .kv = {30, 30, 40}, .activations = {10, 40, 50}},
+      {.name = "a little on disk", .weights = {90, 0, 10}, .kv = {0, 90, 10}},
+  };
+  std::vector<Setup> all;
+  for (Setup setup : places) {
+    all.push_back(setup);
+    setup.overlap = false;
+    all.push_back(setup);
+    setup.overlap = true;
+    setup.block = 9;
+    setup.micro_batch = 2;
+    all.push_back(setup);
+  }
+  return all;
+}
+
+std::unique_ptr<Runtime> open(const std::string& checkpoint, DType format, DType kv_format,
+                              const Setup& setup) {
+  EngineFlags flags;
+  flags.format = format;
+  flags.kv_format = kv_format;
+  flags.weights = setup.weights;
+  flags.kv = setup.kv;
+  flags.activations = setup.activations;
+  flags.no_overlap = !setup.overlap;
+  flags.block = setup.block.value_or(24);
+  flags.micro_batch = setup.micro_batch;
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, {});
+  INFO(runtime.status().message());
+  REQUIRE(runtime.ok());
+  return std::move(runtime).value();
+}
+
+std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Request> requests(30);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto prompt = static_cast<int64_t>(1 + random() % 60);
+    for (int64_t t = 0; t < prompt; ++t) {
+      requests[i].prompt.push_back(
+          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
+    }
+    requests[i].max_tokens = static_cast<int32_t>(1 + random() % 25);
+    requests[i].ignore_eos = true;
+    requests[i].sampling.temperature = i % 3 == 0 ? 0.8f : 0.0f;
+    requests[i].sampling.seed = i;
+  }
+  return requests;
+}
+
+// Some arrive while others run.
+Tokens run(Runtime& runtime, const std::vector<Request>& requests) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(runtime.scheduler().submit(requests[i], sinks.back()).ok());
+    if (i % 11 == 10) sinks.back()->wait_tokens(1);
+  }
+  Tokens tokens;
+  for (const auto& sink : sinks) {
+    const Finish finish = sink->wait();
+    INFO(finish.status.message());
+    REQUIRE(finish.status.ok());
+    tokens.push_back(sink->tokens);
+  }
+  return tokens;
+}
+
+void check_shares(const TierBytes& bytes, const TierPercent& wanted, double slack) {
+  const auto all = static_cast<double>(bytes.device + bytes.host + bytes.disk);
+  CHECK(std::abs(static_cast<double>(bytes.disk) - all * wanted[2] / 100) <= slack);
+}
+
+void check_placements(const std::string& variant, DType format, DType kv_format) {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden(variant).checkpoints.front();
+  INFO(variant << ", weights " << dtype_name(format) << ", KV " << dtype_name(kv_format));
+  constexpr uint64_t kSeed = 20261122;
+  std::vector<Request> requests;
+  Tokens expected;
+  {
+    const auto runtime = open(checkpoint, format, kv_format, {});
+    requests = make_requests(runtime->shape(), kSeed);
+    expected = run(*runtime, requests);
+  }
+  for (const Setup& setup : setups()) {
+    INFO(setup.name << (setup.overlap ? "" : ", no overlap") << ", micro-batch "
+                    << setup.micro_batch.value_or(0));
+    const auto runtime = open(checkpoint, format, kv_format, setup);
+    // To within one slab of the largest weight.
+    check_shares(runtime->plan().weights, setup.weights,
+                 static_cast<double>(runtime->shape().vocabulary * runtime->shape().hidden * 4 +
+                                     int64_t{4} * 4096));
+    CHECK(run(*runtime, requests) == expected);
+    CHECK(runtime->scheduler().stats().kv_bytes_used == 0);
+  }
+}
+
+TEST_CASE("every placement gives the tokens of the run in memory, float32") {
+  check_placements("pre_ln_relu", DType::kF32, DType::kF32);
+}
+
+TEST_CASE("every placement gives the tokens of the run in memory, narrow formats") {
+  check_placements("pre_ln_relu", DType::kBF16, DType::kBF16);
+  check_placements("pre_ln_relu", DType::kF16, DType::kF32);
+}
+
+TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections") {
+  check_placements("post_ln_projected", DType::kF32, DType::kF16);
+}
+
+TEST_CASE("too little memory for any placement says what is missing and what would fit") {
+  const test::TemporaryCache cache;
+  EngineFlags flags;
+  flags.host_memory_bytes = uint64_t{100} << 20;
+  flags.dummy_weights = true;
+  flags.format = DType::kBF16;
+  const Status status = Runtime::open("opt-125m", flags, {}).status();
+  const std::string message(status.message());
+  INFO(message);
+  CHECK(status.code() == Code::kInfeasible);
+  CHECK(message.find("short") != std::string::npos);
+  const size_t at = message.find("--host-memory ", message.find("smallest"));
+  REQUIRE(at != std::string::npos);
+  // What the message names does fit, with weights on disk where the flags left them open.
+  flags.host_memory_bytes = std::stoull(message.substr(at + 14)) << 20;
+  const auto runtime = Runtime::open("opt-125m", flags, {});
+  INFO(runtime.status().message());
+  REQUIRE(runtime.ok());
+  CHECK(runtime.value()->plan().weights.disk > 0);
+}
+
+}  // namespace
+}  // namespace spillway
