@@ -12,7 +12,7 @@ namespace spillway {
 
 namespace {
 
-// In IoRequest::error: the file ended before the request did. No errno is negative.
+// As an error: the file ended before the request did. No errno is negative.
 constexpr int kEndOfFile = -1;
 
 // Calls that move nothing before EINTR or EAGAIN becomes the request's error.
@@ -30,8 +30,9 @@ IoPart::Next IoPart::advance(int64_t result) {
     return moved_bytes == bytes ? Next::kDone : Next::kContinue;
   }
   const bool read = request->kind == IoRequest::Kind::kRead;
-  int error = static_cast<int>(-result);
+  error = static_cast<int>(-result);
   if ((error == EINTR || error == EAGAIN) && retries < kRetriesMax) {
+    error = 0;
     ++retries;
     return Next::kContinue;
   }
@@ -42,7 +43,6 @@ IoPart::Next IoPart::advance(int64_t result) {
   if (error == EINVAL && read && moved_bytes > 0 && (offset + moved_bytes) % kSectorBytes != 0) {
     error = kEndOfFile;
   }
-  if (request->error == 0) request->error = error;
   return Next::kError;
 }
 
@@ -78,6 +78,7 @@ std::optional<IoPart> IoQueue::take() {
 bool IoQueue::finish(const IoPart& part) {
   IoRequest& request = *part.request;
   request.completed_bytes += part.moved_bytes;
+  if (request.error == 0) request.error = part.error;
   --request.parts_in_flight;
   if (request.error != 0 && request.submitted_bytes < request.bytes) {
     SPILLWAY_CHECK(head_ == &request);

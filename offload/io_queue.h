@@ -13,17 +13,18 @@
 namespace spillway {
 
 // The share of a request that one chain of system calls moves. A backend advances `moved_bytes`
-// until it is `bytes`.
+// until it is `bytes`. Parts of one request may be on several threads, so none touches the request.
 struct IoPart {
   IoRequest* request = nullptr;
   uint64_t offset = 0;
   std::byte* memory = nullptr;
   size_t bytes = 0;
   size_t moved_bytes = 0;
+  int error = 0;
   int retries = 0;  // Of calls that moved nothing, since one last moved something
 
   // What comes of a system call's result: the bytes it moved or a negative errno. kError leaves
-  // the reason in request->error.
+  // the reason in `error`.
   enum class Next : uint8_t { kDone, kContinue, kError };
   Next advance(int64_t result);
 };

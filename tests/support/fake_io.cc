@@ -179,7 +179,7 @@ void FakeIo::step(std::unique_lock<std::mutex>& lock, Pending pending) {
     return;
   }
   if (!failed && pending.flip_bit) flip_bit(request);
-  if (!failed) request.error = pending.error;
+  request.error = failed ? pending.part.error : pending.error;
   request.completed_bytes = pending.part.moved_bytes;
   --in_flight_;
   lock.unlock();
