@@ -26,11 +26,12 @@ Status bench(const BenchFlags& flags, const EngineFlags& engine, const std::stri
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, with_block, options));
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
 
-  BenchResult result{.flags = flags,
-                     .model = runtime->model_name(),
-                     .device = std::string(runtime->device().name()),
-                     .plan = runtime->plan(),
-                     .overlap = !engine.no_overlap};
+  BenchResult result;
+  result.flags = flags;
+  result.model = runtime->model_name();
+  result.device = runtime->device().name();
+  result.plan = runtime->plan();
+  result.overlap = !engine.no_overlap;
   options.say("Warming up");
   const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, &result));
