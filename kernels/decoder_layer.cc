@@ -14,7 +14,7 @@ class LayerRun {
            const LayerBuffers& buffers, const MatrixView& hidden)
       : stream_(stream), shape_(shape), weights_(weights), buffers_(buffers), hidden_(hidden) {}
 
-  void attend(std::span<const AttentionItem> items, const KvLayout& kv) {
+  void attend(AttentionFeed& feed, const KvLayout& kv) {
     const MatrixView qkv =
         dense_matrix(buffers_.qkv, DType::kF32, hidden_.rows, shape_.qkv_width());
     const MatrixView attended =
@@ -26,8 +26,10 @@ class LayerRun {
                        .bias = weights_.qkv_bias,
                        .out = qkv.slice_rows(first, rows)});
     });
-    attention(stream_,
-              {.qkv = qkv, .items = items, .heads = shape_.heads, .kv = kv, .out = attended});
+    for (auto items = feed.next(); !items.empty(); items = feed.next()) {
+      attention(stream_,
+                {.qkv = qkv, .items = items, .heads = shape_.heads, .kv = kv, .out = attended});
+    }
     add_to_hidden(attended, hidden_, weights_.attention_out, weights_.attention_out_bias);
     if (shape_.norm_place == NormPlace::kPost) {
       norm(hidden_, weights_.attention_norm_weight, weights_.attention_norm_bias, hidden_);
@@ -122,11 +124,11 @@ LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation
 }
 
 void run_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                       const LayerBuffers& buffers, const MatrixView& hidden,
-                       std::span<const AttentionItem> items, const KvLayout& kv) {
+                       const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
+                       const KvLayout& kv) {
   SPILLWAY_CHECK(shape.mlp_kind == MlpKind::kPlain && shape.position == PositionKind::kLearned);
   LayerRun run(stream, shape, weights, buffers, hidden);
-  run.attend(items, kv);
+  run.attend(feed, kv);
   run.transform();
 }
 

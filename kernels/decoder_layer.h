@@ -48,10 +48,21 @@ LayerBufferSizes layer_buffer_sizes(const ModelShape& shape, DType activation, i
 LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation,
                                  std::byte* memory);
 
-// hidden (f32 [T, hidden]) -> the layer's output, in place. `items` cover its rows; their caches
-// gain the new rows. REQUIRES: T <= tokens_max of the buffers; learned positions, plain MLP.
+// Hands out a micro-batch's attention items as their caches come into memory, so that attention to
+// those that are there overlaps the transfers of the others.
+class AttentionFeed {
+ public:
+  virtual ~AttentionFeed() = default;
+  // Items whose caches the stream may use, at least one; the work for those handed out before is
+  // queued. Empty: no more. Rows in no item keep undefined results, which no other row sees.
+  virtual std::span<const AttentionItem> next() = 0;
+};
+
+// hidden (f32 [T, hidden]) -> the layer's output, in place. The items of `feed` lie in its rows;
+// their caches gain the new rows. REQUIRES: T <= tokens_max of the buffers; learned positions,
+// plain MLP.
 void run_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                       const LayerBuffers& buffers, const MatrixView& hidden,
-                       std::span<const AttentionItem> items, const KvLayout& kv);
+                       const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
+                       const KvLayout& kv);
 
 }  // namespace spillway

@@ -1,59 +1,92 @@
-// The key/value memory of all sequences: one region, out of which each sequence gets a fixed
-// reservation for the most rows it can ever have (DESIGN section 4: promised at admission, never
-// renegotiated). Inside a reservation the layers follow each other, each as kernels/kv_layout.h
-// says.
+// The key/value memory of all sequences, over two tiers: a region of memory and one of a scratch
+// file. Each sequence gets a fixed reservation for the most rows it can ever have (DESIGN section
+// 4: promised at admission, never renegotiated). A layer of a sequence, laid out as
+// kernels/kv_layout.h says, is wholly in one tier; layers on disk are spread evenly, so that every
+// layer of a sweep asks the disk for the same amount.
 //
-// Thread rule: the engine thread. Invariant: free + reserved bytes == total; no two reservations
-// overlap (verify()).
+// Thread rule: the engine thread. Invariant: free + reserved bytes == total in both tiers; no two
+// reservations overlap (verify()).
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <vector>
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
 #include "kernels/kv_layout.h"
+#include "offload/range_allocator.h"
+#include "offload/spill_stager.h"
 
 namespace spillway {
 
-// A sequence's place in the cache. Default: none.
-struct KvReservation {
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-  uint64_t layer_bytes = 0;
+// A sequence's place in the cache.
+struct KvSequence {
+  int64_t rows = 0;
+  int64_t layers = 0;
+  uint64_t memory_offset = 0, memory_layer_bytes = 0;
+  uint64_t disk_offset = 0, disk_layer_bytes = 0;
+  std::vector<SpilledObject> spilled;  // The layers on disk, in order
+
+  int64_t disk_layers() const { return static_cast<int64_t>(spilled.size()); }
+  // How many of the first `layer` layers are on disk.
+  int64_t disk_layers_before(int64_t layer) const { return layer * disk_layers() / layers; }
+  bool on_disk(int64_t layer) const {
+    return disk_layers_before(layer + 1) != disk_layers_before(layer);
+  }
+  uint64_t memory_bytes() const {
+    return static_cast<uint64_t>(layers - disk_layers()) * memory_layer_bytes;
+  }
+  uint64_t disk_bytes() const { return static_cast<uint64_t>(disk_layers()) * disk_layer_bytes; }
+};
+
+struct KvCacheOptions {
+  KvLayout layout;
+  int64_t layers = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t disk_bytes = 0;  // Room in the scratch file
 };
 
 class KvCache {
  public:
-  // Takes `bytes` of device memory; pages are touched when sequences first use them.
-  static Result<std::unique_ptr<KvCache>> open(Device& device, const KvLayout& layout,
-                                               int64_t layers, uint64_t bytes);
+  // Takes the device memory; pages are touched when sequences first use them.
+  static Result<std::unique_ptr<KvCache>> open(Device& device, const KvCacheOptions& options);
 
-  const KvLayout& layout() const { return layout_; }
-  uint64_t total_bytes() const { return buffer_.bytes(); }
-  uint64_t reserved_bytes() const { return reserved_; }
+  const KvLayout& layout() const { return options_.layout; }
+  uint64_t memory_bytes() const { return memory_.total(); }
+  uint64_t disk_bytes() const { return disk_.total(); }
+  uint64_t total_bytes() const { return memory_.total() + disk_.total(); }
+  uint64_t reserved_bytes() const { return memory_.reserved() + disk_.reserved(); }
 
-  // Bytes that `rows` cached positions take over all layers.
+  // Bytes that `rows` cached positions take over all layers in memory.
   uint64_t sequence_bytes(int64_t rows) const;
 
-  // Room for `rows` positions: the first free stretch that is large enough. kCapacity: none now.
-  Result<KvReservation> reserve(int64_t rows);
-  void release(const KvReservation& reservation);
+  // Whether an empty cache has room for a sequence of `rows`.
+  bool can_ever_hold(int64_t rows) const;
 
-  // A sequence's cache of one layer.
-  std::byte* layer(const KvReservation& reservation, int64_t layer) const;
+  // Room for `rows` positions. Keeps the shares of both tiers as near as possible to those of their
+  // sizes. kCapacity: no room now.
+  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows);
+
+  // REQUIRES: nothing of it is being transferred.
+  void release(std::unique_ptr<KvSequence> sequence);
+
+  // A sequence's cache of one layer in memory. REQUIRES: not on_disk(layer).
+  std::byte* layer(const KvSequence& sequence, int64_t layer) const;
+
+  // The use that a sweep makes of a layer on disk: `rows` are there, `new_rows` will be.
+  SpillUse use(KvSequence& sequence, int64_t layer, int64_t rows, int64_t new_rows) const;
 
   void verify() const;
 
  private:
-  KvCache(Buffer buffer, const KvLayout& layout, int64_t layers);
+  KvCache(Buffer buffer, const KvCacheOptions& options);
+  uint64_t disk_layer_bytes(int64_t rows) const;
+  bool try_reserve(KvSequence* sequence, int64_t disk_layers);
 
   Buffer buffer_;
-  KvLayout layout_;
-  int64_t layers_;
-  uint64_t reserved_ = 0;
-  std::map<uint64_t, uint64_t> free_;  // Offset to bytes, neighbours merged.
+  KvCacheOptions options_;
+  RangeAllocator memory_, disk_;
 };
 
 }  // namespace spillway

@@ -7,28 +7,49 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <thread>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
+#include "offload/aligned_bytes.h"
+#include "offload/weight_stream.h"
 
 namespace spillway {
 
 struct WeightStore::State {
-  ModelFileTable table;
-  MatrixLayout layout = MatrixLayout::kRows;  // Of matrices, once loaded.
+  State(ModelFileTable t, MatrixLayout l)
+      : table(std::move(t)), groups(weight_groups(table)), views(table, l), layout(l) {}
+
+  const ModelFileTable table;
+  const std::vector<uint32_t> groups;  // By slab
+  WeightViews views;
+  const MatrixLayout layout;  // Of matrices, once loaded.
   bool repacked = false;
-  std::vector<Buffer> buffers;                        // One a group of slabs (a layer)
-  std::vector<std::byte*> slab_data;                  // By slab
-  std::vector<std::vector<WeightSlab>> tensor_slabs;  // By tensor
-  EmbeddingWeights embedding;
-  HeadWeights head;
-  std::vector<LayerWeights> layers;
+  WeightPlacement placement;
+  std::vector<Buffer> buffers;       // One a group of slabs (a layer)
+  std::vector<std::byte*> resident;  // By slab; null: on disk
+  std::optional<WeightStream> stream;
 
   std::span<std::byte> slab(uint32_t index) const {
-    return {slab_data[index], table.slabs[index].bytes};
+    return {resident[index], table.slabs[index].bytes};
+  }
+  std::vector<uint32_t> slabs(bool on_disk) const {
+    std::vector<uint32_t> found;
+    for (uint32_t i = 0; i < table.slabs.size(); ++i) {
+      if (placement.on_disk[i] == on_disk) found.push_back(i);
+    }
+    return found;
+  }
+
+  Status allocate(Device& device, const WeightStoreOptions& options);
+  Status start_stream(Device& device, const WeightStoreOptions& options, File file,
+                      std::vector<StreamedSlab> slabs);
+  Status acquire(uint32_t group);
+  void release(uint32_t group) {
+    if (stream.has_value()) stream->release(group);
   }
 };
 
@@ -38,21 +59,23 @@ namespace {
 // kernel's page zeroing, the copy and the checksum of 8 MiB overlap with other slabs' reads.
 constexpr int kLoaderThreads = 4;
 
-// Runs body(slab) for every slab on several threads; the first error stops the rest.
-Status for_each_slab(const ModelFileTable& table, const LoadProgress& progress,
-                     const std::function<Status(uint32_t)>& body) {
-  std::atomic<uint32_t> next{0};
+// Runs body(slab) for every slab of `which` on several threads; the first error stops the rest.
+Status for_each_slab(const ModelFileTable& table, const std::vector<uint32_t>& which,
+                     const LoadProgress& progress, const std::function<Status(uint32_t)>& body) {
+  std::atomic<size_t> next{0};
   std::mutex mutex;
   Status first_error;
   uint64_t done = 0;
-  const uint64_t total = table.weight_bytes();
+  uint64_t total = 0;
+  for (uint32_t slab : which) total += table.slabs[slab].bytes;
   const auto work = [&] {
-    for (uint32_t slab = next++; slab < table.slabs.size(); slab = next++) {
+    for (size_t i = next++; i < which.size(); i = next++) {
+      const uint32_t slab = which[i];
       Status status = body(slab);
       const std::lock_guard lock(mutex);
       if (!status.ok()) {
         if (first_error.ok()) first_error = status;
-        next = static_cast<uint32_t>(table.slabs.size());
+        next = which.size();
         return;
       }
       done += table.slabs[slab].bytes;
@@ -63,86 +86,6 @@ Status for_each_slab(const ModelFileTable& table, const LoadProgress& progress,
   for (int i = 0; i < kLoaderThreads; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   return first_error;
-}
-
-// One allocation a group of neighbouring slabs of one layer: huge pages, and whole layers to give
-// back later.
-Status allocate_slabs(Device& device, const ModelFileTable& table, std::vector<Buffer>* buffers,
-                      std::vector<std::byte*>* slab_data) {
-  slab_data->resize(table.slabs.size());
-  for (size_t first = 0; first < table.slabs.size();) {
-    size_t last = first;
-    uint64_t bytes = 0;
-    for (; last < table.slabs.size() && table.slabs[last].layer == table.slabs[first].layer;
-         ++last) {
-      bytes += table.slabs[last].bytes;
-    }
-    SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kDevice, bytes));
-    std::byte* data = buffer.data();
-    for (size_t i = first; i < last; ++i) {
-      (*slab_data)[i] = data;
-      data += table.slabs[i].bytes;
-    }
-    buffers->push_back(std::move(buffer));
-    first = last;
-  }
-  return {};
-}
-
-WeightMatrix matrix_of(const TensorInfo& tensor, MatrixLayout layout,
-                       std::span<const WeightSlab> slabs) {
-  return {slabs, tensor.format, layout, tensor.spec.rows, tensor.spec.columns, tensor.slab_rows};
-}
-
-// Where a role's view goes. Exactly one of the two is set.
-struct Target {
-  WeightMatrix* matrix = nullptr;
-  const float** vector = nullptr;
-};
-
-Target target_of(WeightRole role, LayerWeights* layer, EmbeddingWeights* embedding,
-                 HeadWeights* head) {
-  switch (role) {
-    case WeightRole::kTokenEmbedding:
-      return {&embedding->tokens};
-    case WeightRole::kPositionEmbedding:
-      return {&embedding->positions};
-    case WeightRole::kProjectIn:
-      return {&embedding->project_in};
-    case WeightRole::kAttentionNormWeight:
-      return {nullptr, &layer->attention_norm_weight};
-    case WeightRole::kAttentionNormBias:
-      return {nullptr, &layer->attention_norm_bias};
-    case WeightRole::kQkvWeight:
-      return {&layer->qkv};
-    case WeightRole::kQkvBias:
-      return {nullptr, &layer->qkv_bias};
-    case WeightRole::kAttentionOutWeight:
-      return {&layer->attention_out};
-    case WeightRole::kAttentionOutBias:
-      return {nullptr, &layer->attention_out_bias};
-    case WeightRole::kMlpNormWeight:
-      return {nullptr, &layer->mlp_norm_weight};
-    case WeightRole::kMlpNormBias:
-      return {nullptr, &layer->mlp_norm_bias};
-    case WeightRole::kMlpUpWeight:
-      return {&layer->mlp_up};
-    case WeightRole::kMlpUpBias:
-      return {nullptr, &layer->mlp_up_bias};
-    case WeightRole::kMlpDownWeight:
-      return {&layer->mlp_down};
-    case WeightRole::kMlpDownBias:
-      return {nullptr, &layer->mlp_down_bias};
-    case WeightRole::kFinalNormWeight:
-      return {nullptr, &head->norm_weight};
-    case WeightRole::kFinalNormBias:
-      return {nullptr, &head->norm_bias};
-    case WeightRole::kProjectOut:
-      return {&head->project_out};
-    case WeightRole::kHead:
-      return {&head->head};
-  }
-  SPILLWAY_CHECK(false);
 }
 
 // The tensor that a slab belongs to; null for slabs of vectors.
@@ -215,78 +158,152 @@ Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
   return file.read_slab(slab, target);
 }
 
-}  // namespace
-
-WeightStore::WeightStore(std::unique_ptr<State> state) : state_(std::move(state)) {
-  State& s = *state_;
-  s.layers.resize(static_cast<size_t>(s.table.shape.layers));
-  s.tensor_slabs.resize(s.table.tensors.size());
-  for (size_t i = 0; i < s.table.tensors.size(); ++i) {
-    const TensorInfo& tensor = s.table.tensors[i];
-    LayerWeights* layer =
-        tensor.spec.layer < 0 ? nullptr : &s.layers[static_cast<size_t>(tensor.spec.layer)];
-    const Target target = target_of(tensor.spec.role, layer, &s.embedding, &s.head);
-    if (target.vector != nullptr) {
-      *target.vector =
-          reinterpret_cast<const float*>(s.slab_data[tensor.first_slab] + tensor.offset_in_slab);
-      continue;
-    }
-    for (uint32_t slab = 0; slab < tensor.slab_count; ++slab) {
-      s.tensor_slabs[i].push_back(
-          {s.slab_data[tensor.first_slab + slab], tensor.rows_in_slab(slab)});
-    }
-    const bool is_matrix = tensor.spec.kind == WeightKind::kMatrix;
-    *target.matrix =
-        matrix_of(tensor, is_matrix ? s.layout : MatrixLayout::kRows, s.tensor_slabs[i]);
+// What a stream has to know of each slab on disk, where the model file has it.
+template <class State>
+std::vector<StreamedSlab> streamed_slabs(const State& state) {
+  std::vector<StreamedSlab> streamed;
+  for (uint32_t i : state.slabs(true)) {
+    const SlabInfo& slab = state.table.slabs[i];
+    streamed.push_back(
+        {i, state.groups[i], slab.offset, slab.bytes, slab.checksum, state.table.slab_seed(i)});
   }
+  return streamed;
 }
 
+}  // namespace
+
+// Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
+// the ring.
+Status WeightStore::State::allocate(Device& device, const WeightStoreOptions& options) {
+  placement = place_weights(table, options.disk_bytes);
+  SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
+  resident.resize(table.slabs.size());
+  for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {
+    uint64_t bytes = 0;
+    for (; last < table.slabs.size() && groups[last] == groups[first]; ++last) {
+      if (!placement.on_disk[last]) bytes += table.slabs[last].bytes;
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kDevice, bytes));
+    std::byte* data = buffer.data();
+    for (size_t i = first; i < last; ++i) {
+      if (placement.on_disk[i]) continue;
+      resident[i] = data;
+      views.place(static_cast<uint32_t>(i), data);
+      data += table.slabs[i].bytes;
+    }
+    buffers.push_back(std::move(buffer));
+  }
+  return {};
+}
+
+Status WeightStore::State::start_stream(Device& device, const WeightStoreOptions& options,
+                                        File file, std::vector<StreamedSlab> slabs) {
+  if (slabs.empty()) return {};
+  const uint64_t wanted =
+      options.ring_bytes == 0 ? placement.ring_bytes_good() : options.ring_bytes;
+  SPILLWAY_CHECK(wanted >= placement.ring_bytes_min());
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer ring,
+                            device.allocate(Memory::kDevice, round_up(wanted, kFileAlignment)));
+  stream.emplace(*options.transfers, std::move(file), std::move(slabs), std::move(ring),
+                 options.prefetch);
+  return {};
+}
+
+Status WeightStore::State::acquire(uint32_t group) {
+  if (!stream.has_value()) return {};
+  SPILLWAY_ASSIGN_OR_RETURN(const WeightStream::Range range, stream->acquire(group));
+  for (size_t i = range.first; i < range.last; ++i) {
+    views.place(stream->slabs()[i].slab, stream->data(i));
+  }
+  return {};
+}
+
+WeightStore::WeightStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
 WeightStore::~WeightStore() = default;
 
 Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const ModelFile& file,
-                                                       const LoadProgress& progress) {
-  auto state = std::make_unique<State>();
-  state->table = file.table();
-  state->layout = device.matrix_layout(state->table.format);
-  SPILLWAY_RETURN_IF_ERROR(
-      allocate_slabs(device, state->table, &state->buffers, &state->slab_data));
-  const File direct = open_direct(file);
+                                                       const WeightStoreOptions& options) {
+  const ModelFileTable& table = file.table();
+  auto state = std::make_unique<State>(table, device.matrix_layout(table.format));
+  SPILLWAY_RETURN_IF_ERROR(state->allocate(device, options));
+  File direct = open_direct(file);
   std::atomic<bool> repacked{false};
-  SPILLWAY_RETURN_IF_ERROR(for_each_slab(state->table, progress, [&](uint32_t slab) -> Status {
-    const TensorInfo* tensor = matrix_tensor_of(state->table, slab);
+  const auto load_slab = [&](uint32_t slab) -> Status {
+    const TensorInfo* tensor = matrix_tensor_of(table, slab);
     if (tensor == nullptr || tensor->layout == MatrixLayout::kRows ||
         tensor->layout == state->layout) {
       return read_verified(file, direct, slab, state->slab(slab));
     }
     repacked = true;
     SPILLWAY_ASSIGN_OR_RETURN(const Buffer staging,
-                              device.allocate(Memory::kPinned, state->table.slabs[slab].bytes));
+                              device.allocate(Memory::kPinned, table.slabs[slab].bytes));
     const std::span<std::byte> bytes(staging.data(), staging.bytes());
     SPILLWAY_RETURN_IF_ERROR(read_verified(file, direct, slab, bytes));
     repack_slab(*tensor, slab, state->layout, bytes, state->slab(slab));
     return {};
-  }));
+  };
+  SPILLWAY_RETURN_IF_ERROR(for_each_slab(table, state->slabs(false), options.progress, load_slab));
   state->repacked = repacked;
+  for (uint32_t slab : state->slabs(true)) {
+    const TensorInfo* tensor = matrix_tensor_of(table, slab);
+    if (tensor == nullptr || tensor->layout == MatrixLayout::kRows) continue;
+    if (tensor->layout == state->layout) continue;
+    return invalid_argument(file.path() + " is packed as " +
+                            std::string(layout_name(tensor->layout)) +
+                            " for another kind of machine; this one streams " +
+                            std::string(layout_name(state->layout)) +
+                            " from disk, so convert the checkpoint again here");
+  }
+  if (direct.fd() < 0) {
+    SPILLWAY_ASSIGN_OR_RETURN(direct, File::open(file.path(), O_RDONLY));
+  }
+  SPILLWAY_RETURN_IF_ERROR(
+      state->start_stream(device, options, std::move(direct), streamed_slabs(*state)));
   return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
 }
 
 Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const ModelShape& shape,
                                                         DType format, uint64_t seed,
-                                                        const LoadProgress& progress) {
-  auto state = std::make_unique<State>();
-  state->layout = device.matrix_layout(format);
-  state->table = plan_model_file(shape, format, state->layout);
-  SPILLWAY_RETURN_IF_ERROR(
-      allocate_slabs(device, state->table, &state->buffers, &state->slab_data));
-  SPILLWAY_RETURN_IF_ERROR(for_each_slab(state->table, progress, [&](uint32_t slab) -> Status {
-    const TensorInfo* tensor = matrix_tensor_of(state->table, slab);
+                                                        WeightStoreOptions options) {
+  const MatrixLayout layout = device.matrix_layout(format);
+  auto state = std::make_unique<State>(plan_model_file(shape, format, layout), layout);
+  SPILLWAY_RETURN_IF_ERROR(state->allocate(device, options));
+  const ModelFileTable& table = state->table;
+  std::vector<StreamedSlab> streamed = streamed_slabs(*state);
+  std::vector<size_t> streamed_index(table.slabs.size());
+  uint64_t offset = 0;
+  for (size_t i = 0; i < streamed.size(); ++i) {
+    streamed_index[streamed[i].slab] = i;
+    streamed[i].offset = offset;
+    offset += streamed[i].bytes;
+  }
+  const auto fill = [&](uint32_t slab, std::span<std::byte> bytes) {
+    const TensorInfo* tensor = matrix_tensor_of(table, slab);
     if (tensor != nullptr) {
-      fill_random(*tensor, seed ^ (uint64_t{slab} << 32), state->slab(slab));
+      fill_random(*tensor, seed ^ (uint64_t{slab} << 32), bytes);
     } else {
-      fill_vectors(state->table, slab, state->slab(slab));
+      fill_vectors(table, slab, bytes);
     }
-    return {};
-  }));
+  };
+  const auto make_slab = [&](uint32_t slab) -> Status {
+    if (!state->placement.on_disk[slab]) {
+      fill(slab, state->slab(slab));
+      return {};
+    }
+    AlignedBytes staging;
+    const std::span<std::byte> bytes = staging.reserve(table.slabs[slab].bytes);
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    fill(slab, bytes);
+    StreamedSlab& target = streamed[streamed_index[slab]];
+    target.checksum = slab_checksum(bytes, target.seed);
+    return options.scratch.write(target.offset, bytes);
+  };
+  std::vector<uint32_t> all(table.slabs.size());
+  for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+  SPILLWAY_RETURN_IF_ERROR(for_each_slab(table, all, options.progress, make_slab));
+  File scratch = std::move(options.scratch);
+  SPILLWAY_RETURN_IF_ERROR(
+      state->start_stream(device, options, std::move(scratch), std::move(streamed)));
   return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
 }
 
@@ -299,21 +316,40 @@ DType WeightStore::format() const {
 bool WeightStore::repacked() const {
   return state_->repacked;
 }
-uint64_t WeightStore::resident_bytes() const {
-  return state_->table.weight_bytes();
+const WeightPlacement& WeightStore::placement() const {
+  return state_->placement;
 }
-const EmbeddingWeights& WeightStore::embedding() const {
-  return state_->embedding;
+uint64_t WeightStore::ring_bytes() const {
+  return state_->stream.has_value() ? state_->stream->ring_bytes() : 0;
 }
-const HeadWeights& WeightStore::head() const {
-  return state_->head;
+
+Result<const EmbeddingWeights*> WeightStore::acquire_embedding() {
+  SPILLWAY_RETURN_IF_ERROR(state_->acquire(0));
+  return &state_->views.embedding;
+}
+void WeightStore::release_embedding() {
+  state_->release(0);
 }
 
 Result<const LayerWeights*> WeightStore::acquire(int64_t layer) {
   SPILLWAY_CHECK(layer >= 0 && layer < state_->table.shape.layers);
-  return &state_->layers[static_cast<size_t>(layer)];
+  SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(layer)));
+  return &state_->views.layers[static_cast<size_t>(layer)];
+}
+void WeightStore::release(int64_t layer) {
+  state_->release(1 + static_cast<uint32_t>(layer));
 }
 
-void WeightStore::release(int64_t) {}
+Result<const HeadWeights*> WeightStore::acquire_head() {
+  SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(state_->table.shape.layers)));
+  return &state_->views.head;
+}
+void WeightStore::release_head() {
+  state_->release(1 + static_cast<uint32_t>(state_->table.shape.layers));
+}
+
+void WeightStore::restart() {
+  if (state_->stream.has_value()) state_->stream->restart();
+}
 
 }  // namespace spillway

@@ -1,7 +1,8 @@
-// The weights of one model, ready for the kernels. In this version every slab is resident in device
-// memory; acquire/release is the seam where streaming will wait for a layer and let it go.
+// The weights of one model, ready for the kernels. Some slabs are resident in device memory, the
+// others stream through a ring from disk, sweep after sweep; weight_placement.h says which.
 //
-// Thread rule: loading uses its own threads; afterwards the engine thread alone.
+// Thread rule: loading uses its own threads; afterwards the engine thread alone. A sweep acquires
+// and releases the embeddings, each layer and the head, in this order, one at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,54 +10,58 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/decoder_layer.h"
 #include "kernels/device.h"
 #include "offload/model_file.h"
+#include "offload/transfer.h"
+#include "offload/weight_placement.h"
+#include "offload/weight_views.h"
 
 namespace spillway {
-
-struct EmbeddingWeights {
-  WeightMatrix tokens;
-  WeightMatrix positions;   // No rows: the model has no table of positions.
-  WeightMatrix project_in;  // No rows: embeddings are as wide as the stream.
-};
-
-struct HeadWeights {
-  const float* norm_weight = nullptr;
-  const float* norm_bias = nullptr;
-  WeightMatrix project_out;
-  WeightMatrix head;
-};
 
 // Called from loading threads, serialised, with bytes done and in all.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
+struct WeightStoreOptions {
+  uint64_t disk_bytes = 0;             // Of the weights that live on disk, to within one slab
+  uint64_t ring_bytes = 0;             // They pass through; 0: WeightPlacement::ring_bytes_good()
+  bool prefetch = true;                // False: read only what is being waited for
+  TransferQueue* transfers = nullptr;  // Needed with disk_bytes; outlives the store
+  File scratch;                        // dummy() only: placement.disk_bytes of room
+  LoadProgress progress;
+};
+
 class WeightStore {
  public:
-  // Reads every slab with direct I/O on several threads and verifies it. Slabs in another layout
-  // than the device wants are repacked on the way; `repacked()` says so. Blocks.
+  // Reads every resident slab with direct I/O on several threads and verifies it. Slabs in another
+  // layout than the device wants are repacked on the way; `repacked()` says so (slabs on disk
+  // cannot be: kInvalidArgument). Blocks.
   static Result<std::unique_ptr<WeightStore>> load(Device& device, const ModelFile& file,
-                                                   const LoadProgress& progress);
+                                                   const WeightStoreOptions& options);
 
   // Random weights of a true shape, for benchmarks: matrices uniform with deviation 0.02, norms 1,
   // biases 0, from `seed`. Blocks.
   static Result<std::unique_ptr<WeightStore>> dummy(Device& device, const ModelShape& shape,
                                                     DType format, uint64_t seed,
-                                                    const LoadProgress& progress);
+                                                    WeightStoreOptions options);
   ~WeightStore();
 
   const ModelShape& shape() const;
   DType format() const;
   bool repacked() const;
-  uint64_t resident_bytes() const;
+  const WeightPlacement& placement() const;  // placement().disk_bytes are read in each sweep.
+  uint64_t ring_bytes() const;
 
-  const EmbeddingWeights& embedding() const;
-  const HeadWeights& head() const;
-
-  // The layer's weights, usable by work queued on the stream until release(). An error says that
-  // they could not be brought here.
+  // The group's weights, usable by work queued on the stream until its release. Waits for those on
+  // disk. After an error, which names file and slab, restart() comes next.
+  Result<const EmbeddingWeights*> acquire_embedding();
+  void release_embedding();
   Result<const LayerWeights*> acquire(int64_t layer);
   void release(int64_t layer);
+  Result<const HeadWeights*> acquire_head();
+  void release_head();
+
+  // Ends a sweep early: the next group to be acquired is the embeddings. Blocks on reads under way.
+  void restart();
 
  private:
   struct State;

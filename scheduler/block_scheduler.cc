@@ -116,11 +116,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                                 number(model.vocabulary));
       }
     }
-    const uint64_t needed = engine_->kv().sequence_bytes(Sequence::kv_rows(request));
-    if (needed > engine_->kv().total_bytes()) {
+    const int64_t rows = Sequence::kv_rows(request);
+    if (!engine_->kv().can_ever_hold(rows)) {
       return invalid_argument(
-          "the sequence needs " + format_bytes(needed) + " of KV cache, and there are " +
-          format_bytes(engine_->kv().total_bytes()) + " in all; raise --host-memory or shorten it");
+          "the sequence needs " + format_bytes(engine_->kv().sequence_bytes(rows)) +
+          " of KV cache, and there are " + format_bytes(engine_->kv().total_bytes()) +
+          " in all; raise --host-memory or shorten it");
     }
     return {};
   }
@@ -186,14 +187,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       if (prompt_tokens > 0 && prompt_tokens + next.prompt_tokens() > options_.prefill_tokens_max) {
         break;
       }
-      const Result<KvReservation> kv = engine_->kv().reserve(next.kv_rows());
+      Result<std::unique_ptr<KvSequence>> kv = engine_->reserve(next.kv_rows());
       if (!kv.ok()) {
         // submit() made sure that it fits an empty cache.
         SPILLWAY_CHECK(!running_.empty());
         break;
       }
       prompt_tokens += next.prompt_tokens();
-      next.admit(kv.value(), steady_seconds());
+      next.admit(std::move(kv).value(), steady_seconds());
       running_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
     }
@@ -208,7 +209,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       const std::span<const int32_t> tokens = sequence->next_tokens();
       items_.push_back({.tokens = tokens,
                         .position = sequence->next_position(),
-                        .kv = &sequence->kv(),
+                        .kv = sequence->kv(),
                         .all_logits = sequence->wants_all_logits()});
       if (sequence->next_position() == 0) prompt_tokens += tokens.size();
     }
@@ -242,6 +243,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 
+  void on_failure(size_t item, const Status& status) override {
+    running_[item]->finish(FinishReason::kError, status);
+  }
+
   void publish_counts() {
     const std::lock_guard lock(mutex_);
     stats_.running = static_cast<int64_t>(running_.size());
@@ -262,7 +267,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     take_ended(running_);
     take_ended(waiting_);
     for (const auto& sequence : ended) {
-      if (sequence->admitted()) engine_->kv().release(sequence->kv());
+      if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     }
     publish_counts();
     for (const auto& sequence : ended) sequence->report(steady_seconds());

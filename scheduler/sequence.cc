@@ -27,8 +27,8 @@ int64_t Sequence::kv_rows(const Request& request) {
   return static_cast<int64_t>(request.prompt.size()) + std::max(0, request.max_tokens - 1);
 }
 
-void Sequence::admit(const KvReservation& kv, double now) {
-  kv_ = kv;
+void Sequence::admit(std::unique_ptr<KvSequence> kv, double now) {
+  kv_ = std::move(kv);
   admitted_ = now;
   if (request_.prompt_logprobs >= 0) {
     prompt_logprobs_.reserve(request_.prompt.size());

@@ -28,9 +28,10 @@ class Sequence {
   static int64_t kv_rows(const Request& request);
   int64_t kv_rows() const { return kv_rows(request_); }
 
-  void admit(const KvReservation& kv, double now);
-  bool admitted() const { return kv_.bytes > 0; }
-  const KvReservation& kv() const { return kv_; }
+  void admit(std::unique_ptr<KvSequence> kv, double now);
+  bool admitted() const { return admitted_ > 0; }
+  KvSequence* kv() const { return kv_.get(); }
+  std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
 
   // What the next sweep computes: the prompt, then one token at a time.
   std::span<const int32_t> next_tokens() const;
@@ -61,7 +62,7 @@ class Sequence {
   std::vector<int32_t> end_tokens_;  // The model's, unless ignored, and the request's
   int64_t positions_;
   size_t sampling_vocabulary_;
-  KvReservation kv_;
+  std::unique_ptr<KvSequence> kv_;
   bool prefilling_ = true;
   int64_t generated_ = 0;
   int32_t last_token_ = 0;

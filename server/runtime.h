@@ -17,6 +17,7 @@ namespace spillway {
 // What a command wants besides the flags.
 struct RuntimeOptions {
   int64_t prefill_tokens_max = 0;  // Of one sweep; 0: the default
+  int64_t sequence_rows = 0;       // No sequence will need more of the KV cache; 0: unknown
   std::shared_ptr<SweepLog> log;   // Null: no sweep is logged
   bool start_scheduler = true;     // Else the caller drives engine() itself
   bool tokenizer_only = false;     // Neither weights nor engine: shape() and tokenizer() work
@@ -34,11 +35,9 @@ struct TierBytes {
 struct RuntimePlan {
   DType format = DType::kF32;
   DType kv_format = DType::kF32;
-  uint64_t weight_bytes = 0;
-  uint64_t kv_bytes = 0;      // Reserved for the cache
-  uint64_t buffer_bytes = 0;  // Activations and working memory
-  uint64_t budget_bytes = 0;  // Host memory allowed
-  TierBytes weights, kv, activations;
+  uint64_t budget_bytes = 0;           // Host memory allowed
+  TierBytes weights, kv, activations;  // Activations: working memory too
+  uint64_t staging_bytes = 0;          // Memory through which what is on disk passes
   std::string weights_file;  // What weights on disk are read from; empty: none are on disk
   std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
   int64_t block_sequences = 0;
@@ -63,8 +62,9 @@ class Runtime {
   Device& device();
   const RuntimePlan& plan() const;
 
+  struct State;  // server/runtime_state.h
+
  private:
-  struct State;
   explicit Runtime(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -11,144 +11,143 @@ namespace spillway {
 
 namespace {
 
-// Rows of logits computed at once: enough for the head's weights to be read once for a usual block
-// of decoding sequences, and 13 MB for OPT's vocabulary.
-constexpr int64_t kHeadRows = 64;
-
-// Places views one after the other in one allocation; with no memory it only counts.
-class Placer {
- public:
-  explicit Placer(std::byte* memory) : memory_(memory) {}
-  MatrixView matrix(DType dtype, int64_t rows, int64_t columns) {
-    std::byte* data = take(static_cast<uint64_t>(rows * columns) * dtype_bytes(dtype));
-    return dense_matrix(data, dtype, rows, columns);
-  }
-  std::byte* take(uint64_t bytes) {
-    std::byte* data = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += round_up(bytes, 64);
-    return data;
-  }
-  uint64_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  uint64_t used_ = 0;
-};
-
-struct Views {
-  MatrixView hidden, embedded, selected, normed, projected, logits;
-  LayerBuffers buffers;
-};
-
-Views place(Placer& placer, const ModelShape& shape, DType activation,
-            const EngineOptions& options) {
-  const bool narrow = shape.embedding != shape.hidden;
-  // A micro-batch is closed before it exceeds its limit, unless one prompt alone does.
-  const int64_t batch_tokens =
-      std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
-  const LayerBufferSizes sizes = layer_buffer_sizes(shape, activation, batch_tokens);
-  Views views;
-  views.hidden = placer.matrix(DType::kF32, options.sweep_tokens_max, shape.hidden);
-  // In the format that project_in reads: f32, converted like any layer input when it is not.
-  views.embedded =
-      placer.matrix(DType::kF32, narrow ? options.sweep_tokens_max : 0, shape.embedding);
-  views.selected = placer.matrix(DType::kF32, kHeadRows, shape.hidden);
-  views.normed = placer.matrix(activation, kHeadRows, shape.hidden);
-  views.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
-  views.logits = placer.matrix(DType::kF32, kHeadRows, shape.vocabulary);
-  views.buffers = place_layer_buffers(sizes, activation, placer.take(sizes.total()));
-  return views;
+// A micro-batch is closed before it exceeds its limit, unless one prompt alone does.
+int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
+  return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
 }
 
-SweepWork work_of(std::span<const SweepItem> items, double seconds) {
-  SweepWork work;
-  work.seconds = seconds;
-  for (const SweepItem& item : items) {
-    const auto tokens = static_cast<int64_t>(item.tokens.size());
-    work.tokens += tokens;
-    work.logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
-    if (item.position == 0) {
-      ++work.prompts;
-      work.prompt_pairs += tokens * (tokens + 1) / 2;
-    } else {
-      work.cached_rows += item.position + 1;
-    }
+ActivationStoreOptions activation_options(const ModelShape& shape, const EngineOptions& options,
+                                          TransferQueue* transfers) {
+  return {.columns = shape.hidden,
+          .sweep_rows_max = options.sweep_tokens_max,
+          .batch_rows_max = batch_rows_max(shape, options),
+          .disk_share = options.activations_disk_share,
+          .overlap = options.overlap,
+          .transfers = transfers};
+}
+
+void count_item(const SweepItem& item, SweepWork* work) {
+  const auto tokens = static_cast<int64_t>(item.tokens.size());
+  work->tokens += tokens;
+  work->logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
+  if (item.position == 0) {
+    ++work->prompts;
+    work->prompt_pairs += tokens * (tokens + 1) / 2;
+  } else {
+    work->cached_rows += item.position + 1;
   }
-  return work;
 }
 
 }  // namespace
 
-uint64_t engine_buffer_bytes(const ModelShape& shape, DType activation,
-                             const EngineOptions& options) {
-  Placer placer(nullptr);
-  place(placer, shape, activation, options);
-  return placer.used();
+EngineBytes engine_bytes(const ModelShape& shape, DType activation, const EngineOptions& options) {
+  const EngineBuffers buffers =
+      place_engine_buffers(shape, activation, batch_rows_max(shape, options), nullptr);
+  return {buffers.bytes, activation_bytes(activation_options(shape, options, nullptr))};
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
-    : device_(device),
-      weights_(weights),
-      options_(options),
-      stream_(device.new_stream("compute")) {}
+    : device_(device), weights_(weights), options_(options), stream_(device.new_stream("compute")) {
+  if (options_.trace != nullptr) wait_track_ = options_.trace->track("wait");
+}
+
+// Stagers wait for what is under way before the files that they read are closed.
+Engine::~Engine() {
+  kv_stager_.reset();
+  activations_.reset();
+}
 
 Result<std::unique_ptr<Engine>> Engine::open(Device& device, WeightStore& weights,
-                                             const EngineOptions& options) {
+                                             const EngineOptions& options, EngineScratch scratch) {
   SPILLWAY_CHECK(options.sweep_tokens_max > 0 && options.micro_batch_tokens > 0);
   std::unique_ptr<Engine> engine(new Engine(device, weights, options));
-  SPILLWAY_RETURN_IF_ERROR(engine->allocate());
+  SPILLWAY_RETURN_IF_ERROR(engine->allocate(std::move(scratch)));
   return engine;
 }
 
-Status Engine::allocate() {
+Status Engine::allocate(EngineScratch scratch) {
+  scratch_ = std::move(scratch);
   const ModelShape& model = shape();
   const DType activation = device_.activation_dtype(weights_.format());
+  const int64_t batch_rows = batch_rows_max(model, options_);
+  const uint64_t bytes = place_engine_buffers(model, activation, batch_rows, nullptr).bytes;
+  SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, bytes));
+  buffers_ = place_engine_buffers(model, activation, batch_rows, memory_.data());
+  const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
+                          .layers = model.layers,
+                          .memory_bytes = options_.kv_bytes,
+                          .disk_bytes = options_.kv_disk_bytes};
+  SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv));
+  if (options_.kv_disk_bytes > 0) {
+    SPILLWAY_CHECK(scratch_.transfers != nullptr);
+    SPILLWAY_ASSIGN_OR_RETURN(
+        Buffer staging,
+        device_.allocate(Memory::kPinned, round_up(options_.kv_staging_bytes, kIoAlignment)));
+    kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap);
+  }
+  kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, options_.trace);
   SPILLWAY_ASSIGN_OR_RETURN(
-      memory_, device_.allocate(Memory::kDevice, engine_buffer_bytes(model, activation, options_)));
-  SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv_layout(model, options_.kv_dtype),
-                                               model.layers, options_.kv_bytes));
-  Placer placer(memory_.data());
-  const Views views = place(placer, model, activation, options_);
-  hidden_ = views.hidden;
-  embedded_ = views.embedded;
-  selected_ = views.selected;
-  normed_ = views.normed;
-  projected_ = views.projected;
-  logits_ = views.logits;
-  buffers_ = views.buffers;
+      activations_,
+      ActivationStore::open(device_, activation_options(model, options_, scratch_.transfers),
+                            &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   return {};
 }
 
+void Engine::release(std::unique_ptr<KvSequence> sequence) {
+  // Another sequence may be given its place at once.
+  if (kv_stager_ && sequence->disk_layers() > 0) kv_stager_->flush();
+  kv_->release(std::move(sequence));
+}
+
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
+  work_ = {};
   tokens_.clear();
   positions_.clear();
   for (const SweepItem& item : items) {
     SPILLWAY_CHECK(!item.tokens.empty() && item.kv != nullptr);
     SPILLWAY_CHECK(item.position + static_cast<int64_t>(item.tokens.size()) <= shape().positions);
+    count_item(item, &work_);
     for (size_t i = 0; i < item.tokens.size(); ++i) {
       tokens_.push_back(item.tokens[i]);
       positions_.push_back(
           static_cast<int32_t>(item.position + static_cast<int64_t>(i) + shape().position_offset));
     }
   }
-  const auto tokens = static_cast<int64_t>(tokens_.size());
-  SPILLWAY_CHECK(tokens <= options_.sweep_tokens_max);
+  SPILLWAY_CHECK(work_.tokens <= options_.sweep_tokens_max);
   const double start = steady_seconds();
   plan_micro_batches(items);
-  embed(items, tokens);
-  SPILLWAY_RETURN_IF_ERROR(run_layers(items));
-  SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
-  run_head(items, sink);
-  SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
-  if (options_.log != nullptr) options_.log->add(work_of(items, steady_seconds() - start));
+  const Status status = sweep(items, sink);
+  if (!status.ok()) {
+    weights_.restart();
+    kv_feed_->abandon();
+    activations_->abandon();
+    return status;
+  }
+  finish_log(steady_seconds() - start);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!kv_feed_->failure(i).ok()) sink.on_failure(i, kv_feed_->failure(i));
+  }
   return {};
+}
+
+void Engine::finish_log(double seconds) {
+  uint64_t read = activations_->bytes_read(), written = activations_->bytes_written();
+  if (kv_stager_) {
+    read += kv_stager_->bytes_read();
+    written += kv_stager_->bytes_written();
+  }
+  work_.disk_read_bytes =
+      weights_.placement().disk_bytes + read - std::exchange(spilled_read_, read);
+  work_.disk_write_bytes = written - std::exchange(spilled_written_, written);
+  work_.kv_wait_seconds = kv_feed_->wait_seconds();
+  work_.seconds = seconds;
+  if (options_.log != nullptr) options_.log->add(work_);
 }
 
 void Engine::plan_micro_batches(std::span<const SweepItem> items) {
   micro_batches_.clear();
-  int64_t row = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     const auto tokens = static_cast<int64_t>(items[i].tokens.size());
     const bool open = !micro_batches_.empty();
@@ -157,113 +156,163 @@ void Engine::plan_micro_batches(std::span<const SweepItem> items) {
         (micro_batches_.back().rows + tokens > options_.micro_batch_tokens ||
          (options_.micro_batch_sequences > 0 &&
           static_cast<int64_t>(micro_batches_.back().items) >= options_.micro_batch_sequences));
-    if (!open || full) micro_batches_.push_back({i, 0, row, 0});
+    if (!open || full) micro_batches_.push_back({i, 0, 0});
     ++micro_batches_.back().items;
     micro_batches_.back().rows += tokens;
-    row += tokens;
   }
+  batch_rows_.clear();
+  for (const MicroBatch& batch : micro_batches_) batch_rows_.push_back(batch.rows);
 }
 
-void Engine::embed(std::span<const SweepItem>, int64_t tokens) {
-  const EmbeddingWeights& w = weights_.embedding();
-  const MatrixView hidden = hidden_.slice_rows(0, tokens);
-  if (w.project_in.rows == 0) {
-    gather_rows(*stream_, {.table = w.tokens, .rows = tokens_, .out = hidden});
-  } else {
-    const MatrixView embedded = embedded_.slice_rows(0, tokens);
-    gather_rows(*stream_, {.table = w.tokens, .rows = tokens_, .out = embedded});
-    // The projection's input needs the activation format; `projected_` lends its rows for that.
-    for (int64_t first = 0; first < tokens; first += kHeadRows) {
-      const int64_t rows = std::min(kHeadRows, tokens - first);
-      const MatrixView narrow = projected_.slice_rows(0, rows);
-      convert_rows(*stream_, {.in = embedded.slice_rows(first, rows), .out = narrow});
-      linear(*stream_,
-             {.in = narrow, .weight = w.project_in, .out = hidden.slice_rows(first, rows)});
-    }
-  }
-  if (w.positions.rows != 0) {
-    gather_rows(*stream_,
-                {.table = w.positions, .rows = positions_, .out = hidden, .accumulate = true});
-  }
+// Calls acquire(), and counts and shows the time it takes as waiting for `what`.
+template <class Acquire>
+auto Engine::timed_wait(const char* what, double* seconds, const Acquire& acquire) {
+  const double start = steady_seconds();
+  auto result = acquire();
+  const double end = steady_seconds();
+  *seconds += end - start;
+  if (options_.trace != nullptr) options_.trace->span(wait_track_, what, start, end);
+  return result;
 }
 
-Status Engine::run_layers(std::span<const SweepItem> items) {
-  for (int64_t layer = 0; layer < shape().layers; ++layer) {
-    SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights, weights_.acquire(layer));
-    for (const MicroBatch& batch : micro_batches_) {
-      attention_.clear();
-      int64_t row = 0;
-      for (const SweepItem& item : items.subspan(batch.first_item, batch.items)) {
-        const auto tokens = static_cast<int64_t>(item.tokens.size());
-        attention_.push_back({row, tokens, item.position, kv_->layer(*item.kv, layer)});
-        row += tokens;
-      }
-      run_decoder_layer(*stream_, shape(), *weights, buffers_,
-                        hidden_.slice_rows(batch.first_row, batch.rows), attention_, kv_->layout());
-    }
-    weights_.release(layer);
+Result<MatrixView> Engine::acquire_activations() {
+  return timed_wait("wait for activations", &work_.activations_wait_seconds,
+                    [&] { return activations_->acquire(); });
+}
+
+Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
+  // Once for the embeddings, each layer and the head.
+  activations_->begin(batch_rows_, shape().layers + 2);
+  kv_feed_->begin_sweep(items, micro_batches_);
+  SPILLWAY_RETURN_IF_ERROR(embed());
+  SPILLWAY_RETURN_IF_ERROR(run_layers());
+  return run_head(items, sink);
+}
+
+Status Engine::embed() {
+  SPILLWAY_ASSIGN_OR_RETURN(const EmbeddingWeights* weights,
+                            timed_wait("wait for embeddings", &work_.weights_wait_seconds,
+                                       [&] { return weights_.acquire_embedding(); }));
+  size_t row = 0;
+  for (const MicroBatch& batch : micro_batches_) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    const auto rows = static_cast<size_t>(batch.rows);
+    embed_rows(*weights, std::span(tokens_).subspan(row, rows),
+               std::span(positions_).subspan(row, rows), hidden);
+    row += rows;
+    activations_->release(true);
   }
+  weights_.release_embedding();
   return {};
 }
 
-void Engine::head_rows(std::span<const int32_t> rows) {
-  const HeadWeights& w = weights_.head();
-  const auto count = static_cast<int64_t>(rows.size());
-  const WeightSlab slab{hidden_.data, hidden_.rows};
-  const MatrixView selected = selected_.slice_rows(0, count);
-  gather_rows(*stream_, {.table = {std::span(&slab, 1), DType::kF32, MatrixLayout::kRows,
-                                   hidden_.rows, hidden_.columns, hidden_.rows},
-                         .rows = rows,
-                         .out = selected});
-  MatrixView input = normed_.slice_rows(0, count);
+void Engine::embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
+                        std::span<const int32_t> positions, const MatrixView& hidden) {
+  if (weights.project_in.rows == 0) {
+    gather_rows(*stream_, {.table = weights.tokens, .rows = tokens, .out = hidden});
+  } else {
+    const MatrixView embedded = buffers_.embedded.slice_rows(0, hidden.rows);
+    gather_rows(*stream_, {.table = weights.tokens, .rows = tokens, .out = embedded});
+    // The projection's input needs the activation format; `projected` lends its rows for that.
+    for (int64_t first = 0; first < hidden.rows; first += kHeadRows) {
+      const int64_t rows = std::min(kHeadRows, hidden.rows - first);
+      const MatrixView narrow = buffers_.projected.slice_rows(0, rows);
+      convert_rows(*stream_, {.in = embedded.slice_rows(first, rows), .out = narrow});
+      linear(*stream_,
+             {.in = narrow, .weight = weights.project_in, .out = hidden.slice_rows(first, rows)});
+    }
+  }
+  if (weights.positions.rows != 0) {
+    gather_rows(*stream_,
+                {.table = weights.positions, .rows = positions, .out = hidden, .accumulate = true});
+  }
+}
+
+Status Engine::run_layers() {
+  for (int64_t layer = 0; layer < shape().layers; ++layer) {
+    SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
+                              timed_wait("wait for weights", &work_.weights_wait_seconds,
+                                         [&] { return weights_.acquire(layer); }));
+    for (const MicroBatch& batch : micro_batches_) {
+      SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+      kv_feed_->begin(layer, batch);
+      run_decoder_layer(*stream_, shape(), *weights, buffers_.layer, hidden, *kv_feed_,
+                        kv_->layout());
+      activations_->release(true);
+    }
+    weights_.release(layer);
+  }
+  return stream_->record().wait();
+}
+
+// Logits of the first `rows` rows of buffers_.selected.
+void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
+  const MatrixView selected = buffers_.selected.slice_rows(0, rows);
+  MatrixView input = buffers_.normed.slice_rows(0, rows);
   if (shape().final_norm) {
     normalize(*stream_, {.kind = shape().norm,
                          .epsilon = shape().norm_epsilon,
                          .in = selected,
-                         .weight = w.norm_weight,
-                         .bias = w.norm_bias,
+                         .weight = weights.norm_weight,
+                         .bias = weights.norm_bias,
                          .out = input});
   } else {
     convert_rows(*stream_, {.in = selected, .out = input});
   }
-  if (w.project_out.rows != 0) {
-    const MatrixView projected = projected_.slice_rows(0, count);
-    linear(*stream_, {.in = input, .weight = w.project_out, .out = projected});
+  if (weights.project_out.rows != 0) {
+    const MatrixView projected = buffers_.projected.slice_rows(0, rows);
+    linear(*stream_, {.in = input, .weight = weights.project_out, .out = projected});
     input = projected;
   }
-  linear(*stream_, {.in = input, .weight = w.head, .out = logits_.slice_rows(0, count)});
+  linear(*stream_,
+         {.in = input, .weight = weights.head, .out = buffers_.logits.slice_rows(0, rows)});
 }
 
-void Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
+Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
+  SPILLWAY_ASSIGN_OR_RETURN(const HeadWeights* weights,
+                            timed_wait("wait for the head", &work_.weights_wait_seconds,
+                                       [&] { return weights_.acquire_head(); }));
   struct Wanted {
     size_t item;
     int64_t token;
   };
   Wanted wanted[kHeadRows];
-  int32_t rows[kHeadRows];
-  size_t count = 0;
-  const auto flush = [&] {
-    if (count == 0) return;
-    head_rows({rows, count});
-    for (size_t i = 0; i < count; ++i) {
-      sink.on_logits(
-          wanted[i].item, wanted[i].token,
-          {logits_.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape().vocabulary)});
+  int64_t count = 0;
+  const auto flush = [&]() -> Status {
+    if (count == 0) return {};
+    head_rows(*weights, count);
+    SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
+    for (int64_t i = 0; i < count; ++i) {
+      sink.on_logits(wanted[i].item, wanted[i].token,
+                     {buffers_.logits.f32(i), static_cast<size_t>(shape().vocabulary)});
     }
     count = 0;
+    return {};
   };
-  int64_t row = 0;
-  for (size_t i = 0; i < items.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(items[i].tokens.size());
-    const int64_t first = items[i].all_logits ? 0 : tokens - 1;
-    for (int64_t t = items[i].no_logits ? tokens : first; t < tokens; ++t) {
-      wanted[count] = {i, t};
-      rows[count++] = static_cast<int32_t>(row + t);
-      if (count == static_cast<size_t>(kHeadRows)) flush();
+  for (const MicroBatch& batch : micro_batches_) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    const WeightSlab rows{hidden.data, hidden.rows};
+    const WeightMatrix table{std::span(&rows, 1), DType::kF32,    MatrixLayout::kRows,
+                             hidden.rows,         hidden.columns, hidden.rows};
+    int64_t end = 0;  // Of the item's rows in the micro-batch
+    for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
+      const auto tokens = static_cast<int64_t>(items[i].tokens.size());
+      end += tokens;
+      if (items[i].no_logits || !kv_feed_->failure(i).ok()) continue;
+      for (int64_t t = items[i].all_logits ? 0 : tokens - 1; t < tokens; ++t) {
+        const auto row = static_cast<int32_t>(end - tokens + t);
+        gather_rows(*stream_, {.table = table,
+                               .rows = std::span(&row, 1),
+                               .out = buffers_.selected.slice_rows(count, 1)});
+        wanted[count++] = {i, t};
+        if (count == kHeadRows) SPILLWAY_RETURN_IF_ERROR(flush());
+      }
     }
-    row += tokens;
+    activations_->release(false);
   }
-  flush();
+  SPILLWAY_RETURN_IF_ERROR(flush());
+  weights_.release_head();
+  return {};
 }
 
 }  // namespace spillway

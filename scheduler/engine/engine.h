@@ -1,5 +1,6 @@
 // Runs sweeps: one pass of a block of sequences over all layers, layer by layer and, inside a
-// layer, micro-batch by micro-batch (DESIGN section 4). Knows tokens and caches; what to run next,
+// layer, micro-batch by micro-batch (DESIGN section 4). Weights, KV cache and activations that live
+// on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run next,
 // sampling and requests are the scheduler's.
 //
 // Thread rule: one thread, the engine's.
@@ -8,42 +9,53 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "kernels/decoder_layer.h"
 #include "kernels/device.h"
+#include "offload/activation_store.h"
 #include "offload/kv_cache.h"
 #include "offload/weight_store.h"
 #include "policy/bound.h"
+#include "scheduler/engine/engine_buffers.h"
+#include "scheduler/engine/kv_feed.h"
 
 namespace spillway {
 
 class SweepLog;
 
 struct EngineOptions {
-  DType kv_dtype = DType::kF32;  // kF32, kBF16 or kF16
-  uint64_t kv_bytes = 0;
+  DType kv_dtype = DType::kF32;
+  uint64_t kv_bytes = 0;          // Of memory
+  uint64_t kv_disk_bytes = 0;     // Of the scratch file
+  uint64_t kv_staging_bytes = 0;  // Through which the latter passes; one layer of the longest
+                                  // sequence at least
+  double activations_disk_share = 0;
   int64_t sweep_tokens_max = 0;  // Tokens of one sweep, all sequences together.
   int64_t micro_batch_tokens =
       1024;  // A micro-batch is closed at this many (one prompt may exceed).
   int64_t micro_batch_sequences = 0;  // ... or at this many sequences; 0: no limit.
+  bool overlap = true;                // False: one thing after another
   std::shared_ptr<SweepLog> log;      // Null: nobody measures.
+  Trace* trace = nullptr;             // Null: none. Outlives the engine.
 };
 
-// Bytes of device memory that an Engine takes besides weights and KV cache.
-uint64_t engine_buffer_bytes(const ModelShape& shape, DType activation,
-                             const EngineOptions& options);
-
-// One sequence's part of a sweep: a whole prompt at position 0, or one token.
-struct SweepItem {
-  std::span<const int32_t> tokens;
-  int64_t position = 0;
-  const KvReservation* kv = nullptr;
-  bool all_logits = false;  // Of every token, else of the last one
-  bool no_logits = false;
+// What an engine with a disk tier needs besides: transfers, which must outlive it, and files with
+// room for what their names say.
+struct EngineScratch {
+  TransferQueue* transfers = nullptr;
+  File kv, activations;
 };
+
+// Bytes that an Engine takes besides weights, KV cache and its staging.
+struct EngineBytes {
+  uint64_t buffers = 0;         // Working memory
+  ActivationBytes activations;  // The residual stream
+  uint64_t memory() const { return buffers + activations.memory; }
+};
+EngineBytes engine_bytes(const ModelShape& shape, DType activation, const EngineOptions& options);
 
 // Takes the logits of a sweep, in order of items and tokens, on the engine thread.
 class LogitsSink {
@@ -52,6 +64,10 @@ class LogitsSink {
   // `item` indexes the sweep, `token` the item's tokens. The row is the sink's to change until it
   // returns: [vocabulary] f32.
   virtual void on_logits(size_t item, int64_t token, std::span<float> logits) = 0;
+
+  // The item's cache could not be brought from disk or sent there: it has no logits in this sweep
+  // and must not run again. The others are well.
+  virtual void on_failure(size_t item, const Status& status) = 0;
 };
 
 // What an engine did, sweep by sweep, for whoever measures it. Any thread.
@@ -76,47 +92,59 @@ class Engine {
   // Takes all memory it will ever use. kCapacity when that does not fit. Device and weights must
   // outlive the engine.
   static Result<std::unique_ptr<Engine>> open(Device& device, WeightStore& weights,
-                                              const EngineOptions& options);
+                                              const EngineOptions& options,
+                                              EngineScratch scratch = {});
+  ~Engine();
 
   const ModelShape& shape() const { return weights_.shape(); }
   const EngineOptions& options() const { return options_; }
-  KvCache& kv() { return *kv_; }
+  const KvCache& kv() const { return *kv_; }
+
+  // A cache for `rows` positions, until release(). kCapacity: no room now.
+  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows) { return kv_->reserve(rows); }
+  void release(std::unique_ptr<KvSequence> sequence);
 
   // Runs one sweep and hands out its logits. An error concerns the whole sweep: no item's cache may
-  // be used any more. REQUIRES: total tokens <= sweep_tokens_max; token ids below the vocabulary;
-  // position + tokens <= positions.
+  // be used any more; later sweeps may succeed. REQUIRES: total tokens <= sweep_tokens_max; token
+  // ids below the vocabulary; position + tokens <= positions.
   Status run(std::span<const SweepItem> items, LogitsSink& sink);
 
  private:
-  struct MicroBatch {
-    size_t first_item, items;
-    int64_t first_row, rows;
-  };
-
   Engine(Device& device, WeightStore& weights, const EngineOptions& options);
-  Status allocate();
+  Status allocate(EngineScratch scratch);
   void plan_micro_batches(std::span<const SweepItem> items);
-  void embed(std::span<const SweepItem> items, int64_t tokens);
-  Status run_layers(std::span<const SweepItem> items);
-  void run_head(std::span<const SweepItem> items, LogitsSink& sink);
-  void head_rows(std::span<const int32_t> rows);
+  Status sweep(std::span<const SweepItem> items, LogitsSink& sink);
+  Status embed();
+  void embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
+                  std::span<const int32_t> positions, const MatrixView& hidden);
+  Status run_layers();
+  Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
+  void head_rows(const HeadWeights& weights, int64_t rows);
+  Result<MatrixView> acquire_activations();
+  void finish_log(double seconds);
+
+  template <class Acquire>
+  auto timed_wait(const char* what, double* seconds, const Acquire& acquire);
 
   Device& device_;
   WeightStore& weights_;
   EngineOptions options_;
+  Trace::Track wait_track_{};
+  EngineScratch scratch_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<KvCache> kv_;
+  std::optional<SpillStager> kv_stager_;
+  std::optional<KvFeed> kv_feed_;
+  std::unique_ptr<ActivationStore> activations_;
   Buffer memory_;
-  MatrixView hidden_;     // [sweep_tokens_max, hidden]
-  MatrixView embedded_;   // [sweep_tokens_max, embedding] when that is another width
-  MatrixView selected_;   // [kHeadRows, hidden]
-  MatrixView normed_;     // [kHeadRows, hidden], activation dtype
-  MatrixView projected_;  // [kHeadRows, embedding], activation dtype
-  MatrixView logits_;     // [kHeadRows, vocabulary]
-  LayerBuffers buffers_;
+  EngineBuffers buffers_;
+
+  // Of the sweep that runs.
+  SweepWork work_;
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
-  std::vector<AttentionItem> attention_;
+  std::vector<int64_t> batch_rows_;
+  uint64_t spilled_read_ = 0, spilled_written_ = 0;  // Up to the last sweep
 };
 
 }  // namespace spillway

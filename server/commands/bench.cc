@@ -20,6 +20,7 @@ Status bench(const BenchFlags& flags, const EngineFlags& engine, const std::stri
   options.log = std::make_shared<SweepLog>();
   options.prefill_tokens_max =
       std::min(kPrefillTokensMax, std::max<int64_t>(1, flags.sequences * flags.prompt_tokens));
+  options.sequence_rows = flags.prompt_tokens + flags.new_tokens;
   options.say = [](const std::string& line) { std::cerr << line << std::endl; };
   EngineFlags with_block = engine;
   if (!with_block.block) with_block.block = flags.sequences;

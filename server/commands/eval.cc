@@ -39,13 +39,13 @@ class WindowBlock final : private LogitsSink {
   Status run(std::span<const std::vector<int32_t>> windows, Score* score) {
     windows_ = windows;
     score_ = score;
-    std::vector<KvReservation> caches;
+    std::vector<std::unique_ptr<KvSequence>> caches;
     Status status = reserve(&caches);
     const auto longest =
         static_cast<int64_t>(std::max_element(windows.begin(), windows.end(), shorter)->size());
     // The last token of a window is only ever a target.
     for (at_ = prompt_tokens_; status.ok() && at_ < longest; ++at_) status = step(caches);
-    for (const KvReservation& cache : caches) engine_.kv().release(cache);
+    for (auto& cache : caches) engine_.release(std::move(cache));
     score_->windows += static_cast<int64_t>(windows.size());
     return status;
   }
@@ -55,17 +55,16 @@ class WindowBlock final : private LogitsSink {
     return a.size() < b.size();
   }
 
-  Status reserve(std::vector<KvReservation>* caches) {
+  Status reserve(std::vector<std::unique_ptr<KvSequence>>* caches) {
     for (const auto& window : windows_) {
-      SPILLWAY_ASSIGN_OR_RETURN(const KvReservation cache,
-                                engine_.kv().reserve(static_cast<int64_t>(window.size())));
-      caches->push_back(cache);
+      SPILLWAY_ASSIGN_OR_RETURN(auto cache, engine_.reserve(static_cast<int64_t>(window.size())));
+      caches->push_back(std::move(cache));
     }
     return {};
   }
 
   // One sweep: prompts the first time, then one token a window; scores token `at_` of each.
-  Status step(const std::vector<KvReservation>& caches) {
+  Status step(const std::vector<std::unique_ptr<KvSequence>>& caches) {
     items_.clear();
     owners_.clear();
     const bool prompt = at_ == prompt_tokens_;
@@ -76,11 +75,14 @@ class WindowBlock final : private LogitsSink {
       items_.push_back(
           {.tokens = window.subspan(static_cast<size_t>(first), static_cast<size_t>(at_ - first)),
            .position = first,
-           .kv = &caches[i]});
+           .kv = caches[i].get()});
       owners_.push_back(i);
     }
-    return engine_.run(items_, *this);
+    SPILLWAY_RETURN_IF_ERROR(engine_.run(items_, *this));
+    return std::exchange(failure_, Status());
   }
+
+  void on_failure(size_t, const Status& status) override { failure_ = status; }
 
   void on_logits(size_t item, int64_t, std::span<float> logits) override {
     const int32_t target = windows_[owners_[item]][static_cast<size_t>(at_)];
@@ -97,6 +99,7 @@ class WindowBlock final : private LogitsSink {
   int64_t at_ = 0;
   std::vector<SweepItem> items_;
   std::vector<size_t> owners_;
+  Status failure_;
 };
 
 Result<std::string> read_text(const std::string& path) {
@@ -188,7 +191,7 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
                             " tokens, nothing behind the first --prompt-tokens " +
                             std::to_string(flags.prompt_tokens) + " to score");
   }
-  KvCache& kv = runtime->engine().kv();
+  const KvCache& kv = runtime->engine().kv();
   const auto fitting = static_cast<int64_t>(kv.total_bytes() / kv.sequence_bytes(flags.context));
   const auto at_once = static_cast<size_t>(std::clamp<int64_t>(fitting, 1, kWindowsAtOnce));
   Score score;

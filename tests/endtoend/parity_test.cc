@@ -91,6 +91,7 @@ class LogitsCheck final : public LogitsSink {
     CHECK(error < kLogitError * size);
     ++rows;
   }
+  void on_failure(size_t, const Status& status) override { FAIL(status.message()); }
   int rows = 0;
 
  private:
@@ -105,20 +106,20 @@ void check_logits(const Golden& golden, Engine& engine) {
     all.insert(all.end(), prompt.tokens.begin(), prompt.tokens.end());
     const auto length = static_cast<int64_t>(prompt.prompt.size());
     const auto last = static_cast<int64_t>(all.size()) - 1;
-    const KvReservation kv = engine.kv().reserve(last + 1).value();
+    auto kv = engine.reserve(last + 1).value();
     LogitsCheck after_prompt(prompt.logits_prompt), after_last(prompt.logits_last);
     const std::span<const int32_t> tokens(all);
-    const SweepItem first{.tokens = tokens.first(prompt.prompt.size()), .position = 0, .kv = &kv};
+    const SweepItem first{.tokens = tokens.first(prompt.prompt.size()), .position = 0, .kv = kv.get()};
     REQUIRE(engine.run(std::span(&first, 1), after_prompt).ok());
     for (int64_t position = length; position < last; ++position) {
       SweepItem next{.tokens = tokens.subspan(static_cast<size_t>(position), 1),
                      .position = position,
-                     .kv = &kv};
+                     .kv = kv.get()};
       next.no_logits = position + 1 < last;
       REQUIRE(engine.run(std::span(&next, 1), after_last).ok());
     }
     CHECK(after_prompt.rows == 1);
-    engine.kv().release(kv);
+    engine.release(std::move(kv));
   }
 }
 

@@ -1,0 +1,46 @@
+// Turns budgets and percentages into bytes by tier. What nobody fixed is filled from the fastest
+// tier down: weights in memory first, then KV cache, then activations; what is left over goes to
+// disk, with memory for what passes through (issue: the policy search replaces the rule, not the
+// arithmetic). Pure arithmetic, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/base/status.h"
+#include "offload/weight_placement.h"
+
+namespace spillway {
+
+struct PlacementRequest {
+  const ModelFileTable* table = nullptr;  // Of the weights
+  uint64_t memory_bytes = 0;              // Budget of everything below
+  bool memory_from_flag = false;          // Else what is free; for messages
+  uint64_t disk_bytes = 0;                // Budget of the scratch files
+  uint64_t process_bytes = 0;             // Taken by what nobody plans
+  uint64_t buffer_bytes = 0;              // The engine's, activations included
+
+  uint64_t kv_layer_bytes_max = 0;     // One layer of the longest sequence
+  uint64_t kv_sequence_bytes_max = 0;  // All layers
+  uint64_t kv_bytes_wanted = 0;        // What the block can use
+
+  // On disk, of all: 0 to 1. None: decided here.
+  std::optional<double> weights_disk_share, kv_disk_share;
+};
+
+struct Placement {
+  WeightPlacement weights;
+  uint64_t ring_bytes = 0;  // Through which weights on disk pass
+  uint64_t kv_memory_bytes = 0, kv_disk_bytes = 0;
+  uint64_t kv_staging_bytes = 0;  // Through which the latter passes
+
+  uint64_t memory_bytes(const PlacementRequest& request) const {
+    return request.process_bytes + request.buffer_bytes + weights.memory_bytes + ring_bytes +
+           kv_memory_bytes + kv_staging_bytes;
+  }
+};
+
+// kInfeasible: nothing fits; the message names what is missing and the smallest change.
+Result<Placement> place(const PlacementRequest& request);
+
+}  // namespace spillway

@@ -1,0 +1,98 @@
+// Brings objects that live in a scratch file (a sequence's keys and values of one layer, a
+// micro-batch's activations) into memory in the order in which they will be used, ahead of their
+// use as far as a ring of memory allows, and writes back what changed behind the use.
+//
+// What is read is verified against checksums kept in memory. An error (I/O, corruption) belongs to
+// its object and stays with it; others are not touched.
+//
+// Thread rule: the engine thread. Objects must live until flush() after their last use.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/device.h"
+#include "offload/file.h"
+#include "offload/staging_ring.h"
+#include "offload/transfer.h"
+
+namespace spillway {
+
+// A fixed place in the scratch file, in pieces with a checksum each.
+struct SpilledObject {
+  uint64_t offset = 0;  // In the file, a multiple of kIoAlignment
+  uint64_t piece_bytes = 0;
+  std::vector<uint64_t> checksums;  // By piece; of those that were written
+
+  // The stager's.
+  uint64_t last_unit = 0;  // Its latest use, counted from 1
+  Status failed;
+};
+
+// One use of an object: its first `read_bytes` (whole pieces) are needed, `bytes` of memory are.
+struct SpillUse {
+  SpilledObject* object = nullptr;
+  uint64_t read_bytes = 0;
+  uint64_t bytes = 0;
+};
+
+class SpillStager {
+ public:
+  // `memory` holds at least one object's bytes, better several. Without `overlap` it reads when it
+  // is asked to wait, and waits for what it writes. `file` and `queue` must outlive the stager.
+  SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap);
+  ~SpillStager() { flush(); }
+
+  // The uses of the next sweep, in order. REQUIRES: every earlier use was waited for and finished,
+  // or abandon() was called.
+  void begin(std::span<const SpillUse> uses);
+
+  // Whether wait() would return at once.
+  bool ready(size_t use);
+
+  // The object's bytes in memory, until finish(). Uses are waited for in order; those before must
+  // be finished unless ready() has said true for this one.
+  Result<std::byte*> wait(size_t use);
+
+  // Bytes [dirty_from, dirty_to) were changed and go home; none if they are equal. In order. After
+  // an error of wait(): with nothing changed.
+  void finish(size_t use, uint64_t dirty_from, uint64_t dirty_to);
+
+  // Blocks until nothing is under way; uses not yet finished are forgotten.
+  void abandon();
+
+  // Blocks until everything finished is on disk.
+  void flush();
+
+  uint64_t memory_bytes() const { return buffer_.bytes(); }
+  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_written() const { return bytes_written_; }
+
+ private:
+  enum class State : uint8_t { kReading, kInUse, kWriting };
+  struct Unit {
+    SpillUse use;
+    std::byte* memory = nullptr;
+    State state = State::kReading;
+    Transfer read, write;
+  };
+
+  Unit& unit(uint64_t number) { return units_[number % units_.size()]; }
+  static Status verify(const Transfer& transfer);
+  void retire_written();
+  void pump(uint64_t wanted);
+  void start_read(Unit& unit);
+
+  TransferQueue& queue_;
+  const File& file_;
+  const Buffer buffer_;
+  const bool overlap_;
+  StagingRing ring_;
+  std::vector<Unit> units_;     // A window [front_, next_) on the endless line of uses
+  std::vector<SpillUse> uses_;  // Of this sweep; use i is unit base_ + i.
+  uint64_t base_ = 0, front_ = 0, next_ = 0;
+  uint64_t bytes_read_ = 0, bytes_written_ = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,127 @@
+#include "offload/weight_stream.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "offload/model_file.h"
+
+namespace spillway {
+
+namespace {
+
+// Reads under way at once. Enough to keep the disk's queue full while a slab is verified; no more,
+// since what is queued here delays the KV cache's reads, which are needed sooner.
+constexpr uint64_t kReadingBytesMax = uint64_t{48} << 20;
+
+}  // namespace
+
+WeightStream::WeightStream(TransferQueue& queue, File file, std::vector<StreamedSlab> slabs,
+                           Buffer ring, bool prefetch)
+    : queue_(queue),
+      file_(std::move(file)),
+      slabs_(std::move(slabs)),
+      buffer_(std::move(ring)),
+      prefetch_(prefetch),
+      data_(slabs_.size()),
+      transfers_(slabs_.size()),
+      ring_({buffer_.data(), buffer_.bytes()}) {
+  SPILLWAY_CHECK(!slabs_.empty() && buffer_.bytes() % kFileAlignment == 0);
+  queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
+  queue_.io().use_file(file_);
+  const std::lock_guard lock(mutex_);
+  pump();
+}
+
+WeightStream::~WeightStream() {
+  std::unique_lock lock(mutex_);
+  paused_ = true;
+  changed_.wait(lock, [&] { return reading_bytes_ == 0; });
+}
+
+WeightStream::Range WeightStream::range_of(uint32_t group) const {
+  const auto before = [](const StreamedSlab& slab, uint32_t g) { return slab.group < g; };
+  const auto first = std::lower_bound(slabs_.begin(), slabs_.end(), group, before);
+  const auto last = std::lower_bound(first, slabs_.end(), group + 1, before);
+  return {static_cast<size_t>(first - slabs_.begin()), static_cast<size_t>(last - slabs_.begin())};
+}
+
+Status WeightStream::verify(const Transfer& transfer) {
+  const auto& stream = *static_cast<const WeightStream*>(transfer.user);
+  const StreamedSlab& slab = stream.slabs_[transfer.index];
+  if (slab_checksum({transfer.memory, transfer.bytes}, slab.seed) == slab.checksum) return {};
+  return corruption(stream.file_.path() + ": slab " + std::to_string(slab.slab) + " (" +
+                    std::to_string(slab.bytes) + " bytes at " + std::to_string(slab.offset) +
+                    ") does not match its checksum");
+}
+
+void WeightStream::pump() {
+  const uint64_t count = slabs_.size();
+  // A slab is in the ring once at most.
+  const uint64_t end = prefetch_ ? released_ + count : wanted_;
+  while (!paused_ && issued_ < end && reading_bytes_ < kReadingBytesMax) {
+    const size_t i = issued_ % count;
+    std::byte* memory = ring_.take(slabs_[i].bytes);
+    if (memory == nullptr) break;
+    data_[i] = memory;
+    Transfer& transfer = transfers_[i];
+    transfer.kind = IoRequest::Kind::kRead;
+    transfer.file = &file_;
+    transfer.offset = slabs_[i].offset;
+    transfer.memory = memory;
+    transfer.bytes = slabs_[i].bytes;
+    transfer.user = this;
+    transfer.index = i;
+    transfer.verify = &WeightStream::verify;
+    transfer.arrived = [](Transfer& t) { static_cast<WeightStream*>(t.user)->arrived(t.index); };
+    reading_bytes_ += slabs_[i].bytes;
+    ++issued_;
+    queue_.start(transfer);
+  }
+  changed_.notify_all();
+}
+
+void WeightStream::arrived(size_t index) {
+  const std::lock_guard lock(mutex_);
+  reading_bytes_ -= slabs_[index].bytes;
+  pump();
+}
+
+Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
+  const Range range = range_of(group);
+  if (range.first == range.last) return range;
+  std::unique_lock lock(mutex_);
+  // In order, and everything before was released: then the ring has room for the whole group.
+  SPILLWAY_CHECK(released_ == wanted_ && released_ % slabs_.size() == range.first);
+  wanted_ = released_ + (range.last - range.first);
+  pump();
+  changed_.wait(lock, [&] { return issued_ >= wanted_; });
+  lock.unlock();
+  for (size_t i = range.first; i < range.last; ++i) {
+    SPILLWAY_RETURN_IF_ERROR(queue_.wait(transfers_[i]));
+  }
+  return range;
+}
+
+void WeightStream::release(uint32_t group) {
+  const Range range = range_of(group);
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_CHECK(range.first == range.last || released_ % slabs_.size() == range.first);
+  for (size_t i = range.first; i < range.last; ++i) ring_.give_back();
+  released_ += range.last - range.first;
+  SPILLWAY_CHECK(released_ <= wanted_);
+  pump();
+}
+
+void WeightStream::restart() {
+  std::unique_lock lock(mutex_);
+  paused_ = true;
+  changed_.wait(lock, [&] { return reading_bytes_ == 0; });
+  ring_.clear();
+  issued_ = wanted_ = released_ = 0;
+  paused_ = false;
+  pump();
+}
+
+}  // namespace spillway

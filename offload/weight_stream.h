@@ -1,0 +1,80 @@
+// Streams slabs from a file through a ring of memory, sweep after sweep in the same order: while
+// one group is in use, the next ones are on their way, across the end of a sweep too (FlexGen,
+// section 4.1, prefetches one layer; here as many as the ring holds).
+//
+// Owned by the weight store. Thread rule: the engine thread; reads are started there and, as others
+// arrive, on threads of the Io.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "kernels/device.h"
+#include "offload/file.h"
+#include "offload/staging_ring.h"
+#include "offload/transfer.h"
+
+namespace spillway {
+
+struct StreamedSlab {
+  uint32_t slab = 0;  // Its number in the model file, for messages
+  uint32_t group = 0;
+  uint64_t offset = 0, bytes = 0;
+  uint64_t checksum = 0, seed = 0;
+};
+
+class WeightStream {
+ public:
+  // `slabs`: at least one, by group in the order of use. `ring` holds at least
+  // WeightPlacement::ring_bytes_min() of them. With `prefetch` it reads ahead from now on, else
+  // only what is being waited for. Queue and file must outlive the stream.
+  WeightStream(TransferQueue& queue, File file, std::vector<StreamedSlab> slabs, Buffer ring,
+               bool prefetch);
+  ~WeightStream();  // Waits for the reads under way.
+
+  uint64_t ring_bytes() const { return buffer_.bytes(); }
+  const std::vector<StreamedSlab>& slabs() const { return slabs_; }
+
+  // Waits until the group's slabs are in memory: data(i) for each i in [first, last) of them.
+  // Groups are acquired in order, one at a time, and again from the first after the last. After an
+  // error (kIoError, kCorruption; names file and slab) restart() comes next.
+  struct Range {
+    size_t first = 0, last = 0;
+  };
+  Result<Range> acquire(uint32_t group);
+  const std::byte* data(size_t index) const { return data_[index]; }
+
+  // The group's memory may be used for others.
+  void release(uint32_t group);
+
+  // Forgets everything; the next acquire() is of the first group. Blocks until reads are over.
+  void restart();
+
+ private:
+  Range range_of(uint32_t group) const;
+  void pump();  // REQUIRES: the lock is held.
+  void arrived(size_t index);
+  static Status verify(const Transfer& transfer);
+
+  TransferQueue& queue_;
+  const File file_;
+  const std::vector<StreamedSlab> slabs_;
+  const Buffer buffer_;
+  const bool prefetch_;
+  std::vector<std::byte*> data_;     // By index into slabs_
+  std::vector<Transfer> transfers_;  // The same
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  StagingRing ring_;
+  // Positions on the endless line of slabs; slab i is at i, i + n, i + 2 n, ...
+  uint64_t issued_ = 0;    // Reads started
+  uint64_t wanted_ = 0;    // ... and needed now
+  uint64_t released_ = 0;  // Memory given back
+  uint64_t reading_bytes_ = 0;
+  bool paused_ = false;
+};
+
+}  // namespace spillway

@@ -1,0 +1,48 @@
+#include "scheduler/engine/engine_buffers.h"
+
+#include "kernels/base/checked_math.h"
+
+namespace spillway {
+
+namespace {
+
+// Places views one after the other in one allocation; with no memory it only counts.
+class Placer {
+ public:
+  explicit Placer(std::byte* memory) : memory_(memory) {}
+  MatrixView matrix(DType dtype, int64_t rows, int64_t columns) {
+    std::byte* data = take(static_cast<uint64_t>(rows * columns) * dtype_bytes(dtype));
+    return dense_matrix(data, dtype, rows, columns);
+  }
+  std::byte* take(uint64_t bytes) {
+    std::byte* data = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += round_up(bytes, 64);
+    return data;
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  uint64_t used_ = 0;
+};
+
+}  // namespace
+
+EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
+                                   int64_t batch_rows_max, std::byte* memory) {
+  Placer placer(memory);
+  const bool narrow = shape.embedding != shape.hidden;
+  const LayerBufferSizes sizes = layer_buffer_sizes(shape, activation, batch_rows_max);
+  EngineBuffers buffers;
+  // In the format that project_in reads: f32, converted like any layer input when it is not.
+  buffers.embedded = placer.matrix(DType::kF32, narrow ? batch_rows_max : 0, shape.embedding);
+  buffers.selected = placer.matrix(DType::kF32, kHeadRows, shape.hidden);
+  buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);
+  buffers.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
+  buffers.logits = placer.matrix(DType::kF32, kHeadRows, shape.vocabulary);
+  buffers.layer = place_layer_buffers(sizes, activation, placer.take(sizes.total()));
+  buffers.bytes = placer.used();
+  return buffers;
+}
+
+}  // namespace spillway

@@ -1,0 +1,107 @@
+#include "scheduler/engine/kv_feed.h"
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+
+namespace spillway {
+
+KvFeed::KvFeed(KvCache& cache, SpillStager* stager, Trace* trace)
+    : cache_(cache), stager_(stager), trace_(trace) {
+  if (trace_ != nullptr) track_ = trace_->track("wait for KV cache");
+}
+
+void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const MicroBatch> batches) {
+  items_ = items;
+  failed_.assign(items.size(), Status());
+  wait_seconds_ = 0;
+  first_use_ = 0;
+  staged_.clear();
+  if (stager_ == nullptr) return;
+  uses_.clear();
+  const int64_t layers = items.empty() ? 0 : items.front().kv->layers;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (const MicroBatch& batch : batches) {
+      for (const SweepItem& item : items.subspan(batch.first_item, batch.items)) {
+        if (!item.kv->on_disk(layer)) continue;
+        uses_.push_back(
+            cache_.use(*item.kv, layer, item.position, static_cast<int64_t>(item.tokens.size())));
+      }
+    }
+  }
+  stager_->begin(uses_);
+}
+
+void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
+  first_use_ += staged_.size();
+  layer_ = layer;
+  resident_.clear();
+  staged_.clear();
+  ready_.clear();
+  next_staged_ = finished_staged_ = 0;
+  int64_t row = 0;
+  for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
+    const SweepItem& item = items_[i];
+    const auto tokens = static_cast<int64_t>(item.tokens.size());
+    AttentionItem attention{row, tokens, item.position, nullptr};
+    row += tokens;
+    if (item.kv->on_disk(layer)) {
+      staged_.push_back({i, attention});
+    } else if (failed_[i].ok()) {
+      attention.kv = cache_.layer(*item.kv, layer);
+      resident_.push_back(attention);
+    }
+  }
+}
+
+std::span<const AttentionItem> KvFeed::next() {
+  if (!resident_.empty()) {
+    ready_.swap(resident_);
+    resident_.clear();
+    return ready_;
+  }
+  finish_handed_out();
+  ready_.clear();
+  while (next_staged_ < staged_.size()) {
+    // What is there goes together; what is not is waited for only when nothing else is.
+    if (!ready_.empty() && !stager_->ready(first_use_ + next_staged_)) break;
+    take(staged_[next_staged_]);
+    if (ready_.empty()) finish_handed_out();  // It failed: later ones may need its room.
+  }
+  return ready_;
+}
+
+void KvFeed::take(const Staged& staged) {
+  const double start = steady_seconds();
+  const Result<std::byte*> memory = stager_->wait(first_use_ + next_staged_++);
+  const double end = steady_seconds();
+  wait_seconds_ += end - start;
+  if (trace_ != nullptr) trace_->span(track_, "wait for KV cache", start, end, "layer", layer_);
+  Status& failed = failed_[staged.item];
+  if (failed.ok()) failed = memory.status();
+  if (!failed.ok()) return;
+  AttentionItem attention = staged.attention;
+  attention.kv = memory.value();
+  ready_.push_back(attention);
+}
+
+// On the CPU the work has been done by now.
+void KvFeed::finish_handed_out() {
+  for (; finished_staged_ < next_staged_; ++finished_staged_) {
+    const Staged& staged = staged_[finished_staged_];
+    const SweepItem& item = items_[staged.item];
+    const uint64_t block = cache_.layout().block_bytes();
+    const uint64_t from = static_cast<uint64_t>(item.position / kKvBlockRows) * block;
+    const uint64_t to =
+        cache_.layout().sequence_bytes(item.position + static_cast<int64_t>(item.tokens.size()));
+    const bool changed = failed_[staged.item].ok();
+    stager_->finish(first_use_ + finished_staged_, changed ? from : 0, changed ? to : 0);
+  }
+}
+
+void KvFeed::abandon() {
+  staged_.clear();
+  first_use_ = 0;
+  if (stager_ != nullptr) stager_->abandon();
+}
+
+}  // namespace spillway

@@ -1,0 +1,379 @@
+// Opening a Runtime: from MODEL and the flags to memory.
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
+#include "offload/model_catalog.h"
+#include "offload/model_source.h"
+#include "offload/placement.h"
+#include "server/memory_budget.h"
+#include "server/runtime_state.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr int64_t kBlockDefault = 256;  // Sequences
+// When weights come from disk a sweep costs seconds, which more sequences share.
+constexpr int64_t kBlockDefaultStreaming = 1024;
+constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens of a sweep
+constexpr int64_t kBlockMax = 65536;
+constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
+
+Status unsupported(const std::string& what) {
+  return invalid_argument(what + " is not in this version");
+}
+
+// Flags that name things which later versions do.
+Status check_supported(const EngineFlags& flags) {
+  if (!flags.plan.empty()) return unsupported("--plan");
+  if (flags.kv_rule != "full") return unsupported("--kv-rule " + flags.kv_rule);
+  if (flags.format == DType::kQ4) return unsupported("--format q4");
+  if (flags.kv_format == DType::kQ4) return unsupported("--kv-format q4");
+  if (flags.block && (*flags.block < 1 || *flags.block > kBlockMax)) {
+    return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Device>> open_device(const EngineFlags& flags) {
+  if (flags.device == "cuda") return open_cuda_device(0);
+  return open_cpu_device(static_cast<int>(std::min<int64_t>(flags.threads, 1 << 20)));
+}
+
+// Shows loading as a share of the whole, in steps of 10 %.
+class LoadPrinter {
+ public:
+  LoadPrinter(const RuntimeOptions& options, std::string what)
+      : say_(options.say), what_(std::move(what)) {}
+  void operator()(uint64_t done, uint64_t total) {
+    const int tenth = total == 0 ? 10 : static_cast<int>(done * 10 / total);
+    if (tenth <= last_ || !say_ || total < (uint64_t{1} << 30)) return;
+    last_ = tenth;
+    say_(what_ + " " + std::to_string(tenth * 10) + " % of " + format_bytes(total));
+  }
+
+ private:
+  std::function<void(const std::string&)> say_;
+  std::string what_;
+  int last_ = 0;
+};
+
+// The same for a conversion.
+class ConvertPrinter {
+ public:
+  explicit ConvertPrinter(const RuntimeOptions& options)
+      : printer_(std::make_shared<LoadPrinter>(options, "Converting:")) {}
+  bool operator()(uint64_t done, uint64_t total) {
+    (*printer_)(done, total);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<LoadPrinter> printer_;  // std::function copies; the count must be one.
+};
+
+// What clients call the model: the last part of its path, without ".spill".
+std::string name_of(const std::string& model, const ModelShape& shape) {
+  std::filesystem::path path(model);
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string name =
+      path.extension() == ".spill" ? path.stem().string() : path.filename().string();
+  return name.empty() || name == "." || name == ".." ? shape.name : name;
+}
+
+Status load_tokenizer(const ModelFileTable& table, std::unique_ptr<Tokenizer>* tokenizer) {
+  const ModelShape& shape = table.shape;
+  TokenizerDefaults defaults;
+  defaults.bos = shape.bos_token;
+  defaults.eos = shape.eos_tokens.empty() ? -1 : shape.eos_tokens.front();
+  defaults.pad = shape.pad_token;
+  Result<Tokenizer> loaded = Tokenizer::load(table.files, defaults);
+  if (loaded.status().code() == Code::kNotFound) return {};  // Token-id prompts work without.
+  if (!loaded.ok()) return loaded.status().at("tokenizer");
+  *tokenizer = std::make_unique<Tokenizer>(std::move(loaded).value());
+  return {};
+}
+
+double disk_share(const std::optional<TierPercent>& percent) {
+  return percent ? (*percent)[2] / 100.0 : 0;
+}
+
+// What memory and disk hold of one kind, told apart as the flag asks: on the CPU the device tier is
+// host memory.
+TierBytes by_tier(const std::optional<TierPercent>& percent, uint64_t memory, uint64_t disk) {
+  const int device = percent ? (*percent)[0] : 100, host = percent ? (*percent)[1] : 0;
+  const double of_host = device + host == 0 ? 0 : static_cast<double>(host) / (device + host);
+  const auto host_bytes = static_cast<uint64_t>(of_host * static_cast<double>(memory));
+  return {memory - host_bytes, host_bytes, disk};
+}
+
+// Free bytes of the file system that `directory` is or will be on; 0 if unknown.
+uint64_t free_disk_bytes(std::filesystem::path directory) {
+  struct statvfs info {};
+  while (statvfs(directory.c_str(), &info) != 0) {
+    if (!directory.has_parent_path() || directory == directory.parent_path()) return 0;
+    directory = directory.parent_path();
+  }
+  return uint64_t{info.f_bavail} * info.f_frsize;
+}
+
+class Opener {
+ public:
+  Opener(const EngineFlags& flags, const RuntimeOptions& options, Runtime::State& state)
+      : flags_(flags),
+        options_(options),
+        state_(state),
+        budget_(host_budget(flags.host_memory_bytes)) {}
+
+  Status open(const std::string& model) {
+    SPILLWAY_ASSIGN_OR_RETURN(state_.device, open_device(flags_));
+    if (!flags_.trace.empty()) {
+      SPILLWAY_ASSIGN_OR_RETURN(state_.trace, Trace::open(flags_.trace));
+      state_.device->set_trace(state_.trace.get());
+    }
+    SPILLWAY_RETURN_IF_ERROR(flags_.dummy_weights ? find_dummy(model) : find_file(model));
+    if (options_.tokenizer_only) return {};
+    plan_engine();
+    SPILLWAY_RETURN_IF_ERROR(place_all());
+    SPILLWAY_RETURN_IF_ERROR(open_disk());
+    const double start = steady_seconds();
+    SPILLWAY_RETURN_IF_ERROR(load());
+    state_.plan.load_seconds = steady_seconds() - start;
+    return open_engine();
+  }
+
+ private:
+  void say(const std::string& line) const {
+    if (options_.say) options_.say(line);
+  }
+
+  Status find_dummy(const std::string& model) {
+    SPILLWAY_ASSIGN_OR_RETURN(state_.shape, find_model_shape(model));
+    state_.model_name = state_.shape.name;
+    state_.source = "dummy " + state_.shape.name + " " + std::to_string(flags_.seed);
+    const DType format =
+        flags_.format.value_or(state_.device->native_bf16() ? DType::kBF16 : DType::kF16);
+    set_formats(format);
+    table_ = plan_model_file(state_.shape, format, state_.device->matrix_layout(format));
+    return {};
+  }
+
+  Status find_file(const std::string& model) {
+    Device& device = *state_.device;
+    ModelSourceOptions source;
+    source.format = flags_.format;
+    source.bf16_for_f16 = device.native_bf16();
+    source.layout = [&](DType format) { return device.matrix_layout(format); };
+    source.announce = options_.say;
+    source.progress = ConvertPrinter(options_);
+    SPILLWAY_ASSIGN_OR_RETURN(const ModelSource found, resolve_model(model, source));
+    for (const std::string& warning : found.warnings) say("warning: " + warning);
+    SPILLWAY_ASSIGN_OR_RETURN(ModelFile file, ModelFile::open(found.path));
+    file_.emplace(std::move(file));
+    table_ = file_->table();
+    if (flags_.format && *flags_.format != table_.format) {
+      return invalid_argument(model + " holds " + std::string(dtype_name(table_.format)) +
+                              " weights and --format asks for " +
+                              std::string(dtype_name(*flags_.format)) +
+                              "; convert the checkpoint again with that --format");
+    }
+    state_.model_name = name_of(model, table_.shape);
+    state_.shape = table_.shape;
+    state_.source = table_.source;
+    set_formats(table_.format);
+    return load_tokenizer(table_, &state_.tokenizer);
+  }
+
+  // The KV cache follows the weights' format; f16 needs no native arithmetic to be stored, and
+  // 4-bit weights are computed with like bf16 ones.
+  void set_formats(DType format) {
+    state_.plan.format = format;
+    const DType computing = format == DType::kQ4 ? DType::kBF16 : format;
+    state_.plan.kv_format = flags_.kv_format.value_or(computing);
+  }
+
+  uint64_t kv_layer_bytes(int64_t rows) const {
+    return kv_layout(state_.shape, state_.plan.kv_format).sequence_bytes(rows);
+  }
+  uint64_t kv_sequence_bytes(int64_t rows) const {
+    return kv_layer_bytes(rows) * static_cast<uint64_t>(state_.shape.layers);
+  }
+
+  // Whether weights will pass through memory, as far as one can know before they are placed.
+  bool streams() const {
+    if (flags_.weights) return disk_share(flags_.weights) > 0;
+    return table_.weight_bytes() + kv_sequence_bytes(state_.shape.positions) + kProcessBytes >
+           budget_.bytes;
+  }
+
+  void plan_engine() {
+    const ModelShape& shape = state_.shape;
+    scheduling_.block_sequences_max =
+        flags_.block.value_or(streams() ? kBlockDefaultStreaming : kBlockDefault);
+    if (streams()) scheduling_.prefill_tokens_max = kPrefillDefaultStreaming;
+    if (options_.prefill_tokens_max > 0) {
+      scheduling_.prefill_tokens_max = options_.prefill_tokens_max;
+    }
+    if (state_.tokenizer != nullptr) {
+      scheduling_.sampling_vocabulary = static_cast<int64_t>(state_.tokenizer->vocabulary());
+    }
+    engine_.kv_dtype = state_.plan.kv_format;
+    engine_.sweep_tokens_max = sweep_tokens_max(shape, scheduling_);
+    engine_.micro_batch_sequences = flags_.micro_batch.value_or(0);
+    engine_.activations_disk_share = disk_share(flags_.activations);
+    engine_.overlap = !flags_.no_overlap;
+    engine_.log = options_.log;
+    engine_.trace = state_.trace.get();
+  }
+
+  Status scratch_path() {
+    scratch_path_ = flags_.disk_dir;
+    if (!scratch_path_.empty()) return {};
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string cache, default_cache_directory());
+    scratch_path_ = cache + "/scratch";
+    return {};
+  }
+
+  Status place_all() {
+    const ModelShape& shape = state_.shape;
+    const EngineBytes bytes =
+        engine_bytes(shape, state_.device->activation_dtype(state_.plan.format), engine_);
+    SPILLWAY_RETURN_IF_ERROR(scratch_path());
+    const uint64_t free = free_disk_bytes(scratch_path_);
+    const uint64_t longest = kv_sequence_bytes(shape.positions);
+    const int64_t rows = options_.sequence_rows > 0 ? options_.sequence_rows : shape.positions;
+    PlacementRequest request;
+    request.table = &table_;
+    request.memory_bytes = budget_.bytes;
+    request.memory_from_flag = budget_.from_flag;
+    request.disk_bytes =
+        flags_.disk_memory_bytes.value_or(free - std::min(free, kDiskReserveBytes));
+    request.process_bytes = kProcessBytes;
+    request.buffer_bytes = bytes.memory();
+    // A run that knows its lengths needs room for these only.
+    request.kv_layer_bytes_max = kv_layer_bytes(rows);
+    request.kv_sequence_bytes_max = options_.sequence_rows > 0 ? kv_sequence_bytes(rows) : longest;
+    request.kv_bytes_wanted =
+        kv_sequence_bytes(rows) * static_cast<uint64_t>(scheduling_.block_sequences_max);
+    if (flags_.weights) request.weights_disk_share = disk_share(flags_.weights);
+    if (flags_.kv) request.kv_disk_share = disk_share(flags_.kv);
+    SPILLWAY_ASSIGN_OR_RETURN(placement_, place(request));
+    engine_.kv_bytes = placement_.kv_memory_bytes;
+    engine_.kv_disk_bytes = placement_.kv_disk_bytes;
+    engine_.kv_staging_bytes = placement_.kv_staging_bytes;
+    fill_plan(bytes);
+    return {};
+  }
+
+  void fill_plan(const EngineBytes& bytes) {
+    RuntimePlan& plan = state_.plan;
+    const ActivationBytes& rows = bytes.activations;
+    plan.weights =
+        by_tier(flags_.weights, placement_.weights.memory_bytes, placement_.weights.disk_bytes);
+    plan.kv = by_tier(flags_.kv, placement_.kv_memory_bytes, placement_.kv_disk_bytes);
+    plan.activations =
+        by_tier(flags_.activations, bytes.buffers + rows.memory - rows.staging, rows.disk);
+    plan.staging_bytes = placement_.ring_bytes + placement_.kv_staging_bytes + rows.staging;
+    plan.budget_bytes = budget_.bytes;
+    plan.block_sequences = scheduling_.block_sequences_max;
+    plan.micro_batch_tokens = engine_.micro_batch_tokens;
+  }
+
+  // What lives on disk needs transfers; what is not in a model file needs scratch files.
+  Status open_disk() {
+    const RuntimePlan& plan = state_.plan;
+    if (plan.weights.disk + plan.kv.disk + plan.activations.disk == 0) return {};
+    SPILLWAY_ASSIGN_OR_RETURN(state_.io, open_io(IoOptions()));
+    state_.transfers = std::make_unique<TransferQueue>(*state_.io, state_.trace.get());
+    const uint64_t dummy = file_ ? 0 : plan.weights.disk;
+    const uint64_t needed = dummy + plan.kv.disk + plan.activations.disk;
+    if (needed == 0) return {};
+    if (flags_.disk_memory_bytes && needed - dummy > *flags_.disk_memory_bytes) {
+      return {Code::kInfeasible, "KV cache and activations need " + format_bytes(needed - dummy) +
+                                     " on disk, and --disk-memory is " +
+                                     format_bytes(*flags_.disk_memory_bytes)};
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(SpillDirectory scratch, SpillDirectory::open(scratch_path_));
+    state_.scratch.emplace(std::move(scratch));
+    const auto create = [&](uint64_t bytes, File* file) -> Status {
+      if (bytes == 0) return {};
+      SPILLWAY_ASSIGN_OR_RETURN(*file, state_.scratch->create(bytes));
+      return {};
+    };
+    state_.plan.disk_dir = scratch_path_;
+    SPILLWAY_RETURN_IF_ERROR(create(dummy, &dummy_file_));
+    SPILLWAY_RETURN_IF_ERROR(create(plan.kv.disk, &files_.kv));
+    return create(plan.activations.disk, &files_.activations);
+  }
+
+  Status load() {
+    WeightStoreOptions options;
+    options.disk_bytes = placement_.weights.disk_bytes;
+    options.ring_bytes = placement_.ring_bytes;
+    options.prefetch = engine_.overlap;
+    options.transfers = state_.transfers.get();
+    options.progress = LoadPrinter(options_, file_ ? "Loading weights:" : "Making weights:");
+    RuntimePlan& plan = state_.plan;
+    if (file_) {
+      if (plan.weights.disk > 0) plan.weights_file = file_->path();
+      SPILLWAY_ASSIGN_OR_RETURN(state_.weights, WeightStore::load(*state_.device, *file_, options));
+    } else {
+      say("Making random weights of " + state_.shape.name + " in " +
+          std::string(dtype_name(plan.format)));
+      // The file has no name any more; the kernel still has one for it.
+      if (plan.weights.disk > 0) {
+        plan.weights_file = "/proc/self/fd/" + std::to_string(dummy_file_.fd());
+      }
+      options.scratch = std::move(dummy_file_);
+      SPILLWAY_ASSIGN_OR_RETURN(
+          state_.weights, WeightStore::dummy(*state_.device, state_.shape, plan.format, flags_.seed,
+                                             std::move(options)));
+    }
+    if (state_.weights->repacked()) {
+      say("The file was packed for another kind of machine; its weights were repacked while "
+          "loading. Convert again to load faster.");
+    }
+    return {};
+  }
+
+  Status open_engine() {
+    files_.transfers = state_.transfers.get();
+    SPILLWAY_ASSIGN_OR_RETURN(
+        state_.engine, Engine::open(*state_.device, *state_.weights, engine_, std::move(files_)));
+    if (options_.start_scheduler) {
+      state_.scheduler = start_scheduler(std::move(state_.engine), scheduling_);
+    }
+    return {};
+  }
+
+  const EngineFlags& flags_;
+  const RuntimeOptions& options_;
+  Runtime::State& state_;
+  const MemoryBudget budget_;
+  ModelFileTable table_;
+  std::optional<ModelFile> file_;  // None: dummy weights
+  SchedulerOptions scheduling_;
+  EngineOptions engine_;
+  Placement placement_;
+  std::string scratch_path_;
+  File dummy_file_;
+  EngineScratch files_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const EngineFlags& flags,
+                                               const RuntimeOptions& options) {
+  SPILLWAY_RETURN_IF_ERROR(check_supported(flags));
+  auto state = std::make_unique<State>();
+  SPILLWAY_RETURN_IF_ERROR(Opener(flags, options, *state).open(model));
+  return std::unique_ptr<Runtime>(new Runtime(std::move(state)));
+}
+
+}  // namespace spillway

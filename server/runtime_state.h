@@ -1,0 +1,36 @@
+// What a Runtime is made of, in the order in which things depend on each other: the last is
+// destroyed first. For runtime.cc and runtime_open.cc alone.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/base/trace.h"
+#include "kernels/device.h"
+#include "offload/io.h"
+#include "offload/spill_file.h"
+#include "offload/transfer.h"
+#include "offload/weight_store.h"
+#include "scheduler/scheduler.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+struct Runtime::State {
+  std::unique_ptr<Trace> trace;  // Null: nothing is recorded.
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Io> io;  // These three: null while nothing lives on disk.
+  std::optional<SpillDirectory> scratch;
+  std::unique_ptr<TransferQueue> transfers;
+  std::unique_ptr<WeightStore> weights;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Engine> engine;  // Until a scheduler takes it
+  std::unique_ptr<Scheduler> scheduler;
+  ModelShape shape;
+  std::string model_name;
+  std::string source;
+  RuntimePlan plan;
+};
+
+}  // namespace spillway
