@@ -1,0 +1,110 @@
+#include "offload/disk_speed.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
+
+namespace spillway {
+
+namespace {
+
+// Keeps all requests under way until the probe ends.
+class Pump {
+ public:
+  Pump(Io& io, IoRequest::Kind kind, const File& file, uint64_t file_bytes,
+       std::span<std::byte> memory, const DiskProbe& probe)
+      : io_(io),
+        request_bytes_(probe.request_bytes),
+        requests_of_file_(file_bytes / probe.request_bytes),
+        requests_max_(std::max<uint64_t>(1, probe.bytes_max / probe.request_bytes)),
+        start_(steady_seconds()),
+        deadline_(start_ + probe.seconds_max),
+        requests_(memory.size() / probe.request_bytes) {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      requests_[i] = {.kind = kind,
+                      .file = &file,
+                      .memory = memory.data() + i * request_bytes_,
+                      .bytes = request_bytes_,
+                      .done = done,
+                      .owner = this};
+    }
+  }
+
+  // Blocks.
+  Result<DiskSpeed> run() {
+    for (IoRequest& request : requests_) start(request);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return under_way_ == 0; });
+    if (!first_error_.ok()) return first_error_;
+    return DiskSpeed{started_ * request_bytes_, end_ - start_};
+  }
+
+ private:
+  static void done(IoRequest& request, Status status) {
+    auto& pump = *static_cast<Pump*>(request.owner);
+    pump.start(request);
+    pump.end(std::move(status));
+  }
+
+  // Submits the request for the next place, unless the probe is over.
+  void start(IoRequest& request) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (started_ == requests_max_ || !first_error_.ok() || steady_seconds() > deadline_) return;
+      request.offset = started_ % requests_of_file_ * request_bytes_;
+      ++started_;
+      ++under_way_;
+    }
+    io_.submit(request);
+  }
+
+  void end(Status status) {
+    const std::lock_guard lock(mutex_);
+    if (first_error_.ok()) first_error_ = std::move(status);
+    end_ = steady_seconds();
+    if (--under_way_ == 0) changed_.notify_all();
+  }
+
+  Io& io_;
+  const size_t request_bytes_;
+  const uint64_t requests_of_file_, requests_max_;
+  const double start_, deadline_;
+  std::vector<IoRequest> requests_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t started_ = 0;
+  size_t under_way_ = 0;
+  double end_ = 0;
+  Status first_error_;
+};
+
+Result<DiskSpeed> measure(Io& io, IoRequest::Kind kind, const File& file,
+                          std::span<std::byte> memory, const DiskProbe& probe) {
+  SPILLWAY_CHECK(probe.request_bytes > 0 && probe.request_bytes <= memory.size());
+  SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
+  if (stamp.bytes < probe.request_bytes) {
+    return invalid_argument(file.path() + " has " + format_bytes(stamp.bytes) +
+                            ", too little to measure a disk with; it takes " +
+                            format_bytes(probe.request_bytes));
+  }
+  return Pump(io, kind, file, stamp.bytes, memory, probe).run();
+}
+
+}  // namespace
+
+Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byte> memory,
+                                    const DiskProbe& probe) {
+  return measure(io, IoRequest::Kind::kRead, file, memory, probe);
+}
+
+Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,
+                                     const DiskProbe& probe) {
+  return measure(io, IoRequest::Kind::kWrite, file, memory, probe);
+}
+
+}  // namespace spillway

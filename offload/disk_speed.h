@@ -1,0 +1,39 @@
+// What a file system gives just now: the rate that a run's disk time is held against (`bench`,
+// `profile`). Measured through the Io, file and memory of the run, so that nothing between them and
+// the disk is left out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/status.h"
+#include "offload/file.h"
+#include "offload/io.h"
+
+namespace spillway {
+
+struct DiskProbe {
+  uint64_t bytes_max = uint64_t{1} << 30;  // Ends after so many bytes
+  double seconds_max = 2;                  // or so many seconds, whichever comes first.
+  size_t request_bytes = size_t{2} << 20;
+};
+
+struct DiskSpeed {
+  uint64_t bytes = 0;
+  double seconds = 0;
+  double bytes_per_second() const { return static_cast<double>(bytes) / seconds; }
+};
+
+// Reads, or overwrites with what is in `memory`, the file from its start, and again when it is
+// shorter than the probe. As many requests are kept in flight as `memory` has room for: 32 MiB
+// keeps a queue of 32 full. Blocks until the last has ended. kInvalidArgument when the file is
+// shorter than one request; else the first error of a request. For a measure of the disk and not of
+// the page cache the file must be open with O_DIRECT. REQUIRES: room for a request in `memory`,
+// both multiples of kIoAlignment.
+Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byte> memory,
+                                    const DiskProbe& probe);
+Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,
+                                     const DiskProbe& probe);
+
+}  // namespace spillway

@@ -1,0 +1,90 @@
+#include "offload/disk_speed.h"
+
+#include <fcntl.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "offload/aligned_bytes.h"
+#include "offload/spill_file.h"
+#include "tests/support/fake_io.h"
+#include "tests/support/temp_directory.h"
+
+namespace spillway {
+namespace {
+
+constexpr size_t kRequestBytes = size_t{1} << 16;
+
+}  // namespace
+
+TEST_CASE("disk speed: every place of the file in turn, as often as the probe asks for") {
+  test::FakeIo io({.seed = 4});
+  const File file = test::memory_file(10 * kRequestBytes + 100);
+  AlignedBytes owner;
+  const auto memory = owner.reserve(4 * kRequestBytes);
+  std::memset(memory.data(), 3, memory.size());
+  const DiskProbe probe{
+      .bytes_max = 25 * kRequestBytes + 1, .seconds_max = 60, .request_bytes = kRequestBytes};
+
+  const DiskSpeed written = measure_disk_write(io, file, memory, probe).value();
+  CHECK(io.writes() == 25);
+  CHECK(written.bytes == 25 * kRequestBytes);
+  CHECK(written.seconds > 0);
+  std::vector<std::byte> content(10 * kRequestBytes);
+  REQUIRE(file.read(0, content).ok());
+  CHECK(content == std::vector<std::byte>(content.size(), std::byte{3}));
+
+  const DiskSpeed read = measure_disk_read(io, file, memory, probe).value();
+  CHECK(io.reads() == 25);
+  CHECK(read.bytes == 25 * kRequestBytes);
+}
+
+TEST_CASE("disk speed: the rate is that of the disk, and time ends the probe too") {
+  test::FakeIo io({.seed = 4});
+  const File file = test::memory_file(10 * kRequestBytes);
+  AlignedBytes owner;
+  const auto memory = owner.reserve(kRequestBytes);  // One request at a time
+  io.add_fault({.effect = test::IoFault::Effect::kSlow, .seconds = 0.02});
+  const DiskSpeed speed =
+      measure_disk_read(io, file, memory, {.seconds_max = 0.1, .request_bytes = kRequestBytes})
+          .value();
+  // At most 5 were started before the end, and each took 20 ms or, on a busy machine, more.
+  CHECK(speed.bytes >= kRequestBytes);
+  CHECK(speed.bytes <= 6 * kRequestBytes);
+  CHECK(speed.bytes_per_second() <= kRequestBytes / 0.02);
+}
+
+TEST_CASE("disk speed: errors and files that are too short") {
+  test::FakeIo io({.seed = 4});
+  AlignedBytes owner;
+  const auto memory = owner.reserve(4 * kRequestBytes);
+  const DiskProbe probe{.bytes_max = 100 * kRequestBytes, .request_bytes = kRequestBytes};
+  const File small = test::memory_file(kRequestBytes - 1);
+  CHECK(measure_disk_read(io, small, memory, probe).status().code() == Code::kInvalidArgument);
+  CHECK(measure_disk_write(io, small, memory, probe).status().code() == Code::kInvalidArgument);
+  CHECK(io.reads() + io.writes() == 0);
+
+  const File file = test::memory_file(10 * kRequestBytes);
+  io.add_fault({.skip = 3, .count = 1});
+  const Status status = measure_disk_read(io, file, memory, probe).status();
+  CHECK(status.code() == Code::kIoError);
+  CHECK(io.reads() < 100);
+}
+
+TEST_CASE("disk speed: of a spill file, through io_uring or threads") {
+  auto io = open_io({}).value();
+  const TempDirectory temp;
+  const File file = SpillDirectory::open(temp.path()).value().create(size_t{32} << 20).value();
+  AlignedBytes owner;
+  const auto memory = owner.reserve(size_t{16} << 20);
+  std::memset(memory.data(), 1, memory.size());
+  const DiskProbe probe{.bytes_max = size_t{64} << 20, .seconds_max = 30};
+  const DiskSpeed written = measure_disk_write(*io, file, memory, probe).value();
+  const DiskSpeed read = measure_disk_read(*io, file, memory, probe).value();
+  CHECK(written.bytes == size_t{64} << 20);
+  CHECK(read.bytes == size_t{64} << 20);
+  WARN("write " << written.bytes_per_second() / 1e6 << " MB/s, read "
+                << read.bytes_per_second() / 1e6 << " MB/s");
+}
+
+}  // namespace spillway
