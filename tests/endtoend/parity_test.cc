@@ -109,7 +109,8 @@ void check_logits(const Golden& golden, Engine& engine) {
     auto kv = engine.reserve(last + 1).value();
     LogitsCheck after_prompt(prompt.logits_prompt), after_last(prompt.logits_last);
     const std::span<const int32_t> tokens(all);
-    const SweepItem first{.tokens = tokens.first(prompt.prompt.size()), .position = 0, .kv = kv.get()};
+    const SweepItem first{
+        .tokens = tokens.first(prompt.prompt.size()), .position = 0, .kv = kv.get()};
     REQUIRE(engine.run(std::span(&first, 1), after_prompt).ok());
     for (int64_t position = length; position < last; ++position) {
       SweepItem next{.tokens = tokens.subspan(static_cast<size_t>(position), 1),
