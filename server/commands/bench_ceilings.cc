@@ -6,7 +6,6 @@
 #include <random>
 
 #include "kernels/weight_layout.h"
-#include "offload/aligned_bytes.h"
 #include "offload/disk_speed.h"
 #include "offload/spill_file.h"
 
@@ -41,15 +40,16 @@ void measure_matrices(const BenchFlags& flags, Runtime& runtime, BenchResult* re
   result->ceilings.attention_flops_per_second = best;
 }
 
-constexpr size_t kProbeMemoryBytes = size_t{32} << 20;  // Keeps a queue of 32 full.
+constexpr size_t kProbeMemoryBytes = size_t{64} << 20;  // 32 requests under way
 constexpr DiskProbe kProbe{.bytes_max = uint64_t{4} << 30, .seconds_max = 2};
 constexpr uint64_t kSpillBytesMax = uint64_t{512} << 20;
 
-// The disk as a run sees it: asynchronous requests of 1 MiB, past the page cache.
+// The disk as a run sees it: asynchronous requests of 2 MiB, past the page cache.
 class DiskMeter {
  public:
-  explicit DiskMeter(std::unique_ptr<Io> io)
-      : io_(std::move(io)), memory_(bytes_.reserve(kProbeMemoryBytes)) {
+  // `buffer` from the device, since its huge pages are worth a factor of two.
+  DiskMeter(std::unique_ptr<Io> io, Buffer buffer)
+      : buffer_(std::move(buffer)), memory_(buffer_.data(), buffer_.bytes()), io_(std::move(io)) {
     // Zeros may cost a virtual disk nothing.
     std::mt19937_64 random(1);
     for (std::byte& byte : memory_) byte = static_cast<std::byte>(random());
@@ -72,14 +72,15 @@ class DiskMeter {
     return speed.value().bytes_per_second();
   }
 
-  std::unique_ptr<Io> io_;
-  AlignedBytes bytes_;
-  std::span<std::byte> memory_;
+  Buffer buffer_;
+  const std::span<std::byte> memory_;
+  std::unique_ptr<Io> io_;  // Ends before the memory that it uses.
 };
 
-Status measure_disk(const RuntimePlan& plan, Ceilings* ceilings) {
+Status measure_disk(Device& device, const RuntimePlan& plan, Ceilings* ceilings) {
   SPILLWAY_ASSIGN_OR_RETURN(auto io, open_io({}));
-  DiskMeter meter(std::move(io));
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kPinned, kProbeMemoryBytes));
+  DiskMeter meter(std::move(io), std::move(buffer));
   if (plan.weights.disk > 0) {
     SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.weights_file, O_RDONLY | O_DIRECT));
     SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second, meter.read(file));
@@ -105,7 +106,7 @@ Status measure_ceilings(const BenchFlags& flags, Runtime& runtime, BenchResult* 
   measure_matrices(flags, runtime, result);
   result->ceilings.memory_bytes_per_second = measure_memory_read(runtime.device());
   if (!uses_disk(runtime.plan())) return {};
-  return measure_disk(runtime.plan(), &result->ceilings).at("measuring the disk");
+  return measure_disk(runtime.device(), runtime.plan(), &result->ceilings).at("measuring the disk");
 }
 
 void hold_against_bound(Runtime& runtime, BenchResult* result) {
