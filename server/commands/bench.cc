@@ -30,7 +30,7 @@ Status bench(const BenchFlags& flags, const EngineFlags& engine, const std::stri
   BenchResult result;
   result.flags = flags;
   result.model = runtime->model_name();
-  result.device = std::string(runtime->device().name());
+  result.device = runtime->device().name();
   result.plan = runtime->plan();
   result.overlap = !engine.no_overlap;
   options.say("Warming up");

@@ -37,7 +37,7 @@ std::string tier_line(const char* name, const TierBytes& bytes) {
 }
 
 std::string cause_line(const char* name, double prefill, double decode) {
-  return format("  %-22s %10.2f %10.2f", name, prefill, decode);
+  return format("  %-24s %10.2f %10.2f", name, prefill, decode);
 }
 
 std::string head(const BenchResult& r) {
@@ -65,7 +65,7 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
 
 std::string causes(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
   const double outside = r.total_seconds - prefill.seconds - decode.seconds;
-  return format("time by cause (s)         prefill     decode") +
+  return format("time by cause (s)             prefill     decode") +
          cause_line("compute", prefill.compute_seconds, decode.compute_seconds) +
          cause_line("waiting for weights", prefill.weights_wait_seconds,
                     decode.weights_wait_seconds) +

@@ -146,7 +146,7 @@ TEST_CASE("a trace without events is a file that loads") {
 TEST_CASE("a trace that cannot be written is refused before the work") {
   const TempDirectory directory;
   const Status status = Trace::open(directory / "missing/trace.json").status();
-  CHECK(status.code() == Code::kIoError);
+  CHECK(status.code() == Code::kNotFound);
   CHECK_THAT(std::string(status.message()), Catch::Contains("missing/trace.json"));
 }
 

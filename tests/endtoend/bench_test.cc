@@ -43,7 +43,8 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
 
   std::map<std::string, int> ops;
   std::map<int, std::string> rows;
-  for (const json& event : read(trace)["traceEvents"]) {
+  const json events = read(trace)["traceEvents"];
+  for (const json& event : events) {
     if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
     if (event["ph"] == "X" && rows.at(event["tid"]) != "ceiling") ++ops[event["name"]];
   }

@@ -114,7 +114,7 @@ TEST_CASE("bench says where the time of its sweeps went") {
   CHECK(object["outside_sweeps_seconds"].get<double>() == Approx(1));
 
   const std::string table = bench_table(result);
-  CHECK_THAT(table, Catch::Contains("waiting for weights          1.00       1.50"));
+  CHECK_THAT(table, Catch::Contains("waiting for weights            1.00       1.50"));
   CHECK_THAT(table, Catch::Contains("1 and 2 sweeps; 1.00 s outside of them"));
   CHECK_THAT(table, Catch::Contains("disk read 1.50 GB/s"));
   CHECK_THAT(table, !Catch::Contains("disk write"));
