@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <mutex>
-#include <random>
 #include <span>
 #include <thread>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
+#include "offload/dummy_weights.h"
 
 namespace spillway {
 
@@ -156,37 +155,6 @@ const TensorInfo* matrix_tensor_of(const ModelFileTable& table, uint32_t slab) {
   return nullptr;
 }
 
-// Fills with uniform numbers of deviation 0.02 in the tensor's format.
-void fill_random(const TensorInfo& tensor, uint64_t seed, std::span<std::byte> slab) {
-  constexpr float kWidth = 0.02f * 1.7320508f;  // Uniform on +-w has deviation w / sqrt(3).
-  const size_t element = dtype_bytes(tensor.format);
-  std::mt19937_64 random(seed);
-  for (size_t i = 0; i + 4 * element <= slab.size(); i += 4 * element) {
-    uint64_t bits = random();
-    float values[4];
-    for (float& value : values) {
-      value = (static_cast<float>(bits & 0xffff) / 32768.0f - 1.0f) * kWidth;
-      bits >>= 16;
-    }
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values), tensor.format,
-                     slab.data() + i, 4);
-  }
-}
-
-// Norm weights are 1, biases and norm biases 0 (fresh memory is).
-void fill_vectors(const ModelFileTable& table, uint32_t index, std::span<std::byte> slab) {
-  for (const TensorInfo& tensor : table.tensors) {
-    if (tensor.spec.kind != WeightKind::kVector || tensor.first_slab != index) continue;
-    const WeightRole role = tensor.spec.role;
-    if (role != WeightRole::kAttentionNormWeight && role != WeightRole::kMlpNormWeight &&
-        role != WeightRole::kFinalNormWeight) {
-      continue;
-    }
-    auto* values = reinterpret_cast<float*>(slab.data() + tensor.offset_in_slab);
-    std::fill_n(values, tensor.spec.elements(), 1.0f);
-  }
-}
-
 void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
                  std::span<const std::byte> from, std::span<std::byte> to) {
   const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
@@ -279,12 +247,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
   SPILLWAY_RETURN_IF_ERROR(
       allocate_slabs(device, state->table, &state->buffers, &state->slab_data));
   SPILLWAY_RETURN_IF_ERROR(for_each_slab(state->table, progress, [&](uint32_t slab) -> Status {
-    const TensorInfo* tensor = matrix_tensor_of(state->table, slab);
-    if (tensor != nullptr) {
-      fill_random(*tensor, seed ^ (uint64_t{slab} << 32), state->slab(slab));
-    } else {
-      fill_vectors(state->table, slab, state->slab(slab));
-    }
+    fill_dummy_slab(state->table, slab, seed, state->slab(slab));
     return {};
   }));
   return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
