@@ -38,7 +38,7 @@ struct LinearCase {
 };
 
 TEST_CASE_METHOD(CpuFixture, "linear agrees with its definition") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   const auto c =
       GENERATE(LinearCase{1, 64, 64, 64}, LinearCase{2, 70, 33, 128}, LinearCase{3, 200, 1, 64},
                LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64},
@@ -103,7 +103,7 @@ TEST_CASE_METHOD(CpuFixture, "linear on oneDNN agrees with its definition") {
 }
 
 TEST_CASE_METHOD(CpuFixture, "a row of linear does not depend on its batch") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   constexpr int64_t kRows = 230, kOutputs = 100, kInputs = 700;
   auto in = random_floats(kRows * kInputs, 5);
   const PackedMatrix w(device->matrix_layout(format), format, random_floats(kOutputs * kInputs, 6),
@@ -160,8 +160,9 @@ TEST_CASE_METHOD(CpuFixture, "normalize agrees with its definition") {
 }
 
 TEST_CASE_METHOD(CpuFixture, "gather_rows reads any slab and format") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
-  constexpr int64_t kRows = 300, kColumns = 37;
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const int64_t kColumns = GENERATE(37, 64, 200);
+  constexpr int64_t kRows = 300;
   const PackedMatrix table(MatrixLayout::kRows, format, random_floats(kRows * kColumns, 14), kRows,
                            kColumns, 64);
   const std::vector<int32_t> rows = {0, 299, 64, 63, 128, 64};
