@@ -70,6 +70,8 @@ void add_q4_error(std::span<const float> values, const Q4Scale& scale, const uin
     error->error_squares += off * off;
     error->value_squares += double{values[i]} * double{values[i]};
     error->error_max = std::max(error->error_max, off);
+    const bool beyond = values[i] < m || (s == kF16Max && values[i] > q4_value(15, s, m));
+    error->saturated += beyond ? 1 : 0;
   }
 }
 

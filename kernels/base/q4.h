@@ -42,12 +42,14 @@ struct Q4Scale {
 struct Q4Error {
   double error_squares = 0;
   double value_squares = 0;
-  double error_max = 0;  // The largest |error|.
+  double error_max = 0;    // The largest |error|.
+  uint64_t saturated = 0;  // Numbers beyond what float16 scales and minima reach.
 
   void add(const Q4Error& other) {
     error_squares += other.error_squares;
     value_squares += other.value_squares;
     error_max = std::max(error_max, other.error_max);
+    saturated += other.saturated;
   }
   // Root of the mean squared error over that of the values; 0 when all values are 0.
   double relative_rms() const {

@@ -221,5 +221,84 @@ TEST_CASE("what lies in the padding of 4-bit weights never counts") {
   }
 }
 
+// Decodes every sequence alone or all in one call; rows in the cache are those of `layout`.
+struct DecodeCase {
+  KvLayout layout;
+  int64_t heads;
+  std::vector<int64_t> lengths;
+  std::vector<std::vector<std::byte>> caches;
+  std::vector<float> qkv;
+
+  DecodeCase(DType dtype, int64_t head_size)
+      : layout{2, head_size, dtype}, heads(4), lengths{1, 15, 16, 40} {
+    qkv = random_floats(static_cast<int64_t>(lengths.size()) * width(), 30);
+    for (const int64_t length : lengths) caches.emplace_back(layout.sequence_bytes(length + 1));
+  }
+  int64_t width() const { return (heads + 2 * layout.heads) * layout.head_size; }
+
+  // Fills the caches with prompts, as they are quantised or, into an f32 cache, as `rounded`.
+  void fill(Stream& stream, bool rounded) {
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      auto rows = random_floats(lengths[s] * width(), 40 + s);
+      if (rounded) round_kv(rows);
+      std::vector<float> out(static_cast<size_t>(lengths[s] * heads * layout.head_size));
+      const AttentionItem item{0, lengths[s], 0, caches[s].data()};
+      run(stream, rows, {&item, 1}, lengths[s], out);
+    }
+    if (rounded) round_kv(qkv);
+  }
+  // Keys and values of each row and head as a 4-bit cache gives them back.
+  void round_kv(std::vector<float>& rows) const {
+    const auto size = static_cast<size_t>(layout.head_size);
+    for (size_t row = 0; row < rows.size(); row += static_cast<size_t>(width())) {
+      for (size_t head = static_cast<size_t>(heads); head < static_cast<size_t>(heads) + 4;
+           ++head) {
+        const std::span<float> values(rows.data() + row + head * size, size);
+        const auto back = quantized({values.begin(), values.end()});
+        std::copy(back.begin(), back.end(), values.begin());
+      }
+    }
+  }
+  void run(Stream& stream, std::vector<float>& rows, std::span<const AttentionItem> items,
+           int64_t tokens, std::vector<float>& out) const {
+    attention(stream, {.qkv = dense_matrix(reinterpret_cast<std::byte*>(rows.data()), DType::kF32,
+                                           tokens, width()),
+                       .items = items,
+                       .heads = heads,
+                       .kv = layout,
+                       .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
+                                           tokens, heads * layout.head_size)});
+  }
+  // One decode step of all sequences, `together` or one call each.
+  std::vector<float> decode(Stream& stream, bool together) {
+    std::vector<AttentionItem> items;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      items.push_back({static_cast<int64_t>(s), 1, lengths[s], caches[s].data()});
+    }
+    const auto count = static_cast<int64_t>(items.size());
+    std::vector<float> out(static_cast<size_t>(count * heads * layout.head_size));
+    if (together) {
+      run(stream, qkv, items, count, out);
+    } else {
+      for (const AttentionItem& item : items) run(stream, qkv, {&item, 1}, count, out);
+    }
+    return out;
+  }
+};
+
+TEST_CASE("a decode step over 4-bit rows is bit for bit that over the expanded rows") {
+  const auto device = open_cpu_device(2).value();
+  const auto stream = device->new_stream("test");
+  const int64_t head_size = GENERATE(5, 20, 64, 80, 128);
+  INFO("head size " << head_size);
+  for_each_target([&] {
+    DecodeCase q4(DType::kQ4, head_size), f32(DType::kF32, head_size);
+    q4.fill(*stream, false);
+    f32.fill(*stream, true);
+    CHECK(q4.decode(*stream, true) == f32.decode(*stream, true));
+    CHECK(q4.decode(*stream, true) == q4.decode(*stream, false));
+  });
+}
+
 }  // namespace
 }  // namespace spillway
