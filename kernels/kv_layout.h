@@ -1,8 +1,9 @@
 // How the keys and values of one sequence and layer lie in memory.
 //
 // Rows (cached positions) come in blocks of 16; a block holds [key, value][head][16 rows][head
-// size]. A head's rows of a block are one contiguous run, and full blocks never change under the
-// full rule, so a tier below memory sees whole blocks.
+// size]; 4-bit rows are quantised one by one when they are stored. A head's rows of a block are one
+// contiguous run, and full blocks never change under the full rule, so a tier below memory sees
+// whole blocks.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/model_shape.h"
+#include "kernels/base/q4.h"
 
 namespace spillway {
 
@@ -18,9 +20,13 @@ constexpr int64_t kKvBlockRows = 16;
 struct KvLayout {
   int64_t heads = 0;  // KV heads
   int64_t head_size = 0;
-  DType dtype = DType::kF32;  // kF32, kBF16 or kF16
+  DType dtype = DType::kF32;  // Not kI32
 
-  size_t row_bytes() const { return static_cast<size_t>(head_size) * dtype_bytes(dtype); }
+  // Of one head: `head_size` numbers, or a row of 4-bit groups (base/q4.h).
+  size_t row_bytes() const {
+    if (dtype == DType::kQ4) return q4_row_bytes(head_size);
+    return static_cast<size_t>(head_size) * dtype_bytes(dtype);
+  }
   size_t run_bytes() const { return row_bytes() * static_cast<size_t>(kKvBlockRows); }
   size_t block_bytes() const { return run_bytes() * static_cast<size_t>(2 * heads); }
 
@@ -34,6 +40,12 @@ struct KvLayout {
   }
   size_t value_offset() const { return static_cast<size_t>(heads) * run_bytes(); }
 };
+
+// The cache's format where none is asked for. 4-bit weights say nothing about the cache; float16
+// keeps 11 bits of what attention computes.
+inline DType default_kv_format(DType weights) {
+  return weights == DType::kQ4 ? DType::kF16 : weights;
+}
 
 inline KvLayout kv_layout(const ModelShape& shape, DType dtype) {
   return {shape.kv_heads, shape.head_size, dtype};

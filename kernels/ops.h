@@ -18,7 +18,7 @@
 
 namespace spillway {
 
-// out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any float format;
+// out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;
 // out is f32 [rows.size(), columns]. REQUIRES: 0 <= rows[i] < table.rows.
 struct GatherArgs {
   WeightMatrix table;

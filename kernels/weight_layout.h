@@ -12,6 +12,16 @@
 // multiply-add peak against 79 % when 16 columns are cut out of a 64-wide panel). kPanels64 is
 // oneDNN's BA16a64b (f32) and BA16a64b2a (bf16) of a [columns, rows] matrix, for machines with
 // AVX-512. A contiguous run of rows (a slab) is a multiple of 64 rows in either.
+//
+// 4-bit weights (base/q4.h) lie in kRows, each row as q4.h says, or in kPanels16, C rounded up to
+// 64: a panel is its groups of 64 inputs one after another, each of 576 bytes (nine cache lines):
+//
+//   float16 scale[16], float16 minimum[16]     of the 16 outputs
+//   uint32 word[8][16]                         word[i][r]: inputs 8 i to 8 i + 7 of output r, the
+//                                              first in the lowest nibble
+//
+// so that one vector load brings eight inputs of as many outputs as it has 32-bit lanes, and a
+// shift and a mask make each of them an integer, in the order in which they are summed.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +30,7 @@
 #include <string_view>
 
 #include "kernels/base/dtype.h"
+#include "kernels/base/q4.h"
 
 namespace spillway {
 
@@ -31,20 +42,40 @@ std::optional<MatrixLayout> layout_of_name(std::string_view name);
 constexpr int64_t kPanelRowMultiple = 64;
 constexpr int64_t kPanelColumnMultiple = 16;
 
+// One group of 64 inputs of a 16-output panel of 4-bit weights.
+struct Q4PanelGroup {
+  uint16_t scale[16];
+  uint16_t minimum[16];
+  uint32_t words[kQ4Group / kQ4NibblesPerWord][16];
+};
+static_assert(sizeof(Q4PanelGroup) == 576);
+
+// Whether matrices in `format` may lie in `layout`: kQ4 has no kPanels64. REQUIRES: not kI32.
+bool layout_holds(MatrixLayout layout, DType format);
+
 // Columns with their padding: what a panel holds.
 int64_t padded_columns(MatrixLayout layout, DType format, int64_t columns);
 
 // Bytes of `rows` x `columns` in this layout and format, padding included.
-// REQUIRES: format is kF32, kBF16 or kF16.
+// REQUIRES: layout_holds(layout, format).
 size_t packed_bytes(MatrixLayout layout, DType format, int64_t rows, int64_t columns);
 
 // Packs row-major `source` ([rows, columns], dense, any of f32/bf16/f16) into `target`, which has
-// packed_bytes(layout, format, rows, columns). Converts with round to nearest even.
+// packed_bytes(layout, format, rows, columns). Converts with round to nearest even, or quantises
+// (quantize_q4) and adds what that cost to `error` unless it is null.
 void pack_rows(MatrixLayout layout, DType format, DType source_format, const std::byte* source,
-               int64_t rows, int64_t columns, std::byte* target);
+               int64_t rows, int64_t columns, std::byte* target, Q4Error* error = nullptr);
 
-// The inverse: row-major `target` of [rows, columns] in `format`.
+// The inverse: row-major `target` of [rows, columns] in `format`; of kQ4 in kF32.
 void unpack_rows(MatrixLayout layout, DType format, const std::byte* source, int64_t rows,
                  int64_t columns, std::byte* target);
+
+// Where a packed kQ4 matrix or table holds the float16 scale and minimum of inputs
+// [64 group, 64 group + 64) of `row`. REQUIRES: layout_holds(layout, kQ4).
+struct Q4ScaleOffsets {
+  size_t scale = 0;
+  size_t minimum = 0;
+};
+Q4ScaleOffsets q4_scale_offsets(MatrixLayout layout, int64_t columns, int64_t row, int64_t group);
 
 }  // namespace spillway

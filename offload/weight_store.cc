@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <span>
 #include <thread>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
 #include "offload/aligned_bytes.h"
+#include "offload/dummy_weights.h"
 #include "offload/weight_stream.h"
 
 namespace spillway {
@@ -97,37 +95,6 @@ const TensorInfo* matrix_tensor_of(const ModelFileTable& table, uint32_t slab) {
     }
   }
   return nullptr;
-}
-
-// Fills with uniform numbers of deviation 0.02 in the tensor's format.
-void fill_random(const TensorInfo& tensor, uint64_t seed, std::span<std::byte> slab) {
-  constexpr float kWidth = 0.02f * 1.7320508f;  // Uniform on +-w has deviation w / sqrt(3).
-  const size_t element = dtype_bytes(tensor.format);
-  std::mt19937_64 random(seed);
-  for (size_t i = 0; i + 4 * element <= slab.size(); i += 4 * element) {
-    uint64_t bits = random();
-    float values[4];
-    for (float& value : values) {
-      value = (static_cast<float>(bits & 0xffff) / 32768.0f - 1.0f) * kWidth;
-      bits >>= 16;
-    }
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values), tensor.format,
-                     slab.data() + i, 4);
-  }
-}
-
-// Norm weights are 1, biases and norm biases 0 (fresh memory is).
-void fill_vectors(const ModelFileTable& table, uint32_t index, std::span<std::byte> slab) {
-  for (const TensorInfo& tensor : table.tensors) {
-    if (tensor.spec.kind != WeightKind::kVector || tensor.first_slab != index) continue;
-    const WeightRole role = tensor.spec.role;
-    if (role != WeightRole::kAttentionNormWeight && role != WeightRole::kMlpNormWeight &&
-        role != WeightRole::kFinalNormWeight) {
-      continue;
-    }
-    auto* values = reinterpret_cast<float*>(slab.data() + tensor.offset_in_slab);
-    std::fill_n(values, tensor.spec.elements(), 1.0f);
-  }
 }
 
 void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
@@ -278,23 +245,14 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
     streamed[i].offset = offset;
     offset += streamed[i].bytes;
   }
-  const auto fill = [&](uint32_t slab, std::span<std::byte> bytes) {
-    const TensorInfo* tensor = matrix_tensor_of(table, slab);
-    if (tensor != nullptr) {
-      fill_random(*tensor, seed ^ (uint64_t{slab} << 32), bytes);
-    } else {
-      fill_vectors(table, slab, bytes);
-    }
-  };
   const auto make_slab = [&](uint32_t slab) -> Status {
     if (!state->placement.on_disk[slab]) {
-      fill(slab, state->slab(slab));
+      fill_dummy_slab(table, slab, seed, state->slab(slab));
       return {};
     }
     AlignedBytes staging;
     const std::span<std::byte> bytes = staging.reserve(table.slabs[slab].bytes);
-    std::fill(bytes.begin(), bytes.end(), std::byte{0});
-    fill(slab, bytes);
+    fill_dummy_slab(table, slab, seed, bytes);
     StreamedSlab& target = streamed[streamed_index[slab]];
     target.checksum = slab_checksum(bytes, target.seed);
     return options.scratch.write(target.offset, bytes);

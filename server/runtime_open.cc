@@ -33,8 +33,6 @@ Status unsupported(const std::string& what) {
 Status check_supported(const EngineFlags& flags) {
   if (!flags.plan.empty()) return unsupported("--plan");
   if (flags.kv_rule != "full") return unsupported("--kv-rule " + flags.kv_rule);
-  if (flags.format == DType::kQ4) return unsupported("--format q4");
-  if (flags.kv_format == DType::kQ4) return unsupported("--kv-format q4");
   if (flags.block && (*flags.block < 1 || *flags.block > kBlockMax)) {
     return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
   }

@@ -20,6 +20,7 @@ struct HeadView {
   int64_t head_size = 0;
   float scale = 1.0f;
   DType kv_dtype = DType::kF32;
+  size_t kv_row_bytes = 0;
   std::byte* keys = nullptr;  // This head's run in block 0; block b is b * block_bytes further.
   std::byte* values = nullptr;
   size_t block_bytes = 0;

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/kv_layout.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_prompt.cc"
@@ -181,7 +182,8 @@ void store_tile_rows(const HeadView& view, const PromptScratch& sizes, const Que
 size_t scratch_bytes(const HeadView& view) {
   const int64_t floats =
       view.position == 0 ? PromptScratch(view).floats() : 2 * view.head_size + view.position + 1;
-  return static_cast<size_t>(floats) * sizeof(float);
+  const int64_t run = view.kv_dtype == DType::kQ4 ? kKvBlockRows * view.head_size : 0;
+  return static_cast<size_t>(floats + run) * sizeof(float);
 }
 
 void attend_prompt(const HeadView& view, float* scratch) {

@@ -10,6 +10,7 @@
 //
 #include <hwy/highway.h>
 
+#include "kernels/cpu/q4_inl.h"
 #include "kernels/cpu/vector_inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,7 +68,11 @@ void NormalizeRow(const NormArgs& args, int64_t index, float* HWY_RESTRICT row) 
 // out[i] (+)= the table's row, widened.
 void GatherRow(DType format, const std::byte* from, size_t count, bool accumulate,
                float* HWY_RESTRICT out, float* HWY_RESTRICT widened) {
-  convert_elements(format, from, DType::kF32, reinterpret_cast<std::byte*>(widened), count);
+  if (format == DType::kQ4) {
+    expand_q4_row(from, count, widened);
+  } else {
+    convert_elements(format, from, DType::kF32, reinterpret_cast<std::byte*>(widened), count);
+  }
   if (!accumulate) {
     std::copy(widened, widened + count, out);
     return;

@@ -140,6 +140,11 @@ TEST_CASE("every placement gives the tokens of the run in memory, narrow formats
   check_placements("pre_ln_relu", DType::kF16, DType::kF32);
 }
 
+TEST_CASE("every placement gives the tokens of the run in memory, 4 bits") {
+  check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
+  check_placements("post_ln_projected", DType::kQ4, DType::kBF16);
+}
+
 TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections") {
   check_placements("post_ln_projected", DType::kF32, DType::kF16);
 }

@@ -38,7 +38,7 @@ struct LinearCase {
 };
 
 TEST_CASE_METHOD(CpuFixture, "linear agrees with its definition") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   const auto c =
       GENERATE(LinearCase{1, 64, 64, 64}, LinearCase{2, 70, 33, 128}, LinearCase{3, 200, 1, 64},
                LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64},
@@ -103,7 +103,7 @@ TEST_CASE_METHOD(CpuFixture, "linear on oneDNN agrees with its definition") {
 }
 
 TEST_CASE_METHOD(CpuFixture, "a row of linear does not depend on its batch") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   constexpr int64_t kRows = 230, kOutputs = 100, kInputs = 700;
   auto in = random_floats(kRows * kInputs, 5);
   const PackedMatrix w(device->matrix_layout(format), format, random_floats(kOutputs * kInputs, 6),
@@ -160,8 +160,9 @@ TEST_CASE_METHOD(CpuFixture, "normalize agrees with its definition") {
 }
 
 TEST_CASE_METHOD(CpuFixture, "gather_rows reads any slab and format") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
-  constexpr int64_t kRows = 300, kColumns = 37;
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const int64_t kColumns = GENERATE(37, 64, 200);
+  constexpr int64_t kRows = 300;
   const PackedMatrix table(MatrixLayout::kRows, format, random_floats(kRows * kColumns, 14), kRows,
                            kColumns, 64);
   const std::vector<int32_t> rows = {0, 299, 64, 63, 128, 64};
@@ -184,7 +185,24 @@ struct AttentionCase {
   int64_t heads, kv_heads, head_size;
 };
 
-// Runs prompts of the given lengths and then two decode steps of all, against the definition.
+// A head's row as the cache gives it back.
+scalar::Matrix cached(DType dtype, const float* row, int64_t size) {
+  const auto count = static_cast<size_t>(size);
+  scalar::Matrix values(row, row + size);
+  std::vector<std::byte> bytes(KvLayout{1, size, dtype}.row_bytes());
+  if (dtype == DType::kQ4) {
+    pack_q4_row(values, bytes.data());
+    unpack_q4_row(bytes.data(), values);
+    return values;
+  }
+  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(row), dtype, bytes.data(),
+                   count);
+  convert_elements(dtype, bytes.data(), DType::kF32, bytes_of(values), count);
+  return values;
+}
+
+// Runs prompts of the given lengths and then two decode steps of all, against the definition: a
+// prompt over its own rows, a decode step over rows as the cache keeps them.
 void check_attention(Stream& stream, const AttentionCase& c, DType kv_dtype, double error) {
   const KvLayout layout{c.kv_heads, c.head_size, kv_dtype};
   const std::vector<int64_t> lengths = {1, 16, 97, 3, 130, 64};
@@ -222,8 +240,11 @@ void check_attention(Stream& stream, const AttentionCase& c, DType kv_dtype, dou
             const float* row = history[s].data() + r * width;
             const float* k = row + (c.heads + kv_head) * c.head_size;
             const float* v = k + c.kv_heads * c.head_size;
-            keys.insert(keys.end(), k, k + c.head_size);
-            values.insert(values.end(), v, v + c.head_size);
+            const DType kept = step == 0 ? DType::kF32 : kv_dtype;
+            const scalar::Matrix key = cached(kept, k, c.head_size);
+            const scalar::Matrix value = cached(kept, v, c.head_size);
+            keys.insert(keys.end(), key.begin(), key.end());
+            values.insert(values.end(), value.begin(), value.end());
           }
           const float* q = history[s].data() + (rows - 1) * width + head * c.head_size;
           const auto expected = scalar::attend(q, keys, values, rows, c.head_size);
@@ -240,10 +261,10 @@ TEST_CASE_METHOD(CpuFixture, "attention agrees with its definition") {
   const auto c = GENERATE(AttentionCase{2, 2, 64}, AttentionCase{3, 3, 5}, AttentionCase{1, 1, 80},
                           AttentionCase{4, 2, 128}, AttentionCase{6, 1, 20});
   INFO("heads " << c.heads << " kv " << c.kv_heads << " size " << c.head_size);
-  check_attention(*stream, c, DType::kF32, 1e-5);
-  // Cached rows are rounded: 8 or 11 bits of keys, whose scores sum `head_size` products.
-  check_attention(*stream, c, DType::kBF16, 8e-2);
-  check_attention(*stream, c, DType::kF16, 1e-2);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+    INFO("KV " << dtype_name(dtype));
+    check_attention(*stream, c, dtype, 1e-5);
+  }
 }
 
 }  // namespace

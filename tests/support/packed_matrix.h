@@ -22,11 +22,11 @@ class PackedMatrix {
                 bytes_.back().data());
       slabs_.push_back({bytes_.back().data(), count});
     }
-    std::vector<std::byte> narrow(values.size() * dtype_bytes(format));
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), format,
-                     narrow.data(), values.size());
-    convert_elements(format, narrow.data(), DType::kF32,
-                     reinterpret_cast<std::byte*>(rounded_.data()), values.size());
+    if (format == DType::kQ4) {
+      expand(layout, rows, columns, slab_rows);
+    } else {
+      round(format, values);
+    }
     matrix_ = {slabs_, format, layout, rows, columns, std::min(slab_rows, rows)};
   }
   PackedMatrix(const PackedMatrix&) = delete;
@@ -36,6 +36,21 @@ class PackedMatrix {
   const std::vector<float>& rounded() const { return rounded_; }  // What the format kept.
 
  private:
+  void round(DType format, const std::vector<float>& values) {
+    std::vector<std::byte> narrow(values.size() * dtype_bytes(format));
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), format,
+                     narrow.data(), values.size());
+    convert_elements(format, narrow.data(), DType::kF32,
+                     reinterpret_cast<std::byte*>(rounded_.data()), values.size());
+  }
+  void expand(MatrixLayout layout, int64_t rows, int64_t columns, int64_t slab_rows) {
+    for (size_t i = 0; i < slabs_.size(); ++i) {
+      const int64_t first = static_cast<int64_t>(i) * slab_rows;
+      unpack_rows(layout, DType::kQ4, bytes_[i].data(), std::min(slab_rows, rows - first), columns,
+                  reinterpret_cast<std::byte*>(rounded_.data() + first * columns));
+    }
+  }
+
   std::vector<std::vector<std::byte>> bytes_;
   std::vector<WeightSlab> slabs_;
   std::vector<float> rounded_;

@@ -1,0 +1,14 @@
+// The product with 4-bit weights (gemm.h's kQ4): bit for bit what the f32 kernel gives on the
+// expanded weights (base/q4.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway::cpu {
+
+// As multiply_tile with kQ4 panels.
+void multiply_q4_tile(const float* packed_a, int64_t rows, int64_t columns, const std::byte* panels,
+                      bool accumulate, float* c);
+
+}  // namespace spillway::cpu

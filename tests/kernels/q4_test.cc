@@ -1,0 +1,304 @@
+// 4-bit numbers: the quantiser's promises, the layouts, and products that are bit for bit those of
+// the expanded weights on every instruction set of this CPU.
+#include "kernels/base/q4.h"
+
+#include <hwy/targets.h>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "kernels/ops.h"
+#include "tests/support/packed_matrix.h"
+#include "tests/support/random_data.h"
+
+namespace spillway {
+namespace {
+
+using test::PackedMatrix;
+using test::random_floats;
+
+std::vector<float> quantized(const std::vector<float>& values) {
+  std::vector<std::byte> row(q4_row_bytes(static_cast<int64_t>(values.size())));
+  pack_q4_row(values, row.data());
+  std::vector<float> back(values.size());
+  unpack_q4_row(row.data(), back);
+  return back;
+}
+
+TEST_CASE("a quantised number is within half a step of the number, whatever the group's range") {
+  const float offset = GENERATE(0.0f, 0.02f, -7.3f, 1000.0f);
+  const float deviation = GENERATE(1e-7f, 1e-4f, 0.02f, 3.0f, 400.0f);
+  const int64_t count = GENERATE(1, 2, 5, 63, 64);
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    auto values = random_floats(count, seed, deviation);
+    for (float& value : values) value += offset;
+    INFO("offset " << offset << " deviation " << deviation << " count " << count << " seed "
+                   << seed);
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    // The step is the range from the minimum, a float16 below, and a float16 above a 15th.
+    const float below = std::abs(*low) / 1024 + 6e-8f;
+    const float step = ((*high - *low) + below) / 15 * (1 + 1.0f / 512) + 6e-8f;
+    const auto back = quantized(values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      REQUIRE(std::abs(back[i] - values[i]) <= step / 2 + std::abs(values[i]) * 1e-6f);
+    }
+  }
+}
+
+TEST_CASE("groups of one number, zeros and tiny and huge numbers behave") {
+  const auto all = [](float value) { return std::vector<float>(64, value); };
+  CHECK(quantized(all(0.0f)) == all(0.0f));
+  CHECK(quantized(all(-0.0f)) == all(0.0f));
+  CHECK(quantized(all(0.5f)) == all(0.5f));
+  CHECK(quantized(all(-1024.0f)) == all(-1024.0f));
+  // 0.1 is no float16; the scale brings it back to within a 15th of a float16's last place.
+  CHECK(quantized(all(0.1f))[3] == Approx(0.1f).margin(3e-6));
+  // Below float16's smallest number, 2^-24, nothing is left, without noise.
+  for (const float tiny : {1e-30f, -1e-30f, 1e-40f, -1e-40f}) {
+    CHECK(std::abs(quantized(all(tiny))[0]) <= 0x1p-24f);
+  }
+  std::vector<float> mixed = all(1e-40f);
+  mixed[7] = 1.0f;
+  CHECK(quantized(mixed)[7] == Approx(1.0f).epsilon(0.001));
+  CHECK(quantized(mixed)[8] == 0.0f);
+  // What float16 cannot hold saturates and stays finite.
+  CHECK(quantized(all(-3e38f)) == all(-65504.0f));
+  CHECK(quantized(all(3e38f)) == all(16 * 65504.0f));
+  mixed = all(3e38f);
+  mixed[0] = -3e38f;
+  for (const float value : quantized(mixed)) CHECK(std::isfinite(value));
+}
+
+TEST_CASE("a NaN or an infinity makes its group NaN and no other") {
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+    auto values = random_floats(200, 3);
+    values[70] = bad;
+    const auto back = quantized(values);
+    for (size_t i = 0; i < back.size(); ++i) {
+      INFO(i << " of " << bad);
+      CHECK(std::isnan(back[i]) == (i >= 64 && i < 128));
+    }
+  }
+}
+
+TEST_CASE("a row's bytes are those of its groups, and nothing is written behind them") {
+  CHECK(q4_row_bytes(1) == 8);
+  CHECK(q4_row_bytes(8) == 8);
+  CHECK(q4_row_bytes(9) == 12);
+  CHECK(q4_row_bytes(64) == 36);
+  CHECK(q4_row_bytes(80) == 48);
+  CHECK(q4_row_bytes(128) == 72);
+  for (int64_t count = 1; count <= 150; ++count) {
+    const size_t bytes = q4_row_bytes(count);
+    std::vector<std::byte> row(bytes + 8, std::byte{0x5a});
+    const auto values = random_floats(count, static_cast<uint64_t>(count));
+    pack_q4_row(values, row.data());
+    for (size_t i = bytes; i < row.size(); ++i) REQUIRE(row[i] == std::byte{0x5a});
+  }
+}
+
+TEST_CASE("errors add up to those of the numbers that come back") {
+  const auto values = random_floats(1000, 4, 0.02f);
+  std::vector<std::byte> row(q4_row_bytes(1000));
+  Q4Error error;
+  pack_q4_row(values, row.data(), &error);
+  const auto back = quantized(values);
+  double errors = 0, squares = 0, most = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double off = std::abs(double{back[i]} - double{values[i]});
+    errors += off * off;
+    squares += double{values[i]} * double{values[i]};
+    most = std::max(most, off);
+  }
+  CHECK(error.relative_rms() == Approx(std::sqrt(errors / squares)));
+  CHECK(error.error_max == most);
+  // A normal group of 64 spans about 4.7 deviations: 15 steps of 0.31, errors of 0.31 / sqrt(12).
+  CHECK(error.relative_rms() == Approx(0.09).epsilon(0.1));
+}
+
+TEST_CASE("panels and rows hold the same numbers, in any slab, and say where their scales are") {
+  const int64_t columns = GENERATE(1, 63, 64, 65, 200);
+  constexpr int64_t kRows = 70;
+  const auto values = random_floats(kRows * columns, 5);
+  const PackedMatrix rows(MatrixLayout::kRows, DType::kQ4, values, kRows, columns, 64);
+  const PackedMatrix panels(MatrixLayout::kPanels16, DType::kQ4, values, kRows, columns, 64);
+  CHECK(rows.rounded() == panels.rounded());
+  for (const PackedMatrix* packed : {&rows, &panels}) {
+    const std::byte* slab = packed->matrix().slabs[0].data;
+    for (int64_t row = 0; row < 64; ++row) {
+      for (int64_t group = 0; group * kQ4Group < columns; ++group) {
+        const int64_t first = row * columns + group * kQ4Group;
+        const auto count = static_cast<size_t>(std::min(kQ4Group, columns - group * kQ4Group));
+        uint8_t nibbles[kQ4Group];
+        const Q4Scale expected = quantize_q4({values.data() + first, count}, nibbles);
+        const Q4ScaleOffsets at = q4_scale_offsets(packed->matrix().layout, columns, row, group);
+        CHECK(std::memcmp(slab + at.scale, &expected.scale, 2) == 0);
+        CHECK(std::memcmp(slab + at.minimum, &expected.minimum, 2) == 0);
+      }
+    }
+  }
+}
+
+// Runs `body` with every instruction set that this CPU and build have.
+template <class Body>
+void for_each_target(const Body& body) {
+  const int64_t all = hwy::SupportedTargets();
+  for (int64_t left = all; left != 0; left &= left - 1) {
+    const int64_t target = left & -left;
+    INFO("instruction set " << hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    body();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST_CASE("a product with 4-bit weights is bit for bit that with the expanded weights") {
+  const auto device = open_cpu_device(2).value();
+  const auto stream = device->new_stream("test");
+  for_each_target([&] {
+    for (const int64_t inputs : {1, 7, 64, 100, 700, 4200}) {
+      constexpr int64_t kOutputs = 100, kRowsMax = 101;
+      auto in = random_floats(kRowsMax * inputs, 6);
+      const PackedMatrix q4(MatrixLayout::kPanels16, DType::kQ4,
+                            random_floats(kOutputs * inputs, 7, 0.02f), kOutputs, inputs, 64);
+      const PackedMatrix f32(MatrixLayout::kPanels16, DType::kF32, q4.rounded(), kOutputs, inputs,
+                             64);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 24, 96, 101}) {
+        std::vector<float> got(static_cast<size_t>(rows * kOutputs)), expected(got.size());
+        const auto multiply = [&](const PackedMatrix& w, std::vector<float>& out) {
+          linear(*stream, {.in = dense_matrix(reinterpret_cast<std::byte*>(in.data()), DType::kF32,
+                                              rows, inputs),
+                           .weight = w.matrix(),
+                           .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()),
+                                               DType::kF32, rows, kOutputs)});
+        };
+        multiply(q4, got);
+        multiply(f32, expected);
+        INFO("inputs " << inputs << " rows " << rows);
+        REQUIRE(got == expected);
+      }
+    }
+  });
+}
+
+TEST_CASE("what lies in the padding of 4-bit weights never counts") {
+  const auto device = open_cpu_device(2).value();
+  const auto stream = device->new_stream("test");
+  constexpr int64_t kOutputs = 20, kInputs = 70, kRows = 13;
+  auto in = random_floats(kRows * kInputs, 8);
+  const PackedMatrix clean(MatrixLayout::kPanels16, DType::kQ4,
+                           random_floats(kOutputs * kInputs, 9), kOutputs, kInputs, 64);
+  std::vector<std::byte> bytes(
+      clean.matrix().slabs[0].data,
+      clean.matrix().slabs[0].data +
+          packed_bytes(MatrixLayout::kPanels16, DType::kQ4, kOutputs, kInputs));
+  auto* groups = reinterpret_cast<Q4PanelGroup*>(bytes.data());
+  for (int64_t panel = 0; panel < 4; ++panel) {
+    for (int64_t g = 0; g < 2; ++g) {
+      Q4PanelGroup& group = groups[panel * 2 + g];
+      for (int64_t r = 0; r < 16; ++r) {
+        if (panel * 16 + r >= kOutputs) group.scale[r] = group.minimum[r] = 0x7e00;  // NaN
+        // The second group has 6 inputs.
+        if (g == 0) continue;
+        group.words[0][r] |= 0xff000000u;
+        for (int64_t i = 1; i < 8; ++i) group.words[i][r] = 0xffffffffu;
+      }
+    }
+  }
+  const WeightSlab slab{bytes.data(), kOutputs};
+  WeightMatrix dirty = clean.matrix();
+  dirty.slabs = {&slab, 1};
+  for (const int64_t rows : {int64_t{1}, kRows}) {
+    std::vector<float> a(static_cast<size_t>(rows * kOutputs)), b(a.size());
+    const auto view =
+        dense_matrix(reinterpret_cast<std::byte*>(in.data()), DType::kF32, rows, kInputs);
+    const auto target = [&](std::vector<float>& out) {
+      return dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32, rows, kOutputs);
+    };
+    linear(*stream, {.in = view, .weight = clean.matrix(), .out = target(a)});
+    linear(*stream, {.in = view, .weight = dirty, .out = target(b)});
+    CHECK(a == b);
+  }
+}
+
+// Decodes every sequence alone or all in one call; rows in the cache are those of `layout`.
+struct DecodeCase {
+  KvLayout layout;
+  int64_t heads;
+  std::vector<int64_t> lengths;
+  std::vector<std::vector<std::byte>> caches;
+  std::vector<float> qkv;
+
+  DecodeCase(DType dtype, int64_t head_size)
+      : layout{2, head_size, dtype}, heads(4), lengths{1, 15, 16, 40} {
+    qkv = random_floats(static_cast<int64_t>(lengths.size()) * width(), 30);
+    for (const int64_t length : lengths) caches.emplace_back(layout.sequence_bytes(length + 1));
+  }
+  int64_t width() const { return (heads + 2 * layout.heads) * layout.head_size; }
+
+  // Fills the caches with prompts, as they are quantised or, into an f32 cache, as `rounded`.
+  void fill(Stream& stream, bool rounded) {
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      auto rows = random_floats(lengths[s] * width(), 40 + s);
+      if (rounded) round_kv(rows);
+      std::vector<float> out(static_cast<size_t>(lengths[s] * heads * layout.head_size));
+      const AttentionItem item{0, lengths[s], 0, caches[s].data()};
+      run(stream, rows, {&item, 1}, lengths[s], out);
+    }
+    if (rounded) round_kv(qkv);
+  }
+  // Keys and values of each row and head as a 4-bit cache gives them back.
+  void round_kv(std::vector<float>& rows) const {
+    const auto size = static_cast<size_t>(layout.head_size);
+    for (size_t row = 0; row < rows.size(); row += static_cast<size_t>(width())) {
+      for (size_t head = static_cast<size_t>(heads); head < static_cast<size_t>(heads) + 4;
+           ++head) {
+        const std::span<float> values(rows.data() + row + head * size, size);
+        const auto back = quantized({values.begin(), values.end()});
+        std::copy(back.begin(), back.end(), values.begin());
+      }
+    }
+  }
+  void run(Stream& stream, std::vector<float>& rows, std::span<const AttentionItem> items,
+           int64_t tokens, std::vector<float>& out) const {
+    attention(stream, {.qkv = dense_matrix(reinterpret_cast<std::byte*>(rows.data()), DType::kF32,
+                                           tokens, width()),
+                       .items = items,
+                       .heads = heads,
+                       .kv = layout,
+                       .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
+                                           tokens, heads * layout.head_size)});
+  }
+  // One decode step of all sequences, `together` or one call each.
+  std::vector<float> decode(Stream& stream, bool together) {
+    std::vector<AttentionItem> items;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      items.push_back({static_cast<int64_t>(s), 1, lengths[s], caches[s].data()});
+    }
+    const auto count = static_cast<int64_t>(items.size());
+    std::vector<float> out(static_cast<size_t>(count * heads * layout.head_size));
+    if (together) {
+      run(stream, qkv, items, count, out);
+    } else {
+      for (const AttentionItem& item : items) run(stream, qkv, {&item, 1}, count, out);
+    }
+    return out;
+  }
+};
+
+TEST_CASE("a decode step over 4-bit rows is bit for bit that over the expanded rows") {
+  const auto device = open_cpu_device(2).value();
+  const auto stream = device->new_stream("test");
+  const int64_t head_size = GENERATE(5, 20, 64, 80, 128);
+  INFO("head size " << head_size);
+  for_each_target([&] {
+    DecodeCase q4(DType::kQ4, head_size), f32(DType::kF32, head_size);
+    q4.fill(*stream, false);
+    f32.fill(*stream, true);
+    CHECK(q4.decode(*stream, true) == f32.decode(*stream, true));
+    CHECK(q4.decode(*stream, true) == q4.decode(*stream, false));
+  });
+}
+
+}  // namespace
+}  // namespace spillway
