@@ -62,7 +62,8 @@ class Io {
   virtual std::string_view name() const = 0;  // "io_uring", "threads"
 
   // Hints that transfers submitted later will use this memory or file again and again, so that the
-  // kernel looks them up once. Memory is pinned, every page of it. Not being able to is no error.
+  // kernel looks them up once. Memory is pinned, every page of it, and what is submitted later
+  // waits for that (1 to 3 s per GiB that nobody touched before). Not being able to is no error.
   // Both must live as long as this object: a file that is closed and another that gets its
   // descriptor would be mistaken for each other. Do not block.
   virtual void use_memory(std::span<std::byte> memory) = 0;

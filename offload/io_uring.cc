@@ -176,6 +176,7 @@ class UringIo final : public Io {
   explicit UringIo(const IoOptions& options)
       : queue_(options.part_bytes_max), parts_(static_cast<size_t>(options.depth)) {
     for (uint32_t i = 0; i < parts_.size(); ++i) free_.push_back(i);
+    finished_.reserve(parts_.size());
   }
   ~UringIo() override;
 
@@ -195,8 +196,9 @@ class UringIo final : public Io {
 
   // The rest is of the io thread.
   void run();
+  void take_hints();
   bool start_parts();
-  void submit_and_wait();
+  void submit_parts(bool wait);
   void reap();
   void complete(uint32_t slot, int result);
 
@@ -206,13 +208,15 @@ class UringIo final : public Io {
 
   std::mutex mutex_;
   IoQueue queue_;
-  std::vector<std::span<std::byte>> memory_;  // To register
-  std::vector<int> fds_;                      // To register
+  std::vector<std::span<std::byte>> memory_;  // Hints to take
+  std::vector<int> fds_;                      // Likewise
   bool asleep_ = false;                       // Needs a wake-up to see what is new.
   bool stopping_ = false;
 
   std::vector<IoPart> parts_;   // By tag
   std::vector<uint32_t> free_;  // Tags
+  // Their callbacks are due, once the disk has new work: a callback may take as long as a checksum.
+  std::vector<IoRequest*> finished_;
   std::thread thread_;
 };
 
@@ -268,20 +272,33 @@ void UringIo::wake(std::unique_lock<std::mutex> lock) {
 
 void UringIo::run() {
   ring_.prepare_read(wake_fd_, &wake_count_, sizeof wake_count_, kWakeTag);
-  while (start_parts()) {
-    submit_and_wait();
+  for (;;) {
+    take_hints();
+    if (!start_parts()) return;
+    submit_parts(/*wait=*/finished_.empty());
+    for (IoRequest* request : finished_) deliver(*request);
+    finished_.clear();
     reap();
   }
+}
+
+// Outside the lock, since pinning takes long and submit() must not wait for it.
+void UringIo::take_hints() {
+  std::vector<std::span<std::byte>> memory;
+  std::vector<int> fds;
+  {
+    const std::lock_guard lock(mutex_);
+    memory.swap(memory_);
+    fds.swap(fds_);
+  }
+  for (const std::span<std::byte> piece : memory) ring_.use_memory(piece);
+  for (const int fd : fds) ring_.use_file(fd);
 }
 
 // Turns waiting requests into submissions, as far as the depth goes. False when all is done for
 // good.
 bool UringIo::start_parts() {
   const std::lock_guard lock(mutex_);
-  for (const std::span<std::byte> memory : memory_) ring_.use_memory(memory);
-  for (const int fd : fds_) ring_.use_file(fd);
-  memory_.clear();
-  fds_.clear();
   while (!free_.empty()) {
     const std::optional<IoPart> part = queue_.take();
     if (!part) break;
@@ -293,13 +310,14 @@ bool UringIo::start_parts() {
     }
     ring_.prepare(*part, slot);
   }
-  // With no slot free, the next completion comes before anything new could start.
-  asleep_ = !free_.empty();
-  return !stopping_ || free_.size() < parts_.size();
+  // With no slot free, the next completion comes before anything new could start; with callbacks to
+  // run, this thread comes here again before it sleeps.
+  asleep_ = !free_.empty() && finished_.empty();
+  return !stopping_ || free_.size() < parts_.size() || !finished_.empty();
 }
 
-void UringIo::submit_and_wait() {
-  const int result = io_uring_submit_and_wait(ring_.get(), 1);
+void UringIo::submit_parts(bool wait) {
+  const int result = io_uring_submit_and_wait(ring_.get(), wait ? 1 : 0);
   if (result >= 0 || result == -EINTR) return;
   // The kernel is short of memory; what it did not take stays in the ring for the next time.
   SPILLWAY_CHECK(result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
@@ -307,10 +325,9 @@ void UringIo::submit_and_wait() {
 }
 
 void UringIo::reap() {
-  io_uring_cqe* cqe = nullptr;
-  unsigned ready = io_uring_cq_ready(ring_.get());
-  for (; ready > 0; --ready) {
-    if (io_uring_peek_cqe(ring_.get(), &cqe) != 0) return;
+  for (unsigned ready = io_uring_cq_ready(ring_.get()); ready > 0; --ready) {
+    io_uring_cqe* cqe = nullptr;
+    SPILLWAY_CHECK(io_uring_peek_cqe(ring_.get(), &cqe) == 0);
     const uint64_t tag = io_uring_cqe_get_data64(cqe);
     const int result = cqe->res;
     io_uring_cqe_seen(ring_.get(), cqe);
@@ -339,7 +356,7 @@ void UringIo::complete(uint32_t slot, int result) {
   free_.push_back(slot);
   if (!finished) return;
   ASAN_UNPOISON_MEMORY_REGION(request.memory, request.bytes);
-  deliver(request);
+  finished_.push_back(&request);
 }
 
 }  // namespace

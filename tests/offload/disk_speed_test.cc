@@ -83,8 +83,6 @@ TEST_CASE("disk speed: of a spill file, through io_uring or threads") {
   const DiskSpeed read = measure_disk_read(*io, file, memory, probe).value();
   CHECK(written.bytes == size_t{64} << 20);
   CHECK(read.bytes == size_t{64} << 20);
-  WARN("write " << written.bytes_per_second() / 1e6 << " MB/s, read "
-                << read.bytes_per_second() / 1e6 << " MB/s");
 }
 
 }  // namespace spillway
