@@ -44,8 +44,6 @@ Status check_supported(const EngineFlags& flags) {
   for (const auto& [name, split] : splits) {
     if (split->has_value() && (**split)[2] != 0) return unsupported(std::string(name) + " on disk");
   }
-  if (flags.format == DType::kQ4) return unsupported("--format q4");
-  if (flags.kv_format == DType::kQ4) return unsupported("--kv-format q4");
   if (flags.block && (*flags.block < 1 || *flags.block > kBlockMax)) {
     return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
   }
@@ -191,7 +189,8 @@ Status open_file(const std::string& model, const EngineFlags& flags, const Runti
   state.shape = file.table().shape;
   state.source = file.table().source;
   state.plan.format = file.table().format;
-  state.plan.kv_format = flags.kv_format.value_or(file.table().format);
+  state.plan.kv_format = flags.kv_format.value_or(default_kv_format(file.table().format));
+  if (file.table().format == DType::kQ4) state.plan.quantization = file.table().quantization();
   SPILLWAY_RETURN_IF_ERROR(load_tokenizer(file.table(), &state.tokenizer));
   if (options.tokenizer_only) return {};
   SPILLWAY_ASSIGN_OR_RETURN(
@@ -224,7 +223,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const E
   plan.load_seconds = steady_seconds() - start;
   plan.format = state->weights->format();
   // The KV cache follows the weights' format; f16 needs no native arithmetic to be stored.
-  plan.kv_format = flags.kv_format.value_or(plan.format);
+  plan.kv_format = flags.kv_format.value_or(default_kv_format(plan.format));
 
   SchedulerOptions scheduling;
   scheduling.block_sequences_max = flags.block.value_or(kBlockDefault);
