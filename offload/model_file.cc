@@ -71,6 +71,12 @@ uint64_t ModelFileTable::weight_bytes() const {
   return bytes;
 }
 
+Q4Error ModelFileTable::quantization() const {
+  Q4Error error;
+  for (const TensorInfo& tensor : tensors) error.add(tensor.quantization);
+  return error;
+}
+
 uint64_t slab_checksum(std::span<const std::byte> bytes, uint64_t seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }

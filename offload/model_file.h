@@ -26,6 +26,7 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/model_shape.h"
+#include "kernels/base/q4.h"
 #include "kernels/base/status.h"
 #include "kernels/base/weights.h"
 #include "kernels/weight_layout.h"
@@ -55,6 +56,7 @@ struct TensorInfo {
   uint64_t offset_in_slab = 0;
   uint64_t nan_count = 0;  // Of the stored values; the writer counts them.
   uint64_t inf_count = 0;
+  Q4Error quantization{};  // Of kQ4: against the checkpoint, as the converter measured it.
 
   int64_t rows_in_slab(uint32_t index) const;  // index < slab_count
 };
@@ -70,13 +72,14 @@ struct ModelFileTable {
 
   uint64_t slab_seed(uint32_t slab) const;
   uint64_t weight_bytes() const;  // Sum over the slabs.
+  Q4Error quantization() const;   // Of all kQ4 tensors together.
 };
 
 // Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets
 // count from 0; ModelFileWriter moves them behind the header. A slab of a matrix is as many panels
 // of 64 rows as fit kSlabBytesMax, one at least; each layer begins with the slab of its vectors.
-// REQUIRES: a valid shape; format is kF32, kBF16 or kF16. `layout` is the matrices'; tables are
-// kRows.
+// REQUIRES: a valid shape; layout_holds(layout, format). `layout` is the matrices' and not kRows,
+// which is the tables'.
 ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout);
 
 uint64_t slab_checksum(std::span<const std::byte> bytes, uint64_t seed);
@@ -117,8 +120,13 @@ class ModelFileWriter {
   virtual const ModelFileTable& table() const = 0;
 
   // `bytes` is the slab's padded size; at an address that is a multiple of kFileAlignment it is
-  // written past the page cache. Computes the checksum and counts NaN and infinity. Blocks.
+  // written past the page cache. Computes the checksum and counts NaN and infinity (of kQ4: the
+  // numbers of groups whose scale or minimum is one). Blocks.
   virtual Status write_slab(uint32_t index, std::span<const std::byte> bytes) = 0;
+
+  // What quantising tensor `index` of the table cost; goes into the table. Before finish(), from
+  // one thread. REQUIRES: its format is kQ4.
+  virtual void set_quantization(size_t index, const Q4Error& error) = 0;
 
   // Every slab must have been written. Syncs and renames.
   virtual Status finish() = 0;

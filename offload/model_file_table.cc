@@ -18,26 +18,51 @@ constexpr size_t kTensorsMax = 1 << 16;
 constexpr size_t kSlabsMax = size_t{1} << 24;
 constexpr int64_t kBytesMax = int64_t{1} << 62;
 
+json encode_quantization(const Q4Error& error) {
+  return {{"error_squares", error.error_squares},
+          {"value_squares", error.value_squares},
+          {"error_max", error.error_max},
+          {"saturated", error.saturated}};
+}
+
+Result<Q4Error> decode_quantization(const json& object) {
+  JsonReader reader(object, "quantization");
+  Q4Error error;
+  constexpr double kNone = -1;
+  error.error_squares = reader.number_or("error_squares", kNone);
+  error.value_squares = reader.number_or("value_squares", kNone);
+  error.error_max = reader.number_or("error_max", kNone);
+  error.saturated = reader.unsigned_integer("saturated");
+  const bool good = error.error_squares >= 0 && error.value_squares >= 0 && error.error_max >= 0;
+  if (!good) reader.fail("an error that is missing or negative");
+  SPILLWAY_RETURN_IF_ERROR(reader.status());
+  return error;
+}
+
 json encode_tensor(const TensorInfo& tensor) {
-  return {{"role", role_name(tensor.spec.role)},
-          {"layer", tensor.spec.layer},
-          {"rows", tensor.spec.rows},
-          {"columns", tensor.spec.columns},
-          {"format", dtype_name(tensor.format)},
-          {"layout", layout_name(tensor.layout)},
-          {"first_slab", tensor.first_slab},
-          {"slab_count", tensor.slab_count},
-          {"slab_rows", tensor.slab_rows},
-          {"offset_in_slab", tensor.offset_in_slab},
-          {"nan", tensor.nan_count},
-          {"inf", tensor.inf_count}};
+  json object = {{"role", role_name(tensor.spec.role)},
+                 {"layer", tensor.spec.layer},
+                 {"rows", tensor.spec.rows},
+                 {"columns", tensor.spec.columns},
+                 {"format", dtype_name(tensor.format)},
+                 {"layout", layout_name(tensor.layout)},
+                 {"first_slab", tensor.first_slab},
+                 {"slab_count", tensor.slab_count},
+                 {"slab_rows", tensor.slab_rows},
+                 {"offset_in_slab", tensor.offset_in_slab},
+                 {"nan", tensor.nan_count},
+                 {"inf", tensor.inf_count}};
+  if (tensor.format == DType::kQ4) {
+    object["quantization"] = encode_quantization(tensor.quantization);
+  }
+  return object;
 }
 
 DType read_format(JsonReader& reader) {
   const std::string name = reader.string("format", 8);
   const std::optional<DType> format = dtype_of_name(name);
-  if (format == DType::kF32 || format == DType::kBF16 || format == DType::kF16) return *format;
-  reader.fail("format " + in_quotes(name) + " is not f32, bf16 or f16");
+  if (format.has_value() && *format != DType::kI32) return *format;
+  reader.fail("format " + in_quotes(name) + " is not f32, bf16, f16 or q4");
   return DType::kF32;
 }
 
@@ -65,6 +90,11 @@ Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec) {
   tensor.offset_in_slab = static_cast<uint64_t>(reader.integer("offset_in_slab", 0, kBytesMax));
   tensor.nan_count = reader.unsigned_integer("nan");
   tensor.inf_count = reader.unsigned_integer("inf");
+  if (tensor.format == DType::kQ4) {
+    const json& quantization = reader.object("quantization");
+    SPILLWAY_RETURN_IF_ERROR(reader.status());
+    SPILLWAY_ASSIGN_OR_RETURN(tensor.quantization, decode_quantization(quantization));
+  }
   SPILLWAY_RETURN_IF_ERROR(reader.status());
   return tensor;
 }
@@ -98,6 +128,13 @@ Status check_tiling(const ModelFileTable& table, uint64_t slabs_end) {
 
 // The shape of one matrix's or table's slabs: whole panels, every row once, large enough.
 Status check_rows(const ModelFileTable& table, const TensorInfo& tensor) {
+  // What the weight store and the kernels take for granted.
+  const bool table_rows = tensor.layout == MatrixLayout::kRows;
+  if (tensor.format != table.format || !layout_holds(tensor.layout, tensor.format) ||
+      table_rows != (tensor.spec.kind == WeightKind::kTable)) {
+    return corruption("format " + std::string(dtype_name(tensor.format)) + " in layout " +
+                      std::string(layout_name(tensor.layout)) + " does not go together here");
+  }
   const auto rows = static_cast<uint64_t>(tensor.spec.rows);
   const auto slab_rows = static_cast<uint64_t>(tensor.slab_rows);
   const bool good = tensor.slab_rows % kPanelRowMultiple == 0 && tensor.offset_in_slab == 0 &&

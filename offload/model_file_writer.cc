@@ -94,6 +94,12 @@ class Writer final : public ModelFileWriter {
     return (direct_ && aligned ? *direct_ : file_).write(slab.offset, bytes);
   }
 
+  void set_quantization(size_t index, const Q4Error& error) override {
+    TensorInfo& tensor = table_.tensors.at(index);
+    SPILLWAY_CHECK(tensor.format == DType::kQ4);
+    tensor.quantization = error;
+  }
+
   Status finish() override {
     for (const auto& written : written_) SPILLWAY_CHECK(written.load());
     SPILLWAY_RETURN_IF_ERROR(write_table());
@@ -110,17 +116,25 @@ class Writer final : public ModelFileWriter {
   void count(uint32_t index, std::span<const std::byte> bytes) {
     for (const size_t i : owners_[index]) {
       TensorInfo& tensor = table_.tensors[i];
-      const bool vector = tensor.spec.kind == WeightKind::kVector;
-      const auto part = vector ? bytes.subspan(tensor.offset_in_slab,
-                                               static_cast<size_t>(tensor.spec.elements()) *
-                                                   dtype_bytes(tensor.format))
-                               : bytes;
-      const NonFinite found = count_non_finite(tensor.format, part);
+      const NonFinite found = count_in(tensor, index, bytes);
       if (found.total() == 0) continue;
       const std::lock_guard lock(count_mutex_);
       tensor.nan_count += found.nan;
       tensor.inf_count += found.inf;
     }
+  }
+
+  static NonFinite count_in(const TensorInfo& tensor, uint32_t slab,
+                            std::span<const std::byte> bytes) {
+    if (tensor.format == DType::kQ4) {
+      return count_non_finite_q4(tensor.layout, tensor.rows_in_slab(slab - tensor.first_slab),
+                                 tensor.spec.columns, bytes);
+    }
+    if (tensor.spec.kind != WeightKind::kVector) return count_non_finite(tensor.format, bytes);
+    return count_non_finite(
+        tensor.format,
+        bytes.subspan(tensor.offset_in_slab,
+                      static_cast<size_t>(tensor.spec.elements()) * dtype_bytes(tensor.format)));
   }
 
   Status write_table() {

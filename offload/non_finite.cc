@@ -30,7 +30,27 @@ NonFinite count_bits(std::span<const std::byte> bytes) {
   return counts;
 }
 
+bool finite_f16(const std::byte* bytes) {
+  uint16_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return (bits & 0x7c00) != 0x7c00;
+}
+
 }  // namespace
+
+NonFinite count_non_finite_q4(MatrixLayout layout, int64_t rows, int64_t columns,
+                              std::span<const std::byte> packed) {
+  SPILLWAY_CHECK(packed.size() >= packed_bytes(layout, DType::kQ4, rows, columns));
+  NonFinite counts;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t first = 0; first < columns; first += kQ4Group) {
+      const Q4ScaleOffsets at = q4_scale_offsets(layout, columns, row, first / kQ4Group);
+      if (finite_f16(packed.data() + at.scale) && finite_f16(packed.data() + at.minimum)) continue;
+      counts.nan += static_cast<uint64_t>(std::min(kQ4Group, columns - first));
+    }
+  }
+  return counts;
+}
 
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes) {
   switch (dtype) {

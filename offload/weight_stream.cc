@@ -30,6 +30,18 @@ WeightStream::WeightStream(TransferQueue& queue, File file, std::vector<Streamed
   SPILLWAY_CHECK(!slabs_.empty() && buffer_.bytes() % kFileAlignment == 0);
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
   queue_.io().use_file(file_);
+  // Once and for all, but for the address: callbacks look at these while others are started.
+  for (size_t i = 0; i < slabs_.size(); ++i) {
+    Transfer& transfer = transfers_[i];
+    transfer.kind = IoRequest::Kind::kRead;
+    transfer.file = &file_;
+    transfer.offset = slabs_[i].offset;
+    transfer.bytes = slabs_[i].bytes;
+    transfer.user = this;
+    transfer.index = i;
+    transfer.verify = &WeightStream::verify;
+    transfer.arrived = [](Transfer& t) { static_cast<WeightStream*>(t.user)->arrived(t.index); };
+  }
   const std::lock_guard lock(mutex_);
   pump();
 }
@@ -65,19 +77,10 @@ void WeightStream::pump() {
     std::byte* memory = ring_.take(slabs_[i].bytes);
     if (memory == nullptr) break;
     data_[i] = memory;
-    Transfer& transfer = transfers_[i];
-    transfer.kind = IoRequest::Kind::kRead;
-    transfer.file = &file_;
-    transfer.offset = slabs_[i].offset;
-    transfer.memory = memory;
-    transfer.bytes = slabs_[i].bytes;
-    transfer.user = this;
-    transfer.index = i;
-    transfer.verify = &WeightStream::verify;
-    transfer.arrived = [](Transfer& t) { static_cast<WeightStream*>(t.user)->arrived(t.index); };
+    transfers_[i].memory = memory;
     reading_bytes_ += slabs_[i].bytes;
     ++issued_;
-    queue_.start(transfer);
+    queue_.start(transfers_[i]);
   }
   changed_.notify_all();
 }
@@ -99,9 +102,21 @@ Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
   changed_.wait(lock, [&] { return issued_ >= wanted_; });
   lock.unlock();
   for (size_t i = range.first; i < range.last; ++i) {
-    SPILLWAY_RETURN_IF_ERROR(queue_.wait(transfers_[i]));
+    Status status = queue_.wait(transfers_[i]);
+    // What failed when it was read ahead may have been long ago: the disk is asked once more.
+    if (!status.ok()) status = read_again(i);
+    if (!status.ok()) return status;
   }
   return range;
+}
+
+Status WeightStream::read_again(size_t index) {
+  {
+    const std::lock_guard lock(mutex_);
+    reading_bytes_ += slabs_[index].bytes;
+    queue_.start(transfers_[index]);
+  }
+  return queue_.wait(transfers_[index]);
 }
 
 void WeightStream::release(uint32_t group) {

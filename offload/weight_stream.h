@@ -56,6 +56,7 @@ class WeightStream {
   Range range_of(uint32_t group) const;
   void pump();  // REQUIRES: the lock is held.
   void arrived(size_t index);
+  Status read_again(size_t index);
   static Status verify(const Transfer& transfer);
 
   TransferQueue& queue_;

@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/base/model_shape.h"
+#include "kernels/base/q4.h"
 #include "kernels/base/status.h"
 #include "scheduler/block_scheduler.h"
 #include "server/config/engine_flags.h"
@@ -43,6 +45,7 @@ struct RuntimePlan {
   int64_t block_sequences = 0;
   int64_t micro_batch_tokens = 0;
   double load_seconds = 0;
+  std::optional<Q4Error> quantization;  // Of a packed q4 file against its checkpoint
 };
 
 class Runtime {

@@ -58,6 +58,10 @@ class Converter {
         [this](size_t index, unsigned thread) { return run_task(tasks_[index], scratch_[thread]); },
         tick));
     SPILLWAY_RETURN_IF_ERROR(checkpoint_.check_unchanged());
+    for (size_t i = 0; i < writer_.table().tensors.size(); ++i) {
+      if (writer_.table().tensors[i].format != DType::kQ4) continue;
+      writer_.set_quantization(i, packer_.quantization(i));
+    }
     SPILLWAY_RETURN_IF_ERROR(writer_.finish());
     tick();
     return {};
@@ -151,11 +155,8 @@ class Converter {
 };
 
 Status check_format(std::optional<DType> format) {
-  if (!format || *format == DType::kF32 || *format == DType::kBF16 || *format == DType::kF16) {
-    return {};
-  }
-  return invalid_argument("packing to " + std::string(dtype_name(*format)) +
-                          " is not in this version; choose f32, bf16 or f16");
+  if (format != DType::kI32) return {};
+  return invalid_argument("weights cannot be packed as i32; choose f32, bf16, f16 or q4");
 }
 
 }  // namespace
@@ -181,7 +182,11 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   SPILLWAY_ASSIGN_OR_RETURN(auto writer, ModelFileWriter::create(output, std::move(table)));
   Converter converter(checkpoint, map.value(), *writer, options);
   SPILLWAY_RETURN_IF_ERROR(converter.run());
-  return ConvertReport{config.shape, format, writer->table().weight_bytes(), converter.damage(),
+  return ConvertReport{config.shape,
+                       format,
+                       writer->table().weight_bytes(),
+                       writer->table().quantization(),
+                       converter.damage(),
                        checkpoint.notes()};
 }
 

@@ -33,11 +33,12 @@ struct ConvertReport {
   ModelShape shape;
   DType format = DType::kF32;
   uint64_t weight_bytes = 0;
+  Q4Error quantization;              // Of all weights together, when the format is kQ4.
   std::vector<TensorDamage> damage;  // Empty for a healthy checkpoint.
   std::vector<std::string> notes;    // Of the checkpoint (checkpoint.h).
 };
 
-// Reads, checks, converts and packs on several threads; memory stays below 64 MiB a thread for
+// Reads, checks, converts and packs on several threads; memory stays below 80 MiB a thread for
 // every real model. `output` appears whole or not at all; what was there before survives a failure.
 // kInvalidArgument and kCorruption: the checkpoint is no good. Blocks.
 Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,

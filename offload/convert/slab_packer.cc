@@ -15,7 +15,11 @@ size_t row_bytes(const MappedWeight& weight) {
 
 SlabPacker::SlabPacker(const Checkpoint& checkpoint, const WeightMap& map,
                        const ModelFileTable& table)
-    : checkpoint_(checkpoint), map_(map), table_(table), pieces_(table.slabs.size()) {
+    : checkpoint_(checkpoint),
+      map_(map),
+      table_(table),
+      pieces_(table.slabs.size()),
+      quantization_(table.slabs.size()) {
   SPILLWAY_CHECK(map.weights.size() == table.tensors.size());
   for (size_t i = 0; i < table.tensors.size(); ++i) {
     const TensorInfo& tensor = table.tensors[i];
@@ -51,13 +55,14 @@ Status SlabPacker::pack(uint32_t slab, std::vector<std::byte>& scratch,
   SPILLWAY_CHECK(target.size() == table_.slabs[slab].bytes);
   std::memset(target.data(), 0, target.size());
   for (const Piece& piece : pieces_[slab]) {
-    SPILLWAY_RETURN_IF_ERROR(pack_piece(piece, scratch, target.subspan(piece.offset)));
+    SPILLWAY_RETURN_IF_ERROR(
+        pack_piece(piece, scratch, target.subspan(piece.offset), &quantization_[slab]));
   }
   return {};
 }
 
 Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
-                              std::span<std::byte> target) {
+                              std::span<std::byte> target, Q4Error* quantization) {
   const MappedWeight& weight = map_.weights[piece.weight];
   const TensorInfo& tensor = table_.tensors[piece.weight];
   const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
@@ -67,9 +72,15 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   const bool again = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
   SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, !again, source));
   pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
-            weight.row_elements, target.data());
+            weight.row_elements, target.data(), quantization);
   if (again || tensor.format == weight.format) return {};
   // A narrower format can overflow. Which tensor of a fused weight it was does not matter much.
+  if (tensor.format == DType::kQ4) {
+    if (quantization->saturated != 0) {
+      note_damage(weight.parts.front().tensor, {}, quantization->saturated);
+    }
+    return {};
+  }
   const size_t packed = packed_bytes(tensor.layout, tensor.format, piece.rows, weight.row_elements);
   const uint64_t before = count_non_finite(weight.format, source).inf;
   const uint64_t after = count_non_finite(tensor.format, target.first(packed)).inf;
@@ -106,6 +117,14 @@ void SlabPacker::note_damage(uint32_t tensor, const NonFinite& stored, uint64_t 
   TensorDamage& damage = damage_[tensor];
   damage.stored += stored;
   damage.overflow += overflow;
+}
+
+Q4Error SlabPacker::quantization(size_t index) const {
+  const TensorInfo& tensor = table_.tensors[index];
+  Q4Error error;
+  if (tensor.format != DType::kQ4) return error;
+  for (uint32_t i = 0; i < tensor.slab_count; ++i) error.add(quantization_[tensor.first_slab + i]);
+  return error;
 }
 
 std::vector<TensorDamage> SlabPacker::damage() const {

@@ -26,6 +26,9 @@ void print_report(const ConvertFlags& flags, const ConvertReport& report, double
               format_bytes(report.weight_bytes).c_str(),
               std::string(dtype_name(report.format)).c_str(), format_seconds(seconds).c_str(),
               format_bytes(static_cast<uint64_t>(rate)).c_str());
+  if (report.format != DType::kQ4) return;
+  std::printf("quantization: relative RMS error %.2f %%, largest error %.4g\n",
+              report.quantization.relative_rms() * 100, report.quantization.error_max);
 }
 
 }  // namespace

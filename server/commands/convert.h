@@ -13,7 +13,7 @@ namespace spillway {
 struct ConvertFlags {
   std::string directory;
   std::string output;
-  std::string format = "auto";  // auto, f32, bf16, f16 or q4; the last is refused.
+  std::string format = "auto";  // auto, f32, bf16, f16 or q4
   bool no_crc = false;
   bool lenient_header = false;
   int64_t threads = 0;

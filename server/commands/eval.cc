@@ -13,6 +13,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "scheduler/sampler.h"
+#include "server/commands/quantization_json.h"
 #include "server/config/command_line.h"
 #include "server/runtime.h"
 
@@ -153,17 +154,20 @@ void print_score(const EvalFlags& flags, const Runtime& runtime, const Score& sc
   const double perplexity = std::exp(score.nats / static_cast<double>(score.tokens));
   const double bits_per_byte = score.nats / std::log(2.0) / static_cast<double>(score.bytes);
   if (flags.json) {
-    const nlohmann::json json = {{"model", runtime.model_name()},
-                                 {"perplexity", perplexity},
-                                 {"tokens", score.tokens},
-                                 {"bits_per_byte", bits_per_byte},
-                                 {"windows", score.windows},
-                                 {"context", flags.context},
-                                 {"prompt_tokens", flags.prompt_tokens},
-                                 {"format", dtype_name(runtime.plan().format)},
-                                 {"kv_format", dtype_name(runtime.plan().kv_format)},
-                                 {"kv_rule", "full"},
-                                 {"seconds", seconds}};
+    nlohmann::json json = {{"model", runtime.model_name()},
+                           {"perplexity", perplexity},
+                           {"tokens", score.tokens},
+                           {"bits_per_byte", bits_per_byte},
+                           {"windows", score.windows},
+                           {"context", flags.context},
+                           {"prompt_tokens", flags.prompt_tokens},
+                           {"format", dtype_name(runtime.plan().format)},
+                           {"kv_format", dtype_name(runtime.plan().kv_format)},
+                           {"kv_rule", "full"},
+                           {"seconds", seconds}};
+    if (runtime.plan().quantization) {
+      json["quantization"] = json_of_quantization(*runtime.plan().quantization);
+    }
     std::cout << json.dump(2) << std::endl;
     return;
   }
@@ -173,6 +177,11 @@ void print_score(const EvalFlags& flags, const Runtime& runtime, const Score& sc
       perplexity, bits_per_byte, static_cast<long long>(score.tokens),
       static_cast<long long>(score.windows), static_cast<long long>(flags.context),
       static_cast<long long>(flags.prompt_tokens), format_seconds(seconds).c_str());
+  if (runtime.plan().quantization) {
+    std::printf("quantization: relative RMS error %.2f %%, largest error %.4g\n",
+                runtime.plan().quantization->relative_rms() * 100,
+                runtime.plan().quantization->error_max);
+  }
 }
 
 Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::string& model) {

@@ -48,6 +48,15 @@ std::string packed_name(const TensorInfo& tensor) {
   return tensor.spec.layer < 0 ? role : "layer " + std::to_string(tensor.spec.layer) + " " + role;
 }
 
+void add_quantization(const ModelFileTable& table, InspectReport& report) {
+  report.quantization = table.quantization();
+  for (const TensorInfo& tensor : table.tensors) {
+    if (tensor.quantization.relative_rms() <= report.quantization_worst_rms) continue;
+    report.quantization_worst = packed_name(tensor);
+    report.quantization_worst_rms = tensor.quantization.relative_rms();
+  }
+}
+
 Result<InspectReport> inspect_packed(const std::string& path, const InspectOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, ModelFile::open(path));
   InspectReport report;
@@ -57,6 +66,7 @@ Result<InspectReport> inspect_packed(const std::string& path, const InspectOptio
     if (tensor.nan_count + tensor.inf_count == 0) continue;
     report.damage.push_back({packed_name(tensor), {tensor.nan_count, tensor.inf_count}, 0});
   }
+  add_quantization(file.table(), report);
   if (options.verify) {
     ScanOptions scan;
     scan.progress = options.progress;

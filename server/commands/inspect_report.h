@@ -9,6 +9,7 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/model_shape.h"
+#include "kernels/base/q4.h"
 #include "kernels/base/status.h"
 #include "offload/convert/slab_packer.h"
 
@@ -33,6 +34,11 @@ struct InspectReport {
   bool weights_read = false;                                      // All of them, just now.
   bool verified = false;             // Against the checksums that the files carry.
   std::vector<TensorDamage> damage;  // Tensors with NaN or infinity.
+
+  // Of a packed q4 file: all weights together, and the tensor with the largest relative error.
+  Q4Error quantization;
+  std::string quantization_worst;
+  double quantization_worst_rms = 0;
   std::vector<std::string> notes;
 };
 

@@ -6,6 +6,7 @@
 #include "offload/convert/converter.h"
 #include "offload/model_shape_json.h"
 #include "server/commands/inspect_report.h"
+#include "server/commands/quantization_json.h"
 
 namespace spillway {
 
@@ -84,6 +85,16 @@ std::string health(const InspectReport& r) {
 
 }  // namespace
 
+std::string quantization(const InspectReport& r) {
+  if (r.kind != "packed" || r.format != DType::kQ4) return "";
+  char text[160];
+  std::snprintf(text, sizeof(text),
+                "relative RMS error %.2f %%, largest %.4g; most in %s (%.2f %%)",
+                r.quantization.relative_rms() * 100, r.quantization.error_max,
+                r.quantization_worst.c_str(), r.quantization_worst_rms * 100);
+  return line("quantization", text);
+}
+
 std::string text_of(const InspectReport& r) {
   std::string text = line("model", r.shape.name + " (" + r.shape.family + ", " + r.kind + ")");
   if (!r.source.empty()) text += line("made from", r.source);
@@ -92,6 +103,7 @@ std::string text_of(const InspectReport& r) {
   text += line("tokens", tokens(r.shape));
   text += line("parameters", grouped(r.parameters));
   text += line("size", sizes(r));
+  text += quantization(r);
   if (r.kind != "shape") text += line("tokenizer", tokenizer(r));
   text += health(r);
   for (const std::string& note : r.notes) text += line("note", note);
@@ -110,26 +122,31 @@ std::string json_of(const InspectReport& r) {
         {{"tensor", entry.tensor}, {"nan", entry.stored.nan}, {"inf", entry.stored.inf}});
     total += entry.stored;
   }
-  const json root = {{"model", r.model},
-                     {"kind", r.kind},
-                     {"source", r.source},
-                     {"shape", json_of_shape(r.shape)},
-                     {"parameters", r.parameters},
-                     {"tensors", r.tensors},
-                     {"format", dtype_name(r.format)},
-                     {"bytes",
-                      {{"embeddings", r.embedding_bytes},
-                       {"layer", r.layer_bytes},
-                       {"layers", r.layer_bytes * static_cast<uint64_t>(r.shape.layers)},
-                       {"head", r.head_bytes},
-                       {"total", r.total_bytes}}},
-                     {"tokenizer_files", std::move(files)},
-                     {"nan", total.nan},
-                     {"inf", total.inf},
-                     {"non_finite", std::move(damage)},
-                     {"weights_read", r.weights_read},
-                     {"verified", r.verified},
-                     {"notes", r.notes}};
+  json root = {{"model", r.model},
+               {"kind", r.kind},
+               {"source", r.source},
+               {"shape", json_of_shape(r.shape)},
+               {"parameters", r.parameters},
+               {"tensors", r.tensors},
+               {"format", dtype_name(r.format)},
+               {"bytes",
+                {{"embeddings", r.embedding_bytes},
+                 {"layer", r.layer_bytes},
+                 {"layers", r.layer_bytes * static_cast<uint64_t>(r.shape.layers)},
+                 {"head", r.head_bytes},
+                 {"total", r.total_bytes}}},
+               {"tokenizer_files", std::move(files)},
+               {"nan", total.nan},
+               {"inf", total.inf},
+               {"non_finite", std::move(damage)},
+               {"weights_read", r.weights_read},
+               {"verified", r.verified},
+               {"notes", r.notes}};
+  if (r.kind == "packed" && r.format == DType::kQ4) {
+    root["quantization"] = json_of_quantization(r.quantization);
+    root["quantization"]["worst_tensor"] = r.quantization_worst;
+    root["quantization"]["worst_relative_rms"] = r.quantization_worst_rms;
+  }
   return root.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

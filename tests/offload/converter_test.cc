@@ -36,12 +36,14 @@ std::vector<float> read_weight(const ModelFile& file, const TensorInfo& tensor) 
     REQUIRE(file.read_slab(slab, bytes).ok());
     const int64_t rows = tensor.rows_in_slab(i);
     const auto count = static_cast<size_t>(rows * columns);
-    std::vector<std::byte> dense(count * dtype_bytes(tensor.format));
+    // 4-bit numbers are unpacked as float32.
+    const DType format = tensor.format == DType::kQ4 ? DType::kF32 : tensor.format;
+    std::vector<std::byte> dense(count * dtype_bytes(format));
     unpack_rows(tensor.layout, tensor.format, bytes.data() + tensor.offset_in_slab, rows, columns,
                 dense.data());
     const size_t first = values.size();
     values.resize(first + count);
-    convert_elements(tensor.format, dense.data(), DType::kF32,
+    convert_elements(format, dense.data(), DType::kF32,
                      reinterpret_cast<std::byte*>(values.data() + first), count);
   }
   return values;
@@ -373,13 +375,87 @@ TEST_CASE("an f16 checkpoint becomes bf16 on request only") {
   CHECK(model.convert(options)->format == DType::kF16);
 }
 
-TEST_CASE("formats of later versions are refused by name") {
+TEST_CASE("integers are refused by name") {
   Model model;
+  ConvertOptions options;
+  options.format = DType::kI32;
+  const auto report = model.convert(options);
+  REQUIRE_FALSE(report.ok());
+  CHECK_THAT(std::string(report.status().message()), Catch::Contains("i32"));
+}
+
+// The checkpoint's numbers of a weight, rows of its columns.
+std::vector<float> source_numbers(const Model& model, const TensorInfo& tensor) {
+  std::vector<float> values;
+  for (const std::string& name : expected_names(model.shape, tensor.spec)) {
+    for (const TensorData& source : model.tensors) {
+      if (source.name != name) continue;
+      size_t count = 1;
+      for (const int64_t size : source.shape) count *= static_cast<size_t>(size);
+      for (size_t i = 0; i < count; ++i) values.push_back(tensor_value(source, i));
+    }
+  }
+  return values;
+}
+
+TEST_CASE("every format becomes q4, group by group, with its error in the table") {
+  const DType source = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  INFO(dtype_name(source));
+  Model model;
+  model.tensors = opt_tensors(model.shape, source);
   ConvertOptions options;
   options.format = DType::kQ4;
   const auto report = model.convert(options);
-  REQUIRE_FALSE(report.ok());
-  CHECK_THAT(std::string(report.status().message()), Catch::Contains("q4"));
+  INFO(report.status().message());
+  REQUIRE(report.ok());
+  CHECK(report->damage.empty());
+  const ModelFile file = ModelFile::open(model.temp / "out.spill").value();
+  Q4Error total;
+  for (const TensorInfo& tensor : file.table().tensors) {
+    INFO(role_name(tensor.spec.role) << " layer " << tensor.spec.layer);
+    const auto values = source_numbers(model, tensor);
+    std::vector<float> expected = values;
+    Q4Error error;
+    if (tensor.spec.kind != WeightKind::kVector) {
+      CHECK(tensor.format == DType::kQ4);
+      const auto columns = static_cast<size_t>(tensor.spec.columns);
+      std::vector<std::byte> row(q4_row_bytes(tensor.spec.columns));
+      for (size_t i = 0; i < values.size(); i += columns) {
+        pack_q4_row(std::span(values).subspan(i, columns), row.data(), &error);
+        unpack_q4_row(row.data(), std::span(expected).subspan(i, columns));
+      }
+    }
+    CHECK(read_weight(file, tensor) == expected);
+    CHECK(tensor.quantization.relative_rms() == Approx(error.relative_rms()));
+    CHECK(tensor.quantization.error_max == error.error_max);
+    total.add(error);
+  }
+  CHECK(total.relative_rms() > 0);
+  CHECK(report->quantization.relative_rms() == Approx(total.relative_rms()));
+  CHECK(file.table().quantization().error_max == total.error_max);
+}
+
+TEST_CASE("what q4 cannot hold is counted, and a NaN spoils its group visibly") {
+  Model model;
+  TensorData& fc1 = model.tensor(kFc1);
+  const auto set = [&](size_t index, float value) {
+    std::memcpy(fc1.data.data() + index * sizeof(float), &value, sizeof(value));
+  };
+  REQUIRE(fc1.shape == std::vector<int64_t>{64, 32});
+  set(5, NAN);
+  set(32, -1e6f);
+  ConvertOptions options;
+  options.format = DType::kQ4;
+  const auto report = model.convert(options);
+  REQUIRE(report.ok());
+  REQUIRE(report->damage.size() == 1);
+  CHECK(report->damage[0].stored.nan == 1);
+  CHECK(report->damage[0].overflow == 1);
+  for (const TensorInfo& tensor : ModelFile::open(model.temp / "out.spill")->table().tensors) {
+    const bool damaged = tensor.spec.role == WeightRole::kMlpUpWeight && tensor.spec.layer == 1;
+    CHECK(tensor.nan_count == (damaged ? 32 : 0));  // One row of 32 inputs is one group.
+    CHECK(tensor.quantization.saturated == (damaged ? 1 : 0));
+  }
 }
 
 TEST_CASE("a conversion that is stopped leaves what was there") {

@@ -1,6 +1,7 @@
 // The packed file: what is written is read back, nothing half-written or changed is.
 #include "offload/model_file.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
@@ -49,7 +50,7 @@ std::string write_good(const TempDirectory& temp) {
 }
 
 TEST_CASE("a plan cuts every weight into slabs that tile the file") {
-  for (const DType format : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType format : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
     ModelShape shape = tiny_shape();
     shape.hidden = shape.embedding = 1024;
     shape.heads = shape.kv_heads = 16;
@@ -57,6 +58,7 @@ TEST_CASE("a plan cuts every weight into slabs that tile the file") {
     shape.mlp = 4096;
     shape.vocabulary = 10'007;
     for (const MatrixLayout layout : {MatrixLayout::kPanels16, MatrixLayout::kPanels64}) {
+      if (!layout_holds(layout, format)) continue;
       const ModelFileTable table = plan_model_file(shape, format, layout);
       uint64_t end = 0;
       for (const SlabInfo& slab : table.slabs) {
@@ -303,6 +305,53 @@ TEST_CASE("tables that lie are refused") {
   lie([](ModelFileTable& t) { t.shape.vocabulary += 1; });
   lie([](ModelFileTable& t) { t.shape.layers = 1'000'000; });
   lie([](ModelFileTable& t) { t.files.resize(kEmbeddedFilesMax + 1); });
+}
+
+TEST_CASE("a table of 4-bit weights is believed only where they can lie and with their error") {
+  ModelFileTable good = plan_model_file(tiny_shape(), DType::kQ4, MatrixLayout::kPanels16);
+  for (SlabInfo& slab : good.slabs) slab.offset += kFirstSlabOffset;
+  good.tensors[0].quantization = {0.25, 4.0, 0.125, 3};
+  const uint64_t end = kFirstSlabOffset + good.weight_bytes();
+  const auto decode = [&](const ModelFileTable& table, auto change) {
+    size_t json_bytes = 0;
+    std::string text = encode_table(table, &json_bytes);
+    change(text);
+    return decode_table(text, text.size(), end);
+  };
+  const auto same = [](std::string&) {};
+  const auto decoded = decode(good, same);
+  INFO(decoded.status().message());
+  REQUIRE(decoded.ok());
+  const Q4Error error = decoded->quantization();
+  CHECK(error.relative_rms() == 0.25);
+  CHECK(error.error_max == 0.125);
+  CHECK(error.saturated == 3);
+  TensorInfo* const matrix = &*std::find_if(
+      good.tensors.begin(), good.tensors.end(),
+      [](const TensorInfo& tensor) { return tensor.spec.kind == WeightKind::kMatrix; });
+  for (const MatrixLayout layout : {MatrixLayout::kPanels64, MatrixLayout::kRows}) {
+    matrix->layout = layout;
+    CHECK_FALSE(decode(good, same).ok());
+  }
+  matrix->layout = MatrixLayout::kPanels16;
+  matrix->format = DType::kBF16;
+  CHECK_FALSE(decode(good, same).ok());
+  matrix->format = DType::kQ4;
+  good.tensors[0].layout = MatrixLayout::kPanels16;  // A table.
+  CHECK_FALSE(decode(good, same).ok());
+  good.tensors[0].layout = MatrixLayout::kRows;
+  const auto swap_text = [](const char* from, const char* to) {
+    return [from, to](std::string& text) {
+      const size_t at = text.find(from);
+      REQUIRE(at != std::string::npos);
+      text.replace(at, std::strlen(from), to);
+    };
+  };
+  CHECK(decode(good, same).ok());
+  CHECK_FALSE(decode(good, swap_text("\"error_max\"", "\"error_min\"")).ok());
+  CHECK_FALSE(decode(good, swap_text("\"error_max\":0.125", "\"error_max\":-1")).ok());
+  CHECK_FALSE(decode(good, swap_text("\"error_max\":0.125", "\"error_max\":null")).ok());
+  CHECK_FALSE(decode(good, swap_text("\"quantization\"", "\"nothing\"")).ok());
 }
 
 }  // namespace

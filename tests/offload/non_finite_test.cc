@@ -35,5 +35,22 @@ TEST_CASE("counts add up over long runs, at any alignment") {
   CHECK(count_non_finite(DType::kF32, {}).total() == 0);
 }
 
+TEST_CASE("4-bit numbers are counted by the group, without padding, in either layout") {
+  constexpr int64_t kRows = 70, kColumns = 100;
+  std::vector<float> values(static_cast<size_t>(kRows * kColumns), 0.5f);
+  for (const MatrixLayout layout : {MatrixLayout::kRows, MatrixLayout::kPanels16}) {
+    for (const float bad : {NAN, INFINITY}) {
+      values[3 * kColumns + 7] = bad;    // A group of 64
+      values[69 * kColumns + 99] = bad;  // One of 36
+      std::vector<std::byte> packed(packed_bytes(layout, DType::kQ4, kRows, kColumns));
+      pack_rows(layout, DType::kQ4, DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
+                kRows, kColumns, packed.data());
+      const NonFinite found = count_non_finite_q4(layout, kRows, kColumns, packed);
+      CHECK(found.nan == 64 + 36);
+      CHECK(found.inf == 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway

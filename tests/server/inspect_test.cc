@@ -124,12 +124,33 @@ TEST_CASE("bad input ends the commands with 2, whatever is wrong with it") {
   CHECK(inspect_model("/no/such/model", {}).status().code() == Code::kNotFound);
 }
 
-TEST_CASE("convert refuses q4 and unknown formats") {
+TEST_CASE("inspect shows what quantising cost") {
+  const Damaged model;
+  ConvertFlags flags;
+  flags.directory = model.temp / "m";
+  flags.output = model.temp / "q4.spill";
+  flags.format = "q4";
+  REQUIRE(run_convert(flags, {}).ok());
+  InspectOptions options;
+  options.verify = true;
+  const auto report = inspect_model(flags.output, options);
+  REQUIRE(report.ok());
+  CHECK(report->verified);
+  CHECK(report->format == DType::kQ4);
+  CHECK(report->quantization.relative_rms() > 0);
+  CHECK(report->quantization_worst_rms >= report->quantization.relative_rms());
+  CHECK_THAT(text_of(report.value()), Catch::Contains("relative RMS error"));
+  const auto root = nlohmann::json::parse(json_of(report.value()));
+  CHECK(root["quantization"]["group"] == 64);
+  CHECK(root["quantization"]["relative_rms"] == report->quantization.relative_rms());
+}
+
+TEST_CASE("convert refuses unknown formats") {
   const Damaged model;
   ConvertFlags flags;
   flags.directory = model.temp / "m";
   flags.output = model.temp / "x.spill";
-  for (const char* format : {"q4", "int8", "i32"}) {
+  for (const char* format : {"q5", "int8", "i32"}) {
     flags.format = format;
     CHECK(run_convert(flags, {}).code() == Code::kInvalidArgument);
   }

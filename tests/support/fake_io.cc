@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -201,9 +202,14 @@ void FakeIo::flip_bit(const IoRequest& request) {
 }
 
 File memory_file(uint64_t bytes) {
-  const int fd = memfd_create("spillway-test", MFD_CLOEXEC);
-  SPILLWAY_CHECK(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(bytes)) == 0);
+  // The path carries the descriptor's number, and faults go by paths: no two files share one.
+  static std::atomic<int> next_number{1};
+  const int plain = memfd_create("spillway-test", MFD_CLOEXEC);
+  SPILLWAY_CHECK(plain >= 0 && ::ftruncate(plain, static_cast<off_t>(bytes)) == 0);
+  const int fd = ::fcntl(plain, F_DUPFD_CLOEXEC, 100 + next_number++ % 800);
+  SPILLWAY_CHECK(fd >= 0);
   Result<File> file = File::open("/proc/self/fd/" + std::to_string(fd), O_RDWR);
+  ::close(plain);
   ::close(fd);
   SPILLWAY_CHECK(file.ok());
   return std::move(file).value();
