@@ -185,15 +185,13 @@ class Opener {
     state_.shape = table_.shape;
     state_.source = table_.source;
     set_formats(table_.format);
+    if (table_.format == DType::kQ4) state_.plan.quantization = table_.quantization();
     return load_tokenizer(table_, &state_.tokenizer);
   }
 
-  // The KV cache follows the weights' format; f16 needs no native arithmetic to be stored, and
-  // 4-bit weights are computed with like bf16 ones.
   void set_formats(DType format) {
     state_.plan.format = format;
-    const DType computing = format == DType::kQ4 ? DType::kBF16 : format;
-    state_.plan.kv_format = flags_.kv_format.value_or(computing);
+    state_.plan.kv_format = flags_.kv_format.value_or(default_kv_format(format));
   }
 
   uint64_t kv_layer_bytes(int64_t rows) const {
