@@ -1,7 +1,7 @@
 // A record of what ran when, for people: Chrome/Perfetto trace events, one track per stream, link
 // and waiting thread. A null Trace records nothing and costs a branch.
 //
-// Thread rule: any thread, without locks (span() and counter() take about 10 ns); the owner
+// Thread rule: any thread, without locks (a span costs 45 ns, its two clocks 80 more); the owner
 // destroys it when all others have stopped. Names of spans and counters must outlive the trace
 // (string literals). Spans of a track that overlap without nesting, such as transfers in flight on
 // one link, are drawn on further rows of its name.
