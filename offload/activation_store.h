@@ -55,6 +55,7 @@ class ActivationStore {
 
   void abandon();
 
+  double room_wait_seconds() const { return stager_ ? stager_->room_wait_seconds() : 0; }
   uint64_t bytes_read() const { return stager_ ? stager_->bytes_read() : 0; }
   uint64_t bytes_written() const { return stager_ ? stager_->bytes_written() : 0; }
 

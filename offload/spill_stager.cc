@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
+#include "kernels/base/clock.h"
 #include "offload/model_file.h"
 
 namespace spillway {
@@ -110,12 +111,14 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   const uint64_t number = base_ + use;
   SPILLWAY_CHECK(use < uses_.size());
   pump(number);
+  const double start = number >= next_ ? steady_seconds() : 0;
   while (number >= next_) {
     // No room: the oldest use is on its way home, since the caller has finished it.
     SPILLWAY_CHECK(front_ < next_ && unit(front_).state == State::kWriting);
     (void)queue_.wait(unit(front_).write).ok();
     pump(number);
   }
+  if (start > 0) room_wait_seconds_ += steady_seconds() - start;
   Unit& wanted = unit(number);
   Status status = queue_.wait(wanted.read);
   if (status.ok()) status = wanted.use.object->failed;

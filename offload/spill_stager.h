@@ -66,6 +66,8 @@ class SpillStager {
   void flush();
 
   uint64_t memory_bytes() const { return buffer_.bytes(); }
+  // Spent in wait() because the ring had no room, so far.
+  double room_wait_seconds() const { return room_wait_seconds_; }
   uint64_t bytes_read() const { return bytes_read_; }
   uint64_t bytes_written() const { return bytes_written_; }
 
@@ -93,6 +95,7 @@ class SpillStager {
   std::vector<SpillUse> uses_;  // Of this sweep; use i is unit base_ + i.
   uint64_t base_ = 0, front_ = 0, next_ = 0;
   uint64_t bytes_read_ = 0, bytes_written_ = 0;
+  double room_wait_seconds_ = 0;
 };
 
 }  // namespace spillway

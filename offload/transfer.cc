@@ -1,6 +1,5 @@
 #include "offload/transfer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -65,15 +64,11 @@ void TransferQueue::finish(Transfer& transfer, Status status) {
   changed_.notify_all();
 }
 
-// Transfers overlap; what a track shows is the time from one arrival to the next.
 void TransferQueue::record(const Transfer& transfer) {
   if (trace_ == nullptr) return;
   const bool read = transfer.kind == IoRequest::Kind::kRead;
-  double& end = read ? read_end_ : write_end_;
-  const double now = steady_seconds();
-  trace_->span(read ? read_track_ : write_track_, read ? "read" : "write",
-               std::max(transfer.started, end), now, "bytes", static_cast<int64_t>(transfer.bytes));
-  end = now;
+  trace_->span(read ? read_track_ : write_track_, read ? "read" : "write", transfer.started,
+               steady_seconds(), "bytes", static_cast<int64_t>(transfer.bytes));
 }
 
 bool TransferQueue::done(const Transfer& transfer) const {

@@ -62,7 +62,6 @@ class TransferQueue {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t under_way_ = 0;
-  double read_end_ = 0, write_end_ = 0;  // Of the last span of each track
 };
 
 }  // namespace spillway

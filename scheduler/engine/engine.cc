@@ -141,7 +141,14 @@ void Engine::finish_log(double seconds) {
   work_.disk_read_bytes =
       weights_.placement().disk_bytes + read - std::exchange(spilled_read_, read);
   work_.disk_write_bytes = written - std::exchange(spilled_written_, written);
-  work_.kv_wait_seconds = kv_feed_->wait_seconds();
+  // Waiting for room is waiting for writes, not for what was to be read.
+  const double kv_room = kv_stager_ ? kv_stager_->room_wait_seconds() : 0;
+  const double kv_staging = kv_room - std::exchange(kv_room_seconds_, kv_room);
+  const double rows_room = activations_->room_wait_seconds();
+  const double rows_staging = rows_room - std::exchange(activations_room_seconds_, rows_room);
+  work_.staging_wait_seconds = kv_staging + rows_staging;
+  work_.kv_wait_seconds = kv_feed_->wait_seconds() - kv_staging;
+  work_.activations_wait_seconds -= rows_staging;
   work_.seconds = seconds;
   if (options_.log != nullptr) options_.log->add(work_);
 }
@@ -171,7 +178,9 @@ auto Engine::timed_wait(const char* what, double* seconds, const Acquire& acquir
   auto result = acquire();
   const double end = steady_seconds();
   *seconds += end - start;
-  if (options_.trace != nullptr) options_.trace->span(wait_track_, what, start, end);
+  if (options_.trace != nullptr && end - start > kWaitShownSeconds) {
+    options_.trace->span(wait_track_, what, start, end);
+  }
   return result;
 }
 

@@ -144,7 +144,9 @@ class Engine {
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<int64_t> batch_rows_;
-  uint64_t spilled_read_ = 0, spilled_written_ = 0;  // Up to the last sweep
+  // Up to the last sweep
+  uint64_t spilled_read_ = 0, spilled_written_ = 0;
+  double kv_room_seconds_ = 0, activations_room_seconds_ = 0;
 };
 
 }  // namespace spillway

@@ -75,7 +75,9 @@ void KvFeed::take(const Staged& staged) {
   const Result<std::byte*> memory = stager_->wait(first_use_ + next_staged_++);
   const double end = steady_seconds();
   wait_seconds_ += end - start;
-  if (trace_ != nullptr) trace_->span(track_, "wait for KV cache", start, end, "layer", layer_);
+  if (trace_ != nullptr && end - start > kWaitShownSeconds) {
+    trace_->span(track_, "wait for KV cache", start, end, "layer", layer_);
+  }
   Status& failed = failed_[staged.item];
   if (failed.ok()) failed = memory.status();
   if (!failed.ok()) return;

@@ -17,6 +17,9 @@
 
 namespace spillway {
 
+// Shorter waits are none: what was waited for was there.
+constexpr double kWaitShownSeconds = 5e-6;
+
 // One sequence's part of a sweep: a whole prompt at position 0, or one token.
 struct SweepItem {
   std::span<const int32_t> tokens;
