@@ -11,9 +11,10 @@ namespace spillway {
 
 namespace {
 
-// Reads under way at once. Enough to keep the disk's queue full while a slab is verified; no more,
-// since what is queued here delays the KV cache's reads, which are needed sooner.
-constexpr uint64_t kReadingBytesMax = uint64_t{48} << 20;
+// Reads under way at once. Half as much again as the Io keeps in the disk's queue, so that this
+// never runs dry while a slab is verified; no more, since what is queued here delays the KV
+// cache's reads, which are needed sooner.
+constexpr uint64_t kReadingBytesMax = uint64_t{96} << 20;
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // The composition root: nothing above it, everything below is given what it needs.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <vector>
 
@@ -29,6 +30,8 @@ void relaunch_with_passive_openmp(char** arguments) {
 int main(int count, char** arguments) {
   using namespace spillway;
   relaunch_with_passive_openmp(arguments);
+  // Writing beyond a limit on file sizes is an error of that write, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   const OpenModel open = model_opener();
   std::vector<Command> commands;
   commands.push_back(serve_command(open));

@@ -286,6 +286,10 @@ class Opener {
     const RuntimePlan& plan = state_.plan;
     if (plan.weights.disk + plan.kv.disk + plan.activations.disk == 0) return {};
     SPILLWAY_ASSIGN_OR_RETURN(state_.io, open_io(IoOptions()));
+    if (state_.io->name() != "io_uring") {
+      say("The kernel gives no io_uring here; the disk is read and written by threads, which cost "
+          "more of the processor.");
+    }
     state_.transfers = std::make_unique<TransferQueue>(*state_.io, state_.trace.get());
     const uint64_t dummy = file_ ? 0 : plan.weights.disk;
     const uint64_t needed = dummy + plan.kv.disk + plan.activations.disk;

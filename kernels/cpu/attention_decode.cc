@@ -193,6 +193,37 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(run + i);
 }
 
+// Bytes between what is asked for and what is in use: a core reads 15 GB/s from memory that answers
+// after 0.1 microseconds only if more than 1.5 KB are under way all the time; 16 rows may be less.
+constexpr size_t kAheadBytes = 8192;
+
+// Reads the runs of one head's keys or values in order, asking for each some time before.
+class RunReader {
+ public:
+  RunReader(const std::byte* first, size_t block_bytes, size_t run_bytes, size_t runs)
+      : first_(first),
+        block_bytes_(block_bytes),
+        run_bytes_(run_bytes),
+        runs_(runs),
+        ahead_(std::max<size_t>(1, kAheadBytes / run_bytes)) {}
+
+  void start() const {
+    for (size_t i = 0; i < std::min(ahead_, runs_); ++i) {
+      prefetch_run(first_ + i * block_bytes_, run_bytes_);
+    }
+  }
+  const std::byte* read(size_t run) const {
+    if (run + ahead_ < runs_) {
+      prefetch_run(first_ + (run + ahead_) * block_bytes_, run_bytes_);
+    }
+    return first_ + run * block_bytes_;
+  }
+
+ private:
+  const std::byte* first_;
+  size_t block_bytes_, run_bytes_, runs_, ahead_;
+};
+
 // `count` rows of a run as T: where they lie or, with kExpand, 4-bit rows expanded to `expanded`.
 // 16 rows of 128 numbers are 8 KiB in the L1 cache, which the sums read as they read float32 rows.
 template <class T, bool kExpand>
@@ -214,7 +245,10 @@ void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   const auto size = static_cast<size_t>(view.head_size);
   const auto rows = static_cast<size_t>(view.position + 1);
   constexpr auto kRun = static_cast<size_t>(kKvBlockRows);
-  const size_t run_bytes = kRun * view.kv_row_bytes;
+  const size_t runs = (rows + kRun - 1) / kRun;
+  const RunReader keys(view.keys, view.block_bytes, kRun * view.kv_row_bytes, runs);
+  const RunReader values(view.values, view.block_bytes, kRun * view.kv_row_bytes, runs);
+  keys.start();
   float* HWY_RESTRICT out = scratch;
   float* HWY_RESTRICT q = out + size;
   float* HWY_RESTRICT expanded = q + size;
@@ -222,20 +256,17 @@ void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   for (size_t i = 0; i < size; ++i) out[i] = view.q[i] * view.scale;
   to_pair_order<T>(out, size, false, q);
   for (size_t first = 0; first < rows; first += kRun) {
-    const std::byte* run = view.keys + first / kRun * view.block_bytes;
-    if (first + kRun < rows) prefetch_run(run + view.block_bytes, run_bytes);
     const size_t count = std::min(kRun, rows - first);
-    const T* k = rows_of<T, kExpand>(view, run, count, expanded);
+    const T* k = rows_of<T, kExpand>(view, keys.read(first / kRun), count, expanded);
     dot_rows(q, k, size, count, scores + first);
     dot_tail(q, k, size, count, scores + first);
   }
+  values.start();
   const float total = softmax_in_place(scores, rows);
   std::fill(out, out + size, 0.0f);
   for (size_t first = 0; first < rows; first += kRun) {
-    const std::byte* run = view.values + first / kRun * view.block_bytes;
-    if (first + kRun < rows) prefetch_run(run + view.block_bytes, run_bytes);
     const size_t count = std::min(kRun, rows - first);
-    const T* v = rows_of<T, kExpand>(view, run, count, expanded);
+    const T* v = rows_of<T, kExpand>(view, values.read(first / kRun), count, expanded);
     sum_rows(scores + first, v, size, count, out);
   }
   for (size_t i = 0; i < size; ++i) out[i] /= total;

@@ -1,0 +1,148 @@
+// Objects that come and go through a ring, on a disk that answers out of order: every use sees what
+// the last one wrote.
+#include "offload/spill_stager.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+
+#include "tests/support/fake_io.h"
+
+namespace spillway {
+namespace {
+
+using test::FakeIo;
+using test::IoFault;
+
+constexpr uint64_t kPiece = 1536;  // No multiple of a sector, as small models have it
+
+// Objects with room for `pieces` each, one behind the other.
+struct Objects {
+  Objects(size_t count, uint64_t pieces) : stride((pieces * kPiece + 4095) / 4096 * 4096) {
+    for (size_t i = 0; i < count; ++i) {
+      SpilledObject object;
+      object.offset = i * stride;
+      object.piece_bytes = kPiece;
+      all.push_back(object);
+    }
+  }
+  uint64_t stride;
+  std::vector<SpilledObject> all;
+};
+
+Buffer ring(Device& device, uint64_t bytes) {
+  return device.allocate(Memory::kPinned, bytes).value();
+}
+
+TEST_CASE("each use of an object sees what the last one left") {
+  const auto device = open_cpu_device(1).value();
+  const auto seed = GENERATE(range(uint64_t{0}, uint64_t{150}));
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr uint64_t kPieces = 9;
+  Objects objects(5, kPieces);
+  FakeIo io({.seed = seed});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(5 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, objects.stride * (1 + seed % 4)), seed % 3 != 0);
+  // What each object holds: pieces of one repeated byte.
+  std::vector<std::vector<uint8_t>> holds(5);
+  for (int sweep = 0; sweep < 6; ++sweep) {
+    std::vector<size_t> order;
+    std::vector<SpillUse> uses;
+    std::vector<uint64_t> lengths;  // In pieces, after the uses planned so far
+    for (const auto& held : holds) lengths.push_back(held.size());
+    std::vector<uint64_t> reads;
+    for (uint64_t i = 0; i < 3 + random() % 9; ++i) {
+      const size_t which = random() % 5;
+      const uint64_t before = lengths[which];
+      const uint64_t after = std::min(kPieces, before + random() % 3);
+      if (after == 0) continue;
+      lengths[which] = after;
+      order.push_back(which);
+      reads.push_back(before);
+      uses.push_back({&objects.all[which], before * kPiece, after * kPiece});
+    }
+    stager.begin(uses);
+    for (size_t use = 0; use < uses.size(); ++use) {
+      const Result<std::byte*> memory = stager.wait(use);
+      REQUIRE(memory.ok());
+      std::vector<uint8_t>& held = holds[order[use]];
+      REQUIRE(held.size() == reads[use]);
+      for (size_t piece = 0; piece < held.size(); ++piece) {
+        for (const uint64_t at : {uint64_t{0}, kPiece / 2, kPiece - 1}) {
+          CHECK(memory.value()[piece * kPiece + at] == std::byte{held[piece]});
+        }
+      }
+      // Change the last piece and append, as a growing cache does.
+      const uint64_t from = held.empty() ? 0 : held.size() - 1;
+      held.resize(uses[use].bytes / kPiece);
+      for (uint64_t piece = from; piece < held.size(); ++piece) {
+        held[piece] = static_cast<uint8_t>(random());
+        std::memset(memory.value() + piece * kPiece, held[piece], kPiece);
+      }
+      stager.finish(use, from * kPiece, held.size() * kPiece);
+    }
+  }
+  stager.flush();
+  CHECK(io.in_flight() == 0);
+}
+
+TEST_CASE("a failed write comes to light at the next use, and only there") {
+  const auto device = open_cpu_device(1).value();
+  Objects objects(2, 4);
+  FakeIo io({.seed = 3});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(2 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, 4 * objects.stride), true);
+  io.add_fault({.effect = IoFault::Effect::kError,
+                .kind = IoRequest::Kind::kWrite,
+                .begin = objects.stride,
+                .error = ENOSPC});
+  const std::vector<SpillUse> uses = {{&objects.all[0], 0, kPiece}, {&objects.all[1], 0, kPiece}};
+  stager.begin(uses);
+  for (size_t use = 0; use < 2; ++use) {
+    std::memset(stager.wait(use).value(), 7, kPiece);
+    stager.finish(use, 0, kPiece);
+  }
+  stager.flush();
+  const std::vector<SpillUse> again = {{&objects.all[0], kPiece, kPiece},
+                                       {&objects.all[1], kPiece, kPiece}};
+  stager.begin(again);
+  CHECK(stager.wait(0).ok());
+  stager.finish(0, 0, 0);
+  const Status status = stager.wait(1).status();
+  CHECK(status.code() == Code::kIoError);
+  CHECK(status.message().find(file.path()) != std::string_view::npos);
+  stager.finish(1, 0, 0);
+}
+
+TEST_CASE("an abandoned sweep leaves nothing behind") {
+  const auto device = open_cpu_device(1).value();
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    INFO("seed " << seed);
+    Objects objects(4, 2);
+    FakeIo io({.seed = seed});
+    TransferQueue queue(io, nullptr);
+    const File file = test::memory_file(4 * objects.stride);
+    SpillStager stager(queue, file, ring(*device, 3 * objects.stride), true);
+    std::vector<SpillUse> uses;
+    for (SpilledObject& object : objects.all) uses.push_back({&object, 0, 2 * kPiece});
+    stager.begin(uses);
+    for (size_t use = 0; use < seed % 4; ++use) {
+      std::memset(stager.wait(use).value(), 1, 2 * kPiece);
+      stager.finish(use, 0, 2 * kPiece);
+    }
+    if (seed % 2 == 0) CHECK(stager.wait(seed % 4).ok());  // In use when the sweep ends
+    stager.abandon();
+    CHECK(io.in_flight() == 0);
+    stager.begin(uses);
+    for (size_t use = 0; use < uses.size(); ++use) {
+      REQUIRE(stager.wait(use).ok());
+      stager.finish(use, 0, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway

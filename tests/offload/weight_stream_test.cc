@@ -1,0 +1,131 @@
+// Slabs through the ring: every group's own bytes, sweep after sweep, whatever the order in which
+// the disk answers.
+#include "offload/weight_stream.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+
+#include "offload/aligned_bytes.h"
+#include "offload/model_file.h"
+#include "tests/support/fake_io.h"
+
+namespace spillway {
+namespace {
+
+using test::FakeIo;
+using test::IoFault;
+
+// Groups of 0 to 3 slabs of one to five pages, each filled with its own number.
+struct Fixture {
+  explicit Fixture(uint64_t seed) : io({.seed = seed}) {
+    std::mt19937_64 random(seed);
+    uint64_t offset = 0;
+    std::vector<uint64_t> group_bytes(kGroups);
+    for (uint32_t group = 0; group < kGroups; ++group) {
+      for (uint64_t i = random() % 4; i > 0; --i) {
+        StreamedSlab slab;
+        slab.slab = static_cast<uint32_t>(slabs.size());
+        slab.group = group;
+        slab.offset = offset;
+        slab.bytes = (1 + random() % 5) * kFileAlignment;
+        slab.seed = random();
+        offset += slab.bytes;
+        group_bytes[group] += slab.bytes;
+        slab_max = std::max(slab_max, slab.bytes);
+        slabs.push_back(slab);
+      }
+      group_max = std::max(group_max, group_bytes[group]);
+    }
+    all_bytes = offset;
+    file = test::memory_file(std::max<uint64_t>(offset, 1));
+    path = file.path();
+    for (StreamedSlab& slab : slabs) {
+      AlignedBytes memory;
+      const auto bytes = memory.reserve(slab.bytes).first(slab.bytes);
+      std::memset(bytes.data(), static_cast<int>(slab.slab + 1), bytes.size());
+      slab.checksum = slab_checksum(bytes, slab.seed);
+      REQUIRE(file.write(slab.offset, bytes).ok());
+    }
+  }
+
+  WeightStream open(uint64_t ring_bytes, bool prefetch) {
+    return WeightStream(queue, std::move(file), slabs,
+                        device->allocate(Memory::kDevice, ring_bytes).value(), prefetch);
+  }
+
+  static constexpr uint32_t kGroups = 7;
+  std::unique_ptr<Device> device = open_cpu_device(1).value();
+  FakeIo io;
+  TransferQueue queue{io, nullptr};
+  File file;
+  std::string path;
+  std::vector<StreamedSlab> slabs;
+  uint64_t group_max = 0, slab_max = 0, all_bytes = 0;
+};
+
+void check_group(WeightStream& stream, const Fixture& fixture, uint32_t group) {
+  const Result<WeightStream::Range> range = stream.acquire(group);
+  INFO(range.status().message());
+  REQUIRE(range.ok());
+  size_t expected = 0;
+  for (const StreamedSlab& slab : fixture.slabs) expected += slab.group == group;
+  CHECK(range->last - range->first == expected);
+  for (size_t i = range->first; i < range->last; ++i) {
+    CHECK(stream.slabs()[i].group == group);
+    for (uint64_t at = 0; at < stream.slabs()[i].bytes; at += 509) {
+      REQUIRE(stream.data(i)[at] == std::byte{static_cast<uint8_t>(stream.slabs()[i].slab + 1)});
+    }
+  }
+}
+
+TEST_CASE("every group arrives whole, sweep after sweep, in the smallest ring and in large ones") {
+  const auto seed = GENERATE(range(uint64_t{0}, uint64_t{200}));
+  INFO("seed " << seed);
+  Fixture f(seed);
+  if (f.slabs.empty()) return;
+  const uint64_t least = StagingRing::bytes_for(f.group_max, f.slab_max);
+  const uint64_t bytes = least + seed % 3 * f.all_bytes;
+  WeightStream stream = f.open(bytes, seed % 4 != 0);
+  for (int sweep = 0; sweep < 5; ++sweep) {
+    for (uint32_t group = 0; group < Fixture::kGroups; ++group) {
+      check_group(stream, f, group);
+      if (sweep == 2 && group == seed % Fixture::kGroups) {
+        stream.restart();
+        break;
+      }
+      stream.release(group);
+    }
+  }
+}
+
+TEST_CASE("a bad slab is named, and a restart serves again") {
+  Fixture f(11);
+  REQUIRE(f.slabs.size() > 3);
+  const StreamedSlab bad = f.slabs[2];
+  f.io.add_fault({.effect = IoFault::Effect::kFlipBit,
+                  .path_part = f.path,
+                  .begin = bad.offset,
+                  .end = bad.offset + bad.bytes});
+  WeightStream stream = f.open(StagingRing::bytes_for(2 * f.group_max, f.slab_max), true);
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t group = 0; group < bad.group; ++group) {
+      check_group(stream, f, group);
+      stream.release(group);
+    }
+    const Status status = stream.acquire(bad.group).status();
+    CHECK(status.code() == Code::kCorruption);
+    const std::string message(status.message());
+    CHECK(message.find("slab " + std::to_string(bad.slab)) != std::string::npos);
+    CHECK(message.find(f.path) != std::string::npos);
+    stream.restart();
+  }
+  f.io.clear_faults();
+  for (uint32_t group = 0; group < Fixture::kGroups; ++group) {
+    check_group(stream, f, group);
+    stream.release(group);
+  }
+}
+
+}  // namespace
+}  // namespace spillway
