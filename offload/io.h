@@ -64,7 +64,7 @@ class Io {
   // Hints that transfers submitted later will use this memory or file again and again, so that the
   // kernel looks them up once. Memory is pinned, every page of it, and what is submitted later
   // waits for that (1 to 3 s per GiB that nobody touched before). Not being able to is no error.
-  // Both must live as long as this object: a file that is closed and another that gets its
+  // Nothing may be submitted once either is gone: a file that is closed and another that gets its
   // descriptor would be mistaken for each other. Do not block.
   virtual void use_memory(std::span<std::byte> memory) = 0;
   virtual void use_file(const File& file) = 0;

@@ -31,6 +31,7 @@ uint64_t KvCache::disk_layer_bytes(int64_t rows) const {
 }
 
 bool KvCache::can_ever_hold(int64_t rows) const {
+  if (disk_bytes() > 0 && disk_layer_bytes(rows) > options_.staging_bytes) return false;
   const uint64_t layers =
       memory_bytes() / layout().sequence_bytes(rows) + disk_bytes() / disk_layer_bytes(rows);
   return layers >= static_cast<uint64_t>(options_.layers);

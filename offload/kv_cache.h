@@ -44,7 +44,8 @@ struct KvCacheOptions {
   KvLayout layout;
   int64_t layers = 0;
   uint64_t memory_bytes = 0;
-  uint64_t disk_bytes = 0;  // Room in the scratch file
+  uint64_t disk_bytes = 0;     // Room in the scratch file
+  uint64_t staging_bytes = 0;  // Memory through which a layer on disk passes
 };
 
 class KvCache {
@@ -61,7 +62,7 @@ class KvCache {
   // Bytes that `rows` cached positions take over all layers in memory.
   uint64_t sequence_bytes(int64_t rows) const;
 
-  // Whether an empty cache has room for a sequence of `rows`.
+  // Whether an empty cache has room for a sequence of `rows`, and the staging for a layer of it.
   bool can_ever_hold(int64_t rows) const;
 
   // Room for `rows` positions. Keeps the shares of both tiers as near as possible to those of their

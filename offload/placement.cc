@@ -44,11 +44,24 @@ class Placer {
     const uint64_t room = r_.memory_bytes - fixed;
     const auto weights = fit_weights(room, choice.deep_ring);
     if (!weights) return std::nullopt;
+    const uint64_t scratch = choice.kv_disk + (r_.weights_in_scratch ? weights->disk_bytes : 0);
+    if (scratch > r_.disk_free_bytes) return std::nullopt;
     return Placement{*weights, ring(*weights, choice.deep_ring), choice.kv_memory, choice.kv_disk,
                      choice.kv_staging};
   }
 
+  // Memory of weights whose share on disk is fixed.
+  uint64_t pinned_bytes(bool deep) const {
+    const WeightPlacement fixed = place_weights(*r_.table, pinned_target());
+    return fixed.memory_bytes + ring(fixed, deep);
+  }
+
  private:
+  uint64_t pinned_target() const {
+    return static_cast<uint64_t>(
+        std::llround(*r_.weights_disk_share * static_cast<double>(r_.table->weight_bytes())));
+  }
+
   static uint64_t ring(const WeightPlacement& weights, bool deep) {
     return round_up(deep ? weights.ring_bytes_good() : weights.ring_bytes_min(), kIoAlignment);
   }
@@ -59,9 +72,7 @@ class Placer {
       return w.memory_bytes + ring(w, deep) <= room;
     };
     if (r_.weights_disk_share) {
-      const double share = *r_.weights_disk_share;
-      const auto target = static_cast<uint64_t>(std::llround(share * static_cast<double>(all)));
-      WeightPlacement fixed = place_weights(*r_.table, target);
+      WeightPlacement fixed = place_weights(*r_.table, pinned_target());
       return fits(fixed) ? std::optional(std::move(fixed)) : std::nullopt;
     }
     if (WeightPlacement none = place_weights(*r_.table, 0); fits(none)) return none;
@@ -96,11 +107,18 @@ Status infeasible(const PlacementRequest& request, const Choice& smallest) {
   const uint64_t kv = smallest.kv_memory + smallest.kv_staging;
   const uint64_t needed = request.process_bytes + request.buffer_bytes + weight_bytes + kv;
   if (needed <= request.memory_bytes) {
-    return {Code::kInfeasible, "the disk is " +
-                                   format_bytes(minus(smallest.kv_disk, request.disk_bytes)) +
-                                   " short of the KV cache's share on it; give --disk-memory " +
-                                   std::to_string((smallest.kv_disk >> 20) + 1) +
-                                   "MiB, or a smaller --block or --kv share"};
+    const uint64_t scratch =
+        smallest.kv_disk + (request.weights_in_scratch ? weights.disk_bytes : 0);
+    if (scratch > request.disk_free_bytes) {
+      return {Code::kInfeasible,
+              "scratch files need " + format_bytes(scratch) + " on disk and can have " +
+                  format_bytes(request.disk_free_bytes) +
+                  "; free some, name another --disk-dir, or raise --host-memory"};
+    }
+    return {Code::kInfeasible, "one sequence's share of the KV cache on disk needs --disk-memory " +
+                                   std::to_string((smallest.kv_disk >> 20) + 1) + "MiB, which is " +
+                                   format_bytes(request.disk_bytes) +
+                                   "; raise it or --host-memory"};
   }
   return {Code::kInfeasible,
           "host memory is " + format_bytes(needed - request.memory_bytes) + " short: weights " +
@@ -125,11 +143,16 @@ Result<Placement> place(const PlacementRequest& request) {
   const uint64_t staging_min = round_up(request.kv_layer_bytes_max, kIoAlignment);
   const uint64_t staging = std::max(kStagedLayers * staging_min, kStagingBytesGood);
   // Whole layers are on one tier: each needs a little more than its share.
+  // On disk a layer takes whole sectors.
+  const double sectors = static_cast<double>(staging_min) /
+                         static_cast<double>(std::max<uint64_t>(1, request.kv_layer_bytes_max));
   const auto split = [&](double share, uint64_t total, uint64_t staged) {
-    const auto disk = static_cast<uint64_t>(share * static_cast<double>(total));
-    return Choice{.kv_memory = share == 1 ? 0 : total - disk + request.kv_layer_bytes_max,
-                  .kv_disk = share == 0 ? 0 : disk + request.kv_layer_bytes_max,
-                  .kv_staging = share == 0 ? 0 : staged};
+    const double disk = share * static_cast<double>(total);
+    return Choice{
+        .kv_memory =
+            share == 1 ? 0 : total - static_cast<uint64_t>(disk) + request.kv_layer_bytes_max,
+        .kv_disk = share == 0 ? 0 : static_cast<uint64_t>(disk * sectors) + staging_min,
+        .kv_staging = share == 0 ? 0 : staged};
   };
   const uint64_t room = minus(request.memory_bytes, request.process_bytes + request.buffer_bytes);
   std::vector<Choice> choices;
@@ -147,19 +170,22 @@ Result<Placement> place(const PlacementRequest& request) {
     }
   } else {
     const uint64_t weights = request.table->weight_bytes();
-    const bool streams =
-        request.weights_disk_share ? *request.weights_disk_share > 0 : weights + longest > room;
-    // In memory: all that the weights leave. Streaming: the half of it, so that a block is worth a
-    // pass over the weights; what the block wants beyond goes to disk.
-    const uint64_t most =
-        streams ? static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(room))
-                : minus(room, weights);
-    const uint64_t memory = std::min(wanted, most);
-    const uint64_t rest = std::min(streams ? wanted - memory : 0, request.disk_bytes);
-    if (memory >= longest) {
-      if (rest > 0)
-        choices.push_back({.kv_memory = memory, .kv_disk = rest, .kv_staging = staging});
-      choices.push_back({.kv_memory = memory});
+    const double pinned = request.weights_disk_share.value_or(0);
+    const bool streams = request.weights_disk_share ? pinned > 0 : weights + longest > room;
+    for (const bool deep : {true, false}) {
+      // In memory: all that the weights leave. Streaming: half of it, so that a block is worth a
+      // pass over the weights; what the block wants beyond goes to disk.
+      uint64_t most = minus(room, weights);
+      if (streams) most = static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(room));
+      if (pinned > 0) most = minus(room, placer.pinned_bytes(deep));
+      const uint64_t memory = std::min(wanted, minus(most, pinned > 0 ? staging : 0));
+      if (memory < longest) continue;
+      const uint64_t rest = std::min(streams ? wanted - memory : 0, request.disk_bytes);
+      if (rest > 0) {
+        choices.push_back(
+            {.deep_ring = deep, .kv_memory = memory, .kv_disk = rest, .kv_staging = staging});
+      }
+      choices.push_back({.deep_ring = deep, .kv_memory = memory});
     }
     for (const bool deep : {true, false}) {
       choices.push_back({.deep_ring = deep, .kv_memory = longest});
@@ -167,7 +193,8 @@ Result<Placement> place(const PlacementRequest& request) {
     for (const uint64_t staged : {staging, staging_min}) {
       for (const bool deep : {true, false}) {
         choices.push_back({.deep_ring = deep,
-                           .kv_disk = std::max(longest, std::min(wanted, request.disk_bytes)),
+                           .kv_disk = std::max(split(1, longest, 0).kv_disk,
+                                               std::min(wanted, request.disk_bytes)),
                            .kv_staging = staged});
       }
     }

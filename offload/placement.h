@@ -16,7 +16,9 @@ struct PlacementRequest {
   const ModelFileTable* table = nullptr;  // Of the weights
   uint64_t memory_bytes = 0;              // Budget of everything below
   bool memory_from_flag = false;          // Else what is free; for messages
-  uint64_t disk_bytes = 0;                // Budget of the scratch files
+  uint64_t disk_bytes = 0;                // Budget of KV cache in scratch files
+  uint64_t disk_free_bytes = 0;           // What they can really have
+  bool weights_in_scratch = false;        // Those on disk take some of that, too (dummy weights)
   uint64_t process_bytes = 0;             // Taken by what nobody plans
   uint64_t buffer_bytes = 0;              // The engine's, activations included
 

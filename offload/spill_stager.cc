@@ -52,7 +52,7 @@ void SpillStager::begin(std::span<const SpillUse> uses) {
   SPILLWAY_CHECK(next_ - base_ == uses_.size());
   uses_.assign(uses.begin(), uses.end());
   base_ = next_;
-  pump(base_);
+  if (overlap_) pump(next_);
 }
 
 // Gives back the memory of the oldest uses whose bytes are home.

@@ -42,7 +42,7 @@ class SpillStager {
   // `memory` holds at least one object's bytes, better several. Without `overlap` it reads when it
   // is asked to wait, and waits for what it writes. `file` and `queue` must outlive the stager.
   SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap);
-  ~SpillStager() { flush(); }
+  ~SpillStager() { abandon(); }
 
   // The uses of the next sweep, in order. REQUIRES: every earlier use was waited for and finished,
   // or abandon() was called.
@@ -65,7 +65,6 @@ class SpillStager {
   // Blocks until everything finished is on disk.
   void flush();
 
-  uint64_t memory_bytes() const { return buffer_.bytes(); }
   // Spent in wait() because the ring had no room, so far.
   double room_wait_seconds() const { return room_wait_seconds_; }
   uint64_t bytes_read() const { return bytes_read_; }

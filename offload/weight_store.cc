@@ -125,6 +125,21 @@ Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
   return file.read_slab(slab, target);
 }
 
+// Slabs on disk are used as they are; those in memory can be repacked.
+template <class State>
+Status check_layouts(const State& state, const ModelFile& file) {
+  for (uint32_t slab : state.slabs(true)) {
+    const TensorInfo* tensor = matrix_tensor_of(state.table, slab);
+    if (tensor == nullptr || tensor->layout == MatrixLayout::kRows) continue;
+    if (tensor->layout == state.layout) continue;
+    return invalid_argument(
+        file.path() + " is packed as " + std::string(layout_name(tensor->layout)) +
+        " for another kind of machine; this one streams " + std::string(layout_name(state.layout)) +
+        " from disk, so convert the checkpoint again here");
+  }
+  return {};
+}
+
 // What a stream has to know of each slab on disk, where the model file has it.
 template <class State>
 std::vector<StreamedSlab> streamed_slabs(const State& state) {
@@ -194,6 +209,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const Mod
   const ModelFileTable& table = file.table();
   auto state = std::make_unique<State>(table, device.matrix_layout(table.format));
   SPILLWAY_RETURN_IF_ERROR(state->allocate(device, options));
+  SPILLWAY_RETURN_IF_ERROR(check_layouts(*state, file));
   File direct = open_direct(file);
   std::atomic<bool> repacked{false};
   const auto load_slab = [&](uint32_t slab) -> Status {
@@ -212,16 +228,6 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const Mod
   };
   SPILLWAY_RETURN_IF_ERROR(for_each_slab(table, state->slabs(false), options.progress, load_slab));
   state->repacked = repacked;
-  for (uint32_t slab : state->slabs(true)) {
-    const TensorInfo* tensor = matrix_tensor_of(table, slab);
-    if (tensor == nullptr || tensor->layout == MatrixLayout::kRows) continue;
-    if (tensor->layout == state->layout) continue;
-    return invalid_argument(file.path() + " is packed as " +
-                            std::string(layout_name(tensor->layout)) +
-                            " for another kind of machine; this one streams " +
-                            std::string(layout_name(state->layout)) +
-                            " from disk, so convert the checkpoint again here");
-  }
   if (direct.fd() < 0) {
     SPILLWAY_ASSIGN_OR_RETURN(direct, File::open(file.path(), O_RDONLY));
   }
@@ -277,9 +283,6 @@ bool WeightStore::repacked() const {
 }
 const WeightPlacement& WeightStore::placement() const {
   return state_->placement;
-}
-uint64_t WeightStore::ring_bytes() const {
-  return state_->stream.has_value() ? state_->stream->ring_bytes() : 0;
 }
 
 Result<const EmbeddingWeights*> WeightStore::acquire_embedding() {

@@ -49,7 +49,6 @@ class WeightStore {
   DType format() const;
   bool repacked() const;
   const WeightPlacement& placement() const;  // placement().disk_bytes are read in each sweep.
-  uint64_t ring_bytes() const;
 
   // The group's weights, usable by work queued on the stream until its release. Waits for those on
   // disk. After an error, which names file and slab, restart() comes next.

@@ -34,7 +34,6 @@ class WeightStream {
                bool prefetch);
   ~WeightStream();  // Waits for the reads under way.
 
-  uint64_t ring_bytes() const { return buffer_.bytes(); }
   const std::vector<StreamedSlab>& slabs() const { return slabs_; }
 
   // Waits until the group's slabs are in memory: data(i) for each i in [first, last) of them.

@@ -26,11 +26,54 @@ uint64_t available_bytes() {
   return 0;
 }
 
+// File pages of a memory group, from its memory.stat.
+uint64_t cached_bytes(const std::string& path) {
+  std::ifstream file(path);
+  std::string name;
+  uint64_t value = 0, sum = 0;
+  while (file >> name >> value) {
+    if (name == "inactive_file" || name == "active_file") sum += value;
+  }
+  return sum;
+}
+
+// What the memory group of this process may still take, itself and its parents; all there is when
+// there is no limit. Inside a container the group's files stand where the root's would.
+uint64_t group_bytes_left() {
+  uint64_t left = ~uint64_t{0};
+  const auto consider = [&](const std::string& folder, const char* limit, const char* used) {
+    std::ifstream limit_file(folder + limit), used_file(folder + used);
+    uint64_t limit_bytes = 0, used_bytes = 0;
+    if (!(limit_file >> limit_bytes) || !(used_file >> used_bytes)) return;
+    // The page cache counts as used and gives way.
+    const uint64_t held = used_bytes - std::min(used_bytes, cached_bytes(folder + "/memory.stat"));
+    left = std::min(left, limit_bytes - std::min(limit_bytes, held));
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t name = line.find(':'), path = line.find(':', name + 1);
+    if (name == std::string::npos || path == std::string::npos) continue;
+    const bool v1 = line.substr(name + 1, path - name - 1) == "memory";
+    if (!v1 && line.compare(0, 3, "0::") != 0) continue;
+    const std::string mount = v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    for (std::string folder = line.substr(path + 1);; folder.resize(folder.rfind('/'))) {
+      if (!folder.empty() && folder.back() == '/') folder.pop_back();
+      if (v1) {
+        consider(mount + folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
+      } else {
+        consider(mount + folder, "/memory.max", "/memory.current");
+      }
+      if (folder.empty() || folder.find('/') == std::string::npos) break;
+    }
+  }
+  return left;
+}
+
 }  // namespace
 
 MemoryBudget host_budget(std::optional<uint64_t> flag) {
   if (flag.has_value()) return {*flag, true};
-  const uint64_t available = available_bytes();
+  const uint64_t available = std::min(available_bytes(), group_bytes_left());
   return {available - std::min(available, std::max(kReserveBytes, available / 20)), false};
 }
 

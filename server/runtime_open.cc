@@ -23,6 +23,7 @@ constexpr int64_t kBlockDefault = 256;  // Sequences
 constexpr int64_t kBlockDefaultStreaming = 1024;
 constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens of a sweep
 constexpr int64_t kBlockMax = 65536;
+constexpr uint64_t kDiskShareUnasked = 4;                  // One part of so many of what is free
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
 Status unsupported(const std::string& what) {
@@ -112,7 +113,9 @@ TierBytes by_tier(const std::optional<TierPercent>& percent, uint64_t memory, ui
 }
 
 // Free bytes of the file system that `directory` is or will be on; 0 if unknown.
-uint64_t free_disk_bytes(std::filesystem::path directory) {
+uint64_t free_disk_bytes(const std::string& name) {
+  std::error_code unknown;
+  std::filesystem::path directory = std::filesystem::absolute(name, unknown);
   struct statvfs info {};
   while (statvfs(directory.c_str(), &info) != 0) {
     if (!directory.has_parent_path() || directory == directory.parent_path()) return 0;
@@ -242,19 +245,25 @@ class Opener {
         engine_bytes(shape, state_.device->activation_dtype(state_.plan.format), engine_);
     SPILLWAY_RETURN_IF_ERROR(scratch_path());
     const uint64_t free = free_disk_bytes(scratch_path_);
-    const uint64_t longest = kv_sequence_bytes(shape.positions);
     const int64_t rows = options_.sequence_rows > 0 ? options_.sequence_rows : shape.positions;
     PlacementRequest request;
     request.table = &table_;
     request.memory_bytes = budget_.bytes;
     request.memory_from_flag = budget_.from_flag;
-    request.disk_bytes =
-        flags_.disk_memory_bytes.value_or(free - std::min(free, kDiskReserveBytes));
+    // Activations come first: how many there are is settled.
+    const uint64_t rows_on_disk = bytes.activations.disk;
+    const uint64_t usable = free - std::min(free, kDiskReserveBytes + rows_on_disk);
+    // Unasked, a cache for a block of longest sequences takes no more than a share of the disk.
+    const uint64_t share = std::max(usable / kDiskShareUnasked, kv_sequence_bytes(rows) * 2);
+    const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
+    request.disk_free_bytes = usable;
+    request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
+    request.weights_in_scratch = !file_.has_value();
     request.process_bytes = kProcessBytes;
     request.buffer_bytes = bytes.memory();
     // A run that knows its lengths needs room for these only.
     request.kv_layer_bytes_max = kv_layer_bytes(rows);
-    request.kv_sequence_bytes_max = options_.sequence_rows > 0 ? kv_sequence_bytes(rows) : longest;
+    request.kv_sequence_bytes_max = kv_sequence_bytes(rows);
     request.kv_bytes_wanted =
         kv_sequence_bytes(rows) * static_cast<uint64_t>(scheduling_.block_sequences_max);
     if (flags_.weights) request.weights_disk_share = disk_share(flags_.weights);

@@ -76,7 +76,8 @@ Status Engine::allocate(EngineScratch scratch) {
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
-                          .disk_bytes = options_.kv_disk_bytes};
+                          .disk_bytes = options_.kv_disk_bytes,
+                          .staging_bytes = options_.kv_staging_bytes};
   SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv));
   if (options_.kv_disk_bytes > 0) {
     SPILLWAY_CHECK(scratch_.transfers != nullptr);
@@ -117,38 +118,51 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
   }
   SPILLWAY_CHECK(work_.tokens <= options_.sweep_tokens_max);
   const double start = steady_seconds();
+  const Spilled before = spilled();
   plan_micro_batches(items);
-  const Status status = sweep(items, sink);
-  if (!status.ok()) {
-    weights_.restart();
-    kv_feed_->abandon();
-    activations_->abandon();
-    return status;
-  }
-  finish_log(steady_seconds() - start);
+  // A sweep that ends early, by an error or an exception, leaves nothing under way.
+  struct Cleanup {
+    ~Cleanup() {
+      if (engine != nullptr) engine->abandon();
+    }
+    Engine* engine;
+  } cleanup{this};
+  SPILLWAY_RETURN_IF_ERROR(sweep(items, sink));
+  cleanup.engine = nullptr;
+  finish_log(steady_seconds() - start, before);
   for (size_t i = 0; i < items.size(); ++i) {
     if (!kv_feed_->failure(i).ok()) sink.on_failure(i, kv_feed_->failure(i));
   }
   return {};
 }
 
-void Engine::finish_log(double seconds) {
-  uint64_t read = activations_->bytes_read(), written = activations_->bytes_written();
+void Engine::abandon() {
+  weights_.restart();
+  kv_feed_->abandon();
+  activations_->abandon();
+}
+
+Engine::Spilled Engine::spilled() const {
+  Spilled now{activations_->bytes_read(), activations_->bytes_written(), 0,
+              activations_->room_wait_seconds()};
   if (kv_stager_) {
-    read += kv_stager_->bytes_read();
-    written += kv_stager_->bytes_written();
+    now.read += kv_stager_->bytes_read();
+    now.written += kv_stager_->bytes_written();
+    now.kv_room_seconds = kv_stager_->room_wait_seconds();
   }
-  work_.disk_read_bytes =
-      weights_.placement().disk_bytes + read - std::exchange(spilled_read_, read);
-  work_.disk_write_bytes = written - std::exchange(spilled_written_, written);
+  return now;
+}
+
+void Engine::finish_log(double seconds, const Spilled& before) {
+  const Spilled now = spilled();
+  work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
+  work_.disk_write_bytes = now.written - before.written;
   // Waiting for room is waiting for writes, not for what was to be read.
-  const double kv_room = kv_stager_ ? kv_stager_->room_wait_seconds() : 0;
-  const double kv_staging = kv_room - std::exchange(kv_room_seconds_, kv_room);
-  const double rows_room = activations_->room_wait_seconds();
-  const double rows_staging = rows_room - std::exchange(activations_room_seconds_, rows_room);
-  work_.staging_wait_seconds = kv_staging + rows_staging;
-  work_.kv_wait_seconds = kv_feed_->wait_seconds() - kv_staging;
-  work_.activations_wait_seconds -= rows_staging;
+  const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
+  const double rows_room = now.activations_room_seconds - before.activations_room_seconds;
+  work_.staging_wait_seconds = kv_room + rows_room;
+  work_.kv_wait_seconds = kv_feed_->wait_seconds() - kv_room;
+  work_.activations_wait_seconds -= rows_room;
   work_.seconds = seconds;
   if (options_.log != nullptr) options_.log->add(work_);
 }

@@ -121,7 +121,15 @@ class Engine {
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
   void head_rows(const HeadWeights& weights, int64_t rows);
   Result<MatrixView> acquire_activations();
-  void finish_log(double seconds);
+  void abandon();
+
+  // What went over the links besides weights, and what waited for room, up to now.
+  struct Spilled {
+    uint64_t read = 0, written = 0;  // Bytes
+    double kv_room_seconds = 0, activations_room_seconds = 0;
+  };
+  Spilled spilled() const;
+  void finish_log(double seconds, const Spilled& before);
 
   template <class Acquire>
   auto timed_wait(const char* what, double* seconds, const Acquire& acquire);
@@ -144,9 +152,6 @@ class Engine {
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<int64_t> batch_rows_;
-  // Up to the last sweep
-  uint64_t spilled_read_ = 0, spilled_written_ = 0;
-  double kv_room_seconds_ = 0, activations_room_seconds_ = 0;
 };
 
 }  // namespace spillway

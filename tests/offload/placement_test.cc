@@ -18,7 +18,7 @@ struct Case {
     table = plan_model_file(shape, format, MatrixLayout::kPanels16);
     request.table = &table;
     request.memory_from_flag = true;
-    request.disk_bytes = 100 * kGiB;
+    request.disk_bytes = request.disk_free_bytes = 100 * kGiB;
     request.process_bytes = 256 * kMiB;
     request.buffer_bytes = 250 * kMiB;
     request.kv_layer_bytes_max = kv_layout(shape, DType::kBF16).sequence_bytes(shape.positions);

@@ -228,6 +228,51 @@ TEST_CASE("a slow disk changes nothing but the time") {
   CHECK(check_outcomes(run(*spilled.scheduler, requests), expected) == 0);
 }
 
+// A sink that breaks in the middle of a sweep, as running out of memory would.
+class BrokenSink final : public LogitsSink {
+ public:
+  void on_logits(size_t, int64_t, std::span<float>) override { throw std::bad_alloc(); }
+  void on_failure(size_t, const Status&) override {}
+};
+
+TEST_CASE("an exception in a sweep leaves nothing under way, and the next sweep runs") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    const auto device = open_cpu_device(1).value();
+    const ModelShape shape = tiny_shape();
+    const ModelFileTable table =
+        plan_model_file(shape, DType::kF32, device->matrix_layout(DType::kF32));
+    FakeIo io({.seed = seed});
+    TransferQueue transfers(io, nullptr);
+    WeightStoreOptions options;
+    options.placement = place_weights(table, table.weight_bytes());
+    options.transfers = &transfers;
+    options.scratch = test::memory_file(kFileBytes);
+    const auto weights =
+        WeightStore::dummy(*device, shape, DType::kF32, 1, std::move(options)).value();
+    EngineOptions engine_options;
+    const KvLayout kv = kv_layout(shape, DType::kF32);
+    engine_options.kv_disk_bytes = kFileBytes;
+    engine_options.kv_staging_bytes = 3 * kv.sequence_bytes(64);
+    engine_options.sweep_tokens_max = 64;
+    EngineScratch scratch;
+    scratch.transfers = &transfers;
+    scratch.kv = test::memory_file(kFileBytes);
+    const auto engine = Engine::open(*device, *weights, engine_options, std::move(scratch)).value();
+    auto sequence = engine->reserve(40).value();
+    const std::vector<int32_t> prompt = {3, 4, 5, static_cast<int32_t>(6 + seed)};
+    const SweepItem item{.tokens = prompt, .kv = sequence.get()};
+    BrokenSink broken;
+    CHECK_THROWS_AS(engine->run(std::span(&item, 1), broken), std::bad_alloc);
+    engine->release(std::move(sequence));
+    sequence = engine->reserve(40).value();
+    SweepItem again{.tokens = prompt, .kv = sequence.get(), .no_logits = true};
+    CHECK(engine->run(std::span(&again, 1), broken).ok());
+    engine->release(std::move(sequence));
+    engine->kv().verify();
+  }
+}
+
 TEST_CASE("cancelling while the disk is busy leaves nothing behind") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
