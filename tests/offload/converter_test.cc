@@ -451,7 +451,8 @@ TEST_CASE("what q4 cannot hold is counted, and a NaN spoils its group visibly") 
   REQUIRE(report->damage.size() == 1);
   CHECK(report->damage[0].stored.nan == 1);
   CHECK(report->damage[0].overflow == 1);
-  for (const TensorInfo& tensor : ModelFile::open(model.temp / "out.spill")->table().tensors) {
+  const ModelFile file = ModelFile::open(model.temp / "out.spill").value();
+  for (const TensorInfo& tensor : file.table().tensors) {
     const bool damaged = tensor.spec.role == WeightRole::kMlpUpWeight && tensor.spec.layer == 1;
     CHECK(tensor.nan_count == (damaged ? 32 : 0));  // One row of 32 inputs is one group.
     CHECK(tensor.quantization.saturated == (damaged ? 1 : 0));
