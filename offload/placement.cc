@@ -12,8 +12,9 @@ namespace spillway {
 
 namespace {
 
-// Of memory that weights and KV cache share when the weights do not fit: a block grows with the
-// cache while a sweep costs what is left of the weights.
+// Of the room that weights and KV cache share when the weights do not fit: a block grows with the
+// cache while a sweep costs what is left of the weights. A rule of thumb, until a search knows the
+// machine.
 constexpr double kKvShareWhenStreaming = 0.5;
 
 // Layers of the longest sequence that the KV ring holds: one in use, some on their way.
@@ -24,60 +25,146 @@ uint64_t minus(uint64_t a, uint64_t b) {
   return a - std::min(a, b);
 }
 
-// How much of memory each choice takes, best choice first.
+std::string mebibytes(uint64_t bytes) {
+  return std::to_string((bytes >> 20) + 1) + "MiB";
+}
+
+// What is settled before the weights take the memory that is left.
 struct Choice {
-  bool deep_ring = true;   // Two groups of weights in the ring, else one
-  uint64_t kv_memory = 0;  // At least
+  bool deep_ring = true;  // Two groups of weights in the ring, else one
+  uint64_t kv_memory = 0;
   uint64_t kv_disk = 0;
   uint64_t kv_staging = 0;
 };
 
 class Placer {
  public:
-  explicit Placer(const PlacementRequest& request) : r_(request) {}
+  explicit Placer(const PlacementRequest& request)
+      : r_(request),
+        longest_(request.kv_sequence_bytes_max),
+        wanted_(std::max(request.kv_bytes_wanted, longest_)),
+        layer_on_disk_(round_up(request.kv_layer_bytes_max, kIoAlignment)),
+        staging_(std::max(kStagedLayers * layer_on_disk_, kStagingBytesGood)),
+        room_(minus(request.memory_bytes, request.process_bytes + request.buffer_bytes)) {
+    if (!r_.weights_disk_share) return;
+    const auto all = static_cast<double>(r_.table->weight_bytes());
+    pinned_ =
+        place_weights(*r_.table, static_cast<uint64_t>(std::llround(*r_.weights_disk_share * all)));
+  }
+
+  // Best first; the last needs the least.
+  std::vector<Choice> choices() const {
+    return r_.kv_disk_share ? with_share(*r_.kv_disk_share) : without_share();
+  }
 
   // The placement with the fewest weight bytes on disk that leaves room for the choice.
   std::optional<Placement> fit(const Choice& choice) const {
-    const uint64_t fixed =
-        r_.process_bytes + r_.buffer_bytes + choice.kv_memory + choice.kv_staging;
-    if (fixed > r_.memory_bytes || choice.kv_disk > r_.disk_bytes) return std::nullopt;
-    const uint64_t room = r_.memory_bytes - fixed;
-    const auto weights = fit_weights(room, choice.deep_ring);
-    if (!weights) return std::nullopt;
-    const uint64_t scratch = choice.kv_disk + (r_.weights_in_scratch ? weights->disk_bytes : 0);
-    if (scratch > r_.disk_free_bytes) return std::nullopt;
+    const uint64_t fixed = choice.kv_memory + choice.kv_staging;
+    if (fixed > room_ || choice.kv_disk > r_.disk_bytes) return std::nullopt;
+    const auto weights = fit_weights(room_ - fixed, choice.deep_ring);
+    if (!weights || scratch_bytes(*weights, choice) > r_.disk_free_bytes) return std::nullopt;
     return Placement{*weights, ring(*weights, choice.deep_ring), choice.kv_memory, choice.kv_disk,
                      choice.kv_staging};
   }
 
-  // Memory of weights whose share on disk is fixed.
-  uint64_t pinned_bytes(bool deep) const {
-    const WeightPlacement fixed = place_weights(*r_.table, pinned_target());
-    return fixed.memory_bytes + ring(fixed, deep);
+  // Why not even `least` fits.
+  Status infeasible(const Choice& least) const {
+    const WeightPlacement weights =
+        pinned_ ? *pinned_ : place_weights(*r_.table, r_.table->weight_bytes());
+    const uint64_t weight_bytes = weights.memory_bytes + ring(weights, false);
+    const uint64_t kv = least.kv_memory + least.kv_staging;
+    const uint64_t needed = r_.process_bytes + r_.buffer_bytes + weight_bytes + kv;
+    if (needed > r_.memory_bytes) return memory_short(weights, weight_bytes, kv, needed);
+    if (const uint64_t scratch = scratch_bytes(weights, least); scratch > r_.disk_free_bytes) {
+      return {Code::kInfeasible,
+              "scratch files need " + format_bytes(scratch) + " on disk and can have " +
+                  format_bytes(r_.disk_free_bytes) +
+                  "; free some, name another --disk-dir, or raise --host-memory"};
+    }
+    return {Code::kInfeasible, "one sequence's share of the KV cache on disk needs --disk-memory " +
+                                   mebibytes(least.kv_disk) + ", which is " +
+                                   format_bytes(r_.disk_bytes) + "; raise it or --host-memory"};
   }
 
  private:
-  uint64_t pinned_target() const {
-    return static_cast<uint64_t>(
-        std::llround(*r_.weights_disk_share * static_cast<double>(r_.table->weight_bytes())));
+  // The user says how much of the cache is where; what is left decides how large it is.
+  std::vector<Choice> with_share(double share) const {
+    std::vector<Choice> found;
+    for (uint64_t total = wanted_;; total = std::max(total / 2, longest_)) {
+      for (const uint64_t staging : {staging_, layer_on_disk_}) {
+        for (const bool deep : {true, false}) {
+          found.push_back(split(share, total, staging));
+          found.back().deep_ring = deep;
+        }
+      }
+      if (total == longest_) return found;
+    }
+  }
+
+  // Whole layers are on one tier, so each needs one more than its share; on disk they take whole
+  // sectors.
+  Choice split(double share, uint64_t total, uint64_t staging) const {
+    const double disk = share * static_cast<double>(total);
+    const double sectors = static_cast<double>(layer_on_disk_) /
+                           static_cast<double>(std::max<uint64_t>(1, r_.kv_layer_bytes_max));
+    Choice choice;
+    if (share < 1) {
+      choice.kv_memory = total - static_cast<uint64_t>(disk) + r_.kv_layer_bytes_max;
+    }
+    if (share > 0) {
+      choice.kv_disk = static_cast<uint64_t>(disk * sectors) + layer_on_disk_;
+      choice.kv_staging = staging;
+    }
+    return choice;
+  }
+
+  std::vector<Choice> without_share() const {
+    std::vector<Choice> found;
+    for (const bool deep : {true, false}) {
+      const uint64_t memory = std::min(wanted_, kv_room(deep));
+      if (memory < longest_) continue;
+      const uint64_t rest = std::min(streams() ? wanted_ - memory : 0, r_.disk_bytes);
+      if (rest > 0) found.push_back({deep, memory, rest, staging_});
+      found.push_back({deep, memory, 0, 0});
+    }
+    for (const bool deep : {true, false}) found.push_back({deep, longest_, 0, 0});
+    const uint64_t disk = std::max(split(1, longest_, 0).kv_disk, std::min(wanted_, r_.disk_bytes));
+    for (const uint64_t staging : {staging_, layer_on_disk_}) {
+      for (const bool deep : {true, false}) found.push_back({deep, 0, disk, staging});
+    }
+    return found;
+  }
+
+  bool streams() const {
+    return pinned_ ? pinned_->disk_bytes > 0 : r_.table->weight_bytes() + longest_ > room_;
+  }
+
+  // Memory for the cache: what fixed weights leave; half of all when the rest of the weights goes
+  // to disk, so that a block is worth a pass over them; else what all weights leave.
+  uint64_t kv_room(bool deep) const {
+    if (pinned_) return minus(room_, pinned_->memory_bytes + ring(*pinned_, deep) + staging_);
+    if (streams()) {
+      return static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(room_));
+    }
+    return minus(room_, r_.table->weight_bytes());
   }
 
   static uint64_t ring(const WeightPlacement& weights, bool deep) {
     return round_up(deep ? weights.ring_bytes_good() : weights.ring_bytes_min(), kIoAlignment);
   }
 
+  uint64_t scratch_bytes(const WeightPlacement& weights, const Choice& choice) const {
+    return choice.kv_disk + (r_.weights_in_scratch ? weights.disk_bytes : 0);
+  }
+
   std::optional<WeightPlacement> fit_weights(uint64_t room, bool deep) const {
-    const uint64_t all = r_.table->weight_bytes();
     const auto fits = [&](const WeightPlacement& w) {
       return w.memory_bytes + ring(w, deep) <= room;
     };
-    if (r_.weights_disk_share) {
-      WeightPlacement fixed = place_weights(*r_.table, pinned_target());
-      return fits(fixed) ? std::optional(std::move(fixed)) : std::nullopt;
-    }
+    if (pinned_) return fits(*pinned_) ? pinned_ : std::nullopt;
     if (WeightPlacement none = place_weights(*r_.table, 0); fits(none)) return none;
     // Memory falls as bytes move to disk, but for the last slab: search to within one.
-    uint64_t low = 0, high = all;
+    uint64_t low = 0, high = r_.table->weight_bytes();
     WeightPlacement best = place_weights(*r_.table, high);
     if (!fits(best)) return std::nullopt;
     while (high - low > kSlabBytesMax / 2) {
@@ -93,116 +180,36 @@ class Placer {
     return best;
   }
 
-  const PlacementRequest& r_;
-};
-
-Status infeasible(const PlacementRequest& request, const Choice& smallest) {
-  const WeightPlacement weights =
-      request.weights_disk_share
-          ? place_weights(*request.table,
-                          static_cast<uint64_t>(*request.weights_disk_share *
-                                                static_cast<double>(request.table->weight_bytes())))
-          : place_weights(*request.table, request.table->weight_bytes());
-  const uint64_t weight_bytes = weights.memory_bytes + weights.ring_bytes_min();
-  const uint64_t kv = smallest.kv_memory + smallest.kv_staging;
-  const uint64_t needed = request.process_bytes + request.buffer_bytes + weight_bytes + kv;
-  if (needed <= request.memory_bytes) {
-    const uint64_t scratch =
-        smallest.kv_disk + (request.weights_in_scratch ? weights.disk_bytes : 0);
-    if (scratch > request.disk_free_bytes) {
-      return {Code::kInfeasible,
-              "scratch files need " + format_bytes(scratch) + " on disk and can have " +
-                  format_bytes(request.disk_free_bytes) +
-                  "; free some, name another --disk-dir, or raise --host-memory"};
-    }
-    return {Code::kInfeasible, "one sequence's share of the KV cache on disk needs --disk-memory " +
-                                   std::to_string((smallest.kv_disk >> 20) + 1) + "MiB, which is " +
-                                   format_bytes(request.disk_bytes) +
-                                   "; raise it or --host-memory"};
+  Status memory_short(const WeightPlacement& weights, uint64_t weight_bytes, uint64_t kv,
+                      uint64_t needed) const {
+    const std::string all = format_bytes(r_.table->weight_bytes());
+    return {Code::kInfeasible,
+            "host memory is " + format_bytes(needed - r_.memory_bytes) + " short: weights " +
+                format_bytes(weight_bytes) +
+                (weights.disk_bytes > 0 ? " (of " + all + ", the rest on disk)" : "") +
+                ", activations and buffers " + format_bytes(r_.buffer_bytes) + ", KV cache " +
+                format_bytes(kv) + " and process " + format_bytes(r_.process_bytes) +
+                " do not fit " + (r_.memory_from_flag ? "--host-memory " : "what is free, ") +
+                format_bytes(r_.memory_bytes) +
+                "; the smallest budget that fits is --host-memory " + mebibytes(needed)};
   }
-  return {Code::kInfeasible,
-          "host memory is " + format_bytes(needed - request.memory_bytes) + " short: weights " +
-              format_bytes(weight_bytes) +
-              (weights.disk_bytes > 0
-                   ? " (of " + format_bytes(request.table->weight_bytes()) + ", the rest on disk)"
-                   : std::string()) +
-              ", activations and buffers " + format_bytes(request.buffer_bytes) + ", KV cache " +
-              format_bytes(kv) + " and process " + format_bytes(request.process_bytes) +
-              " do not fit " + (request.memory_from_flag ? "--host-memory " : "what is free, ") +
-              format_bytes(request.memory_bytes) +
-              "; the smallest budget that fits is --host-memory " +
-              std::to_string((needed >> 20) + 1) + "MiB"};
-}
+
+  const PlacementRequest& r_;
+  const uint64_t longest_, wanted_;  // Of the KV cache: one sequence's, the block's
+  const uint64_t layer_on_disk_, staging_;
+  const uint64_t room_;                    // For weights and KV cache
+  std::optional<WeightPlacement> pinned_;  // Where their share on disk is fixed
+};
 
 }  // namespace
 
 Result<Placement> place(const PlacementRequest& request) {
   const Placer placer(request);
-  const uint64_t longest = request.kv_sequence_bytes_max;
-  const uint64_t wanted = std::max(request.kv_bytes_wanted, longest);
-  const uint64_t staging_min = round_up(request.kv_layer_bytes_max, kIoAlignment);
-  const uint64_t staging = std::max(kStagedLayers * staging_min, kStagingBytesGood);
-  // Whole layers are on one tier: each needs a little more than its share.
-  // On disk a layer takes whole sectors.
-  const double sectors = static_cast<double>(staging_min) /
-                         static_cast<double>(std::max<uint64_t>(1, request.kv_layer_bytes_max));
-  const auto split = [&](double share, uint64_t total, uint64_t staged) {
-    const double disk = share * static_cast<double>(total);
-    return Choice{
-        .kv_memory =
-            share == 1 ? 0 : total - static_cast<uint64_t>(disk) + request.kv_layer_bytes_max,
-        .kv_disk = share == 0 ? 0 : static_cast<uint64_t>(disk * sectors) + staging_min,
-        .kv_staging = share == 0 ? 0 : staged};
-  };
-  const uint64_t room = minus(request.memory_bytes, request.process_bytes + request.buffer_bytes);
-  std::vector<Choice> choices;
-  if (request.kv_disk_share) {
-    // The user says how much of the cache is where; the memory left decides how large it is.
-    const double share = *request.kv_disk_share;
-    for (uint64_t total = wanted;; total = std::max(total / 2, longest)) {
-      for (const uint64_t staged : {staging, staging_min}) {
-        for (const bool deep : {true, false}) {
-          choices.push_back(split(share, total, staged));
-          choices.back().deep_ring = deep;
-        }
-      }
-      if (total == longest) break;
-    }
-  } else {
-    const uint64_t weights = request.table->weight_bytes();
-    const double pinned = request.weights_disk_share.value_or(0);
-    const bool streams = request.weights_disk_share ? pinned > 0 : weights + longest > room;
-    for (const bool deep : {true, false}) {
-      // In memory: all that the weights leave. Streaming: half of it, so that a block is worth a
-      // pass over the weights; what the block wants beyond goes to disk.
-      uint64_t most = minus(room, weights);
-      if (streams) most = static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(room));
-      if (pinned > 0) most = minus(room, placer.pinned_bytes(deep));
-      const uint64_t memory = std::min(wanted, minus(most, pinned > 0 ? staging : 0));
-      if (memory < longest) continue;
-      const uint64_t rest = std::min(streams ? wanted - memory : 0, request.disk_bytes);
-      if (rest > 0) {
-        choices.push_back(
-            {.deep_ring = deep, .kv_memory = memory, .kv_disk = rest, .kv_staging = staging});
-      }
-      choices.push_back({.deep_ring = deep, .kv_memory = memory});
-    }
-    for (const bool deep : {true, false}) {
-      choices.push_back({.deep_ring = deep, .kv_memory = longest});
-    }
-    for (const uint64_t staged : {staging, staging_min}) {
-      for (const bool deep : {true, false}) {
-        choices.push_back({.deep_ring = deep,
-                           .kv_disk = std::max(split(1, longest, 0).kv_disk,
-                                               std::min(wanted, request.disk_bytes)),
-                           .kv_staging = staged});
-      }
-    }
-  }
+  const std::vector<Choice> choices = placer.choices();
   for (const Choice& choice : choices) {
     if (std::optional<Placement> placement = placer.fit(choice)) return std::move(*placement);
   }
-  return infeasible(request, choices.back());
+  return placer.infeasible(choices.back());
 }
 
 }  // namespace spillway

@@ -1,7 +1,6 @@
 // Turns budgets and percentages into bytes by tier. What nobody fixed is filled from the fastest
 // tier down: weights in memory first, then KV cache, then activations; what is left over goes to
-// disk, with memory for what passes through (issue: the policy search replaces the rule, not the
-// arithmetic). Pure arithmetic, any thread.
+// disk, with memory for what passes through. Pure arithmetic, any thread.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -61,8 +60,23 @@ Status no_room(const std::string& directory, uint64_t bytes, uint64_t free) {
 
 }  // namespace
 
-Result<SpillDirectory> SpillDirectory::open(const std::string& path) {
+Result<uint64_t> free_disk_bytes(const std::string& path) {
   std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path, error);
+  while (!std::filesystem::exists(there, error) && there != there.parent_path()) {
+    there = there.parent_path();
+  }
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (error) return io_error("ask for the free space of " + path, error.value());
+  return uint64_t{space.available};
+}
+
+Result<SpillDirectory> SpillDirectory::open(const std::string& name) {
+  std::error_code error;
+  // Without a slash behind it, so that the directory itself is made below, with its own mode.
+  std::filesystem::path clean(name);
+  if (!clean.has_filename()) clean = clean.parent_path();
+  const std::string path = clean.string();
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, error);
   if (error) return io_error("make directory " + parent.string(), error.value());
@@ -73,17 +87,10 @@ Result<SpillDirectory> SpillDirectory::open(const std::string& path) {
   return SpillDirectory(path);
 }
 
-Result<uint64_t> SpillDirectory::free_bytes() const {
-  struct statvfs info {};
-  if (::statvfs(path_.c_str(), &info) != 0)
-    return io_error("ask for the free space of " + path_, errno);
-  return uint64_t{info.f_bavail} * info.f_frsize;
-}
-
 Result<File> SpillDirectory::create(uint64_t bytes) const {
   SPILLWAY_CHECK(bytes > 0);
   // Asked first, so that a file that cannot fit does not fill the disk of others for a moment.
-  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_bytes());
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_disk_bytes(path_));
   if (bytes > free) return no_room(path_, bytes, free);
 
   const std::string path = path_ + "/" + new_name();

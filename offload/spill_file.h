@@ -18,6 +18,9 @@
 
 namespace spillway {
 
+// Bytes that this user may still write to the file system of `path`, which need not exist yet.
+Result<uint64_t> free_disk_bytes(const std::string& path);
+
 class SpillDirectory {
  public:
   // Makes the directory (0700) if it is missing, and removes the names that crashed processes of
@@ -25,9 +28,6 @@ class SpillDirectory {
   static Result<SpillDirectory> open(const std::string& path);
 
   const std::string& path() const { return path_; }
-
-  // Bytes that this user may still write there.
-  Result<uint64_t> free_bytes() const;
 
   // A new file of `bytes` bytes (0600), open for O_DIRECT reads and writes where the file system
   // has that, plain ones elsewhere. Its space is reserved, where the file system can; kCapacity

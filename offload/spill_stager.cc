@@ -31,7 +31,6 @@ SpillStager::SpillStager(TransferQueue& queue, const File& file, Buffer memory, 
       overlap_(overlap),
       ring_({buffer_.data(), buffer_.bytes()}),
       units_(kUnitsMax) {
-  SPILLWAY_CHECK(buffer_.bytes() > 0 && buffer_.bytes() % kIoAlignment == 0);
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
   queue_.io().use_file(file_);
 }
@@ -50,7 +49,7 @@ Status SpillStager::verify(const Transfer& transfer) {
 
 void SpillStager::begin(std::span<const SpillUse> uses) {
   SPILLWAY_CHECK(next_ - base_ == uses_.size());
-  uses_.assign(uses.begin(), uses.end());
+  uses_ = uses;
   base_ = next_;
   if (overlap_) pump(next_);
 }
@@ -164,7 +163,7 @@ void SpillStager::abandon() {
       unit(i).state = State::kWriting;
     }
   }
-  uses_.clear();
+  uses_ = {};
   flush();
   base_ = next_;
 }

@@ -44,8 +44,8 @@ class SpillStager {
   SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap);
   ~SpillStager() { abandon(); }
 
-  // The uses of the next sweep, in order. REQUIRES: every earlier use was waited for and finished,
-  // or abandon() was called.
+  // The uses of the next sweep, in order, which must stay where they are until its end. REQUIRES:
+  // every earlier use was waited for and finished, or abandon() was called.
   void begin(std::span<const SpillUse> uses);
 
   // Whether wait() would return at once.
@@ -90,8 +90,8 @@ class SpillStager {
   const Buffer buffer_;
   const bool overlap_;
   StagingRing ring_;
-  std::vector<Unit> units_;     // A window [front_, next_) on the endless line of uses
-  std::vector<SpillUse> uses_;  // Of this sweep; use i is unit base_ + i.
+  std::vector<Unit> units_;         // A window [front_, next_) on the endless line of uses
+  std::span<const SpillUse> uses_;  // Of this sweep; use i is unit base_ + i.
   uint64_t base_ = 0, front_ = 0, next_ = 0;
   uint64_t bytes_read_ = 0, bytes_written_ = 0;
   double room_wait_seconds_ = 0;

@@ -10,13 +10,16 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
+#include "offload/io.h"
 
 namespace spillway {
 
 class StagingRing {
  public:
-  StagingRing() = default;
-  explicit StagingRing(std::span<std::byte> memory) : memory_(memory) {}
+  // REQUIRES: a multiple of kIoAlignment, not empty.
+  explicit StagingRing(std::span<std::byte> memory) : memory_(memory) {
+    SPILLWAY_CHECK(!memory.empty() && memory.size() % kIoAlignment == 0);
+  }
 
   // Memory that certainly holds pieces of `together_bytes` in all, none above `piece_bytes_max`,
   // wherever the head stands.
@@ -27,9 +30,9 @@ class StagingRing {
   uint64_t bytes() const { return memory_.size(); }
   bool empty() const { return ends_.empty(); }
 
-  // The next piece, or null while there is no room. Aligned to 4096 if the memory is.
+  // The next piece, or null while there is no room. Aligned to kIoAlignment if the memory is.
   std::byte* take(uint64_t bytes) {
-    const uint64_t size = round_up(bytes, uint64_t{4096});
+    const uint64_t size = round_up(bytes, kIoAlignment);
     if (empty()) head_ = tail_ = 0;
     uint64_t start = head_;
     const uint64_t at = start % memory_.size();

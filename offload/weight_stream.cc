@@ -28,7 +28,7 @@ WeightStream::WeightStream(TransferQueue& queue, File file, std::vector<Streamed
       data_(slabs_.size()),
       transfers_(slabs_.size()),
       ring_({buffer_.data(), buffer_.bytes()}) {
-  SPILLWAY_CHECK(!slabs_.empty() && buffer_.bytes() % kFileAlignment == 0);
+  SPILLWAY_CHECK(!slabs_.empty());
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
   queue_.io().use_file(file_);
   // Once and for all, but for the address: callbacks look at these while others are started.

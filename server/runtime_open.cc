@@ -1,6 +1,4 @@
 // Opening a Runtime: from MODEL and the flags to memory.
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include "offload/model_catalog.h"
 #include "offload/model_source.h"
 #include "offload/placement.h"
+#include "offload/spill_file.h"
 #include "server/memory_budget.h"
 #include "server/runtime_state.h"
 
@@ -112,18 +111,6 @@ TierBytes by_tier(const std::optional<TierPercent>& percent, uint64_t memory, ui
   return {memory - host_bytes, host_bytes, disk};
 }
 
-// Free bytes of the file system that `directory` is or will be on; 0 if unknown.
-uint64_t free_disk_bytes(const std::string& name) {
-  std::error_code unknown;
-  std::filesystem::path directory = std::filesystem::absolute(name, unknown);
-  struct statvfs info {};
-  while (statvfs(directory.c_str(), &info) != 0) {
-    if (!directory.has_parent_path() || directory == directory.parent_path()) return 0;
-    directory = directory.parent_path();
-  }
-  return uint64_t{info.f_bavail} * info.f_frsize;
-}
-
 class Opener {
  public:
   Opener(const EngineFlags& flags, const RuntimeOptions& options, Runtime::State& state)
@@ -140,8 +127,14 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(flags_.dummy_weights ? find_dummy(model) : find_file(model));
     if (options_.tokenizer_only) return {};
-    plan_engine();
-    SPILLWAY_RETURN_IF_ERROR(place_all());
+    plan_engine(streams());
+    Status placed = place_all();
+    if (placed.code() == Code::kInfeasible && streams()) {
+      // Long sweeps are worth their activations where these fit; shorter ones are what must fit.
+      plan_engine(false);
+      placed = place_all();
+    }
+    SPILLWAY_RETURN_IF_ERROR(placed);
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());
@@ -211,11 +204,13 @@ class Opener {
            budget_.bytes;
   }
 
-  void plan_engine() {
+  // `long_sweeps`: many sequences and prompt tokens share one.
+  void plan_engine(bool long_sweeps) {
     const ModelShape& shape = state_.shape;
     scheduling_.block_sequences_max =
-        flags_.block.value_or(streams() ? kBlockDefaultStreaming : kBlockDefault);
-    if (streams()) scheduling_.prefill_tokens_max = kPrefillDefaultStreaming;
+        flags_.block.value_or(long_sweeps ? kBlockDefaultStreaming : kBlockDefault);
+    scheduling_.prefill_tokens_max =
+        long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
     if (options_.prefill_tokens_max > 0) {
       scheduling_.prefill_tokens_max = options_.prefill_tokens_max;
     }
@@ -231,20 +226,20 @@ class Opener {
     engine_.trace = state_.trace.get();
   }
 
-  Status scratch_path() {
-    scratch_path_ = flags_.disk_dir;
-    if (!scratch_path_.empty()) return {};
-    SPILLWAY_ASSIGN_OR_RETURN(const std::string cache, default_cache_directory());
-    scratch_path_ = cache + "/scratch";
-    return {};
+  // Empty where there is no home for it: then nothing can go to disk unless --disk-dir says where.
+  std::string scratch_path() const {
+    if (!flags_.disk_dir.empty()) return flags_.disk_dir;
+    const Result<std::string> cache = default_cache_directory();
+    return cache.ok() ? cache.value() + "/scratch" : std::string();
   }
 
   Status place_all() {
     const ModelShape& shape = state_.shape;
     const EngineBytes bytes =
         engine_bytes(shape, state_.device->activation_dtype(state_.plan.format), engine_);
-    SPILLWAY_RETURN_IF_ERROR(scratch_path());
-    const uint64_t free = free_disk_bytes(scratch_path_);
+    scratch_path_ = scratch_path();
+    const Result<uint64_t> on_disk = free_disk_bytes(scratch_path_);
+    const uint64_t free = scratch_path_.empty() || !on_disk.ok() ? 0 : on_disk.value();
     const int64_t rows = options_.sequence_rows > 0 ? options_.sequence_rows : shape.positions;
     PlacementRequest request;
     request.table = &table_;
@@ -308,11 +303,13 @@ class Opener {
                                      " on disk, and --disk-memory is " +
                                      format_bytes(*flags_.disk_memory_bytes)};
     }
-    SPILLWAY_ASSIGN_OR_RETURN(SpillDirectory scratch, SpillDirectory::open(scratch_path_));
-    state_.scratch.emplace(std::move(scratch));
+    if (scratch_path_.empty()) {
+      return invalid_argument("there is no home directory for scratch files; give --disk-dir");
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory scratch, SpillDirectory::open(scratch_path_));
     const auto create = [&](uint64_t bytes, File* file) -> Status {
       if (bytes == 0) return {};
-      SPILLWAY_ASSIGN_OR_RETURN(*file, state_.scratch->create(bytes));
+      SPILLWAY_ASSIGN_OR_RETURN(*file, scratch.create(bytes));
       return {};
     };
     state_.plan.disk_dir = scratch_path_;

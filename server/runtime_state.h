@@ -3,13 +3,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "kernels/base/trace.h"
 #include "kernels/device.h"
 #include "offload/io.h"
-#include "offload/spill_file.h"
 #include "offload/transfer.h"
 #include "offload/weight_store.h"
 #include "scheduler/scheduler.h"
@@ -20,8 +18,7 @@ namespace spillway {
 struct Runtime::State {
   std::unique_ptr<Trace> trace;  // Null: nothing is recorded.
   std::unique_ptr<Device> device;
-  std::unique_ptr<Io> io;  // These three: null while nothing lives on disk.
-  std::optional<SpillDirectory> scratch;
+  std::unique_ptr<Io> io;  // These two: null while nothing lives on disk.
   std::unique_ptr<TransferQueue> transfers;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<Tokenizer> tokenizer;

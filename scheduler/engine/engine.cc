@@ -93,6 +93,8 @@ Status Engine::allocate(EngineScratch scratch) {
                             &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
+  wanted_.reserve(static_cast<size_t>(kHeadRows));
+  selected_rows_.reserve(static_cast<size_t>(kHeadRows));
   return {};
 }
 
@@ -291,49 +293,67 @@ void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
          {.in = input, .weight = weights.head, .out = buffers_.logits.slice_rows(0, rows)});
 }
 
+// Computes the logits of the rows selected so far and hands them out.
+Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
+  if (wanted_.empty()) return {};
+  head_rows(weights, static_cast<int64_t>(wanted_.size()));
+  SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    sink.on_logits(
+        wanted_[i].item, wanted_[i].token,
+        {buffers_.logits.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape().vocabulary)});
+  }
+  wanted_.clear();
+  return {};
+}
+
+// Copies the micro-batch's wanted rows behind those selected before, as many at once as there is
+// room for, and flushes when there is none left.
+Status Engine::select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
+                           const HeadWeights& weights, LogitsSink& sink) {
+  const WeightSlab rows{hidden.data, hidden.rows};
+  const WeightMatrix table{std::span(&rows, 1), DType::kF32,    MatrixLayout::kRows,
+                           hidden.rows,         hidden.columns, hidden.rows};
+  while (!wanted.empty()) {
+    const size_t room = static_cast<size_t>(kHeadRows) - wanted_.size();
+    const auto some = wanted.first(std::min(room, wanted.size()));
+    selected_rows_.clear();
+    for (const Wanted& one : some) selected_rows_.push_back(one.row);
+    const auto first = static_cast<int64_t>(wanted_.size());
+    gather_rows(*stream_,
+                {.table = table,
+                 .rows = selected_rows_,
+                 .out = buffers_.selected.slice_rows(first, static_cast<int64_t>(some.size()))});
+    wanted_.insert(wanted_.end(), some.begin(), some.end());
+    wanted = wanted.subspan(some.size());
+    if (wanted_.size() == static_cast<size_t>(kHeadRows)) {
+      SPILLWAY_RETURN_IF_ERROR(flush_head(weights, sink));
+    }
+  }
+  return {};
+}
+
 Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
   SPILLWAY_ASSIGN_OR_RETURN(const HeadWeights* weights,
                             timed_wait("wait for the head", &work_.weights_wait_seconds,
                                        [&] { return weights_.acquire_head(); }));
-  struct Wanted {
-    size_t item;
-    int64_t token;
-  };
-  Wanted wanted[kHeadRows];
-  int64_t count = 0;
-  const auto flush = [&]() -> Status {
-    if (count == 0) return {};
-    head_rows(*weights, count);
-    SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
-    for (int64_t i = 0; i < count; ++i) {
-      sink.on_logits(wanted[i].item, wanted[i].token,
-                     {buffers_.logits.f32(i), static_cast<size_t>(shape().vocabulary)});
-    }
-    count = 0;
-    return {};
-  };
+  wanted_.clear();
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
-    const WeightSlab rows{hidden.data, hidden.rows};
-    const WeightMatrix table{std::span(&rows, 1), DType::kF32,    MatrixLayout::kRows,
-                             hidden.rows,         hidden.columns, hidden.rows};
+    batch_wanted_.clear();
     int64_t end = 0;  // Of the item's rows in the micro-batch
     for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
       const auto tokens = static_cast<int64_t>(items[i].tokens.size());
       end += tokens;
       if (items[i].no_logits || !kv_feed_->failure(i).ok()) continue;
       for (int64_t t = items[i].all_logits ? 0 : tokens - 1; t < tokens; ++t) {
-        const auto row = static_cast<int32_t>(end - tokens + t);
-        gather_rows(*stream_, {.table = table,
-                               .rows = std::span(&row, 1),
-                               .out = buffers_.selected.slice_rows(count, 1)});
-        wanted[count++] = {i, t};
-        if (count == kHeadRows) SPILLWAY_RETURN_IF_ERROR(flush());
+        batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t)});
       }
     }
+    SPILLWAY_RETURN_IF_ERROR(select_rows(hidden, batch_wanted_, *weights, sink));
     activations_->release(false);
   }
-  SPILLWAY_RETURN_IF_ERROR(flush());
+  SPILLWAY_RETURN_IF_ERROR(flush_head(*weights, sink));
   weights_.release_head();
   return {};
 }

@@ -118,7 +118,16 @@ class Engine {
   void embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers();
+  // A row whose logits are asked for: `row` of its micro-batch.
+  struct Wanted {
+    size_t item;
+    int64_t token;
+    int32_t row;
+  };
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
+  Status select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
+                     const HeadWeights& weights, LogitsSink& sink);
+  Status flush_head(const HeadWeights& weights, LogitsSink& sink);
   void head_rows(const HeadWeights& weights, int64_t rows);
   Result<MatrixView> acquire_activations();
   void abandon();
@@ -152,6 +161,9 @@ class Engine {
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<int64_t> batch_rows_;
+  std::vector<Wanted> batch_wanted_;  // Of one micro-batch
+  std::vector<Wanted> wanted_;        // In buffers_.selected, at most kHeadRows
+  std::vector<int32_t> selected_rows_;
 };
 
 }  // namespace spillway

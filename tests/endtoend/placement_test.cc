@@ -2,6 +2,9 @@
 // transfers overlap the work (DESIGN section 4): every placement gives the tokens of the run in
 // memory, with distinct ragged prompts, arrivals in mid-run, and every format of weights and cache.
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <random>
 
 #include "server/runtime.h"
@@ -147,6 +150,33 @@ TEST_CASE("every placement gives the tokens of the run in memory, 4 bits") {
 
 TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections") {
   check_placements("post_ln_projected", DType::kF32, DType::kF16);
+}
+
+TEST_CASE("a packed file in memory needs no home directory, and scratch files say so") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
+  (void)open(checkpoint, DType::kF32, DType::kF32, {});  // Packs it into the cache.
+  std::string packed;
+  for (const auto& entry : std::filesystem::directory_iterator(cache.path())) {
+    if (entry.path().extension() == ".spill") packed = entry.path().string();
+  }
+  REQUIRE_FALSE(packed.empty());
+  // The variables that name a place for caches; the last two come back at the end.
+  unsetenv("SPILLWAY_CACHE");
+  std::map<const char*, std::string> kept;
+  for (const char* name : {"XDG_CACHE_HOME", "HOME"}) {
+    if (const char* value = getenv(name)) kept[name] = value;
+    unsetenv(name);
+  }
+  EngineFlags flags;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  const Status in_memory = Runtime::open(packed, flags, {}).status();
+  flags.activations = TierPercent{0, 0, 100};
+  const Status spilled = Runtime::open(packed, flags, {}).status();
+  for (const auto& [name, value] : kept) setenv(name, value.c_str(), 1);
+  INFO(in_memory.message());
+  CHECK(in_memory.ok());
+  CHECK(spilled.message().find("--disk-dir") != std::string_view::npos);
 }
 
 TEST_CASE("too little memory for any placement says what is missing and what would fit") {

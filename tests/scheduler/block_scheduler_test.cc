@@ -5,26 +5,13 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/collecting_sink.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
 
 using test::CollectingSink;
-
-ModelShape tiny_shape() {
-  ModelShape shape;
-  shape.name = "tiny";
-  shape.layers = 2;
-  shape.hidden = shape.embedding = 32;
-  shape.heads = shape.kv_heads = 2;
-  shape.head_size = 16;
-  shape.mlp = 64;
-  shape.vocabulary = 100;
-  shape.positions = 64;
-  shape.position_offset = 2;
-  shape.eos_tokens = {2};
-  return shape;
-}
+using test::tiny_shape;
 
 struct Fixture {
   explicit Fixture(SchedulerOptions options = {}, int64_t kv_sequences = 8)

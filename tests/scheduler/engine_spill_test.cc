@@ -7,6 +7,7 @@
 #include "scheduler/block_scheduler.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_io.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
@@ -15,28 +16,13 @@ using test::CollectingSink;
 using test::FakeIo;
 using test::IoFault;
 
-ModelShape tiny_shape() {
-  ModelShape shape;
-  shape.name = "tiny";
-  shape.layers = 4;
-  shape.hidden = shape.embedding = 32;
-  shape.heads = shape.kv_heads = 2;
-  shape.head_size = 16;
-  shape.mlp = 64;
-  shape.vocabulary = 100;
-  shape.positions = 64;
-  shape.position_offset = 2;
-  shape.eos_tokens = {2};
-  return shape;
-}
-
 constexpr uint64_t kFileBytes = uint64_t{4} << 20;
 
 // Scheduler, engine and weights; on disk: `weights_share` of the weights, all KV, some activations.
 struct Spilled {
   explicit Spilled(FakeIo* io, double weights_share = 1, bool overlap = true) {
     if (io != nullptr) transfers.emplace(*io, nullptr);
-    const ModelShape shape = tiny_shape();
+    const ModelShape shape = test::tiny_shape(4);
     const ModelFileTable table =
         plan_model_file(shape, DType::kF32, device->matrix_layout(DType::kF32));
     WeightStoreOptions options;
@@ -239,7 +225,7 @@ TEST_CASE("an exception in a sweep leaves nothing under way, and the next sweep 
   for (uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
     const auto device = open_cpu_device(1).value();
-    const ModelShape shape = tiny_shape();
+    const ModelShape shape = test::tiny_shape(4);
     const ModelFileTable table =
         plan_model_file(shape, DType::kF32, device->matrix_layout(DType::kF32));
     FakeIo io({.seed = seed});
