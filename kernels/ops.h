@@ -14,6 +14,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/device.h"
 #include "kernels/kv_layout.h"
+#include "kernels/kv_state.h"
 #include "kernels/tensor.h"
 
 namespace spillway {
@@ -62,13 +63,15 @@ void linear(Stream& stream, const LinearArgs& args);
 
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
 // positions [position, position + tokens). Either a whole prompt (position 0) or one token of
-// decode (tokens 1). `kv` is the sequence's cache of this layer and holds `position` rows; it has
-// room for `tokens` more.
+// decode (tokens 1). `kv` is the sequence's cache of this layer after `position` positions; it has
+// room for budget.span(position + tokens) rows. `state` goes with a budget that is not full.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;
   int64_t position = 0;
   std::byte* kv = nullptr;
+  KvBudget budget = {};
+  std::byte* state = nullptr;
 };
 
 // Causal attention, softmax(q k^T / sqrt(head size)) v per head, the softmax in f32. Stores the new
@@ -76,6 +79,12 @@ struct AttentionItem {
 // step to the cached rows, its own included. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out
 // [T, heads * head_size], f32 or bf16. Prompts are tiled (Dao et al. 2022): the S x S matrix is
 // never stored.
+//
+// With a limited budget (DESIGN section 5) a prompt still attends to all of itself, but only the
+// rows to keep are stored. By score: each KV head keeps those rows whose softmax weights, summed
+// over all queries (of all heads that share it), are highest; a decode step adds its weights, its
+// own included, and then drops the lowest row outside the recent window. Of equal scores the later
+// position stays.
 struct AttentionArgs {
   ConstMatrixView qkv;
   std::span<const AttentionItem> items;

@@ -99,7 +99,10 @@ Result<MatrixView> ActivationStore::acquire() {
 
 void ActivationStore::release(bool changed) {
   const Batch& batch = batches_[next_];
-  if (batch.memory == nullptr) stager_->finish(next_use_++, 0, changed ? bytes_of(batch.rows) : 0);
+  if (batch.memory == nullptr) {
+    const ByteRange all{0, bytes_of(batch.rows)};
+    stager_->finish(next_use_++, std::span(&all, changed ? 1 : 0));
+  }
   next_ = (next_ + 1) % batches_.size();
 }
 

@@ -22,18 +22,27 @@ KvCache::KvCache(Buffer buffer, const KvCacheOptions& options)
       memory_(options.memory_bytes),
       disk_(options.disk_bytes) {}
 
-uint64_t KvCache::sequence_bytes(int64_t rows) const {
-  return layout().sequence_bytes(rows) * static_cast<uint64_t>(options_.layers);
+uint64_t KvCache::state_bytes(const KvBudget& budget) const {
+  return KvStateLayout{layout().heads, budget}.bytes();
 }
 
-uint64_t KvCache::disk_layer_bytes(int64_t rows) const {
-  return round_up(layout().sequence_bytes(rows), kIoAlignment);
+uint64_t KvCache::layer_bytes(int64_t rows, const KvBudget& budget) const {
+  return state_bytes(budget) + layout().sequence_bytes(budget.slots(rows));
 }
 
-bool KvCache::can_ever_hold(int64_t rows) const {
-  if (disk_bytes() > 0 && disk_layer_bytes(rows) > options_.staging_bytes) return false;
+uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget) const {
+  return round_up(state_bytes(budget), kIoAlignment) +
+         round_up(layout().sequence_bytes(budget.slots(rows)), kIoAlignment);
+}
+
+uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget) const {
+  return layer_bytes(rows, budget) * static_cast<uint64_t>(options_.layers);
+}
+
+bool KvCache::can_ever_hold(int64_t rows, const KvBudget& budget) const {
+  if (disk_bytes() > 0 && disk_layer_bytes(rows, budget) > options_.staging_bytes) return false;
   const uint64_t layers =
-      memory_bytes() / layout().sequence_bytes(rows) + disk_bytes() / disk_layer_bytes(rows);
+      memory_bytes() / layer_bytes(rows, budget) + disk_bytes() / disk_layer_bytes(rows, budget);
   return layers >= static_cast<uint64_t>(options_.layers);
 }
 
@@ -50,22 +59,25 @@ bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
   sequence->disk_offset = *disk;
   for (size_t i = 0; i < sequence->spilled.size(); ++i) {
     sequence->spilled[i].offset = *disk + i * sequence->disk_layer_bytes;
+    sequence->spilled[i].head_bytes = sequence->disk_state_bytes();
     sequence->spilled[i].piece_bytes = layout().block_bytes();
   }
   return true;
 }
 
-Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows) {
+Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget) {
   SPILLWAY_CHECK(rows > 0);
   auto sequence = std::make_unique<KvSequence>();
   sequence->rows = rows;
+  sequence->budget = budget;
   sequence->layers = options_.layers;
-  sequence->memory_layer_bytes = layout().sequence_bytes(rows);
-  sequence->disk_layer_bytes = disk_layer_bytes(rows);
+  sequence->state_bytes = state_bytes(budget);
+  sequence->memory_layer_bytes = layer_bytes(rows, budget);
+  sequence->disk_layer_bytes = disk_layer_bytes(rows, budget);
   // With this many layers on disk the tiers fill at the same pace; neighbours of that number serve
   // when one tier is full first.
   const double share = static_cast<double>(disk_bytes()) / static_cast<double>(total_bytes());
-  const double after = static_cast<double>(reserved_bytes() + sequence_bytes(rows));
+  const double after = static_cast<double>(reserved_bytes() + sequence_bytes(rows, budget));
   const double due = share * after - static_cast<double>(disk_.reserved());
   const int64_t wanted =
       std::clamp(std::llround(due / static_cast<double>(sequence->disk_layer_bytes)), 0LL,
@@ -77,7 +89,7 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows) {
     }
   }
   return Status(Code::kCapacity, "the KV cache has no room for " + std::to_string(rows) +
-                                     " positions (" + format_bytes(sequence_bytes(rows)) +
+                                     " positions (" + format_bytes(sequence_bytes(rows, budget)) +
                                      ") now; " + format_bytes(total_bytes() - reserved_bytes()) +
                                      " of " + format_bytes(total_bytes()) + " are free");
 }
@@ -88,18 +100,61 @@ void KvCache::release(std::unique_ptr<KvSequence> sequence) {
   disk_.release(sequence->disk_offset, sequence->disk_bytes());
 }
 
-std::byte* KvCache::layer(const KvSequence& sequence, int64_t layer) const {
+KvCache::Layer KvCache::layer(const KvSequence& sequence, int64_t layer) const {
   SPILLWAY_CHECK(layer >= 0 && layer < options_.layers && !sequence.on_disk(layer));
   const int64_t index = layer - sequence.disk_layers_before(layer);
-  return buffer_.data() + sequence.memory_offset +
-         static_cast<uint64_t>(index) * sequence.memory_layer_bytes;
+  std::byte* memory = buffer_.data() + sequence.memory_offset +
+                      static_cast<uint64_t>(index) * sequence.memory_layer_bytes;
+  return {sequence.budget.full() ? nullptr : memory, memory + sequence.state_bytes};
 }
 
-SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t rows, int64_t new_rows) const {
-  SPILLWAY_CHECK(sequence.on_disk(layer) && rows + new_rows <= sequence.rows);
+KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, std::byte* memory) const {
+  return {sequence.budget.full() ? nullptr : memory, memory + sequence.disk_state_bytes()};
+}
+
+SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const {
+  SPILLWAY_CHECK(sequence.on_disk(layer) && position + tokens <= sequence.rows);
   auto& object = sequence.spilled[static_cast<size_t>(sequence.disk_layers_before(layer))];
-  return {&object, layout().sequence_bytes(rows),
-          round_up(layout().sequence_bytes(rows + new_rows), kIoAlignment)};
+  const auto bytes = [&](int64_t positions) {
+    return sequence.disk_state_bytes() + layout().sequence_bytes(sequence.budget.span(positions));
+  };
+  return {&object, position == 0 ? 0 : bytes(position),
+          round_up(bytes(position + tokens), kIoAlignment)};
+}
+
+void KvCache::find_changes(const KvSequence& sequence, const Layer& staged, int64_t position,
+                           int64_t tokens, std::vector<ByteRange>* changes) const {
+  changes->clear();
+  const KvBudget& budget = sequence.budget;
+  const uint64_t rows_at = sequence.disk_state_bytes(), block_bytes = layout().block_bytes();
+  if (position == 0) {
+    changes->push_back({0, rows_at + layout().sequence_bytes(budget.span(tokens))});
+    return;
+  }
+  const auto add = [&](int64_t slot) {
+    const uint64_t from = rows_at + static_cast<uint64_t>(slot / kKvBlockRows) * block_bytes;
+    changes->push_back({from, from + block_bytes});
+  };
+  if (rows_at > 0) changes->push_back({0, rows_at});
+  add(budget.slot(position));
+  if (budget.full()) return;
+  for (int64_t head = 0; head < layout().heads; ++head) {
+    const int32_t moved = *state_layout(sequence).head(staged.state, head).moved;
+    if (moved >= 0) add(moved);
+  }
+  std::sort(changes->begin(), changes->end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.from < b.from; });
+  // Neighbours and what several heads changed become one.
+  size_t last = 0;
+  for (size_t i = 1; i < changes->size(); ++i) {
+    const ByteRange& next = (*changes)[i];
+    if (next.from <= (*changes)[last].to) {
+      (*changes)[last].to = next.to;
+    } else {
+      (*changes)[++last] = next;
+    }
+  }
+  changes->resize(last + 1);
 }
 
 void KvCache::verify() const {

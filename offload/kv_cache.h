@@ -2,7 +2,8 @@
 // file. Each sequence gets a fixed reservation for the most rows it can ever have (DESIGN section
 // 4: promised at admission, never renegotiated). A layer of a sequence, laid out as
 // kernels/kv_layout.h says, is wholly in one tier; layers on disk are spread evenly, so that every
-// layer of a sweep asks the disk for the same amount.
+// layer of a sweep asks the disk for the same amount. In front of it lies what a limited budget
+// remembers (kernels/kv_state.h), on disk in sectors of its own, since every step changes it.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in both tiers; no two
 // reservations overlap (verify()).
@@ -12,9 +13,12 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/base/checked_math.h"
 #include "kernels/base/status.h"
 #include "kernels/device.h"
 #include "kernels/kv_layout.h"
+#include "kernels/kv_state.h"
+#include "offload/io.h"
 #include "offload/range_allocator.h"
 #include "offload/spill_stager.h"
 
@@ -22,8 +26,11 @@ namespace spillway {
 
 // A sequence's place in the cache.
 struct KvSequence {
-  int64_t rows = 0;
+  int64_t rows = 0;  // Positions it can ever have
+  KvBudget budget;   // What is kept of them
   int64_t layers = 0;
+  uint64_t state_bytes = 0;  // In front of the rows of a layer in memory
+  uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
   uint64_t memory_offset = 0, memory_layer_bytes = 0;
   uint64_t disk_offset = 0, disk_layer_bytes = 0;
   std::vector<SpilledObject> spilled;  // The layers on disk, in order
@@ -59,30 +66,48 @@ class KvCache {
   uint64_t total_bytes() const { return memory_.total() + disk_.total(); }
   uint64_t reserved_bytes() const { return memory_.reserved() + disk_.reserved(); }
 
-  // Bytes that `rows` cached positions take over all layers in memory.
-  uint64_t sequence_bytes(int64_t rows) const;
+  // Bytes that a sequence of `rows` positions takes over all layers in memory.
+  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget = {}) const;
 
-  // Whether an empty cache has room for a sequence of `rows`, and the staging for a layer of it.
-  bool can_ever_hold(int64_t rows) const;
+  // Whether an empty cache has room for such a sequence, and the staging for a layer of it.
+  bool can_ever_hold(int64_t rows, const KvBudget& budget = {}) const;
 
   // Room for `rows` positions. Keeps the shares of both tiers as near as possible to those of their
   // sizes. kCapacity: no room now.
-  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows);
+  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {});
 
   // REQUIRES: nothing of it is being transferred.
   void release(std::unique_ptr<KvSequence> sequence);
 
-  // A sequence's cache of one layer in memory. REQUIRES: not on_disk(layer).
-  std::byte* layer(const KvSequence& sequence, int64_t layer) const;
+  // A sequence's cache of one layer.
+  struct Layer {
+    std::byte* state = nullptr;  // Null when everything is kept
+    std::byte* rows = nullptr;
+  };
+  // In memory. REQUIRES: not on_disk(layer).
+  Layer layer(const KvSequence& sequence, int64_t layer) const;
+  // One on disk, of which `memory` holds the bytes.
+  Layer staged_layer(const KvSequence& sequence, std::byte* memory) const;
 
-  // The use that a sweep makes of a layer on disk: `rows` are there, `new_rows` will be.
-  SpillUse use(KvSequence& sequence, int64_t layer, int64_t rows, int64_t new_rows) const;
+  KvStateLayout state_layout(const KvSequence& sequence) const {
+    return {layout().heads, sequence.budget};
+  }
+
+  // The use that a sweep makes of a layer on disk, after `position` positions, for `tokens` more.
+  SpillUse use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const;
+
+  // The bytes of a staged layer that this sweep has changed, in order, by whole blocks. REQUIRES:
+  // its work is done.
+  void find_changes(const KvSequence& sequence, const Layer& staged, int64_t position,
+                    int64_t tokens, std::vector<ByteRange>* changes) const;
 
   void verify() const;
 
  private:
   KvCache(Buffer buffer, const KvCacheOptions& options);
-  uint64_t disk_layer_bytes(int64_t rows) const;
+  uint64_t state_bytes(const KvBudget& budget) const;
+  uint64_t layer_bytes(int64_t rows, const KvBudget& budget) const;
+  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget) const;
   bool try_reserve(KvSequence* sequence, int64_t disk_layers);
 
   Buffer buffer_;

@@ -22,7 +22,7 @@ struct PlacementRequest {
   uint64_t buffer_bytes = 0;              // The engine's, activations included
 
   uint64_t kv_layer_bytes_max = 0;     // One layer of the longest sequence
-  uint64_t kv_sequence_bytes_max = 0;  // All layers
+  uint64_t kv_sequence_bytes_max = 0;  // All layers, in memory
   uint64_t kv_bytes_wanted = 0;        // What the block can use
 
   // On disk, of all: 0 to 1. None: decided here.

@@ -18,7 +18,8 @@ constexpr size_t kUnitsMax = 1024;
 
 // Two objects never hash alike because their bytes do: the place is part of the checksum.
 uint64_t piece_checksum(const SpilledObject& object, const std::byte* memory, uint64_t piece) {
-  return slab_checksum({memory + piece * object.piece_bytes, object.piece_bytes},
+  const uint64_t begin = object.piece_begin(piece);
+  return slab_checksum({memory + begin, object.piece_begin(piece + 1) - begin},
                        object.offset + piece);
 }
 
@@ -38,10 +39,12 @@ SpillStager::SpillStager(TransferQueue& queue, const File& file, Buffer memory, 
 Status SpillStager::verify(const Transfer& transfer) {
   const auto& unit = *static_cast<const Unit*>(transfer.user);
   const SpilledObject& object = *unit.use.object;
-  for (uint64_t piece = 0; piece < unit.use.read_bytes / object.piece_bytes; ++piece) {
+  for (uint64_t piece = 0; piece < object.pieces_in(unit.use.read_bytes); ++piece) {
     if (piece_checksum(object, unit.memory, piece) == object.checksums[piece]) continue;
-    return corruption(transfer.file->path() + ": " + std::to_string(object.piece_bytes) +
-                      " bytes at " + std::to_string(object.offset + piece * object.piece_bytes) +
+    const uint64_t begin = object.piece_begin(piece);
+    return corruption(transfer.file->path() + ": " +
+                      std::to_string(object.piece_begin(piece + 1) - begin) + " bytes at " +
+                      std::to_string(object.offset + begin) +
                       " came back different from how they were written");
   }
   return {};
@@ -54,12 +57,27 @@ void SpillStager::begin(std::span<const SpillUse> uses) {
   if (overlap_) pump(next_);
 }
 
+bool SpillStager::written(const Unit& unit) const {
+  return std::all_of(unit.writes.begin(),
+                     unit.writes.begin() + static_cast<std::ptrdiff_t>(unit.changes),
+                     [&](const Transfer& write) { return queue_.done(write); });
+}
+
+// Blocks; the first error.
+Status SpillStager::wait_written(const Unit& unit) {
+  Status status;
+  for (size_t i = 0; i < unit.changes; ++i) {
+    const Status written = queue_.wait(unit.writes[i]);
+    if (status.ok()) status = written;
+  }
+  return status;
+}
+
 // Gives back the memory of the oldest uses whose bytes are home.
 void SpillStager::retire_written() {
-  while (front_ < next_ && unit(front_).state == State::kWriting &&
-         queue_.done(unit(front_).write)) {
+  while (front_ < next_ && unit(front_).state == State::kWriting && written(unit(front_))) {
     const Unit& oldest = unit(front_);
-    const Status written = queue_.wait(oldest.write);
+    const Status written = wait_written(oldest);
     if (!written.ok() && oldest.use.object->failed.ok()) oldest.use.object->failed = written;
     ring_.give_back();
     ++front_;
@@ -114,7 +132,7 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   while (number >= next_) {
     // No room: the oldest use is on its way home, since the caller has finished it.
     SPILLWAY_CHECK(front_ < next_ && unit(front_).state == State::kWriting);
-    (void)queue_.wait(unit(front_).write).ok();
+    (void)wait_written(unit(front_)).ok();
     pump(number);
   }
   if (start > 0) room_wait_seconds_ += steady_seconds() - start;
@@ -127,41 +145,47 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   return status;
 }
 
-void SpillStager::finish(size_t use, uint64_t dirty_from, uint64_t dirty_to) {
-  Unit& done = unit(base_ + use);
-  SPILLWAY_CHECK(done.state == State::kInUse && dirty_to <= done.use.bytes);
-  done.state = State::kWriting;
-  done.write.status = {};
-  if (dirty_from < dirty_to) {
-    SpilledObject& object = *done.use.object;
-    const uint64_t last = divide_up(dirty_to, object.piece_bytes);
-    if (object.checksums.size() < last) object.checksums.resize(last);
-    for (uint64_t piece = dirty_from / object.piece_bytes; piece < last; ++piece) {
-      object.checksums[piece] = piece_checksum(object, done.memory, piece);
-    }
-    // Whole pieces, and whole sectors around them, which hold what was read before.
-    const uint64_t from =
-        dirty_from / object.piece_bytes * object.piece_bytes / kIoAlignment * kIoAlignment;
-    const uint64_t to = round_up(last * object.piece_bytes, kIoAlignment);
-    done.write.kind = IoRequest::Kind::kWrite;
-    done.write.file = &file_;
-    done.write.offset = object.offset + from;
-    done.write.memory = done.memory + from;
-    done.write.bytes = to - from;
-    bytes_written_ += done.write.bytes;
-    queue_.start(done.write);
-    if (!overlap_) (void)queue_.wait(done.write).ok();
+void SpillStager::write_back(Unit& unit, const ByteRange& change) {
+  SPILLWAY_CHECK(change.from < change.to && change.to <= unit.use.bytes);
+  SpilledObject& object = *unit.use.object;
+  const uint64_t first = object.pieces_in(change.from + 1) - 1;
+  const uint64_t last = object.pieces_in(change.to);
+  if (object.checksums.size() < last) object.checksums.resize(last);
+  for (uint64_t piece = first; piece < last; ++piece) {
+    object.checksums[piece] = piece_checksum(object, unit.memory, piece);
   }
+  // Whole pieces, and whole sectors around them, which hold what was read before.
+  const uint64_t from = object.piece_begin(first) / kIoAlignment * kIoAlignment;
+  const uint64_t to = round_up(object.piece_begin(last), kIoAlignment);
+  Transfer& write = unit.writes[unit.changes++];
+  write.status = {};
+  write.kind = IoRequest::Kind::kWrite;
+  write.file = &file_;
+  write.offset = object.offset + from;
+  write.memory = unit.memory + from;
+  write.bytes = to - from;
+  bytes_written_ += write.bytes;
+  queue_.start(write);
+}
+
+void SpillStager::finish(size_t use, std::span<const ByteRange> changes) {
+  Unit& done = unit(base_ + use);
+  SPILLWAY_CHECK(done.state == State::kInUse);
+  done.state = State::kWriting;
+  done.changes = 0;
+  // Before any starts: they must not move then.
+  if (done.writes.size() < changes.size()) done.writes.resize(changes.size());
+  for (const ByteRange& change : changes) write_back(done, change);
+  if (!overlap_) (void)wait_written(done).ok();
   pump(overlap_ ? next_ : 0);
 }
 
 void SpillStager::abandon() {
   for (uint64_t i = front_; i < next_; ++i) {
     (void)queue_.wait(unit(i).read).ok();
-    if (unit(i).state != State::kWriting) {
-      unit(i).write.status = {};
-      unit(i).state = State::kWriting;
-    }
+    if (unit(i).state == State::kWriting) continue;
+    unit(i).changes = 0;
+    unit(i).state = State::kWriting;
   }
   uses_ = {};
   flush();
@@ -170,7 +194,7 @@ void SpillStager::abandon() {
 
 void SpillStager::flush() {
   while (front_ < next_ && unit(front_).state == State::kWriting) {
-    (void)queue_.wait(unit(front_).write).ok();
+    (void)wait_written(unit(front_)).ok();
     retire_written();
   }
 }

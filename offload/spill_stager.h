@@ -19,11 +19,23 @@
 
 namespace spillway {
 
-// A fixed place in the scratch file, in pieces with a checksum each.
+// A fixed place in the scratch file, in pieces with a checksum each: first one of its own size, if
+// there is one, then equal ones.
 struct SpilledObject {
-  uint64_t offset = 0;  // In the file, a multiple of kIoAlignment
+  uint64_t offset = 0;      // In the file, a multiple of kIoAlignment
+  uint64_t head_bytes = 0;  // Of the first piece, a multiple of kIoAlignment; 0: as the others
   uint64_t piece_bytes = 0;
   std::vector<uint64_t> checksums;  // By piece; of those that were written
+
+  // Where a piece begins, and the pieces that lie in the first `bytes` at least in part.
+  uint64_t piece_begin(uint64_t piece) const {
+    if (head_bytes == 0) return piece * piece_bytes;
+    return piece == 0 ? 0 : head_bytes + (piece - 1) * piece_bytes;
+  }
+  uint64_t pieces_in(uint64_t bytes) const {
+    if (head_bytes == 0 || bytes == 0) return (bytes + piece_bytes - 1) / piece_bytes;
+    return bytes <= head_bytes ? 1 : 1 + (bytes - head_bytes + piece_bytes - 1) / piece_bytes;
+  }
 
   // The stager's.
   uint64_t last_unit = 0;  // Its latest use, counted from 1
@@ -35,6 +47,11 @@ struct SpillUse {
   SpilledObject* object = nullptr;
   uint64_t read_bytes = 0;
   uint64_t bytes = 0;
+};
+
+// Bytes [from, to) of an object.
+struct ByteRange {
+  uint64_t from = 0, to = 0;
 };
 
 class SpillStager {
@@ -55,9 +72,9 @@ class SpillStager {
   // be finished unless ready() has said true for this one.
   Result<std::byte*> wait(size_t use);
 
-  // Bytes [dirty_from, dirty_to) were changed and go home; none if they are equal. In order. After
-  // an error of wait(): with nothing changed.
-  void finish(size_t use, uint64_t dirty_from, uint64_t dirty_to);
+  // The bytes of `changes`, in order and apart, go home. Uses are finished in order; after an error
+  // of wait(), with nothing changed.
+  void finish(size_t use, std::span<const ByteRange> changes);
 
   // Blocks until nothing is under way; uses not yet finished are forgotten.
   void abandon();
@@ -76,11 +93,16 @@ class SpillStager {
     SpillUse use;
     std::byte* memory = nullptr;
     State state = State::kReading;
-    Transfer read, write;
+    Transfer read;
+    std::vector<Transfer> writes;  // The first `changes` of them are under way or done.
+    size_t changes = 0;
   };
 
   Unit& unit(uint64_t number) { return units_[number % units_.size()]; }
   static Status verify(const Transfer& transfer);
+  bool written(const Unit& unit) const;
+  Status wait_written(const Unit& unit);
+  void write_back(Unit& unit, const ByteRange& change);
   void retire_written();
   void pump(uint64_t wanted);
   void start_read(Unit& unit);

@@ -46,6 +46,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   const ModelShape& shape() const override { return engine_->shape(); }
   int64_t queue_max() const override { return options_.queue_max; }
+  const KvRule& kv_rule() const override { return options_.kv_rule; }
 
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
     SPILLWAY_CHECK(sink != nullptr);
@@ -95,6 +96,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     double submitted;
   };
 
+  KvPromise promise_of(const Request& request) const {
+    const KvRule rule = apply(request.kv, options_.kv_rule);
+    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    return {rule.kind, kv_positions(prompt, request.max_tokens),
+            resolve(rule, prompt, request.max_tokens)};
+  }
+
   Status check(const Request& request) const {
     const ModelShape& model = shape();
     const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -116,12 +124,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                                 number(model.vocabulary));
       }
     }
-    const int64_t rows = Sequence::kv_rows(request);
-    if (!engine_->kv().can_ever_hold(rows)) {
+    const KvPromise promise = promise_of(request);
+    if (!engine_->kv().can_ever_hold(promise.positions, promise.budget)) {
       return invalid_argument(
-          "the sequence needs " + format_bytes(engine_->kv().sequence_bytes(rows)) +
+          "the sequence needs " +
+          format_bytes(engine_->kv().sequence_bytes(promise.positions, promise.budget)) +
           " of KV cache, and there are " + format_bytes(engine_->kv().total_bytes()) +
-          " in all; raise --host-memory or shorten it");
+          " in all; raise --host-memory, shorten it, or let kv_rule keep less of it");
     }
     return {};
   }
@@ -143,6 +152,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
              cancel_all_;
     };
     wake_.wait(lock, something);
+    if (options_.gather_seconds > 0 && running_.empty() && waiting_.empty() && !stopping_) {
+      // Sequences that arrive together should share their first pass over the weights.
+      wake_.wait_for(lock, std::chrono::duration<double>(options_.gather_seconds), [&] {
+        return stopping_ || cancel_all_ || stats_.waiting >= options_.block_sequences_max;
+      });
+    }
     for (Arrival& arrival : mailbox_) enqueue(std::move(arrival));
     mailbox_.clear();
     const bool everything = stopping_ || cancel_all_;
@@ -158,9 +173,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void enqueue(Arrival arrival) {
-    auto sequence =
-        std::make_unique<Sequence>(arrival.id, std::move(arrival.request), std::move(arrival.sink),
-                                   shape(), options_.sampling_vocabulary, arrival.submitted);
+    const KvPromise promise = promise_of(arrival.request);
+    auto sequence = std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
+                                               std::move(arrival.sink), shape(), promise,
+                                               options_.sampling_vocabulary, arrival.submitted);
     const auto later = [&](const std::unique_ptr<Sequence>& other) {
       return other->priority() > sequence->priority();
     };
@@ -187,7 +203,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       if (prompt_tokens > 0 && prompt_tokens + next.prompt_tokens() > options_.prefill_tokens_max) {
         break;
       }
-      Result<std::unique_ptr<KvSequence>> kv = engine_->reserve(next.kv_rows());
+      Result<std::unique_ptr<KvSequence>> kv =
+          engine_->reserve(next.promise().positions, next.promise().budget);
       if (!kv.ok()) {
         // submit() made sure that it fits an empty cache.
         SPILLWAY_CHECK(!running_.empty());
@@ -266,12 +283,16 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     };
     take_ended(running_);
     take_ended(waiting_);
+    KvUsage kv;
     for (const auto& sequence : ended) {
+      sequence->note_kv(engine_->kv());
+      kv.add(sequence->kv_usage());
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     }
     publish_counts();
     for (const auto& sequence : ended) sequence->report(steady_seconds());
     const std::lock_guard lock(mutex_);
+    stats_.kv.add(kv);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
     if (all_reported_) idle_.notify_all();
   }

@@ -19,6 +19,8 @@ struct SchedulerOptions {
   int64_t prefill_tokens_max = 2048;  // Prompt tokens of one sweep; one longer prompt goes alone.
   int64_t queue_max = 8192;           // Waiting requests
   int64_t sampling_vocabulary = 0;    // Only ids below are ever generated; 0: all of them.
+  KvRule kv_rule;                     // Of requests that say nothing else
+  double gather_seconds = 0;          // An idle engine waits this long for company of the first
 };
 
 // Tokens that one sweep can have with these options: what the engine must be opened for.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "policy/kv_rule.h"
 
 namespace spillway {
 
@@ -42,6 +43,7 @@ struct Request {
   int32_t logprobs = -1;         // -1: none; k: each token's logprob and the k best
   int32_t prompt_logprobs = -1;  // Likewise for the prompt's tokens
   int32_t priority = 0;          // Lower runs first; equal: in order of arrival
+  KvRuleChoice kv;               // Over the scheduler's KV rule
 };
 
 // The log-probabilities at one position, of the model's distribution (before sampling parameters).
@@ -52,9 +54,26 @@ struct TokenLogprobs {
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 
+// What a KV rule kept and dropped of the positions that were computed, and how much smaller its
+// reservation was than the full rule's. Sums of several sequences, too.
+struct KvUsage {
+  KvRuleKind rule = KvRuleKind::kFull;
+  int64_t rows_kept = 0;
+  int64_t rows_dropped = 0;
+  int64_t bytes_saved = 0;
+
+  void add(const KvUsage& other) {
+    if (other.rule != KvRuleKind::kFull) rule = other.rule;
+    rows_kept += other.rows_kept;
+    rows_dropped += other.rows_dropped;
+    bytes_saved += other.bytes_saved;
+  }
+};
+
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  KvUsage kv;
   double queue_seconds = 0;    // Submitted until admitted
   double prefill_seconds = 0;  // Admitted until the first token
   double decode_seconds = 0;   // First token until the last

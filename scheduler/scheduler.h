@@ -21,6 +21,7 @@ struct SchedulerStats {
   uint64_t generated_tokens = 0;
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;
+  KvUsage kv;               // Of all sequences that have ended
   double busy_seconds = 0;  // Inside sweeps
   bool healthy = true;      // False after an engine error that only a restart cures
 };
@@ -33,6 +34,9 @@ class Scheduler {
 
   // The most sequences one request can have in the queue and in the block together.
   virtual int64_t queue_max() const = 0;
+
+  // The KV rule of requests that say nothing else.
+  virtual const KvRule& kv_rule() const = 0;
 
   // Checks the request against the model and the KV memory and queues it. kInvalidArgument: it can
   // never run. kCapacity: the queue is full, try later. kCancelled: draining.

@@ -7,9 +7,11 @@
 namespace spillway {
 
 Sequence::Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sink,
-                   const ModelShape& shape, int64_t sampling_vocabulary, double submitted)
+                   const ModelShape& shape, const KvPromise& promise, int64_t sampling_vocabulary,
+                   double submitted)
     : id_(id),
       request_(std::move(request)),
+      promise_(promise),
       sink_(std::move(sink)),
       sampler_(request_.sampling, request_.prompt, request_.max_tokens),
       end_tokens_(request_.stop_tokens),
@@ -21,10 +23,6 @@ Sequence::Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sin
   if (!request_.ignore_eos) {
     end_tokens_.insert(end_tokens_.end(), shape.eos_tokens.begin(), shape.eos_tokens.end());
   }
-}
-
-int64_t Sequence::kv_rows(const Request& request) {
-  return static_cast<int64_t>(request.prompt.size()) + std::max(0, request.max_tokens - 1);
 }
 
 void Sequence::admit(std::unique_ptr<KvSequence> kv, double now) {
@@ -106,11 +104,25 @@ void Sequence::finish(FinishReason reason, Status status) {
   finish_ = Finish{.reason = reason, .stop_token = {}, .status = std::move(status), .usage = {}};
 }
 
+void Sequence::note_kv(const KvCache& cache) {
+  if (kv_ == nullptr) return;
+  // Positions that went through the model: the last token that was drawn did not.
+  const int64_t positions =
+      prefilling_ ? 0 : prompt_tokens() + std::max<int64_t>(0, generated_ - 1);
+  kv_usage_.rule = promise_.budget.full() ? KvRuleKind::kFull : promise_.rule;
+  kv_usage_.rows_kept = promise_.budget.rows(positions);
+  kv_usage_.rows_dropped = positions - kv_usage_.rows_kept;
+  kv_usage_.bytes_saved =
+      static_cast<int64_t>(cache.sequence_bytes(promise_.positions)) -
+      static_cast<int64_t>(cache.sequence_bytes(promise_.positions, promise_.budget));
+}
+
 void Sequence::report(double now) {
   SPILLWAY_CHECK(finished());
   Usage& usage = finish_->usage;
   usage.prompt_tokens = prompt_tokens();
   usage.generated_tokens = generated_;
+  usage.kv = kv_usage_;
   usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;
   if (admitted()) usage.prefill_seconds = (first_token_ > 0 ? first_token_ : now) - admitted_;
   if (first_token_ > 0) usage.decode_seconds = last_token_time_ - first_token_;

@@ -14,19 +14,25 @@
 
 namespace spillway {
 
+// The KV memory that a sequence will be given: for `positions` positions, of which `budget` keeps
+// what `rule` says.
+struct KvPromise {
+  KvRuleKind rule = KvRuleKind::kFull;
+  int64_t positions = 0;
+  KvBudget budget;
+};
+
 class Sequence {
  public:
   Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sink, const ModelShape& shape,
-           int64_t sampling_vocabulary, double submitted);
+           const KvPromise& promise, int64_t sampling_vocabulary, double submitted);
 
   RequestId id() const { return id_; }
   int32_t priority() const { return request_.priority; }
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
   int64_t generated() const { return generated_; }
 
-  // Cached positions this sequence can ever need: the last generated token is never an input.
-  static int64_t kv_rows(const Request& request);
-  int64_t kv_rows() const { return kv_rows(request_); }
+  const KvPromise& promise() const { return promise_; }
 
   void admit(std::unique_ptr<KvSequence> kv, double now);
   bool admitted() const { return admitted_ > 0; }
@@ -48,6 +54,10 @@ class Sequence {
   void finish(FinishReason reason, Status status);
   bool finished() const { return finish_.has_value(); }
 
+  // Before the cache is given back: what its rule did.
+  void note_kv(const KvCache& cache);
+  const KvUsage& kv_usage() const { return kv_usage_; }
+
   // Tells the sink, once. REQUIRES: finished().
   void report(double now);
 
@@ -57,6 +67,8 @@ class Sequence {
 
   RequestId id_;
   Request request_;
+  KvPromise promise_;
+  KvUsage kv_usage_;
   std::shared_ptr<TokenSink> sink_;
   Sampler sampler_;
   std::vector<int32_t> end_tokens_;  // The model's, unless ignored, and the request's

@@ -27,6 +27,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   model.context.created = static_cast<int64_t>(std::time(nullptr));
   model.identity =
       identity_of(runtime->source(), runtime->plan().format, runtime->plan().kv_format);
+  model.context.kv_rule = runtime->plan().kv_rule;
   model.context.fingerprint = "spillway-" SPILLWAY_VERSION;
   model.scheduler = runtime->plan().block_sequences > 0 ? &runtime->scheduler() : nullptr;
   model.owner = std::move(runtime);

@@ -53,6 +53,9 @@ std::string plan_line(const Runtime& runtime) {
                      std::string(dtype_name(plan.format)) + ", KV cache " + tiers_text(plan.kv) +
                      " in " + std::string(dtype_name(plan.kv_format)) + " for up to " +
                      std::to_string(plan.block_sequences) + " sequences, ";
+  if (plan.kv_rule.kind != KvRuleKind::kFull) {
+    text += "KV rule " + to_string(plan.kv_rule) + ", ";
+  }
   if (plan.staging_bytes > 0) {
     text += format_bytes(plan.staging_bytes) + " for what passes through, ";
   } else {

@@ -19,10 +19,11 @@ namespace spillway {
 // What a command wants besides the flags.
 struct RuntimeOptions {
   int64_t prefill_tokens_max = 0;  // Of one sweep; 0: the default
-  int64_t sequence_rows = 0;       // No sequence will need more of the KV cache; 0: unknown
-  std::shared_ptr<SweepLog> log;   // Null: no sweep is logged
-  bool start_scheduler = true;     // Else the caller drives engine() itself
-  bool tokenizer_only = false;     // Neither weights nor engine: shape() and tokenizer() work
+  int64_t prompt_tokens = 0;       // Of every sequence, and at most so many new ones; 0: unknown
+  int64_t new_tokens = 0;
+  std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
+  bool start_scheduler = true;    // Else the caller drives engine() itself
+  bool tokenizer_only = false;    // Neither weights nor engine: shape() and tokenizer() work
   // One line for people about what goes on ("Loading ..."), without a newline; empty: nothing.
   std::function<void(const std::string&)> say;
 };
@@ -37,12 +38,14 @@ struct TierBytes {
 struct RuntimePlan {
   DType format = DType::kF32;
   DType kv_format = DType::kF32;
+  KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
   TierBytes weights, kv, activations;  // Activations: working memory too
   uint64_t staging_bytes = 0;          // Memory through which what is on disk passes
   std::string weights_file;  // What weights on disk are read from; empty: none are on disk
   std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
   int64_t block_sequences = 0;
+  int64_t sequences_at_once = 0;  // Of the longest, that the block and the KV cache hold
   int64_t micro_batch_tokens = 0;
   double load_seconds = 0;
   std::optional<Q4Error> quantization;  // Of a packed q4 file against its checkpoint

@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "offload/io.h"
 #include "offload/model_catalog.h"
 #include "offload/model_source.h"
 #include "offload/placement.h"
@@ -22,6 +24,7 @@ constexpr int64_t kBlockDefault = 256;  // Sequences
 constexpr int64_t kBlockDefaultStreaming = 1024;
 constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens of a sweep
 constexpr int64_t kBlockMax = 65536;
+constexpr double kGatherSeconds = 0.02;
 constexpr uint64_t kDiskShareUnasked = 4;                  // One part of so many of what is free
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
@@ -32,7 +35,6 @@ Status unsupported(const std::string& what) {
 // Flags that name things which later versions do.
 Status check_supported(const EngineFlags& flags) {
   if (!flags.plan.empty()) return unsupported("--plan");
-  if (flags.kv_rule != "full") return unsupported("--kv-rule " + flags.kv_rule);
   if (flags.block && (*flags.block < 1 || *flags.block > kBlockMax)) {
     return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
   }
@@ -188,20 +190,31 @@ class Opener {
   void set_formats(DType format) {
     state_.plan.format = format;
     state_.plan.kv_format = flags_.kv_format.value_or(default_kv_format(format));
+    state_.plan.kv_rule = kv_rule_of(flags_);
   }
 
-  uint64_t kv_layer_bytes(int64_t rows) const {
-    return kv_layout(state_.shape, state_.plan.kv_format).sequence_bytes(rows);
-  }
-  uint64_t kv_sequence_bytes(int64_t rows) const {
-    return kv_layer_bytes(rows) * static_cast<uint64_t>(state_.shape.layers);
+  // The KV cache of the longest sequence under the rule, in bytes: of a layer where it lies on
+  // disk, and of everything in memory. Of a run that knows its lengths, of those.
+  struct LongestKv {
+    uint64_t disk_layer, sequence;
+  };
+  LongestKv longest_kv() const {
+    const ModelShape& shape = state_.shape;
+    const bool known = options_.prompt_tokens > 0;
+    const int64_t prompt = known ? options_.prompt_tokens : shape.positions;
+    const int64_t more = known ? options_.new_tokens : 0;
+    const KvBudget budget = resolve(state_.plan.kv_rule, prompt, more);
+    const int64_t slots = budget.slots(std::min(prompt + more, shape.positions));
+    const uint64_t rows = kv_layout(shape, state_.plan.kv_format).sequence_bytes(slots);
+    const uint64_t state = KvStateLayout{shape.kv_heads, budget}.bytes();
+    return {round_up(state, kIoAlignment) + rows,
+            (state + rows) * static_cast<uint64_t>(shape.layers)};
   }
 
   // Whether weights will pass through memory, as far as one can know before they are placed.
   bool streams() const {
     if (flags_.weights) return disk_share(flags_.weights) > 0;
-    return table_.weight_bytes() + kv_sequence_bytes(state_.shape.positions) + kProcessBytes >
-           budget_.bytes;
+    return table_.weight_bytes() + longest_kv().sequence + kProcessBytes > budget_.bytes;
   }
 
   // `long_sweeps`: many sequences and prompt tokens share one.
@@ -211,6 +224,9 @@ class Opener {
         flags_.block.value_or(long_sweeps ? kBlockDefaultStreaming : kBlockDefault);
     scheduling_.prefill_tokens_max =
         long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
+    scheduling_.kv_rule = state_.plan.kv_rule;
+    // A sweep of a few milliseconds' work is not worth waiting for; one over the disk is.
+    scheduling_.gather_seconds = long_sweeps ? kGatherSeconds : 0;
     if (options_.prefill_tokens_max > 0) {
       scheduling_.prefill_tokens_max = options_.prefill_tokens_max;
     }
@@ -234,13 +250,12 @@ class Opener {
   }
 
   Status place_all() {
-    const ModelShape& shape = state_.shape;
     const EngineBytes bytes =
-        engine_bytes(shape, state_.device->activation_dtype(state_.plan.format), engine_);
+        engine_bytes(state_.shape, state_.device->activation_dtype(state_.plan.format), engine_);
     scratch_path_ = scratch_path();
     const Result<uint64_t> on_disk = free_disk_bytes(scratch_path_);
     const uint64_t free = scratch_path_.empty() || !on_disk.ok() ? 0 : on_disk.value();
-    const int64_t rows = options_.sequence_rows > 0 ? options_.sequence_rows : shape.positions;
+    const LongestKv longest = longest_kv();
     PlacementRequest request;
     request.table = &table_;
     request.memory_bytes = budget_.bytes;
@@ -249,18 +264,17 @@ class Opener {
     const uint64_t rows_on_disk = bytes.activations.disk;
     const uint64_t usable = free - std::min(free, kDiskReserveBytes + rows_on_disk);
     // Unasked, a cache for a block of longest sequences takes no more than a share of the disk.
-    const uint64_t share = std::max(usable / kDiskShareUnasked, kv_sequence_bytes(rows) * 2);
+    const uint64_t share = std::max(usable / kDiskShareUnasked, longest.sequence * 2);
     const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = !file_.has_value();
     request.process_bytes = kProcessBytes;
     request.buffer_bytes = bytes.memory();
-    // A run that knows its lengths needs room for these only.
-    request.kv_layer_bytes_max = kv_layer_bytes(rows);
-    request.kv_sequence_bytes_max = kv_sequence_bytes(rows);
+    request.kv_layer_bytes_max = longest.disk_layer;
+    request.kv_sequence_bytes_max = longest.sequence;
     request.kv_bytes_wanted =
-        kv_sequence_bytes(rows) * static_cast<uint64_t>(scheduling_.block_sequences_max);
+        longest.sequence * static_cast<uint64_t>(scheduling_.block_sequences_max);
     if (flags_.weights) request.weights_disk_share = disk_share(flags_.weights);
     if (flags_.kv) request.kv_disk_share = disk_share(flags_.kv);
     SPILLWAY_ASSIGN_OR_RETURN(placement_, place(request));
@@ -282,6 +296,9 @@ class Opener {
     plan.staging_bytes = placement_.ring_bytes + placement_.kv_staging_bytes + rows.staging;
     plan.budget_bytes = budget_.bytes;
     plan.block_sequences = scheduling_.block_sequences_max;
+    const uint64_t fitting =
+        (placement_.kv_memory_bytes + placement_.kv_disk_bytes) / longest_kv().sequence;
+    plan.sequences_at_once = std::min(plan.block_sequences, static_cast<int64_t>(fitting));
     plan.micro_batch_tokens = engine_.micro_batch_tokens;
   }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/check.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/cpu_ops.h"
 
@@ -22,7 +22,7 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
   view.v = view.k + kv.heads * kv.head_size;
   view.stride = args.qkv.stride;
   view.tokens = item.tokens;
-  view.position = item.position;
+  view.rows = item.budget.attended(item.position);
   view.head_size = kv.head_size;
   view.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_size));
   view.kv_dtype = kv.dtype;
@@ -37,6 +37,50 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
   return view;
 }
 
+// A prompt of one KV head and the query heads that share it.
+void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+                int64_t kv_head, int64_t group) {
+  const KvBudget& budget = item.budget;
+  HeadView first = head_view(args, item, kv_head * group);
+  const uint64_t sums = budget.by_score ? round_up(static_cast<uint64_t>(item.tokens), 64) : 0;
+  auto* memory = reinterpret_cast<float*>(
+      context.thread_scratch(sums * sizeof(float) + prompt_scratch_bytes(first, budget.by_score)));
+  float* scratch = memory + sums;
+  if (budget.by_score) {
+    first.scores = memory;
+    std::fill_n(first.scores, sums, 0.0f);
+  }
+  if (budget.full()) store_rows(first, 0, item.tokens, 0);
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    HeadView view = head_view(args, item, head);
+    view.scores = first.scores;
+    attend_prompt(view, scratch);
+  }
+  if (budget.full()) return;
+  const KvStateLayout layout{args.kv.heads, budget};
+  keep_prompt(first, budget, layout.head(item.state, kv_head), scratch);
+}
+
+// The same for a decode step.
+void run_step(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+              int64_t kv_head, int64_t group) {
+  const HeadView first = head_view(args, item, kv_head * group);
+  const int64_t slot = item.budget.slot(item.position);
+  store_rows(first, 0, 1, slot);
+  KvHeadState state;
+  if (!item.budget.full()) {
+    state = KvStateLayout{args.kv.heads, item.budget}.head(item.state, kv_head);
+    if (state.scores != nullptr) state.scores[slot] = 0;
+  }
+  auto* scratch = reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(first)));
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    HeadView view = head_view(args, item, head);
+    view.scores = state.scores;
+    attend_one(view, scratch);
+  }
+  if (!item.budget.full()) keep_step(first, item.budget, item.position, state);
+}
+
 }  // namespace
 
 void attention(CpuContext& context, const AttentionArgs& args) {
@@ -47,15 +91,10 @@ void attention(CpuContext& context, const AttentionArgs& args) {
   context.parallel_for(items * args.kv.heads, [&](int64_t task) {
     const AttentionItem& item = args.items[static_cast<size_t>(task / args.kv.heads)];
     const int64_t kv_head = task % args.kv.heads;
-    store_keys_and_values(head_view(args, item, kv_head * group));
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      const HeadView view = head_view(args, item, head);
-      auto* scratch = reinterpret_cast<float*>(context.thread_scratch(scratch_bytes(view)));
-      if (item.position == 0) {
-        attend_prompt(view, scratch);
-      } else {
-        attend_one(view, scratch);
-      }
+    if (item.position == 0) {
+      run_prompt(context, args, item, kv_head, group);
+    } else {
+      run_step(context, args, item, kv_head, group);
     }
   });
 }

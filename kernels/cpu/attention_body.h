@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "kernels/base/dtype.h"
+#include "kernels/kv_layout.h"
+#include "kernels/kv_state.h"
 
 namespace spillway::cpu {
 
@@ -16,7 +18,7 @@ struct HeadView {
   const float* v = nullptr;
   int64_t stride = 0;
   int64_t tokens = 0;
-  int64_t position = 0;
+  int64_t rows = 0;  // Of a decode step: slots to attend to, from the first
   int64_t head_size = 0;
   float scale = 1.0f;
   DType kv_dtype = DType::kF32;
@@ -27,19 +29,44 @@ struct HeadView {
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 0;
+  // Null, or where each row's softmax weights are added: of a decode step [rows], of a prompt
+  // [tokens rounded up to 64].
+  float* scores = nullptr;
+
+  std::byte* key_at(int64_t slot) const { return keys + offset_of(slot); }
+  std::byte* value_at(int64_t slot) const { return values + offset_of(slot); }
+
+ private:
+  size_t offset_of(int64_t slot) const {
+    return static_cast<size_t>(slot / kKvBlockRows) * block_bytes +
+           static_cast<size_t>(slot % kKvBlockRows) * kv_row_bytes;
+  }
 };
 
-// Appends the item's keys and values to the cache, rows [position, position + tokens).
-void store_keys_and_values(const HeadView& view);
+// Stores the keys and values of `count` of the item's tokens into slots from `slot` on.
+void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot);
 
-// Scratch for attend_prompt (prompts) or attend_one.
-size_t scratch_bytes(const HeadView& view);
+// Stores what a limited budget keeps of a prompt and sets up `state`. view.scores: those of all its
+// positions, or null when the budget does not go by score. scratch: of prompt_scratch_bytes().
+void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState& state,
+                 float* scratch);
+
+// After a decode step at `position`: the position that has left the recent window is kept, in place
+// of another when there is no more room, or dropped.
+void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
+               const KvHeadState& state);
+
+// Scratch for attend_prompt, with scores or without, or attend_one.
+size_t prompt_scratch_bytes(const HeadView& view, bool scored);
+size_t step_scratch_bytes(const HeadView& view);
 
 // A whole prompt: tiles of 96 queries by 64 keys, one pass with a running maximum and sum
-// (FlashAttention, Dao et al. 2022, algorithm 1, on the CPU's panel kernels).
+// (FlashAttention, Dao et al. 2022, algorithm 1, on the CPU's panel kernels). For scores the tiles
+// of one query tile are kept until its sums are known, then added up: one multiply-add a score,
+// where a second pass would compute the products and exponentials again.
 void attend_prompt(const HeadView& view, float* scratch);
 
-// One query over position + 1 cached rows, in three passes: scores, softmax, weighted sum.
+// One query over the cached rows, in three passes: scores, softmax, weighted sum.
 void attend_one(const HeadView& view, float* scratch);
 
 }  // namespace spillway::cpu

@@ -187,6 +187,19 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   return total;
 }
 
+// to += from * factor. Each sum has one term at a time, so the order of its terms is that of steps.
+void add_scaled(const float* HWY_RESTRICT from, float factor, size_t count,
+                float* HWY_RESTRICT to) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const V f = hn::Set(d, factor);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, from + i), f, hn::LoadU(d, to + i)), d, to + i);
+  }
+  for (; i < count; ++i) to[i] = std::fma(from[i], factor, to[i]);
+}
+
 // Asks for a run of rows ahead of its use. A run is 16 rows, then the next one lies a whole block
 // further, where the hardware's prefetcher does not follow.
 HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
@@ -243,7 +256,7 @@ HWY_INLINE const T* rows_of(const HeadView& view, const std::byte* run, size_t c
 template <class T, bool kExpand = false>
 void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   const auto size = static_cast<size_t>(view.head_size);
-  const auto rows = static_cast<size_t>(view.position + 1);
+  const auto rows = static_cast<size_t>(view.rows);
   constexpr auto kRun = static_cast<size_t>(kKvBlockRows);
   const size_t runs = (rows + kRun - 1) / kRun;
   const RunReader keys(view.keys, view.block_bytes, kRun * view.kv_row_bytes, runs);
@@ -263,6 +276,7 @@ void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   }
   values.start();
   const float total = softmax_in_place(scores, rows);
+  if (view.scores != nullptr) add_scaled(scores, 1.0f / total, rows, view.scores);
   std::fill(out, out + size, 0.0f);
   for (size_t first = 0; first < rows; first += kRun) {
     const size_t count = std::min(kRun, rows - first);
@@ -297,14 +311,12 @@ void store_kv_row(DType dtype, const float* HWY_RESTRICT from, size_t size, std:
   }
 }
 
-void StoreKeysAndValues(const HeadView& view) {
+void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   const auto size = static_cast<size_t>(view.head_size);
-  for (int64_t i = 0; i < view.tokens; ++i) {
-    const int64_t row = view.position + i;
-    const size_t offset = static_cast<size_t>(row / kKvBlockRows) * view.block_bytes +
-                          static_cast<size_t>(row % kKvBlockRows) * view.kv_row_bytes;
-    store_kv_row(view.kv_dtype, view.k + i * view.stride, size, view.keys + offset);
-    store_kv_row(view.kv_dtype, view.v + i * view.stride, size, view.values + offset);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t from = (token + i) * view.stride;
+    store_kv_row(view.kv_dtype, view.k + from, size, view.key_at(slot + i));
+    store_kv_row(view.kv_dtype, view.v + from, size, view.value_at(slot + i));
   }
 }
 
@@ -315,12 +327,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 HWY_EXPORT(AttendOne);
-HWY_EXPORT(StoreKeysAndValues);
+HWY_EXPORT(StoreRows);
+size_t step_scratch_bytes(const HeadView& view) {
+  const int64_t expanded = view.kv_dtype == DType::kQ4 ? kKvBlockRows * view.head_size : 0;
+  return static_cast<size_t>(2 * view.head_size + view.rows + expanded) * sizeof(float);
+}
 void attend_one(const HeadView& view, float* scratch) {
   HWY_DYNAMIC_DISPATCH(AttendOne)(view, scratch);
 }
-void store_keys_and_values(const HeadView& view) {
-  HWY_DYNAMIC_DISPATCH(StoreKeysAndValues)(view);
+void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
+  HWY_DYNAMIC_DISPATCH(StoreRows)(view, token, count, slot);
 }
 }  // namespace spillway::cpu
 #endif  // HWY_ONCE

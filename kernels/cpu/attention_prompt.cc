@@ -61,6 +61,35 @@ void ScaleRow(float* HWY_RESTRICT row, float factor, size_t count) {
   }
 }
 
+// factor[i] = exp(from[i] - to[i]) / sum[i]; `count` is a multiple of a vector's lanes.
+void SoftmaxFactors(const float* HWY_RESTRICT from, const float* HWY_RESTRICT to,
+                    const float* HWY_RESTRICT sum, size_t count, float* HWY_RESTRICT factor) {
+  const D d;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    const V x = hn::Max(hn::Sub(hn::LoadU(d, from + i), hn::LoadU(d, to + i)), hn::Set(d, -100.0f));
+    hn::StoreU(hn::Div(hn::Exp(d, x), hn::LoadU(d, sum + i)), d, factor + i);
+  }
+}
+
+// to[j] += sum over rows i of factor[i] * tile[i][j], 64 columns.
+void AddColumns(const float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor, size_t rows,
+                float* HWY_RESTRICT to) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kWidth = static_cast<size_t>(kGemmColumns);
+  for (size_t j = 0; j < kWidth; j += 2 * lanes) {
+    V a = hn::LoadU(d, to + j);
+    V b = hn::LoadU(d, to + j + lanes);
+    for (size_t i = 0; i < rows; ++i) {
+      const V f = hn::Set(d, factor[i]);
+      a = hn::MulAdd(f, hn::Load(d, tile + i * kWidth + j), a);
+      b = hn::MulAdd(f, hn::Load(d, tile + i * kWidth + j + lanes), b);
+    }
+    hn::StoreU(a, d, to + j);
+    hn::StoreU(b, d, to + j + lanes);
+  }
+}
+
 void StoreRow(DType dtype, const float* from, size_t count, std::byte* to) {
   store_row(dtype, from, count, to);
 }
@@ -74,6 +103,8 @@ namespace spillway::cpu {
 
 HWY_EXPORT(SoftmaxStep);
 HWY_EXPORT(ScaleRow);
+HWY_EXPORT(SoftmaxFactors);
+HWY_EXPORT(AddColumns);
 HWY_EXPORT(StoreRow);
 
 namespace {
@@ -90,12 +121,15 @@ struct PromptScratch {
   int64_t key_floats;    // All keys: panels of 16 keys, [head size][16]
   int64_t value_floats;  // All values: per tile of 64 keys, panels of 16 columns, [64][16]
   int64_t width;         // Head size rounded up to 64
-  explicit PromptScratch(const HeadView& view)
+  int64_t kept_tiles;    // Score tiles that live until a query tile's end
+  PromptScratch(const HeadView& view, bool scored)
       : key_floats(round_to(view.tokens, kTileKeys) * round_to(view.head_size, 16)),
         value_floats(round_to(view.tokens, kTileKeys) * round_to(view.head_size, kGemmColumns)),
-        width(round_to(view.head_size, kGemmColumns)) {}
+        width(round_to(view.head_size, kGemmColumns)),
+        kept_tiles(scored ? round_to(view.tokens, kTileKeys) / kTileKeys : 1) {}
   int64_t floats() const {
-    return key_floats + value_floats + kTileRows * (kTileKeys + 2 * width + kTileKeys + 16) + 64;
+    return key_floats + value_floats +
+           kTileRows * (kept_tiles * (kTileKeys + 1) + 2 * width + kTileKeys + 16) + 64;
   }
 };
 
@@ -124,11 +158,13 @@ void pack_values(const HeadView& view, int64_t width, float* packed) {
 // The buffers of one tile of queries.
 struct QueryTile {
   float* strips;   // Queries, scaled and packed
-  float* scores;   // [rows][64]
+  float* scores;   // [rows][64]; by key tile when they are kept
   float* packed;   // The scores as strips
   float* out;      // [width / 64][rows][64]
   float* maximum;  // [rows]
   float* sum;      // [rows]
+  float* factor;   // [rows]
+  float* maxima;   // [key tile][rows]: against which the kept scores are
 };
 
 // Adds the keys of one tile to the running softmax and output of the query tile.
@@ -177,26 +213,41 @@ void store_tile_rows(const HeadView& view, const PromptScratch& sizes, const Que
   }
 }
 
+// Adds the tile's softmax weights to the scores of its keys, now that the sums are known.
+void add_scores(const HeadView& view, const QueryTile& tile, int64_t rows, int64_t keys) {
+  for (int64_t first = 0; first < keys; first += kTileKeys) {
+    const int64_t index = first / kTileKeys;
+    HWY_DYNAMIC_DISPATCH(SoftmaxFactors)
+    (tile.maxima + index * kTileRows, tile.maximum, tile.sum, static_cast<size_t>(kTileRows),
+     tile.factor);
+    HWY_DYNAMIC_DISPATCH(AddColumns)
+    (tile.scores + index * kTileRows * kTileKeys, tile.factor, static_cast<size_t>(rows),
+     view.scores + first);
+  }
+}
+
 }  // namespace
 
-size_t scratch_bytes(const HeadView& view) {
-  const int64_t floats =
-      view.position == 0 ? PromptScratch(view).floats() : 2 * view.head_size + view.position + 1;
-  const int64_t run = view.kv_dtype == DType::kQ4 ? kKvBlockRows * view.head_size : 0;
-  return static_cast<size_t>(floats + run) * sizeof(float);
+size_t prompt_scratch_bytes(const HeadView& view, bool scored) {
+  return static_cast<size_t>(PromptScratch(view, scored).floats()) * sizeof(float);
 }
 
 void attend_prompt(const HeadView& view, float* scratch) {
-  const PromptScratch sizes(view);
+  const bool scored = view.scores != nullptr;
+  const PromptScratch sizes(view, scored);
   float* keys = scratch;
   float* values = keys + sizes.key_floats;
   QueryTile tile{};
   tile.scores = values + sizes.value_floats;
-  tile.packed = tile.scores + kTileRows * kTileKeys;
+  tile.packed = tile.scores + sizes.kept_tiles * kTileRows * kTileKeys;
   tile.out = tile.packed + kTileRows * kTileKeys;
   tile.strips = tile.out + kTileRows * sizes.width;
   tile.maximum = tile.strips + kTileRows * sizes.width;
   tile.sum = tile.maximum + kTileRows;
+  tile.factor = tile.sum + kTileRows;
+  tile.maxima = tile.factor + kTileRows;
+  // Rows that a short tile lacks take part in vectors.
+  std::fill_n(tile.maximum, kTileRows * 3 + sizes.kept_tiles * kTileRows, 1.0f);
   pack_keys(view, keys);
   pack_values(view, sizes.width, values);
   for (int64_t first = 0; first < view.tokens; first += kTileRows) {
@@ -213,8 +264,13 @@ void attend_prompt(const HeadView& view, float* scratch) {
     std::fill_n(tile.maximum, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(tile.sum, rows, 0.0f);
     for (int64_t key = 0; key < first + rows; key += kTileKeys) {
-      add_key_tile(view, sizes, tile, first, rows, key, keys, values);
+      QueryTile part = tile;
+      const int64_t index = scored ? key / kTileKeys : 0;
+      part.scores += index * kTileRows * kTileKeys;
+      add_key_tile(view, sizes, part, first, rows, key, keys, values);
+      if (scored) std::copy_n(tile.maximum, rows, tile.maxima + index * kTileRows);
     }
+    if (scored) add_scores(view, tile, rows, first + rows);
     store_tile_rows(view, sizes, tile, first, rows);
   }
 }

@@ -34,7 +34,7 @@ void count_item(const SweepItem& item, SweepWork* work) {
     ++work->prompts;
     work->prompt_pairs += tokens * (tokens + 1) / 2;
   } else {
-    work->cached_rows += item.position + 1;
+    work->cached_rows += item.kv->budget.attended(item.position);
   }
 }
 
@@ -102,6 +102,25 @@ void Engine::release(std::unique_ptr<KvSequence> sequence) {
   // Another sequence may be given its place at once.
   if (kv_stager_ && sequence->disk_layers() > 0) kv_stager_->flush();
   kv_->release(std::move(sequence));
+}
+
+Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
+                       std::vector<std::byte>* state, std::vector<std::byte>* rows) {
+  const auto copy = [&](const KvCache::Layer& from) {
+    const size_t row_bytes = kv_->layout().sequence_bytes(sequence.budget.span(positions));
+    state->assign(from.state, from.state + (from.state == nullptr ? 0 : sequence.state_bytes));
+    rows->assign(from.rows, from.rows + row_bytes);
+  };
+  if (!sequence.on_disk(layer)) {
+    copy(kv_->layer(sequence, layer));
+    return {};
+  }
+  const SpillUse use = kv_->use(sequence, layer, positions, 0);
+  kv_stager_->begin({&use, 1});
+  const Result<std::byte*> memory = kv_stager_->wait(0);
+  if (memory.ok()) copy(kv_->staged_layer(sequence, memory.value()));
+  kv_stager_->finish(0, {});
+  return memory.status();
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {

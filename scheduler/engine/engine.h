@@ -101,8 +101,15 @@ class Engine {
   const KvCache& kv() const { return *kv_; }
 
   // A cache for `rows` positions, until release(). kCapacity: no room now.
-  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows) { return kv_->reserve(rows); }
+  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {}) {
+    return kv_->reserve(rows, budget);
+  }
   void release(std::unique_ptr<KvSequence> sequence);
+
+  // A sequence's cache of one layer after `positions` positions, copied from the tier where it
+  // lies.
+  Status read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
+                 std::vector<std::byte>* state, std::vector<std::byte>* rows);
 
   // Runs one sweep and hands out its logits. An error concerns the whole sweep: no item's cache may
   // be used any more; later sweeps may succeed. REQUIRES: total tokens <= sweep_tokens_max; token

@@ -5,6 +5,16 @@
 
 namespace spillway {
 
+namespace {
+
+AttentionItem at(AttentionItem item, const KvCache::Layer& layer) {
+  item.kv = layer.rows;
+  item.state = layer.state;
+  return item;
+}
+
+}  // namespace
+
 KvFeed::KvFeed(KvCache& cache, SpillStager* stager, Trace* trace)
     : cache_(cache), stager_(stager), trace_(trace) {
   if (trace_ != nullptr) track_ = trace_->track("wait for KV cache");
@@ -42,13 +52,12 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
   for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
     const SweepItem& item = items_[i];
     const auto tokens = static_cast<int64_t>(item.tokens.size());
-    AttentionItem attention{row, tokens, item.position, nullptr};
+    AttentionItem attention{row, tokens, item.position, nullptr, item.kv->budget, nullptr};
     row += tokens;
     if (item.kv->on_disk(layer)) {
-      staged_.push_back({i, attention});
+      staged_.push_back({i, attention, {}});
     } else if (failed_[i].ok()) {
-      attention.kv = cache_.layer(*item.kv, layer);
-      resident_.push_back(attention);
+      resident_.push_back(at(attention, cache_.layer(*item.kv, layer)));
     }
   }
 }
@@ -70,7 +79,7 @@ std::span<const AttentionItem> KvFeed::next() {
   return ready_;
 }
 
-void KvFeed::take(const Staged& staged) {
+void KvFeed::take(Staged& staged) {
   const double start = steady_seconds();
   const Result<std::byte*> memory = stager_->wait(first_use_ + next_staged_++);
   const double end = steady_seconds();
@@ -81,9 +90,8 @@ void KvFeed::take(const Staged& staged) {
   Status& failed = failed_[staged.item];
   if (failed.ok()) failed = memory.status();
   if (!failed.ok()) return;
-  AttentionItem attention = staged.attention;
-  attention.kv = memory.value();
-  ready_.push_back(attention);
+  staged.layer = cache_.staged_layer(*items_[staged.item].kv, memory.value());
+  ready_.push_back(at(staged.attention, staged.layer));
 }
 
 // On the CPU the work has been done by now.
@@ -91,12 +99,12 @@ void KvFeed::finish_handed_out() {
   for (; finished_staged_ < next_staged_; ++finished_staged_) {
     const Staged& staged = staged_[finished_staged_];
     const SweepItem& item = items_[staged.item];
-    const uint64_t block = cache_.layout().block_bytes();
-    const uint64_t from = static_cast<uint64_t>(item.position / kKvBlockRows) * block;
-    const uint64_t to =
-        cache_.layout().sequence_bytes(item.position + static_cast<int64_t>(item.tokens.size()));
-    const bool changed = failed_[staged.item].ok();
-    stager_->finish(first_use_ + finished_staged_, changed ? from : 0, changed ? to : 0);
+    changes_.clear();
+    if (failed_[staged.item].ok()) {
+      cache_.find_changes(*item.kv, staged.layer, item.position,
+                          static_cast<int64_t>(item.tokens.size()), &changes_);
+    }
+    stager_->finish(first_use_ + finished_staged_, changes_);
   }
 }
 

@@ -58,9 +58,10 @@ class KvFeed final : public AttentionFeed {
   struct Staged {
     size_t item;
     AttentionItem attention;
+    KvCache::Layer layer;  // Once it is in memory
   };
   void finish_handed_out();
-  void take(const Staged& staged);
+  void take(Staged& staged);
 
   KvCache& cache_;
   SpillStager* stager_;
@@ -69,6 +70,7 @@ class KvFeed final : public AttentionFeed {
   std::span<const SweepItem> items_;
   std::vector<Status> failed_;  // By item
   std::vector<SpillUse> uses_;
+  std::vector<ByteRange> changes_;  // Of one layer of one sequence
 
   int64_t layer_ = 0;
   std::vector<AttentionItem> resident_;  // Of this layer and micro-batch

@@ -41,6 +41,7 @@ struct ApiContext {
   std::vector<std::string> model_names;  // The first is the one in answers; never empty
   int64_t created = 0;                   // Unix seconds, for /v1/models
   std::string fingerprint;               // system_fingerprint of every answer
+  KvRule kv_rule;                        // Of requests that say nothing else
   ApiLimits limits;
 };
 

@@ -91,10 +91,17 @@ struct Writer {
 };
 
 Json usage_json(const CompletionUsage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.generated_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", 0}}}};
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"completion_tokens", usage.generated_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", 0}}}};
+  if (usage.kv.rule != KvRuleKind::kFull) {
+    json["kv_cache"] = {{"rule", kv_rule_name(usage.kv.rule)},
+                        {"rows_kept", usage.kv.rows_kept},
+                        {"rows_dropped", usage.kv.rows_dropped},
+                        {"bytes_saved", usage.kv.bytes_saved}};
+  }
+  return json;
 }
 
 }  // namespace

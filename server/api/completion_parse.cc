@@ -5,6 +5,7 @@
 #include <random>
 
 #include "server/api/completion.h"
+#include "server/api/completion_kv.h"
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 
@@ -24,7 +25,7 @@ void reject_unsupported(FieldReader& fields) {
        {"suffix", "allowed_token_ids", "bad_words", "logprob_token_ids", "use_beam_search",
         "structured_outputs", "prompt_embeds", "prompt_logprobs", "guided_json", "guided_regex",
         "guided_choice", "guided_grammar", "grammar", "json_schema", "chat_template",
-        "chat_template_kwargs", "kv_heavy", "kv_recent", "kv_sink"}) {
+        "chat_template_kwargs"}) {
     const nlohmann::json* value = fields.find(name);
     if (value != nullptr && !is_neutral(*value)) {
       fields.fail(unsupported_parameter(name, "this server does not implement it"));
@@ -39,10 +40,6 @@ void reject_unsupported(FieldReader& fields) {
   const nlohmann::json* format = fields.find("response_format");
   if (format != nullptr && *format != nlohmann::json{{"type", "text"}}) {
     fields.fail(unsupported_parameter("response_format", "only {\"type\":\"text\"} is"));
-  }
-  const auto rule = fields.string("kv_rule");
-  if (rule && *rule != "full") {
-    fields.fail(unsupported_parameter("kv_rule", "this version keeps the full cache only"));
   }
 }
 
@@ -274,6 +271,7 @@ ApiResult<CompletionCall> parse_completion(std::string_view json_body, const Api
   read_answer_form(fields, context, call);
   read_stops(fields, context, call);
   read_stop_tokens(fields, context, base);
+  base.kv = read_kv_rule(fields, context.kv_rule);
   base.logprobs = call.logprobs;
   base.prompt_logprobs = call.echo ? call.logprobs : -1;
   // Cheap checks first: the prompt is tokenised only when all else is right.

@@ -187,6 +187,7 @@ void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   --left_;
   std::vector<RequestId> others;
   note_times(finish.usage);
+  usage_.kv.add(finish.usage.kv);
   if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kCancelled) {
     if (!result_.error) others = ids_;  // One choice less is no answer: the rest is wasted work.
     note_failure(finish);

@@ -29,6 +29,7 @@ struct TokenScore {
 struct CompletionUsage {
   int64_t prompt_tokens = 0;     // Each prompt once, whatever n is
   int64_t generated_tokens = 0;  // All choices
+  KvUsage kv;                    // Of choices that have ended
 };
 
 // A piece of one choice (streaming), or, all pieces joined, the whole choice.

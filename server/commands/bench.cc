@@ -15,17 +15,18 @@ namespace {
 
 constexpr int64_t kPrefillTokensMax = 16384;  // Of one sweep; bounds the activations.
 
-Status bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model) {
+Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& model) {
   RuntimeOptions options;
   options.log = std::make_shared<SweepLog>();
-  options.prefill_tokens_max =
-      std::min(kPrefillTokensMax, std::max<int64_t>(1, flags.sequences * flags.prompt_tokens));
-  options.sequence_rows = flags.prompt_tokens + flags.new_tokens;
+  options.prefill_tokens_max = std::min(kPrefillTokensMax, flags.sequences * flags.prompt_tokens);
+  options.prompt_tokens = flags.prompt_tokens;
+  options.new_tokens = flags.new_tokens;
   options.say = [](const std::string& line) { std::cerr << line << std::endl; };
   EngineFlags with_block = engine;
-  if (!with_block.block) with_block.block = flags.sequences;
+  if (!with_block.block && flags.sequences > 0) with_block.block = flags.sequences;
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, with_block, options));
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
+  if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
 
   BenchResult result;
   result.flags = flags;

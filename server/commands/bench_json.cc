@@ -38,6 +38,10 @@ json time_object(const TimeByCause& time) {
           {"disk_bytes_written", time.disk_write_bytes}};
 }
 
+json json_of(const KvAmount& amount) {
+  return amount.ratio > 0 ? json(amount.ratio) : json(amount.rows);
+}
+
 json plan_object(const BenchResult& result) {
   const RuntimePlan& plan = result.plan;
   return {{"version", 1},
@@ -49,7 +53,11 @@ json plan_object(const BenchResult& result) {
           {"micro_batch_tokens", plan.micro_batch_tokens},
           {"format", dtype_name(plan.format)},
           {"kv_format", dtype_name(plan.kv_format)},
-          {"kv_rule", "full"},
+          {"kv_rule", kv_rule_name(plan.kv_rule.kind)},
+          {"kv_heavy", json_of(plan.kv_rule.heavy)},
+          {"kv_recent", json_of(plan.kv_rule.recent)},
+          {"kv_sink", plan.kv_rule.sink},
+          {"kv_ratio_of", plan.kv_rule.ratio_of_prompt ? "prompt" : "total"},
           {"overlap", result.overlap},
           {"host_memory_bytes", plan.budget_bytes}};
 }

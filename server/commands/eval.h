@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "server/config/engine_flags.h"
 
@@ -15,6 +16,8 @@ struct EvalFlags {
   int64_t context = 1024;       // Tokens of a window
   int64_t prompt_tokens = 512;  // Of them, in the prompt
   int64_t windows = 0;          // At most; 0: the whole text
+  std::vector<int>
+      kv_budgets;  // Per cent of a window's positions at which h2o and window are compared
   bool json = false;
 };
 

@@ -1,7 +1,9 @@
 // The command lines of `spillway bench` and `spillway eval`.
 #include "server/commands/measure_commands.h"
 
+#include <charconv>
 #include <memory>
+#include <vector>
 
 #include "server/commands/bench.h"
 #include "server/commands/eval.h"
@@ -17,9 +19,27 @@ struct State {
   EngineFlags engine;
 };
 
+constexpr size_t kBudgetsMax = 32;
+
 constexpr const char* kModelHelp =
     "a Hugging Face model directory or a packed .spill file; with --dummy-weights the name of a "
     "shape such as opt-1.3b";
+
+Result<std::vector<int>> parse_percents(const std::string& text) {
+  std::vector<int> percents;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (percents.size() < kBudgetsMax) {
+    int percent = 0;
+    const auto [rest, error] = std::from_chars(at, end, percent);
+    if (error != std::errc() || percent < 1 || percent > 100) break;
+    percents.push_back(percent);
+    if (rest == end) return percents;
+    if (*rest != ',') break;
+    at = rest + 1;
+  }
+  return invalid_argument("must be up to 32 per cents between 1 and 100: 60,40,20");
+}
 
 }  // namespace
 
@@ -39,7 +59,8 @@ Command bench_command() {
                        "tokens of each prompt");
   settings.add_integer("new-tokens", &state->flags.new_tokens, 1, 1 << 20,
                        "tokens to generate for each");
-  settings.add_integer("sequences", &state->flags.sequences, 1, 65536, "how many at once");
+  settings.add_integer("sequences", &state->flags.sequences, 0, 65536,
+                       "how many at once; 0: as many as the block and the KV cache hold");
   settings.add_switch("json", &state->flags.json, "print one JSON object");
   add_engine_flags(settings, &state->engine);
   command.check = [state] { return validate(state->engine); };
@@ -64,6 +85,12 @@ Command eval_command() {
                        "of them, in the prompt and not scored");
   settings.add_integer("windows", &state->flags.windows, 0, int64_t{1} << 40,
                        "at most this many; 0: the whole text");
+  settings.add({"kv-budgets", "P,P,...",
+                "compare the KV rules h2o and window at these per cents of the positions", "", "",
+                [state](const std::string& text) -> Status {
+                  SPILLWAY_ASSIGN_OR_RETURN(state->flags.kv_budgets, parse_percents(text));
+                  return {};
+                }});
   settings.add_switch("json", &state->flags.json, "print one JSON object");
   add_engine_flags(settings, &state->engine);
   command.check = [state]() -> Status {

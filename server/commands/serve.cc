@@ -24,6 +24,7 @@ ApiContext make_context(const ServeFlags& flags, const Scheduler& scheduler,
   context.model_names = flags.served_model_names;
   if (context.model_names.empty()) context.model_names = {scheduler.shape().name};
   context.created = static_cast<int64_t>(std::time(nullptr));
+  context.kv_rule = scheduler.kv_rule();
   context.fingerprint = "spillway-" SPILLWAY_VERSION;
   context.limits.strict_params = flags.strict_params;
   context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);

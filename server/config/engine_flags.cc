@@ -93,9 +93,11 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window"},
                       "which cached positions a sequence keeps");
   add_optional(settings, "kv-heavy", &flags->kv_heavy, "X",
-               "heavy hitters to keep: positions, or a ratio below 1", parse_amount);
+               "heavy hitters to keep: positions, or a ratio below 1 (default: 0.1)", parse_amount);
   add_optional(settings, "kv-recent", &flags->kv_recent, "X",
-               "recent positions to keep: positions, or a ratio below 1", parse_amount);
+               "recent positions to keep: positions, or a ratio below 1 (default: h2o 0.1, "
+               "window 0.2)",
+               parse_amount);
   settings.add_integer("kv-sink", &flags->kv_sink, 0, kRowsMax,
                        "first positions that the window rule protects");
   settings.add_choice("kv-ratio-of", &flags->kv_ratio_of, {"prompt", "total"},
@@ -118,6 +120,13 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
 void add_engine_flags(Settings& settings, EngineFlags* flags) {
   add_placement_flags(settings, flags);
   add_arithmetic_flags(settings, flags);
+}
+
+KvRule kv_rule_of(const EngineFlags& flags) {
+  KvRuleChoice choice{kv_rule_of_name(flags.kv_rule), flags.kv_heavy, flags.kv_recent, {}, {}};
+  choice.sink = flags.kv_sink;
+  choice.ratio_of_prompt = flags.kv_ratio_of == "prompt";
+  return apply(choice, {});
 }
 
 Status validate(const EngineFlags& flags) {

@@ -11,18 +11,12 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
+#include "policy/kv_rule.h"
 #include "server/config/settings.h"
 
 namespace spillway {
 
 using TierPercent = std::array<int, 3>;  // On device, host, disk; the sum is 100.
-
-// A number of cached positions, or, when `ratio` is above 0, that share of a length.
-struct KvAmount {
-  int64_t rows = 0;
-  double ratio = 0;  // [0, 1)
-  friend bool operator==(const KvAmount&, const KvAmount&) = default;
-};
 
 struct EngineFlags {
   std::string plan;  // A file; empty: found automatically
@@ -54,6 +48,9 @@ struct EngineFlags {
   std::string trace;  // A file; empty: none
   bool dummy_weights = false;
 };
+
+// The KV rule that the flags name. REQUIRES: validate() was happy.
+KvRule kv_rule_of(const EngineFlags& flags);
 
 void add_engine_flags(Settings& settings, EngineFlags* flags);
 

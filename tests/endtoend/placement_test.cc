@@ -69,6 +69,21 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, DType format, DType
   return std::move(runtime).value();
 }
 
+// Every other request keeps the full cache.
+KvRuleChoice rule_of(size_t i) {
+  KvRuleChoice choice;
+  if (i % 4 == 1) {
+    choice.kind = KvRuleKind::kH2o;
+    if (i % 8 == 1) choice.heavy = choice.recent = KvAmount{7, 0};
+  }
+  if (i % 8 == 3) {
+    choice.kind = KvRuleKind::kWindow;
+    choice.recent = KvAmount{9, 0};
+    choice.sink = 3;
+  }
+  return choice;
+}
+
 std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Request> requests(30);
@@ -82,6 +97,7 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
     requests[i].ignore_eos = true;
     requests[i].sampling.temperature = i % 3 == 0 ? 0.8f : 0.0f;
     requests[i].sampling.seed = i;
+    requests[i].kv = rule_of(i);
   }
   return requests;
 }

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
+#include <utility>
 
 namespace spillway {
 namespace {
@@ -100,7 +101,8 @@ TEST_CASE("layers of a reservation lie apart, and those on disk are spread") {
         continue;
       }
       gap_max = std::max(gap_max, ++gap);
-      std::byte* data = cache->layer(*kv, layer);
+      std::byte* data = cache->layer(*kv, layer).rows;
+      CHECK(cache->layer(*kv, layer).state == nullptr);
       if (last != nullptr) CHECK(data - last == static_cast<std::ptrdiff_t>(bytes));
       last = data;
     }
@@ -127,6 +129,63 @@ TEST_CASE("the share on disk follows the sizes to within one layer") {
     INFO(percent << " %, sequence " << i);
     CHECK(std::abs(disk - all * percent / 100) <= layer);
   }
+}
+
+TEST_CASE("a limited budget takes the rows that it keeps, and what it remembers in front of them") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 8, DType::kF16};
+  const KvBudget budget{10, 20, true};
+  const uint64_t rows = layout.sequence_bytes(31);
+  const uint64_t state = KvStateLayout{2, budget}.bytes();
+  const auto cache = open(*device, layout, (state + rows) * 3, (kIoAlignment + rows + 4096) * 2);
+  CHECK(cache->sequence_bytes(5000, budget) == (state + rows) * kLayers);
+  const auto kv = cache->reserve(5000, budget).value();
+  REQUIRE(kv->disk_layers() == 2);
+  std::byte* last = nullptr;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    if (kv->on_disk(layer)) continue;
+    const KvCache::Layer at = cache->layer(*kv, layer);
+    CHECK(at.rows - at.state == static_cast<std::ptrdiff_t>(state));
+    if (last != nullptr) CHECK(at.state >= last + rows);
+    last = at.rows;
+  }
+}
+
+// A decode step changes the state, the block of its own row, and those into which rows moved.
+TEST_CASE("what a step has changed is found by whole blocks") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 64, DType::kF32};
+  const KvBudget budget{40, 60, true};  // 101 slots in 7 blocks, the ring in the first 3
+  const uint64_t block = layout.block_bytes();
+  const auto cache = open(*device, layout, 0, uint64_t{1} << 24);
+  auto kv = cache->reserve(1000, budget).value();
+  const uint64_t head = kv->disk_state_bytes();
+  const SpillUse use = cache->use(*kv, 0, 500, 1);
+  CHECK(use.read_bytes == head + layout.sequence_bytes(101));
+  std::vector<std::byte> memory(use.bytes);
+  const KvCache::Layer staged = cache->staged_layer(*kv, memory.data());
+  const auto changes_of = [&](int32_t moved_a, int32_t moved_b) {
+    *cache->state_layout(*kv).head(staged.state, 0).moved = moved_a;
+    *cache->state_layout(*kv).head(staged.state, 1).moved = moved_b;
+    std::vector<ByteRange> changes;
+    cache->find_changes(*kv, staged, 500, 1, &changes);
+    std::vector<std::pair<uint64_t, uint64_t>> blocks;  // Behind the state
+    CHECK(changes.front().from == 0);
+    for (const ByteRange& change : changes) {
+      if (change.to > head) {
+        blocks.push_back(
+            {(std::max(change.from, head) - head) / block, (change.to - head) / block});
+      }
+    }
+    return blocks;
+  };
+  // Position 500 is in slot 500 mod 41 = 8.
+  using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;
+  CHECK(changes_of(-1, -1) == Blocks{{0, 1}});
+  CHECK(changes_of(100, -1) == Blocks{{0, 1}, {6, 7}});
+  CHECK(changes_of(70, 70) == Blocks{{0, 1}, {4, 5}});
+  CHECK(changes_of(64, 63) == Blocks{{0, 1}, {3, 5}});
+  cache->release(std::move(kv));
 }
 
 }  // namespace

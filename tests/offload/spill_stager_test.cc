@@ -34,6 +34,11 @@ Buffer ring(Device& device, uint64_t bytes) {
   return device.allocate(Memory::kPinned, bytes).value();
 }
 
+void finish(SpillStager& stager, size_t use, uint64_t from, uint64_t to) {
+  const ByteRange change{from, to};
+  stager.finish(use, std::span(&change, from < to ? 1 : 0));
+}
+
 TEST_CASE("each use of an object sees what the last one left") {
   const auto device = open_cpu_device(1).value();
   const auto seed = GENERATE(range(uint64_t{0}, uint64_t{150}));
@@ -74,14 +79,21 @@ TEST_CASE("each use of an object sees what the last one left") {
           CHECK(memory.value()[piece * kPiece + at] == std::byte{held[piece]});
         }
       }
-      // Change the last piece and append, as a growing cache does.
-      const uint64_t from = held.empty() ? 0 : held.size() - 1;
+      // Change any pieces and append, as a cache with a limited budget does.
+      const uint64_t before = held.size();
       held.resize(uses[use].bytes / kPiece);
-      for (uint64_t piece = from; piece < held.size(); ++piece) {
+      std::vector<ByteRange> changes;
+      for (uint64_t piece = 0; piece < held.size(); ++piece) {
+        if (piece < before && random() % 3 != 0) continue;
         held[piece] = static_cast<uint8_t>(random());
         std::memset(memory.value() + piece * kPiece, held[piece], kPiece);
+        if (!changes.empty() && changes.back().to == piece * kPiece) {
+          changes.back().to += kPiece;
+        } else {
+          changes.push_back({piece * kPiece, (piece + 1) * kPiece});
+        }
       }
-      stager.finish(use, from * kPiece, held.size() * kPiece);
+      stager.finish(use, changes);
     }
   }
   stager.flush();
@@ -103,18 +115,18 @@ TEST_CASE("a failed write comes to light at the next use, and only there") {
   stager.begin(uses);
   for (size_t use = 0; use < 2; ++use) {
     std::memset(stager.wait(use).value(), 7, kPiece);
-    stager.finish(use, 0, kPiece);
+    finish(stager, use, 0, kPiece);
   }
   stager.flush();
   const std::vector<SpillUse> again = {{&objects.all[0], kPiece, kPiece},
                                        {&objects.all[1], kPiece, kPiece}};
   stager.begin(again);
   CHECK(stager.wait(0).ok());
-  stager.finish(0, 0, 0);
+  stager.finish(0, {});
   const Status status = stager.wait(1).status();
   CHECK(status.code() == Code::kIoError);
   CHECK(status.message().find(file.path()) != std::string_view::npos);
-  stager.finish(1, 0, 0);
+  stager.finish(1, {});
 }
 
 TEST_CASE("an abandoned sweep leaves nothing behind") {
@@ -131,7 +143,7 @@ TEST_CASE("an abandoned sweep leaves nothing behind") {
     stager.begin(uses);
     for (size_t use = 0; use < seed % 4; ++use) {
       std::memset(stager.wait(use).value(), 1, 2 * kPiece);
-      stager.finish(use, 0, 2 * kPiece);
+      finish(stager, use, 0, 2 * kPiece);
     }
     if (seed % 2 == 0) CHECK(stager.wait(seed % 4).ok());  // In use when the sweep ends
     stager.abandon();
@@ -139,7 +151,7 @@ TEST_CASE("an abandoned sweep leaves nothing behind") {
     stager.begin(uses);
     for (size_t use = 0; use < uses.size(); ++use) {
       REQUIRE(stager.wait(use).ok());
-      stager.finish(use, 0, 0);
+      stager.finish(use, {});
     }
   }
 }

@@ -14,11 +14,12 @@ using test::CollectingSink;
 using test::tiny_shape;
 
 struct Fixture {
-  explicit Fixture(SchedulerOptions options = {}, int64_t kv_sequences = 8)
+  explicit Fixture(SchedulerOptions options = {}, int64_t kv_sequences = 8,
+                   const ModelShape& shape = tiny_shape())
       : device(open_cpu_device(2).value()),
-        weights(WeightStore::dummy(*device, tiny_shape(), DType::kF32, 1, {}).value()) {
+        weights(WeightStore::dummy(*device, shape, DType::kF32, 1, {}).value()) {
     EngineOptions engine;
-    engine.sweep_tokens_max = sweep_tokens_max(tiny_shape(), options);
+    engine.sweep_tokens_max = sweep_tokens_max(shape, options);
     engine.kv_bytes = kv_layout(tiny_shape(), DType::kF32).sequence_bytes(64) * 2 *
                       static_cast<uint64_t>(kv_sequences);
     scheduler = start_scheduler(Engine::open(*device, *weights, engine).value(), options);
@@ -185,6 +186,71 @@ TEST_CASE("more sequences than KV memory take turns") {
   for (int32_t i = 0; i < 10; ++i) sinks.push_back(f.submit(greedy({i, i + 1}, 60)));
   for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
   CHECK(f.scheduler->stats().generated_tokens == 600);
+}
+
+KvRuleChoice keeps(int64_t heavy, int64_t recent) {
+  KvRuleChoice choice;
+  choice.kind = KvRuleKind::kH2o;
+  choice.heavy = KvAmount{heavy, 0};
+  choice.recent = KvAmount{recent, 0};
+  return choice;
+}
+
+TEST_CASE("a smaller cache admits more sequences at once") {
+  const auto sweeps = [](const KvRuleChoice& kv) {
+    Fixture f({}, 2);
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (int32_t i = 0; i < 16; ++i) {
+      Request request = greedy(std::vector<int32_t>(40, 3 + i), 24);
+      request.kv = kv;
+      sinks.push_back(f.submit(std::move(request)));
+    }
+    for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
+    CHECK(f.scheduler->stats().kv_bytes_used == 0);
+    return f.scheduler->stats().sweeps;
+  };
+  const uint64_t full = sweeps({});
+  CHECK(full >= 8 * 24);  // Two at a time
+  CHECK(sweeps(keeps(7, 7)) * 2 < full);
+}
+
+TEST_CASE("usage and statistics tell what a KV rule kept, dropped and saved") {
+  Fixture f;
+  Request request = greedy(std::vector<int32_t>(30, 3), 11);
+  request.kv = keeps(6, 10);
+  const KvUsage kv = f.submit(request)->wait().usage.kv;
+  CHECK(kv.rule == KvRuleKind::kH2o);
+  CHECK(kv.rows_kept == 16);
+  CHECK(kv.rows_dropped == 24);
+  // 40 positions in three blocks of 16 against 17 slots in two and the scores beside them.
+  const auto block = static_cast<int64_t>(kv_layout(tiny_shape(), DType::kF32).sequence_bytes(16));
+  const auto state = static_cast<int64_t>(KvStateLayout{2, {10, 6, true}}.bytes());
+  CHECK(kv.bytes_saved == 2 * (block - state));
+  CHECK(f.submit(greedy({3}, 4))->wait().usage.kv.rule == KvRuleKind::kFull);
+  CHECK(f.scheduler->stats().kv.rows_dropped == 24);
+  CHECK(f.scheduler->stats().kv.bytes_saved == kv.bytes_saved);
+}
+
+// With a limited budget a sequence's memory does not grow: 20,000 tokens in the room of 64.
+TEST_CASE("a long generation stays inside a small cache") {
+  ModelShape shape = tiny_shape(1);
+  shape.positions = 21000;
+  const auto recent = GENERATE(KvRuleKind::kH2o, KvRuleKind::kWindow);
+  SchedulerOptions options;
+  options.kv_rule = {recent, {20, 0}, {27, 0}, 0, false};
+  if (recent == KvRuleKind::kWindow) options.kv_rule.sink = 4;
+  Fixture f(options, 1, shape);  // Room for 128 positions of its one layer
+  const Finish finish = f.submit(greedy(std::vector<int32_t>(500, 7), 20000))->wait();
+  INFO(finish.status.message());
+  CHECK(finish.reason == FinishReason::kLength);
+  CHECK(finish.usage.generated_tokens == 20000);
+  CHECK(finish.usage.kv.rows_kept == (recent == KvRuleKind::kH2o ? 47 : 31));
+  Request full = greedy(std::vector<int32_t>(500, 7), 20000);
+  full.kv.kind = KvRuleKind::kFull;
+  CHECK(refusal(*f.scheduler, full).message().find("kv_rule") != std::string_view::npos);
+  const Status beyond = refusal(*f.scheduler, greedy(std::vector<int32_t>(500, 7), 20501));
+  CHECK(beyond.code() == Code::kInvalidArgument);
+  CHECK(beyond.message().find("21000 positions") != std::string_view::npos);
 }
 
 }  // namespace

@@ -197,9 +197,6 @@ TEST_CASE("unsupported parameters are refused by name, their empty forms are not
       {"prompt_logprobs", "0"},
       {"guided_json", R"({"a":1})"},
       {"chat_template", "\"{{x}}\""},
-      {"kv_rule", "\"h2o\""},
-      {"kv_heavy", "0.1"},
-      {"kv_recent", "64"},
   };
   for (const auto& [name, value] : cases) {
     const ApiError error = f.error_with("\"" + std::string(name) + "\":" + value);
@@ -208,8 +205,52 @@ TEST_CASE("unsupported parameters are refused by name, their empty forms are not
     CHECK(error.param == name);
     CHECK_NOTHROW(f.with("\"" + std::string(name) + "\":null"));
   }
-  CHECK_NOTHROW(f.with(R"("use_beam_search":false,"best_of":1,"length_penalty":1,"kv_rule":"full",
+  CHECK_NOTHROW(f.with(R"("use_beam_search":false,"best_of":1,"length_penalty":1,
                           "response_format":{"type":"text"},"bad_words":[],"suffix":"")"));
+}
+
+TEST_CASE("a request may choose what its KV cache keeps") {
+  Fixture f;
+  CHECK(f.call(R"({"prompt":"hi"})").requests[0].kv.empty());
+  const KvRuleChoice h2o =
+      f.with(R"("kv_rule":"h2o","kv_heavy":0.05,"kv_recent":64,"kv_ratio_of":"prompt")")
+          .requests[0]
+          .kv;
+  CHECK(h2o.kind == KvRuleKind::kH2o);
+  CHECK(h2o.heavy == KvAmount{0, 0.05});
+  CHECK(h2o.recent == KvAmount{64, 0});
+  CHECK(h2o.ratio_of_prompt == true);
+  const KvRuleChoice window = f.with(R"("kv_rule":"window","kv_sink":4)").requests[0].kv;
+  CHECK(window.kind == KvRuleKind::kWindow);
+  CHECK(window.sink == 4);
+  CHECK_FALSE(window.recent);
+  // What fits the rule of the server needs no kv_rule.
+  f.context.kv_rule.kind = KvRuleKind::kH2o;
+  CHECK(f.with(R"("kv_heavy":100)").requests[0].kv.heavy == KvAmount{100, 0});
+}
+
+TEST_CASE("KV fields that make no sense are refused by name") {
+  Fixture f;
+  const std::pair<const char*, const char*> cases[] = {
+      {"kv_rule", R"("kv_rule":"h3o")"},
+      {"kv_rule", R"("kv_rule":1)"},
+      {"kv_heavy", R"("kv_heavy":0.1)"},
+      {"kv_heavy", R"("kv_rule":"h2o","kv_heavy":1.5)"},
+      {"kv_heavy", R"("kv_rule":"h2o","kv_heavy":-1)"},
+      {"kv_heavy", R"("kv_rule":"window","kv_heavy":5)"},
+      {"kv_recent", R"("kv_recent":5)"},
+      {"kv_recent", R"("kv_rule":"h2o","kv_recent":"all")"},
+      {"kv_recent", R"("kv_rule":"h2o","kv_recent":1048577)"},
+      {"kv_sink", R"("kv_rule":"h2o","kv_sink":5)"},
+      {"kv_sink", R"("kv_rule":"window","kv_sink":0.5)"},
+      {"kv_ratio_of", R"("kv_rule":"h2o","kv_ratio_of":"half")"},
+  };
+  for (const auto& [name, fields] : cases) {
+    INFO(fields);
+    const ApiError error = f.error_with(fields);
+    CHECK(error.status == 400);
+    CHECK(error.param == name);
+  }
 }
 
 TEST_CASE("unknown names are listed, or refused when strict") {

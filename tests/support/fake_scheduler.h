@@ -26,6 +26,7 @@ class FakeScheduler : public Scheduler {
  public:
   struct Options {
     int64_t queue_max = 64;
+    KvRule kv_rule = {};
     double round_seconds = 0;  // Pause between rounds
     // Token `t` of a sequence; fake_token if empty.
     std::function<int32_t(const Request&, int64_t)> token;
@@ -38,6 +39,7 @@ class FakeScheduler : public Scheduler {
 
   const ModelShape& shape() const override { return shape_; }
   int64_t queue_max() const override { return options_.queue_max; }
+  const KvRule& kv_rule() const override { return options_.kv_rule; }
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override;
   void drain(double seconds) override;

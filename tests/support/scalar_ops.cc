@@ -60,8 +60,8 @@ Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& w
   return out;
 }
 
-Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows,
-              int64_t size) {
+Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
+              std::vector<double>* softmax) {
   std::vector<double> weights(static_cast<size_t>(rows));
   double most = -INFINITY, total = 0;
   for (int64_t r = 0; r < rows; ++r) {
@@ -80,6 +80,10 @@ Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t 
       sum += weights[static_cast<size_t>(r)] * values[static_cast<size_t>(r * size + c)];
     }
     out[static_cast<size_t>(c)] = static_cast<float>(sum / total);
+  }
+  if (softmax != nullptr) {
+    *softmax = weights;
+    for (double& w : *softmax) w /= total;
   }
   return out;
 }

@@ -20,7 +20,9 @@ Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matri
 Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& weight,
                  const Matrix& bias, int64_t rows, int64_t columns);
 
-// One query over `rows` keys and values, all [rows, size] at stride size. Returns [size].
-Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size);
+// One query over `rows` keys and values, all [rows, size] at stride size. Returns [size], and the
+// softmax weights [rows] where asked for.
+Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
+              std::vector<double>* softmax = nullptr);
 
 }  // namespace spillway::scalar

@@ -1,0 +1,47 @@
+// Which cached positions a sequence keeps, in numbers, and where they lie (DESIGN section 5; H2O,
+// arXiv 2306.14048, section 4).
+//
+// A sequence's rows (cached positions) of one layer lie in slots, which all its KV heads share:
+//
+//   [0, recent]                     a ring of recent + 1 rows: position p in slot p mod (recent +
+//   1) [recent + 1, recent + 1 + kept) what is kept besides, in any order, by KV head
+//
+// A decode step writes its row into the ring's hole, attends to every slot in use, and then the
+// position that has left the recent window moves to the kept ones, in place of one of them, or
+// becomes the hole: at most one row moves. Plain values; any thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace spillway {
+
+struct KvBudget {
+  int64_t recent = 0;  // Last positions; 0: every position is kept, and the rest is 0 (rule full).
+  int64_t kept = 0;    // Positions kept besides
+  bool by_score = false;  // Those with the highest scores (h2o), else the first (window with sinks)
+
+  bool full() const { return recent == 0; }
+  int64_t ring() const { return recent + 1; }
+  // Slots that a sequence of `positions` uses in the end.
+  int64_t slots(int64_t positions) const {
+    return full() ? positions : std::min(positions, ring() + kept);
+  }
+  // Slots in use after `positions`, the hole included.
+  int64_t span(int64_t positions) const {
+    return full() || positions <= recent ? positions : std::min(positions + 1, ring() + kept);
+  }
+  // Rows that a decode step at `position` attends to, its own included: slots [0, attended).
+  int64_t attended(int64_t position) const {
+    return full() ? position + 1 : std::min(position + 1, ring() + kept);
+  }
+  // Rows that are kept after `positions`.
+  int64_t rows(int64_t positions) const {
+    return full() ? positions : std::min(positions, recent + kept);
+  }
+  int64_t slot(int64_t position) const { return full() ? position : position % ring(); }
+
+  friend bool operator==(const KvBudget&, const KvBudget&) = default;
+};
+
+}  // namespace spillway

@@ -1,0 +1,84 @@
+#include "policy/kv_rule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace spillway {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kNames = {"full", "h2o", "window"};
+
+int64_t rows_of(const KvAmount& amount, int64_t length) {
+  if (amount.ratio <= 0) return amount.rows;
+  // 0.29 of 100 is 29, although their product in binary is a little less.
+  return static_cast<int64_t>(std::floor(amount.ratio * static_cast<double>(length) + 1e-6));
+}
+
+KvRule standard(KvRuleKind kind, bool ratio_of_prompt) {
+  KvRule rule;
+  rule.kind = kind;
+  rule.ratio_of_prompt = ratio_of_prompt;
+  if (kind == KvRuleKind::kH2o) rule.heavy = rule.recent = {0, 0.1};
+  if (kind == KvRuleKind::kWindow) rule.recent = {0, 0.2};
+  return rule;
+}
+
+}  // namespace
+
+std::string_view kv_rule_name(KvRuleKind kind) {
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::optional<KvRuleKind> kv_rule_of_name(std::string_view name) {
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<KvRuleKind>(found - kNames.begin());
+}
+
+std::string to_string(const KvAmount& amount) {
+  if (amount.ratio <= 0) return std::to_string(amount.rows);
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", amount.ratio);
+  return text;
+}
+
+KvRule apply(const KvRuleChoice& choice, const KvRule& base) {
+  KvRule rule = base;
+  if (choice.kind && *choice.kind != base.kind) {
+    rule = standard(*choice.kind, base.ratio_of_prompt);
+  }
+  rule.heavy = choice.heavy.value_or(rule.heavy);
+  rule.recent = choice.recent.value_or(rule.recent);
+  rule.sink = choice.sink.value_or(rule.sink);
+  rule.ratio_of_prompt = choice.ratio_of_prompt.value_or(rule.ratio_of_prompt);
+  return rule;
+}
+
+std::string to_string(const KvRule& rule) {
+  if (rule.kind == KvRuleKind::kFull) return "full";
+  std::string text(kv_rule_name(rule.kind));
+  text += " (";
+  if (rule.kind == KvRuleKind::kH2o) text += to_string(rule.heavy) + " heavy, ";
+  if (rule.sink > 0) text += std::to_string(rule.sink) + " first, ";
+  text += to_string(rule.recent) + " recent";
+  if (rule.heavy.ratio > 0 || rule.recent.ratio > 0) {
+    text += rule.ratio_of_prompt ? " of the prompt" : " of prompt and new tokens";
+  }
+  return text + ")";
+}
+
+KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
+  if (rule.kind == KvRuleKind::kFull) return {};
+  const int64_t length = rule.ratio_of_prompt ? prompt : prompt + new_tokens;
+  KvBudget budget;
+  budget.by_score = rule.kind == KvRuleKind::kH2o;
+  budget.recent = std::max<int64_t>(1, rows_of(rule.recent, length));
+  budget.kept = budget.by_score ? rows_of(rule.heavy, length) : rule.sink;
+  if (budget.recent + budget.kept >= kv_positions(prompt, new_tokens)) return {};
+  return budget;
+}
+
+}  // namespace spillway

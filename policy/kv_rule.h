@@ -1,0 +1,62 @@
+// The KV rule as people name it: which cached positions a sequence keeps, in numbers or as shares
+// of its lengths (DESIGN section 5). Pure arithmetic, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/kv_budget.h"
+
+namespace spillway {
+
+enum class KvRuleKind : uint8_t { kFull, kH2o, kWindow };
+
+std::string_view kv_rule_name(KvRuleKind kind);  // "full", "h2o", "window"
+std::optional<KvRuleKind> kv_rule_of_name(std::string_view name);
+
+// A number of cached positions, or, when `ratio` is above 0, that share of a length.
+struct KvAmount {
+  int64_t rows = 0;
+  double ratio = 0;  // [0, 1)
+  friend bool operator==(const KvAmount&, const KvAmount&) = default;
+};
+
+std::string to_string(const KvAmount& amount);
+
+struct KvRule {
+  KvRuleKind kind = KvRuleKind::kFull;
+  KvAmount heavy, recent;        // heavy: of h2o
+  int64_t sink = 0;              // First positions that a window protects
+  bool ratio_of_prompt = false;  // Ratios of the prompt, else of prompt and new tokens
+  friend bool operator==(const KvRule&, const KvRule&) = default;
+};
+
+// What people say of a rule; what they leave out comes from the rule that holds otherwise.
+struct KvRuleChoice {
+  std::optional<KvRuleKind> kind;
+  std::optional<KvAmount> heavy, recent;
+  std::optional<int64_t> sink;
+  std::optional<bool> ratio_of_prompt;
+
+  bool empty() const { return !kind && !heavy && !recent && !sink && !ratio_of_prompt; }
+};
+
+// The choice over `base`. Another kind than base's starts from its own amounts: a tenth of the
+// length heavy and a tenth recent for h2o (the 20 % of H2O, section 5), a fifth for window.
+KvRule apply(const KvRuleChoice& choice, const KvRule& base);
+
+// A rule's name and amounts for people: "h2o (0.1 heavy, 0.1 recent of prompt and new tokens)".
+std::string to_string(const KvRule& rule);
+
+// The budget of a sequence of `prompt` tokens and at most `new_tokens` more. Ratios are rounded
+// down, `recent` is at least 1, and what keeps every position is the full budget.
+KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens);
+
+// Cached positions that such a sequence can ever have: its last token is never an input.
+constexpr int64_t kv_positions(int64_t prompt, int64_t new_tokens) {
+  return prompt + (new_tokens > 1 ? new_tokens - 1 : 0);
+}
+
+}  // namespace spillway

@@ -1,0 +1,51 @@
+#include "server/api/completion_kv.h"
+
+#include <nlohmann/json.hpp>
+
+namespace spillway {
+
+namespace {
+
+constexpr int64_t kRowsMax = int64_t{1} << 20;
+
+std::optional<KvAmount> read_amount(FieldReader& fields, const char* name) {
+  const auto value = fields.number(name, 0, kRowsMax);
+  if (!value) return std::nullopt;
+  const nlohmann::json* json = fields.find(name);
+  if (const auto rows = whole_number(*json)) return KvAmount{*rows, 0};
+  if (*value < 1) return KvAmount{0, *value};
+  fields.fail(invalid_value(name, "must be a whole number of positions, or a ratio below 1"));
+  return std::nullopt;
+}
+
+}  // namespace
+
+KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
+  KvRuleChoice choice;
+  if (const auto name = fields.string("kv_rule")) {
+    choice.kind = kv_rule_of_name(*name);
+    if (!choice.kind) fields.fail(invalid_value("kv_rule", "must be full, h2o or window"));
+  }
+  choice.heavy = read_amount(fields, "kv_heavy");
+  choice.recent = read_amount(fields, "kv_recent");
+  choice.sink = fields.integer("kv_sink", 0, kRowsMax);
+  if (const auto of = fields.string("kv_ratio_of")) {
+    choice.ratio_of_prompt = *of == "prompt";
+    if (*of != "prompt" && *of != "total") {
+      fields.fail(invalid_value("kv_ratio_of", "must be prompt or total"));
+    }
+  }
+  const KvRuleKind kind = choice.kind.value_or(base.kind);
+  if (choice.heavy && kind != KvRuleKind::kH2o) {
+    fields.fail(invalid_value("kv_heavy", "needs kv_rule h2o"));
+  }
+  if (choice.recent && kind == KvRuleKind::kFull) {
+    fields.fail(invalid_value("kv_recent", "needs kv_rule h2o or window"));
+  }
+  if (choice.sink.value_or(0) > 0 && kind != KvRuleKind::kWindow) {
+    fields.fail(invalid_value("kv_sink", "needs kv_rule window"));
+  }
+  return choice;
+}
+
+}  // namespace spillway

@@ -1,0 +1,256 @@
+// KV rules through the whole engine against scripts/h2o_reference.py: the same greedy tokens, kept
+// positions and scores, all cases of a checkpoint in one ragged block, on every tier and format.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "server/runtime.h"
+#include "tests/support/golden.h"
+#include "tests/support/kept_rows.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+struct Kept {
+  std::vector<int64_t> positions;
+  std::vector<double> scores;
+};
+
+// One prompt under one rule.
+struct Case {
+  KvRule rule;
+  std::vector<int32_t> prompt, tokens;
+  std::vector<std::vector<Kept>> kept;  // [layer][head]
+
+  KvBudget budget() const {
+    return resolve(rule, static_cast<int64_t>(prompt.size()), static_cast<int64_t>(tokens.size()));
+  }
+  int64_t positions() const { return static_cast<int64_t>(prompt.size() + tokens.size()) - 1; }
+};
+
+KvAmount amount_of(const json& value) {
+  if (value.is_number_integer()) return {value.get<int64_t>(), 0};
+  return {0, value.get<double>()};
+}
+
+Case case_of(const json& about, const json& prompt) {
+  Case c;
+  c.rule.kind = *kv_rule_of_name(about["rule"].get<std::string>());
+  c.rule.heavy = amount_of(about["heavy"]);
+  c.rule.recent = amount_of(about["recent"]);
+  c.rule.sink = about["sink"];
+  c.rule.ratio_of_prompt = about["ratio_of"] == "prompt";
+  c.prompt = prompt["prompt"].get<std::vector<int32_t>>();
+  c.tokens = prompt["tokens"].get<std::vector<int32_t>>();
+  for (const json& layer : prompt["kept"]) {
+    auto& heads = c.kept.emplace_back();
+    for (const json& head : layer) {
+      heads.push_back({head["positions"].get<std::vector<int64_t>>(),
+                       head["scores"].get<std::vector<double>>()});
+    }
+  }
+  return c;
+}
+
+// By checkpoint.
+std::map<std::string, std::vector<Case>> read_cases() {
+  const std::string folder = std::string(SPILLWAY_SOURCE_DIR) + "/tests/golden/";
+  std::ifstream file(folder + "h2o.json");
+  std::map<std::string, std::vector<Case>> cases;
+  const json all = json::parse(file);
+  for (const json& about : all["cases"]) {
+    for (const json& prompt : about["prompts"]) {
+      cases[folder + about["checkpoint"].get<std::string>()].push_back(case_of(about, prompt));
+    }
+  }
+  return cases;
+}
+
+struct Place {
+  const char* name;
+  TierPercent weights, kv, activations;
+  bool overlap;
+};
+
+constexpr Place kPlaces[] = {
+    {"memory", {100, 0, 0}, {100, 0, 0}, {100, 0, 0}, true},
+    {"KV on disk", {100, 0, 0}, {0, 0, 100}, {100, 0, 0}, true},
+    {"half on disk", {40, 10, 50}, {20, 30, 50}, {50, 0, 50}, true},
+    {"all on disk, no overlap", {0, 0, 100}, {0, 0, 100}, {0, 0, 100}, false},
+};
+
+std::unique_ptr<Runtime> open(const std::string& checkpoint, DType kv_format, const Place& place) {
+  EngineFlags flags;
+  flags.format = DType::kF32;
+  flags.kv_format = kv_format;
+  flags.weights = place.weights;
+  flags.kv = place.kv;
+  flags.activations = place.activations;
+  flags.no_overlap = !place.overlap;
+  flags.micro_batch = 4;
+  flags.block = 24;
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  RuntimeOptions options;
+  options.start_scheduler = false;
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
+  INFO(runtime.status().message());
+  REQUIRE(runtime.ok());
+  return std::move(runtime).value();
+}
+
+// A block of cases, each fed the reference's tokens.
+class Block final : private LogitsSink {
+ public:
+  Block(Engine& engine, std::span<const Case> cases) : engine_(engine), cases_(cases) {
+    for (const Case& c : cases) {
+      caches_.push_back(engine.reserve(c.positions(), c.budget()).value());
+      inputs_.push_back(c.prompt);
+      inputs_.back().insert(inputs_.back().end(), c.tokens.begin(), c.tokens.end());
+    }
+  }
+  ~Block() override {
+    for (auto& cache : caches_) engine_.release(std::move(cache));
+  }
+
+  // Of the greedy tokens, how many are the reference's.
+  double run() {
+    size_t steps = 0;
+    for (const Case& c : cases_) steps = std::max(steps, c.tokens.size());
+    for (step_ = 0; step_ < steps; ++step_) {
+      std::vector<SweepItem> items;
+      for (size_t i = 0; i < cases_.size(); ++i) {
+        const size_t prompt = cases_[i].prompt.size();
+        const std::span<const int32_t> all(inputs_[i]);
+        const auto tokens = step_ == 0 ? all.first(prompt) : all.subspan(prompt + step_ - 1, 1);
+        items.push_back({.tokens = tokens,
+                         .position = static_cast<int64_t>(step_ == 0 ? 0 : prompt + step_ - 1),
+                         .kv = caches_[i].get()});
+      }
+      REQUIRE(engine_.run(items, *this).ok());
+    }
+    return static_cast<double>(right_) / static_cast<double>(all_);
+  }
+
+  // By head, whichever tier the layer is on.
+  std::vector<std::vector<test::KeptRow>> kept(size_t i, int64_t layer) {
+    std::vector<std::byte> state, rows;
+    const int64_t positions = cases_[i].positions();
+    REQUIRE(engine_.read_kv(*caches_[i], layer, positions, &state, &rows).ok());
+    std::vector<std::vector<test::KeptRow>> heads;
+    for (int64_t head = 0; head < engine_.kv().layout().heads; ++head) {
+      heads.push_back(test::read_kept_rows(engine_.kv().layout(), cases_[i].budget(), positions,
+                                           rows.data(), state.data(), head));
+    }
+    return heads;
+  }
+
+ private:
+  void on_logits(size_t item, int64_t, std::span<float> logits) override {
+    const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    ++all_;
+    right_ += best == cases_[item].tokens[step_] ? 1 : 0;
+  }
+  void on_failure(size_t, const Status& status) override { FAIL(status.message()); }
+
+  Engine& engine_;
+  std::span<const Case> cases_;
+  std::vector<std::unique_ptr<KvSequence>> caches_;
+  std::vector<std::vector<int32_t>> inputs_;
+  size_t step_ = 0;
+  int64_t all_ = 0, right_ = 0;
+};
+
+// Positions of the reference, how many of them were kept, and of those the largest difference of
+// scores, relative to the largest score.
+struct Agreement {
+  int64_t all = 0, same = 0;
+  double score_error = 0;
+};
+
+Agreement compare(Block& block, size_t i, const Case& c) {
+  int64_t all = 0, same = 0;
+  double error = 0, largest = 1e-30;
+  for (size_t layer = 0; layer < c.kept.size(); ++layer) {
+    const auto heads = block.kept(i, static_cast<int64_t>(layer));
+    REQUIRE(heads.size() == c.kept[layer].size());
+    for (size_t head = 0; head < heads.size(); ++head) {
+      const Kept& want = c.kept[layer][head];
+      const auto& got = heads[head];
+      CHECK(got.size() == want.positions.size());
+      all += static_cast<int64_t>(want.positions.size());
+      for (size_t w = 0; w < want.positions.size(); ++w) {
+        const auto row = std::find_if(got.begin(), got.end(), [&](const test::KeptRow& r) {
+          return r.position == want.positions[w];
+        });
+        if (row == got.end()) continue;
+        ++same;
+        if (!c.budget().by_score) continue;
+        error = std::max(error, std::abs(row->score - want.scores[w]));
+        largest = std::max(largest, want.scores[w]);
+      }
+    }
+  }
+  return {all, same, error / largest};
+}
+
+struct Demand {
+  double tokens, positions, score_error;  // At least, at least, at most
+};
+
+void check(DType kv_format, const Demand& demand) {
+  const test::TemporaryCache cache;
+  size_t rules = 0;
+  for (const auto& [checkpoint, cases] : read_cases()) {
+    for (const Place& place : kPlaces) {
+      INFO(checkpoint << ", KV " << dtype_name(kv_format) << ", " << place.name);
+      const auto runtime = open(checkpoint, kv_format, place);
+      Block block(runtime->engine(), cases);
+      CHECK(block.run() >= demand.tokens);
+      int64_t all = 0, same = 0;
+      for (size_t i = 0; i < cases.size(); ++i) {
+        INFO("prompt of " << cases[i].prompt.size() << ", " << to_string(cases[i].rule));
+        const Agreement agreement = compare(block, i, cases[i]);
+        all += agreement.all;
+        same += agreement.same;
+        CHECK(agreement.score_error <= demand.score_error);
+      }
+      CHECK(static_cast<double>(same) >= demand.positions * static_cast<double>(all));
+    }
+    rules += cases.size();
+  }
+  CHECK(rules >= 36);
+}
+
+TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores") {
+  check(DType::kF32, {1.0, 1.0, 1e-4});
+}
+
+// Rounded keys and values change weights a little, and now and then which of two rows stays.
+TEST_CASE("KV rules agree with the reference as far as the cache's format allows") {
+  check(DType::kF16, {0.98, 0.98, 0.02});
+  check(DType::kBF16, {0.9, 0.95, 0.2});
+  check(DType::kQ4, {0.6, 0.8, 0.5});
+}
+
+TEST_CASE("a sequence alone keeps what it keeps in a block") {
+  const test::TemporaryCache cache;
+  const auto all = read_cases();
+  const auto& [checkpoint, cases] = *all.begin();
+  const auto runtime = open(checkpoint, DType::kF32, kPlaces[0]);
+  for (const Case& c : cases) {
+    INFO("prompt of " << c.prompt.size() << ", " << to_string(c.rule));
+    Block block(runtime->engine(), {&c, 1});
+    CHECK(block.run() == 1.0);
+    const Agreement agreement = compare(block, 0, c);
+    CHECK(agreement.same == agreement.all);
+    CHECK(agreement.score_error <= 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace spillway

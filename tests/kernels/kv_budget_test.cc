@@ -1,0 +1,198 @@
+// Attention under limited KV budgets against its definition (tests/support/kept_rows.h): outputs,
+// kept positions, their scores, keys and values, after a prompt and every decode step.
+#include <catch2/catch.hpp>
+
+#include "kernels/ops.h"
+#include "tests/support/kept_rows.h"
+#include "tests/support/random_data.h"
+
+namespace spillway {
+namespace {
+
+using scalar::Matrix;
+using test::KeptRow;
+using test::KeptRows;
+using test::random_floats;
+using test::relative_error;
+
+struct Shape {
+  int64_t heads, kv_heads, head_size;
+  int64_t width() const { return (heads + 2 * kv_heads) * head_size; }
+};
+
+Matrix rounded(DType dtype, const Matrix& row) {
+  Matrix values = row;
+  std::vector<std::byte> bytes(KvLayout{1, static_cast<int64_t>(row.size()), dtype}.row_bytes());
+  if (dtype == DType::kQ4) {
+    pack_q4_row(values, bytes.data());
+    unpack_q4_row(bytes.data(), values);
+    return values;
+  }
+  auto* floats = reinterpret_cast<std::byte*>(values.data());
+  convert_elements(DType::kF32, floats, dtype, bytes.data(), values.size());
+  convert_elements(dtype, bytes.data(), DType::kF32, floats, values.size());
+  return values;
+}
+
+// One sequence: its cache on the device and its definition by KV head.
+struct Case {
+  Case(const KvLayout& layout, const KvBudget& kept, int64_t tokens, int64_t steps)
+      : budget(kept), prompt(tokens) {
+    // A guard behind each: nothing may be written there.
+    kv.resize(layout.sequence_bytes(kept.slots(tokens + steps)) + 64, std::byte{0x5a});
+    state.resize(KvStateLayout{layout.heads, kept}.bytes() + 64, std::byte{0x5a});
+    heads.assign(static_cast<size_t>(layout.heads), KeptRows(kept));
+  }
+  KvBudget budget;
+  int64_t prompt;
+  std::vector<std::byte> kv, state;
+  std::vector<KeptRows> heads;
+};
+
+Matrix columns(const Matrix& qkv, const Shape& s, int64_t first_row, int64_t rows, int64_t column) {
+  Matrix part;
+  for (int64_t r = first_row; r < first_row + rows; ++r) {
+    const float* from = qkv.data() + r * s.width() + column * s.head_size;
+    part.insert(part.end(), from, from + s.head_size);
+  }
+  return part;
+}
+
+// The definition's outputs of an item, head by head.
+std::vector<Matrix> define(Case& c, const Shape& s, DType dtype, const Matrix& qkv,
+                           const AttentionItem& item) {
+  std::vector<Matrix> outputs;
+  const int64_t group = s.heads / s.kv_heads;
+  for (int64_t h = 0; h < s.kv_heads; ++h) {
+    const auto part = [&](int64_t column) {
+      return columns(qkv, s, item.first_row, item.tokens, column);
+    };
+    std::vector<Matrix> queries;
+    for (int64_t g = 0; g < group; ++g) queries.push_back(part(h * group + g));
+    const Matrix k = part(s.heads + h), v = part(s.heads + s.kv_heads + h);
+    KeptRows& head = c.heads[static_cast<size_t>(h)];
+    const auto round = [&](const Matrix& row) { return rounded(dtype, row); };
+    for (Matrix& out : item.position == 0 ? head.prompt(k, v, queries, s.head_size, round)
+                                          : head.step(item.position, round(k), round(v), queries)) {
+      outputs.push_back(std::move(out));
+    }
+  }
+  return outputs;
+}
+
+void check_kept(Case& c, const KvLayout& layout, int64_t positions) {
+  for (int64_t h = 0; h < layout.heads; ++h) {
+    const auto got =
+        test::read_kept_rows(layout, c.budget, positions, c.kv.data(), c.state.data(), h);
+    const std::vector<KeptRow>& want = c.heads[static_cast<size_t>(h)].rows();
+    INFO("KV head " << h << " after " << positions << " positions");
+    REQUIRE(got.size() == want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      REQUIRE(got[i].position == want[i].position);
+      REQUIRE(got[i].key == want[i].key);
+      REQUIRE(got[i].value == want[i].value);
+      if (c.budget.by_score) REQUIRE(got[i].score == Approx(want[i].score).epsilon(2e-5));
+    }
+  }
+  for (const auto* bytes : {&c.kv, &c.state}) {
+    for (size_t i = bytes->size() - 64; i < bytes->size(); ++i) {
+      REQUIRE((*bytes)[i] == std::byte{0x5a});
+    }
+  }
+}
+
+void check_budgets(Stream& stream, const Shape& s, DType dtype, int64_t steps) {
+  const KvLayout layout{s.kv_heads, s.head_size, dtype};
+  const std::vector<KvBudget> budgets = {
+      {3, 4, true},   {1, 0, true},  {1, 1, true},  {16, 15, true},  {7, 30, true},
+      {40, 20, true}, {5, 2, false}, {4, 0, false}, {17, 16, false}, {}};
+  std::vector<Case> cases;
+  for (const KvBudget& budget : budgets) {
+    for (const int64_t prompt : {1, 5, 31, 97, 200}) {
+      // A budget that never drops a row is the full one: resolve() sees to that.
+      const bool limits = budget.full() || budget.recent + budget.kept < prompt + steps;
+      if (limits) cases.emplace_back(layout, budget, prompt, steps);
+    }
+  }
+  for (int64_t step = 0; step <= steps; ++step) {
+    std::vector<AttentionItem> items;
+    int64_t tokens = 0;
+    for (Case& c : cases) {
+      const int64_t count = step == 0 ? c.prompt : 1;
+      items.push_back({tokens, count, step == 0 ? 0 : c.prompt + step - 1, c.kv.data(), c.budget,
+                       c.state.data()});
+      tokens += count;
+    }
+    Matrix qkv = random_floats(tokens * s.width(), 70 + static_cast<uint64_t>(step));
+    Matrix out(static_cast<size_t>(tokens * s.heads * s.head_size));
+    const auto view = [&](Matrix& m, int64_t width) {
+      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), DType::kF32, tokens, width);
+    };
+    attention(stream, {.qkv = view(qkv, s.width()),
+                       .items = items,
+                       .heads = s.heads,
+                       .kv = layout,
+                       .out = view(out, s.heads * s.head_size)});
+    for (size_t i = 0; i < cases.size(); ++i) {
+      Case& c = cases[i];
+      INFO("step " << step << ", prompt " << c.prompt << ", recent " << c.budget.recent << ", kept "
+                   << c.budget.kept << (c.budget.by_score ? " by score" : ""));
+      const std::vector<Matrix> want = define(c, s, dtype, qkv, items[i]);
+      for (int64_t head = 0; head < s.heads; ++head) {
+        for (int64_t t = 0; t < items[i].tokens; ++t) {
+          const float* got = out.data() + ((items[i].first_row + t) * s.heads + head) * s.head_size;
+          const auto size = static_cast<size_t>(s.head_size);
+          REQUIRE(relative_error({got, size},
+                                 {want[static_cast<size_t>(head)].data() + t * s.head_size, size}) <
+                  2e-5);
+        }
+      }
+      check_kept(c, layout, items[i].position + items[i].tokens);
+    }
+  }
+}
+
+TEST_CASE("attention under a limited KV budget agrees with its definition") {
+  const auto device = open_cpu_device(2).value();
+  const auto stream = device->new_stream("test");
+  const auto shape = GENERATE(Shape{2, 2, 64}, Shape{3, 3, 5}, Shape{4, 2, 20});
+  const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
+                << ", KV " << dtype_name(dtype));
+  check_budgets(*stream, shape, dtype, 45);
+}
+
+// Equal keys make equal weights, so that scores tie exactly where rows have seen equally many
+// queries of equal count; the later position stays.
+TEST_CASE("of rows with equal scores the later position stays") {
+  const auto device = open_cpu_device(1).value();
+  const auto stream = device->new_stream("test");
+  const KvLayout layout{1, 8, DType::kF32};
+  const KvBudget budget{1, 2, true};
+  std::vector<std::byte> kv(layout.sequence_bytes(budget.slots(100)));
+  std::vector<std::byte> state(KvStateLayout{1, budget}.bytes());
+  // Keys so far from the last query that all weights but its own are exactly zero.
+  Matrix qkv(6 * 24, 0.0f);
+  for (int64_t row = 0; row < 6; ++row) {
+    float* at = qkv.data() + row * 24;
+    at[row] = 300;      // q
+    at[8 + row] = 300;  // k: only the query of the same row sees it
+  }
+  Matrix out(6 * 8);
+  const AttentionItem item{0, 6, 0, kv.data(), budget, state.data()};
+  attention(*stream,
+            {.qkv = dense_matrix(reinterpret_cast<std::byte*>(qkv.data()), DType::kF32, 6, 24),
+             .items = {&item, 1},
+             .heads = 1,
+             .kv = layout,
+             .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32, 6, 8)});
+  const auto kept = test::read_kept_rows(layout, budget, 6, kv.data(), state.data(), 0);
+  REQUIRE(kept.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(kept[i].score == 1.0);
+    CHECK(kept[i].position == static_cast<int64_t>(i) + 3);
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,77 @@
+// What people write about the KV cache, as numbers of positions.
+#include "policy/kv_rule.h"
+
+#include <catch2/catch.hpp>
+
+namespace spillway {
+namespace {
+
+KvRule h2o(KvAmount heavy, KvAmount recent, bool of_prompt = false) {
+  return {KvRuleKind::kH2o, heavy, recent, 0, of_prompt};
+}
+
+TEST_CASE("ratios are rounded down, recent is at least one") {
+  CHECK(resolve(h2o({0, 0.1}, {0, 0.1}), 512, 512) == KvBudget{102, 102, true});
+  CHECK(resolve(h2o({0, 0.1}, {0, 0.1}, true), 512, 512) == KvBudget{51, 51, true});
+  CHECK(resolve(h2o({0, 0.29}, {0, 0.57}), 60, 40) == KvBudget{57, 29, true});  // Exact in decimals
+  CHECK(resolve(h2o({0, 0.01}, {0, 0.01}), 10, 40) == KvBudget{1, 0, true});
+  CHECK(resolve(h2o({7, 0}, {0, 0}), 100, 10) == KvBudget{1, 7, true});
+  CHECK(resolve({KvRuleKind::kWindow, {}, {0, 0.2}, 4, false}, 100, 100) == KvBudget{40, 4, false});
+}
+
+TEST_CASE("what keeps every position is the full cache") {
+  CHECK(resolve({}, 100, 100).full());
+  // 109 positions: the last new token is never an input.
+  CHECK(resolve(h2o({50, 0}, {59, 0}), 100, 10).full());
+  CHECK(resolve(h2o({50, 0}, {58, 0}), 100, 10) == KvBudget{58, 50, true});
+  CHECK(resolve(h2o({500, 0}, {500, 0}), 100, 10).full());
+  CHECK(resolve(h2o({0, 0}, {1, 0}), 1, 0).full());
+}
+
+TEST_CASE("a choice takes from the base what it leaves out") {
+  const KvRule base = h2o({0, 0.05}, {0, 0.15});
+  CHECK(apply({}, base) == base);
+  KvRuleChoice choice;
+  choice.recent = KvAmount{32, 0};
+  CHECK(apply(choice, base) == h2o({0, 0.05}, {32, 0}));
+  choice = {};
+  choice.kind = KvRuleKind::kH2o;
+  CHECK(apply(choice, base) == base);
+  CHECK(apply(choice, {}) == h2o({0, 0.1}, {0, 0.1}));
+  choice.kind = KvRuleKind::kWindow;
+  choice.sink = 4;
+  CHECK(apply(choice, base) == KvRule{KvRuleKind::kWindow, {}, {0, 0.2}, 4, false});
+  choice = {};
+  choice.kind = KvRuleKind::kFull;
+  CHECK(apply(choice, base) == KvRule{});
+}
+
+TEST_CASE("rules read as people write them") {
+  CHECK(to_string(KvRule{}) == "full");
+  CHECK(to_string(h2o({0, 0.1}, {64, 0})) == "h2o (0.1 heavy, 64 recent of prompt and new tokens)");
+  CHECK(to_string(h2o({10, 0}, {64, 0})) == "h2o (10 heavy, 64 recent)");
+  CHECK(to_string(KvRule{KvRuleKind::kWindow, {}, {0, 0.25}, 4, true}) ==
+        "window (4 first, 0.25 recent of the prompt)");
+  for (const auto kind : {KvRuleKind::kFull, KvRuleKind::kH2o, KvRuleKind::kWindow}) {
+    CHECK(kv_rule_of_name(kv_rule_name(kind)) == kind);
+  }
+  CHECK_FALSE(kv_rule_of_name("h3o"));
+}
+
+// The slots of a budget: at every position those in use are the first, and the row of a step is
+// among them.
+TEST_CASE("slots in use are always the first") {
+  for (const KvBudget budget :
+       {KvBudget{1, 0, true}, KvBudget{3, 4, true}, KvBudget{5, 1, false}}) {
+    for (int64_t position = 0; position < 40; ++position) {
+      CHECK(budget.slot(position) < budget.attended(position));
+      CHECK(budget.attended(position) <= budget.span(position + 1));
+      CHECK(budget.span(position) <= budget.span(position + 1));
+      CHECK(budget.span(position + 1) <= budget.slots(1000));
+      CHECK(budget.rows(position) <= budget.kept + budget.recent);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,109 @@
+#include "tests/support/kept_rows.h"
+
+#include <algorithm>
+
+namespace spillway::test {
+
+namespace {
+
+scalar::Matrix row_of(const scalar::Matrix& matrix, int64_t row, int64_t size) {
+  const auto first = matrix.begin() + row * size;
+  return {first, first + size};
+}
+
+scalar::Matrix unpack(const KvLayout& layout, const std::byte* from) {
+  scalar::Matrix row(static_cast<size_t>(layout.head_size));
+  if (layout.dtype == DType::kQ4) {
+    unpack_q4_row(from, row);
+  } else {
+    convert_elements(layout.dtype, from, DType::kF32, reinterpret_cast<std::byte*>(row.data()),
+                     row.size());
+  }
+  return row;
+}
+
+}  // namespace
+
+// Drops one row after another: the lowest score, or the latest that is none of the first, outside
+// the recent positions; of equal scores the earliest.
+void KeptRows::drop_to_budget(int64_t positions) {
+  if (budget_.full()) return;
+  while (static_cast<int64_t>(rows_.size()) > budget_.kept + budget_.recent) {
+    size_t drop = 0;
+    for (size_t i = 0; i < rows_.size() && rows_[i].position < positions - budget_.recent; ++i) {
+      if (!budget_.by_score || rows_[i].score < rows_[drop].score) drop = i;
+    }
+    rows_.erase(rows_.begin() + static_cast<std::ptrdiff_t>(drop));
+  }
+}
+
+std::vector<scalar::Matrix> KeptRows::prompt(
+    const scalar::Matrix& keys, const scalar::Matrix& values,
+    const std::vector<scalar::Matrix>& queries, int64_t size,
+    const std::function<scalar::Matrix(const scalar::Matrix&)>& round) {
+  const int64_t tokens = static_cast<int64_t>(keys.size()) / size;
+  for (int64_t j = 0; j < tokens; ++j) {
+    rows_.push_back({j, 0, round(row_of(keys, j, size)), round(row_of(values, j, size))});
+  }
+  std::vector<scalar::Matrix> outputs;
+  for (const scalar::Matrix& head : queries) {
+    scalar::Matrix out;
+    for (int64_t i = 0; i < tokens; ++i) {
+      std::vector<double> weights;
+      const scalar::Matrix row =
+          scalar::attend(head.data() + i * size, keys, values, i + 1, size, &weights);
+      out.insert(out.end(), row.begin(), row.end());
+      for (size_t j = 0; j < weights.size(); ++j) rows_[j].score += weights[j];
+    }
+    outputs.push_back(std::move(out));
+  }
+  drop_to_budget(tokens);
+  return outputs;
+}
+
+std::vector<scalar::Matrix> KeptRows::step(int64_t position, const scalar::Matrix& key,
+                                           const scalar::Matrix& value,
+                                           const std::vector<scalar::Matrix>& queries) {
+  rows_.push_back({position, 0, key, value});
+  scalar::Matrix keys, values;
+  for (const KeptRow& row : rows_) {
+    keys.insert(keys.end(), row.key.begin(), row.key.end());
+    values.insert(values.end(), row.value.begin(), row.value.end());
+  }
+  std::vector<scalar::Matrix> outputs;
+  for (const scalar::Matrix& query : queries) {
+    std::vector<double> weights;
+    outputs.push_back(scalar::attend(query.data(), keys, values, static_cast<int64_t>(rows_.size()),
+                                     static_cast<int64_t>(key.size()), &weights));
+    for (size_t j = 0; j < weights.size(); ++j) rows_[j].score += weights[j];
+  }
+  drop_to_budget(position + 1);
+  return outputs;
+}
+
+std::vector<KeptRow> read_kept_rows(const KvLayout& layout, const KvBudget& budget,
+                                    int64_t positions, const std::byte* kv, std::byte* state,
+                                    int64_t head) {
+  KvHeadState of_head;
+  if (!budget.full()) of_head = KvStateLayout{layout.heads, budget}.head(state, head);
+  std::vector<KeptRow> rows;
+  const auto add = [&](int64_t position, int64_t slot) {
+    const double score = of_head.scores == nullptr ? 0 : of_head.scores[slot];
+    const std::byte* at = kv + layout.run_offset(slot / kKvBlockRows, head) +
+                          static_cast<size_t>(slot % kKvBlockRows) * layout.row_bytes();
+    rows.push_back(
+        {position, score, unpack(layout, at), unpack(layout, at + layout.value_offset())});
+  };
+  const int64_t first_recent = budget.full() ? 0 : std::max<int64_t>(0, positions - budget.recent);
+  for (int64_t i = 0; i < budget.rows(positions) - (positions - first_recent); ++i) {
+    add(of_head.positions[i], budget.ring() + i);
+  }
+  for (int64_t position = first_recent; position < positions; ++position) {
+    add(position, budget.slot(position));
+  }
+  std::sort(rows.begin(), rows.end(),
+            [](const KeptRow& a, const KeptRow& b) { return a.position < b.position; });
+  return rows;
+}
+
+}  // namespace spillway::test

@@ -1,0 +1,53 @@
+// The definition of what a KV budget keeps (DESIGN section 5), as a list of rows in order of their
+// positions, and the same list read from a cache as the kernels lay it out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/kv_layout.h"
+#include "kernels/kv_state.h"
+#include "tests/support/scalar_ops.h"
+
+namespace spillway::test {
+
+struct KeptRow {
+  int64_t position = 0;
+  double score = 0;
+  scalar::Matrix key, value;
+};
+
+// Of one sequence, layer and KV head.
+class KeptRows {
+ public:
+  explicit KeptRows(const KvBudget& budget) : budget_(budget) {}
+
+  const std::vector<KeptRow>& rows() const { return rows_; }
+
+  // A prompt: its keys and values [S, size], and the queries of every head that shares them
+  // [heads][S, size]. `round` makes of a row what the cache gives back. Returns each head's outputs
+  // [S, size].
+  std::vector<scalar::Matrix> prompt(
+      const scalar::Matrix& keys, const scalar::Matrix& values,
+      const std::vector<scalar::Matrix>& queries, int64_t size,
+      const std::function<scalar::Matrix(const scalar::Matrix&)>& round);
+
+  // A decode step at `position`: its row, already rounded, and the query of every head.
+  std::vector<scalar::Matrix> step(int64_t position, const scalar::Matrix& key,
+                                   const scalar::Matrix& value,
+                                   const std::vector<scalar::Matrix>& queries);
+
+ private:
+  void drop_to_budget(int64_t positions);
+
+  KvBudget budget_;
+  std::vector<KeptRow> rows_;
+};
+
+// What the cache of a layer holds of a head after `positions` positions, in order of position.
+std::vector<KeptRow> read_kept_rows(const KvLayout& layout, const KvBudget& budget,
+                                    int64_t positions, const std::byte* kv, std::byte* state,
+                                    int64_t head);
+
+}  // namespace spillway::test
