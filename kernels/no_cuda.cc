@@ -1,4 +1,6 @@
 // Stands in for kernels/cuda in a build without CUDA.
+#include "kernels/base/check.h"
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/device.h"
 
 namespace spillway {
@@ -7,5 +9,20 @@ Result<std::unique_ptr<Device>> open_cuda_device(int) {
   return not_found(
       "this build has no CUDA device; configure with --preset cuda, or use --device cpu");
 }
+
+// No device, no stream of it, no call.
+namespace cuda {
+
+void gather_rows(CudaContext&, const GatherArgs&) {
+  SPILLWAY_CHECK(false);
+}
+void normalize(CudaContext&, const NormArgs&) {
+  SPILLWAY_CHECK(false);
+}
+void convert_rows(CudaContext&, const ConvertArgs&) {
+  SPILLWAY_CHECK(false);
+}
+
+}  // namespace cuda
 
 }  // namespace spillway

@@ -2,6 +2,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cuda/cuda_ops.h"
 
 namespace spillway {
 
@@ -11,9 +12,20 @@ bool float_or_bf16(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16;
 }
 
+// What leaves a row-wise op: on CUDA activations are float16, too.
+bool activation_format(const Stream& stream, DType dtype) {
+  return float_or_bf16(dtype) || (dtype == DType::kF16 && stream.kind() == DeviceKind::kCuda);
+}
+
 cpu::CpuContext& cpu_of(Stream& stream) {
   SPILLWAY_CHECK(stream.kind() == DeviceKind::kCpu);
   return *static_cast<cpu::CpuContext*>(stream.native());
+}
+
+// Null on the CPU.
+cuda::CudaContext* cuda_of(Stream& stream) {
+  if (stream.kind() != DeviceKind::kCuda) return nullptr;
+  return static_cast<cuda::CudaContext*>(stream.native());
 }
 
 TraceSpan span_of(const Stream& stream, const char* op, int64_t rows) {
@@ -27,20 +39,23 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 && args.out.columns == args.table.columns);
   SPILLWAY_CHECK(args.out.rows == static_cast<int64_t>(args.rows.size()));
   for (int32_t row : args.rows) SPILLWAY_CHECK(row >= 0 && row < args.table.rows);
+  if (auto* context = cuda_of(stream)) return cuda::gather_rows(*context, args);
   const TraceSpan span = span_of(stream, "gather", args.out.rows);
   cpu::gather_rows(cpu_of(stream), args);
 }
 
 void normalize(Stream& stream, const NormArgs& args) {
-  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  if (auto* context = cuda_of(stream)) return cuda::normalize(*context, args);
   const TraceSpan span = span_of(stream, "normalize", args.in.rows);
   cpu::normalize(cpu_of(stream), args);
 }
 
 void convert_rows(Stream& stream, const ConvertArgs& args) {
-  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  if (auto* context = cuda_of(stream)) return cuda::convert_rows(*context, args);
   const TraceSpan span = span_of(stream, "convert", args.in.rows);
   cpu::convert_rows(cpu_of(stream), args);
 }

@@ -30,7 +30,8 @@ struct GatherArgs {
 void gather_rows(Stream& stream, const GatherArgs& args);
 
 // LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over each row of `in` (f32
-// [T, H]), statistics in f32. weight and bias are f32 [H] or null. out: f32 or bf16, may be `in`.
+// [T, H]), statistics in f32. weight and bias are f32 [H] or null. out: f32, bf16 or, on CUDA, f16;
+// may be `in`.
 struct NormArgs {
   NormKind kind = NormKind::kLayerNorm;
   float epsilon = 1e-5f;
@@ -41,7 +42,7 @@ struct NormArgs {
 };
 void normalize(Stream& stream, const NormArgs& args);
 
-// out = in, in out's format. f32 to f32 or bf16, same shape.
+// out = in, in out's format. f32 to f32, bf16 or, on CUDA, f16; same shape.
 struct ConvertArgs {
   ConstMatrixView in;
   MatrixView out;

@@ -14,9 +14,25 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
 endif()
 
 if(SPILLWAY_HAS_CUDA)
+  # One binary for Turing to Hopper, and PTX for what comes after.
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+  endif()
+  enable_language(CUDA)
+  set_target_properties(spillway_kernels PROPERTIES
+    CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+  # Debian's CMake does not know the newest nvcc's dialects.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  # -Wno-deprecated-gpu-targets: Turing stays.
+  set(flags --expt-relaxed-constexpr -Wno-deprecated-gpu-targets --Wext-lambda-captures-this
+    -Xcompiler=-Wall,-Wextra)
+  if(SPILLWAY_WERROR)
+    list(APPEND flags --Werror=all-warnings)
+  endif()
+  target_compile_options(spillway_kernels PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flags}>")
   find_package(CUDAToolkit REQUIRED)
   message(STATUS "CUDA: ${CUDAToolkit_VERSION}, device compiled in")
-  file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu)
   target_sources(spillway_kernels PRIVATE ${cuda_sources})
   target_link_libraries(spillway_kernels PUBLIC CUDA::cudart_static)
 else()

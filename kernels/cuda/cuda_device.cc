@@ -1,15 +1,192 @@
-// The CUDA device of builds that have the toolkit. In this version it finds the accelerator and
-// says that nothing computes on it yet; the seam (kernels/device.h) is what the rest is written
-// against.
-#include <cuda_runtime.h>
-
+// A CUDA device behind kernels/device.h: memory, streams, events. Linear layers and attention are
+// still to come, so the device computes for the tests of what is there and opens for nobody else.
+#include <deque>
 #include <string>
+#include <vector>
 
+#include "kernels/base/check.h"
+#include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/device.h"
 
 namespace spillway {
 
-Result<std::unique_ptr<Device>> open_cuda_device(int index) {
+namespace cuda {
+
+namespace {
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(std::unique_ptr<CudaContext> context)
+      : Stream(nullptr, ""), context_(std::move(context)) {}
+
+  ~CudaStream() override {
+    cudaStreamSynchronize(context_->stream());
+    for (const Point& point : recorded_) cudaEventDestroy(point.event);
+    for (cudaEvent_t event : free_) cudaEventDestroy(event);
+  }
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+
+  void copy(std::byte* to, const std::byte* from, size_t bytes) override {
+    context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_->stream()),
+                    "a copy");
+  }
+
+  void wait(Event event) override {
+    if (event.stream == nullptr || event.stream == this) return;
+    if (event.stream->kind() != DeviceKind::kCuda) {
+      // The host's work is in order with its calls.
+      if (Status status = event.wait(); !status.ok()) poison(status);
+      return;
+    }
+    auto& other = static_cast<CudaStream&>(*event.stream);
+    if (!other.context_->status().ok()) poison(other.context_->status());
+    if (cudaEvent_t recorded = other.event_of(event.point)) {
+      context_->check(cudaStreamWaitEvent(context_->stream(), recorded, 0), "waiting for a stream");
+    }
+  }
+
+  Event record() override {
+    retire();
+    cudaEvent_t event = nullptr;
+    if (free_.empty()) {
+      context_->check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    } else {
+      event = free_.back();
+      free_.pop_back();
+    }
+    context_->check(cudaEventRecord(event, context_->stream()), "recording an event");
+    recorded_.push_back({++last_, event});
+    return {this, last_};
+  }
+
+  bool reached(uint64_t point) const override {
+    const_cast<CudaStream*>(this)->retire();
+    return point <= done_;
+  }
+
+  Status sync(uint64_t point) override {
+    if (cudaEvent_t event = event_of(point)) {
+      context_->check(cudaEventSynchronize(event), "the device");
+      retire();
+    }
+    return error_.ok() ? context_->status() : error_;
+  }
+
+  void* native() const override { return context_.get(); }
+
+ private:
+  struct Point {
+    uint64_t number;
+    cudaEvent_t event;
+  };
+
+  void poison(const Status& status) {
+    if (error_.ok()) error_ = status;
+  }
+
+  // The first event at or behind the point; null: it has been reached.
+  cudaEvent_t event_of(uint64_t point) {
+    retire();
+    if (point <= done_) return nullptr;
+    for (const Point& recorded : recorded_) {
+      if (recorded.number >= point) return recorded.event;
+    }
+    return nullptr;
+  }
+
+  // Takes back the events that have happened, in order. After an error every point is reached.
+  void retire() {
+    while (!recorded_.empty()) {
+      const cudaError_t state = cudaEventQuery(recorded_.front().event);
+      if (state == cudaErrorNotReady) return;
+      context_->check(state, "the device");
+      done_ = recorded_.front().number;
+      free_.push_back(recorded_.front().event);
+      recorded_.pop_front();
+    }
+  }
+
+  std::unique_ptr<CudaContext> context_;
+  std::deque<Point> recorded_;
+  std::vector<cudaEvent_t> free_;
+  uint64_t last_ = 0, done_ = 0;
+  Status error_;
+};
+
+// A stream that could not be made: it answers with why.
+class FailedStream final : public Stream {
+ public:
+  explicit FailedStream(Status status) : Stream(nullptr, ""), status_(std::move(status)) {}
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  void copy(std::byte*, const std::byte*, size_t) override {}
+  void wait(Event) override {}
+  Event record() override { return {this, 0}; }
+  bool reached(uint64_t) const override { return true; }
+  Status sync(uint64_t) override { return status_; }
+  void* native() const override { return nullptr; }
+
+ private:
+  Status status_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::string_view name() const override { return name_; }
+
+  MemoryInfo memory() const override {
+    size_t free = 0, total = 0;
+    if (cudaSetDevice(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+      return {};
+    }
+    return {total, free};
+  }
+
+  Result<Buffer> allocate(Memory memory, size_t bytes) override {
+    if (bytes == 0) return Buffer();
+    SPILLWAY_RETURN_IF_ERROR(status_of(cudaSetDevice(index_), "choosing the device"));
+    void* data = nullptr;
+    const bool pinned = memory == Memory::kPinned;
+    const cudaError_t error =
+        pinned ? cudaHostAlloc(&data, bytes, cudaHostAllocDefault) : cudaMalloc(&data, bytes);
+    if (error != cudaSuccess) {
+      return status_of(error, pinned ? "pinned memory" : "device memory")
+          .at(std::to_string(bytes) + " bytes");
+    }
+    Buffer buffer(static_cast<std::byte*>(data), bytes,
+                  [pinned](std::byte* at) { pinned ? cudaFreeHost(at) : cudaFree(at); });
+    SPILLWAY_RETURN_IF_ERROR(status_of(cudaMemset(data, 0, bytes), "clearing memory"));
+    return buffer;
+  }
+
+  std::unique_ptr<Stream> new_stream(std::string_view) override {
+    if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
+      return std::make_unique<FailedStream>(status_of(error, "choosing the device"));
+    }
+    Result<std::unique_ptr<CudaContext>> context = CudaContext::open();
+    if (!context.ok()) return std::make_unique<FailedStream>(context.status());
+    return std::make_unique<CudaStream>(std::move(context).value());
+  }
+
+  // float32 weights are for comparisons; 4-bit ones are computed with in bf16.
+  DType activation_dtype(DType weights) const override {
+    return weights == DType::kQ4 ? DType::kBF16 : weights;
+  }
+  MatrixLayout matrix_layout(DType) const override { return MatrixLayout::kRows; }
+  bool native_bf16() const override { return true; }
+
+ private:
+  int index_;
+  std::string name_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_unfinished_device(int index) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     return not_found(std::string("no CUDA device: ") + cudaGetErrorString(error) +
@@ -20,11 +197,17 @@ Result<std::unique_ptr<Device>> open_cuda_device(int index) {
                      std::to_string(count));
   }
   cudaDeviceProp properties{};
-  if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
-    return Status(Code::kDeviceLost, std::string("CUDA: ") + cudaGetErrorString(error));
-  }
+  SPILLWAY_RETURN_IF_ERROR(
+      status_of(cudaGetDeviceProperties(&properties, index), "asking for the device"));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, properties.name));
+}
+
+}  // namespace cuda
+
+Result<std::unique_ptr<Device>> open_cuda_device(int index) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto device, cuda::open_unfinished_device(index));
   return invalid_argument("this version does not compute on CUDA devices yet (found " +
-                          std::string(properties.name) + "); use --device cpu");
+                          std::string(device->name()) + "); use --device cpu");
 }
 
 }  // namespace spillway

@@ -139,48 +139,6 @@ TEST_CASE_METHOD(CpuFixture, "linear writes bfloat16 rounded to nearest") {
   for (size_t i = 0; i < out.size(); ++i) CHECK(out[i] == f32_to_bf16(full[i]));
 }
 
-TEST_CASE_METHOD(CpuFixture, "normalize agrees with its definition") {
-  const auto kind = GENERATE(NormKind::kLayerNorm, NormKind::kRmsNorm);
-  const auto columns = GENERATE(1, 7, 64, 771);
-  const bool affine = GENERATE(true, false);
-  constexpr int64_t kRows = 37;
-  auto in = random_floats(kRows * columns, 11);
-  for (float& x : in) x += 3.0f;  // A mean far from zero shows a careless variance.
-  const auto weight = affine ? random_floats(columns, 12) : std::vector<float>();
-  const auto bias = affine ? random_floats(columns, 13) : std::vector<float>();
-  std::vector<float> out(in.size());
-  normalize(*stream, {.kind = kind,
-                      .epsilon = 1e-5f,
-                      .in = view(in, kRows, columns),
-                      .weight = affine ? weight.data() : nullptr,
-                      .bias = affine ? bias.data() : nullptr,
-                      .out = view(out, kRows, columns)});
-  CHECK(relative_error(out, scalar::normalize(kind, 1e-5f, in, weight, bias, kRows, columns)) <
-        kF32Error);
-}
-
-TEST_CASE_METHOD(CpuFixture, "gather_rows reads any slab and format") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
-  const int64_t kColumns = GENERATE(37, 64, 200);
-  constexpr int64_t kRows = 300;
-  const PackedMatrix table(MatrixLayout::kRows, format, random_floats(kRows * kColumns, 14), kRows,
-                           kColumns, 64);
-  const std::vector<int32_t> rows = {0, 299, 64, 63, 128, 64};
-  const auto count = static_cast<int64_t>(rows.size());
-  std::vector<float> out(static_cast<size_t>(count * kColumns), 1.0f);
-  for (const bool accumulate : {false, true}) {
-    gather_rows(*stream, {.table = table.matrix(),
-                          .rows = rows,
-                          .out = view(out, count, kColumns),
-                          .accumulate = accumulate});
-    const float times = accumulate ? 2.0f : 1.0f;
-    for (size_t i = 0; i < out.size(); ++i) {
-      const auto row = static_cast<size_t>(rows[i / kColumns]);
-      CHECK(out[i] == times * table.rounded()[row * kColumns + i % kColumns]);
-    }
-  }
-}
-
 struct AttentionCase {
   int64_t heads, kv_heads, head_size;
 };

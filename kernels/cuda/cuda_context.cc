@@ -1,0 +1,75 @@
+#include "kernels/cuda/cuda_context.h"
+
+#include <cstring>
+
+#include "kernels/base/check.h"
+
+namespace spillway::cuda {
+
+namespace {
+
+constexpr size_t kHalfBytes = size_t{1} << 20;
+
+}  // namespace
+
+Status status_of(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  const Code code = error == cudaErrorMemoryAllocation ? Code::kCapacity : Code::kDeviceLost;
+  return {code, std::string("CUDA, ") + what + ": " + cudaGetErrorString(error)};
+}
+
+Result<std::unique_ptr<CudaContext>> CudaContext::open() {
+  std::unique_ptr<CudaContext> context(new CudaContext());
+  SPILLWAY_RETURN_IF_ERROR(context->allocate());
+  return context;
+}
+
+Status CudaContext::allocate() {
+  SPILLWAY_RETURN_IF_ERROR(
+      status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"));
+  void* memory = nullptr;
+  SPILLWAY_RETURN_IF_ERROR(
+      status_of(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory"));
+  pinned_ = static_cast<std::byte*>(memory);
+  SPILLWAY_RETURN_IF_ERROR(status_of(cudaMalloc(&memory, 2 * kHalfBytes), "device memory"));
+  uploaded_ = static_cast<std::byte*>(memory);
+  for (cudaEvent_t& event : used_) {
+    SPILLWAY_RETURN_IF_ERROR(
+        status_of(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"));
+  }
+  return {};
+}
+
+// The stream may still read what is freed here.
+CudaContext::~CudaContext() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (cudaEvent_t event : used_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  cudaFree(uploaded_);
+  cudaFreeHost(pinned_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
+  SPILLWAY_CHECK(bytes.size() <= kHalfBytes);
+  if (offset_ + bytes.size() > kHalfBytes) {
+    check(cudaEventRecord(used_[half_], stream_), "recording an event");
+    half_ = 1 - half_;
+    offset_ = 0;
+    check(cudaEventSynchronize(used_[half_]), "waiting for the device");
+  }
+  const size_t at = half_ * kHalfBytes + offset_;
+  std::memcpy(pinned_ + at, bytes.data(), bytes.size());
+  check(
+      cudaMemcpyAsync(uploaded_ + at, pinned_ + at, bytes.size(), cudaMemcpyHostToDevice, stream_),
+      "a copy to the device");
+  offset_ += (bytes.size() + 255) / 256 * 256;
+  return uploaded_ + at;
+}
+
+void CudaContext::check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess && status_.ok()) status_ = status_of(error, what);
+}
+
+}  // namespace spillway::cuda

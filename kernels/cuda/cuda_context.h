@@ -1,0 +1,55 @@
+// What the CUDA bodies of the ops share: their stream, and small arrays (rows to gather, attention
+// items) on their way to the device. Owned by a CudaStream; its thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/base/status.h"
+
+namespace spillway::cuda {
+
+// kCapacity for memory, kDeviceLost for everything else.
+Status status_of(cudaError_t error, const char* what);
+
+class CudaContext {
+ public:
+  static Result<std::unique_ptr<CudaContext>> open();
+  ~CudaContext();
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+
+  // A copy of `values` in device memory, there for work queued later, until 1 MiB more has been
+  // uploaded. Blocks only when the device is that far behind.
+  template <class T>
+  const T* upload(std::span<const T> values) {
+    return reinterpret_cast<const T*>(upload_bytes(std::as_bytes(values)));
+  }
+
+  // The first error of a call or a kernel, from now on.
+  void check(cudaError_t error, const char* what);
+  void check_launch(const char* what) { check(cudaGetLastError(), what); }
+  const Status& status() const { return status_; }
+
+ private:
+  CudaContext() = default;
+  Status allocate();
+  const std::byte* upload_bytes(std::span<const std::byte> bytes);
+
+  cudaStream_t stream_ = nullptr;
+  // A ring in two halves: a half is written again when the event behind its last use has happened.
+  std::byte* pinned_ = nullptr;
+  std::byte* uploaded_ = nullptr;
+  cudaEvent_t used_[2] = {nullptr, nullptr};
+  size_t half_ = 0, offset_ = 0;
+  Status status_;
+};
+
+}  // namespace spillway::cuda

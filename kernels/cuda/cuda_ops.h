@@ -1,0 +1,15 @@
+// The CUDA bodies of kernels/ops.h. Called by ops.cc only, after its checks. No CUDA type, so that
+// ops.cc compiles without the toolkit; kernels/no_cuda.cc stands in for them there.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace spillway::cuda {
+
+class CudaContext;
+
+void gather_rows(CudaContext& context, const GatherArgs& args);
+void normalize(CudaContext& context, const NormArgs& args);
+void convert_rows(CudaContext& context, const ConvertArgs& args);
+
+}  // namespace spillway::cuda

@@ -1,0 +1,147 @@
+// The emulation itself: that it runs what a device would run, and finds what a device would punish.
+// And the host side of the CUDA device over a runtime that does everything as late as it can.
+#include <catch2/catch.hpp>
+
+#include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/ops.h"
+#include "tests/support/cuda_emulation.h"
+#include "tests/support/fake_cudart.h"
+#include "tests/support/random_data.h"
+#include "tests/support/scalar_ops.h"
+#include "tests/support/test_devices.h"
+
+namespace spillway {
+namespace {
+
+using test::DeviceArray;
+
+// How many of the seeds give a wrong LayerNorm.
+int wrong_norms(int seeds) {
+  const auto device = cuda::open_unfinished_device(0).value();
+  const auto stream = device->new_stream("test");
+  constexpr int64_t kRows = 3, kColumns = 700;
+  const auto in = test::random_floats(kRows * kColumns, 5);
+  const auto expected = scalar::normalize(NormKind::kLayerNorm, 1e-5f, in, {}, {}, kRows, kColumns);
+  const DeviceArray<float> x(*device, *stream, in),
+      out(*device, *stream, std::vector<float>(in.size()));
+  int wrong = 0;
+  for (int seed = 0; seed < seeds; ++seed) {
+    emulation::set_seed(static_cast<uint64_t>(seed));
+    normalize(*stream, {.in = x.matrix(kRows, kColumns), .out = out.matrix(kRows, kColumns)});
+    wrong += test::relative_error(out.read(), expected) < 2e-5 ? 0 : 1;
+  }
+  return wrong;
+}
+
+TEST_CASE("a missing barrier gives wrong results in the emulation") {
+  CHECK(wrong_norms(20) == 0);
+  emulation::remove_barriers(true);
+  const int wrong = wrong_norms(20);
+  emulation::remove_barriers(false);
+  INFO(wrong << " of 20 orders of the threads");
+  CHECK(wrong >= 10);
+}
+
+TEST_CASE("warp collectives exchange what every lane gave, in any order of lanes") {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    emulation::set_seed(seed);
+    std::vector<float> sums(64);
+    std::vector<unsigned> votes(64);
+    emulation::run_grid(dim3(1), dim3(64), 0, [&] {
+      const unsigned thread = threadIdx.x;
+      float x = static_cast<float>(thread);
+      for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+      sums[thread] = x;
+      votes[thread] = __ballot_sync(0xffffffffu, thread % 3 == 0);
+    });
+    for (unsigned thread = 0; thread < 64; ++thread) {
+      CHECK(sums[thread] == (thread < 32 ? 496.0f : 1520.0f));
+      for (unsigned lane = 0; lane < 32; ++lane) {
+        const bool voted = (thread / 32 * 32 + lane) % 3 == 0;
+        CHECK(((votes[thread] >> lane & 1) == 1) == voted);
+      }
+    }
+  }
+}
+
+TEST_CASE("a stream waits for another stream's event, whatever runs first") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    INFO("seed " << seed);
+    fake_cudart::set_seed(seed);
+    const auto device = cuda::open_unfinished_device(0).value();
+    const auto copies = device->new_stream("copy"), compute = device->new_stream("compute");
+    const std::vector<float> in = test::random_floats(40, seed);
+    const Buffer a = device->allocate(Memory::kDevice, 160).value();
+    const Buffer b = device->allocate(Memory::kDevice, 160).value();
+    copies->copy(a.data(), reinterpret_cast<const std::byte*>(in.data()), 160);
+    const Event there = copies->record();
+    compute->wait(there);
+    normalize(*compute, {.in = dense_matrix(a.data(), DType::kF32, 1, 40),
+                         .out = dense_matrix(b.data(), DType::kF32, 1, 40)});
+    const Event computed = compute->record();
+    std::vector<float> out(40);
+    copies->wait(computed);
+    copies->copy(reinterpret_cast<std::byte*>(out.data()), b.data(), 160);
+    const Event back = copies->record();
+    REQUIRE(back.wait().ok());
+    CHECK(back.done());
+    CHECK(computed.done());
+    const auto expected = scalar::normalize(NormKind::kLayerNorm, 1e-5f, in, {}, {}, 1, 40);
+    CHECK(test::relative_error(out, expected) < 2e-5);
+  }
+  CHECK(fake_cudart::leaks() == 0);
+}
+
+// More rows to look up than the ring for small arrays holds: what an op still needs is not
+// overwritten by what a later one uploads.
+TEST_CASE("arrays of queued ops survive until they are used") {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    fake_cudart::set_seed(seed);
+    const auto device = cuda::open_unfinished_device(0).value();
+    const auto stream = device->new_stream("compute");
+    auto& context = *static_cast<cuda::CudaContext*>(stream->native());
+    std::vector<std::vector<int32_t>> sent;
+    std::vector<std::vector<int32_t>> got(60, std::vector<int32_t>(50000));
+    for (size_t i = 0; i < got.size(); ++i) {
+      sent.emplace_back(got[i].size(), static_cast<int32_t>(i));
+      const int32_t* there = context.upload(std::span<const int32_t>(sent[i]));
+      stream->copy(reinterpret_cast<std::byte*>(got[i].data()),
+                   reinterpret_cast<const std::byte*>(there), got[i].size() * 4);
+    }
+    REQUIRE(stream->record().wait().ok());
+    CHECK(got == sent);
+  }
+}
+
+TEST_CASE("out of device memory is an error that later allocations survive") {
+  fake_cudart::limit_memory(size_t{10} << 20);
+  const auto device = cuda::open_unfinished_device(0).value();
+  const Status status = device->allocate(Memory::kDevice, size_t{20} << 20).status();
+  CHECK(status.code() == Code::kCapacity);
+  CHECK(status.message().find("20971520") != std::string_view::npos);
+  CHECK(device->allocate(Memory::kDevice, size_t{1} << 20).ok());
+  CHECK(device->memory().free_bytes == size_t{10} << 20);
+  fake_cudart::limit_memory(size_t{1} << 40);
+}
+
+TEST_CASE("a lost device poisons its streams, and those that wait for them") {
+  {
+    const auto device = cuda::open_unfinished_device(0).value();
+    const auto first = device->new_stream("first"), second = device->new_stream("second");
+    const Buffer memory = device->allocate(Memory::kDevice, 64).value();
+    const std::vector<std::byte> bytes(64);
+    fake_cudart::fail_copy(0);
+    first->copy(memory.data(), bytes.data(), 64);
+    const Event lost = first->record();
+    CHECK(lost.wait().code() == Code::kDeviceLost);
+    CHECK(lost.done());
+    second->wait(lost);
+    CHECK(second->record().wait().code() == Code::kDeviceLost);
+    fake_cudart::fail_copy(-1);
+  }
+  CHECK(fake_cudart::leaks() == 0);
+}
+
+}  // namespace
+}  // namespace spillway

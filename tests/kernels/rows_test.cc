@@ -1,0 +1,128 @@
+// The ops that work row by row, on every device, against their scalar definition
+// (tests/support/scalar_ops.h), on shapes that are no multiple of anything.
+#include <catch2/catch.hpp>
+
+#include "kernels/ops.h"
+#include "tests/support/random_data.h"
+#include "tests/support/scalar_ops.h"
+#include "tests/support/test_devices.h"
+
+namespace spillway {
+namespace {
+
+using test::DeviceArray;
+using test::DeviceMatrix;
+using test::PackedMatrix;
+using test::random_floats;
+using test::relative_error;
+
+constexpr double kF32Error = 2e-5;  // Of the largest value
+
+TEST_CASE("normalize agrees with its definition") {
+  const auto kind = GENERATE(NormKind::kLayerNorm, NormKind::kRmsNorm);
+  const auto affine = GENERATE(true, false);
+  const int64_t columns = GENERATE(1, 7, 64, 1000, 2049);
+  constexpr int64_t kRows = 37;
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", columns " << columns);
+    const auto stream = device->new_stream("test");
+    const auto in = random_floats(kRows * columns, 11, 3.0f);
+    const auto weight = affine ? random_floats(columns, 12) : std::vector<float>();
+    const auto bias = affine ? random_floats(columns, 13) : std::vector<float>();
+    const DeviceArray<float> x(*device, *stream, in), w(*device, *stream, weight),
+        b(*device, *stream, bias), out(*device, *stream, std::vector<float>(in.size()));
+    const NormArgs args{.kind = kind,
+                        .epsilon = 1e-5f,
+                        .in = x.matrix(kRows, columns),
+                        .weight = affine ? w.data() : nullptr,
+                        .bias = affine ? b.data() : nullptr,
+                        .out = out.matrix(kRows, columns)};
+    normalize(*stream, args);
+    const auto expected = scalar::normalize(kind, 1e-5f, in, weight, bias, kRows, columns);
+    CHECK(relative_error(out.read(), expected) < kF32Error);
+    NormArgs in_place = args;
+    in_place.out = x.matrix(kRows, columns);
+    normalize(*stream, in_place);
+    CHECK(x.read() == out.read());
+  }
+}
+
+// What a format keeps of float32 values, rounded to nearest even.
+std::vector<std::byte> rounded(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
+  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
+                   bytes.data(), values.size());
+  return bytes;
+}
+
+TEST_CASE("convert_rows rounds to nearest, rows apart in memory") {
+  const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  constexpr int64_t kRows = 5, kColumns = 129, kStride = 200;
+  for (const auto& device : test::test_devices()) {
+    if (dtype == DType::kF16 && device->kind() == DeviceKind::kCpu) continue;
+    INFO(device->name() << ", " << dtype_name(dtype));
+    const auto stream = device->new_stream("test");
+    const auto in = random_floats(kRows * kStride, 15);
+    const DeviceArray<float> x(*device, *stream, in);
+    const size_t bytes = static_cast<size_t>(kRows * kColumns) * dtype_bytes(dtype);
+    const DeviceArray<std::byte> out(*device, *stream, std::vector<std::byte>(bytes));
+    convert_rows(*stream, {.in = {reinterpret_cast<const std::byte*>(x.data()), DType::kF32, kRows,
+                                  kColumns, kStride},
+                           .out = dense_matrix(out.data(), dtype, kRows, kColumns)});
+    std::vector<float> dense;
+    for (int64_t row = 0; row < kRows; ++row) {
+      dense.insert(dense.end(), in.begin() + row * kStride, in.begin() + row * kStride + kColumns);
+    }
+    CHECK(out.read() == rounded(dtype, dense));
+  }
+}
+
+TEST_CASE("normalize writes the format of activations") {
+  const auto dtype = GENERATE(DType::kBF16, DType::kF16);
+  constexpr int64_t kRows = 3, kColumns = 77;
+  for (const auto& device : test::test_devices()) {
+    if (dtype == DType::kF16 && device->kind() == DeviceKind::kCpu) continue;
+    const auto stream = device->new_stream("test");
+    const auto in = random_floats(kRows * kColumns, 16);
+    const DeviceArray<float> x(*device, *stream, in),
+        wide(*device, *stream, std::vector<float>(in.size()));
+    const DeviceArray<std::byte> out(*device, *stream,
+                                     std::vector<std::byte>(in.size() * dtype_bytes(dtype)));
+    normalize(*stream, {.in = x.matrix(kRows, kColumns), .out = wide.matrix(kRows, kColumns)});
+    normalize(*stream, {.in = x.matrix(kRows, kColumns),
+                        .out = dense_matrix(out.data(), dtype, kRows, kColumns)});
+    CHECK(out.read() == rounded(dtype, wide.read()));
+  }
+}
+
+TEST_CASE("gather_rows reads any slab and format") {
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const int64_t kColumns = GENERATE(37, 64, 200);
+  constexpr int64_t kRows = 300;
+  const PackedMatrix table(MatrixLayout::kRows, format, random_floats(kRows * kColumns, 14), kRows,
+                           kColumns, 64);
+  const std::vector<int32_t> rows = {0, 299, 64, 63, 128, 64};
+  const auto count = static_cast<int64_t>(rows.size());
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", " << dtype_name(format) << ", columns " << kColumns);
+    const auto stream = device->new_stream("test");
+    const DeviceMatrix on_device(*device, *stream, table);
+    const DeviceArray<float> out(*device, *stream,
+                                 std::vector<float>(static_cast<size_t>(count * kColumns), 1.0f));
+    for (const bool accumulate : {false, true}) {
+      gather_rows(*stream, {.table = on_device.matrix(),
+                            .rows = rows,
+                            .out = out.matrix(count, kColumns),
+                            .accumulate = accumulate});
+      const float times = accumulate ? 2.0f : 1.0f;
+      const std::vector<float> got = out.read();
+      for (size_t i = 0; i < got.size(); ++i) {
+        const auto row = static_cast<size_t>(rows[i / kColumns]);
+        CHECK(got[i] == times * table.rounded()[row * kColumns + i % kColumns]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway

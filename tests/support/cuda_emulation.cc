@@ -1,0 +1,294 @@
+#include "tests/support/cuda_emulation.h"
+
+#include <algorithm>
+#include <boost/context/fiber.hpp>
+#include <boost/context/preallocated.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace spillway::emulation {
+
+namespace {
+
+namespace context = boost::context;
+
+constexpr size_t kStackBytes = size_t{128} << 10;
+
+// The stack is the thread's; nothing to give back.
+struct KeepStack {
+  context::stack_context allocate() { return {}; }
+  void deallocate(context::stack_context&) {}
+};
+
+enum class Waits : uint8_t { kNot, kBlock, kWarp, kEnded };
+
+struct Thread {
+  dim3 index;
+  unsigned warp = 0, lane = 0;
+  Waits waits = Waits::kNot;
+  uint64_t generation = 0;  // Of what it waits for
+  context::fiber fiber;
+  std::byte* stack = nullptr;
+};
+
+// What the lanes of a warp give each other. Two generations: a lane may write the next before all
+// have read the last.
+struct Warp {
+  unsigned arrived = 0;
+  uint64_t generation = 0;
+  unsigned votes[2] = {0, 0};
+  std::byte values[2][32][kExchangeBytes] = {};
+};
+
+[[noreturn]] void fail(const char* what, const dim3& block) {
+  std::fprintf(stderr, "CUDA emulation: %s in block (%u, %u, %u)\n", what, block.x, block.y,
+               block.z);
+  std::abort();
+}
+
+class Block {
+ public:
+  // `stacks`: one a thread, kept for the next block.
+  Block(dim3 threads, size_t shared_bytes, std::vector<std::unique_ptr<std::byte[]>>* stacks)
+      : size_(threads), shared_(shared_bytes) {
+    for (unsigned z = 0; z < threads.z; ++z) {
+      for (unsigned y = 0; y < threads.y; ++y) {
+        for (unsigned x = 0; x < threads.x; ++x) {
+          Thread& thread = threads_.emplace_back();
+          thread.index = dim3(x, y, z);
+          const auto number = static_cast<unsigned>(threads_.size() - 1);
+          thread.warp = number / 32;
+          thread.lane = number % 32;
+          if (stacks->size() <= number) {
+            stacks->push_back(std::make_unique_for_overwrite<std::byte[]>(kStackBytes));
+          }
+          thread.stack = (*stacks)[number].get();
+        }
+      }
+    }
+    order_.resize(threads_.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+  }
+
+  void run(dim3 index, dim3 grid, const std::function<void()>& kernel, std::mt19937_64& random);
+
+  // Called on a fiber.
+  void wait(Waits what, uint64_t generation);
+  void sync_threads();
+  void arrive(unsigned mask, const void* mine, size_t bytes, bool vote);
+
+  Thread& current() { return threads_[current_]; }
+  Warp& warp() { return warps_[current().warp]; }
+  void* shared() { return shared_.data(); }
+
+  dim3 index_, grid_, size_;
+  bool barriers_ = true;
+
+ private:
+  bool ready(const Thread& thread) const {
+    if (thread.waits == Waits::kBlock) return generation_ != thread.generation;
+    if (thread.waits == Waits::kWarp) {
+      return warps_[thread.warp].generation != thread.generation;
+    }
+    return thread.waits == Waits::kNot;
+  }
+  void resume(size_t number);
+  void start(size_t number, const std::function<void()>& kernel);
+
+  std::vector<std::byte> shared_;
+  std::vector<Thread> threads_;
+  std::vector<size_t> order_;
+  std::vector<Warp> warps_;
+  size_t current_ = 0, alive_ = 0, arrived_ = 0;
+  uint64_t generation_ = 0;
+  context::fiber scheduler_;
+#ifdef __SANITIZE_ADDRESS__
+  void* scheduler_fake_stack_ = nullptr;
+  const void* scheduler_stack_ = nullptr;
+  size_t scheduler_stack_bytes_ = 0;
+#endif
+};
+
+// One per process: kernels run one after another on the thread that drives the fake runtime.
+struct Emulator {
+  std::mt19937_64 random{1};
+  Block* block = nullptr;
+  bool barriers = true;
+  std::vector<std::unique_ptr<std::byte[]>> stacks;
+};
+Emulator& emulator() {
+  static Emulator one;
+  return one;
+}
+
+void Block::start(size_t number, const std::function<void()>& kernel) {
+  Thread& thread = threads_[number];
+  thread.waits = Waits::kNot;
+  std::byte* top = thread.stack + kStackBytes;
+  context::stack_context stack;
+  stack.sp = top;
+  stack.size = kStackBytes;
+  thread.fiber = context::fiber(
+      std::allocator_arg, context::preallocated(top, kStackBytes, stack), KeepStack(),
+      [this, number, &kernel](context::fiber&& back) {
+        scheduler_ = std::move(back);
+#ifdef __SANITIZE_ADDRESS__
+        __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack_, &scheduler_stack_bytes_);
+#endif
+        kernel();
+        threads_[number].waits = Waits::kEnded;
+#ifdef __SANITIZE_ADDRESS__
+        __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
+#endif
+        return std::move(scheduler_);
+      });
+}
+
+void Block::resume(size_t number) {
+  current_ = number;
+  Thread& thread = threads_[number];
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack_, thread.stack, kStackBytes);
+#endif
+  thread.fiber = std::move(thread.fiber).resume();
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
+#endif
+}
+
+void Block::wait(Waits what, uint64_t generation) {
+  Thread& thread = current();
+  thread.waits = what;
+  thread.generation = generation;
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, scheduler_stack_, scheduler_stack_bytes_);
+#endif
+  scheduler_ = std::move(scheduler_).resume();
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
+#endif
+  threads_[current_].waits = Waits::kNot;
+}
+
+void Block::sync_threads() {
+  if (++arrived_ == threads_.size()) {
+    arrived_ = 0;
+    ++generation_;
+    return;
+  }
+  wait(Waits::kBlock, generation_);
+}
+
+void Block::arrive(unsigned mask, const void* mine, size_t bytes, bool vote) {
+  const unsigned lane = current().lane;
+  if ((mask >> lane & 1) == 0) fail("a lane takes part that is not in the mask", index_);
+  Warp& of = warp();
+  const uint64_t generation = of.generation;
+  const size_t slot = generation % 2;
+  if (of.arrived == 0) of.votes[slot] = 0;
+  std::memcpy(of.values[slot][lane], mine, bytes);
+  of.votes[slot] |= (vote ? 1u : 0u) << lane;
+  of.arrived |= 1u << lane;
+  if (of.arrived == mask) {
+    of.arrived = 0;
+    ++of.generation;
+  } else {
+    wait(Waits::kWarp, generation);
+  }
+}
+
+void Block::run(dim3 index, dim3 grid, const std::function<void()>& kernel,
+                std::mt19937_64& random) {
+  index_ = index;
+  grid_ = grid;
+  arrived_ = 0;
+  std::memset(shared_.data(), 0xff, shared_.size());
+  warps_.assign((threads_.size() + 31) / 32, Warp());
+  for (size_t i = 0; i < threads_.size(); ++i) start(i, kernel);
+  for (alive_ = threads_.size(); alive_ > 0;) {
+    std::shuffle(order_.begin(), order_.end(), random);
+    bool progress = false;
+    for (const size_t number : order_) {
+      if (!ready(threads_[number])) continue;
+      progress = true;
+      resume(number);
+      if (threads_[number].waits == Waits::kEnded) --alive_;
+    }
+    if (!progress) fail("threads wait at a barrier that others never reach", index_);
+  }
+  if (arrived_ != 0) fail("threads ended while others waited at __syncthreads()", index_);
+}
+
+}  // namespace
+
+void set_seed(uint64_t seed) {
+  emulator().random.seed(seed);
+}
+
+void remove_barriers(bool removed) {
+  emulator().barriers = !removed;
+}
+
+void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const std::function<void()>& kernel) {
+  Emulator& one = emulator();
+  Block block(threads, shared_bytes, &one.stacks);
+  block.barriers_ = one.barriers;
+  std::vector<dim3> order;
+  for (unsigned z = 0; z < blocks.z; ++z) {
+    for (unsigned y = 0; y < blocks.y; ++y) {
+      for (unsigned x = 0; x < blocks.x; ++x) order.emplace_back(x, y, z);
+    }
+  }
+  std::shuffle(order.begin(), order.end(), one.random);
+  one.block = &block;
+  for (const dim3& index : order) block.run(index, blocks, kernel, one.random);
+  one.block = nullptr;
+}
+
+const dim3& thread_index() {
+  return emulator().block->current().index;
+}
+const dim3& block_index() {
+  return emulator().block->index_;
+}
+const dim3& block_size() {
+  return emulator().block->size_;
+}
+const dim3& grid_size() {
+  return emulator().block->grid_;
+}
+void* shared_memory() {
+  return emulator().block->shared();
+}
+
+void sync_threads() {
+  Block& block = *emulator().block;
+  if (block.barriers_) block.sync_threads();
+}
+
+void exchange(unsigned mask, const void* mine, void* theirs, size_t bytes, unsigned from) {
+  Block& block = *emulator().block;
+  if ((mask >> from & 1) == 0) fail("a lane is asked that is not in the mask", block.index_);
+  const size_t slot = block.warp().generation % 2;
+  block.arrive(mask, mine, bytes, true);
+  std::memcpy(theirs, block.warp().values[slot][from], bytes);
+}
+
+unsigned ballot(unsigned mask, bool predicate) {
+  Block& block = *emulator().block;
+  const size_t slot = block.warp().generation % 2;
+  const char nothing = 0;
+  block.arrive(mask, &nothing, 1, predicate);
+  return block.warp().votes[slot];
+}
+
+}  // namespace spillway::emulation

@@ -1,0 +1,118 @@
+// The execution model of a CUDA device in plain C++, so that the sources of kernels/cuda run where
+// there is no device: blocks one after another in a shuffled order; the threads of a block as
+// fibers that switch at barriers and warp collectives only, each time in a shuffled order. What it
+// finds: wrong indices, accesses outside of buffers and of shared memory (under ASan), missing
+// barriers (some order of threads reads what is not there yet), divergent barriers (an abort that
+// says where). What it says nothing about: speed.
+//
+// The build includes this file in front of every such source and defines SPILLWAY_CUDA_EMULATED.
+// The toolkit's own headers come first, then their markers get the meaning they need here.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+namespace spillway::emulation {
+
+// Of the shuffles from now on.
+void set_seed(uint64_t seed);
+
+// From now on __syncthreads() does nothing: for the test that missing barriers are found.
+void remove_barriers(bool removed);
+
+// Queues a kernel on a stream of the fake runtime (tests/support/fake_cudart.cc).
+void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
+            std::function<void()> kernel);
+
+// Runs a kernel now.
+void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const std::function<void()>& kernel);
+
+// Of the thread that runs.
+const dim3& thread_index();
+const dim3& block_index();
+const dim3& block_size();
+const dim3& grid_size();
+void* shared_memory();  // Dynamic; fresh for every block, filled with NaN
+
+void sync_threads();
+
+// Gives `mine` to the lanes of `mask`, which all call this, and returns lane `from`'s.
+constexpr size_t kExchangeBytes = 8;
+void exchange(unsigned mask, const void* mine, void* theirs, size_t bytes, unsigned from);
+unsigned ballot(unsigned mask, bool predicate);
+
+template <class T>
+T exchange(unsigned mask, T mine, unsigned from) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kExchangeBytes);
+  T theirs;
+  exchange(mask, &mine, &theirs, sizeof(T), from);
+  return theirs;
+}
+
+inline unsigned lane() {
+  return thread_index().x % 32;
+}
+
+}  // namespace spillway::emulation
+
+#undef __shared__
+#undef __global__
+#undef __device__
+#undef __launch_bounds__
+// Blocks run one after another, so what is static is shared by the threads of a block.
+#define __shared__ static
+#define __global__
+#define __device__
+#define __launch_bounds__(...)
+
+#define threadIdx (::spillway::emulation::thread_index())
+#define blockIdx (::spillway::emulation::block_index())
+#define blockDim (::spillway::emulation::block_size())
+#define gridDim (::spillway::emulation::grid_size())
+
+inline void __syncthreads() {
+  ::spillway::emulation::sync_threads();
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  ::spillway::emulation::ballot(mask, true);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from) {
+  return ::spillway::emulation::exchange(mask, value, static_cast<unsigned>(from) % 32);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int step) {
+  return ::spillway::emulation::exchange(
+      mask, value, ::spillway::emulation::lane() ^ static_cast<unsigned>(step));
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned step) {
+  const unsigned lane = ::spillway::emulation::lane();
+  return ::spillway::emulation::exchange(mask, value, lane + step < 32 ? lane + step : lane);
+}
+inline unsigned __ballot_sync(unsigned mask, bool predicate) {
+  return ::spillway::emulation::ballot(mask, predicate);
+}
+inline bool __any_sync(unsigned mask, bool predicate) {
+  return ::spillway::emulation::ballot(mask, predicate) != 0;
+}
+template <class T>
+T atomicAdd(T* at, T value) {
+  const T before = *at;
+  *at += value;
+  return before;
+}
+inline float __expf(float x) {
+  return expf(x);
+}
+inline float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}

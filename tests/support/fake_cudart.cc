@@ -1,0 +1,218 @@
+#include "tests/support/fake_cudart.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/support/cuda_emulation.h"
+
+// The opaque types of the runtime.
+struct CUstream_st {
+  std::deque<std::function<bool()>> work;  // False: not yet, something else must run first.
+};
+struct CUevent_st {
+  uint64_t recorded = 0, happened = 0;
+};
+
+namespace {
+
+struct Fake {
+  std::mt19937_64 random{1};
+  std::set<cudaStream_t> streams;
+  std::set<cudaEvent_t> events;
+  std::map<void*, size_t> device, pinned;
+  size_t device_bytes = 0, device_limit = size_t{1} << 40;
+  int64_t copies_left = -1;
+  cudaError_t lost = cudaSuccess;
+};
+Fake& fake() {
+  static Fake one;
+  return one;
+}
+
+// Runs one piece of work of some stream; false when there is none that can.
+bool run_one() {
+  std::vector<cudaStream_t> order(fake().streams.begin(), fake().streams.end());
+  std::shuffle(order.begin(), order.end(), fake().random);
+  for (cudaStream_t stream : order) {
+    if (stream->work.empty() || !stream->work.front()()) continue;
+    stream->work.pop_front();
+    return true;
+  }
+  return false;
+}
+
+template <class Done>
+cudaError_t run_until(const Done& done) {
+  while (!done()) {
+    if (run_one()) continue;
+    std::fprintf(stderr, "fake CUDA runtime: streams wait for each other\n");
+    std::abort();
+  }
+  return fake().lost;
+}
+
+void queue(cudaStream_t stream, std::function<bool()> work) {
+  stream->work.push_back(std::move(work));
+}
+
+cudaError_t allocate(std::map<void*, size_t>& from, void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  std::memset(*memory, 0xcd, bytes);  // As good as any other garbage
+  from[*memory] = bytes;
+  return cudaSuccess;
+}
+
+size_t release(std::map<void*, size_t>& from, void* memory) {
+  const auto found = from.find(memory);
+  if (found == from.end()) {
+    std::fprintf(stderr, "fake CUDA runtime: memory given back that was not taken\n");
+    std::abort();
+  }
+  const size_t bytes = found->second;
+  from.erase(found);
+  std::free(memory);
+  return bytes;
+}
+
+}  // namespace
+
+namespace spillway::fake_cudart {
+
+void set_seed(uint64_t seed) {
+  fake().random.seed(seed);
+}
+void fail_copy(int64_t calls) {
+  fake().copies_left = calls;
+  fake().lost = cudaSuccess;
+}
+void limit_memory(size_t bytes) {
+  fake().device_limit = bytes;
+}
+size_t leaks() {
+  const Fake& one = fake();
+  return one.streams.size() + one.events.size() + one.device.size() + one.pinned.size();
+}
+
+}  // namespace spillway::fake_cudart
+
+namespace spillway::emulation {
+
+void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
+            std::function<void()> kernel) {
+  queue(stream, [=] {
+    if (fake().lost == cudaSuccess) run_grid(blocks, threads, shared_bytes, kernel);
+    return true;
+  });
+}
+
+}  // namespace spillway::emulation
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "emulated device");
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return fake().lost;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "the device is lost";
+}
+cudaError_t cudaGetLastError() {
+  return fake().lost;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = fake().device_limit;
+  *free = fake().device_limit - fake().device_bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (bytes > fake().device_limit - fake().device_bytes) return cudaErrorMemoryAllocation;
+  fake().device_bytes += bytes;
+  return allocate(fake().device, memory, bytes);
+}
+cudaError_t cudaFree(void* memory) {
+  if (memory != nullptr) fake().device_bytes -= release(fake().device, memory);
+  return fake().lost;
+}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  return allocate(fake().pinned, memory, bytes);
+}
+cudaError_t cudaFreeHost(void* memory) {
+  if (memory != nullptr) release(fake().pinned, memory);
+  return fake().lost;
+}
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  std::memset(memory, value, bytes);
+  return fake().lost;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = *fake().streams.insert(new CUstream_st()).first;
+  return fake().lost;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  run_until([&] { return stream->work.empty(); });
+  fake().streams.erase(stream);
+  delete stream;
+  return fake().lost;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return run_until([&] { return stream->work.empty(); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const uint64_t wanted = event->recorded;
+  queue(stream, [=] { return event->happened >= wanted; });
+  return fake().lost;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  queue(stream, [=] {
+    if (fake().copies_left >= 0 && fake().copies_left-- == 0)
+      fake().lost = cudaErrorECCUncorrectable;
+    if (fake().lost == cudaSuccess) std::memcpy(to, from, bytes);
+    return true;
+  });
+  return fake().lost;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = *fake().events.insert(new CUevent_st()).first;
+  return fake().lost;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  run_until([&] { return event->happened >= event->recorded; });
+  fake().events.erase(event);
+  delete event;
+  return fake().lost;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const uint64_t number = ++event->recorded;
+  queue(stream, [=] {
+    event->happened = number;
+    return true;
+  });
+  return fake().lost;
+}
+// Now and then some work gets done meanwhile.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  for (uint64_t steps = fake().random() % 3; steps > 0; --steps) run_one();
+  if (event->happened < event->recorded) return cudaErrorNotReady;
+  return fake().lost;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return run_until([&] { return event->happened >= event->recorded; });
+}
+
+}  // extern "C"

@@ -1,0 +1,25 @@
+// A CUDA runtime without a device, for programs that link it instead of the toolkit's: memory is
+// host memory, streams are queues whose work runs when somebody asks for its outcome, in an order
+// among streams that a seed shuffles, as late as it can. So work that did not wait for what it
+// needs reads what is not there yet.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway::fake_cudart {
+
+void set_seed(uint64_t seed);
+
+// The `calls`-th copy from now on, and everything behind it, fails as a lost device does. -1: none.
+void fail_copy(int64_t calls);
+
+// Device memory that can be had; what is there already counts.
+void limit_memory(size_t bytes);
+
+// Allocations, streams and events that were never given back.
+size_t leaks();
+
+}  // namespace spillway::fake_cudart

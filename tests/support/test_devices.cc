@@ -1,0 +1,12 @@
+#include "tests/support/test_devices.h"
+
+namespace spillway::test {
+
+std::vector<std::unique_ptr<Device>> test_devices() {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(open_cpu_device(2).value());
+  if (auto cuda = open_cuda_device(0); cuda.ok()) devices.push_back(std::move(cuda).value());
+  return devices;
+}
+
+}  // namespace spillway::test

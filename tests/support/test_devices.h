@@ -1,0 +1,75 @@
+// The devices that conformance tests run on, and arrays in their memory.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+#include "tests/support/packed_matrix.h"
+
+namespace spillway::test {
+
+// Those of this program: the CPU (two threads, so that work is really split) and, where there is
+// one, the CUDA device; cuda_test has an emulated one instead.
+std::vector<std::unique_ptr<Device>> test_devices();
+
+// Values in a device's memory, to and fro by a stream of it.
+template <class T>
+class DeviceArray {
+ public:
+  DeviceArray(Device& device, Stream& stream, const std::vector<T>& values)
+      : stream_(stream), count_(values.size()) {
+    // A little more than needed: an empty array has an address, too.
+    memory_ = device.allocate(Memory::kDevice, bytes() + 64).value();
+    stream.copy(memory_.data(), reinterpret_cast<const std::byte*>(values.data()), bytes());
+    wait();
+  }
+
+  T* data() const { return reinterpret_cast<T*>(memory_.data()); }
+  std::vector<T> read() const {
+    std::vector<T> values(count_);
+    stream_.copy(reinterpret_cast<std::byte*>(values.data()), memory_.data(), bytes());
+    wait();
+    return values;
+  }
+  MatrixView matrix(int64_t rows, int64_t columns) const {
+    SPILLWAY_CHECK(sizeof(T) == sizeof(float));
+    return dense_matrix(memory_.data(), DType::kF32, rows, columns);
+  }
+
+ private:
+  size_t bytes() const { return count_ * sizeof(T); }
+  void wait() const { SPILLWAY_CHECK(stream_.record().wait().ok()); }
+
+  Stream& stream_;
+  size_t count_;
+  Buffer memory_;
+};
+
+// A packed matrix whose slabs lie apart in a device's memory.
+class DeviceMatrix {
+ public:
+  DeviceMatrix(Device& device, Stream& stream, const PackedMatrix& packed)
+      : matrix_(packed.matrix()) {
+    for (const WeightSlab& slab : packed.matrix().slabs) {
+      const size_t bytes = packed_bytes(matrix_.layout, matrix_.format, slab.rows, matrix_.columns);
+      arrays_.push_back(std::make_unique<DeviceArray<std::byte>>(
+          device, stream, std::vector<std::byte>(slab.data, slab.data + bytes)));
+      slabs_.push_back({arrays_.back()->data(), slab.rows});
+    }
+    matrix_.slabs = slabs_;
+  }
+  DeviceMatrix(const DeviceMatrix&) = delete;
+  DeviceMatrix& operator=(const DeviceMatrix&) = delete;
+
+  const WeightMatrix& matrix() const { return matrix_; }
+
+ private:
+  std::vector<std::unique_ptr<DeviceArray<std::byte>>> arrays_;
+  std::vector<WeightSlab> slabs_;
+  WeightMatrix matrix_;
+};
+
+}  // namespace spillway::test
