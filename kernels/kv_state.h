@@ -13,7 +13,7 @@ namespace spillway {
 
 // Of one head. Slots as base/kv_budget.h says.
 struct KvHeadState {
-  float* scores = nullptr;       // [slots], or null without by_score
+  float* scores = nullptr;       // [slots], or null where nothing goes by score
   int32_t* positions = nullptr;  // [kept]
   int32_t* moved = nullptr;      // The slot into which the last decode step moved a row, or -1
 };
@@ -22,17 +22,19 @@ struct KvStateLayout {
   int64_t heads = 0;  // KV heads
   KvBudget budget;
 
-  int64_t scores() const { return budget.by_score ? budget.ring() + budget.kept : 0; }
+  int64_t scores() const { return budget.scored() ? budget.ring() + budget.kept : 0; }
   size_t head_bytes() const {
-    if (budget.full()) return 0;
+    if (!budget.remembers()) return 0;
     return round_up(static_cast<uint64_t>(scores() + budget.kept + 1) * 4, 64);
   }
   size_t bytes() const { return head_bytes() * static_cast<size_t>(heads); }
 
+  // All null when nothing is remembered.
   KvHeadState head(std::byte* state, int64_t head) const {
+    if (!budget.remembers()) return {};
     auto* scores_at = reinterpret_cast<float*>(state + static_cast<size_t>(head) * head_bytes());
     auto* positions = reinterpret_cast<int32_t*>(scores_at + scores());
-    return {budget.by_score ? scores_at : nullptr, positions, positions + budget.kept};
+    return {budget.scored() ? scores_at : nullptr, positions, positions + budget.kept};
   }
 };
 

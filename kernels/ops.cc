@@ -81,7 +81,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0 && item.kv != nullptr);
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
-    SPILLWAY_CHECK(item.budget.full() || item.state != nullptr);
+    SPILLWAY_CHECK(!item.budget.remembers() || item.state != nullptr);
   }
   const TraceSpan span = span_of(stream, "attention", args.qkv.rows);
   cpu::attention(cpu_of(stream), args);

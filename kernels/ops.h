@@ -65,7 +65,7 @@ void linear(Stream& stream, const LinearArgs& args);
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
 // positions [position, position + tokens). Either a whole prompt (position 0) or one token of
 // decode (tokens 1). `kv` is the sequence's cache of this layer after `position` positions; it has
-// room for budget.span(position + tokens) rows. `state` goes with a budget that is not full.
+// room for budget.span(position + tokens) rows. `state` goes with a budget that remembers.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;

@@ -39,11 +39,26 @@ uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget) const {
   return layer_bytes(rows, budget) * static_cast<uint64_t>(options_.layers);
 }
 
-bool KvCache::can_ever_hold(int64_t rows, const KvBudget& budget) const {
-  if (disk_bytes() > 0 && disk_layer_bytes(rows, budget) > options_.staging_bytes) return false;
+int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget) const {
   const uint64_t layers =
       memory_bytes() / layer_bytes(rows, budget) + disk_bytes() / disk_layer_bytes(rows, budget);
-  return layers >= static_cast<uint64_t>(options_.layers);
+  return static_cast<int64_t>(layers / static_cast<uint64_t>(options_.layers));
+}
+
+Status KvCache::check_holds(int64_t rows, const KvBudget& budget) const {
+  const uint64_t layer = disk_layer_bytes(rows, budget);
+  if (disk_bytes() > 0 && layer > options_.staging_bytes) {
+    return invalid_argument("a layer of the sequence's KV cache takes " + format_bytes(layer) +
+                            " on its way from disk, and there are " +
+                            format_bytes(options_.staging_bytes) +
+                            "; raise --host-memory or shorten it");
+  }
+  if (sequences_at_once(rows, budget) >= 1) return {};
+  return invalid_argument("the sequence needs " + format_bytes(sequence_bytes(rows, budget)) +
+                          " of KV cache, and there are " + format_bytes(total_bytes()) +
+                          " in all; raise --host-memory" +
+                          (disk_bytes() > 0 ? " or --disk-memory" : "") +
+                          ", shorten it, or let kv_rule keep less of it");
 }
 
 bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
@@ -66,7 +81,7 @@ bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
 }
 
 Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget) {
-  SPILLWAY_CHECK(rows > 0);
+  SPILLWAY_CHECK(rows > 0 && (budget.full() || budget.recent + budget.kept < rows));
   auto sequence = std::make_unique<KvSequence>();
   sequence->rows = rows;
   sequence->budget = budget;
@@ -105,11 +120,11 @@ KvCache::Layer KvCache::layer(const KvSequence& sequence, int64_t layer) const {
   const int64_t index = layer - sequence.disk_layers_before(layer);
   std::byte* memory = buffer_.data() + sequence.memory_offset +
                       static_cast<uint64_t>(index) * sequence.memory_layer_bytes;
-  return {sequence.budget.full() ? nullptr : memory, memory + sequence.state_bytes};
+  return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.state_bytes};
 }
 
 KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, std::byte* memory) const {
-  return {sequence.budget.full() ? nullptr : memory, memory + sequence.disk_state_bytes()};
+  return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.disk_state_bytes()};
 }
 
 SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const {
@@ -137,7 +152,7 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& staged, int6
   };
   if (rows_at > 0) changes->push_back({0, rows_at});
   add(budget.slot(position));
-  if (budget.full()) return;
+  if (!budget.remembers()) return;
   for (int64_t head = 0; head < layout().heads; ++head) {
     const int32_t moved = *state_layout(sequence).head(staged.state, head).moved;
     if (moved >= 0) add(moved);

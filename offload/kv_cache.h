@@ -69,11 +69,14 @@ class KvCache {
   // Bytes that a sequence of `rows` positions takes over all layers in memory.
   uint64_t sequence_bytes(int64_t rows, const KvBudget& budget = {}) const;
 
-  // Whether an empty cache has room for such a sequence, and the staging for a layer of it.
-  bool can_ever_hold(int64_t rows, const KvBudget& budget = {}) const;
+  // How many such sequences an empty cache has room for.
+  int64_t sequences_at_once(int64_t rows, const KvBudget& budget = {}) const;
 
-  // Room for `rows` positions. Keeps the shares of both tiers as near as possible to those of their
-  // sizes. kCapacity: no room now.
+  // kInvalidArgument: not even an empty cache has room for one, or the staging for a layer of it.
+  Status check_holds(int64_t rows, const KvBudget& budget = {}) const;
+
+  // Room for `rows` positions; a budget that is not full keeps fewer than these. Keeps the shares
+  // of both tiers as near as possible to those of their sizes. kCapacity: no room now.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {});
 
   // REQUIRES: nothing of it is being transferred.

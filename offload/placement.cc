@@ -43,8 +43,10 @@ class Placer {
       : r_(request),
         longest_(request.kv_sequence_bytes_max),
         wanted_(std::max(request.kv_bytes_wanted, longest_)),
-        layer_on_disk_(round_up(request.kv_layer_bytes_max, kIoAlignment)),
-        staging_(std::max(kStagedLayers * layer_on_disk_, kStagingBytesGood)),
+        layer_on_disk_(round_up(request.kv_layer_disk_bytes, kIoAlignment)),
+        staged_layer_(
+            round_up(std::max(request.kv_staged_bytes_max, layer_on_disk_), kIoAlignment)),
+        staging_(std::max(kStagedLayers * staged_layer_, kStagingBytesGood)),
         room_(minus(request.memory_bytes, request.process_bytes + request.buffer_bytes)) {
     if (!r_.weights_disk_share) return;
     const auto all = static_cast<double>(r_.table->weight_bytes());
@@ -91,7 +93,7 @@ class Placer {
   std::vector<Choice> with_share(double share) const {
     std::vector<Choice> found;
     for (uint64_t total = wanted_;; total = std::max(total / 2, longest_)) {
-      for (const uint64_t staging : {staging_, layer_on_disk_}) {
+      for (const uint64_t staging : {staging_, staged_layer_}) {
         for (const bool deep : {true, false}) {
           found.push_back(split(share, total, staging));
           found.back().deep_ring = deep;
@@ -105,17 +107,22 @@ class Placer {
   // sectors.
   Choice split(double share, uint64_t total, uint64_t staging) const {
     const double disk = share * static_cast<double>(total);
-    const double sectors = static_cast<double>(layer_on_disk_) /
-                           static_cast<double>(std::max<uint64_t>(1, r_.kv_layer_bytes_max));
     Choice choice;
     if (share < 1) {
-      choice.kv_memory = total - static_cast<uint64_t>(disk) + r_.kv_layer_bytes_max;
+      choice.kv_memory = total - static_cast<uint64_t>(disk) + layer_on_disk_;
     }
     if (share > 0) {
-      choice.kv_disk = static_cast<uint64_t>(disk * sectors) + layer_on_disk_;
+      choice.kv_disk = on_disk(disk) + layer_on_disk_;
       choice.kv_staging = staging;
     }
     return choice;
+  }
+
+  // What so many bytes of memory's cache take on disk.
+  uint64_t on_disk(double bytes) const {
+    const double sequences = bytes / static_cast<double>(std::max<uint64_t>(1, longest_));
+    return static_cast<uint64_t>(
+        std::ceil(sequences * static_cast<double>(layer_on_disk_ * r_.kv_layers)));
   }
 
   std::vector<Choice> without_share() const {
@@ -123,13 +130,15 @@ class Placer {
     for (const bool deep : {true, false}) {
       const uint64_t memory = std::min(wanted_, kv_room(deep));
       if (memory < longest_) continue;
-      const uint64_t rest = std::min(streams() ? wanted_ - memory : 0, r_.disk_bytes);
+      const uint64_t rest =
+          streams() ? std::min(on_disk(static_cast<double>(wanted_ - memory)), r_.disk_bytes) : 0;
       if (rest > 0) found.push_back({deep, memory, rest, staging_});
       found.push_back({deep, memory, 0, 0});
     }
     for (const bool deep : {true, false}) found.push_back({deep, longest_, 0, 0});
-    const uint64_t disk = std::max(split(1, longest_, 0).kv_disk, std::min(wanted_, r_.disk_bytes));
-    for (const uint64_t staging : {staging_, layer_on_disk_}) {
+    const uint64_t disk = std::max(split(1, longest_, 0).kv_disk,
+                                   std::min(split(1, wanted_, 0).kv_disk, r_.disk_bytes));
+    for (const uint64_t staging : {staging_, staged_layer_}) {
       for (const bool deep : {true, false}) found.push_back({deep, 0, disk, staging});
     }
     return found;
@@ -196,7 +205,7 @@ class Placer {
 
   const PlacementRequest& r_;
   const uint64_t longest_, wanted_;  // Of the KV cache: one sequence's, the block's
-  const uint64_t layer_on_disk_, staging_;
+  const uint64_t layer_on_disk_, staged_layer_, staging_;
   const uint64_t room_;                    // For weights and KV cache
   std::optional<WeightPlacement> pinned_;  // Where their share on disk is fixed
 };

@@ -21,9 +21,11 @@ struct PlacementRequest {
   uint64_t process_bytes = 0;             // Taken by what nobody plans
   uint64_t buffer_bytes = 0;              // The engine's, activations included
 
-  uint64_t kv_layer_bytes_max = 0;     // One layer of the longest sequence
-  uint64_t kv_sequence_bytes_max = 0;  // All layers, in memory
-  uint64_t kv_bytes_wanted = 0;        // What the block can use
+  uint64_t kv_staged_bytes_max = 0;  // A layer on disk of any sequence that may come
+  uint64_t kv_layer_disk_bytes = 0;  // Of the longest sequence that is planned for: a layer on disk
+  uint64_t kv_sequence_bytes_max = 0;  // ... and all layers in memory
+  uint64_t kv_layers = 0;
+  uint64_t kv_bytes_wanted = 0;  // What the block can use, in memory
 
   // On disk, of all: 0 to 1. None: decided here.
   std::optional<double> weights_disk_share, kv_disk_share;

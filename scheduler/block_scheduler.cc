@@ -125,14 +125,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
     }
     const KvPromise promise = promise_of(request);
-    if (!engine_->kv().can_ever_hold(promise.positions, promise.budget)) {
-      return invalid_argument(
-          "the sequence needs " +
-          format_bytes(engine_->kv().sequence_bytes(promise.positions, promise.budget)) +
-          " of KV cache, and there are " + format_bytes(engine_->kv().total_bytes()) +
-          " in all; raise --host-memory, shorten it, or let kv_rule keep less of it");
-    }
-    return {};
+    return engine_->kv().check_holds(promise.positions, promise.budget);
   }
 
   void loop() {
@@ -289,10 +282,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       kv.add(sequence->kv_usage());
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     }
+    {
+      const std::lock_guard lock(mutex_);
+      stats_.kv.add(kv);
+    }
     publish_counts();
     for (const auto& sequence : ended) sequence->report(steady_seconds());
     const std::lock_guard lock(mutex_);
-    stats_.kv.add(kv);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
     if (all_reported_) idle_.notify_all();
   }

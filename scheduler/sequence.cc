@@ -104,17 +104,21 @@ void Sequence::finish(FinishReason reason, Status status) {
   finish_ = Finish{.reason = reason, .stop_token = {}, .status = std::move(status), .usage = {}};
 }
 
+void Sequence::end_sweep() {
+  if (finish_ && finish_->reason == FinishReason::kError) return;
+  cached_ += prefilling_ ? prompt_tokens() : 1;
+  prefilling_ = false;
+}
+
 void Sequence::note_kv(const KvCache& cache) {
   if (kv_ == nullptr) return;
-  // Positions that went through the model: the last token that was drawn did not.
-  const int64_t positions =
-      prefilling_ ? 0 : prompt_tokens() + std::max<int64_t>(0, generated_ - 1);
-  kv_usage_.rule = promise_.budget.full() ? KvRuleKind::kFull : promise_.rule;
-  kv_usage_.rows_kept = promise_.budget.rows(positions);
-  kv_usage_.rows_dropped = positions - kv_usage_.rows_kept;
-  kv_usage_.bytes_saved =
-      static_cast<int64_t>(cache.sequence_bytes(promise_.positions)) -
-      static_cast<int64_t>(cache.sequence_bytes(promise_.positions, promise_.budget));
+  kv_usage_.rule = promise_.rule;
+  kv_usage_.rows_kept = promise_.budget.rows(cached_);
+  kv_usage_.rows_dropped = cached_ - kv_usage_.rows_kept;
+  // A budget that is nearly full can take more, for what it remembers; then nothing is saved.
+  const uint64_t full = cache.sequence_bytes(promise_.positions);
+  const uint64_t taken = cache.sequence_bytes(promise_.positions, promise_.budget);
+  kv_usage_.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
 }
 
 void Sequence::report(double now) {

@@ -47,8 +47,8 @@ class Sequence {
   // Takes the logits of one of next_tokens(): scores the prompt, draws the next token.
   void take_logits(int64_t token, std::span<float> logits, double now);
 
-  // After the sweep: the prompt is cached now.
-  void end_sweep() { prefilling_ = false; }
+  // After the sweep: its tokens are cached now.
+  void end_sweep();
 
   // Ends the sequence from outside. Keeps the first ending.
   void finish(FinishReason reason, Status status);
@@ -76,6 +76,7 @@ class Sequence {
   size_t sampling_vocabulary_;
   std::unique_ptr<KvSequence> kv_;
   bool prefilling_ = true;
+  int64_t cached_ = 0;  // Positions
   int64_t generated_ = 0;
   int32_t last_token_ = 0;
   std::vector<TokenLogprobs> prompt_logprobs_;

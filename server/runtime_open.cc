@@ -193,22 +193,35 @@ class Opener {
     state_.plan.kv_rule = kv_rule_of(flags_);
   }
 
-  // The KV cache of the longest sequence under the rule, in bytes: of a layer where it lies on
-  // disk, and of everything in memory. Of a run that knows its lengths, of those.
+  // The KV cache of the longest sequence under the rule, in bytes; of a run that knows its lengths,
+  // of those.
   struct LongestKv {
-    uint64_t disk_layer, sequence;
+    uint64_t disk_layer, sequence;  // A layer on disk; all layers in memory
+    uint64_t disk_layer_max;        // A layer on disk under whatever rule a request may name
+    int64_t positions;
+    KvBudget budget;
   };
   LongestKv longest_kv() const {
     const ModelShape& shape = state_.shape;
     const bool known = options_.prompt_tokens > 0;
     const int64_t prompt = known ? options_.prompt_tokens : shape.positions;
     const int64_t more = known ? options_.new_tokens : 0;
-    const KvBudget budget = resolve(state_.plan.kv_rule, prompt, more);
-    const int64_t slots = budget.slots(std::min(prompt + more, shape.positions));
-    const uint64_t rows = kv_layout(shape, state_.plan.kv_format).sequence_bytes(slots);
-    const uint64_t state = KvStateLayout{shape.kv_heads, budget}.bytes();
-    return {round_up(state, kIoAlignment) + rows,
-            (state + rows) * static_cast<uint64_t>(shape.layers)};
+    LongestKv longest;
+    longest.positions = std::min(known ? kv_positions(prompt, more) : prompt, shape.positions);
+    longest.budget = resolve(state_.plan.kv_rule, prompt, more);
+    const auto bytes = [&](const KvBudget& budget, int64_t slots) {
+      return std::pair{KvStateLayout{shape.kv_heads, budget}.bytes(),
+                       kv_layout(shape, state_.plan.kv_format).sequence_bytes(slots)};
+    };
+    const auto [state, rows] = bytes(longest.budget, longest.budget.slots(longest.positions));
+    longest.disk_layer = round_up(state, kIoAlignment) + rows;
+    longest.sequence = (state + rows) * static_cast<uint64_t>(shape.layers);
+    // Nearly every position, all but one of them by score.
+    const auto [most_state, most_rows] =
+        bytes({1, std::max<int64_t>(1, shape.positions - 2), true}, shape.positions);
+    longest.disk_layer_max =
+        known ? longest.disk_layer : round_up(most_state, kIoAlignment) + most_rows;
+    return longest;
   }
 
   // Whether weights will pass through memory, as far as one can know before they are placed.
@@ -271,7 +284,9 @@ class Opener {
     request.weights_in_scratch = !file_.has_value();
     request.process_bytes = kProcessBytes;
     request.buffer_bytes = bytes.memory();
-    request.kv_layer_bytes_max = longest.disk_layer;
+    request.kv_staged_bytes_max = longest.disk_layer_max;
+    request.kv_layer_disk_bytes = longest.disk_layer;
+    request.kv_layers = static_cast<uint64_t>(state_.shape.layers);
     request.kv_sequence_bytes_max = longest.sequence;
     request.kv_bytes_wanted =
         longest.sequence * static_cast<uint64_t>(scheduling_.block_sequences_max);
@@ -296,9 +311,6 @@ class Opener {
     plan.staging_bytes = placement_.ring_bytes + placement_.kv_staging_bytes + rows.staging;
     plan.budget_bytes = budget_.bytes;
     plan.block_sequences = scheduling_.block_sequences_max;
-    const uint64_t fitting =
-        (placement_.kv_memory_bytes + placement_.kv_disk_bytes) / longest_kv().sequence;
-    plan.sequences_at_once = std::min(plan.block_sequences, static_cast<int64_t>(fitting));
     plan.micro_batch_tokens = engine_.micro_batch_tokens;
   }
 
@@ -369,6 +381,10 @@ class Opener {
     files_.transfers = state_.transfers.get();
     SPILLWAY_ASSIGN_OR_RETURN(
         state_.engine, Engine::open(*state_.device, *state_.weights, engine_, std::move(files_)));
+    const LongestKv longest = longest_kv();
+    state_.plan.sequences_at_once =
+        std::min(state_.plan.block_sequences,
+                 state_.engine->kv().sequences_at_once(longest.positions, longest.budget));
     if (options_.start_scheduler) {
       state_.scheduler = start_scheduler(std::move(state_.engine), scheduling_);
     }

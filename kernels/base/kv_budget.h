@@ -3,8 +3,9 @@
 //
 // A sequence's rows (cached positions) of one layer lie in slots, which all its KV heads share:
 //
-//   [0, recent]                     a ring of recent + 1 rows: position p in slot p mod (recent +
-//   1) [recent + 1, recent + 1 + kept) what is kept besides, in any order, by KV head
+//   slots 0 to recent: a ring, position p in slot p mod (recent + 1);
+//
+//   slots recent + 1 to recent + kept: what is kept besides, in any order, by KV head.
 //
 // A decode step writes its row into the ring's hole, attends to every slot in use, and then the
 // position that has left the recent window moves to the kept ones, in place of one of them, or
@@ -22,6 +23,8 @@ struct KvBudget {
   bool by_score = false;  // Those with the highest scores (h2o), else the first (window with sinks)
 
   bool full() const { return recent == 0; }
+  bool remembers() const { return kept > 0; }  // Which positions are kept (kernels/kv_state.h)
+  bool scored() const { return by_score && kept > 0; }
   int64_t ring() const { return recent + 1; }
   // Slots that a sequence of `positions` uses in the end.
   int64_t slots(int64_t positions) const {

@@ -1,5 +1,4 @@
-// Attention on the CPU: stores the new keys and values, then runs prompts and decode steps, one
-// task a (sequence, head).
+// Attention on the CPU: prompts and decode steps, one task a sequence and KV head.
 #include <algorithm>
 #include <cmath>
 
@@ -42,11 +41,11 @@ void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionI
                 int64_t kv_head, int64_t group) {
   const KvBudget& budget = item.budget;
   HeadView first = head_view(args, item, kv_head * group);
-  const uint64_t sums = budget.by_score ? round_up(static_cast<uint64_t>(item.tokens), 64) : 0;
+  const uint64_t sums = budget.scored() ? round_up(static_cast<uint64_t>(item.tokens), 64) : 0;
   auto* memory = reinterpret_cast<float*>(
-      context.thread_scratch(sums * sizeof(float) + prompt_scratch_bytes(first, budget.by_score)));
+      context.thread_scratch(sums * sizeof(float) + prompt_scratch_bytes(first, budget.scored())));
   float* scratch = memory + sums;
-  if (budget.by_score) {
+  if (budget.scored()) {
     first.scores = memory;
     std::fill_n(first.scores, sums, 0.0f);
   }

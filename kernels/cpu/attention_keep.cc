@@ -55,7 +55,7 @@ void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState
   store_recent(view, budget);
   const int64_t old = std::max<int64_t>(0, view.tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
-  if (budget.by_score && count < old) {
+  if (budget.scored() && count < old) {
     choose_heavy(view.scores, old, count, reinterpret_cast<int32_t*>(scratch), state.positions);
   } else {
     std::iota(state.positions, state.positions + count, 0);
@@ -63,8 +63,8 @@ void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState
   for (int64_t i = 0; i < count; ++i) {
     store_rows(view, state.positions[i], 1, budget.ring() + i);
   }
-  *state.moved = -1;
-  if (!budget.by_score) return;
+  if (state.moved != nullptr) *state.moved = -1;
+  if (!budget.scored()) return;
   for (int64_t i = 0; i < count; ++i) {
     state.scores[budget.ring() + i] = view.scores[state.positions[i]];
   }
@@ -75,9 +75,10 @@ void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState
 
 void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
                const KvHeadState& state) {
+  if (!budget.remembers()) return;
   *state.moved = -1;
   const int64_t leaving = position - budget.recent;
-  if (leaving < 0 || budget.kept == 0) return;
+  if (leaving < 0) return;
   const int64_t from = budget.slot(leaving);
   int64_t place = leaving;  // While there is room, every position is kept, in order.
   if (leaving >= budget.kept) {

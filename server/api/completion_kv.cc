@@ -12,7 +12,8 @@ std::optional<KvAmount> read_amount(FieldReader& fields, const char* name) {
   const auto value = fields.number(name, 0, kRowsMax);
   if (!value) return std::nullopt;
   const nlohmann::json* json = fields.find(name);
-  if (const auto rows = whole_number(*json)) return KvAmount{*rows, 0};
+  // 1.0 is no ratio below 1, and who writes it does not mean one position.
+  if (!json->is_number_float()) return KvAmount{static_cast<int64_t>(*value), 0};
   if (*value < 1) return KvAmount{0, *value};
   fields.fail(invalid_value(name, "must be a whole number of positions, or a ratio below 1"));
   return std::nullopt;

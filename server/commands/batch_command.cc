@@ -9,7 +9,7 @@ namespace {
 
 std::string amount_text(const std::optional<KvAmount>& amount) {
   if (!amount) return "default";
-  return amount->ratio > 0 ? std::to_string(amount->ratio) : std::to_string(amount->rows);
+  return to_string(*amount);
 }
 
 std::string format_text(const std::optional<DType>& format) {

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/commands/bench_report.h"
+#include "server/commands/kv_rule_json.h"
 
 namespace spillway {
 
@@ -38,28 +39,21 @@ json time_object(const TimeByCause& time) {
           {"disk_bytes_written", time.disk_write_bytes}};
 }
 
-json json_of(const KvAmount& amount) {
-  return amount.ratio > 0 ? json(amount.ratio) : json(amount.rows);
-}
-
 json plan_object(const BenchResult& result) {
   const RuntimePlan& plan = result.plan;
-  return {{"version", 1},
-          {"device", "cpu"},
-          {"weights", percent_by_tier(plan.weights)},
-          {"kv", percent_by_tier(plan.kv)},
-          {"activations", percent_by_tier(plan.activations)},
-          {"block", plan.block_sequences},
-          {"micro_batch_tokens", plan.micro_batch_tokens},
-          {"format", dtype_name(plan.format)},
-          {"kv_format", dtype_name(plan.kv_format)},
-          {"kv_rule", kv_rule_name(plan.kv_rule.kind)},
-          {"kv_heavy", json_of(plan.kv_rule.heavy)},
-          {"kv_recent", json_of(plan.kv_rule.recent)},
-          {"kv_sink", plan.kv_rule.sink},
-          {"kv_ratio_of", plan.kv_rule.ratio_of_prompt ? "prompt" : "total"},
-          {"overlap", result.overlap},
-          {"host_memory_bytes", plan.budget_bytes}};
+  json plan_json = {{"version", 1},
+                    {"device", "cpu"},
+                    {"weights", percent_by_tier(plan.weights)},
+                    {"kv", percent_by_tier(plan.kv)},
+                    {"activations", percent_by_tier(plan.activations)},
+                    {"block", plan.block_sequences},
+                    {"micro_batch_tokens", plan.micro_batch_tokens},
+                    {"format", dtype_name(plan.format)},
+                    {"kv_format", dtype_name(plan.kv_format)},
+                    {"overlap", result.overlap},
+                    {"host_memory_bytes", plan.budget_bytes}};
+  add_kv_rule(plan.kv_rule, &plan_json);
+  return plan_json;
 }
 
 json hardware_object(const BenchResult& result) {

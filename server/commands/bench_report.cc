@@ -41,13 +41,13 @@ std::string cause_line(const char* name, double prefill, double decode) {
 }
 
 std::string head(const BenchResult& r) {
-  return format("%s, %lld sequences of %lld + %lld tokens, weights %s, KV %s, block %lld",
+  return format("%s, %lld sequences of %lld + %lld tokens, weights %s, KV %s, rule %s, block %lld",
                 r.model.c_str(), static_cast<long long>(r.flags.sequences),
                 static_cast<long long>(r.flags.prompt_tokens),
                 static_cast<long long>(r.flags.new_tokens),
                 std::string(dtype_name(r.plan.format)).c_str(),
                 std::string(dtype_name(r.plan.kv_format)).c_str(),
-                static_cast<long long>(r.plan.block_sequences)) +
+                to_string(r.plan.kv_rule).c_str(), static_cast<long long>(r.plan.block_sequences)) +
          format("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
                 format_bytes(r.peak_host_bytes).c_str(), format_bytes(r.plan.budget_bytes).c_str());
 }

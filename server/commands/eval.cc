@@ -13,6 +13,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "server/commands/eval_run.h"
+#include "server/commands/kv_rule_json.h"
 #include "server/commands/quantization_json.h"
 #include "server/config/command_line.h"
 
@@ -86,11 +87,9 @@ nlohmann::json json_of(const EvalFlags& flags, const Runtime& runtime, const Eva
                          {"prompt_tokens", flags.prompt_tokens},
                          {"format", dtype_name(runtime.plan().format)},
                          {"kv_format", dtype_name(runtime.plan().kv_format)},
-                         {"kv_rule", kv_rule_name(result.rule.kind)},
                          {"seconds", result.seconds}};
+  add_kv_rule(result.rule, &json);
   if (result.full) {
-    json["kv_heavy"] = to_string(result.rule.heavy);
-    json["kv_recent"] = to_string(result.rule.recent);
     json["perplexity_full"] = result.full->perplexity();
     json["perplexity_relative"] = against(result.score, *result.full);
     json["bits_per_byte_full"] = result.full->bits_per_byte();

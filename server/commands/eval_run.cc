@@ -110,8 +110,7 @@ Result<EvalScore> score_windows(Runtime& runtime, std::span<const std::vector<in
                                 const std::function<void(int64_t)>& progress) {
   const KvCache& kv = runtime.engine().kv();
   const KvBudget budget = resolve(rule, flags.prompt_tokens, flags.context - flags.prompt_tokens);
-  const auto fitting =
-      static_cast<int64_t>(kv.total_bytes() / kv.sequence_bytes(flags.context, budget));
+  const int64_t fitting = kv.sequences_at_once(flags.context, budget);
   const auto at_once = static_cast<size_t>(std::clamp<int64_t>(fitting, 1, kEvalWindowsAtOnce));
   EvalScore score;
   WindowBlock block(runtime.engine(), *runtime.tokenizer(), flags.prompt_tokens, rule);

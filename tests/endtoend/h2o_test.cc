@@ -189,7 +189,7 @@ Agreement compare(Block& block, size_t i, const Case& c) {
         });
         if (row == got.end()) continue;
         ++same;
-        if (!c.budget().by_score) continue;
+        if (!c.budget().scored()) continue;
         error = std::max(error, std::abs(row->score - want.scores[w]));
         largest = std::max(largest, want.scores[w]);
       }
@@ -250,6 +250,40 @@ TEST_CASE("a sequence alone keeps what it keeps in a block") {
     CHECK(agreement.same == agreement.all);
     CHECK(agreement.score_error <= 1e-4);
   }
+}
+
+// The plan's own rule: room for as many sequences as it says, each reserved for the longest that
+// may come.
+TEST_CASE("a plan with a KV rule holds the block that it says") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = read_cases().begin()->first;
+  const std::string rule = GENERATE("h2o", "window");
+  const TierPercent place =
+      GENERATE(TierPercent{100, 0, 0}, TierPercent{0, 0, 100}, TierPercent{50, 0, 50});
+  INFO(rule << ", " << place[2] << " % on disk");
+  EngineFlags flags;
+  flags.kv_rule = rule;
+  flags.kv = place;
+  flags.block = 48;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  RuntimeOptions options;
+  options.start_scheduler = false;
+  const auto runtime = Runtime::open(checkpoint, flags, options).value();
+  CHECK(runtime->plan().sequences_at_once == 48);
+  const int64_t positions = runtime->shape().positions;
+  const KvBudget budget = resolve(runtime->plan().kv_rule, positions, 0);
+  REQUIRE_FALSE(budget.full());
+  std::vector<std::unique_ptr<KvSequence>> held;
+  for (int i = 0; i < 48; ++i) {
+    auto one = runtime->engine().reserve(positions, budget);
+    INFO(i);
+    REQUIRE(one.ok());
+    held.push_back(std::move(one).value());
+  }
+  // Whatever a request names passes through the staging memory.
+  CHECK(runtime->engine().kv().check_holds(positions).ok());
+  CHECK(runtime->engine().kv().check_holds(positions, {1, positions - 2, true}).ok());
+  for (auto& one : held) runtime->engine().release(std::move(one));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, DType format, DType
   return std::move(runtime).value();
 }
 
-// Every other request keeps the full cache.
+// Three of eight requests keep less than the full cache.
 KvRuleChoice rule_of(size_t i) {
   KvRuleChoice choice;
   if (i % 4 == 1) {

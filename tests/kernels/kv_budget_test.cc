@@ -91,7 +91,7 @@ void check_kept(Case& c, const KvLayout& layout, int64_t positions) {
       REQUIRE(got[i].position == want[i].position);
       REQUIRE(got[i].key == want[i].key);
       REQUIRE(got[i].value == want[i].value);
-      if (c.budget.by_score) REQUIRE(got[i].score == Approx(want[i].score).epsilon(2e-5));
+      if (c.budget.scored()) REQUIRE(got[i].score == Approx(want[i].score).epsilon(2e-5));
     }
   }
   for (const auto* bytes : {&c.kv, &c.state}) {
@@ -162,8 +162,6 @@ TEST_CASE("attention under a limited KV budget agrees with its definition") {
   check_budgets(*stream, shape, dtype, 45);
 }
 
-// Equal keys make equal weights, so that scores tie exactly where rows have seen equally many
-// queries of equal count; the later position stays.
 TEST_CASE("of rows with equal scores the later position stays") {
   const auto device = open_cpu_device(1).value();
   const auto stream = device->new_stream("test");
@@ -192,6 +190,34 @@ TEST_CASE("of rows with equal scores the later position stays") {
     CHECK(kept[i].score == 1.0);
     CHECK(kept[i].position == static_cast<int64_t>(i) + 3);
   }
+}
+
+// Queries of zeros give every row of a step the same weight, so that scores tie exactly.
+TEST_CASE("of rows with equal scores a decode step drops the earliest") {
+  const auto device = open_cpu_device(1).value();
+  const auto stream = device->new_stream("test");
+  const KvLayout layout{1, 8, DType::kF32};
+  const KvBudget budget{1, 2, true};
+  std::vector<std::byte> kv(layout.sequence_bytes(budget.slots(100)));
+  std::vector<std::byte> state(KvStateLayout{1, budget}.bytes());
+  Matrix qkv(24, 0.0f), out(8);
+  const auto run = [&](int64_t position) {
+    const AttentionItem item{0, 1, position, kv.data(), budget, state.data()};
+    attention(*stream,
+              {.qkv = dense_matrix(reinterpret_cast<std::byte*>(qkv.data()), DType::kF32, 1, 24),
+               .items = {&item, 1},
+               .heads = 1,
+               .kv = layout,
+               .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32, 1, 8)});
+  };
+  for (int64_t position = 0; position < 3; ++position) run(position);
+  // Make all scores equal before the step that drops a row.
+  const KvHeadState head = KvStateLayout{1, budget}.head(state.data(), 0);
+  std::fill_n(head.scores, budget.ring() + budget.kept, 1.0f);
+  run(3);
+  const auto kept = test::read_kept_rows(layout, budget, 4, kv.data(), state.data(), 0);
+  REQUIRE(kept.size() == 3);
+  for (size_t i = 0; i < 3; ++i) CHECK(kept[i].position == static_cast<int64_t>(i) + 1);
 }
 
 }  // namespace

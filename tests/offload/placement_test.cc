@@ -21,9 +21,10 @@ struct Case {
     request.disk_bytes = request.disk_free_bytes = 100 * kGiB;
     request.process_bytes = 256 * kMiB;
     request.buffer_bytes = 250 * kMiB;
-    request.kv_layer_bytes_max = kv_layout(shape, DType::kBF16).sequence_bytes(shape.positions);
+    request.kv_layer_disk_bytes = kv_layout(shape, DType::kBF16).sequence_bytes(shape.positions);
+    request.kv_layers = static_cast<uint64_t>(shape.layers);
     request.kv_sequence_bytes_max =
-        request.kv_layer_bytes_max * static_cast<uint64_t>(shape.layers);
+        request.kv_layer_disk_bytes * static_cast<uint64_t>(shape.layers);
     request.kv_bytes_wanted = 32 * request.kv_sequence_bytes_max;
   }
   ModelFileTable table;
@@ -60,7 +61,7 @@ TEST_CASE("every budget that place() accepts is kept, from the smallest on") {
       CHECK(p.kv_disk_bytes <= c.request.disk_bytes);
       CHECK(p.kv_memory_bytes + p.kv_disk_bytes >= c.request.kv_sequence_bytes_max);
       if (p.weights.disk_bytes > 0) CHECK(p.ring_bytes >= p.weights.ring_bytes_min());
-      if (p.kv_disk_bytes > 0) CHECK(p.kv_staging_bytes >= c.request.kv_layer_bytes_max);
+      if (p.kv_disk_bytes > 0) CHECK(p.kv_staging_bytes >= c.request.kv_layer_disk_bytes);
       last_disk = p.weights.disk_bytes;
     }
     CHECK(feasible > 0);
@@ -97,7 +98,7 @@ TEST_CASE("shares that the user fixed are kept") {
     CHECK(static_cast<double>(placed.weights.disk_bytes) ==
           Approx(share * weights).margin(static_cast<double>(kSlabBytesMax)));
     const auto kv = static_cast<double>(placed.kv_disk_bytes + placed.kv_memory_bytes);
-    const double layer = static_cast<double>(c.request.kv_layer_bytes_max);
+    const double layer = static_cast<double>(c.request.kv_layer_disk_bytes);
     CHECK(static_cast<double>(placed.kv_disk_bytes) == Approx(share * kv).margin(2 * layer));
     if (share == 0) CHECK(placed.kv_disk_bytes == 0);
     if (share == 1) CHECK(placed.kv_memory_bytes == 0);

@@ -235,16 +235,16 @@ TEST_CASE("usage and statistics tell what a KV rule kept, dropped and saved") {
 TEST_CASE("a long generation stays inside a small cache") {
   ModelShape shape = tiny_shape(1);
   shape.positions = 21000;
-  const auto recent = GENERATE(KvRuleKind::kH2o, KvRuleKind::kWindow);
+  const auto kind = GENERATE(KvRuleKind::kH2o, KvRuleKind::kWindow);
   SchedulerOptions options;
-  options.kv_rule = {recent, {20, 0}, {27, 0}, 0, false};
-  if (recent == KvRuleKind::kWindow) options.kv_rule.sink = 4;
+  options.kv_rule = {kind, {20, 0}, {27, 0}, 0, false};
+  if (kind == KvRuleKind::kWindow) options.kv_rule.sink = 4;
   Fixture f(options, 1, shape);  // Room for 128 positions of its one layer
   const Finish finish = f.submit(greedy(std::vector<int32_t>(500, 7), 20000))->wait();
   INFO(finish.status.message());
   CHECK(finish.reason == FinishReason::kLength);
   CHECK(finish.usage.generated_tokens == 20000);
-  CHECK(finish.usage.kv.rows_kept == (recent == KvRuleKind::kH2o ? 47 : 31));
+  CHECK(finish.usage.kv.rows_kept == (kind == KvRuleKind::kH2o ? 47 : 31));
   Request full = greedy(std::vector<int32_t>(500, 7), 20000);
   full.kv.kind = KvRuleKind::kFull;
   CHECK(refusal(*f.scheduler, full).message().find("kv_rule") != std::string_view::npos);

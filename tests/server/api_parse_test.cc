@@ -237,6 +237,7 @@ TEST_CASE("KV fields that make no sense are refused by name") {
       {"kv_heavy", R"("kv_heavy":0.1)"},
       {"kv_heavy", R"("kv_rule":"h2o","kv_heavy":1.5)"},
       {"kv_heavy", R"("kv_rule":"h2o","kv_heavy":-1)"},
+      {"kv_recent", R"("kv_rule":"h2o","kv_recent":1.0)"},
       {"kv_heavy", R"("kv_rule":"window","kv_heavy":5)"},
       {"kv_recent", R"("kv_recent":5)"},
       {"kv_recent", R"("kv_rule":"h2o","kv_recent":"all")"},

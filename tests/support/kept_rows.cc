@@ -85,7 +85,7 @@ std::vector<KeptRow> read_kept_rows(const KvLayout& layout, const KvBudget& budg
                                     int64_t positions, const std::byte* kv, std::byte* state,
                                     int64_t head) {
   KvHeadState of_head;
-  if (!budget.full()) of_head = KvStateLayout{layout.heads, budget}.head(state, head);
+  of_head = KvStateLayout{layout.heads, budget}.head(state, head);
   std::vector<KeptRow> rows;
   const auto add = [&](int64_t position, int64_t slot) {
     const double score = of_head.scores == nullptr ? 0 : of_head.scores[slot];
