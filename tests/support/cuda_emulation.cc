@@ -211,7 +211,7 @@ void Block::run(dim3 index, dim3 grid, const std::function<void()>& kernel,
   index_ = index;
   grid_ = grid;
   arrived_ = 0;
-  std::memset(shared_.data(), 0xff, shared_.size());
+  std::fill(shared_.begin(), shared_.end(), std::byte{0xff});
   warps_.assign((threads_.size() + 31) / 32, Warp());
   for (size_t i = 0; i < threads_.size(); ++i) start(i, kernel);
   for (alive_ = threads_.size(); alive_ > 0;) {

@@ -23,6 +23,7 @@ class DeviceArray {
       : stream_(stream), count_(values.size()) {
     // A little more than needed: an empty array has an address, too.
     memory_ = device.allocate(Memory::kDevice, bytes() + 64).value();
+    if (values.empty()) return;
     stream.copy(memory_.data(), reinterpret_cast<const std::byte*>(values.data()), bytes());
     wait();
   }
@@ -30,6 +31,7 @@ class DeviceArray {
   T* data() const { return reinterpret_cast<T*>(memory_.data()); }
   std::vector<T> read() const {
     std::vector<T> values(count_);
+    if (values.empty()) return values;
     stream_.copy(reinterpret_cast<std::byte*>(values.data()), memory_.data(), bytes());
     wait();
     return values;
