@@ -73,7 +73,7 @@ void linear(Stream& stream, const LinearArgs& args) {
 
 void attention(Stream& stream, const AttentionArgs& args) {
   const KvLayout& kv = args.kv;
-  SPILLWAY_CHECK(args.qkv.dtype == DType::kF32 && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(args.qkv.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.heads > 0 && args.heads % kv.heads == 0);
   SPILLWAY_CHECK(args.qkv.columns == (args.heads + 2 * kv.heads) * kv.head_size);
   SPILLWAY_CHECK(args.out.columns == args.heads * kv.head_size);
@@ -83,6 +83,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
     SPILLWAY_CHECK(!item.budget.remembers() || item.state != nullptr);
   }
+  if (auto* context = cuda_of(stream)) return cuda::attention(*context, args);
   const TraceSpan span = span_of(stream, "attention", args.qkv.rows);
   cpu::attention(cpu_of(stream), args);
 }

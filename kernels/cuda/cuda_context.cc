@@ -46,6 +46,7 @@ CudaContext::~CudaContext() {
   for (cudaEvent_t event : used_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
+  cudaFree(scratch_);
   cudaFree(uploaded_);
   cudaFreeHost(pinned_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -66,6 +67,20 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
       "a copy to the device");
   offset_ += (bytes.size() + 255) / 256 * 256;
   return uploaded_ + at;
+}
+
+std::byte* CudaContext::scratch(size_t bytes) {
+  if (bytes <= scratch_bytes_) return scratch_;
+  check(cudaStreamSynchronize(stream_), "the device");
+  cudaFree(scratch_);
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes), "scratch memory");
+  if (memory == nullptr) return nullptr;
+  scratch_ = static_cast<std::byte*>(memory);
+  scratch_bytes_ = bytes;
+  return scratch_;
 }
 
 void CudaContext::check(cudaError_t error, const char* what) {

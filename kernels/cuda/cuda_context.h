@@ -33,6 +33,10 @@ class CudaContext {
     return reinterpret_cast<const T*>(upload_bytes(std::as_bytes(values)));
   }
 
+  // Device memory for one op, overwritten by the next; grows to the largest request and stays.
+  // Null: there is none, and status() says so.
+  std::byte* scratch(size_t bytes);
+
   // The first error of a call or a kernel, from now on.
   void check(cudaError_t error, const char* what);
   void check_launch(const char* what) { check(cudaGetLastError(), what); }
@@ -49,6 +53,8 @@ class CudaContext {
   std::byte* uploaded_ = nullptr;
   cudaEvent_t used_[2] = {nullptr, nullptr};
   size_t half_ = 0, offset_ = 0;
+  std::byte* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
   Status status_;
 };
 

@@ -5,11 +5,13 @@
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/random_data.h"
+#include "tests/support/test_devices.h"
 
 namespace spillway {
 namespace {
 
 using scalar::Matrix;
+using test::DeviceArray;
 using test::KeptRow;
 using test::KeptRows;
 using test::random_floats;
@@ -36,16 +38,21 @@ Matrix rounded(DType dtype, const Matrix& row) {
 
 // One sequence: its cache on the device and its definition by KV head.
 struct Case {
-  Case(const KvLayout& layout, const KvBudget& kept, int64_t tokens, int64_t steps)
+  Case(Device& device, Stream& stream, const KvLayout& layout, const KvBudget& kept, int64_t tokens,
+       int64_t steps)
       : budget(kept), prompt(tokens) {
     // A guard behind each: nothing may be written there.
-    kv.resize(layout.sequence_bytes(kept.slots(tokens + steps)) + 64, std::byte{0x5a});
-    state.resize(KvStateLayout{layout.heads, kept}.bytes() + 64, std::byte{0x5a});
+    const auto memory = [&](size_t bytes) {
+      return std::make_unique<DeviceArray<std::byte>>(
+          device, stream, std::vector<std::byte>(bytes + 64, std::byte{0x5a}));
+    };
+    kv = memory(layout.sequence_bytes(kept.slots(tokens + steps)));
+    state = memory(KvStateLayout{layout.heads, kept}.bytes());
     heads.assign(static_cast<size_t>(layout.heads), KeptRows(kept));
   }
   KvBudget budget;
   int64_t prompt;
-  std::vector<std::byte> kv, state;
+  std::unique_ptr<DeviceArray<std::byte>> kv, state;
   std::vector<KeptRows> heads;
 };
 
@@ -81,9 +88,10 @@ std::vector<Matrix> define(Case& c, const Shape& s, DType dtype, const Matrix& q
 }
 
 void check_kept(Case& c, const KvLayout& layout, int64_t positions) {
+  const std::vector<std::byte> kv = c.kv->read();
+  std::vector<std::byte> state = c.state->read();
   for (int64_t h = 0; h < layout.heads; ++h) {
-    const auto got =
-        test::read_kept_rows(layout, c.budget, positions, c.kv.data(), c.state.data(), h);
+    const auto got = test::read_kept_rows(layout, c.budget, positions, kv.data(), state.data(), h);
     const std::vector<KeptRow>& want = c.heads[static_cast<size_t>(h)].rows();
     INFO("KV head " << h << " after " << positions << " positions");
     REQUIRE(got.size() == want.size());
@@ -94,24 +102,26 @@ void check_kept(Case& c, const KvLayout& layout, int64_t positions) {
       if (c.budget.scored()) REQUIRE(got[i].score == Approx(want[i].score).epsilon(2e-5));
     }
   }
-  for (const auto* bytes : {&c.kv, &c.state}) {
+  for (const auto* bytes : {&kv, static_cast<const std::vector<std::byte>*>(&state)}) {
     for (size_t i = bytes->size() - 64; i < bytes->size(); ++i) {
       REQUIRE((*bytes)[i] == std::byte{0x5a});
     }
   }
 }
 
-void check_budgets(Stream& stream, const Shape& s, DType dtype, int64_t steps) {
+void check_budgets(Device& device, const Shape& s, DType dtype, int64_t steps) {
+  const auto stream = device.new_stream("test");
   const KvLayout layout{s.kv_heads, s.head_size, dtype};
   const std::vector<KvBudget> budgets = {
       {3, 4, true},   {1, 0, true},  {1, 1, true},  {16, 15, true},  {7, 30, true},
       {40, 20, true}, {5, 2, false}, {4, 0, false}, {17, 16, false}, {}};
   std::vector<Case> cases;
   for (const KvBudget& budget : budgets) {
-    for (const int64_t prompt : {1, 5, 31, 97, 200}) {
+    for (const int64_t prompt : test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200}
+                                                 : std::vector<int64_t>{1, 31, 70}) {
       // A budget that never drops a row is the full one: resolve() sees to that.
       const bool limits = budget.full() || budget.recent + budget.kept < prompt + steps;
-      if (limits) cases.emplace_back(layout, budget, prompt, steps);
+      if (limits) cases.emplace_back(device, *stream, layout, budget, prompt, steps);
     }
   }
   for (int64_t step = 0; step <= steps; ++step) {
@@ -119,20 +129,19 @@ void check_budgets(Stream& stream, const Shape& s, DType dtype, int64_t steps) {
     int64_t tokens = 0;
     for (Case& c : cases) {
       const int64_t count = step == 0 ? c.prompt : 1;
-      items.push_back({tokens, count, step == 0 ? 0 : c.prompt + step - 1, c.kv.data(), c.budget,
-                       c.state.data()});
+      items.push_back({tokens, count, step == 0 ? 0 : c.prompt + step - 1, c.kv->data(), c.budget,
+                       c.state->data()});
       tokens += count;
     }
-    Matrix qkv = random_floats(tokens * s.width(), 70 + static_cast<uint64_t>(step));
-    Matrix out(static_cast<size_t>(tokens * s.heads * s.head_size));
-    const auto view = [&](Matrix& m, int64_t width) {
-      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), DType::kF32, tokens, width);
-    };
-    attention(stream, {.qkv = view(qkv, s.width()),
-                       .items = items,
-                       .heads = s.heads,
-                       .kv = layout,
-                       .out = view(out, s.heads * s.head_size)});
+    const Matrix qkv = random_floats(tokens * s.width(), 70 + static_cast<uint64_t>(step));
+    const DeviceArray<float> qkv_there(device, *stream, qkv),
+        out_there(device, *stream, Matrix(static_cast<size_t>(tokens * s.heads * s.head_size)));
+    attention(*stream, {.qkv = qkv_there.matrix(tokens, s.width()),
+                        .items = items,
+                        .heads = s.heads,
+                        .kv = layout,
+                        .out = out_there.matrix(tokens, s.heads * s.head_size)});
+    const Matrix out = out_there.read();
     for (size_t i = 0; i < cases.size(); ++i) {
       Case& c = cases[i];
       INFO("step " << step << ", prompt " << c.prompt << ", recent " << c.budget.recent << ", kept "
@@ -153,71 +162,92 @@ void check_budgets(Stream& stream, const Shape& s, DType dtype, int64_t steps) {
 }
 
 TEST_CASE("attention under a limited KV budget agrees with its definition") {
-  const auto device = open_cpu_device(2).value();
-  const auto stream = device->new_stream("test");
   const auto shape = GENERATE(Shape{2, 2, 64}, Shape{3, 3, 5}, Shape{4, 2, 20});
   const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
                 << ", KV " << dtype_name(dtype));
-  check_budgets(*stream, shape, dtype, 45);
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name());
+    check_budgets(*device, shape, dtype, test::thorough() ? 45 : 13);
+  }
 }
+
+// One sequence with one head of size 8, on a device.
+class OneHead {
+ public:
+  OneHead(Device& device, const KvBudget& kept)
+      : device_(device),
+        stream_(device.new_stream("test")),
+        budget_(kept),
+        kv_(device, *stream_, std::vector<std::byte>(layout_.sequence_bytes(kept.slots(100)))),
+        state_(device, *stream_, std::vector<std::byte>(KvStateLayout{1, kept}.bytes())) {}
+
+  // `qkv` is [tokens, 24].
+  void run(int64_t position, const Matrix& qkv) {
+    const int64_t tokens = static_cast<int64_t>(qkv.size()) / 24;
+    const DeviceArray<float> in(device_, *stream_, qkv),
+        out(device_, *stream_, Matrix(static_cast<size_t>(tokens * 8)));
+    const AttentionItem item{0, tokens, position, kv_.data(), budget_, state_.data()};
+    attention(*stream_, {.qkv = in.matrix(tokens, 24),
+                         .items = {&item, 1},
+                         .heads = 1,
+                         .kv = layout_,
+                         .out = out.matrix(tokens, 8)});
+    REQUIRE(stream_->record().wait().ok());
+  }
+  void set_scores(float score) {
+    std::vector<std::byte> state = state_.read();
+    std::fill_n(KvStateLayout{1, budget_}.head(state.data(), 0).scores,
+                budget_.ring() + budget_.kept, score);
+    state_.write(state);
+  }
+  std::vector<KeptRow> kept(int64_t positions) const {
+    std::vector<std::byte> state = state_.read();
+    return test::read_kept_rows(layout_, budget_, positions, kv_.read().data(), state.data(), 0);
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  const KvBudget budget_;
+  const KvLayout layout_{1, 8, DType::kF32};
+  DeviceArray<std::byte> kv_, state_;
+};
 
 TEST_CASE("of rows with equal scores the later position stays") {
-  const auto device = open_cpu_device(1).value();
-  const auto stream = device->new_stream("test");
-  const KvLayout layout{1, 8, DType::kF32};
-  const KvBudget budget{1, 2, true};
-  std::vector<std::byte> kv(layout.sequence_bytes(budget.slots(100)));
-  std::vector<std::byte> state(KvStateLayout{1, budget}.bytes());
-  // Keys so far from the last query that all weights but its own are exactly zero.
-  Matrix qkv(6 * 24, 0.0f);
-  for (int64_t row = 0; row < 6; ++row) {
-    float* at = qkv.data() + row * 24;
-    at[row] = 300;      // q
-    at[8 + row] = 300;  // k: only the query of the same row sees it
-  }
-  Matrix out(6 * 8);
-  const AttentionItem item{0, 6, 0, kv.data(), budget, state.data()};
-  attention(*stream,
-            {.qkv = dense_matrix(reinterpret_cast<std::byte*>(qkv.data()), DType::kF32, 6, 24),
-             .items = {&item, 1},
-             .heads = 1,
-             .kv = layout,
-             .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32, 6, 8)});
-  const auto kept = test::read_kept_rows(layout, budget, 6, kv.data(), state.data(), 0);
-  REQUIRE(kept.size() == 3);
-  for (size_t i = 0; i < 3; ++i) {
-    CHECK(kept[i].score == 1.0);
-    CHECK(kept[i].position == static_cast<int64_t>(i) + 3);
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name());
+    OneHead sequence(*device, {1, 2, true});
+    // Keys so far from other queries that all weights but a position's own are exactly zero.
+    Matrix qkv(6 * 24, 0.0f);
+    for (int64_t row = 0; row < 6; ++row) {
+      float* at = qkv.data() + row * 24;
+      at[row] = 300;      // q
+      at[8 + row] = 300;  // k: only the query of the same row sees it
+    }
+    sequence.run(0, qkv);
+    const auto kept = sequence.kept(6);
+    REQUIRE(kept.size() == 3);
+    for (size_t i = 0; i < 3; ++i) {
+      CHECK(kept[i].score == 1.0);
+      CHECK(kept[i].position == static_cast<int64_t>(i) + 3);
+    }
   }
 }
 
-// Queries of zeros give every row of a step the same weight, so that scores tie exactly.
 TEST_CASE("of rows with equal scores a decode step drops the earliest") {
-  const auto device = open_cpu_device(1).value();
-  const auto stream = device->new_stream("test");
-  const KvLayout layout{1, 8, DType::kF32};
-  const KvBudget budget{1, 2, true};
-  std::vector<std::byte> kv(layout.sequence_bytes(budget.slots(100)));
-  std::vector<std::byte> state(KvStateLayout{1, budget}.bytes());
-  Matrix qkv(24, 0.0f), out(8);
-  const auto run = [&](int64_t position) {
-    const AttentionItem item{0, 1, position, kv.data(), budget, state.data()};
-    attention(*stream,
-              {.qkv = dense_matrix(reinterpret_cast<std::byte*>(qkv.data()), DType::kF32, 1, 24),
-               .items = {&item, 1},
-               .heads = 1,
-               .kv = layout,
-               .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32, 1, 8)});
-  };
-  for (int64_t position = 0; position < 3; ++position) run(position);
-  // Make all scores equal before the step that drops a row.
-  const KvHeadState head = KvStateLayout{1, budget}.head(state.data(), 0);
-  std::fill_n(head.scores, budget.ring() + budget.kept, 1.0f);
-  run(3);
-  const auto kept = test::read_kept_rows(layout, budget, 4, kv.data(), state.data(), 0);
-  REQUIRE(kept.size() == 3);
-  for (size_t i = 0; i < 3; ++i) CHECK(kept[i].position == static_cast<int64_t>(i) + 1);
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name());
+    OneHead sequence(*device, {1, 2, true});
+    // Queries of zeros give every row of a step the same weight.
+    const Matrix zeros(24, 0.0f);
+    for (int64_t position = 0; position < 3; ++position) sequence.run(position, zeros);
+    sequence.set_scores(1.0f);
+    sequence.run(3, zeros);
+    const auto kept = sequence.kept(4);
+    REQUIRE(kept.size() == 3);
+    for (size_t i = 0; i < 3; ++i) CHECK(kept[i].position == static_cast<int64_t>(i) + 1);
+  }
 }
 
 }  // namespace

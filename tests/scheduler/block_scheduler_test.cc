@@ -198,7 +198,11 @@ KvRuleChoice keeps(int64_t heavy, int64_t recent) {
 
 TEST_CASE("a smaller cache admits more sequences at once") {
   const auto sweeps = [](const KvRuleChoice& kv) {
-    Fixture f({}, 2);
+    // All of them before the first sweep, however slowly they come.
+    SchedulerOptions options;
+    options.block_sequences_max = 16;
+    options.gather_seconds = 60;
+    Fixture f(options, 2);
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     for (int32_t i = 0; i < 16; ++i) {
       Request request = greedy(std::vector<int32_t>(40, 3 + i), 24);

@@ -110,6 +110,9 @@ T atomicAdd(T* at, T value) {
   *at += value;
   return before;
 }
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
 inline float __expf(float x) {
   return expf(x);
 }

@@ -10,4 +10,8 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   return devices;
 }
 
+bool thorough() {
+  return false;
+}
+
 }  // namespace spillway::test

@@ -9,4 +9,8 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   return devices;
 }
 
+bool thorough() {
+  return true;
+}
+
 }  // namespace spillway::test

@@ -15,6 +15,9 @@ namespace spillway::test {
 // one, the CUDA device; cuda_test has an emulated one instead.
 std::vector<std::unique_ptr<Device>> test_devices();
 
+// False where a device is emulated and thousands of times slower: then the small cases must do.
+bool thorough();
+
 // Values in a device's memory, to and fro by a stream of it.
 template <class T>
 class DeviceArray {
@@ -35,6 +38,11 @@ class DeviceArray {
     stream_.copy(reinterpret_cast<std::byte*>(values.data()), memory_.data(), bytes());
     wait();
     return values;
+  }
+  void write(const std::vector<T>& values) {
+    SPILLWAY_CHECK(values.size() == count_);
+    stream_.copy(memory_.data(), reinterpret_cast<const std::byte*>(values.data()), bytes());
+    wait();
   }
   MatrixView matrix(int64_t rows, int64_t columns) const {
     SPILLWAY_CHECK(sizeof(T) == sizeof(float));

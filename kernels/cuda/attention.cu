@@ -1,0 +1,85 @@
+// Attention on the device: the items of a call go there in one upload, prompts and decode steps in
+// launches of their own.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/cuda_ops.h"
+
+namespace spillway::cuda {
+
+namespace {
+
+AttentionOnDevice view_of(const AttentionArgs& args) {
+  const KvLayout& kv = args.kv;
+  AttentionOnDevice a{};
+  a.qkv = reinterpret_cast<const float*>(args.qkv.data);
+  a.qkv_stride = args.qkv.stride;
+  a.out = args.out.data;
+  a.out_stride = args.out.stride;
+  a.out_dtype = args.out.dtype;
+  a.kv_dtype = kv.dtype;
+  a.heads = args.heads;
+  a.kv_heads = kv.heads;
+  a.head_size = kv.head_size;
+  a.row_bytes = static_cast<int64_t>(kv.row_bytes());
+  a.run_bytes = static_cast<int64_t>(kv.run_bytes());
+  a.block_bytes = static_cast<int64_t>(kv.block_bytes());
+  a.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_size));
+  return a;
+}
+
+}  // namespace
+
+void attention(CudaContext& context, const AttentionArgs& args) {
+  std::vector<ItemOnDevice> prompts, steps;
+  int64_t tokens_max = 0, rows_max = 0, sums = 0;
+  for (const AttentionItem& item : args.items) {
+    const KvBudget& budget = item.budget;
+    const ItemOnDevice one{.first_row = item.first_row,
+                           .tokens = item.tokens,
+                           .position = item.position,
+                           .kv = item.kv,
+                           .state = item.state,
+                           .recent = budget.recent,
+                           .kept = budget.kept,
+                           .scored = budget.scored(),
+                           .rows = budget.attended(item.position),
+                           .slot = budget.slot(item.position),
+                           .sums = nullptr};
+    (item.position == 0 ? prompts : steps).push_back(one);
+    if (item.position > 0) {
+      rows_max = std::max(rows_max, one.rows);
+    } else {
+      tokens_max = std::max(tokens_max, item.tokens);
+      if (one.scored) sums += args.kv.heads * item.tokens;
+    }
+  }
+  AttentionOnDevice a = view_of(args);
+  if (!prompts.empty()) {
+    if (sums > 0) {
+      const int64_t statistics = args.qkv.rows * args.heads * 2;
+      auto* scratch = reinterpret_cast<float*>(
+          context.scratch(static_cast<size_t>(statistics + sums) * sizeof(float)));
+      if (scratch == nullptr) return;  // The context remembers why.
+      a.statistics = scratch;
+      scratch += statistics;
+      for (ItemOnDevice& item : prompts) {
+        if (!item.scored) continue;
+        item.sums = scratch;
+        scratch += args.kv.heads * item.tokens;
+      }
+    }
+    a.items = context.upload(std::span<const ItemOnDevice>(prompts));
+    launch_prompts(context, a, static_cast<int64_t>(prompts.size()), tokens_max);
+  }
+  if (!steps.empty()) {
+    a.items = context.upload(std::span<const ItemOnDevice>(steps));
+    launch_decode(context, a, static_cast<int64_t>(steps.size()), rows_max);
+  }
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,112 @@
+// What the attention kernels share: one head's view of the cache, as kernels/kv_layout.h and
+// kernels/kv_state.h lay it out.
+#pragma once
+
+#include "kernels/base/q4.h"
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/q4.cuh"
+#include "kernels/kv_layout.h"
+#include "kernels/kv_state.h"
+
+namespace spillway::cuda {
+
+// An AttentionItem in device memory.
+struct ItemOnDevice {
+  int64_t first_row, tokens, position;
+  std::byte* kv;
+  std::byte* state;
+  int64_t recent, kept;
+  bool scored;
+  int64_t rows;  // That a decode step attends to
+  int64_t slot;  // Of its own row
+  // Of its prompt, in scratch: sums of weights by KV head [kv_heads][tokens], or null.
+  float* sums;
+
+  __device__ bool full() const { return recent == 0; }
+  __device__ int64_t ring() const { return recent + 1; }
+};
+
+// The same for all items of a call.
+struct AttentionOnDevice {
+  const float* qkv;  // [T, (heads + 2 kv_heads) * head_size]
+  int64_t qkv_stride;
+  std::byte* out;  // [T, heads * head_size]
+  int64_t out_stride;
+  DType out_dtype, kv_dtype;
+  int64_t heads, kv_heads, head_size;
+  int64_t row_bytes, run_bytes, block_bytes;  // Of the cache
+  float scale;
+  const ItemOnDevice* items;
+  float* statistics;  // [T][heads][2]: each prompt row's maximum and sum
+
+  __device__ int64_t group() const { return heads / kv_heads; }
+  __device__ const float* query(int64_t row, int64_t head) const {
+    return qkv + row * qkv_stride + head * head_size;
+  }
+  __device__ const float* key(int64_t row, int64_t kv_head) const {
+    return qkv + row * qkv_stride + (heads + kv_head) * head_size;
+  }
+  __device__ const float* value(int64_t row, int64_t kv_head) const {
+    return key(row, kv_head) + kv_heads * head_size;
+  }
+  __device__ std::byte* key_slot(const ItemOnDevice& item, int64_t kv_head, int64_t slot) const {
+    return item.kv + slot / kKvBlockRows * block_bytes + kv_head * run_bytes +
+           slot % kKvBlockRows * row_bytes;
+  }
+  __device__ std::byte* value_slot(const ItemOnDevice& item, int64_t kv_head, int64_t slot) const {
+    return key_slot(item, kv_head, slot) + kv_heads * run_bytes;
+  }
+  __device__ void store_out(int64_t row, int64_t head, int64_t column, float x) const {
+    const int64_t at = row * out_stride + head * head_size + column;
+    if (out_dtype == DType::kF32) reinterpret_cast<float*>(out)[at] = x;
+    if (out_dtype == DType::kF16) reinterpret_cast<__half*>(out)[at] = narrow<__half>(x);
+    if (out_dtype == DType::kBF16) {
+      reinterpret_cast<__nv_bfloat16*>(out)[at] = narrow<__nv_bfloat16>(x);
+    }
+  }
+};
+
+// KvStateLayout::head on the device.
+struct HeadStateOnDevice {
+  float* scores;
+  int32_t* positions;
+  int32_t* moved;
+};
+__device__ inline HeadStateOnDevice head_state(const ItemOnDevice& item, int64_t kv_head) {
+  if (item.kept == 0) return {nullptr, nullptr, nullptr};
+  const int64_t scores = item.scored ? item.ring() + item.kept : 0;
+  const int64_t bytes = ((scores + item.kept + 1) * 4 + 63) / 64 * 64;
+  auto* at = reinterpret_cast<float*>(item.state + kv_head * bytes);
+  auto* positions = reinterpret_cast<int32_t*>(at + scores);
+  return {item.scored ? at : nullptr, positions, positions + item.kept};
+}
+
+// Number `i` of a cached row.
+__device__ inline float cached(const AttentionOnDevice& a, const std::byte* row, int64_t i) {
+  if (a.kv_dtype == DType::kF32) return reinterpret_cast<const float*>(row)[i];
+  if (a.kv_dtype == DType::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
+  if (a.kv_dtype == DType::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
+  return q4_row_value(row, i, a.head_size);
+}
+
+// Stores a row of float32 numbers into the cache. All threads of a block call it, each for a part;
+// the row is whole behind the next barrier.
+__device__ inline void store_cached(const AttentionOnDevice& a, const float* from, std::byte* row) {
+  if (a.kv_dtype == DType::kQ4) {
+    const int64_t groups = (a.head_size + kQ4Group - 1) / kQ4Group;
+    for (int64_t group = threadIdx.x; group < groups; group += blockDim.x) {
+      pack_q4_group(from + group * kQ4Group, a.head_size - group * kQ4Group,
+                    row + group * (4 + kQ4Group / 2));
+    }
+    return;
+  }
+  for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
+    if (a.kv_dtype == DType::kF32) reinterpret_cast<float*>(row)[i] = from[i];
+    if (a.kv_dtype == DType::kF16) reinterpret_cast<__half*>(row)[i] = narrow<__half>(from[i]);
+    if (a.kv_dtype == DType::kBF16) {
+      reinterpret_cast<__nv_bfloat16*>(row)[i] = narrow<__nv_bfloat16>(from[i]);
+    }
+  }
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,115 @@
+// Attention of prompts and decode steps, on every device, against its scalar definition.
+#include <catch2/catch.hpp>
+
+#include "kernels/ops.h"
+#include "tests/support/random_data.h"
+#include "tests/support/scalar_ops.h"
+#include "tests/support/test_devices.h"
+
+namespace spillway {
+namespace {
+
+using test::DeviceArray;
+using test::random_floats;
+using test::relative_error;
+
+struct AttentionCase {
+  int64_t heads, kv_heads, head_size;
+};
+
+// A head's row as the cache gives it back.
+scalar::Matrix cached(DType dtype, const float* row, int64_t size) {
+  const auto count = static_cast<size_t>(size);
+  scalar::Matrix values(row, row + size);
+  std::vector<std::byte> bytes(KvLayout{1, size, dtype}.row_bytes());
+  if (dtype == DType::kQ4) {
+    pack_q4_row(values, bytes.data());
+    unpack_q4_row(bytes.data(), values);
+    return values;
+  }
+  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(row), dtype, bytes.data(),
+                   count);
+  convert_elements(dtype, bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(values.data()),
+                   count);
+  return values;
+}
+
+// Runs prompts of the given lengths and then two decode steps of all, against the definition: a
+// prompt over its own rows, a decode step over rows as the cache keeps them.
+void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, double error) {
+  const auto stream = device.new_stream("test");
+  const KvLayout layout{c.kv_heads, c.head_size, kv_dtype};
+  std::vector<int64_t> lengths = {1, 16, 35, 3};
+  if (test::thorough()) lengths = {1, 16, 97, 3, 130, 64};
+  const int64_t width = (c.heads + 2 * c.kv_heads) * c.head_size;
+  std::vector<std::unique_ptr<DeviceArray<std::byte>>> caches;
+  std::vector<std::vector<float>> history(lengths.size());  // qkv rows of each sequence
+  for (int64_t length : lengths) {
+    caches.push_back(std::make_unique<DeviceArray<std::byte>>(
+        device, *stream, std::vector<std::byte>(layout.sequence_bytes(length + 2))));
+  }
+  for (int step = 0; step < 3; ++step) {
+    std::vector<AttentionItem> items;
+    int64_t tokens = 0;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const int64_t count = step == 0 ? lengths[s] : 1;
+      const int64_t position = step == 0 ? 0 : lengths[s] + step - 1;
+      items.push_back({tokens, count, position, caches[s]->data()});
+      tokens += count;
+    }
+    const auto qkv = random_floats(tokens * width, 20 + static_cast<uint64_t>(step));
+    const DeviceArray<float> qkv_there(device, *stream, qkv),
+        out_there(device, *stream,
+                  std::vector<float>(static_cast<size_t>(tokens * c.heads * c.head_size)));
+    attention(*stream, {.qkv = qkv_there.matrix(tokens, width),
+                        .items = items,
+                        .heads = c.heads,
+                        .kv = layout,
+                        .out = out_there.matrix(tokens, c.heads * c.head_size)});
+    const std::vector<float> out = out_there.read();
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const float* first = qkv.data() + items[s].first_row * width;
+      history[s].insert(history[s].end(), first, first + items[s].tokens * width);
+    }
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      for (int64_t t = 0; t < items[s].tokens; ++t) {
+        const int64_t rows = items[s].position + t + 1;
+        for (int64_t head = 0; head < c.heads; ++head) {
+          scalar::Matrix keys, values;
+          const int64_t kv_head = head / (c.heads / c.kv_heads);
+          for (int64_t r = 0; r < rows; ++r) {
+            const float* row = history[s].data() + r * width;
+            const float* k = row + (c.heads + kv_head) * c.head_size;
+            const float* v = k + c.kv_heads * c.head_size;
+            const DType kept = step == 0 ? DType::kF32 : kv_dtype;
+            const scalar::Matrix key = cached(kept, k, c.head_size);
+            const scalar::Matrix value = cached(kept, v, c.head_size);
+            keys.insert(keys.end(), key.begin(), key.end());
+            values.insert(values.end(), value.begin(), value.end());
+          }
+          const float* q = history[s].data() + (rows - 1) * width + head * c.head_size;
+          const auto expected = scalar::attend(q, keys, values, rows, c.head_size);
+          const float* got = out.data() + ((items[s].first_row + t) * c.heads + head) * c.head_size;
+          INFO("step " << step << " sequence " << s << " token " << t << " head " << head);
+          REQUIRE(relative_error({got, expected.size()}, expected) < error);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention agrees with its definition") {
+  const auto c = GENERATE(AttentionCase{2, 2, 64}, AttentionCase{3, 3, 5}, AttentionCase{1, 1, 80},
+                          AttentionCase{4, 2, 128}, AttentionCase{6, 1, 20});
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", heads " << c.heads << " kv " << c.kv_heads << " size "
+                        << c.head_size);
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+      INFO("KV " << dtype_name(dtype));
+      check_attention(*device, c, dtype, 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway
