@@ -22,6 +22,9 @@ void normalize(CudaContext&, const NormArgs&) {
 void convert_rows(CudaContext&, const ConvertArgs&) {
   SPILLWAY_CHECK(false);
 }
+void linear(CudaContext&, const LinearArgs&) {
+  SPILLWAY_CHECK(false);
+}
 void attention(CudaContext&, const AttentionArgs&) {
   SPILLWAY_CHECK(false);
 }

@@ -61,12 +61,14 @@ void convert_rows(Stream& stream, const ConvertArgs& args) {
 }
 
 void linear(Stream& stream, const LinearArgs& args) {
-  SPILLWAY_CHECK(float_or_bf16(args.in.dtype) && float_or_bf16(args.out.dtype));
+  SPILLWAY_CHECK(activation_format(stream, args.in.dtype));
+  SPILLWAY_CHECK(activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows);
   SPILLWAY_CHECK(args.in.columns == args.weight.columns && args.out.columns == args.weight.rows);
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
   if (args.in.rows == 0) return;
+  if (auto* context = cuda_of(stream)) return cuda::linear(*context, args);
   const TraceSpan span = span_of(stream, "linear", args.in.rows);
   cpu::linear(cpu_of(stream), args);
 }

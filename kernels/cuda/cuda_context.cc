@@ -27,6 +27,9 @@ Result<std::unique_ptr<CudaContext>> CudaContext::open() {
 Status CudaContext::allocate() {
   SPILLWAY_RETURN_IF_ERROR(
       status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"));
+  check_blas(cublasCreate(&blas_), "starting cuBLAS");
+  if (blas_ != nullptr) check_blas(cublasSetStream(blas_, stream_), "starting cuBLAS");
+  SPILLWAY_RETURN_IF_ERROR(status_);
   void* memory = nullptr;
   SPILLWAY_RETURN_IF_ERROR(
       status_of(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory"));
@@ -43,6 +46,7 @@ Status CudaContext::allocate() {
 // The stream may still read what is freed here.
 CudaContext::~CudaContext() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  if (blas_ != nullptr) cublasDestroy(blas_);
   for (cudaEvent_t event : used_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
@@ -81,6 +85,13 @@ std::byte* CudaContext::scratch(size_t bytes) {
   scratch_ = static_cast<std::byte*>(memory);
   scratch_bytes_ = bytes;
   return scratch_;
+}
+
+void CudaContext::check_blas(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS || !status_.ok()) return;
+  const Code code = status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kCapacity : Code::kDeviceLost;
+  status_ = Status(code, std::string("CUDA, ") + what + ": cuBLAS status " +
+                             std::to_string(static_cast<int>(status)));
 }
 
 void CudaContext::check(cudaError_t error, const char* what) {

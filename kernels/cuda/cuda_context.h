@@ -1,7 +1,9 @@
-// What the CUDA bodies of the ops share: their stream, and small arrays (rows to gather, attention
-// items) on their way to the device. Owned by a CudaStream; its thread.
+// What the CUDA bodies of the ops share: their stream, a cuBLAS handle, scratch memory, and small
+// arrays (rows to gather, attention items) on their way to the device. Owned by a CudaStream; its
+// thread.
 #pragma once
 
+#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -25,6 +27,7 @@ class CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
 
   cudaStream_t stream() const { return stream_; }
+  cublasHandle_t blas() const { return blas_; }  // On this stream
 
   // A copy of `values` in device memory, there for work queued later, until 1 MiB more has been
   // uploaded. Blocks only when the device is that far behind.
@@ -39,6 +42,7 @@ class CudaContext {
 
   // The first error of a call or a kernel, from now on.
   void check(cudaError_t error, const char* what);
+  void check_blas(cublasStatus_t status, const char* what);
   void check_launch(const char* what) { check(cudaGetLastError(), what); }
   const Status& status() const { return status_; }
 
@@ -48,6 +52,7 @@ class CudaContext {
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
   cudaStream_t stream_ = nullptr;
+  cublasHandle_t blas_ = nullptr;
   // A ring in two halves: a half is written again when the event behind its last use has happened.
   std::byte* pinned_ = nullptr;
   std::byte* uploaded_ = nullptr;

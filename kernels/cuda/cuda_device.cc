@@ -1,5 +1,5 @@
-// A CUDA device behind kernels/device.h: memory, streams, events. Linear layers and attention are
-// still to come, so the device computes for the tests of what is there and opens for nobody else.
+// A CUDA device behind kernels/device.h: memory, streams, events. What moves a model onto it is
+// still to come, so it computes for the tests of its ops and opens for nobody else.
 #include <deque>
 #include <string>
 #include <vector>

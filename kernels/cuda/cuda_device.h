@@ -7,7 +7,7 @@
 
 namespace spillway::cuda {
 
-// kNotFound: there is no such device. Its streams run every op but linear.
+// kNotFound: there is no such device. Its streams run every op.
 Result<std::unique_ptr<Device>> open_unfinished_device(int index);
 
 }  // namespace spillway::cuda

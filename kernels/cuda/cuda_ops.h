@@ -11,6 +11,7 @@ class CudaContext;
 void gather_rows(CudaContext& context, const GatherArgs& args);
 void normalize(CudaContext& context, const NormArgs& args);
 void convert_rows(CudaContext& context, const ConvertArgs& args);
+void linear(CudaContext& context, const LinearArgs& args);
 void attention(CudaContext& context, const AttentionArgs& args);
 
 }  // namespace spillway::cuda

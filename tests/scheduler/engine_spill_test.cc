@@ -76,6 +76,15 @@ std::vector<Request> make_requests(uint64_t seed) {
     request.max_tokens = static_cast<int32_t>(1 + random() % 12);
     request.ignore_eos = true;
     request.sampling.temperature = 0;
+    // Half of them keep a part of their cache only, whose scores and moved rows travel, too.
+    if (random() % 2 == 0) continue;
+    request.kv.kind = random() % 3 == 0 ? KvRuleKind::kWindow : KvRuleKind::kH2o;
+    request.kv.recent = KvAmount{static_cast<int64_t>(1 + random() % 12), 0};
+    if (request.kv.kind == KvRuleKind::kH2o) {
+      request.kv.heavy = KvAmount{static_cast<int64_t>(random() % 12), 0};
+    } else {
+      request.kv.sink = static_cast<int64_t>(random() % 5);
+    }
   }
   return requests;
 }

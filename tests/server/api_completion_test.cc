@@ -88,6 +88,16 @@ TEST_CASE("an answer has every field that clients require") {
   CHECK(json["usage"]["total_tokens"] == 8);
 }
 
+TEST_CASE("usage tells what a KV rule kept, summed over choices; nothing without a rule") {
+  const Json full = Runner().answer({{"prompt", "hi"}, {"max_tokens", 2}});
+  CHECK_FALSE(full["usage"].contains("kv_cache"));
+  const Json h2o =
+      Runner().answer({{"prompt", "hi"}, {"max_tokens", 2}, {"n", 2}, {"kv_rule", "h2o"}});
+  REQUIRE(h2o["usage"].contains("kv_cache"));
+  CHECK(h2o["usage"]["kv_cache"] ==
+        Json{{"rule", "h2o"}, {"rows_kept", 6}, {"rows_dropped", 8}, {"bytes_saved", 1000}});
+}
+
 TEST_CASE("choices come in the order prompt, sample") {
   Runner runner;
   const Json json =

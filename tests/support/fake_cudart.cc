@@ -16,6 +16,9 @@
 struct CUstream_st {
   std::deque<std::function<bool()>> work;  // False: not yet, something else must run first.
 };
+struct cublasContext {
+  cudaStream_t stream = nullptr;
+};
 struct CUevent_st {
   uint64_t recorded = 0, happened = 0;
 };
@@ -213,6 +216,51 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return run_until([&] { return event->happened >= event->recorded; });
+}
+
+cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
+  *handle = new cublasContext();
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUBLAS_STATUS_SUCCESS;
+}
+// As its manual says, column by column, in double precision; only what linear layers ask for.
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
+                            int m, int n, int k, const void* alpha, const void* a,
+                            cudaDataType type_a, int lda, const void* b, cudaDataType type_b,
+                            int ldb, const void* beta, void* c, cudaDataType type_c, int ldc,
+                            cublasComputeType_t compute, cublasGemmAlgo_t) {
+  if (op_a != CUBLAS_OP_T || op_b != CUBLAS_OP_N || type_a != type_b || type_c != CUDA_R_32F ||
+      compute != CUBLAS_COMPUTE_32F || lda < k || ldb < k || ldc < m) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  const auto element = [type_a](const void* matrix, int64_t i) -> double {
+    if (type_a == CUDA_R_32F) return static_cast<const float*>(matrix)[i];
+    if (type_a == CUDA_R_16F) return __half2float(static_cast<const __half*>(matrix)[i]);
+    return __bfloat162float(static_cast<const __nv_bfloat16*>(matrix)[i]);
+  };
+  queue(handle->stream, [=] {
+    auto* out = static_cast<float*>(c);
+    for (int64_t column = 0; column < n; ++column) {
+      for (int64_t row = 0; row < m; ++row) {
+        double sum = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          sum += element(a, row * lda + i) * element(b, column * ldb + i);
+        }
+        float& target = out[column * ldc + row];
+        target = static_cast<float>(scale * sum + (keep == 0 ? 0.0 : double{keep} * target));
+      }
+    }
+    return true;
+  });
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 }  // extern "C"

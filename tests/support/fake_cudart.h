@@ -1,9 +1,10 @@
-// A CUDA runtime without a device, for programs that link it instead of the toolkit's: memory is
-// host memory, streams are queues whose work runs when somebody asks for its outcome, in an order
-// among streams that a seed shuffles, as late as it can. So work that did not wait for what it
-// needs reads what is not there yet.
+// A CUDA runtime, and what of cuBLAS we use, without a device, for programs that link it instead of
+// the toolkit's: memory is host memory, streams are queues whose work runs when somebody asks for
+// its outcome, in an order among streams that a seed shuffles, as late as it can. So work that did
+// not wait for what it needs reads what is not there yet.
 #pragma once
 
+#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>

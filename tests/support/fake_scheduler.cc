@@ -177,6 +177,7 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
     finish.reason = reason;
     finish.usage.prompt_tokens = static_cast<int64_t>(request.prompt.size());
     finish.usage.generated_tokens = sequence.generated;
+    finish.usage.kv = {apply(request.kv, options_.kv_rule).kind, 3, 4, 500};
     return finish;
   };
   if (is_cancelled(sequence.id)) return end(FinishReason::kCancelled);

@@ -1,0 +1,137 @@
+// Linear layers on every device against their definition, in every format of weights and of what
+// goes in and comes out.
+#include <catch2/catch.hpp>
+
+#include "kernels/ops.h"
+#include "tests/support/random_data.h"
+#include "tests/support/scalar_ops.h"
+#include "tests/support/test_devices.h"
+
+namespace spillway {
+namespace {
+
+using test::DeviceArray;
+using test::DeviceMatrix;
+using test::PackedMatrix;
+using test::random_floats;
+using test::relative_error;
+
+constexpr double kError = 2e-5;  // Of the largest value; sums of up to 2,100 terms
+
+struct LinearCase {
+  int64_t rows, outputs, inputs, slab_rows;
+};
+
+std::vector<std::byte> bytes_of(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
+  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
+                   bytes.data(), values.size());
+  return bytes;
+}
+
+std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
+  std::vector<float> values(bytes.size() / dtype_bytes(dtype));
+  convert_elements(dtype, bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(values.data()),
+                   values.size());
+  return values;
+}
+
+std::vector<float> rounded(DType dtype, const std::vector<float>& values) {
+  return floats_of(dtype, bytes_of(dtype, values));
+}
+
+void check_linear(Device& device, DType format, const LinearCase& c, Activation activation) {
+  const auto stream = device.new_stream("test");
+  const DType in_dtype = device.activation_dtype(format);
+  const auto in = rounded(in_dtype, random_floats(c.rows * c.inputs, 1));
+  const PackedMatrix packed(device.matrix_layout(format), format,
+                            random_floats(c.outputs * c.inputs, 2), c.outputs, c.inputs,
+                            c.slab_rows);
+  // 4-bit weights are expanded into the format of what goes in.
+  const auto weights = rounded(in_dtype, packed.rounded());
+  const auto bias = random_floats(c.outputs, 3), before = random_floats(c.rows * c.outputs, 4);
+  const DeviceArray<std::byte> in_there(device, *stream, bytes_of(in_dtype, in));
+  const DeviceMatrix weights_there(device, *stream, packed);
+  const DeviceArray<float> bias_there(device, *stream, bias), out(device, *stream, before);
+  LinearArgs args{.in = dense_matrix(in_there.data(), in_dtype, c.rows, c.inputs),
+                  .weight = weights_there.matrix(),
+                  .bias = bias_there.data(),
+                  .activation = activation,
+                  .out = out.matrix(c.rows, c.outputs)};
+  linear(*stream, args);
+  const auto expected =
+      scalar::linear(in, weights, bias, {}, activation, c.rows, c.outputs, c.inputs);
+  CHECK(relative_error(out.read(), expected) < kError);
+  if (in_dtype != DType::kF32) {
+    const DeviceArray<std::byte> narrow(
+        device, *stream, std::vector<std::byte>(before.size() * dtype_bytes(in_dtype)));
+    args.out = dense_matrix(narrow.data(), in_dtype, c.rows, c.outputs);
+    linear(*stream, args);
+    CHECK(floats_of(in_dtype, narrow.read()) == rounded(in_dtype, out.read()));
+  }
+  if (activation != Activation::kNone) return;
+  for (const bool with_bias : {false, true}) {
+    const DeviceArray<float> target(device, *stream, before);
+    args.bias = with_bias ? bias_there.data() : nullptr;
+    args.accumulate = true;
+    args.out = target.matrix(c.rows, c.outputs);
+    linear(*stream, args);
+    CHECK(relative_error(target.read(),
+                         scalar::linear(in, weights, with_bias ? bias : std::vector<float>(),
+                                        before, activation, c.rows, c.outputs, c.inputs)) < kError);
+  }
+}
+
+TEST_CASE("linear agrees with its definition") {
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const auto c =
+      GENERATE(LinearCase{1, 64, 64, 64}, LinearCase{2, 70, 33, 128}, LinearCase{3, 200, 1, 64},
+               LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64},
+               LinearCase{97, 320, 96, 192}, LinearCase{200, 65, 130, 128});
+  const auto activation = GENERATE(Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                   Activation::kGeluTanh, Activation::kSilu);
+  for (const auto& device : test::test_devices()) {
+    if (!test::thorough() && c.rows * c.outputs > 2000) continue;
+    INFO(device->name() << ", format " << dtype_name(format) << " rows " << c.rows << " outputs "
+                        << c.outputs << " inputs " << c.inputs << " activation "
+                        << activation_name(activation));
+    check_linear(*device, format, c, activation);
+  }
+}
+
+// Slabs one behind the other are one product.
+TEST_CASE("linear over slabs that lie together is that over slabs apart") {
+  constexpr int64_t kRows = 3, kOutputs = 150, kInputs = 40;
+  for (const auto& device : test::test_devices()) {
+    const auto stream = device->new_stream("test");
+    const PackedMatrix packed(device->matrix_layout(DType::kF32), DType::kF32,
+                              random_floats(kOutputs * kInputs, 2), kOutputs, kInputs, 64);
+    const DeviceMatrix apart(*device, *stream, packed);
+    std::vector<std::byte> bytes;
+    std::vector<size_t> begins;
+    for (const WeightSlab& slab : packed.matrix().slabs) {
+      begins.push_back(bytes.size());
+      bytes.insert(
+          bytes.end(), slab.data,
+          slab.data + packed_bytes(packed.matrix().layout, DType::kF32, slab.rows, kInputs));
+    }
+    const DeviceArray<std::byte> together(*device, *stream, bytes);
+    std::vector<WeightSlab> slabs;
+    for (size_t i = 0; i < begins.size(); ++i) {
+      slabs.push_back({together.data() + begins[i], packed.matrix().slabs[i].rows});
+    }
+    WeightMatrix matrix = apart.matrix();
+    const DeviceArray<float> in(*device, *stream, random_floats(kRows * kInputs, 5));
+    const DeviceArray<float> a(*device, *stream, std::vector<float>(kRows * kOutputs)),
+        b(*device, *stream, std::vector<float>(kRows * kOutputs));
+    linear(*stream,
+           {.in = in.matrix(kRows, kInputs), .weight = matrix, .out = a.matrix(kRows, kOutputs)});
+    matrix.slabs = slabs;
+    linear(*stream,
+           {.in = in.matrix(kRows, kInputs), .weight = matrix, .out = b.matrix(kRows, kOutputs)});
+    CHECK(a.read() == b.read());
+  }
+}
+
+}  // namespace
+}  // namespace spillway
