@@ -1,5 +1,6 @@
 // Stands in for kernels/cuda in a build without CUDA.
 #include "kernels/base/check.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/device.h"
 
@@ -10,8 +11,13 @@ Result<std::unique_ptr<Device>> open_cuda_device(int) {
       "this build has no CUDA device; configure with --preset cuda, or use --device cpu");
 }
 
-// No device, no stream of it, no call.
 namespace cuda {
+
+Result<std::unique_ptr<Device>> open_unfinished_device(int index) {
+  return open_cuda_device(index);
+}
+
+// No device, no stream of it, no call.
 
 void gather_rows(CudaContext&, const GatherArgs&) {
   SPILLWAY_CHECK(false);
