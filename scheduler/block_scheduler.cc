@@ -257,8 +257,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->finish(FinishReason::kError, status);
   }
 
-  void publish_counts() {
+  // `ended`: what the KV rules of sequences that have ended did.
+  void publish_counts(const KvUsage& ended = {}) {
     const std::lock_guard lock(mutex_);
+    stats_.kv.add(ended);
     stats_.running = static_cast<int64_t>(running_.size());
     stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
     stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
@@ -282,11 +284,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       kv.add(sequence->kv_usage());
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     }
-    {
-      const std::lock_guard lock(mutex_);
-      stats_.kv.add(kv);
-    }
-    publish_counts();
+    publish_counts(kv);
     for (const auto& sequence : ended) sequence->report(steady_seconds());
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;

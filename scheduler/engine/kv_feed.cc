@@ -18,6 +18,8 @@ AttentionItem at(AttentionItem item, const KvCache::Layer& layer) {
 KvFeed::KvFeed(KvCache& cache, SpillStager* stager, Trace* trace)
     : cache_(cache), stager_(stager), trace_(trace) {
   if (trace_ != nullptr) track_ = trace_->track("wait for KV cache");
+  // The state, the step's own block and one for each head.
+  changes_.reserve(static_cast<size_t>(cache.layout().heads) + 2);
 }
 
 void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const MicroBatch> batches) {

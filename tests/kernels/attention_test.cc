@@ -3,6 +3,7 @@
 
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
+#include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
@@ -16,23 +17,6 @@ using test::relative_error;
 struct AttentionCase {
   int64_t heads, kv_heads, head_size;
 };
-
-// A head's row as the cache gives it back.
-scalar::Matrix cached(DType dtype, const float* row, int64_t size) {
-  const auto count = static_cast<size_t>(size);
-  scalar::Matrix values(row, row + size);
-  std::vector<std::byte> bytes(KvLayout{1, size, dtype}.row_bytes());
-  if (dtype == DType::kQ4) {
-    pack_q4_row(values, bytes.data());
-    unpack_q4_row(bytes.data(), values);
-    return values;
-  }
-  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(row), dtype, bytes.data(),
-                   count);
-  convert_elements(dtype, bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(values.data()),
-                   count);
-  return values;
-}
 
 // Runs prompts of the given lengths and then two decode steps of all, against the definition: a
 // prompt over its own rows, a decode step over rows as the cache keeps them.
@@ -82,8 +66,8 @@ void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, dou
             const float* k = row + (c.heads + kv_head) * c.head_size;
             const float* v = k + c.kv_heads * c.head_size;
             const DType kept = step == 0 ? DType::kF32 : kv_dtype;
-            const scalar::Matrix key = cached(kept, k, c.head_size);
-            const scalar::Matrix value = cached(kept, v, c.head_size);
+            const scalar::Matrix key = test::cached_row(kept, {k, k + c.head_size});
+            const scalar::Matrix value = test::cached_row(kept, {v, v + c.head_size});
             keys.insert(keys.end(), key.begin(), key.end());
             values.insert(values.end(), value.begin(), value.end());
           }

@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/random_data.h"
+#include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -21,20 +22,6 @@ struct Shape {
   int64_t heads, kv_heads, head_size;
   int64_t width() const { return (heads + 2 * kv_heads) * head_size; }
 };
-
-Matrix rounded(DType dtype, const Matrix& row) {
-  Matrix values = row;
-  std::vector<std::byte> bytes(KvLayout{1, static_cast<int64_t>(row.size()), dtype}.row_bytes());
-  if (dtype == DType::kQ4) {
-    pack_q4_row(values, bytes.data());
-    unpack_q4_row(bytes.data(), values);
-    return values;
-  }
-  auto* floats = reinterpret_cast<std::byte*>(values.data());
-  convert_elements(DType::kF32, floats, dtype, bytes.data(), values.size());
-  convert_elements(dtype, bytes.data(), DType::kF32, floats, values.size());
-  return values;
-}
 
 // One sequence: its cache on the device and its definition by KV head.
 struct Case {
@@ -78,7 +65,7 @@ std::vector<Matrix> define(Case& c, const Shape& s, DType dtype, const Matrix& q
     for (int64_t g = 0; g < group; ++g) queries.push_back(part(h * group + g));
     const Matrix k = part(s.heads + h), v = part(s.heads + s.kv_heads + h);
     KeptRows& head = c.heads[static_cast<size_t>(h)];
-    const auto round = [&](const Matrix& row) { return rounded(dtype, row); };
+    const auto round = [&](const Matrix& row) { return test::cached_row(dtype, row); };
     for (Matrix& out : item.position == 0 ? head.prompt(k, v, queries, s.head_size, round)
                                           : head.step(item.position, round(k), round(v), queries)) {
       outputs.push_back(std::move(out));

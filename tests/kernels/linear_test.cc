@@ -4,41 +4,27 @@
 
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
+#include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
 namespace {
 
+using test::bytes_of;
 using test::DeviceArray;
 using test::DeviceMatrix;
+using test::floats_of;
 using test::PackedMatrix;
 using test::random_floats;
 using test::relative_error;
+using test::rounded;
 
 constexpr double kError = 2e-5;  // Of the largest value; sums of up to 2,100 terms
 
 struct LinearCase {
   int64_t rows, outputs, inputs, slab_rows;
 };
-
-std::vector<std::byte> bytes_of(DType dtype, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
-  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
-                   bytes.data(), values.size());
-  return bytes;
-}
-
-std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
-  std::vector<float> values(bytes.size() / dtype_bytes(dtype));
-  convert_elements(dtype, bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(values.data()),
-                   values.size());
-  return values;
-}
-
-std::vector<float> rounded(DType dtype, const std::vector<float>& values) {
-  return floats_of(dtype, bytes_of(dtype, values));
-}
 
 void check_linear(Device& device, DType format, const LinearCase& c, Activation activation) {
   const auto stream = device.new_stream("test");

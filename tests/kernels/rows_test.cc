@@ -4,6 +4,7 @@
 
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
+#include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
@@ -47,14 +48,6 @@ TEST_CASE("normalize agrees with its definition") {
   }
 }
 
-// What a format keeps of float32 values, rounded to nearest even.
-std::vector<std::byte> rounded(DType dtype, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
-  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
-                   bytes.data(), values.size());
-  return bytes;
-}
-
 TEST_CASE("convert_rows rounds to nearest, rows apart in memory") {
   const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 5, kColumns = 129, kStride = 200;
@@ -73,7 +66,7 @@ TEST_CASE("convert_rows rounds to nearest, rows apart in memory") {
     for (int64_t row = 0; row < kRows; ++row) {
       dense.insert(dense.end(), in.begin() + row * kStride, in.begin() + row * kStride + kColumns);
     }
-    CHECK(out.read() == rounded(dtype, dense));
+    CHECK(out.read() == test::bytes_of(dtype, dense));
   }
 }
 
@@ -91,7 +84,7 @@ TEST_CASE("normalize writes the format of activations") {
     normalize(*stream, {.in = x.matrix(kRows, kColumns), .out = wide.matrix(kRows, kColumns)});
     normalize(*stream, {.in = x.matrix(kRows, kColumns),
                         .out = dense_matrix(out.data(), dtype, kRows, kColumns)});
-    CHECK(out.read() == rounded(dtype, wide.read()));
+    CHECK(out.read() == test::bytes_of(dtype, wide.read()));
   }
 }
 

@@ -1,0 +1,41 @@
+// What number formats keep of float32 values.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/kv_layout.h"
+
+namespace spillway::test {
+
+inline std::vector<std::byte> bytes_of(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
+  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
+                   bytes.data(), values.size());
+  return bytes;
+}
+
+inline std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
+  std::vector<float> values(bytes.size() / dtype_bytes(dtype));
+  convert_elements(dtype, bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(values.data()),
+                   values.size());
+  return values;
+}
+
+// Rounded to nearest even.
+inline std::vector<float> rounded(DType dtype, const std::vector<float>& values) {
+  return floats_of(dtype, bytes_of(dtype, values));
+}
+
+// A head's row as the cache gives it back; 4-bit, too.
+inline std::vector<float> cached_row(DType dtype, const std::vector<float>& row) {
+  if (dtype != DType::kQ4) return rounded(dtype, row);
+  std::vector<std::byte> bytes(q4_row_bytes(static_cast<int64_t>(row.size())));
+  std::vector<float> values(row.size());
+  pack_q4_row(row, bytes.data());
+  unpack_q4_row(bytes.data(), values);
+  return values;
+}
+
+}  // namespace spillway::test
