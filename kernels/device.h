@@ -84,7 +84,8 @@ class Stream {
   virtual bool reached(uint64_t point) const = 0;
   virtual Status sync(uint64_t point) = 0;
 
-  // The CudaContext for kernels/cuda, the CpuContext for kernels/cpu.
+  // The CudaContext for kernels/cuda, the CpuContext for kernels/cpu. Null: the stream could not be
+  // made, and sync() says why.
   virtual void* native() const = 0;
 
   // Where an op leaves the span of its call; null: nowhere. A stream whose work outlives the call

@@ -22,10 +22,13 @@ cpu::CpuContext& cpu_of(Stream& stream) {
   return *static_cast<cpu::CpuContext*>(stream.native());
 }
 
-// Null on the CPU.
-cuda::CudaContext* cuda_of(Stream& stream) {
-  if (stream.kind() != DeviceKind::kCuda) return nullptr;
-  return static_cast<cuda::CudaContext*>(stream.native());
+// Whether the stream is a CUDA device's. `run` gets its context; a stream that could not be made
+// has none, skips its work and says why when it is waited for.
+template <class Run>
+bool on_cuda(Stream& stream, const Run& run) {
+  if (stream.kind() != DeviceKind::kCuda) return false;
+  if (auto* context = static_cast<cuda::CudaContext*>(stream.native())) run(*context);
+  return true;
 }
 
 TraceSpan span_of(const Stream& stream, const char* op, int64_t rows) {
@@ -39,7 +42,7 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 && args.out.columns == args.table.columns);
   SPILLWAY_CHECK(args.out.rows == static_cast<int64_t>(args.rows.size()));
   for (int32_t row : args.rows) SPILLWAY_CHECK(row >= 0 && row < args.table.rows);
-  if (auto* context = cuda_of(stream)) return cuda::gather_rows(*context, args);
+  if (on_cuda(stream, [&](auto& context) { cuda::gather_rows(context, args); })) return;
   const TraceSpan span = span_of(stream, "gather", args.out.rows);
   cpu::gather_rows(cpu_of(stream), args);
 }
@@ -47,7 +50,7 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
 void normalize(Stream& stream, const NormArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
-  if (auto* context = cuda_of(stream)) return cuda::normalize(*context, args);
+  if (on_cuda(stream, [&](auto& context) { cuda::normalize(context, args); })) return;
   const TraceSpan span = span_of(stream, "normalize", args.in.rows);
   cpu::normalize(cpu_of(stream), args);
 }
@@ -55,7 +58,7 @@ void normalize(Stream& stream, const NormArgs& args) {
 void convert_rows(Stream& stream, const ConvertArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
-  if (auto* context = cuda_of(stream)) return cuda::convert_rows(*context, args);
+  if (on_cuda(stream, [&](auto& context) { cuda::convert_rows(context, args); })) return;
   const TraceSpan span = span_of(stream, "convert", args.in.rows);
   cpu::convert_rows(cpu_of(stream), args);
 }
@@ -68,7 +71,7 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
   if (args.in.rows == 0) return;
-  if (auto* context = cuda_of(stream)) return cuda::linear(*context, args);
+  if (on_cuda(stream, [&](auto& context) { cuda::linear(context, args); })) return;
   const TraceSpan span = span_of(stream, "linear", args.in.rows);
   cpu::linear(cpu_of(stream), args);
 }
@@ -85,7 +88,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
     SPILLWAY_CHECK(!item.budget.remembers() || item.state != nullptr);
   }
-  if (auto* context = cuda_of(stream)) return cuda::attention(*context, args);
+  if (on_cuda(stream, [&](auto& context) { cuda::attention(context, args); })) return;
   const TraceSpan span = span_of(stream, "attention", args.qkv.rows);
   cpu::attention(cpu_of(stream), args);
 }

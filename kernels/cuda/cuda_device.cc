@@ -35,8 +35,8 @@ class CudaStream final : public Stream {
 
   void wait(Event event) override {
     if (event.stream == nullptr || event.stream == this) return;
-    if (event.stream->kind() != DeviceKind::kCuda) {
-      // The host's work is in order with its calls.
+    if (event.stream->kind() != DeviceKind::kCuda || event.stream->native() == nullptr) {
+      // The host's work is in order with its calls; a stream that could not be made has none.
       if (Status status = event.wait(); !status.ok()) poison(status);
       return;
     }

@@ -125,6 +125,26 @@ TEST_CASE("out of device memory is an error that later allocations survive") {
   fake_cudart::limit_memory(size_t{1} << 40);
 }
 
+TEST_CASE("a stream that cannot be made skips its work and says why") {
+  {
+    const auto device = cuda::open_unfinished_device(0).value();
+    const auto whole = device->new_stream("whole");
+    const size_t taken = (size_t{1} << 40) - device->memory().free_bytes;
+    fake_cudart::limit_memory(taken + 4096);
+    const auto broken = device->new_stream("broken");
+    std::vector<float> row(8, 1.0f);
+    const MatrixView view =
+        dense_matrix(reinterpret_cast<std::byte*>(row.data()), DType::kF32, 1, 8);
+    normalize(*broken, {.in = view, .out = view});
+    CHECK(broken->record().wait().code() == Code::kCapacity);
+    CHECK(row == std::vector<float>(8, 1.0f));
+    whole->wait(broken->record());
+    CHECK(whole->record().wait().code() == Code::kCapacity);
+    fake_cudart::limit_memory(size_t{1} << 40);
+  }
+  CHECK(fake_cudart::leaks() == 0);
+}
+
 TEST_CASE("a lost device poisons its streams, and those that wait for them") {
   {
     const auto device = cuda::open_unfinished_device(0).value();
