@@ -213,10 +213,23 @@ def save_model(model, out):
     (out / "model.safetensors").chmod(0o644)  # written for the owner alone otherwise
 
 
-def windows(stream, starts, length, rng):
+def repeat_passage(ids, rng):
+    """Write a passage of `ids` [length] a second time further on, in place.
+
+    Looking far back for what followed the same words before is learned late from plain text; a few
+    windows that repeat themselves teach it early, and the model makes use of all its context.
+    """
+    size = rng.integers(len(ids) // 8, len(ids) // 2)
+    begin = rng.integers(1, len(ids) - 2 * size + 1)
+    again = rng.integers(begin + size, len(ids) - size + 1)
+    ids[again : again + size] = ids[begin : begin + size].copy()
+
+
+def windows(stream, starts, length, repeats, rng):
     """Cut `stream` into training windows, one pass over the text, in random order.
 
-    stream: token ids [N]; starts: sorted indices of paragraph beginnings; length: tokens per window.
+    stream: token ids [N]; starts: sorted indices of paragraph beginnings; length: tokens per window;
+    repeats: share of windows in which a passage stands twice.
     Yields (ids [length], positions [length]). Every window begins with `</s>` at position 0, as
     prompts do; half begin at a paragraph, the others anywhere. The text of a window shorter than
     the context is moved to a random distance, so that every position is learned from the start.
@@ -226,6 +239,8 @@ def windows(stream, starts, length, rng):
         if rng.random() < 0.5:
             cut = min(starts[np.searchsorted(starts, cut) % len(starts)], len(stream) - length)
         ids = np.concatenate([[EOS], stream[cut : cut + length - 1]])
+        if rng.random() < repeats:
+            repeat_passage(ids, rng)
         shift = 0 if rng.random() < 0.4 else rng.integers(CONTEXT - length + 1)
         positions = np.concatenate([[0], shift + np.arange(1, length)])
         yield ids, positions
@@ -250,7 +265,7 @@ def batches(tokenizer, documents, args, progress):
         length = args.short if progress() < args.short_share else CONTEXT
         rows = max(1, args.batch_tokens // length)
         waiting = []
-        for window in windows(stream, starts, length, rng):
+        for window in windows(stream, starts, length, args.repeats, rng):
             waiting.append(window)
             if len(waiting) == rows:
                 ids, positions = (torch.from_numpy(np.stack(part)) for part in zip(*waiting))
@@ -261,16 +276,50 @@ def batches(tokenizer, documents, args, progress):
 
 
 def learning_rate(step, done, args):
-    """Warm up over `args.warmup` updates, then a cosine over the share of time `done` down to zero."""
-    return args.lr * min(1.0, (step + 1) / args.warmup) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    """The share of the peak: up over `args.warmup` updates, then a cosine over the time `done` to zero."""
+    return min(1.0, (step + 1) / args.warmup) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
-def make_optimizer(model, args):
-    """AdamW with weight decay on the matrices of the layers only."""
-    groups = [{"params": [], "weight_decay": args.weight_decay}, {"params": [], "weight_decay": 0.0}]
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal: fewer updates than AdamW on little text.
+
+    K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024: five steps of a
+    Newton-Schulz iteration with the coefficients given there. torch.optim.Muon computes them in
+    bfloat16, which processors without such instructions do 50 times slower; this one is float32.
+    """
+
+    def __init__(self, matrices, lr, momentum=0.95, weight_decay=0.1):
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                average = self.state[matrix].setdefault("average", torch.zeros_like(matrix))
+                average.lerp_(matrix.grad, 1 - group["momentum"])
+                update = orthogonal(matrix.grad.lerp(average, group["momentum"]))
+                scale = max(1.0, matrix.size(0) / matrix.size(1)) ** 0.5
+                matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"] * scale)
+
+
+def orthogonal(matrix):
+    """Bring all singular values of `matrix` near one (0.7 to 1.2)."""
+    x = matrix / (matrix.norm() + 1e-7)
+    if matrix.size(0) > matrix.size(1):
+        x = x.T
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x.T if matrix.size(0) > matrix.size(1) else x
+
+
+def make_optimizers(model, args):
+    """Muon for the matrices of the layers, AdamW for embeddings, norms and biases."""
+    matrices, others = [], []
     for name, parameter in model.named_parameters():
-        groups[parameter.dim() < 2 or "embed" in name]["params"].append(parameter)
-    return torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
+        (others if parameter.dim() < 2 or "embed" in name else matrices).append(parameter)
+    return [Muon(matrices, lr=args.matrix_lr, weight_decay=args.weight_decay),
+            torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]
 
 
 def loss_of(model, ids, positions, device):
@@ -288,7 +337,8 @@ def train(args):
     tokenizer = train_tokenizer(documents, args.vocab)
     save_tokenizer(tokenizer, args.out)
     model = new_model(args.vocab, args.hidden, args.layers).to(args.device)
-    optimizer = make_optimizer(model, args)
+    optimizers = make_optimizers(model, args)
+    peaks = [args.matrix_lr, args.lr]
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(documents)} documents, "
           f"{sum(len(document['text']) for document in documents):,} bytes", flush=True)
 
@@ -304,13 +354,15 @@ def train(args):
     for step, (ids, positions) in enumerate(batches(tokenizer, documents, args, progress)):
         if progress() >= 1:
             break
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, progress(), args)
+        for optimizer, peak in zip(optimizers, peaks):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * learning_rate(step, progress(), args)
         loss = loss_of(model, ids.to(args.device), positions.to(args.device), args.device)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         tokens += ids.numel()
         recent.append(loss.item())
         if step % 50 == 0:
@@ -376,12 +428,14 @@ def parse_arguments():
     add("--vocab", type=int, default=4096, help="entries of the tokenizer (%(default)s)")
     add("--hidden", type=int, default=256, help="width, a multiple of 64 (%(default)s)")
     add("--layers", type=int, default=5, help="decoder layers (%(default)s)")
-    add("--lr", type=float, default=1.5e-3, help="peak learning rate (%(default)s)")
+    add("--lr", type=float, default=3e-3, help="peak learning rate of AdamW (%(default)s)")
+    add("--matrix-lr", type=float, default=0.02, help="peak learning rate of Muon (%(default)s)")
     add("--warmup", type=int, default=100, help="updates of warm-up (%(default)s)")
     add("--weight-decay", type=float, default=0.1, help="decay of the layers' matrices (%(default)s)")
     add("--batch-tokens", type=int, default=2048, help="tokens per update (%(default)s)")
     add("--short", type=int, default=256, help="window of the first phase, tokens (%(default)s)")
     add("--short-share", type=float, default=0.65, help="share of the time on short windows (%(default)s)")
+    add("--repeats", type=float, default=0.1, help="share of windows with a passage twice (%(default)s)")
     add("--heldout", type=float, default=0.02, help="share of the text never trained on (%(default)s)")
     add("--seed", type=int, default=1, help="seed of weights, order and samples (%(default)s)")
     return parser.parse_args()
