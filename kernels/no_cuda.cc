@@ -1,6 +1,5 @@
 // Stands in for kernels/cuda in a build without CUDA.
 #include "kernels/base/check.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/device.h"
 
@@ -12,10 +11,6 @@ Result<std::unique_ptr<Device>> open_cuda_device(int) {
 }
 
 namespace cuda {
-
-Result<std::unique_ptr<Device>> open_unfinished_device(int index) {
-  return open_cuda_device(index);
-}
 
 // No device, no stream of it, no call.
 

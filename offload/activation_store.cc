@@ -11,7 +11,7 @@ namespace spillway {
 
 namespace {
 
-// Micro-batches in the ring: one in use, one on its way home, one or two on their way here.
+// Micro-batches in a ring: one in use, one on its way home, one or two on their way here.
 constexpr uint64_t kStagedBatches = 4;
 
 uint64_t row_bytes(const ActivationStoreOptions& options, double rows) {
@@ -24,29 +24,51 @@ uint64_t row_bytes(const ActivationStoreOptions& options, double rows) {
 ActivationBytes activation_bytes(const ActivationStoreOptions& options) {
   const auto rows = static_cast<double>(options.sweep_rows_max);
   const auto batch = static_cast<double>(options.batch_rows_max);
-  if (options.disk_share == 0) return {.memory = row_bytes(options, rows)};
   // Shares hold to within a micro-batch, and each begins at a whole sector.
-  const uint64_t stays =
-      row_bytes(options, std::min(rows, (1 - options.disk_share) * rows + batch));
-  const uint64_t leaves = row_bytes(options, std::min(rows, options.disk_share * rows + batch));
-  const uint64_t staging = kStagedBatches * (row_bytes(options, batch) + kIoAlignment);
-  return {.memory = stays + staging,
-          .staging = staging,
-          .disk = leaves + static_cast<uint64_t>(options.sweep_rows_max) * kIoAlignment};
+  const auto share_bytes = [&](double share) -> uint64_t {
+    if (share <= 0) return 0;
+    return share >= 1 ? row_bytes(options, rows)
+                      : row_bytes(options, std::min(rows, share * rows + batch));
+  };
+  const double away = options.disk_share + options.host_share;
+  const uint64_t ring = kStagedBatches * (row_bytes(options, batch) + kIoAlignment);
+  // Rounding may leave a micro-batch with the device whatever its share.
+  ActivationBytes bytes{.memory = share_bytes(std::max(1 - away, 1e-9)),
+                        .host = share_bytes(options.host_share)};
+  if (options.disk_share > 0) {
+    bytes.staging = ring;
+    bytes.disk = share_bytes(options.disk_share) +
+                 static_cast<uint64_t>(options.sweep_rows_max) * kIoAlignment;
+  }
+  if (options.own_memory && away > 0) bytes.device_ring = ring;
+  if (!options.own_memory) bytes.memory += bytes.staging;
+  return bytes;
 }
 
 Result<std::unique_ptr<ActivationStore>> ActivationStore::open(
-    Device& device, const ActivationStoreOptions& options, const File* file) {
-  const ActivationBytes bytes = activation_bytes(options);
-  SPILLWAY_ASSIGN_OR_RETURN(Buffer rows,
-                            device.allocate(Memory::kDevice, bytes.memory - bytes.staging));
-  std::unique_ptr<ActivationStore> store(new ActivationStore(options, std::move(rows)));
-  if (options.disk_share > 0) {
-    SPILLWAY_CHECK(file != nullptr && options.transfers != nullptr);
-    SPILLWAY_ASSIGN_OR_RETURN(Buffer ring, device.allocate(Memory::kPinned, bytes.staging));
-    store->stager_.emplace(*options.transfers, *file, std::move(ring), options.overlap);
-  }
+    Device& device, Stream& compute, const ActivationStoreOptions& options, const File* file) {
+  SPILLWAY_CHECK(options.own_memory == !device.shares_host_memory());
+  std::unique_ptr<ActivationStore> store(new ActivationStore(options));
+  SPILLWAY_RETURN_IF_ERROR(store->allocate(device, compute, file));
   return store;
+}
+
+Status ActivationStore::allocate(Device& device, Stream& compute, const File* file) {
+  const ActivationBytes bytes = activation_bytes(options_);
+  const uint64_t stay = options_.own_memory ? bytes.memory : bytes.memory - bytes.staging;
+  SPILLWAY_ASSIGN_OR_RETURN(rows_, device.allocate(Memory::kDevice, stay));
+  SPILLWAY_ASSIGN_OR_RETURN(host_rows_, device.allocate(Memory::kPinned, bytes.host));
+  if (bytes.staging > 0) {
+    SPILLWAY_CHECK(file != nullptr && options_.transfers != nullptr);
+    SPILLWAY_ASSIGN_OR_RETURN(Buffer ring, device.allocate(Memory::kPinned, bytes.staging));
+    stager_.emplace(*options_.transfers, *file, std::move(ring), options_.overlap);
+  }
+  if (bytes.device_ring > 0) {
+    SPILLWAY_ASSIGN_OR_RETURN(ring_memory_, device.allocate(Memory::kDevice, bytes.device_ring));
+    ring_.emplace(device, compute, std::span(ring_memory_.data(), ring_memory_.bytes()),
+                  "activations");
+  }
+  return {};
 }
 
 uint64_t ActivationStore::bytes_of(int64_t rows) const {
@@ -58,27 +80,33 @@ void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes)
   batches_.clear();
   objects_.clear();
   uses_.clear();
-  double passed = 0, spilled = 0;
+  double passed = 0, on_disk = 0, on_host = 0;
   std::byte* memory = rows_.data();
+  std::byte* host = host_rows_.data();
   uint64_t offset = 0;
   for (const int64_t rows : batch_rows) {
     SPILLWAY_CHECK(rows <= options_.batch_rows_max);
     const auto count = static_cast<double>(rows);
     passed += count;
-    if (spilled + count / 2 > options_.disk_share * passed || !stager_) {
-      batches_.push_back({rows, memory, 0});
+    if (stager_ && on_disk + count / 2 <= options_.disk_share * passed) {
+      on_disk += count;
+      batches_.push_back({.rows = rows, .tier = Tier::kDisk});
+      SpilledObject object;
+      object.offset = offset;
+      object.piece_bytes = bytes_of(rows);
+      objects_.push_back(object);
+      offset += round_up(bytes_of(rows), kIoAlignment);
+    } else if (options_.host_share > 0 && on_host + count / 2 <= options_.host_share * passed) {
+      on_host += count;
+      batches_.push_back({.rows = rows, .tier = Tier::kHost, .memory = host});
+      host += bytes_of(rows);
+    } else {
+      batches_.push_back({.rows = rows, .memory = memory});
       memory += bytes_of(rows);
-      continue;
     }
-    spilled += count;
-    batches_.push_back({rows, nullptr, objects_.size()});
-    SpilledObject object;
-    object.offset = offset;
-    object.piece_bytes = bytes_of(rows);
-    objects_.push_back(object);
-    offset += round_up(bytes_of(rows), kIoAlignment);
   }
   SPILLWAY_CHECK(memory <= rows_.data() + rows_.bytes());
+  SPILLWAY_CHECK(host <= host_rows_.data() + host_rows_.bytes());
   for (int64_t pass = 0; pass < passes; ++pass) {
     for (SpilledObject& object : objects_) {
       uses_.push_back({&object, pass == 0 ? 0 : object.piece_bytes, object.piece_bytes});
@@ -88,25 +116,59 @@ void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes)
   if (stager_) stager_->begin(uses_);
 }
 
+// Hands the stager what the device has sent home. Blocks until it is.
+Status ActivationStore::finish_leaving() {
+  if (!leaving_) return {};
+  const Leaving last = *std::exchange(leaving_, std::nullopt);
+  SPILLWAY_RETURN_IF_ERROR(last.home.wait());
+  const ByteRange all{0, last.bytes};
+  stager_->finish(next_use_++, std::span(&all, last.bytes > 0 ? 1 : 0));
+  return {};
+}
+
 Result<MatrixView> ActivationStore::acquire() {
-  const Batch& batch = batches_[next_];
-  std::byte* data = batch.memory;
-  if (data == nullptr) {
-    SPILLWAY_ASSIGN_OR_RETURN(data, stager_->wait(next_use_));
+  Batch& batch = batches_[next_];
+  if (batch.tier == Tier::kDisk) {
+    SPILLWAY_RETURN_IF_ERROR(finish_leaving());
+    SPILLWAY_ASSIGN_OR_RETURN(batch.memory, stager_->wait(next_use_));
   }
+  std::byte* data = batch.memory;
+  if (ring_ && batch.tier != Tier::kDevice) {
+    const uint64_t bytes = bytes_of(batch.rows);
+    data = ring_->bring(batch.memory, batch.uses == 0 ? 0 : bytes, bytes, batch.home);
+    SPILLWAY_CHECK(data != nullptr);  // The ring holds four, and the others are released.
+    ring_->arrive();
+  }
+  ++batch.uses;
   return dense_matrix(data, DType::kF32, batch.rows, options_.columns);
 }
 
 void ActivationStore::release(bool changed) {
-  const Batch& batch = batches_[next_];
-  if (batch.memory == nullptr) {
-    const ByteRange all{0, bytes_of(batch.rows)};
-    stager_->finish(next_use_++, std::span(&all, changed ? 1 : 0));
-  }
+  Batch& batch = batches_[next_];
   next_ = (next_ + 1) % batches_.size();
+  if (batch.tier == Tier::kDevice) return;
+  const ByteRange all{0, bytes_of(batch.rows)};
+  const std::span<const ByteRange> changes(&all, changed ? 1 : 0);
+  if (ring_) {
+    const Event home = ring_->send_home(batch.memory, changes);
+    if (batch.tier == Tier::kDisk) {
+      leaving_ = Leaving{changed ? all.to : 0, home};
+    } else {
+      batch.home = home;
+    }
+    return;
+  }
+  stager_->finish(next_use_++, changes);
+}
+
+Status ActivationStore::end_sweep() {
+  SPILLWAY_RETURN_IF_ERROR(finish_leaving());
+  return ring_ ? ring_->sync() : Status();
 }
 
 void ActivationStore::abandon() {
+  leaving_.reset();
+  if (ring_) ring_->clear();
   if (stager_) stager_->abandon();
 }
 

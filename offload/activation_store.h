@@ -1,6 +1,6 @@
-// The residual stream of a sweep between its layers: rows of each micro-batch, in memory or, for
-// blocks whose activations are too many, in a scratch file from where they come and go with every
-// layer.
+// The residual stream of a sweep between its layers: rows of each micro-batch, in the device's
+// memory or, for blocks whose activations are too many, in host memory (where that is another) or
+// a scratch file, from where they come and go with every layer.
 //
 // Thread rule: the engine thread.
 #pragma once
@@ -13,7 +13,9 @@
 
 #include "kernels/device.h"
 #include "kernels/tensor.h"
+#include "offload/device_ring.h"
 #include "offload/spill_stager.h"
+#include "offload/tier.h"
 
 namespace spillway {
 
@@ -22,22 +24,27 @@ struct ActivationStoreOptions {
   int64_t sweep_rows_max = 0;  // Of one sweep, all micro-batches
   int64_t batch_rows_max = 0;  // Of one micro-batch
   double disk_share = 0;       // Of a sweep's rows, to within one micro-batch
+  double host_share = 0;       // The same; on a device with memory of its own
+  bool own_memory = false;     // The device is such a one
   bool overlap = true;
   TransferQueue* transfers = nullptr;  // Needed with disk_share; outlives the store
 };
 
 // Bytes of each kind that a store with these options takes.
 struct ActivationBytes {
-  uint64_t memory = 0;   // Of rows that stay, and of the staging ring
-  uint64_t staging = 0;  // Of that, the ring
-  uint64_t disk = 0;     // Of the scratch file
+  uint64_t memory = 0;       // Of rows that stay on the device; with the host's, of the ring, too
+  uint64_t host = 0;         // Of rows in host memory
+  uint64_t staging = 0;      // Of the ring of host memory
+  uint64_t device_ring = 0;  // Of the ring of a device's own memory
+  uint64_t disk = 0;         // Of the scratch file
 };
 ActivationBytes activation_bytes(const ActivationStoreOptions& options);
 
 class ActivationStore {
  public:
   // `file`: scratch with ActivationBytes::disk bytes of room; none needed without a share on disk.
-  static Result<std::unique_ptr<ActivationStore>> open(Device& device,
+  // `compute` is the stream whose work uses the rows.
+  static Result<std::unique_ptr<ActivationStore>> open(Device& device, Stream& compute,
                                                        const ActivationStoreOptions& options,
                                                        const File* file);
 
@@ -53,6 +60,9 @@ class ActivationStore {
   // They may leave; `changed`: what was acquired has new contents.
   void release(bool changed);
 
+  // After the last release of a sweep. Blocks on copies from the device.
+  Status end_sweep();
+
   void abandon();
 
   double room_wait_seconds() const { return stager_ ? stager_->room_wait_seconds() : 0; }
@@ -60,22 +70,32 @@ class ActivationStore {
   uint64_t bytes_written() const { return stager_ ? stager_->bytes_written() : 0; }
 
  private:
-  ActivationStore(const ActivationStoreOptions& options, Buffer rows)
-      : options_(options), rows_(std::move(rows)) {}
+  explicit ActivationStore(const ActivationStoreOptions& options) : options_(options) {}
+  Status allocate(Device& device, Stream& compute, const File* file);
   uint64_t bytes_of(int64_t rows) const;
+  Status finish_leaving();
 
   struct Batch {
     int64_t rows = 0;
-    std::byte* memory = nullptr;  // Null: on disk
-    size_t object = 0;            // Index into objects_
+    Tier tier = Tier::kDevice;
+    std::byte* memory = nullptr;  // Of the host for a while, if on disk
+    uint64_t uses = 0;            // Of this sweep
+    Event home = {};              // When the last use's rows are there, if on the host
   };
 
   ActivationStoreOptions options_;
-  Buffer rows_;
+  Buffer rows_, host_rows_, ring_memory_;
   std::vector<Batch> batches_;
   std::vector<SpilledObject> objects_;
   std::vector<SpillUse> uses_;
   std::optional<SpillStager> stager_;
+  std::optional<DeviceRing> ring_;
+  // What goes to disk when it is home from the device.
+  struct Leaving {
+    uint64_t bytes;  // 0: unchanged
+    Event home;
+  };
+  std::optional<Leaving> leaving_;
   size_t next_ = 0;      // Batch
   size_t next_use_ = 0;  // Of the stager
 };

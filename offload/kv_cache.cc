@@ -13,13 +13,16 @@ namespace spillway {
 
 Result<std::unique_ptr<KvCache>> KvCache::open(Device& device, const KvCacheOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kDevice, options.memory_bytes));
-  return std::unique_ptr<KvCache>(new KvCache(std::move(buffer), options));
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer host, device.allocate(Memory::kPinned, options.host_bytes));
+  return std::unique_ptr<KvCache>(new KvCache(std::move(buffer), std::move(host), options));
 }
 
-KvCache::KvCache(Buffer buffer, const KvCacheOptions& options)
+KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
     : buffer_(std::move(buffer)),
+      host_buffer_(std::move(host)),
       options_(options),
       memory_(options.memory_bytes),
+      host_(options.host_bytes),
       disk_(options.disk_bytes) {}
 
 uint64_t KvCache::state_bytes(const KvBudget& budget) const {
@@ -40,8 +43,9 @@ uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget) const {
 }
 
 int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget) const {
+  const uint64_t layer = layer_bytes(rows, budget);
   const uint64_t layers =
-      memory_bytes() / layer_bytes(rows, budget) + disk_bytes() / disk_layer_bytes(rows, budget);
+      memory_bytes() / layer + host_bytes() / layer + disk_bytes() / disk_layer_bytes(rows, budget);
   return static_cast<int64_t>(layers / static_cast<uint64_t>(options_.layers));
 }
 
@@ -53,6 +57,13 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget) const {
                             format_bytes(options_.staging_bytes) +
                             "; raise --host-memory or shorten it");
   }
+  if (host_bytes() + disk_bytes() > 0 && options_.device_staging_bytes > 0 &&
+      layer > options_.device_staging_bytes) {
+    return invalid_argument("a layer of the sequence's KV cache takes " + format_bytes(layer) +
+                            " on its way to the device, and there are " +
+                            format_bytes(options_.device_staging_bytes) +
+                            "; raise --device-memory or shorten it");
+  }
   if (sequences_at_once(rows, budget) >= 1) return {};
   return invalid_argument("the sequence needs " + format_bytes(sequence_bytes(rows, budget)) +
                           " of KV cache, and there are " + format_bytes(total_bytes()) +
@@ -61,16 +72,24 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget) const {
                           ", shorten it, or let kv_rule keep less of it");
 }
 
-bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
+bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t host_layers) {
   sequence->spilled.resize(static_cast<size_t>(disk_layers));
+  sequence->host_layers = host_layers;
   const auto memory = memory_.reserve(sequence->memory_bytes());
   if (!memory) return false;
-  const auto disk = disk_.reserve(sequence->disk_bytes());
-  if (!disk) {
+  const auto host = host_.reserve(sequence->host_bytes());
+  if (!host) {
     memory_.release(*memory, sequence->memory_bytes());
     return false;
   }
+  const auto disk = disk_.reserve(sequence->disk_bytes());
+  if (!disk) {
+    memory_.release(*memory, sequence->memory_bytes());
+    host_.release(*host, sequence->host_bytes());
+    return false;
+  }
   sequence->memory_offset = *memory;
+  sequence->host_offset = *host;
   sequence->disk_offset = *disk;
   for (size_t i = 0; i < sequence->spilled.size(); ++i) {
     sequence->spilled[i].offset = *disk + i * sequence->disk_layer_bytes;
@@ -78,6 +97,44 @@ bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
     sequence->spilled[i].piece_bytes = layout().block_bytes();
   }
   return true;
+}
+
+namespace {
+
+// Calls try_count(n) for n in [0, most], those next to `wanted` first, until it says true.
+template <class Try>
+bool nearest_first(int64_t wanted, int64_t most, const Try& try_count) {
+  for (int64_t distance = 0; distance <= most; ++distance) {
+    if (wanted + distance <= most && try_count(wanted + distance)) return true;
+    if (distance > 0 && wanted >= distance && try_count(wanted - distance)) return true;
+  }
+  return false;
+}
+
+// How many layers of `layer_bytes` a tier is due so that it holds its share of `all`.
+int64_t layers_due(double share, double all, uint64_t reserved, uint64_t layer_bytes,
+                   int64_t most) {
+  const double due = share * all - static_cast<double>(reserved);
+  return std::clamp(std::llround(due / static_cast<double>(layer_bytes)), 0LL,
+                    static_cast<long long>(most));
+}
+
+}  // namespace
+
+// The others between device and host, by the sizes of these.
+bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
+  const int64_t others = options_.layers - disk_layers;
+  if (host_bytes() == 0) return try_reserve(sequence, disk_layers, 0);
+  const double share =
+      static_cast<double>(host_bytes()) / static_cast<double>(host_bytes() + memory_bytes());
+  const auto after =
+      static_cast<double>(memory_.reserved() + host_.reserved() +
+                          static_cast<uint64_t>(others) * sequence->memory_layer_bytes);
+  const int64_t wanted =
+      layers_due(share, after, host_.reserved(), sequence->memory_layer_bytes, others);
+  return nearest_first(wanted, others, [&](int64_t host_layers) {
+    return try_reserve(sequence, disk_layers, host_layers);
+  });
 }
 
 Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget) {
@@ -93,15 +150,12 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
   // when one tier is full first.
   const double share = static_cast<double>(disk_bytes()) / static_cast<double>(total_bytes());
   const double after = static_cast<double>(reserved_bytes() + sequence_bytes(rows, budget));
-  const double due = share * after - static_cast<double>(disk_.reserved());
   const int64_t wanted =
-      std::clamp(std::llround(due / static_cast<double>(sequence->disk_layer_bytes)), 0LL,
-                 static_cast<long long>(options_.layers));
-  for (int64_t distance = 0; distance <= options_.layers; ++distance) {
-    for (const int64_t disk_layers : {wanted + distance, wanted - distance}) {
-      if (disk_layers < 0 || disk_layers > options_.layers) continue;
-      if (try_reserve(sequence.get(), disk_layers)) return sequence;
-    }
+      layers_due(share, after, disk_.reserved(), sequence->disk_layer_bytes, options_.layers);
+  if (nearest_first(wanted, options_.layers, [&](int64_t disk_layers) {
+        return try_reserve(sequence.get(), disk_layers);
+      })) {
+    return sequence;
   }
   return Status(Code::kCapacity, "the KV cache has no room for " + std::to_string(rows) +
                                      " positions (" + format_bytes(sequence_bytes(rows, budget)) +
@@ -112,13 +166,17 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
 void KvCache::release(std::unique_ptr<KvSequence> sequence) {
   SPILLWAY_CHECK(sequence != nullptr);
   memory_.release(sequence->memory_offset, sequence->memory_bytes());
+  host_.release(sequence->host_offset, sequence->host_bytes());
   disk_.release(sequence->disk_offset, sequence->disk_bytes());
 }
 
 KvCache::Layer KvCache::layer(const KvSequence& sequence, int64_t layer) const {
   SPILLWAY_CHECK(layer >= 0 && layer < options_.layers && !sequence.on_disk(layer));
-  const int64_t index = layer - sequence.disk_layers_before(layer);
-  std::byte* memory = buffer_.data() + sequence.memory_offset +
+  const bool host = sequence.tier(layer) == Tier::kHost;
+  const int64_t on_host = sequence.host_layers_before(layer);
+  const int64_t index = host ? on_host : layer - sequence.disk_layers_before(layer) - on_host;
+  std::byte* memory = (host ? host_buffer_.data() + sequence.host_offset
+                            : buffer_.data() + sequence.memory_offset) +
                       static_cast<uint64_t>(index) * sequence.memory_layer_bytes;
   return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.state_bytes};
 }
@@ -127,21 +185,25 @@ KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, std::byte* memo
   return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.disk_state_bytes()};
 }
 
+uint64_t KvCache::used_bytes(const KvSequence& sequence, int64_t positions, bool as_on_disk) const {
+  return (as_on_disk ? sequence.disk_state_bytes() : sequence.state_bytes) +
+         layout().sequence_bytes(sequence.budget.span(positions));
+}
+
 SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const {
   SPILLWAY_CHECK(sequence.on_disk(layer) && position + tokens <= sequence.rows);
   auto& object = sequence.spilled[static_cast<size_t>(sequence.disk_layers_before(layer))];
-  const auto bytes = [&](int64_t positions) {
-    return sequence.disk_state_bytes() + layout().sequence_bytes(sequence.budget.span(positions));
-  };
-  return {&object, position == 0 ? 0 : bytes(position),
-          round_up(bytes(position + tokens), kIoAlignment)};
+  return {&object, position == 0 ? 0 : used_bytes(sequence, position, true),
+          round_up(used_bytes(sequence, position + tokens, true), kIoAlignment)};
 }
 
-void KvCache::find_changes(const KvSequence& sequence, const Layer& staged, int64_t position,
+void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
                            int64_t tokens, std::vector<ByteRange>* changes) const {
   changes->clear();
   const KvBudget& budget = sequence.budget;
-  const uint64_t rows_at = sequence.disk_state_bytes(), block_bytes = layout().block_bytes();
+  const uint64_t block_bytes = layout().block_bytes();
+  const uint64_t rows_at =
+      layer.state == nullptr ? 0 : static_cast<uint64_t>(layer.rows - layer.state);
   if (position == 0) {
     changes->push_back({0, rows_at + layout().sequence_bytes(budget.span(tokens))});
     return;
@@ -154,7 +216,7 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& staged, int6
   add(budget.slot(position));
   if (!budget.remembers()) return;
   for (int64_t head = 0; head < layout().heads; ++head) {
-    const int32_t moved = *state_layout(sequence).head(staged.state, head).moved;
+    const int32_t moved = *state_layout(sequence).head(layer.state, head).moved;
     if (moved >= 0) add(moved);
   }
   std::sort(changes->begin(), changes->end(),
@@ -174,6 +236,7 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& staged, int6
 
 void KvCache::verify() const {
   memory_.verify();
+  host_.verify();
   disk_.verify();
 }
 

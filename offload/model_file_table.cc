@@ -128,10 +128,10 @@ Status check_tiling(const ModelFileTable& table, uint64_t slabs_end) {
 
 // The shape of one matrix's or table's slabs: whole panels, every row once, large enough.
 Status check_rows(const ModelFileTable& table, const TensorInfo& tensor) {
-  // What the weight store and the kernels take for granted.
-  const bool table_rows = tensor.layout == MatrixLayout::kRows;
-  if (tensor.format != table.format || !layout_holds(tensor.layout, tensor.format) ||
-      table_rows != (tensor.spec.kind == WeightKind::kTable)) {
+  // What the weight store and the kernels take for granted: tables are looked up row by row.
+  const bool odd_table =
+      tensor.spec.kind == WeightKind::kTable && tensor.layout != MatrixLayout::kRows;
+  if (tensor.format != table.format || !layout_holds(tensor.layout, tensor.format) || odd_table) {
     return corruption("format " + std::string(dtype_name(tensor.format)) + " in layout " +
                       std::string(layout_name(tensor.layout)) + " does not go together here");
   }

@@ -106,8 +106,13 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   const std::string format(options.format         ? dtype_name(*options.format)
                            : options.bf16_for_f16 ? "auto-bf16"
                                                   : "auto");
+  // Each kind of device has its own file.
+  const MatrixLayout layout = options.layout ? options.layout(options.format.value_or(DType::kBF16))
+                                             : MatrixLayout::kPanels16;
+  const std::string packed_for =
+      layout == MatrixLayout::kPanels16 ? "" : "-" + std::string(layout_name(layout));
   const std::string packed = cache + "/" + file_stem(config.shape.name) + "-" +
-                             fingerprint.substr(0, 16) + "-" + format + ".spill";
+                             fingerprint.substr(0, 16) + "-" + format + packed_for + ".spill";
   SPILLWAY_ASSIGN_OR_RETURN(const CacheLock lock, CacheLock::take(packed, options));
   const Result<ModelFile> cached = ModelFile::open(packed);
   if (cached.ok()) return ModelSource{packed, false, {}};

@@ -65,8 +65,11 @@ class Placer {
     if (fixed > room_ || choice.kv_disk > r_.disk_bytes) return std::nullopt;
     const auto weights = fit_weights(room_ - fixed, choice.deep_ring);
     if (!weights || scratch_bytes(*weights, choice) > r_.disk_free_bytes) return std::nullopt;
-    return Placement{*weights, ring(*weights, choice.deep_ring), choice.kv_memory, choice.kv_disk,
-                     choice.kv_staging};
+    return Placement{.weights = *weights,
+                     .ring_bytes = ring(*weights, choice.deep_ring),
+                     .kv_memory_bytes = choice.kv_memory,
+                     .kv_disk_bytes = choice.kv_disk,
+                     .kv_staging_bytes = choice.kv_staging};
   }
 
   // Why not even `least` fits.
@@ -213,6 +216,7 @@ class Placer {
 }  // namespace
 
 Result<Placement> place(const PlacementRequest& request) {
+  if (request.device) return place_on_device(request);
   const Placer placer(request);
   const std::vector<Choice> choices = placer.choices();
   for (const Choice& choice : choices) {

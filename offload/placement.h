@@ -1,6 +1,6 @@
 // Turns budgets and percentages into bytes by tier. What nobody fixed is filled from the fastest
-// tier down: weights in memory first, then KV cache, then activations; what is left over goes to
-// disk, with memory for what passes through. Pure arithmetic, any thread.
+// tier down: weights first, then KV cache, then activations; what is left over goes to the next
+// tier, with memory for what passes through. Pure arithmetic, any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,17 @@ struct PlacementRequest {
 
   // On disk, of all: 0 to 1. None: decided here.
   std::optional<double> weights_disk_share, kv_disk_share;
+
+  // A device with memory of its own: what is above is the host's then, but for the shares.
+  struct OwnMemory {
+    uint64_t bytes = 0;  // Budget of everything on the device
+    bool from_flag = false;
+    uint64_t process_bytes = 0;  // Taken by its driver and libraries
+    uint64_t buffer_bytes = 0;   // The engine's, activations included
+    // In host memory, of all; where the shares on disk are given.
+    double weights_host_share = 0, kv_host_share = 0;
+  };
+  std::optional<OwnMemory> device;
 };
 
 struct Placement {
@@ -41,9 +52,17 @@ struct Placement {
     return request.process_bytes + request.buffer_bytes + weights.memory_bytes + ring_bytes +
            kv_memory_bytes + kv_staging_bytes;
   }
+
+  // On a device with memory of its own, where kv_memory_bytes is in that memory.
+  uint64_t kv_host_bytes = 0;
+  uint64_t device_ring_bytes = 0;  // Through which weights of the other tiers pass
+  uint64_t kv_ring_bytes = 0;      // The same of the KV cache
 };
 
 // kInfeasible: nothing fits; the message names what is missing and the smallest change.
 Result<Placement> place(const PlacementRequest& request);
+
+// The same where request.device is there; place() calls it.
+Result<Placement> place_on_device(const PlacementRequest& request);
 
 }  // namespace spillway

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "offload/byte_range.h"
 #include "offload/file.h"
 #include "offload/staging_ring.h"
 #include "offload/transfer.h"
@@ -47,11 +48,6 @@ struct SpillUse {
   SpilledObject* object = nullptr;
   uint64_t read_bytes = 0;
   uint64_t bytes = 0;
-};
-
-// Bytes [from, to) of an object.
-struct ByteRange {
-  uint64_t from = 0, to = 0;
 };
 
 class SpillStager {

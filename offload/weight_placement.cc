@@ -8,36 +8,55 @@ namespace spillway {
 
 namespace {
 
-// Takes `target` bytes of the slabs with kind[slab] == wanted, spread evenly over their order.
-void spread(const ModelFileTable& table, const std::vector<bool>& matrix, bool wanted,
+// Gives `tier` `target` bytes of the slabs with kind[slab] == wanted that are still on the device,
+// spread evenly over their order.
+void spread(const ModelFileTable& table, const std::vector<bool>& matrix, bool wanted, Tier tier,
             uint64_t target, WeightPlacement* placement) {
+  const auto candidate = [&](size_t i) {
+    return matrix[i] == wanted && placement->tiers[i] == Tier::kDevice;
+  };
   uint64_t all = 0;
   for (size_t i = 0; i < table.slabs.size(); ++i) {
-    if (matrix[i] == wanted) all += table.slabs[i].bytes;
+    if (candidate(i)) all += table.slabs[i].bytes;
   }
   if (all == 0) return;
   const double share = std::min(1.0, static_cast<double>(target) / static_cast<double>(all));
   double passed = 0, taken = 0;
   for (size_t i = 0; i < table.slabs.size(); ++i) {
-    if (matrix[i] != wanted) continue;
+    if (!candidate(i)) continue;
     const auto bytes = static_cast<double>(table.slabs[i].bytes);
     passed += bytes;
     if (taken + bytes / 2 > share * passed) continue;
     taken += bytes;
-    placement->on_disk[i] = true;
+    placement->tiers[i] = tier;
   }
+}
+
+// Those of the slabs that `passes` names.
+template <class Passes>
+StreamedBytes streamed_bytes(const ModelFileTable& table, const Passes& passes) {
+  StreamedBytes streamed;
+  const std::vector<uint32_t> groups = weight_groups(table);
+  std::vector<uint64_t> group_bytes(static_cast<size_t>(table.shape.layers) + 2);
+  for (size_t i = 0; i < table.slabs.size(); ++i) {
+    if (!passes(i)) continue;
+    const uint64_t bytes = table.slabs[i].bytes;
+    streamed.total += bytes;
+    streamed.slab_max = std::max(streamed.slab_max, bytes);
+    group_bytes[groups[i]] += bytes;
+  }
+  streamed.group_max = *std::max_element(group_bytes.begin(), group_bytes.end());
+  return streamed;
 }
 
 }  // namespace
 
-uint64_t WeightPlacement::ring_bytes_min() const {
-  return disk_bytes == 0 ? 0 : StagingRing::bytes_for(group_bytes_max, slab_bytes_max);
+uint64_t StreamedBytes::ring_min() const {
+  return total == 0 ? 0 : StagingRing::bytes_for(group_max, slab_max);
 }
 
-uint64_t WeightPlacement::ring_bytes_good() const {
-  return disk_bytes == 0
-             ? 0
-             : StagingRing::bytes_for(std::min(2 * group_bytes_max, disk_bytes), slab_bytes_max);
+uint64_t StreamedBytes::ring_good() const {
+  return total == 0 ? 0 : StagingRing::bytes_for(std::min(2 * group_max, total), slab_max);
 }
 
 std::vector<uint32_t> weight_groups(const ModelFileTable& table) {
@@ -56,9 +75,10 @@ std::vector<uint32_t> weight_groups(const ModelFileTable& table) {
   return groups;
 }
 
-WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes) {
+WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
+                              uint64_t host_bytes) {
   WeightPlacement placement;
-  placement.on_disk.resize(table.slabs.size());
+  placement.tiers.resize(table.slabs.size(), Tier::kDevice);
   std::vector<bool> matrix(table.slabs.size());
   uint64_t matrix_bytes = 0;
   for (const TensorInfo& tensor : table.tensors) {
@@ -68,22 +88,23 @@ WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes) 
       matrix_bytes += table.slabs[tensor.first_slab + i].bytes;
     }
   }
-  spread(table, matrix, true, disk_bytes, &placement);
-  if (disk_bytes > matrix_bytes)
-    spread(table, matrix, false, disk_bytes - matrix_bytes, &placement);
-  const std::vector<uint32_t> groups = weight_groups(table);
-  std::vector<uint64_t> group_bytes(static_cast<size_t>(table.shape.layers) + 2);
+  const auto leave = [&](Tier tier, uint64_t bytes, uint64_t matrices) {
+    if (bytes == 0) return;
+    spread(table, matrix, true, tier, bytes, &placement);
+    if (bytes > matrices) spread(table, matrix, false, tier, bytes - matrices, &placement);
+  };
+  leave(Tier::kDisk, disk_bytes, matrix_bytes);
+  leave(Tier::kHost, host_bytes, matrix_bytes - std::min(matrix_bytes, disk_bytes));
   for (size_t i = 0; i < table.slabs.size(); ++i) {
-    const uint64_t bytes = table.slabs[i].bytes;
-    if (!placement.on_disk[i]) {
-      placement.memory_bytes += bytes;
-      continue;
-    }
-    placement.disk_bytes += bytes;
-    placement.slab_bytes_max = std::max(placement.slab_bytes_max, bytes);
-    group_bytes[groups[i]] += bytes;
+    const Tier tier = placement.tiers[i];
+    uint64_t& bytes = tier == Tier::kDevice ? placement.memory_bytes
+                      : tier == Tier::kHost ? placement.host_bytes
+                                            : placement.disk_bytes;
+    bytes += table.slabs[i].bytes;
   }
-  placement.group_bytes_max = *std::max_element(group_bytes.begin(), group_bytes.end());
+  placement.from_disk = streamed_bytes(table, [&](size_t i) { return placement.on_disk(i); });
+  placement.to_device =
+      streamed_bytes(table, [&](size_t i) { return placement.tiers[i] != Tier::kDevice; });
   return placement;
 }
 

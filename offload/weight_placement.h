@@ -1,35 +1,51 @@
-// Which slabs of a model live in memory and which on disk. Pure arithmetic; any thread.
+// Which slabs of a model live in the device's memory, in the host's where that is another, and on
+// disk. Pure arithmetic; any thread.
 //
-// Slabs on disk pass through memory once a sweep, group by group: the embeddings, each layer, the
-// head. The share on disk is spread evenly, so that the disk is asked for the same amount in every
-// layer. Tables (of which a sweep needs a few rows) and vectors go to disk last.
+// Slabs that live elsewhere pass through the faster tiers once a sweep, group by group: the
+// embeddings, each layer, the head. Each tier's share is spread evenly, so that a link is asked for
+// the same amount in every layer. Tables (of which a sweep needs a few rows) and vectors leave the
+// device last.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "offload/model_file.h"
+#include "offload/tier.h"
 
 namespace spillway {
 
-struct WeightPlacement {
-  std::vector<bool> on_disk;  // By slab
-  uint64_t disk_bytes = 0;
-  uint64_t memory_bytes = 0;
-  uint64_t group_bytes_max = 0;  // Of the slabs on disk in one group
-  uint64_t slab_bytes_max = 0;   // Of those on disk
+// Slabs that pass through memory, and the memory they need for it.
+struct StreamedBytes {
+  uint64_t total = 0;
+  uint64_t group_max = 0;  // Of one group
+  uint64_t slab_max = 0;
 
-  // Memory that they need to pass through: the group in use must fit, wherever it begins.
-  uint64_t ring_bytes_min() const;
-  // ... to read a whole group ahead, which hides the disk behind a layer's work or the other way
+  // The group in use must fit, wherever it begins.
+  uint64_t ring_min() const;
+  // ... and a whole group ahead, which hides the link behind a layer's work or the other way
   // round. Never more than holds all of them.
-  uint64_t ring_bytes_good() const;
+  uint64_t ring_good() const;
+};
+
+struct WeightPlacement {
+  std::vector<Tier> tiers;    // By slab
+  uint64_t memory_bytes = 0;  // Of those on the device
+  uint64_t host_bytes = 0;
+  uint64_t disk_bytes = 0;
+  StreamedBytes from_disk;
+  StreamedBytes to_device;  // From host memory and disk, where the device has memory of its own
+
+  bool on_disk(size_t slab) const { return tiers[slab] == Tier::kDisk; }
+  uint64_t ring_bytes_min() const { return from_disk.ring_min(); }
+  uint64_t ring_bytes_good() const { return from_disk.ring_good(); }
 };
 
 // 0: the embeddings; 1 + layer; layers + 1: final norm and head. By slab.
 std::vector<uint32_t> weight_groups(const ModelFileTable& table);
 
-// `disk_bytes` of the slabs, to within one, live on disk.
-WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes);
+// `disk_bytes` and `host_bytes` of the slabs, each to within one, live there.
+WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
+                              uint64_t host_bytes = 0);
 
 }  // namespace spillway

@@ -3,139 +3,76 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
+#include <utility>
 
 #include "kernels/base/checked_math.h"
-#include "kernels/base/units.h"
 #include "offload/aligned_bytes.h"
+#include "offload/device_ring.h"
 #include "offload/dummy_weights.h"
 #include "offload/weight_stream.h"
 
 namespace spillway {
 
 struct WeightStore::State {
-  State(ModelFileTable t, MatrixLayout l)
-      : table(std::move(t)), groups(weight_groups(table)), views(table, l), layout(l) {}
+  State(Device& d, ModelFileTable t, MatrixLayout l)
+      : device(d), table(std::move(t)), groups(weight_groups(table)), views(table, l), layout(l) {}
 
+  Device& device;
   const ModelFileTable table;
   const std::vector<uint32_t> groups;  // By slab
   WeightViews views;
   const MatrixLayout layout;  // Of matrices, once loaded.
   bool repacked = false;
   WeightPlacement placement;
-  std::vector<Buffer> buffers;       // One a group of slabs (a layer)
-  std::vector<std::byte*> resident;  // By slab; null: on disk
-  std::optional<WeightStream> stream;
+  std::vector<Buffer> buffers;         // One a group of slabs (a layer) and tier
+  std::vector<SlabHome> homes;         // By slab; null: on disk
+  std::optional<WeightStream> stream;  // From disk
+  Buffer ring_memory;                  // Of the next
+  std::optional<DeviceRing> ring;      // Into a device's own memory
 
-  std::span<std::byte> slab(uint32_t index) const {
-    return {resident[index], table.slabs[index].bytes};
-  }
+  // Of the group in use, and of the last one that came from disk: its place in host memory is
+  // needed until it was copied.
+  size_t pieces = 0;
+  struct Copied {
+    uint32_t group;
+    Event event;
+  };
+  std::optional<Copied> copied;
+
   std::vector<uint32_t> slabs(bool on_disk) const {
     std::vector<uint32_t> found;
     for (uint32_t i = 0; i < table.slabs.size(); ++i) {
-      if (placement.on_disk[i] == on_disk) found.push_back(i);
+      if (placement.on_disk(i) == on_disk) found.push_back(i);
     }
     return found;
   }
 
-  Status allocate(Device& device, const WeightStoreOptions& options);
-  Status start_stream(Device& device, const WeightStoreOptions& options, File file,
+  uint64_t slab_bytes(uint32_t slab) const { return slab_memory_bytes(table, slab, layout); }
+  Status allocate(const WeightStoreOptions& options);
+  Status allocate_group(size_t first, size_t last, Tier tier);
+  Status start_stream(const WeightStoreOptions& options, File file,
                       std::vector<StreamedSlab> slabs);
   Status acquire(uint32_t group);
-  void release(uint32_t group) {
-    if (stream.has_value()) stream->release(group);
-  }
+  Status bring(uint32_t group, WeightStream::Range from_disk);
+  void release(uint32_t group);
+  void restart();
 };
 
 namespace {
 
-// Threads that read, verify or fill slabs: more than one core keeps a disk's queue full, and the
-// kernel's page zeroing, the copy and the checksum of 8 MiB overlap with other slabs' reads.
-constexpr int kLoaderThreads = 4;
-
-// Runs body(slab) for every slab of `which` on several threads; the first error stops the rest.
-Status for_each_slab(const ModelFileTable& table, const std::vector<uint32_t>& which,
-                     const LoadProgress& progress, const std::function<Status(uint32_t)>& body) {
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  Status first_error;
-  uint64_t done = 0;
-  uint64_t total = 0;
-  for (uint32_t slab : which) total += table.slabs[slab].bytes;
-  const auto work = [&] {
-    for (size_t i = next++; i < which.size(); i = next++) {
-      const uint32_t slab = which[i];
-      Status status = body(slab);
-      const std::lock_guard lock(mutex);
-      if (!status.ok()) {
-        if (first_error.ok()) first_error = status;
-        next = which.size();
-        return;
-      }
-      done += table.slabs[slab].bytes;
-      if (progress) progress(done, total);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kLoaderThreads; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  return first_error;
-}
-
-// The tensor that a slab belongs to; null for slabs of vectors.
-const TensorInfo* matrix_tensor_of(const ModelFileTable& table, uint32_t slab) {
-  for (const TensorInfo& tensor : table.tensors) {
-    if (tensor.spec.kind != WeightKind::kVector && slab >= tensor.first_slab &&
-        slab < tensor.first_slab + tensor.slab_count) {
-      return &tensor;
-    }
-  }
-  return nullptr;
-}
-
-void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
-                 std::span<const std::byte> from, std::span<std::byte> to) {
-  const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
-  std::vector<std::byte> plain(static_cast<size_t>(rows * tensor.spec.columns) *
-                               dtype_bytes(tensor.format));
-  unpack_rows(tensor.layout, tensor.format, from.data(), rows, tensor.spec.columns, plain.data());
-  pack_rows(layout, tensor.format, tensor.format, plain.data(), rows, tensor.spec.columns,
-            to.data());
-}
-
-// A second descriptor that bypasses the page cache, where the file system can.
-File open_direct(const ModelFile& file) {
-  Result<File> direct = File::open(file.path(), O_RDONLY | O_DIRECT);
-  return direct.ok() ? std::move(direct).value() : File();
-}
-
-// Reads a slab past the page cache; what goes wrong there is tried once more the ordinary way,
-// whose errors name file, slab and bytes.
-Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
-                     std::span<std::byte> target) {
-  const ModelFileTable& table = file.table();
-  if (direct.fd() >= 0 && direct.read(table.slabs[slab].offset, target).ok() &&
-      slab_checksum(target, table.slab_seed(slab)) == table.slabs[slab].checksum) {
-    return {};
-  }
-  return file.read_slab(slab, target);
-}
-
-// Slabs on disk are used as they are; those in memory can be repacked.
+// Slabs that are not repacked while they are loaded are used as they are.
 template <class State>
 Status check_layouts(const State& state, const ModelFile& file) {
   for (uint32_t slab : state.slabs(true)) {
     const TensorInfo* tensor = matrix_tensor_of(state.table, slab);
-    if (tensor == nullptr || tensor->layout == MatrixLayout::kRows) continue;
+    if (tensor == nullptr || tensor->spec.kind != WeightKind::kMatrix) continue;
     if (tensor->layout == state.layout) continue;
     return invalid_argument(
         file.path() + " is packed as " + std::string(layout_name(tensor->layout)) +
-        " for another kind of machine; this one streams " + std::string(layout_name(state.layout)) +
-        " from disk, so convert the checkpoint again here");
+        " for another kind of device; this one streams " + std::string(layout_name(state.layout)) +
+        " from disk, so convert the checkpoint again for it");
   }
   return {};
 }
@@ -154,51 +91,115 @@ std::vector<StreamedSlab> streamed_slabs(const State& state) {
 
 }  // namespace
 
-// Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
-// the ring.
-Status WeightStore::State::allocate(Device& device, const WeightStoreOptions& options) {
-  placement = options.placement.on_disk.empty() ? place_weights(table, 0) : options.placement;
-  SPILLWAY_CHECK(placement.on_disk.size() == table.slabs.size());
-  SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
-  resident.resize(table.slabs.size());
-  for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {
-    uint64_t bytes = 0;
-    for (; last < table.slabs.size() && groups[last] == groups[first]; ++last) {
-      if (!placement.on_disk[last]) bytes += table.slabs[last].bytes;
-    }
-    SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kDevice, bytes));
-    std::byte* data = buffer.data();
-    for (size_t i = first; i < last; ++i) {
-      if (placement.on_disk[i]) continue;
-      resident[i] = data;
-      views.place(static_cast<uint32_t>(i), data);
-      data += table.slabs[i].bytes;
-    }
-    buffers.push_back(std::move(buffer));
+// Memory for the slabs [first, last) of one group that live on `tier`.
+Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) {
+  uint64_t bytes = 0;
+  for (size_t i = first; i < last; ++i) {
+    if (placement.tiers[i] == tier) bytes += slab_bytes(static_cast<uint32_t>(i));
   }
+  const bool own = tier == Tier::kDevice && !device.shares_host_memory();
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Buffer buffer,
+      device.allocate(tier == Tier::kDevice ? Memory::kDevice : Memory::kPinned, bytes));
+  std::byte* data = buffer.data();
+  for (size_t i = first; i < last; ++i) {
+    if (placement.tiers[i] != tier) continue;
+    homes[i] = {data, own};
+    if (tier == Tier::kDevice) views.place(static_cast<uint32_t>(i), data);
+    data += slab_bytes(static_cast<uint32_t>(i));
+  }
+  buffers.push_back(std::move(buffer));
   return {};
 }
 
-Status WeightStore::State::start_stream(Device& device, const WeightStoreOptions& options,
-                                        File file, std::vector<StreamedSlab> slabs) {
+// Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
+// the rings.
+Status WeightStore::State::allocate(const WeightStoreOptions& options) {
+  placement = options.placement.tiers.empty() ? place_weights(table, 0) : options.placement;
+  SPILLWAY_CHECK(placement.tiers.size() == table.slabs.size());
+  SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
+  SPILLWAY_CHECK(placement.host_bytes == 0 || !device.shares_host_memory());
+  homes.resize(table.slabs.size());
+  for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {
+    while (last < table.slabs.size() && groups[last] == groups[first]) ++last;
+    SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kDevice));
+    SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kHost));
+  }
+  if (device.shares_host_memory() || placement.to_device.total == 0) return {};
+  const uint64_t wanted =
+      options.device_ring_bytes == 0 ? placement.to_device.ring_good() : options.device_ring_bytes;
+  SPILLWAY_CHECK(wanted >= placement.to_device.ring_min());
+  SPILLWAY_ASSIGN_OR_RETURN(ring_memory,
+                            device.allocate(Memory::kDevice, round_up(wanted, kFileAlignment)));
+  return {};
+}
+
+Status WeightStore::State::start_stream(const WeightStoreOptions& options, File file,
+                                        std::vector<StreamedSlab> slabs) {
   if (slabs.empty()) return {};
   const uint64_t wanted =
       options.ring_bytes == 0 ? placement.ring_bytes_good() : options.ring_bytes;
   SPILLWAY_CHECK(wanted >= placement.ring_bytes_min());
-  SPILLWAY_ASSIGN_OR_RETURN(Buffer ring,
-                            device.allocate(Memory::kDevice, round_up(wanted, kFileAlignment)));
-  stream.emplace(*options.transfers, std::move(file), std::move(slabs), std::move(ring),
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer memory,
+                            device.allocate(Memory::kPinned, round_up(wanted, kFileAlignment)));
+  stream.emplace(*options.transfers, std::move(file), std::move(slabs), std::move(memory),
                  options.prefetch);
   return {};
 }
 
 Status WeightStore::State::acquire(uint32_t group) {
-  if (!stream.has_value()) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(const WeightStream::Range range, stream->acquire(group));
-  for (size_t i = range.first; i < range.last; ++i) {
+  if (copied) {
+    const Copied last = *std::exchange(copied, std::nullopt);
+    SPILLWAY_RETURN_IF_ERROR(last.event.wait());
+    stream->release(last.group);
+  }
+  WeightStream::Range from_disk;
+  if (stream) {
+    SPILLWAY_ASSIGN_OR_RETURN(from_disk, stream->acquire(group));
+  }
+  if (placement.to_device.total > 0 && !device.shares_host_memory()) {
+    return bring(group, from_disk);
+  }
+  for (size_t i = from_disk.first; i < from_disk.last; ++i) {
     views.place(stream->slabs()[i].slab, stream->data(i));
   }
   return {};
+}
+
+// Into the device's memory: what lives in host memory and what came there from disk.
+Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) {
+  SPILLWAY_CHECK(ring.has_value() && pieces == 0);
+  const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
+  size_t next_from_disk = from_disk.first;
+  for (auto at = first; at != last; ++at) {
+    const auto slab = static_cast<uint32_t>(at - groups.begin());
+    if (placement.tiers[slab] == Tier::kDevice) continue;
+    const bool disk = placement.on_disk(slab);
+    const std::byte* from = disk ? stream->data(next_from_disk++) : homes[slab].memory;
+    const uint64_t bytes = disk ? table.slabs[slab].bytes : slab_bytes(slab);
+    std::byte* memory = ring->bring(from, bytes, bytes);
+    SPILLWAY_CHECK(memory != nullptr);  // The ring holds any group, and the others are finished.
+    views.place(slab, memory);
+    ++pieces;
+  }
+  ring->arrive();
+  if (from_disk.first != from_disk.last) copied = Copied{group, ring->copied()};
+  return {};
+}
+
+void WeightStore::State::release(uint32_t group) {
+  if (ring) {
+    ring->finish(std::exchange(pieces, 0));
+    return;  // The stream's is given back when it was copied.
+  }
+  if (stream) stream->release(group);
+}
+
+void WeightStore::State::restart() {
+  if (ring) ring->clear();
+  pieces = 0;
+  copied.reset();
+  if (stream) stream->restart();
 }
 
 WeightStore::WeightStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -207,32 +208,16 @@ WeightStore::~WeightStore() = default;
 Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const ModelFile& file,
                                                        const WeightStoreOptions& options) {
   const ModelFileTable& table = file.table();
-  auto state = std::make_unique<State>(table, device.matrix_layout(table.format));
-  SPILLWAY_RETURN_IF_ERROR(state->allocate(device, options));
+  auto state = std::make_unique<State>(device, table, device.matrix_layout(table.format));
+  SPILLWAY_RETURN_IF_ERROR(state->allocate(options));
   SPILLWAY_RETURN_IF_ERROR(check_layouts(*state, file));
   File direct = open_direct(file);
-  std::atomic<bool> repacked{false};
-  const auto load_slab = [&](uint32_t slab) -> Status {
-    const TensorInfo* tensor = matrix_tensor_of(table, slab);
-    if (tensor == nullptr || tensor->layout == MatrixLayout::kRows ||
-        tensor->layout == state->layout) {
-      return read_verified(file, direct, slab, state->slab(slab));
-    }
-    repacked = true;
-    SPILLWAY_ASSIGN_OR_RETURN(const Buffer staging,
-                              device.allocate(Memory::kPinned, table.slabs[slab].bytes));
-    const std::span<std::byte> bytes(staging.data(), staging.bytes());
-    SPILLWAY_RETURN_IF_ERROR(read_verified(file, direct, slab, bytes));
-    repack_slab(*tensor, slab, state->layout, bytes, state->slab(slab));
-    return {};
-  };
-  SPILLWAY_RETURN_IF_ERROR(for_each_slab(table, state->slabs(false), options.progress, load_slab));
-  state->repacked = repacked;
+  SPILLWAY_RETURN_IF_ERROR(load_slabs(device, file, direct, state->slabs(false), state->homes,
+                                      state->layout, options.progress, &state->repacked));
   if (direct.fd() < 0) {
     SPILLWAY_ASSIGN_OR_RETURN(direct, File::open(file.path(), O_RDONLY));
   }
-  SPILLWAY_RETURN_IF_ERROR(
-      state->start_stream(device, options, std::move(direct), streamed_slabs(*state)));
+  SPILLWAY_RETURN_IF_ERROR(state->start_stream(options, std::move(direct), streamed_slabs(*state)));
   return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
 }
 
@@ -240,8 +225,8 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
                                                         DType format, uint64_t seed,
                                                         WeightStoreOptions options) {
   const MatrixLayout layout = device.matrix_layout(format);
-  auto state = std::make_unique<State>(plan_model_file(shape, format, layout), layout);
-  SPILLWAY_RETURN_IF_ERROR(state->allocate(device, options));
+  auto state = std::make_unique<State>(device, plan_model_file(shape, format, layout), layout);
+  SPILLWAY_RETURN_IF_ERROR(state->allocate(options));
   const ModelFileTable& table = state->table;
   std::vector<StreamedSlab> streamed = streamed_slabs(*state);
   std::vector<size_t> streamed_index(table.slabs.size());
@@ -251,13 +236,16 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
     streamed[i].offset = offset;
     offset += streamed[i].bytes;
   }
-  const auto make_slab = [&](uint32_t slab) -> Status {
-    if (!state->placement.on_disk[slab]) {
-      fill_dummy_slab(table, slab, seed, state->slab(slab));
-      return {};
+  const auto make_slab = [&](uint32_t slab, SlabWriter& writer) -> Status {
+    const uint64_t slab_bytes = table.slabs[slab].bytes;
+    if (!state->placement.on_disk(slab)) {
+      SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
+                                writer.begin(state->homes[slab], slab_bytes));
+      fill_dummy_slab(table, slab, seed, memory);
+      return writer.finish();
     }
     AlignedBytes staging;
-    const std::span<std::byte> bytes = staging.reserve(table.slabs[slab].bytes);
+    const std::span<std::byte> bytes = staging.reserve(slab_bytes);
     fill_dummy_slab(table, slab, seed, bytes);
     StreamedSlab& target = streamed[streamed_index[slab]];
     target.checksum = slab_checksum(bytes, target.seed);
@@ -265,11 +253,21 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
   };
   std::vector<uint32_t> all(table.slabs.size());
   for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
-  SPILLWAY_RETURN_IF_ERROR(for_each_slab(table, all, options.progress, make_slab));
+  SPILLWAY_RETURN_IF_ERROR(for_each_slab(device, table, all, options.progress, make_slab));
   File scratch = std::move(options.scratch);
-  SPILLWAY_RETURN_IF_ERROR(
-      state->start_stream(device, options, std::move(scratch), std::move(streamed)));
+  SPILLWAY_RETURN_IF_ERROR(state->start_stream(options, std::move(scratch), std::move(streamed)));
   return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
+}
+
+void WeightStore::attach(Stream& compute) {
+  const Buffer& memory = state_->ring_memory;
+  if (memory.bytes() == 0) return;
+  state_->ring.emplace(state_->device, compute, std::span(memory.data(), memory.bytes()),
+                       "weights");
+}
+
+void WeightStore::detach() {
+  state_->ring.reset();
 }
 
 const ModelShape& WeightStore::shape() const {
@@ -311,7 +309,7 @@ void WeightStore::release_head() {
 }
 
 void WeightStore::restart() {
-  if (state_->stream.has_value()) state_->stream->restart();
+  state_->restart();
 }
 
 }  // namespace spillway

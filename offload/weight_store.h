@@ -1,5 +1,6 @@
 // The weights of one model, ready for the kernels. Some slabs are resident in device memory, the
-// others stream through a ring from disk, sweep after sweep; weight_placement.h says which.
+// others stream through rings, sweep after sweep: from disk into host memory, and from there into
+// the memory of a device that has its own. weight_placement.h says which.
 //
 // Thread rule: loading uses its own threads; afterwards the engine thread alone. A sweep acquires
 // and releases the embeddings, each layer and the head, in this order, one at a time.
@@ -12,18 +13,17 @@
 
 #include "kernels/device.h"
 #include "offload/model_file.h"
+#include "offload/slab_loader.h"
 #include "offload/transfer.h"
 #include "offload/weight_placement.h"
 #include "offload/weight_views.h"
 
 namespace spillway {
 
-// Called from loading threads, serialised, with bytes done and in all.
-using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
-
 struct WeightStoreOptions {
   WeightPlacement placement;           // Of this model's slabs; none: all in memory
-  uint64_t ring_bytes = 0;             // They pass through; 0: placement.ring_bytes_good()
+  uint64_t ring_bytes = 0;             // Those on disk pass through; 0: ring_bytes_good()
+  uint64_t device_ring_bytes = 0;      // ... and, into the device; 0: to_device.ring_good()
   bool prefetch = true;                // False: read only what is being waited for
   TransferQueue* transfers = nullptr;  // Needed with slabs on disk; outlives the store
   File scratch;                        // dummy() only: room for the slabs on disk
@@ -49,6 +49,11 @@ class WeightStore {
   DType format() const;
   bool repacked() const;
   const WeightPlacement& placement() const;  // placement().disk_bytes are read in each sweep.
+
+  // The stream whose work reads the weights, from the first acquire until detach(), which waits for
+  // copies under way.
+  void attach(Stream& compute);
+  void detach();
 
   // The group's weights, usable by work queued on the stream until its release. Waits for those on
   // disk. After an error, which names file and slab, restart() comes next.

@@ -77,4 +77,11 @@ MemoryBudget host_budget(std::optional<uint64_t> flag) {
   return {available - std::min(available, std::max(kReserveBytes, available / 20)), false};
 }
 
+MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag) {
+  if (flag.has_value()) return {*flag, true};
+  // The context is there by now and not free any more, and what others take meanwhile is theirs.
+  const uint64_t free = device.memory().free_bytes;
+  return {free - std::min(free, free / 20), false};
+}
+
 }  // namespace spillway

@@ -1,15 +1,20 @@
-// How much host memory a run may take.
+// How much memory of host and device a run may take.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "kernels/base/status.h"
+#include "kernels/device.h"
 
 namespace spillway {
 
 // Taken by what no plan counts: code, threads, tokenizer, sockets, scratch.
 constexpr uint64_t kProcessBytes = uint64_t{256} << 20;
+
+// The same on a device with memory of its own: context, kernels, cuBLAS and its workspace, the ops'
+// scratch.
+constexpr uint64_t kDeviceProcessBytes = uint64_t{768} << 20;
 
 struct MemoryBudget {
   uint64_t bytes = 0;
@@ -18,5 +23,8 @@ struct MemoryBudget {
 
 // `flag`: --host-memory. Reads what is available from the kernel otherwise.
 MemoryBudget host_budget(std::optional<uint64_t> flag);
+
+// `flag`: --device-memory. The device's free memory otherwise, less a reserve.
+MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag);
 
 }  // namespace spillway

@@ -40,8 +40,10 @@ struct RuntimePlan {
   DType kv_format = DType::kF32;
   KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
+  uint64_t device_budget_bytes = 0;    // The same of a device's own; 0: it has none
   TierBytes weights, kv, activations;  // Activations: working memory too
-  uint64_t staging_bytes = 0;          // Memory through which what is on disk passes
+  uint64_t staging_bytes = 0;          // Host memory through which what is on disk passes
+  uint64_t device_staging_bytes = 0;   // A device's own, through which what is elsewhere passes
   std::string weights_file;  // What weights on disk are read from; empty: none are on disk
   std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
   int64_t block_sequences = 0;

@@ -42,7 +42,10 @@ Status check_supported(const EngineFlags& flags) {
 }
 
 Result<std::unique_ptr<Device>> open_device(const EngineFlags& flags) {
-  if (flags.device == "cuda") return open_cuda_device(0);
+  if (flags.device != "cpu") {
+    auto gpu = open_cuda_device(0);
+    if (flags.device == "cuda" || gpu.status().code() != Code::kNotFound) return gpu;
+  }
   return open_cpu_device(static_cast<int>(std::min<int64_t>(flags.threads, 1 << 20)));
 }
 
@@ -103,6 +106,9 @@ Status load_tokenizer(const ModelFileTable& table, std::unique_ptr<Tokenizer>* t
 double disk_share(const std::optional<TierPercent>& percent) {
   return percent ? (*percent)[2] / 100.0 : 0;
 }
+double host_share(const std::optional<TierPercent>& percent) {
+  return percent ? (*percent)[1] / 100.0 : 0;
+}
 
 // What memory and disk hold of one kind, told apart as the flag asks: on the CPU the device tier is
 // host memory.
@@ -123,6 +129,8 @@ class Opener {
 
   Status open(const std::string& model) {
     SPILLWAY_ASSIGN_OR_RETURN(state_.device, open_device(flags_));
+    own_memory_ = !state_.device->shares_host_memory();
+    if (own_memory_) device_budget_ = device_budget(*state_.device, flags_.device_memory_bytes);
     if (!flags_.trace.empty()) {
       SPILLWAY_ASSIGN_OR_RETURN(state_.trace, Trace::open(flags_.trace));
       state_.device->set_trace(state_.trace.get());
@@ -227,7 +235,9 @@ class Opener {
   // Whether weights will pass through memory, as far as one can know before they are placed.
   bool streams() const {
     if (flags_.weights) return disk_share(flags_.weights) > 0;
-    return table_.weight_bytes() + longest_kv().sequence + kProcessBytes > budget_.bytes;
+    const uint64_t all = table_.weight_bytes() + longest_kv().sequence;
+    return own_memory_ ? all + kDeviceProcessBytes > device_budget_.bytes
+                       : all + kProcessBytes > budget_.bytes;
   }
 
   // `long_sweeps`: many sequences and prompt tokens share one.
@@ -250,6 +260,7 @@ class Opener {
     engine_.sweep_tokens_max = sweep_tokens_max(shape, scheduling_);
     engine_.micro_batch_sequences = flags_.micro_batch.value_or(0);
     engine_.activations_disk_share = disk_share(flags_.activations);
+    engine_.activations_host_share = own_memory_ ? host_share(flags_.activations) : 0;
     engine_.overlap = !flags_.no_overlap;
     engine_.log = options_.log;
     engine_.trace = state_.trace.get();
@@ -264,7 +275,7 @@ class Opener {
 
   Status place_all() {
     const EngineBytes bytes =
-        engine_bytes(state_.shape, state_.device->activation_dtype(state_.plan.format), engine_);
+        engine_bytes(*state_.device, state_.shape, state_.plan.format, engine_);
     scratch_path_ = scratch_path();
     const Result<uint64_t> on_disk = free_disk_bytes(scratch_path_);
     const uint64_t free = scratch_path_.empty() || !on_disk.ok() ? 0 : on_disk.value();
@@ -283,7 +294,7 @@ class Opener {
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = !file_.has_value();
     request.process_bytes = kProcessBytes;
-    request.buffer_bytes = bytes.memory();
+    request.buffer_bytes = own_memory_ ? bytes.host() : bytes.memory();
     request.kv_staged_bytes_max = longest.disk_layer_max;
     request.kv_layer_disk_bytes = longest.disk_layer;
     request.kv_layers = static_cast<uint64_t>(state_.shape.layers);
@@ -292,8 +303,18 @@ class Opener {
         longest.sequence * static_cast<uint64_t>(scheduling_.block_sequences_max);
     if (flags_.weights) request.weights_disk_share = disk_share(flags_.weights);
     if (flags_.kv) request.kv_disk_share = disk_share(flags_.kv);
+    if (own_memory_) {
+      request.device = {.bytes = device_budget_.bytes,
+                        .from_flag = device_budget_.from_flag,
+                        .process_bytes = kDeviceProcessBytes,
+                        .buffer_bytes = bytes.memory(),
+                        .weights_host_share = host_share(flags_.weights),
+                        .kv_host_share = host_share(flags_.kv)};
+    }
     SPILLWAY_ASSIGN_OR_RETURN(placement_, place(request));
     engine_.kv_bytes = placement_.kv_memory_bytes;
+    engine_.kv_host_bytes = placement_.kv_host_bytes;
+    engine_.kv_ring_bytes = placement_.kv_ring_bytes;
     engine_.kv_disk_bytes = placement_.kv_disk_bytes;
     engine_.kv_staging_bytes = placement_.kv_staging_bytes;
     fill_plan(bytes);
@@ -308,6 +329,15 @@ class Opener {
     plan.kv = by_tier(flags_.kv, placement_.kv_memory_bytes, placement_.kv_disk_bytes);
     plan.activations =
         by_tier(flags_.activations, bytes.buffers + rows.memory - rows.staging, rows.disk);
+    if (own_memory_) {
+      plan.weights = {placement_.weights.memory_bytes, placement_.weights.host_bytes,
+                      placement_.weights.disk_bytes};
+      plan.kv = {placement_.kv_memory_bytes, placement_.kv_host_bytes, placement_.kv_disk_bytes};
+      plan.activations = {bytes.buffers + rows.memory, bytes.logits + rows.host, rows.disk};
+      plan.device_budget_bytes = device_budget_.bytes;
+      plan.device_staging_bytes =
+          placement_.device_ring_bytes + placement_.kv_ring_bytes + rows.device_ring;
+    }
     plan.staging_bytes = placement_.ring_bytes + placement_.kv_staging_bytes + rows.staging;
     plan.budget_bytes = budget_.bytes;
     plan.block_sequences = scheduling_.block_sequences_max;
@@ -351,6 +381,7 @@ class Opener {
     WeightStoreOptions options;
     options.placement = placement_.weights;
     options.ring_bytes = placement_.ring_bytes;
+    options.device_ring_bytes = placement_.device_ring_bytes;
     options.prefetch = engine_.overlap;
     options.transfers = state_.transfers.get();
     options.progress = LoadPrinter(options_, file_ ? "Loading weights:" : "Making weights:");
@@ -395,6 +426,8 @@ class Opener {
   const RuntimeOptions& options_;
   Runtime::State& state_;
   const MemoryBudget budget_;
+  MemoryBudget device_budget_;
+  bool own_memory_ = false;  // The device has some
   ModelFileTable table_;
   std::optional<ModelFile> file_;  // None: dummy weights
   SchedulerOptions scheduling_;

@@ -35,6 +35,7 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
 }  // namespace
 
 void attention(CudaContext& context, const AttentionArgs& args) {
+  if (!context.status().ok()) return;
   std::vector<ItemOnDevice> prompts, steps;
   int64_t tokens_max = 0, rows_max = 0, sums = 0;
   for (const AttentionItem& item : args.items) {
@@ -74,10 +75,12 @@ void attention(CudaContext& context, const AttentionArgs& args) {
       }
     }
     a.items = context.upload(std::span<const ItemOnDevice>(prompts));
+    if (!context.status().ok()) return;
     launch_prompts(context, a, static_cast<int64_t>(prompts.size()), tokens_max);
   }
   if (!steps.empty()) {
     a.items = context.upload(std::span<const ItemOnDevice>(steps));
+    if (!context.status().ok()) return;
     launch_decode(context, a, static_cast<int64_t>(steps.size()), rows_max);
   }
 }

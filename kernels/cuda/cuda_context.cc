@@ -20,27 +20,27 @@ Status status_of(cudaError_t error, const char* what) {
 
 Result<std::unique_ptr<CudaContext>> CudaContext::open() {
   std::unique_ptr<CudaContext> context(new CudaContext());
-  SPILLWAY_RETURN_IF_ERROR(context->allocate());
+  SPILLWAY_RETURN_IF_ERROR(status_of(
+      cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "making a stream"));
   return context;
 }
 
-Status CudaContext::allocate() {
-  SPILLWAY_RETURN_IF_ERROR(
-      status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"));
+cublasHandle_t CudaContext::blas() {
+  if (blas_ != nullptr) return blas_;
   check_blas(cublasCreate(&blas_), "starting cuBLAS");
   if (blas_ != nullptr) check_blas(cublasSetStream(blas_, stream_), "starting cuBLAS");
-  SPILLWAY_RETURN_IF_ERROR(status_);
-  void* memory = nullptr;
-  SPILLWAY_RETURN_IF_ERROR(
-      status_of(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory"));
-  pinned_ = static_cast<std::byte*>(memory);
-  SPILLWAY_RETURN_IF_ERROR(status_of(cudaMalloc(&memory, 2 * kHalfBytes), "device memory"));
-  uploaded_ = static_cast<std::byte*>(memory);
+  return blas_;
+}
+
+void CudaContext::allocate_uploads() {
   for (cudaEvent_t& event : used_) {
-    SPILLWAY_RETURN_IF_ERROR(
-        status_of(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"));
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   }
-  return {};
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, 2 * kHalfBytes), "device memory");
+  uploaded_ = static_cast<std::byte*>(memory);
+  check(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory");
+  pinned_ = static_cast<std::byte*>(memory);
 }
 
 // The stream may still read what is freed here.
@@ -58,6 +58,8 @@ CudaContext::~CudaContext() {
 
 const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
   SPILLWAY_CHECK(bytes.size() <= kHalfBytes);
+  if (pinned_ == nullptr && status_.ok()) allocate_uploads();
+  if (!status_.ok()) return uploaded_;  // Nothing will read it.
   if (offset_ + bytes.size() > kHalfBytes) {
     check(cudaEventRecord(used_[half_], stream_), "recording an event");
     half_ = 1 - half_;

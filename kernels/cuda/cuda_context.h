@@ -27,7 +27,9 @@ class CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
 
   cudaStream_t stream() const { return stream_; }
-  cublasHandle_t blas() const { return blas_; }  // On this stream
+  // On this stream; made when it is first asked for, since streams that only copy need none. Null:
+  // it could not be, and status() says why.
+  cublasHandle_t blas();
 
   // A copy of `values` in device memory, there for work queued later, until 1 MiB more has been
   // uploaded. Blocks only when the device is that far behind.
@@ -48,7 +50,7 @@ class CudaContext {
 
  private:
   CudaContext() = default;
-  Status allocate();
+  void allocate_uploads();
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
   cudaStream_t stream_ = nullptr;

@@ -1,12 +1,10 @@
-// A CUDA device behind kernels/device.h: memory, streams, events. What moves a model onto it is
-// still to come, so it computes for the tests of its ops and opens for nobody else.
+// A CUDA device behind kernels/device.h: memory, streams, events.
 #include <deque>
 #include <string>
 #include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/device.h"
 
 namespace spillway {
@@ -29,6 +27,7 @@ class CudaStream final : public Stream {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
 
   void copy(std::byte* to, const std::byte* from, size_t bytes) override {
+    if (!context_->status().ok()) return;
     context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_->stream()),
                     "a copy");
   }
@@ -89,11 +88,9 @@ class CudaStream final : public Stream {
   // The first event at or behind the point; null: it has been reached.
   cudaEvent_t event_of(uint64_t point) {
     retire();
-    if (point <= done_) return nullptr;
-    for (const Point& recorded : recorded_) {
-      if (recorded.number >= point) return recorded.event;
-    }
-    return nullptr;
+    if (point <= done_ || recorded_.empty()) return nullptr;
+    // Numbers follow one another.
+    return recorded_[point - recorded_.front().number].event;
   }
 
   // Takes back the events that have happened, in order. After an error every point is reached.
@@ -186,7 +183,9 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> open_unfinished_device(int index) {
+}  // namespace cuda
+
+Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     return not_found(std::string("no CUDA device: ") + cudaGetErrorString(error) +
@@ -198,16 +197,8 @@ Result<std::unique_ptr<Device>> open_unfinished_device(int index) {
   }
   cudaDeviceProp properties{};
   SPILLWAY_RETURN_IF_ERROR(
-      status_of(cudaGetDeviceProperties(&properties, index), "asking for the device"));
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, properties.name));
-}
-
-}  // namespace cuda
-
-Result<std::unique_ptr<Device>> open_cuda_device(int index) {
-  SPILLWAY_ASSIGN_OR_RETURN(const auto device, cuda::open_unfinished_device(index));
-  return invalid_argument("this version does not compute on CUDA devices yet (found " +
-                          std::string(device->name()) + "); use --device cpu");
+      cuda::status_of(cudaGetDeviceProperties(&properties, index), "asking for the device"));
+  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties.name));
 }
 
 }  // namespace spillway

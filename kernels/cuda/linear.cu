@@ -171,6 +171,7 @@ class Linear {
 }  // namespace
 
 void linear(CudaContext& context, const LinearArgs& args) {
+  if (!context.status().ok()) return;
   // More rows than a grid has in y go in parts.
   constexpr int64_t kRowsMax = 65535;
   for (int64_t first = 0; first < args.in.rows; first += kRowsMax) {

@@ -100,7 +100,7 @@ const float* f32(const ConstMatrixView& view) {
 }  // namespace
 
 void gather_rows(CudaContext& context, const GatherArgs& args) {
-  if (args.rows.empty()) return;
+  if (args.rows.empty() || !context.status().ok()) return;
   const WeightMatrix& table = args.table;
   std::vector<const std::byte*> slabs;
   for (const WeightSlab& slab : table.slabs) slabs.push_back(slab.data);
@@ -114,12 +114,13 @@ void gather_rows(CudaContext& context, const GatherArgs& args) {
       .out = reinterpret_cast<float*>(args.out.data),
       .out_stride = args.out.stride,
       .accumulate = args.accumulate};
+  if (!context.status().ok()) return;  // Not uploaded
   launch(context.stream(), {dim3(count_of(args.out.rows)), dim3(kThreads)}, gather_kernel, kernel);
   context.check_launch("gather");
 }
 
 void normalize(CudaContext& context, const NormArgs& args) {
-  if (args.in.rows == 0) return;
+  if (args.in.rows == 0 || !context.status().ok()) return;
   const NormKernel kernel{.in = f32(args.in),
                           .in_stride = args.in.stride,
                           .columns = args.in.columns,
@@ -138,7 +139,7 @@ void normalize(CudaContext& context, const NormArgs& args) {
 }
 
 void convert_rows(CudaContext& context, const ConvertArgs& args) {
-  if (args.in.rows == 0) return;
+  if (args.in.rows == 0 || !context.status().ok()) return;
   const Grid grid{dim3(count_of(args.in.rows)), dim3(kThreads)};
   const auto run = [&](auto kernel) {
     launch(context.stream(), grid, kernel, f32(args.in), args.in.stride, args.in.columns,

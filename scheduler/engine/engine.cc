@@ -16,14 +16,20 @@ int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
   return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
 }
 
-ActivationStoreOptions activation_options(const ModelShape& shape, const EngineOptions& options,
-                                          TransferQueue* transfers) {
+ActivationStoreOptions activation_options(const Device& device, const ModelShape& shape,
+                                          const EngineOptions& options, TransferQueue* transfers) {
   return {.columns = shape.hidden,
           .sweep_rows_max = options.sweep_tokens_max,
           .batch_rows_max = batch_rows_max(shape, options),
           .disk_share = options.activations_disk_share,
+          .host_share = options.activations_host_share,
+          .own_memory = !device.shares_host_memory(),
           .overlap = options.overlap,
           .transfers = transfers};
+}
+
+uint64_t logits_bytes(const ModelShape& shape) {
+  return static_cast<uint64_t>(kHeadRows * shape.vocabulary) * sizeof(float);
 }
 
 void count_item(const SweepItem& item, SweepWork* work) {
@@ -40,10 +46,13 @@ void count_item(const SweepItem& item, SweepWork* work) {
 
 }  // namespace
 
-EngineBytes engine_bytes(const ModelShape& shape, DType activation, const EngineOptions& options) {
-  const EngineBuffers buffers =
-      place_engine_buffers(shape, activation, batch_rows_max(shape, options), nullptr);
-  return {buffers.bytes, activation_bytes(activation_options(shape, options, nullptr))};
+EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
+                         const EngineOptions& options) {
+  const EngineBuffers buffers = place_engine_buffers(shape, device.activation_dtype(weights),
+                                                     batch_rows_max(shape, options), nullptr);
+  return {.buffers = buffers.bytes,
+          .logits = device.shares_host_memory() ? 0 : logits_bytes(shape),
+          .activations = activation_bytes(activation_options(device, shape, options, nullptr))};
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
@@ -53,6 +62,9 @@ Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& option
 
 // Stagers wait for what is under way before the files that they read are closed.
 Engine::~Engine() {
+  weights_.detach();
+  kv_feed_.reset();
+  kv_ring_.reset();
   kv_stager_.reset();
   activations_.reset();
 }
@@ -77,7 +89,9 @@ Status Engine::allocate(EngineScratch scratch) {
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
                           .disk_bytes = options_.kv_disk_bytes,
-                          .staging_bytes = options_.kv_staging_bytes};
+                          .staging_bytes = options_.kv_staging_bytes,
+                          .host_bytes = options_.kv_host_bytes,
+                          .device_staging_bytes = options_.kv_ring_bytes};
   SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv));
   if (options_.kv_disk_bytes > 0) {
     SPILLWAY_CHECK(scratch_.transfers != nullptr);
@@ -86,16 +100,38 @@ Status Engine::allocate(EngineScratch scratch) {
         device_.allocate(Memory::kPinned, round_up(options_.kv_staging_bytes, kIoAlignment)));
     kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap);
   }
-  kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, options_.trace);
+  weights_.attach(*stream_);
+  if (!device_.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(allocate_rings());
+  kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, kv_ring_ ? &*kv_ring_ : nullptr,
+                   options_.trace);
   SPILLWAY_ASSIGN_OR_RETURN(
       activations_,
-      ActivationStore::open(device_, activation_options(model, options_, scratch_.transfers),
+      ActivationStore::open(device_, *stream_,
+                            activation_options(device_, model, options_, scratch_.transfers),
                             &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   wanted_.reserve(static_cast<size_t>(kHeadRows));
   selected_rows_.reserve(static_cast<size_t>(kHeadRows));
   return {};
+}
+
+// What a device with memory of its own needs besides.
+Status Engine::allocate_rings() {
+  SPILLWAY_ASSIGN_OR_RETURN(host_logits_, device_.allocate(Memory::kPinned, logits_bytes(shape())));
+  if (options_.kv_host_bytes + options_.kv_disk_bytes == 0) return {};
+  SPILLWAY_ASSIGN_OR_RETURN(
+      kv_ring_memory_,
+      device_.allocate(Memory::kDevice, round_up(options_.kv_ring_bytes, kIoAlignment)));
+  kv_ring_.emplace(device_, *stream_, std::span(kv_ring_memory_.data(), kv_ring_memory_.bytes()),
+                   "KV cache");
+  return {};
+}
+
+// Blocks until the bytes are there and all work queued so far is done.
+Status Engine::to_host(std::byte* to, const std::byte* from, size_t bytes) {
+  stream_->copy(to, from, bytes);
+  return stream_->record().wait();
 }
 
 void Engine::release(std::unique_ptr<KvSequence> sequence) {
@@ -107,20 +143,19 @@ void Engine::release(std::unique_ptr<KvSequence> sequence) {
 Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                        std::vector<std::byte>* state, std::vector<std::byte>* rows) {
   const auto copy = [&](const KvCache::Layer& from) {
-    const size_t row_bytes = kv_->layout().sequence_bytes(sequence.budget.span(positions));
-    state->assign(from.state, from.state + (from.state == nullptr ? 0 : sequence.state_bytes));
-    rows->assign(from.rows, from.rows + row_bytes);
+    state->resize(from.state == nullptr ? 0 : sequence.state_bytes);
+    rows->resize(kv_->layout().sequence_bytes(sequence.budget.span(positions)));
+    if (!state->empty()) stream_->copy(state->data(), from.state, state->size());
+    return to_host(rows->data(), from.rows, rows->size());
   };
-  if (!sequence.on_disk(layer)) {
-    copy(kv_->layer(sequence, layer));
-    return {};
-  }
+  if (!sequence.on_disk(layer)) return copy(kv_->layer(sequence, layer));
   const SpillUse use = kv_->use(sequence, layer, positions, 0);
   kv_stager_->begin({&use, 1});
   const Result<std::byte*> memory = kv_stager_->wait(0);
-  if (memory.ok()) copy(kv_->staged_layer(sequence, memory.value()));
+  Status status = memory.status();
+  if (status.ok()) status = copy(kv_->staged_layer(sequence, memory.value()));
   kv_stager_->finish(0, {});
-  return memory.status();
+  return status;
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
@@ -149,6 +184,8 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
     Engine* engine;
   } cleanup{this};
   SPILLWAY_RETURN_IF_ERROR(sweep(items, sink));
+  SPILLWAY_RETURN_IF_ERROR(kv_feed_->end_sweep());
+  SPILLWAY_RETURN_IF_ERROR(activations_->end_sweep());
   cleanup.engine = nullptr;
   finish_log(steady_seconds() - start, before);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -316,11 +353,17 @@ void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
 Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
   if (wanted_.empty()) return {};
   head_rows(weights, static_cast<int64_t>(wanted_.size()));
-  SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
+  MatrixView logits = buffers_.logits;
+  if (host_logits_.bytes() > 0) {
+    const size_t bytes = wanted_.size() * static_cast<size_t>(shape().vocabulary) * sizeof(float);
+    SPILLWAY_RETURN_IF_ERROR(to_host(host_logits_.data(), logits.data, bytes));
+    logits.data = host_logits_.data();
+  } else {
+    SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
+  }
   for (size_t i = 0; i < wanted_.size(); ++i) {
-    sink.on_logits(
-        wanted_[i].item, wanted_[i].token,
-        {buffers_.logits.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape().vocabulary)});
+    sink.on_logits(wanted_[i].item, wanted_[i].token,
+                   {logits.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape().vocabulary)});
   }
   wanted_.clear();
   return {};

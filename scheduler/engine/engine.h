@@ -28,12 +28,15 @@ class SweepLog;
 
 struct EngineOptions {
   DType kv_dtype = DType::kF32;
-  uint64_t kv_bytes = 0;          // Of memory
+  uint64_t kv_bytes = 0;          // Of the device's memory
+  uint64_t kv_host_bytes = 0;     // Of the host's, where the device has its own
   uint64_t kv_disk_bytes = 0;     // Of the scratch file
   uint64_t kv_staging_bytes = 0;  // Through which the latter passes; one layer of the longest
                                   // sequence at least
+  uint64_t kv_ring_bytes = 0;     // The same of the device's own memory, for host and disk
   double activations_disk_share = 0;
-  int64_t sweep_tokens_max = 0;  // Tokens of one sweep, all sequences together.
+  double activations_host_share = 0;  // Where the device has memory of its own
+  int64_t sweep_tokens_max = 0;       // Tokens of one sweep, all sequences together.
   int64_t micro_batch_tokens =
       1024;  // A micro-batch is closed at this many (one prompt may exceed).
   int64_t micro_batch_sequences = 0;  // ... or at this many sequences; 0: no limit.
@@ -52,10 +55,14 @@ struct EngineScratch {
 // Bytes that an Engine takes besides weights, KV cache and its staging.
 struct EngineBytes {
   uint64_t buffers = 0;         // Working memory
+  uint64_t logits = 0;          // Copies in host memory, where the device has its own
   ActivationBytes activations;  // The residual stream
-  uint64_t memory() const { return buffers + activations.memory; }
+  uint64_t memory() const { return buffers + activations.memory + activations.device_ring; }
+  // Where that is another: of the host's.
+  uint64_t host() const { return logits + activations.host + activations.staging; }
 };
-EngineBytes engine_bytes(const ModelShape& shape, DType activation, const EngineOptions& options);
+EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
+                         const EngineOptions& options);
 
 // Takes the logits of a sweep, in order of items and tokens, on the engine thread.
 class LogitsSink {
@@ -119,6 +126,7 @@ class Engine {
  private:
   Engine(Device& device, WeightStore& weights, const EngineOptions& options);
   Status allocate(EngineScratch scratch);
+  Status allocate_rings();
   void plan_micro_batches(std::span<const SweepItem> items);
   Status sweep(std::span<const SweepItem> items, LogitsSink& sink);
   Status embed();
@@ -135,6 +143,7 @@ class Engine {
   Status select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
                      const HeadWeights& weights, LogitsSink& sink);
   Status flush_head(const HeadWeights& weights, LogitsSink& sink);
+  Status to_host(std::byte* to, const std::byte* from, size_t bytes);
   void head_rows(const HeadWeights& weights, int64_t rows);
   Result<MatrixView> acquire_activations();
   void abandon();
@@ -162,6 +171,9 @@ class Engine {
   std::unique_ptr<ActivationStore> activations_;
   Buffer memory_;
   EngineBuffers buffers_;
+  Buffer kv_ring_memory_;
+  std::optional<DeviceRing> kv_ring_;
+  Buffer host_logits_;  // Of the rows of buffers_.logits; none where the host reads them in place
 
   // Of the sweep that runs.
   SweepWork work_;

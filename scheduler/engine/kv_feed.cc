@@ -13,10 +13,14 @@ AttentionItem at(AttentionItem item, const KvCache::Layer& layer) {
   return item;
 }
 
+std::byte* layer_home(const KvCache::Layer& layer) {
+  return layer.state != nullptr ? layer.state : layer.rows;
+}
+
 }  // namespace
 
-KvFeed::KvFeed(KvCache& cache, SpillStager* stager, Trace* trace)
-    : cache_(cache), stager_(stager), trace_(trace) {
+KvFeed::KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, Trace* trace)
+    : cache_(cache), stager_(stager), ring_(ring), trace_(trace) {
   if (trace_ != nullptr) track_ = trace_->track("wait for KV cache");
   // The state, the step's own block and one for each head.
   changes_.reserve(static_cast<size_t>(cache.layout().heads) + 2);
@@ -26,7 +30,7 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
   items_ = items;
   failed_.assign(items.size(), Status());
   wait_seconds_ = 0;
-  first_use_ = 0;
+  next_use_ = 0;
   staged_.clear();
   if (stager_ == nullptr) return;
   uses_.clear();
@@ -44,7 +48,6 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
 }
 
 void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
-  first_use_ += staged_.size();
   layer_ = layer;
   resident_.clear();
   staged_.clear();
@@ -56,12 +59,27 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     const auto tokens = static_cast<int64_t>(item.tokens.size());
     AttentionItem attention{row, tokens, item.position, nullptr, item.kv->budget, nullptr};
     row += tokens;
-    if (item.kv->on_disk(layer)) {
-      staged_.push_back({i, attention, {}});
+    const Tier tier = item.kv->tier(layer);
+    if (tier == Tier::kDisk) {
+      staged_.push_back({i, attention, tier, next_use_++});
+    } else if (tier == Tier::kHost) {
+      std::byte* home = layer_home(cache_.layer(*item.kv, layer));
+      if (failed_[i].ok()) staged_.push_back({i, attention, tier, 0, home});
     } else if (failed_[i].ok()) {
       resident_.push_back(at(attention, cache_.layer(*item.kv, layer)));
     }
   }
+}
+
+int64_t KvFeed::tokens(const Staged& staged) const {
+  return static_cast<int64_t>(items_[staged.item].tokens.size());
+}
+
+// Its layer when its bytes, laid out as on its own tier, are at `memory`.
+KvCache::Layer KvFeed::layer_at(const Staged& staged, std::byte* memory) const {
+  const KvSequence& sequence = *items_[staged.item].kv;
+  if (staged.tier == Tier::kDisk) return cache_.staged_layer(sequence, memory);
+  return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.state_bytes};
 }
 
 std::span<const AttentionItem> KvFeed::next() {
@@ -73,17 +91,33 @@ std::span<const AttentionItem> KvFeed::next() {
   finish_handed_out();
   ready_.clear();
   while (next_staged_ < staged_.size()) {
+    Staged& staged = staged_[next_staged_];
     // What is there goes together; what is not is waited for only when nothing else is.
-    if (!ready_.empty() && !stager_->ready(first_use_ + next_staged_)) break;
-    take(staged_[next_staged_]);
+    if (!ready_.empty() && !there(staged)) break;
+    fetch(staged);
+    if (failed_[staged.item].ok() && !bring(staged)) {
+      // Room comes from those handed out before, which are finished by the next call.
+      SPILLWAY_CHECK(!ready_.empty());
+      break;
+    }
+    ++next_staged_;
     if (ready_.empty()) finish_handed_out();  // It failed: later ones may need its room.
   }
+  if (ring_ != nullptr && !ready_.empty()) ring_->arrive();
   return ready_;
 }
 
-void KvFeed::take(Staged& staged) {
+bool KvFeed::there(const Staged& staged) {
+  return staged.memory != nullptr || stager_->ready(staged.use);
+}
+
+// Waits until its bytes are in host memory, or it failed.
+void KvFeed::fetch(Staged& staged) {
+  if (staged.memory != nullptr) return;
   const double start = steady_seconds();
-  const Result<std::byte*> memory = stager_->wait(first_use_ + next_staged_++);
+  // The stager's room may be that of bytes still on the device.
+  if (!stager_->ready(staged.use)) finish_left(true);
+  const Result<std::byte*> memory = stager_->wait(staged.use);
   const double end = steady_seconds();
   wait_seconds_ += end - start;
   if (trace_ != nullptr && end - start > kWaitShownSeconds) {
@@ -91,28 +125,84 @@ void KvFeed::take(Staged& staged) {
   }
   Status& failed = failed_[staged.item];
   if (failed.ok()) failed = memory.status();
-  if (!failed.ok()) return;
-  staged.layer = cache_.staged_layer(*items_[staged.item].kv, memory.value());
-  ready_.push_back(at(staged.attention, staged.layer));
+  if (failed.ok()) staged.memory = memory.value();
 }
 
-// On the CPU the work has been done by now.
+// To where the kernels see it. False: the ring has no room.
+bool KvFeed::bring(Staged& staged) {
+  std::byte* memory = staged.memory;
+  if (ring_ != nullptr) {
+    const SweepItem& item = items_[staged.item];
+    const bool disk = staged.tier == Tier::kDisk;
+    const uint64_t filled =
+        item.position == 0 ? 0 : cache_.used_bytes(*item.kv, item.position, disk);
+    memory = ring_->bring(staged.memory, filled,
+                          cache_.used_bytes(*item.kv, item.position + tokens(staged), disk));
+    if (memory == nullptr) return false;
+    staged.brought = true;
+  }
+  ready_.push_back(at(staged.attention, layer_at(staged, memory)));
+  return true;
+}
+
+// The work of what was handed out is queued; on the CPU it has been done.
 void KvFeed::finish_handed_out() {
-  for (; finished_staged_ < next_staged_; ++finished_staged_) {
-    const Staged& staged = staged_[finished_staged_];
+  for (; finished_staged_ < next_staged_; ++finished_staged_) finish(staged_[finished_staged_]);
+}
+
+void KvFeed::finish(const Staged& staged) {
+  if (ring_ == nullptr) return finish_use(staged);
+  Event home;
+  if (staged.brought) {
     const SweepItem& item = items_[staged.item];
     changes_.clear();
-    if (failed_[staged.item].ok()) {
-      cache_.find_changes(*item.kv, staged.layer, item.position,
-                          static_cast<int64_t>(item.tokens.size()), &changes_);
+    if (item.position == 0 || item.kv->budget.remembers()) {
+      // Which rows moved is known on the device alone.
+      const int64_t positions = item.position + tokens(staged);
+      changes_.push_back({0, cache_.used_bytes(*item.kv, positions, staged.tier == Tier::kDisk)});
+    } else {
+      cache_.find_changes(*item.kv, layer_at(staged, staged.memory), item.position, tokens(staged),
+                          &changes_);
     }
-    stager_->finish(first_use_ + finished_staged_, changes_);
+    home = ring_->send_home(staged.memory, changes_);
   }
+  if (staged.tier != Tier::kDisk) return;
+  leaving_.push_back({staged, home});
+  finish_left(false);
+}
+
+// Hands the stager back what has come home from the device, in order.
+void KvFeed::finish_left(bool wait) {
+  while (!leaving_.empty() && (wait || leaving_.front().home.done())) {
+    const Leaving& first = leaving_.front();
+    const Status home = first.home.wait();
+    if (failed_[first.staged.item].ok()) failed_[first.staged.item] = home;
+    finish_use(first.staged);
+    leaving_.pop_front();
+  }
+}
+
+// Its bytes in host memory are as the layer left them.
+void KvFeed::finish_use(const Staged& staged) {
+  const SweepItem& item = items_[staged.item];
+  changes_.clear();
+  if (failed_[staged.item].ok()) {
+    cache_.find_changes(*item.kv, layer_at(staged, staged.memory), item.position, tokens(staged),
+                        &changes_);
+  }
+  stager_->finish(staged.use, changes_);
+}
+
+Status KvFeed::end_sweep() {
+  finish_left(true);
+  return ring_ == nullptr ? Status() : ring_->sync();
 }
 
 void KvFeed::abandon() {
   staged_.clear();
-  first_use_ = 0;
+  leaving_.clear();
+  next_use_ = 0;
+  if (ring_ != nullptr) ring_->clear();
   if (stager_ != nullptr) stager_->abandon();
 }
 

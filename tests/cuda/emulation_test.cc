@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/ops.h"
 #include "tests/support/cuda_emulation.h"
 #include "tests/support/fake_cudart.h"
@@ -18,7 +17,7 @@ using test::DeviceArray;
 
 // How many of the seeds give a wrong LayerNorm.
 int wrong_norms(int seeds) {
-  const auto device = cuda::open_unfinished_device(0).value();
+  const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 3, kColumns = 700;
   const auto in = test::random_floats(kRows * kColumns, 5);
@@ -69,7 +68,7 @@ TEST_CASE("a stream waits for another stream's event, whatever runs first") {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     INFO("seed " << seed);
     fake_cudart::set_seed(seed);
-    const auto device = cuda::open_unfinished_device(0).value();
+    const auto device = open_cuda_device(0).value();
     const auto copies = device->new_stream("copy"), compute = device->new_stream("compute");
     const std::vector<float> in = test::random_floats(40, seed);
     const Buffer a = device->allocate(Memory::kDevice, 160).value();
@@ -98,7 +97,7 @@ TEST_CASE("a stream waits for another stream's event, whatever runs first") {
 TEST_CASE("arrays of queued ops survive until they are used") {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     fake_cudart::set_seed(seed);
-    const auto device = cuda::open_unfinished_device(0).value();
+    const auto device = open_cuda_device(0).value();
     const auto stream = device->new_stream("compute");
     auto& context = *static_cast<cuda::CudaContext*>(stream->native());
     std::vector<std::vector<int32_t>> sent;
@@ -116,7 +115,7 @@ TEST_CASE("arrays of queued ops survive until they are used") {
 
 TEST_CASE("out of device memory is an error that later allocations survive") {
   fake_cudart::limit_memory(size_t{10} << 20);
-  const auto device = cuda::open_unfinished_device(0).value();
+  const auto device = open_cuda_device(0).value();
   const Status status = device->allocate(Memory::kDevice, size_t{20} << 20).status();
   CHECK(status.code() == Code::kCapacity);
   CHECK(status.message().find("20971520") != std::string_view::npos);
@@ -125,19 +124,20 @@ TEST_CASE("out of device memory is an error that later allocations survive") {
   fake_cudart::limit_memory(size_t{1} << 40);
 }
 
-TEST_CASE("a stream that cannot be made skips its work and says why") {
+TEST_CASE("a stream without memory for its work skips it and says why") {
   {
-    const auto device = cuda::open_unfinished_device(0).value();
-    const auto whole = device->new_stream("whole");
+    const auto device = open_cuda_device(0).value();
+    const auto whole = device->new_stream("whole"), broken = device->new_stream("broken");
+    test::DeviceArray<float> out(*device, *whole, std::vector<float>(8, 1.0f));
+    test::DeviceArray<float> table(*device, *whole, std::vector<float>(8, 2.0f));
     const size_t taken = (size_t{1} << 40) - device->memory().free_bytes;
     fake_cudart::limit_memory(taken + 4096);
-    const auto broken = device->new_stream("broken");
-    std::vector<float> row(8, 1.0f);
-    const MatrixView view =
-        dense_matrix(reinterpret_cast<std::byte*>(row.data()), DType::kF32, 1, 8);
-    normalize(*broken, {.in = view, .out = view});
+    const WeightSlab slab{reinterpret_cast<const std::byte*>(table.data()), 1};
+    const WeightMatrix rows{std::span(&slab, 1), DType::kF32, MatrixLayout::kRows, 1, 8, 1};
+    const int32_t row = 0;
+    gather_rows(*broken, {.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)});
     CHECK(broken->record().wait().code() == Code::kCapacity);
-    CHECK(row == std::vector<float>(8, 1.0f));
+    CHECK(out.read() == std::vector<float>(8, 1.0f));
     whole->wait(broken->record());
     CHECK(whole->record().wait().code() == Code::kCapacity);
     fake_cudart::limit_memory(size_t{1} << 40);
@@ -147,7 +147,7 @@ TEST_CASE("a stream that cannot be made skips its work and says why") {
 
 TEST_CASE("a lost device poisons its streams, and those that wait for them") {
   {
-    const auto device = cuda::open_unfinished_device(0).value();
+    const auto device = open_cuda_device(0).value();
     const auto first = device->new_stream("first"), second = device->new_stream("second");
     const Buffer memory = device->allocate(Memory::kDevice, 64).value();
     const std::vector<std::byte> bytes(64);

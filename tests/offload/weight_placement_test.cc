@@ -39,7 +39,7 @@ TEST_CASE("every layer has its share on disk, and tables stay until nothing else
   std::vector<double> all(disk.size());
   for (size_t i = 0; i < groups.size(); ++i) {
     all[groups[i]] += static_cast<double>(table.slabs[i].bytes);
-    if (placed.on_disk[i]) disk[groups[i]] += static_cast<double>(table.slabs[i].bytes);
+    if (placed.on_disk(i)) disk[groups[i]] += static_cast<double>(table.slabs[i].bytes);
   }
   CHECK(disk[0] == 0);  // The embeddings: a sweep needs a few of their rows.
   const double share = disk[1] / all[1];

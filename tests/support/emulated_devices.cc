@@ -1,12 +1,11 @@
 // test_devices() of cuda_test.
-#include "kernels/cuda/cuda_device.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway::test {
 
 std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(cuda::open_unfinished_device(0).value());
+  devices.push_back(open_cuda_device(0).value());
   return devices;
 }
 

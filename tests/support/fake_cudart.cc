@@ -6,9 +6,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <random>
 #include <set>
 #include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "tests/support/cuda_emulation.h"
 
@@ -39,11 +44,47 @@ Fake& fake() {
   return one;
 }
 
+// Any thread may call the runtime. Whoever waits does the work of all.
+using Lock = std::lock_guard<std::recursive_mutex>;
+std::recursive_mutex& mutex() {
+  static std::recursive_mutex one;
+  return one;
+}
+
+// Under AddressSanitizer the host cannot reach the device's memory, but through one of these.
+class DeviceMemoryOpen {
+ public:
+  DeviceMemoryOpen() {
+    if (depth_++ > 0) return;
+    for (const auto& [memory, bytes] : fake().device) unpoison(memory, bytes);
+  }
+  ~DeviceMemoryOpen() {
+    if (--depth_ > 0) return;
+    for (const auto& [memory, bytes] : fake().device) poison(memory, bytes);
+  }
+  DeviceMemoryOpen(const DeviceMemoryOpen&) = delete;
+
+ private:
+#ifdef __SANITIZE_ADDRESS__
+  static void poison(void* memory, size_t bytes) {
+    __asan_poison_memory_region(memory, bytes);
+  }
+  static void unpoison(void* memory, size_t bytes) {
+    __asan_unpoison_memory_region(memory, bytes);
+  }
+#else
+  static void poison(void*, size_t) {}
+  static void unpoison(void*, size_t) {}
+#endif
+  static inline int depth_ = 0;
+};
+
 // Runs one piece of work of some stream; false when there is none that can.
 bool run_one() {
   std::vector<cudaStream_t> order(fake().streams.begin(), fake().streams.end());
   std::shuffle(order.begin(), order.end(), fake().random);
   for (cudaStream_t stream : order) {
+    const DeviceMemoryOpen open;
     if (stream->work.empty() || !stream->work.front()()) continue;
     stream->work.pop_front();
     return true;
@@ -66,8 +107,8 @@ void queue(cudaStream_t stream, std::function<bool()> work) {
 }
 
 cudaError_t allocate(std::map<void*, size_t>& from, void** memory, size_t bytes) {
-  *memory = std::malloc(bytes);
-  std::memset(*memory, 0xcd, bytes);  // As good as any other garbage
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);  // Pages, as the driver's
+  std::memset(*memory, 0xcd, bytes);                                 // As good as any other garbage
   from[*memory] = bytes;
   return cudaSuccess;
 }
@@ -89,16 +130,20 @@ size_t release(std::map<void*, size_t>& from, void* memory) {
 namespace spillway::fake_cudart {
 
 void set_seed(uint64_t seed) {
+  const Lock lock(mutex());
   fake().random.seed(seed);
 }
 void fail_copy(int64_t calls) {
+  const Lock lock(mutex());
   fake().copies_left = calls;
   fake().lost = cudaSuccess;
 }
 void limit_memory(size_t bytes) {
+  const Lock lock(mutex());
   fake().device_limit = bytes;
 }
 size_t leaks() {
+  const Lock lock(mutex());
   const Fake& one = fake();
   return one.streams.size() + one.events.size() + one.device.size() + one.pinned.size();
 }
@@ -109,6 +154,7 @@ namespace spillway::emulation {
 
 void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
             std::function<void()> kernel) {
+  const Lock lock(mutex());
   queue(stream, [=] {
     if (fake().lost == cudaSuccess) run_grid(blocks, threads, shared_bytes, kernel);
     return true;
@@ -120,68 +166,86 @@ void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  const Lock lock(mutex());
   *count = 1;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  const Lock lock(mutex());
   *properties = {};
   std::strcpy(properties->name, "emulated device");
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) {
+  const Lock lock(mutex());
   return fake().lost;
 }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "the device is lost";
 }
 cudaError_t cudaGetLastError() {
+  const Lock lock(mutex());
   return fake().lost;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  const Lock lock(mutex());
   *total = fake().device_limit;
   *free = fake().device_limit - fake().device_bytes;
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  const Lock lock(mutex());
+  const DeviceMemoryOpen open;
   if (bytes > fake().device_limit - fake().device_bytes) return cudaErrorMemoryAllocation;
   fake().device_bytes += bytes;
   return allocate(fake().device, memory, bytes);
 }
 cudaError_t cudaFree(void* memory) {
+  const Lock lock(mutex());
+  const DeviceMemoryOpen open;
   if (memory != nullptr) fake().device_bytes -= release(fake().device, memory);
   return fake().lost;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  const Lock lock(mutex());
   return allocate(fake().pinned, memory, bytes);
 }
 cudaError_t cudaFreeHost(void* memory) {
+  const Lock lock(mutex());
   if (memory != nullptr) release(fake().pinned, memory);
   return fake().lost;
 }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  const Lock lock(mutex());
+  const DeviceMemoryOpen open;
   std::memset(memory, value, bytes);
   return fake().lost;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const Lock lock(mutex());
   *stream = *fake().streams.insert(new CUstream_st()).first;
   return fake().lost;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock(mutex());
   run_until([&] { return stream->work.empty(); });
   fake().streams.erase(stream);
   delete stream;
   return fake().lost;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Lock lock(mutex());
   return run_until([&] { return stream->work.empty(); });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(mutex());
   const uint64_t wanted = event->recorded;
   queue(stream, [=] { return event->happened >= wanted; });
   return fake().lost;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  const Lock lock(mutex());
   queue(stream, [=] {
     if (fake().copies_left >= 0 && fake().copies_left-- == 0)
       fake().lost = cudaErrorECCUncorrectable;
@@ -191,16 +255,19 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return fake().lost;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  const Lock lock(mutex());
   *event = *fake().events.insert(new CUevent_st()).first;
   return fake().lost;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const Lock lock(mutex());
   run_until([&] { return event->happened >= event->recorded; });
   fake().events.erase(event);
   delete event;
   return fake().lost;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock(mutex());
   const uint64_t number = ++event->recorded;
   queue(stream, [=] {
     event->happened = number;
@@ -210,23 +277,28 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 // Now and then some work gets done meanwhile.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Lock lock(mutex());
   for (uint64_t steps = fake().random() % 3; steps > 0; --steps) run_one();
   if (event->happened < event->recorded) return cudaErrorNotReady;
   return fake().lost;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Lock lock(mutex());
   return run_until([&] { return event->happened >= event->recorded; });
 }
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
+  const Lock lock(mutex());
   *handle = new cublasContext();
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+  const Lock lock(mutex());
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
+  const Lock lock(mutex());
   handle->stream = stream;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -236,6 +308,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
                             cudaDataType type_a, int lda, const void* b, cudaDataType type_b,
                             int ldb, const void* beta, void* c, cudaDataType type_c, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t) {
+  const Lock lock(mutex());
   if (op_a != CUBLAS_OP_T || op_b != CUBLAS_OP_N || type_a != type_b || type_c != CUDA_R_32F ||
       compute != CUBLAS_COMPUTE_32F || lda < k || ldb < k || ldc < m) {
     return CUBLAS_STATUS_INVALID_VALUE;

@@ -1,13 +1,11 @@
 #include "tests/support/test_devices.h"
 
-#include "kernels/cuda/cuda_device.h"
-
 namespace spillway::test {
 
 std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(open_cpu_device(2).value());
-  auto gpu = cuda::open_unfinished_device(0);
+  auto gpu = open_cuda_device(0);
   if (gpu.ok()) devices.push_back(std::move(gpu).value());
   return devices;
 }

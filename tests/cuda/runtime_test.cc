@@ -1,0 +1,144 @@
+// A whole Runtime on the emulated device: the tokens of the CPU device in float32, and the same
+// tokens from every placement over device, host and disk, whatever the order in which copies and
+// kernels of different streams happen to run.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "server/runtime.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/fake_cudart.h"
+#include "tests/support/golden.h"
+
+namespace spillway {
+namespace {
+
+using test::CollectingSink;
+using Tokens = std::vector<std::vector<int32_t>>;
+
+constexpr TierPercent kAllDevice = {100, 0, 0};
+
+struct Setup {
+  const char* name = "";
+  TierPercent weights = kAllDevice, kv = kAllDevice, activations = kAllDevice;
+  bool overlap = true;
+  std::optional<int64_t> micro_batch = {};
+};
+
+std::vector<Setup> setups() {
+  return {
+      {.name = "weights on host", .weights = {0, 100, 0}},
+      {.name = "weights on disk", .weights = {0, 0, 100}},
+      {.name = "KV on host", .kv = {0, 100, 0}},
+      {.name = "KV on disk", .kv = {0, 0, 100}, .micro_batch = 2},
+      {.name = "activations on host", .activations = {0, 100, 0}, .micro_batch = 2},
+      {.name = "activations on disk", .activations = {0, 0, 100}, .micro_batch = 2},
+      {.name = "mixed",
+       .weights = {20, 30, 50},
+       .kv = {30, 30, 40},
+       .activations = {10, 40, 50},
+       .micro_batch = 2},
+      {.name = "mixed, no overlap",
+       .weights = {30, 50, 20},
+       .kv = {10, 50, 40},
+       .activations = {40, 30, 30},
+       .overlap = false,
+       .micro_batch = 3},
+  };
+}
+
+std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device, DType format,
+                              DType kv_format, const Setup& setup) {
+  EngineFlags flags;
+  flags.device = device;
+  flags.format = format;
+  flags.kv_format = kv_format;
+  flags.weights = setup.weights;
+  flags.kv = setup.kv;
+  flags.activations = setup.activations;
+  flags.no_overlap = !setup.overlap;
+  flags.block = 4;
+  flags.micro_batch = setup.micro_batch;
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  flags.device_memory_bytes = uint64_t{1} << 30;
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, {});
+  INFO(runtime.status().message());
+  REQUIRE(runtime.ok());
+  return std::move(runtime).value();
+}
+
+std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Request> requests(7);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto prompt = static_cast<int64_t>(1 + random() % 30);
+    for (int64_t t = 0; t < prompt; ++t) {
+      requests[i].prompt.push_back(
+          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
+    }
+    requests[i].max_tokens = static_cast<int32_t>(2 + random() % 9);
+    requests[i].ignore_eos = true;
+    if (i % 3 == 1) {
+      requests[i].kv.kind = KvRuleKind::kH2o;
+      requests[i].kv.heavy = requests[i].kv.recent = KvAmount{5, 0};
+    }
+  }
+  return requests;
+}
+
+Tokens run(Runtime& runtime, const std::vector<Request>& requests) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(runtime.scheduler().submit(request, sinks.back()).ok());
+  }
+  Tokens tokens;
+  for (const auto& sink : sinks) {
+    const Finish finish = sink->wait();
+    INFO(finish.status.message());
+    REQUIRE(finish.status.ok());
+    tokens.push_back(sink->tokens);
+  }
+  return tokens;
+}
+
+Tokens run_on(const std::string& checkpoint, const char* device, DType format, DType kv_format,
+              const Setup& setup = {}) {
+  const auto runtime = open(checkpoint, device, format, kv_format, setup);
+  return run(*runtime, make_requests(runtime->shape(), 20261122));
+}
+
+void check_placements(const std::string& variant, DType format, DType kv_format) {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden(variant).checkpoints.front();
+  INFO(variant << ", weights " << dtype_name(format) << ", KV " << dtype_name(kv_format));
+  fake_cudart::set_seed(1);
+  const size_t before = fake_cudart::leaks();
+  const Tokens expected = run_on(checkpoint, "cuda", format, kv_format);
+  if (format == DType::kF32 && kv_format == DType::kF32) {
+    const test::TemporaryCache another;  // The CPU packs its weights otherwise.
+    CHECK(run_on(checkpoint, "cpu", format, kv_format) == expected);
+  }
+  uint64_t seed = 2;
+  for (const Setup& setup : setups()) {
+    INFO(setup.name << ", seed " << seed);
+    fake_cudart::set_seed(seed++);
+    CHECK(run_on(checkpoint, "cuda", format, kv_format, setup) == expected);
+  }
+  CHECK(fake_cudart::leaks() == before);
+}
+
+TEST_CASE("every placement over three tiers gives the same tokens, float32") {
+  check_placements("pre_ln_relu", DType::kF32, DType::kF32);
+}
+
+TEST_CASE("every placement over three tiers gives the same tokens, narrow formats") {
+  check_placements("post_ln_projected", DType::kBF16, DType::kF16);
+}
+
+TEST_CASE("every placement over three tiers gives the same tokens, 4 bits") {
+  check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
+}
+
+}  // namespace
+}  // namespace spillway
