@@ -9,13 +9,21 @@
 
 namespace spillway {
 
-// Bytes per second that all threads read from memory, from a buffer that no cache holds.
+// Bytes per second that the device reads from its memory, from a buffer that no cache holds; on
+// CUDA, that it reads and writes together in a copy.
 double measure_memory_read(Device& device);
+
+// Bytes per second of copies between pinned host memory and a device's own: each direction alone,
+// and the sum of both at once.
+struct CopyCeiling {
+  double to_device = 0, to_host = 0, both = 0;
+};
+CopyCeiling measure_copies(Device& device, size_t bytes = size_t{64} << 20);
 
 // Floating-point operations per second of `rows` x [outputs, inputs] in `weights` format: the
 // better of our linear op and of the vendor library's product (oneDNN, in its own layout and the
-// format of the activations: it has no 4-bit weights, so theirs is the f32 or bf16 product). Large
-// matrices are measured on a part of their outputs.
+// format of the activations: it has no 4-bit weights, so theirs is the f32 or bf16 product; on CUDA
+// cuBLAS, through our op). Large matrices are measured on a part of their outputs.
 struct MatrixCeiling {
   double ours = 0;
   double library = 0;

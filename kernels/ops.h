@@ -76,10 +76,10 @@ struct AttentionItem {
 };
 
 // Causal attention, softmax(q k^T / sqrt(head size)) v per head, the softmax in f32. Stores the new
-// keys and values into the cache. A prompt attends to its own unrounded keys and values, a decode
-// step to the cached rows, its own included. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out
-// [T, heads * head_size], f32 or bf16. Prompts are tiled (Dao et al. 2022): the S x S matrix is
-// never stored.
+// keys and values into the cache. A prompt attends to its own keys and values before they are
+// rounded for the cache (on CUDA rounded to out's format), a decode step to the cached rows, its
+// own included. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out [T, heads * head_size], f32,
+// bf16 or, on CUDA, f16. Prompts are tiled (Dao et al. 2022): the S x S matrix is never stored.
 //
 // With a limited budget (DESIGN section 5) a prompt still attends to all of itself, but only the
 // rows to keep are stored. By score: each KV head keeps those rows whose softmax weights, summed

@@ -66,6 +66,8 @@ class ActivationStore {
   void abandon();
 
   double room_wait_seconds() const { return stager_ ? stager_->room_wait_seconds() : 0; }
+  uint64_t bytes_brought() const { return ring_ ? ring_->bytes_brought() : 0; }
+  uint64_t bytes_sent_home() const { return ring_ ? ring_->bytes_sent_home() : 0; }
   uint64_t bytes_read() const { return stager_ ? stager_->bytes_read() : 0; }
   uint64_t bytes_written() const { return stager_ ? stager_->bytes_written() : 0; }
 

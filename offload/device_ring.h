@@ -42,6 +42,9 @@ class DeviceRing {
   // The same of one, whose `changes` go to host memory at `home`; when they are there.
   Event send_home(std::byte* home, std::span<const ByteRange> changes);
 
+  uint64_t bytes_brought() const { return bytes_brought_; }
+  uint64_t bytes_sent_home() const { return bytes_sent_home_; }
+
   // Blocks until all copies so far are done; the first error.
   Status sync();
 
@@ -54,6 +57,7 @@ class DeviceRing {
   StagingRing ring_;
   std::deque<std::byte*> pieces_;  // In use, oldest first
   std::deque<Event> finished_;     // Of the pieces before these: when their memory is free
+  uint64_t bytes_brought_ = 0, bytes_sent_home_ = 0;
 };
 
 }  // namespace spillway

@@ -279,6 +279,9 @@ DType WeightStore::format() const {
 bool WeightStore::repacked() const {
   return state_->repacked;
 }
+uint64_t WeightStore::bytes_brought() const {
+  return state_->ring ? state_->ring->bytes_brought() : 0;
+}
 const WeightPlacement& WeightStore::placement() const {
   return state_->placement;
 }

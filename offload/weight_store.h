@@ -55,6 +55,8 @@ class WeightStore {
   void attach(Stream& compute);
   void detach();
 
+  uint64_t bytes_brought() const;  // Into a device's own memory, so far
+
   // The group's weights, usable by work queued on the stream until its release. Waits for those on
   // disk. After an error, which names file and slab, restart() comes next.
   Result<const EmbeddingWeights*> acquire_embedding();

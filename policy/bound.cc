@@ -52,15 +52,19 @@ double link_seconds(uint64_t bytes, double bytes_per_second) {
   return bytes_per_second > 0 ? static_cast<double>(bytes) / bytes_per_second : 0;
 }
 
-constexpr size_t kResources = 4;
-constexpr const char* kResourceNames[kResources] = {"compute", "memory", "disk read", "disk write"};
+constexpr size_t kResources = 6;
+constexpr const char* kResourceNames[kResources] = {
+    "compute", "memory", "disk read", "disk write", "host to device", "device to host"};
 using ResourceSeconds = std::array<double, kResources>;
 
 ResourceSeconds seconds_of(const BoundModel& model, const Ceilings& ceilings,
                            const SweepWork& work) {
-  return {compute_seconds(model, ceilings, work), memory_seconds(model, ceilings, work),
+  return {compute_seconds(model, ceilings, work),
+          memory_seconds(model, ceilings, work),
           link_seconds(work.disk_read_bytes, ceilings.disk_read_bytes_per_second),
-          link_seconds(work.disk_write_bytes, ceilings.disk_write_bytes_per_second)};
+          link_seconds(work.disk_write_bytes, ceilings.disk_write_bytes_per_second),
+          link_seconds(work.to_device_bytes, ceilings.to_device_bytes_per_second),
+          link_seconds(work.to_host_bytes, ceilings.to_host_bytes_per_second)};
 }
 
 // The largest; compute where it is one of several.
@@ -103,6 +107,8 @@ Bound bound_of(const BoundModel& model, const Ceilings& ceilings, std::span<cons
   bound.memory_seconds = total[1];
   bound.disk_read_seconds = total[2];
   bound.disk_write_seconds = total[3];
+  bound.to_device_seconds = total[4];
+  bound.to_host_seconds = total[5];
   return bound;
 }
 

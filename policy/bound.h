@@ -8,6 +8,8 @@
 //   memory      what the kernels read: every weight once, whichever tier it came from, and the
 //               cached rows of decode. Transfers from and to disk are DMA past the cores, whose
 //               reading rate the ceiling is, so they are not counted here.
+//   host to device, device to host   the bytes over each direction of that link, where the device
+//               has memory of its own
 //   disk read, disk write   the bytes over each link. One device serves both, yet each is held
 //               against its own rate alone: how much they disturb each other is what a schedule
 //               can change.
@@ -33,6 +35,7 @@ struct SweepWork {
 
   // Between the sweep's first and last op; a neighbour's prefetch counts where it was transferred.
   uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
+  uint64_t to_device_bytes = 0, to_host_bytes = 0;
 
   // The part of `seconds` in which the engine stood still until something was there.
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
@@ -61,14 +64,18 @@ struct Ceilings {
   // 0: not measured, since the run was to move nothing; what it moved all the same takes no time.
   double disk_read_bytes_per_second = 0;
   double disk_write_bytes_per_second = 0;
+  double to_device_bytes_per_second = 0;
+  double to_host_bytes_per_second = 0;
 };
 
 struct Bound {
-  std::string resource;  // That was slowest longest: "compute", "memory", "disk read", "disk write"
+  std::string resource;  // That was slowest longest: "compute", "memory", "disk read", "disk
+                         // write", "host to device", "device to host"
   double seconds = 0;
   double seconds_any_schedule = 0;
   // Of the whole run
   double compute_seconds = 0, memory_seconds = 0, disk_read_seconds = 0, disk_write_seconds = 0;
+  double to_device_seconds = 0, to_host_seconds = 0;
 };
 
 struct BoundModel {

@@ -1,6 +1,7 @@
 // Prompts: attention in tiles of keys with a running maximum and sum (Dao et al. 2022), the column
 // sums of its softmax in a second pass over the statistics of the first, then the choice of what
-// is kept. Plain float32 arithmetic; a warp a query.
+// is kept. Plain float32 arithmetic, a warp a query; attention_tiles.cu does the first two on
+// tensor cores where it can.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
@@ -206,15 +207,21 @@ void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t it
   const auto z = static_cast<unsigned>(items);
   const auto row = static_cast<size_t>(a.head_size) * sizeof(float);
   const size_t tile = kTile * (row + sizeof(float));
-  launch(context.stream(),
-         {dim3(blocks(tokens_max, kWarps), static_cast<unsigned>(a.heads), z), dim3(kThreads),
-          2 * tile + kWarps * row},
-         prompt_kernel, a);
-  if (a.statistics != nullptr) {
+  const auto plain = [&] {
+    launch(context.stream(),
+           {dim3(blocks(tokens_max, kWarps), static_cast<unsigned>(a.heads), z), dim3(kThreads),
+            2 * tile + kWarps * row},
+           prompt_kernel, a);
+    if (a.statistics == nullptr) return;
     launch(context.stream(),
            {dim3(blocks(tokens_max, kTile), static_cast<unsigned>(a.kv_heads), z), dim3(kThreads),
             tile + kWarps * row},
            column_sums_kernel, a);
+  };
+  if (can_tile(a)) {
+    launch_prompt_tiles(context, a, items, tokens_max);
+  } else {
+    plain();
   }
   launch(context.stream(), {dim3(z, static_cast<unsigned>(a.kv_heads)), dim3(kThreads)},
          keep_prompt_kernel, a);

@@ -38,7 +38,12 @@ T* dynamic_shared() {
   return static_cast<T*>(emulation::shared_memory());
 }
 
+// Before a loop: arrays that it indexes stay in registers.
+#define SPILLWAY_UNROLL
+
 #else
+
+#define SPILLWAY_UNROLL _Pragma("unroll")
 
 // Queues the kernel; an error stays with the runtime until cudaGetLastError().
 template <class... Parameters, class... Arguments>
@@ -51,7 +56,7 @@ void launch(cudaStream_t stream, const Grid& grid, void (*kernel)(Parameters...)
 
 template <class T>
 __device__ T* dynamic_shared() {
-  extern __shared__ __align__(16) unsigned char memory[];
+  extern __shared__ __align__(128) unsigned char memory[];
   return reinterpret_cast<T*>(memory);
 }
 

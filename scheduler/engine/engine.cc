@@ -201,8 +201,15 @@ void Engine::abandon() {
 }
 
 Engine::Spilled Engine::spilled() const {
-  Spilled now{activations_->bytes_read(), activations_->bytes_written(), 0,
-              activations_->room_wait_seconds()};
+  Spilled now{.read = activations_->bytes_read(),
+              .written = activations_->bytes_written(),
+              .brought = activations_->bytes_brought() + weights_.bytes_brought(),
+              .sent_home = activations_->bytes_sent_home(),
+              .activations_room_seconds = activations_->room_wait_seconds()};
+  if (kv_ring_) {
+    now.brought += kv_ring_->bytes_brought();
+    now.sent_home += kv_ring_->bytes_sent_home();
+  }
   if (kv_stager_) {
     now.read += kv_stager_->bytes_read();
     now.written += kv_stager_->bytes_written();
@@ -215,6 +222,8 @@ void Engine::finish_log(double seconds, const Spilled& before) {
   const Spilled now = spilled();
   work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
   work_.disk_write_bytes = now.written - before.written;
+  work_.to_device_bytes = now.brought - before.brought;
+  work_.to_host_bytes = now.sent_home - before.sent_home;
   // Waiting for room is waiting for writes, not for what was to be read.
   const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
   const double rows_room = now.activations_room_seconds - before.activations_room_seconds;

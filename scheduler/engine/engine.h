@@ -148,9 +148,11 @@ class Engine {
   Result<MatrixView> acquire_activations();
   void abandon();
 
-  // What went over the links besides weights, and what waited for room, up to now.
+  // What went over the links (the disk's weights are the placement's), and what waited for room, up
+  // to now.
   struct Spilled {
-    uint64_t read = 0, written = 0;  // Bytes
+    uint64_t read = 0, written = 0;       // Bytes, of the disk
+    uint64_t brought = 0, sent_home = 0;  // ... to the device and back, weights included
     double kv_room_seconds = 0, activations_room_seconds = 0;
   };
   Spilled spilled() const;

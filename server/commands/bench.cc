@@ -32,6 +32,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   result.flags = flags;
   result.model = runtime->model_name();
   result.device = runtime->device().name();
+  result.own_memory = !runtime->device().shares_host_memory();
   result.plan = runtime->plan();
   result.overlap = !engine.no_overlap;
   options.say("Warming up");
@@ -43,6 +44,10 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *options.log, &result));
   hold_against_bound(*runtime, &result);
   result.peak_host_bytes = peak_resident_bytes();
+  if (result.own_memory) {
+    const MemoryInfo memory = runtime->device().memory();
+    result.peak_device_bytes = memory.total_bytes - memory.free_bytes;
+  }
   if (flags.json) {
     std::cout << bench_json(result) << std::endl;
   } else {

@@ -105,6 +105,11 @@ bool uses_disk(const RuntimePlan& plan) {
 Status measure_ceilings(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
   measure_matrices(flags, runtime, result);
   result->ceilings.memory_bytes_per_second = measure_memory_read(runtime.device());
+  if (!runtime.device().shares_host_memory()) {
+    result->copies = measure_copies(runtime.device());
+    result->ceilings.to_device_bytes_per_second = result->copies.to_device;
+    result->ceilings.to_host_bytes_per_second = result->copies.to_host;
+  }
   if (!uses_disk(runtime.plan())) return {};
   return measure_disk(runtime.device(), runtime.plan(), &result->ceilings).at("measuring the disk");
 }

@@ -20,7 +20,9 @@ json bound_object(const Bound& bound) {
           {"compute_seconds", bound.compute_seconds},
           {"memory_seconds", bound.memory_seconds},
           {"disk_read_seconds", bound.disk_read_seconds},
-          {"disk_write_seconds", bound.disk_write_seconds}};
+          {"disk_write_seconds", bound.disk_write_seconds},
+          {"host_to_device_seconds", bound.to_device_seconds},
+          {"device_to_host_seconds", bound.to_host_seconds}};
 }
 
 json tier_object(const TierBytes& bytes) {
@@ -36,13 +38,15 @@ json time_object(const TimeByCause& time) {
           {"activations_wait_seconds", time.activations_wait_seconds},
           {"staging_wait_seconds", time.staging_wait_seconds},
           {"disk_bytes_read", time.disk_read_bytes},
-          {"disk_bytes_written", time.disk_write_bytes}};
+          {"disk_bytes_written", time.disk_write_bytes},
+          {"host_to_device_bytes", time.to_device_bytes},
+          {"device_to_host_bytes", time.to_host_bytes}};
 }
 
 json plan_object(const BenchResult& result) {
   const RuntimePlan& plan = result.plan;
   json plan_json = {{"version", 1},
-                    {"device", "cpu"},
+                    {"device", result.own_memory ? "cuda" : "cpu"},
                     {"weights", percent_by_tier(plan.weights)},
                     {"kv", percent_by_tier(plan.kv)},
                     {"activations", percent_by_tier(plan.activations)},
@@ -52,6 +56,7 @@ json plan_object(const BenchResult& result) {
                     {"kv_format", dtype_name(plan.kv_format)},
                     {"overlap", result.overlap},
                     {"host_memory_bytes", plan.budget_bytes}};
+  if (result.own_memory) plan_json["device_memory_bytes"] = plan.device_budget_bytes;
   add_kv_rule(plan.kv_rule, &plan_json);
   return plan_json;
 }
@@ -72,6 +77,9 @@ json hardware_object(const BenchResult& result) {
           {"attention_flops_per_second", ceilings.attention_flops_per_second},
           {"disk_read_bytes_per_second", ceilings.disk_read_bytes_per_second},
           {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second},
+          {"host_to_device_bytes_per_second", ceilings.to_device_bytes_per_second},
+          {"device_to_host_bytes_per_second", ceilings.to_host_bytes_per_second},
+          {"both_directions_bytes_per_second", result.copies.both},
           {"matrix", matrix}};
 }
 
@@ -99,7 +107,7 @@ std::string bench_json(const BenchResult& result) {
       {"prefill_tokens_per_second", ratio(prompt_tokens, result.prefill_seconds)},
       {"decode_tokens_per_second", ratio(decoded, result.decode_seconds)},
       {"tokens_per_second", ratio(generated, result.total_seconds)},
-      {"peak_device_bytes", 0},  // The CPU has no memory of its own.
+      {"peak_device_bytes", result.peak_device_bytes},
       {"peak_host_bytes", result.peak_host_bytes},
       {"disk_bytes_read", all.disk_read_bytes},
       {"disk_bytes_written", all.disk_write_bytes},

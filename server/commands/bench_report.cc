@@ -49,7 +49,12 @@ std::string head(const BenchResult& r) {
                 std::string(dtype_name(r.plan.kv_format)).c_str(),
                 to_string(r.plan.kv_rule).c_str(), static_cast<long long>(r.plan.block_sequences)) +
          format("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
-                format_bytes(r.peak_host_bytes).c_str(), format_bytes(r.plan.budget_bytes).c_str());
+                format_bytes(r.peak_host_bytes).c_str(),
+                format_bytes(r.plan.budget_bytes).c_str()) +
+         (r.own_memory ? format("device   %s: %s of its memory taken, budget %s", r.device.c_str(),
+                                format_bytes(r.peak_device_bytes).c_str(),
+                                format_bytes(r.plan.device_budget_bytes).c_str())
+                       : "");
 }
 
 std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
@@ -84,7 +89,11 @@ std::string tiers(const BenchResult& r, const TimeByCause& all) {
          tier_line("weights", r.plan.weights) + tier_line("KV", r.plan.kv) +
          tier_line("activations", r.plan.activations) +
          format("  disk: read %s, written %s", format_bytes(all.disk_read_bytes).c_str(),
-                format_bytes(all.disk_write_bytes).c_str());
+                format_bytes(all.disk_write_bytes).c_str()) +
+         (r.own_memory
+              ? format("  host to device: %s, back: %s", format_bytes(all.to_device_bytes).c_str(),
+                       format_bytes(all.to_host_bytes).c_str())
+              : "");
 }
 
 std::string ceilings(const BenchResult& r) {
@@ -96,13 +105,17 @@ std::string ceilings(const BenchResult& r) {
   if (r.ceilings.disk_write_bytes_per_second > 0) {
     text += format("  disk write %.2f GB/s", r.ceilings.disk_write_bytes_per_second / 1e9);
   }
+  if (r.own_memory) {
+    text += format("  host to device %.1f GB/s, back %.1f, both at once %.1f",
+                   r.copies.to_device / 1e9, r.copies.to_host / 1e9, r.copies.both / 1e9);
+  }
   text += format("  matrix products (GFLOP/s)");
   for (size_t i = 0; i < r.matrix.size(); ++i) {
     const MatrixRate& rate = r.ceilings.matrix[i];
-    text +=
-        format("  %4lld x [%lld, %lld]: oneDNN %.0f, ours %.0f", static_cast<long long>(rate.rows),
-               static_cast<long long>(rate.outputs), static_cast<long long>(rate.inputs),
-               r.matrix[i].library / 1e9, r.matrix[i].ours / 1e9);
+    text += format("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f", static_cast<long long>(rate.rows),
+                   static_cast<long long>(rate.outputs), static_cast<long long>(rate.inputs),
+                   r.own_memory ? "cuBLAS" : "oneDNN", r.matrix[i].library / 1e9,
+                   r.matrix[i].ours / 1e9);
   }
   return text;
 }

@@ -24,6 +24,8 @@ TimeByCause time_by_cause(std::span<const SweepWork> sweeps) {
     time.staging_wait_seconds += work.staging_wait_seconds;
     time.disk_read_bytes += work.disk_read_bytes;
     time.disk_write_bytes += work.disk_write_bytes;
+    time.to_device_bytes += work.to_device_bytes;
+    time.to_host_bytes += work.to_host_bytes;
   }
   time.compute_seconds =
       std::max(0.0, time.seconds - time.weights_wait_seconds - time.kv_wait_seconds -

@@ -18,9 +18,11 @@ struct BenchResult {
   BenchFlags flags;
   std::string model;
   std::string device;
+  bool own_memory = false;  // The device has some
   RuntimePlan plan;
   bool overlap = true;
   uint64_t peak_host_bytes = 0;
+  uint64_t peak_device_bytes = 0;  // Of a device's own memory, whoever took it; 0: it has none
 
   double prefill_seconds = 0;  // Until the last sequence had its first token
   double decode_seconds = 0;   // The rest
@@ -30,6 +32,7 @@ struct BenchResult {
 
   Ceilings ceilings;
   std::vector<MatrixCeiling> matrix;         // Beside ceilings.matrix
+  CopyCeiling copies;                        // Of a device with memory of its own
   Bound bound, prefill_bound, decode_bound;  // A sweep with a prompt is a prefill.
 };
 
@@ -41,6 +44,7 @@ struct TimeByCause {
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
   double staging_wait_seconds = 0;
   uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
+  uint64_t to_device_bytes = 0, to_host_bytes = 0;
 };
 TimeByCause time_by_cause(std::span<const SweepWork> sweeps);
 

@@ -16,6 +16,7 @@
 
 #include "scheduler/journal.h"
 #include "tests/support/golden.h"
+#include "tests/support/places.h"
 
 namespace spillway {
 namespace {
@@ -55,12 +56,13 @@ class Batch {
 
   // Starts `spillway batch ... --resume`.
   pid_t start() const {
+    const std::string program = test::program();
     const pid_t child = ::fork();
     if (child != 0) return child;
     const int log = ::open(path("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     ::dup2(log, STDOUT_FILENO);
     ::dup2(log, STDERR_FILENO);
-    ::execl(SPILLWAY_BINARY, "spillway", "batch", model_.c_str(), "--input", input().c_str(),
+    ::execl(program.c_str(), "spillway", "batch", model_.c_str(), "--input", input().c_str(),
             "--output", output().c_str(), "--resume", "--seed", "11", "--format", "f32", "--block",
             "8", nullptr);
     ::_exit(127);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/golden.h"
+#include "tests/support/places.h"
 
 namespace spillway {
 namespace {
@@ -21,7 +22,7 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string report = place.path() + "/report.json", trace = place.path() + "/trace.json";
-  const std::string command = std::string(SPILLWAY_BINARY) + " bench " + model +
+  const std::string command = test::program() + " bench " + model +
                               " --sequences 3 --prompt-tokens 5 --new-tokens 4 --json --trace " +
                               trace + " > " + report + " 2> " + place.path() + "/log";
   REQUIRE(std::system(command.c_str()) == 0);
@@ -55,7 +56,7 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
 }
 
 TEST_CASE("a trace that cannot be written stops bench before the work") {
-  const std::string command = std::string(SPILLWAY_BINARY) +
+  const std::string command = test::program() +
                               " bench opt-175b --dummy-weights --trace /nowhere/trace.json "
                               "2> /dev/null > /dev/null";
   CHECK(std::system(command.c_str()) != 0);

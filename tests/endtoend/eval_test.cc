@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/golden.h"
+#include "tests/support/places.h"
 
 namespace spillway {
 namespace {
@@ -14,9 +15,9 @@ using nlohmann::json;
 
 TEST_CASE("eval holds a KV rule against the full cache") {
   const test::TemporaryCache place;
-  const std::string demo = std::string(SPILLWAY_SOURCE_DIR) + "/configs/demo";
+  const std::string demo = test::source_directory() + "/configs/demo";
   const std::string report = place.path() + "/report.json";
-  const std::string command = std::string(SPILLWAY_BINARY) + " eval " + demo + " --text " + demo +
+  const std::string command = test::program() + " eval " + demo + " --text " + demo +
                               "/heldout.jsonl --context 200 --prompt-tokens 120 --windows 3 " +
                               "--kv-rule h2o --kv-heavy 0.04 --kv-recent 8 --kv-budgets 100,20 " +
                               "--json > " + report + " 2> " + place.path() + "/log";

@@ -9,6 +9,7 @@
 #include "server/runtime.h"
 #include "tests/support/golden.h"
 #include "tests/support/kept_rows.h"
+#include "tests/support/places.h"
 
 namespace spillway {
 namespace {
@@ -58,7 +59,7 @@ Case case_of(const json& about, const json& prompt) {
 
 // By checkpoint.
 std::map<std::string, std::vector<Case>> read_cases() {
-  const std::string folder = std::string(SPILLWAY_SOURCE_DIR) + "/tests/golden/";
+  const std::string folder = test::source_directory() + "/tests/golden/";
   std::ifstream file(folder + "h2o.json");
   std::map<std::string, std::vector<Case>> cases;
   const json all = json::parse(file);

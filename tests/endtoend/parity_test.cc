@@ -7,6 +7,7 @@
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
+#include "tests/support/places.h"
 
 namespace spillway {
 namespace {
@@ -145,7 +146,7 @@ TEST_CASE("random OPT variants in both file formats agree with transformers") {
 }
 
 TEST_CASE("the demo model agrees with transformers") {
-  if (!std::filesystem::exists(std::string(SPILLWAY_SOURCE_DIR) + "/tests/golden/demo.json")) {
+  if (!std::filesystem::exists(test::source_directory() + "/tests/golden/demo.json")) {
     WARN("no golden file of the demo model");
     return;
   }

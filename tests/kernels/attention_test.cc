@@ -1,5 +1,7 @@
 // Attention of prompts and decode steps, on every device, against its scalar definition.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
@@ -18,9 +20,28 @@ struct AttentionCase {
   int64_t heads, kv_heads, head_size;
 };
 
+// An op's output in any format, to and fro.
+class Output {
+ public:
+  Output(Device& device, Stream& stream, DType dtype, int64_t rows, int64_t columns)
+      : dtype_(dtype),
+        rows_(rows),
+        columns_(columns),
+        there_(device, stream,
+               std::vector<std::byte>(static_cast<size_t>(rows * columns) * dtype_bytes(dtype))) {}
+  MatrixView matrix() const { return dense_matrix(there_.data(), dtype_, rows_, columns_); }
+  std::vector<float> read() const { return test::floats_of(dtype_, there_.read()); }
+
+ private:
+  DType dtype_;
+  int64_t rows_, columns_;
+  DeviceArray<std::byte> there_;
+};
+
 // Runs prompts of the given lengths and then two decode steps of all, against the definition: a
 // prompt over its own rows, a decode step over rows as the cache keeps them.
-void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, double error) {
+void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, DType out_dtype,
+                     double error) {
   const auto stream = device.new_stream("test");
   const KvLayout layout{c.kv_heads, c.head_size, kv_dtype};
   std::vector<int64_t> lengths = {1, 16, 35, 3};
@@ -42,14 +63,13 @@ void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, dou
       tokens += count;
     }
     const auto qkv = random_floats(tokens * width, 20 + static_cast<uint64_t>(step));
-    const DeviceArray<float> qkv_there(device, *stream, qkv),
-        out_there(device, *stream,
-                  std::vector<float>(static_cast<size_t>(tokens * c.heads * c.head_size)));
+    const DeviceArray<float> qkv_there(device, *stream, qkv);
+    const Output out_there(device, *stream, out_dtype, tokens, c.heads * c.head_size);
     attention(*stream, {.qkv = qkv_there.matrix(tokens, width),
                         .items = items,
                         .heads = c.heads,
                         .kv = layout,
-                        .out = out_there.matrix(tokens, c.heads * c.head_size)});
+                        .out = out_there.matrix()});
     const std::vector<float> out = out_there.read();
     for (size_t s = 0; s < lengths.size(); ++s) {
       const float* first = qkv.data() + items[s].first_row * width;
@@ -90,7 +110,83 @@ TEST_CASE("attention agrees with its definition") {
                         << c.head_size);
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
       INFO("KV " << dtype_name(dtype));
-      check_attention(*device, c, dtype, 1e-5);
+      check_attention(*device, c, dtype, DType::kF32, 1e-5);
+    }
+  }
+}
+
+// The formats that linear layers take; tensor cores round what they multiply, too.
+TEST_CASE("attention with narrow outputs agrees with its definition") {
+  const auto c =
+      GENERATE(AttentionCase{2, 2, 64}, AttentionCase{1, 1, 80}, AttentionCase{4, 2, 128},
+               AttentionCase{3, 1, 16}, AttentionCase{2, 1, 20});
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", heads " << c.heads << " kv " << c.kv_heads << " size "
+                        << c.head_size);
+    check_attention(*device, c, DType::kF32, DType::kBF16, 1.0 / 32);
+    if (device->kind() == DeviceKind::kCpu) continue;
+    check_attention(*device, c, DType::kF16, DType::kF16, 1.0 / 256);
+  }
+}
+
+// A budget that keeps every position shows the sums of all.
+TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weights") {
+  constexpr int64_t kHeads = 4, kKvHeads = 2, kSize = 64, kRecent = 5;
+  const int64_t tokens = GENERATE(7, 33, 70);
+  const int64_t width = (kHeads + 2 * kKvHeads) * kSize;
+  const auto qkv = random_floats(tokens * width, 77);
+  std::vector<double> sums(static_cast<size_t>(kKvHeads * tokens));
+  for (int64_t head = 0; head < kHeads; ++head) {
+    const int64_t kv_head = head / (kHeads / kKvHeads);
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::vector<double> weights;
+      double most = -1e30, all = 0;
+      for (int64_t r = 0; r <= t; ++r) {
+        double dot = 0;
+        for (int64_t i = 0; i < kSize; ++i) {
+          dot += double{qkv[static_cast<size_t>(t * width + head * kSize + i)]} *
+                 qkv[static_cast<size_t>(r * width + (kHeads + kv_head) * kSize + i)];
+        }
+        weights.push_back(dot / 8);  // sqrt(64)
+        most = std::max(most, weights.back());
+      }
+      for (double& weight : weights) all += weight = std::exp(weight - most);
+      for (int64_t r = 0; r <= t; ++r) {
+        sums[static_cast<size_t>(kv_head * tokens + r)] += weights[static_cast<size_t>(r)] / all;
+      }
+    }
+  }
+  for (const auto& device : test::test_devices()) {
+    const auto stream = device->new_stream("test");
+    const KvBudget budget{kRecent, tokens, true};
+    const KvLayout layout{kKvHeads, kSize, DType::kF32};
+    const KvStateLayout states{kKvHeads, budget};
+    const DeviceArray<std::byte> cache(*device, *stream,
+                                       std::vector<std::byte>(layout.sequence_bytes(3 * tokens)));
+    const DeviceArray<std::byte> state(*device, *stream, std::vector<std::byte>(states.bytes()));
+    const DeviceArray<float> qkv_there(*device, *stream, qkv);
+    const bool cpu = device->kind() == DeviceKind::kCpu;
+    for (const DType out : {DType::kBF16, cpu ? DType::kF32 : DType::kF16}) {
+      INFO(device->name() << ", " << tokens << " tokens, out " << dtype_name(out));
+      const Output out_there(*device, *stream, out, tokens, kHeads * kSize);
+      const AttentionItem item{0, tokens, 0, cache.data(), budget, state.data()};
+      attention(*stream, {.qkv = qkv_there.matrix(tokens, width),
+                          .items = std::span(&item, 1),
+                          .heads = kHeads,
+                          .kv = layout,
+                          .out = out_there.matrix()});
+      std::vector<std::byte> got = state.read();
+      for (int64_t head = 0; head < kKvHeads; ++head) {
+        const KvHeadState one = states.head(got.data(), head);
+        for (int64_t position = 0; position < tokens; ++position) {
+          const bool recent = position >= tokens - kRecent;
+          const int64_t slot = recent ? position % budget.ring() : budget.ring() + position;
+          if (!recent) REQUIRE(one.positions[position] == position);
+          INFO("head " << head << " position " << position);
+          CHECK(one.scores[slot] ==
+                Approx(sums[static_cast<size_t>(head * tokens + position)]).epsilon(0.03));
+        }
+      }
     }
   }
 }

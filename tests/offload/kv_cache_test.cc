@@ -188,5 +188,40 @@ TEST_CASE("what a step has changed is found by whole blocks") {
   cache->release(std::move(kv));
 }
 
+TEST_CASE("layers of a reservation over three tiers lie apart, each tier's spread evenly") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{4, 16, DType::kF32};
+  const uint64_t bytes = layout.sequence_bytes(100);
+  for (int64_t on_disk = 0; on_disk <= kLayers; ++on_disk) {
+    for (int64_t on_host = 0; on_host + on_disk <= kLayers; ++on_host) {
+      INFO(on_disk << " layers on disk, " << on_host << " on the host");
+      const auto disk = static_cast<uint64_t>(on_disk), host = static_cast<uint64_t>(on_host);
+      KvCacheOptions options{layout, kLayers, bytes * (kLayers - disk - host),
+                             (bytes + kIoAlignment) * disk, bytes + kIoAlignment};
+      options.host_bytes = bytes * host;
+      options.device_staging_bytes = bytes + kIoAlignment;
+      const auto cache = KvCache::open(*device, options).value();
+      CHECK(cache->check_holds(100).ok());
+      auto kv = cache->reserve(100).value();
+      CHECK_FALSE(cache->reserve(100).ok());
+      int64_t count[3] = {0, 0, 0};
+      std::byte* last[3] = {nullptr, nullptr, nullptr};
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        const auto tier = static_cast<size_t>(kv->tier(layer));
+        ++count[tier];
+        if (kv->tier(layer) == Tier::kDisk) continue;
+        std::byte* data = cache->layer(*kv, layer).rows;
+        if (last[tier] != nullptr) CHECK(data - last[tier] == static_cast<std::ptrdiff_t>(bytes));
+        last[tier] = data;
+      }
+      CHECK(count[static_cast<size_t>(Tier::kHost)] == on_host);
+      CHECK(count[static_cast<size_t>(Tier::kDisk)] == on_disk);
+      cache->release(std::move(kv));
+      CHECK(cache->reserved_bytes() == 0);
+      cache->verify();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway

@@ -1,6 +1,7 @@
 // The sampler: the distribution it draws from against transformers and a plain reference, the draw
 // itself, and what it refuses.
 #include "scheduler/sampler.h"
+#include "tests/support/places.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -65,7 +66,7 @@ std::vector<double> reference(const std::vector<float>& logits, const SamplingPa
 }
 
 TEST_CASE("distributions are those of transformers") {
-  std::ifstream file(SPILLWAY_SOURCE_DIR "/tests/golden/sampling.json");
+  std::ifstream file(test::source_directory() + "/tests/golden/sampling.json");
   if (!file) {
     WARN("skipped: no tests/golden/sampling.json");
     SUCCEED();

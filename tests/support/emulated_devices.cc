@@ -1,4 +1,5 @@
 // test_devices() of cuda_test.
+#include "tests/support/fake_cudart.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway::test {
@@ -7,6 +8,16 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(open_cuda_device(0).value());
   return devices;
+}
+
+bool has_accelerator() {
+  return true;
+}
+void shuffle_accelerator(uint64_t seed) {
+  fake_cudart::set_seed(seed);
+}
+size_t accelerator_leaks() {
+  return fake_cudart::leaks();
 }
 
 bool thorough() {

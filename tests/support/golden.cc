@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "tests/support/places.h"
+
 namespace spillway::test {
 
 namespace fs = std::filesystem;
@@ -15,7 +17,7 @@ using nlohmann::json;
 namespace {
 
 fs::path golden_directory() {
-  return fs::path(SPILLWAY_SOURCE_DIR) / "tests" / "golden";
+  return fs::path(test::source_directory()) / "tests" / "golden";
 }
 
 GoldenLogits logits_of(const json& from) {
@@ -63,7 +65,7 @@ Golden read_golden(const std::string& variant) {
   Golden golden;
   golden.variant = variant;
   if (variant == "demo") {
-    golden.checkpoints.push_back(fs::path(SPILLWAY_SOURCE_DIR) / "configs" / "demo");
+    golden.checkpoints.push_back(fs::path(test::source_directory()) / "configs" / "demo");
   } else {
     const fs::path checkpoints = golden_directory() / "checkpoints" / variant;
     for (const auto& entry : fs::directory_iterator(checkpoints)) {

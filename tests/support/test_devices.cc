@@ -10,6 +10,14 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   return devices;
 }
 
+bool has_accelerator() {
+  return test_devices().size() > 1;
+}
+void shuffle_accelerator(uint64_t) {}
+size_t accelerator_leaks() {
+  return 0;
+}
+
 bool thorough() {
   return true;
 }

@@ -15,6 +15,15 @@ namespace spillway::test {
 // one, the CUDA device; cuda_test has an emulated one instead.
 std::vector<std::unique_ptr<Device>> test_devices();
 
+// Whether there is a device with memory of its own.
+bool has_accelerator();
+
+// An emulated device runs the work of its streams in another order from now on.
+void shuffle_accelerator(uint64_t seed);
+
+// Allocations, streams and events of an emulated device that were never given back.
+size_t accelerator_leaks();
+
 // False where a device is emulated and thousands of times slower: then the small cases must do.
 bool thorough();
 

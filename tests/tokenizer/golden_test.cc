@@ -29,7 +29,7 @@ int compare_with_golden(const Tokenizer& tokenizer, const std::string& golden) {
 
 TEST_CASE("OPT's ids are those of the tokenizers library") {
   const auto tokenizer = load_opt();
-  const auto golden = read_file(SPILLWAY_SOURCE_DIR "/tests/golden/tokenizer_opt.jsonl");
+  const auto golden = read_file(test::source_directory() + "/tests/golden/tokenizer_opt.jsonl");
   if (!tokenizer || !golden) {
     WARN("skipped: no " << (tokenizer ? "tests/golden/tokenizer_opt.jsonl"
                                       : "OPT vocabulary beside the sources or at SPILLWAY_SHARED"));
@@ -40,8 +40,8 @@ TEST_CASE("OPT's ids are those of the tokenizers library") {
 }
 
 TEST_CASE("the demo model's ids are those of the tokenizers library") {
-  const std::string folder = SPILLWAY_SOURCE_DIR "/configs/demo/";
-  const auto golden = read_file(SPILLWAY_SOURCE_DIR "/tests/golden/tokenizer_demo.jsonl");
+  const std::string folder = test::source_directory() + "/configs/demo/";
+  const auto golden = read_file(test::source_directory() + "/tests/golden/tokenizer_demo.jsonl");
   Files files;
   for (const char* name : kTokenizerFileNames) {
     if (auto text = read_file(folder + name)) files.emplace_back(name, std::move(*text));

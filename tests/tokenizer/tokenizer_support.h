@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/tokenizer/tokenizer.h"
+#include "tests/support/places.h"
 #include "tests/tokenizer/small_tokenizer.h"
 
 namespace spillway {
@@ -22,8 +23,7 @@ inline std::optional<std::string> read_file(const std::string& path) {
 inline std::optional<Tokenizer> load_opt() {
   const char* shared = std::getenv("SPILLWAY_SHARED");
   const std::string folder =
-      (shared != nullptr ? std::string(shared)
-                         : std::string(SPILLWAY_SOURCE_DIR "/../shared/data")) +
+      (shared != nullptr ? std::string(shared) : test::source_directory() + "/../shared/data") +
       "/opt-tokenizer/";
   const auto vocabulary = read_file(folder + "vocab.json");
   const auto merges = read_file(folder + "merges.txt");

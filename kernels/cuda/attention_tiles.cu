@@ -1,0 +1,242 @@
+// Prompts in narrow formats: attention in tiles of 64 queries and 32 keys on tensor cores. Queries,
+// keys and values are rounded to the format of the output on their way into shared memory. Instead
+// of a running maximum (Dao et al. 2022) a first pass over the keys finds each row's maximum and
+// sum and a second one its output: one more product of queries and keys, and no output is ever
+// rescaled. The column sums that a budget by score needs (DESIGN section 5) are a third pass.
+#include "kernels/base/check.h"
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/tile.cuh"
+
+namespace spillway::cuda {
+
+namespace {
+
+constexpr int kWarps = 4;
+constexpr unsigned kThreads = kWarps * kWarp;
+constexpr int kQueries = kWarps * kTileSide;  // Of a block
+constexpr int kKeys = 2 * kTileSide;          // Of a tile; a lane each
+constexpr int kHeadTilesMax = 8;              // Head sizes up to 128
+constexpr unsigned kScoreStride = kKeys + 4;  // Padded against bank conflicts
+constexpr unsigned kWeightStride = kKeys + 8;
+static_assert(kKeys == kWarp);
+
+// Shared memory of a block. Rows of queries, keys and values are head_size + 8 long.
+template <class T>
+struct Shared {
+  T* queries;     // [kQueries]
+  T* keys;        // [kKeys], the values of the same tile, too
+  float* scores;  // [kQueries][kScoreStride]
+  T* weights;     // [kQueries][kWeightStride]
+
+  __device__ explicit Shared(unsigned stride) {
+    scores = dynamic_shared<float>();
+    weights = reinterpret_cast<T*>(scores + kQueries * kScoreStride);
+    queries = weights + kQueries * kWeightStride;
+    keys = queries + kQueries * stride;
+  }
+};
+size_t shared_bytes(int64_t head_size) {
+  const auto row = static_cast<size_t>(head_size + 8) * 2;
+  return kQueries * (kScoreStride * sizeof(float) + kWeightStride * 2) + (kQueries + kKeys) * row;
+}
+
+// `rows` rows of the prompt from `first` on; behind its end zeros.
+template <class T>
+__device__ void load_rows(const AttentionOnDevice& a, const ItemOnDevice& item, const float* base,
+                          int64_t first, int rows, float scale, T* to) {
+  const auto size = static_cast<int>(a.head_size);
+  for (int i = static_cast<int>(threadIdx.x); i < rows * size; i += kThreads) {
+    const int row = i / size, column = i % size;
+    const bool there = first + row < item.tokens;
+    const float x = there ? base[(first + row) * a.qkv_stride + column] : 0.0f;
+    to[row * (size + 8) + column] = narrow<T>(x * scale);
+  }
+}
+
+// This warp's 16 queries times the tile's 32 keys, into its rows of `scores`.
+template <class T>
+__device__ void multiply_keys(const AttentionOnDevice& a, const Shared<T>& shared) {
+  const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
+  const unsigned row = threadIdx.x / kWarp * kTileSide;
+  for (unsigned key = 0; key < kKeys; key += kTileSide) {
+    Tile<T> tile;
+    tile.clear();
+    for (unsigned k = 0; k < size; k += kTileSide) {
+      tile.template add<TileOrder::kColumns>(shared.queries + row * stride + k, stride,
+                                             shared.keys + key * stride + k, stride);
+    }
+    tile.store(shared.scores + row * kScoreStride + key, kScoreStride);
+  }
+  __syncwarp();
+}
+
+// Two lanes share a row: this lane's half of its scores, those of later keys left out.
+struct RowHalf {
+  const float* scores;
+  int count;  // Of kKeys / 2
+};
+__device__ RowHalf row_half(const float* scores, int64_t query, int64_t first_key) {
+  const unsigned lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kTileSide + lane / 2;
+  const int64_t from = first_key + lane % 2 * (kKeys / 2);
+  const int64_t past = query + 1 - from;
+  const int count = past < 0 ? 0 : past < kKeys / 2 ? static_cast<int>(past) : kKeys / 2;
+  return {scores + row * kScoreStride + lane % 2 * (kKeys / 2), count};
+}
+
+template <class T>
+__global__ void tiles_kernel(AttentionOnDevice a) {
+  const ItemOnDevice item = a.items[blockIdx.z];
+  const int64_t head = blockIdx.y, kv_head = head / a.group();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kQueries;
+  if (first >= item.tokens) return;  // The whole block
+  const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t query = first + warp * kTileSide + lane / 2;  // Of this lane's row
+  const int64_t last = first + kQueries < item.tokens ? first + kQueries : item.tokens;
+  const float* const keys = a.key(item.first_row, kv_head);
+  const float* const values = a.value(item.first_row, kv_head);
+  const Shared<T> shared(stride);
+  load_rows(a, item, a.query(item.first_row, head), first, kQueries, a.scale, shared.queries);
+
+  float most = -INFINITY, sum = 0;
+  for (int64_t tile = 0; tile < last; tile += kKeys) {
+    __syncthreads();  // The tile before has been used.
+    load_rows(a, item, keys, tile, kKeys, 1.0f, shared.keys);
+    __syncthreads();
+    multiply_keys(a, shared);
+    const RowHalf half = row_half(shared.scores, query, tile);
+    float next = most;
+    for (int i = 0; i < half.count; ++i) next = fmaxf(next, half.scores[i]);
+    next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 1));
+    // The first tile has a key in every row's past: `next` is finite from there on.
+    float added = 0;
+    for (int i = 0; i < half.count; ++i) added += expf(half.scores[i] - next);
+    added += __shfl_xor_sync(0xffffffffu, added, 1);
+    sum = sum * expf(most - next) + added;
+    most = next;
+    __syncwarp();
+  }
+  if (item.sums != nullptr && query < item.tokens && lane % 2 == 0) {
+    float* statistics = a.statistics + ((item.first_row + query) * a.heads + head) * 2;
+    statistics[0] = most;
+    statistics[1] = sum;
+  }
+
+  Tile<T> out[kHeadTilesMax];
+  for (Tile<T>& tile : out) tile.clear();
+  T* const weights = shared.weights + warp * kTileSide * kWeightStride;
+  for (int64_t tile = 0; tile < last; tile += kKeys) {
+    __syncthreads();
+    load_rows(a, item, keys, tile, kKeys, 1.0f, shared.keys);
+    __syncthreads();
+    multiply_keys(a, shared);
+    const RowHalf half = row_half(shared.scores, query, tile);
+    T* const row = weights + lane / 2 * kWeightStride + lane % 2 * (kKeys / 2);
+    for (int i = 0; i < kKeys / 2; ++i) {
+      row[i] = narrow<T>(i < half.count ? expf(half.scores[i] - most) / sum : 0.0f);
+    }
+    __syncthreads();  // The keys have been used by all.
+    load_rows(a, item, values, tile, kKeys, 1.0f, shared.keys);
+    __syncthreads();
+    SPILLWAY_UNROLL
+    for (unsigned j = 0; j < kHeadTilesMax; ++j) {
+      if (j * kTileSide >= size) break;
+      for (unsigned key = 0; key < kKeys; key += kTileSide) {
+        out[j].template add<TileOrder::kRows>(weights + key, kWeightStride,
+                                              shared.keys + key * stride + j * kTileSide, stride);
+      }
+    }
+  }
+  float* const part = shared.scores + warp * kTileSide * kScoreStride;
+  SPILLWAY_UNROLL
+  for (unsigned j = 0; j < kHeadTilesMax; ++j) {
+    if (j * kTileSide >= size) break;
+    __syncwarp();
+    out[j].store(part, kScoreStride);
+    __syncwarp();
+    for (unsigned i = lane; i < kTileSide * kTileSide; i += kWarp) {
+      const unsigned row = i / kTileSide, column = i % kTileSide;
+      const int64_t token = first + warp * kTileSide + row;
+      if (token >= item.tokens) continue;
+      a.store_out(item.first_row + token, head, j * kTileSide + column,
+                  part[row * kScoreStride + column]);
+    }
+  }
+}
+
+// sums[key] = the weights that all queries of all heads that share it give the key. A block a tile
+// of keys, a lane a key; in a fixed order, so that every run has the same sums.
+template <class T>
+__global__ void column_sums_kernel(AttentionOnDevice a) {
+  const ItemOnDevice item = a.items[blockIdx.z];
+  const int64_t kv_head = blockIdx.y;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kKeys;
+  if (item.sums == nullptr || first >= item.tokens) return;  // The whole block
+  const unsigned stride = static_cast<unsigned>(a.head_size) + 8;
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t key = first + lane;
+  const Shared<T> shared(stride);
+  __shared__ float partial[kWarps][kWarp];
+  load_rows(a, item, a.key(item.first_row, kv_head), first, kKeys, 1.0f, shared.keys);
+  float sum = 0;
+  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
+    for (int64_t tile = first / kQueries * kQueries; tile < item.tokens; tile += kQueries) {
+      __syncthreads();  // The queries before have been used.
+      load_rows(a, item, a.query(item.first_row, head), tile, kQueries, a.scale, shared.queries);
+      __syncthreads();
+      multiply_keys(a, shared);
+      for (int row = 0; row < kTileSide; ++row) {
+        const int64_t query = tile + warp * kTileSide + row;
+        if (query >= item.tokens || query < key) continue;
+        const float* statistics = a.statistics + ((item.first_row + query) * a.heads + head) * 2;
+        const float score = shared.scores[(warp * kTileSide + row) * kScoreStride + lane];
+        sum += expf(score - statistics[0]) / statistics[1];
+      }
+      __syncwarp();
+    }
+  }
+  partial[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || key >= item.tokens) return;
+  float total = 0;
+  for (int i = 0; i < kWarps; ++i) total += partial[i][lane];
+  item.sums[kv_head * item.tokens + key] = total;
+}
+
+unsigned blocks(int64_t count, int64_t each) {
+  return static_cast<unsigned>((count + each - 1) / each);
+}
+
+template <class T>
+void launch_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
+                  int64_t tokens_max) {
+  const auto z = static_cast<unsigned>(items);
+  const size_t shared = shared_bytes(a.head_size);
+  launch(context.stream(),
+         {dim3(blocks(tokens_max, kQueries), static_cast<unsigned>(a.heads), z), dim3(kThreads),
+          shared},
+         tiles_kernel<T>, a);
+  if (a.statistics == nullptr) return;
+  launch(context.stream(),
+         {dim3(blocks(tokens_max, kKeys), static_cast<unsigned>(a.kv_heads), z), dim3(kThreads),
+          shared},
+         column_sums_kernel<T>, a);
+}
+
+}  // namespace
+
+bool can_tile(const AttentionOnDevice& a) {
+  return a.out_dtype != DType::kF32 && a.head_size % kTileSide == 0 &&
+         a.head_size <= kHeadTilesMax * kTileSide;
+}
+
+void launch_prompt_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
+                         int64_t tokens_max) {
+  SPILLWAY_CHECK(can_tile(a));
+  if (a.out_dtype == DType::kF16) launch_tiles<__half>(context, a, items, tokens_max);
+  if (a.out_dtype == DType::kBF16) launch_tiles<__nv_bfloat16>(context, a, items, tokens_max);
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Is this GPU computed with rightly, and is it well used? On a machine with a GPU:
+#   scripts/gpu_check.sh [--quick] [--no-tests] [--output DIR]
+# from a bundle (scripts/gpu_bundle) or a tree with build/cuda. All conformance tests of the ops and
+# all end-to-end tests on the device, the small ones under compute-sanitizer; then benchmarks, each
+# with the ceilings and the bound measured in its own process just before. Everything runs, whatever
+# fails before it. DIR (by default gpu-check) gets one JSON file a benchmark, the logs, and
+# summary.txt, which is printed at the end.
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+if [[ -d $here/bin ]]; then
+  bin=$here/bin tests=$here/bin share=$here/share
+  export LD_LIBRARY_PATH="$here/lib:/usr/local/cuda/lib64:/usr/local/cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+else
+  here=$(dirname "$here")
+  bin=$here/build/cuda tests=$bin/tests share=$here
+fi
+
+quick= run_tests=1 output=gpu-check
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=1 ;;
+    --no-tests) run_tests= ;;
+    --output) output=${2:?--output needs a folder}; shift ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  esac
+  shift
+done
+for program in "$bin/spillway" "$tests/kernels_test" "$tests/endtoend_test"; do
+  [[ -x $program ]] && continue
+  echo "gpu_check.sh: $program is missing; make it with 'scripts/build cuda' or scripts/gpu_bundle" >&2
+  exit 2
+done
+if ! command -v nvidia-smi > /dev/null || ! nvidia-smi -L > /dev/null 2>&1; then
+  echo "gpu_check.sh: nvidia-smi sees no GPU on this machine" >&2
+  exit 2
+fi
+
+export SPILLWAY_SOURCE=$share SPILLWAY_PROGRAM=$bin/spillway
+mkdir -p "$output"
+summary=$output/summary.txt
+failed=0
+{
+  date -u +%Y-%m-%dT%H:%MZ
+  nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max --format=csv,noheader
+  "$bin/spillway" --version
+} > "$summary"
+
+# note LINE: into the summary and on the screen.
+note() { echo "$1" | tee -a "$summary"; }
+
+# tests NAME COMMAND...: the log's last lines say how many passed.
+tests() {
+  local name=$1
+  shift
+  if "$@" > "$output/$name.log" 2>&1; then
+    note "$name: passed ($(grep -Eo '[0-9]+ assertions in [0-9]+ test cases?' "$output/$name.log" | tail -n 1))"
+  else
+    failed=1
+    note "$name: FAILED, see $output/$name.log"
+    grep -A 14 'FAILED' "$output/$name.log" | head -n 40
+  fi
+}
+
+# bench NAME ARGUMENTS...: `spillway bench` on dummy weights, one line in the summary.
+bench() {
+  local name=$1
+  shift
+  if ! "$bin/spillway" bench --device cuda --dummy-weights --json "$@" > "$output/$name.json" 2> "$output/$name.log"; then
+    failed=1
+    note "$name: FAILED: $(tail -n 1 "$output/$name.log")"
+    return
+  fi
+  python3 - "$name" "$output/$name.json" <<'PYTHON' | tee -a "$summary"
+import json, sys
+run = json.load(open(sys.argv[2]))
+rates = run["hardware"]
+print(f"{sys.argv[1]}: {run['tokens_per_second']:.1f} tokens/s, decode {run['decode_tokens_per_second']:.1f}, "
+      f"prefill {run['prefill_tokens_per_second']:.0f}, efficiency {run['efficiency']:.2f} "
+      f"(decode {run['decode_efficiency']:.2f}, prefill {run['prefill_efficiency']:.2f}; bound: {run['bound']['resource']}), "
+      f"link {rates['host_to_device_bytes_per_second'] / 1e9:.1f} GB/s up, "
+      f"{rates['device_to_host_bytes_per_second'] / 1e9:.1f} down, device taken {run['peak_device_bytes'] / 2**30:.1f} GiB")
+PYTHON
+}
+
+if [[ -n $run_tests ]]; then
+  tests ops "$tests/kernels_test"
+  tests end-to-end "$tests/endtoend_test"
+  if command -v compute-sanitizer > /dev/null; then
+    for tool in memcheck racecheck; do
+      tests "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tests/endtoend_test" \
+        "every placement over three tiers gives the same tokens, narrow formats"
+    done
+  else
+    note "compute-sanitizer: not on this machine"
+  fi
+fi
+
+bench opt-1.3b-resident opt-1.3b --format f16 --sequences 64 --prompt-tokens 128 --new-tokens 64
+bench opt-6.7b-6GiB opt-6.7b --format f16 --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 16
+bench opt-6.7b-6GiB-q4 opt-6.7b --format q4 --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 16
+if [[ -z $quick ]]; then
+  # The papers' machine: OPT-30B on 16 GB (FlexGen, arXiv 2303.06865, section 6; H2O, arXiv 2306.14048, section 5).
+  for rule in full "h2o --kv-heavy 0.1 --kv-recent 0.1"; do
+    # shellcheck disable=SC2086
+    bench "opt-30b-16GB-${rule%% *}" opt-30b --format f16 --device-memory 16GB --host-memory 100GiB \
+      --sequences 0 --prompt-tokens 512 --new-tokens 32 --kv-rule $rule
+  done
+fi
+
+echo
+cat "$summary"
+exit $failed
