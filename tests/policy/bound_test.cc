@@ -128,6 +128,21 @@ TEST_CASE("a sweep that computes longer than it reads is bounded by compute") {
   CHECK(bound.disk_read_seconds == Approx(1));
 }
 
+TEST_CASE("each direction of the link to a device is held against its own rate") {
+  const BoundModel model = model_of(small_shape(), 4);
+  Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e9);
+  ceilings.to_device_bytes_per_second = 1000;
+  ceilings.to_host_bytes_per_second = 200;
+  const std::vector<SweepWork> run = {
+      {.tokens = 1, .logit_rows = 1, .to_device_bytes = 4000, .to_host_bytes = 100},
+      {.tokens = 1, .logit_rows = 1, .to_device_bytes = 1000, .to_host_bytes = 600}};
+  const Bound bound = bound_of(model, ceilings, run);
+  CHECK(bound.to_device_seconds == Approx(5));
+  CHECK(bound.to_host_seconds == Approx(3.5));
+  CHECK(bound.seconds == Approx(4 + 3));
+  CHECK(bound.resource == "host to device");
+}
+
 TEST_CASE("a run without sweeps has no bound") {
   const BoundModel model = model_of(small_shape(), 4);
   const Bound bound = bound_of(model, flat_ceilings(model.shape, 1, 1), {});
