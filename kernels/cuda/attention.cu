@@ -38,6 +38,7 @@ void attention(CudaContext& context, const AttentionArgs& args) {
   if (!context.status().ok()) return;
   std::vector<ItemOnDevice> prompts, steps;
   int64_t tokens_max = 0, rows_max = 0, sums = 0;
+  bool scored = false;  // Some decode step
   for (const AttentionItem& item : args.items) {
     const KvBudget& budget = item.budget;
     const ItemOnDevice one{.first_row = item.first_row,
@@ -54,6 +55,7 @@ void attention(CudaContext& context, const AttentionArgs& args) {
     (item.position == 0 ? prompts : steps).push_back(one);
     if (item.position > 0) {
       rows_max = std::max(rows_max, one.rows);
+      scored = scored || one.scored;
     } else {
       tokens_max = std::max(tokens_max, item.tokens);
       if (one.scored) sums += args.kv.heads * item.tokens;
@@ -81,7 +83,7 @@ void attention(CudaContext& context, const AttentionArgs& args) {
   if (!steps.empty()) {
     a.items = context.upload(std::span<const ItemOnDevice>(steps));
     if (!context.status().ok()) return;
-    launch_decode(context, a, static_cast<int64_t>(steps.size()), rows_max);
+    launch_decode(context, a, static_cast<int64_t>(steps.size()), rows_max, scored);
   }
 }
 

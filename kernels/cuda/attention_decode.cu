@@ -1,6 +1,9 @@
-// One decode step: a block a sequence and KV head. Stores the new row, attends to every slot in
-// use, adds the weights to the scores and lets go of one row (base/kv_budget.h). Plain float32
-// arithmetic; the cache is read twice, once for the scores and once for the sum.
+// One decode step. Stores the new row, attends to every slot in use, adds the weights to the scores
+// and lets go of one row (base/kv_budget.h). Plain float32 arithmetic; keys and values are read
+// once. The rows of a sequence are split over blocks, so that few long sequences use the whole
+// device ("Flash-Decoding", Dao et al. 2023); a second kernel puts the parts together.
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
@@ -64,77 +67,184 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
   copy_row(a.value_slot(item, kv_head, from), a.value_slot(item, kv_head, to), a.row_bytes);
 }
 
-// weights[row] = exp(score - maximum); returns their sum to every thread.
-__device__ float softmax_rows(float* weights, int64_t rows, float* scratch) {
-  float most = -INFINITY;
-  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
-    most = fmaxf(most, weights[row]);
+// Numbers [i, i + 4) of a cached row. REQUIRES: head_size and i are multiples of 4.
+__device__ void cached4(const AttentionOnDevice& a, const std::byte* row, int64_t i, float to[4]) {
+  if (a.kv_dtype == DType::kF32) {
+    const float4 four = *reinterpret_cast<const float4*>(row + i * 4);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else if (a.kv_dtype == DType::kF16) {
+    for (int j = 0; j < 4; ++j) to[j] = widen(reinterpret_cast<const __half*>(row + i * 2)[j]);
+  } else if (a.kv_dtype == DType::kBF16) {
+    for (int j = 0; j < 4; ++j) {
+      to[j] = widen(reinterpret_cast<const __nv_bfloat16*>(row + i * 2)[j]);
+    }
+  } else {
+    for (int j = 0; j < 4; ++j) to[j] = q4_row_value(row, i + j, a.head_size);
   }
+}
+
+// q . k of a cached row, by all lanes of a warp; each gets it.
+__device__ float dot_cached(const AttentionOnDevice& a, const float* q, const std::byte* k) {
+  const int64_t lane = threadIdx.x % kWarp;
+  float dot = 0;
+  if (a.head_size % 4 == 0) {
+    for (int64_t i = lane * 4; i < a.head_size; i += kWarp * 4) {
+      float four[4];
+      cached4(a, k, i, four);
+      for (int j = 0; j < 4; ++j) dot += q[i + j] * four[j];
+    }
+  } else {
+    for (int64_t i = lane; i < a.head_size; i += kWarp) dot += q[i] * cached(a, k, i);
+  }
+  return warp_sum(dot) * a.scale;
+}
+
+// The rows that one block takes. Fixed, so that a sequence's sums are added in the same order
+// whatever runs beside it.
+constexpr int64_t kSplitRows = 256;
+
+// What the blocks of a call leave for the last kernel, in scratch.
+struct Partials {
+  // [items][heads][splits][2 + head_size]: a split's maximum, its sum of exp(score - maximum), and
+  // its values weighted by these.
+  float* splits;
+  int64_t split_count;
+  float* scores;  // [items][heads][rows], for budgets by score; else null
+  int64_t rows;
+
+  __device__ float* split(const AttentionOnDevice& a, int64_t item, int64_t head,
+                          int64_t index) const {
+    return splits + ((item * a.heads + head) * split_count + index) * (2 + a.head_size);
+  }
+  __device__ float* row_scores(const AttentionOnDevice& a, int64_t item, int64_t head) const {
+    return scores + (item * a.heads + head) * rows;
+  }
+};
+
+// The largest of weights [0, rows), to every thread. `scratch`: a float a warp, free afterwards.
+__device__ float largest(const float* weights, int64_t rows, float* scratch) {
+  float most = -INFINITY;
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) most = fmaxf(most, weights[row]);
   most = warp_max(most);
   if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = most;
   __syncthreads();
   for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) most = fmaxf(most, scratch[warp]);
   __syncthreads();
-  float sum = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
-    weights[row] = expf(weights[row] - most);
-    sum += weights[row];
-  }
-  return block_sum(sum, scratch);
+  return most;
 }
 
-// Shared memory: weights [rows].
-__global__ void decode_kernel(AttentionOnDevice a) {
+// A block a sequence, KV head and split of its rows. Stores the new row where it is in the split.
+__global__ void split_kernel(AttentionOnDevice a, Partials partials) {
   __shared__ float scratch[kWarp];
-  __shared__ int64_t places[kThreads];
-  auto* weights = dynamic_shared<float>();
+  __shared__ float weights[kSplitRows];
   const ItemOnDevice item = a.items[blockIdx.x];
-  const int64_t kv_head = blockIdx.y;
-  const HeadStateOnDevice state = head_state(item, kv_head);
+  const int64_t kv_head = blockIdx.y, first = blockIdx.z * kSplitRows;
+  if (first >= item.rows) return;  // The whole block
+  const int64_t rows = item.rows - first < kSplitRows ? item.rows - first : kSplitRows;
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  store_cached(a, a.key(item.first_row, kv_head), a.key_slot(item, kv_head, item.slot));
-  store_cached(a, a.value(item.first_row, kv_head), a.value_slot(item, kv_head, item.slot));
-  if (item.scored && threadIdx.x == 0) state.scores[item.slot] = 0;
+  if (item.slot >= first && item.slot < first + rows) {
+    store_cached(a, a.key(item.first_row, kv_head), a.key_slot(item, kv_head, item.slot));
+    store_cached(a, a.value(item.first_row, kv_head), a.value_slot(item, kv_head, item.slot));
+  }
   __syncthreads();
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
     const float* q = a.query(item.first_row, head);
-    for (int64_t row = warp; row < item.rows; row += blockDim.x / kWarp) {
-      const std::byte* k = a.key_slot(item, kv_head, row);
-      float dot = 0;
-      for (int64_t i = lane; i < a.head_size; i += kWarp) dot += q[i] * a.scale * cached(a, k, i);
-      dot = warp_sum(dot);
+    for (int64_t row = warp; row < rows; row += blockDim.x / kWarp) {
+      const float dot = dot_cached(a, q, a.key_slot(item, kv_head, first + row));
       if (lane == 0) weights[row] = dot;
     }
     __syncthreads();
-    const float sum = softmax_rows(weights, item.rows, scratch);
-    if (item.scored) {
-      for (int64_t row = threadIdx.x; row < item.rows; row += blockDim.x) {
-        state.scores[row] += weights[row] / sum;
-      }
+    const float most = largest(weights, rows, scratch);
+    float sum = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+      if (item.scored) partials.row_scores(a, blockIdx.x, head)[first + row] = weights[row];
+      weights[row] = expf(weights[row] - most);
+      sum += weights[row];
+    }
+    sum = block_sum(sum, scratch);
+    float* out = partials.split(a, blockIdx.x, head, blockIdx.z);
+    if (threadIdx.x == 0) {
+      out[0] = most;
+      out[1] = sum;
     }
     for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
-      float out = 0;
-      for (int64_t row = 0; row < item.rows; ++row) {
-        out += weights[row] * cached(a, a.value_slot(item, kv_head, row), i);
+      float value = 0;
+      for (int64_t row = 0; row < rows; ++row) {
+        value += weights[row] * cached(a, a.value_slot(item, kv_head, first + row), i);
       }
-      a.store_out(item.first_row, head, i, out / sum);
+      out[2 + i] = value;
     }
     __syncthreads();  // The weights are free for the next head.
   }
+}
+
+// A block a sequence and KV head: adds up the splits, gives the rows their scores, and lets go of
+// one.
+__global__ void combine_kernel(AttentionOnDevice a, Partials partials) {
+  __shared__ int64_t places[kThreads];
+  const ItemOnDevice item = a.items[blockIdx.x];
+  const int64_t kv_head = blockIdx.y, splits = (item.rows + kSplitRows - 1) / kSplitRows;
+  const HeadStateOnDevice state = head_state(item, kv_head);
+  if (item.scored && threadIdx.x == 0) state.scores[item.slot] = 0;
+  __syncthreads();
+  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
+    float most = -INFINITY, sum = 0;
+    for (int64_t split = 0; split < splits; ++split) {
+      most = fmaxf(most, partials.split(a, blockIdx.x, head, split)[0]);
+    }
+    for (int64_t split = 0; split < splits; ++split) {
+      const float* part = partials.split(a, blockIdx.x, head, split);
+      sum += part[1] * expf(part[0] - most);
+    }
+    for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
+      float out = 0;
+      for (int64_t split = 0; split < splits; ++split) {
+        const float* part = partials.split(a, blockIdx.x, head, split);
+        out += part[2 + i] * expf(part[0] - most);
+      }
+      a.store_out(item.first_row, head, i, out / sum);
+    }
+    if (!item.scored) continue;
+    // A thread's rows are its own in every head.
+    const float* scores = partials.row_scores(a, blockIdx.x, head);
+    for (int64_t row = threadIdx.x; row < item.rows; row += blockDim.x) {
+      state.scores[row] += expf(scores[row] - most) / sum;
+    }
+  }
+  __syncthreads();
   keep_step(a, item, kv_head, state, places);
 }
 
 }  // namespace
 
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                   int64_t rows_max) {
-  // More than this needs the rows split over blocks.
-  constexpr int64_t kRowsMax = 12000;
-  SPILLWAY_CHECK(rows_max <= kRowsMax && items < 65536);
-  launch(context.stream(),
-         {dim3(static_cast<unsigned>(items), static_cast<unsigned>(a.kv_heads)), dim3(kThreads),
-          static_cast<size_t>(rows_max) * sizeof(float)},
-         decode_kernel, a);
+                   int64_t rows_max, bool scored) {
+  // Items go in parts whose partial results fit this.
+  constexpr int64_t kScratchBytes = int64_t{32} << 20;
+  constexpr int64_t kItemsMax = 65535;
+  Partials partials{};
+  partials.split_count = (rows_max + kSplitRows - 1) / kSplitRows;
+  partials.rows = rows_max;
+  SPILLWAY_CHECK(partials.split_count < 65536);
+  const int64_t splits = a.heads * partials.split_count * (2 + a.head_size);
+  const int64_t scores = scored ? a.heads * rows_max : 0;
+  const int64_t item_bytes = (splits + scores) * static_cast<int64_t>(sizeof(float));
+  const int64_t most = std::clamp<int64_t>(kScratchBytes / item_bytes, 1, kItemsMax);
+  const int64_t each = std::min(most, items);
+  auto* scratch = reinterpret_cast<float*>(context.scratch(static_cast<size_t>(each * item_bytes)));
+  if (scratch == nullptr) return;  // The context remembers why.
+  partials.splits = scratch;
+  if (scored) partials.scores = scratch + each * splits;
+  for (int64_t first = 0; first < items; first += each) {
+    AttentionOnDevice part = a;
+    part.items += first;
+    const auto count = static_cast<unsigned>(std::min(each, items - first));
+    const auto heads = static_cast<unsigned>(a.kv_heads);
+    launch(context.stream(),
+           {dim3(count, heads, static_cast<unsigned>(partials.split_count)), dim3(kThreads)},
+           split_kernel, part, partials);
+    launch(context.stream(), {dim3(count, heads), dim3(kThreads)}, combine_kernel, part, partials);
+  }
   context.check_launch("decode attention");
 }
 

@@ -8,9 +8,10 @@ namespace spillway::cuda {
 class CudaContext;
 struct AttentionOnDevice;
 
-// `items` decode steps, none of which attends to more than `rows_max` rows.
+// `items` decode steps, none of which attends to more than `rows_max` rows; `scored`: some have a
+// budget by score.
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                   int64_t rows_max);
+                   int64_t rows_max, bool scored);
 
 // `items` prompts of at most `tokens_max` tokens: output, and the rows that stay in the cache.
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,

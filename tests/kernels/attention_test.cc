@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
@@ -111,6 +112,63 @@ TEST_CASE("attention agrees with its definition") {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
       INFO("KV " << dtype_name(dtype));
       check_attention(*device, c, dtype, DType::kF32, 1e-5);
+    }
+  }
+}
+
+// More rows than one block of a device takes.
+TEST_CASE("a decode step over a long cache agrees with its definition") {
+  constexpr int64_t kHeads = 4, kKvHeads = 2, kSize = 16;
+  const int64_t rows = GENERATE(255, 256, 700);  // Before the step
+  const int64_t width = (kHeads + 2 * kKvHeads) * kSize;
+  const KvLayout layout{kKvHeads, kSize, DType::kF32};
+  const auto keys = random_floats(rows * kKvHeads * kSize, 5);
+  const auto values = random_floats(rows * kKvHeads * kSize, 6);
+  const auto qkv = random_floats(width, 7);
+  std::vector<std::byte> filled(layout.sequence_bytes(rows + 1));
+  const auto row_of = [&](const std::vector<float>& from, int64_t row, int64_t head) {
+    const float* first = from.data() + (row * kKvHeads + head) * kSize;
+    return scalar::Matrix(first, first + kSize);
+  };
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t head = 0; head < kKvHeads; ++head) {
+      const size_t at = layout.run_offset(row / kKvBlockRows, head) +
+                        static_cast<size_t>(row % kKvBlockRows) * layout.row_bytes();
+      std::memcpy(filled.data() + at, row_of(keys, row, head).data(), layout.row_bytes());
+      std::memcpy(filled.data() + at + layout.value_offset(), row_of(values, row, head).data(),
+                  layout.row_bytes());
+    }
+  }
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", " << rows << " rows");
+    const auto stream = device->new_stream("test");
+    const DeviceArray<std::byte> cache(*device, *stream, filled);
+    const DeviceArray<float> qkv_there(*device, *stream, qkv);
+    const Output out_there(*device, *stream, DType::kF32, 1, kHeads * kSize);
+    const AttentionItem item{0, 1, rows, cache.data()};
+    attention(*stream, {.qkv = qkv_there.matrix(1, width),
+                        .items = std::span(&item, 1),
+                        .heads = kHeads,
+                        .kv = layout,
+                        .out = out_there.matrix()});
+    const std::vector<float> out = out_there.read();
+    for (int64_t head = 0; head < kHeads; ++head) {
+      const int64_t kv_head = head / (kHeads / kKvHeads);
+      scalar::Matrix all_keys, all_values;
+      for (int64_t row = 0; row <= rows; ++row) {
+        const float* own = qkv.data() + (kHeads + kv_head) * kSize;
+        const scalar::Matrix key =
+            row < rows ? row_of(keys, row, kv_head) : scalar::Matrix(own, own + kSize);
+        own += kKvHeads * kSize;
+        const scalar::Matrix value =
+            row < rows ? row_of(values, row, kv_head) : scalar::Matrix(own, own + kSize);
+        all_keys.insert(all_keys.end(), key.begin(), key.end());
+        all_values.insert(all_values.end(), value.begin(), value.end());
+      }
+      const auto expected =
+          scalar::attend(qkv.data() + head * kSize, all_keys, all_values, rows + 1, kSize);
+      INFO("head " << head);
+      CHECK(relative_error({out.data() + head * kSize, expected.size()}, expected) < 1e-5);
     }
   }
 }
