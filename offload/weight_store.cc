@@ -72,7 +72,8 @@ Status check_layouts(const State& state, const ModelFile& file) {
     return invalid_argument(
         file.path() + " is packed as " + std::string(layout_name(tensor->layout)) +
         " for another kind of device; this one streams " + std::string(layout_name(state.layout)) +
-        " from disk, so convert the checkpoint again for it");
+        " from disk, so convert the checkpoint again for it (spillway convert --device " +
+        (state.device.shares_host_memory() ? "cpu)" : "cuda)"));
   }
   return {};
 }

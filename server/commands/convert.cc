@@ -42,9 +42,11 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   options.verify_crc = !flags.no_crc;
   options.lenient_header = flags.lenient_header;
   options.threads = static_cast<unsigned>(flags.threads);
-  // The file is for this machine's kernels; another machine repacks while it loads.
+  // The file is for this machine's kernels, or for a GPU's; others repack while they load.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
-  options.layout = [&](DType format) { return device->matrix_layout(format); };
+  options.layout = [&](DType format) {
+    return flags.device == "cuda" ? MatrixLayout::kRows : device->matrix_layout(format);
+  };
   const auto start = std::chrono::steady_clock::now();
   Result<ConvertReport> report = invalid_argument("not run");
   {
@@ -78,6 +80,9 @@ Command convert_command() {
   settings.group("Convert");
   settings.add_choice("format", &flags->format, {"auto", "f32", "bf16", "f16", "q4"},
                       "number format of matrices and tables; auto: the checkpoint's own");
+  settings.add_choice("device", &flags->device, {"cpu", "cuda"},
+                      "what will compute with the file: the other kind must repack it while "
+                      "loading, and cannot stream it from disk");
   settings.add_switch("no-crc", &flags->no_crc,
                       "do not verify the checksums in .bin files (saved with them switched off)");
   settings.add_switch("lenient-header", &flags->lenient_header,

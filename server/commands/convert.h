@@ -14,6 +14,7 @@ struct ConvertFlags {
   std::string directory;
   std::string output;
   std::string format = "auto";  // auto, f32, bf16, f16 or q4
+  std::string device = "cpu";   // Whose layout the matrices get: cpu, this machine's, or cuda
   bool no_crc = false;
   bool lenient_header = false;
   int64_t threads = 0;
