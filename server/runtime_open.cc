@@ -43,8 +43,9 @@ Status check_supported(const EngineFlags& flags) {
 
 Result<std::unique_ptr<Device>> open_device(const EngineFlags& flags) {
   if (flags.device != "cpu") {
-    auto gpu = open_cuda_device(0);
-    if (flags.device == "cuda" || gpu.status().code() != Code::kNotFound) return gpu;
+    auto gpu = open_cuda_device(static_cast<int>(flags.gpu));
+    if (flags.device == "cuda" || flags.gpu > 0 || gpu.status().code() != Code::kNotFound)
+      return gpu;
   }
   return open_cpu_device(static_cast<int>(std::min<int64_t>(flags.threads, 1 << 20)));
 }

@@ -65,6 +65,7 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                     "a plan written by `spillway plan`; flags override it (default: found "
                     "automatically)");
   settings.add_choice("device", &flags->device, {"auto", "cpu", "cuda"}, "what computes");
+  settings.add_integer("gpu", &flags->gpu, 0, 63, "which CUDA device, where there are several");
   settings.add_size("device-memory", &flags->device_memory_bytes,
                     "budget of device memory, never exceeded (default: what is free)");
   settings.add_size("host-memory", &flags->host_memory_bytes,

@@ -21,6 +21,7 @@ using TierPercent = std::array<int, 3>;  // On device, host, disk; the sum is 10
 struct EngineFlags {
   std::string plan;  // A file; empty: found automatically
   std::string device = "auto";
+  int64_t gpu = 0;  // Of several CUDA devices
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
   std::optional<uint64_t> disk_memory_bytes;

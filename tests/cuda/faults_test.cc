@@ -64,6 +64,20 @@ TEST_CASE("a device lost in mid-run ends its requests and refuses new ones") {
   for (const Finish& finish : run(*again, 3)) CHECK(finish.status.ok());
 }
 
+TEST_CASE("a device that is not there is named, and asking for it never means the CPU") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
+  EngineFlags flags = three_tiers();
+  flags.gpu = 3;
+  for (const char* device : {"cuda", "auto"}) {
+    flags.device = device;
+    const Status status = Runtime::open(checkpoint, flags, {}).status();
+    INFO(status.message());
+    CHECK(status.code() == Code::kNotFound);
+    CHECK(status.message().find("CUDA device 3") != std::string_view::npos);
+  }
+}
+
 TEST_CASE(
     "a device with less memory than its budget is an error that says how much was asked for") {
   const test::TemporaryCache cache;
