@@ -225,6 +225,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     generated_ = 0;
     const Status status = run_engine();
+    if (status.code() == Code::kDeviceLost) {
+      // First: whoever hears of it and asks again is refused.
+      const std::lock_guard lock(mutex_);
+      stats_.healthy = false;
+    }
     for (const auto& sequence : running_) {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
       sequence->end_sweep();
@@ -234,7 +239,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prompt_tokens += prompt_tokens;
     stats_.generated_tokens += generated_;
     stats_.busy_seconds += steady_seconds() - start;
-    if (status.code() == Code::kDeviceLost) stats_.healthy = false;
   }
 
   // Running out of memory inside a sweep must end its sequences, not the process.
