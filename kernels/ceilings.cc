@@ -85,7 +85,8 @@ double measure_memory_read(Device& device) {
   return static_cast<double>(kMemoryReadBytes) / seconds;
 }
 
-CopyCeiling measure_copies(Device& device, size_t bytes) {
+CopyCeiling measure_copies(Device& device) {
+  constexpr size_t bytes = kMemoryReadBytes / 2;
   SPILLWAY_CHECK(!device.shares_host_memory());
   const auto up = device.new_stream("ceiling up"), down = device.new_stream("ceiling down");
   Result<Buffer> host = device.allocate(Memory::kPinned, 2 * bytes);

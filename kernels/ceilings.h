@@ -18,7 +18,7 @@ double measure_memory_read(Device& device);
 struct CopyCeiling {
   double to_device = 0, to_host = 0, both = 0;
 };
-CopyCeiling measure_copies(Device& device, size_t bytes = size_t{64} << 20);
+CopyCeiling measure_copies(Device& device);
 
 // Floating-point operations per second of `rows` x [outputs, inputs] in `weights` format: the
 // better of our linear op and of the vendor library's product (oneDNN, in its own layout and the

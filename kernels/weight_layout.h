@@ -39,6 +39,9 @@ enum class MatrixLayout : uint8_t { kRows, kPanels16, kPanels64 };
 std::string_view layout_name(MatrixLayout layout);  // "rows", "panels16", ...
 std::optional<MatrixLayout> layout_of_name(std::string_view name);
 
+// What cuBLAS reads.
+constexpr MatrixLayout kCudaMatrixLayout = MatrixLayout::kRows;
+
 constexpr int64_t kPanelRowMultiple = 64;
 constexpr int64_t kPanelColumnMultiple = 16;
 

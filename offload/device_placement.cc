@@ -6,28 +6,16 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
 #include "offload/io.h"
-#include "offload/placement.h"
+#include "offload/placement_parts.h"
 
 namespace spillway {
 
 namespace {
 
-// Of host memory that weights and KV cache share when weights go on to disk: see placement.cc.
-constexpr double kKvShareWhenStreaming = 0.5;
-
-// Layers of the longest sequence that a ring holds, and what it holds at best: a few micro-batches'
-// cache, so that copies run while the device computes.
-constexpr uint64_t kStagedLayers = 4;
-constexpr uint64_t kStagingBytesGood = uint64_t{256} << 20;
-constexpr uint64_t kDeviceRingPart = 8;  // ... one part of so many of the device's room
-
-uint64_t minus(uint64_t a, uint64_t b) {
-  return a - std::min(a, b);
-}
-
-std::string mebibytes(uint64_t bytes) {
-  return std::to_string((bytes >> 20) + 1) + "MiB";
-}
+// A ring on the device holds a few micro-batches' cache at best, so that copies run while it
+// computes: so many bytes, or one part of so many of its room.
+constexpr uint64_t kDeviceRingBytesGood = uint64_t{1} << 30;
+constexpr uint64_t kDeviceRingPart = 8;
 
 // The KV cache, settled before the weights take what is left.
 struct KvChoice {
@@ -62,15 +50,10 @@ class DevicePlacer {
  private:
   uint64_t ring_good() const {
     return std::max(kStagedLayers * staged_layer_,
-                    std::min(kStagingBytesGood * 4, device_room_ / kDeviceRingPart));
+                    std::min(kDeviceRingBytesGood, device_room_ / kDeviceRingPart));
   }
 
-  // What so many bytes of cache take on disk.
-  uint64_t on_disk(double bytes) const {
-    const double sequences = bytes / static_cast<double>(std::max<uint64_t>(1, longest_));
-    return static_cast<uint64_t>(
-        std::ceil(sequences * static_cast<double>(layer_on_disk_ * r_.kv_layers)));
-  }
+  uint64_t on_disk(double bytes) const { return kv_bytes_on_disk(r_, layer_on_disk_, bytes); }
 
   // The user says how much of the cache is where; what is left decides how large it is. Whole
   // layers are on one tier, so each needs one more than its share.

@@ -7,27 +7,11 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
 #include "offload/io.h"
+#include "offload/placement_parts.h"
 
 namespace spillway {
 
 namespace {
-
-// Of the room that weights and KV cache share when the weights do not fit: a block grows with the
-// cache while a sweep costs what is left of the weights. A rule of thumb, until a search knows the
-// machine.
-constexpr double kKvShareWhenStreaming = 0.5;
-
-// Layers of the longest sequence that the KV ring holds: one in use, some on their way.
-constexpr uint64_t kStagedLayers = 4;
-constexpr uint64_t kStagingBytesGood = uint64_t{256} << 20;
-
-uint64_t minus(uint64_t a, uint64_t b) {
-  return a - std::min(a, b);
-}
-
-std::string mebibytes(uint64_t bytes) {
-  return std::to_string((bytes >> 20) + 1) + "MiB";
-}
 
 // What is settled before the weights take the memory that is left.
 struct Choice {
@@ -121,12 +105,7 @@ class Placer {
     return choice;
   }
 
-  // What so many bytes of memory's cache take on disk.
-  uint64_t on_disk(double bytes) const {
-    const double sequences = bytes / static_cast<double>(std::max<uint64_t>(1, longest_));
-    return static_cast<uint64_t>(
-        std::ceil(sequences * static_cast<double>(layer_on_disk_ * r_.kv_layers)));
-  }
+  uint64_t on_disk(double bytes) const { return kv_bytes_on_disk(r_, layer_on_disk_, bytes); }
 
   std::vector<Choice> without_share() const {
     std::vector<Choice> found;

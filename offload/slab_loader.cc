@@ -45,20 +45,19 @@ Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
 
 }  // namespace
 
-Result<std::span<std::byte>> SlabWriter::begin(const SlabHome& home, uint64_t bytes) {
+Result<std::span<std::byte>> SlabWriter::begin(const SlabHome& home) {
   home_ = home;
-  bytes_ = bytes;
-  if (!home.in_device_memory) return std::span(home.memory, bytes);
-  if (buffer_.bytes() < bytes) {
-    SPILLWAY_ASSIGN_OR_RETURN(buffer_, device_.allocate(Memory::kPinned, bytes));
+  if (!home.in_device_memory) return std::span(home.memory, home.bytes);
+  if (buffer_.bytes() < home.bytes) {
+    SPILLWAY_ASSIGN_OR_RETURN(buffer_, device_.allocate(Memory::kPinned, home.bytes));
   }
   if (stream_ == nullptr) stream_ = device_.new_stream("load weights");
-  return std::span(buffer_.data(), bytes);
+  return std::span(buffer_.data(), home.bytes);
 }
 
 Status SlabWriter::finish() {
   if (!home_.in_device_memory) return {};
-  stream_->copy(home_.memory, buffer_.data(), bytes_);
+  stream_->copy(home_.memory, buffer_.data(), home_.bytes);
   return stream_->record().wait();
 }
 
@@ -122,8 +121,7 @@ Status load_slabs(Device& device, const ModelFile& file, const File& direct,
   std::atomic<bool> any{false};
   const auto load = [&](uint32_t slab, SlabWriter& writer) -> Status {
     const uint64_t bytes = table.slabs[slab].bytes;
-    SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> target,
-                              writer.begin(homes[slab], slab_memory_bytes(table, slab, layout)));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> target, writer.begin(homes[slab]));
     const TensorInfo* tensor = matrix_tensor_of(table, slab);
     if (tensor == nullptr || tensor->spec.kind != WeightKind::kMatrix || tensor->layout == layout) {
       SPILLWAY_RETURN_IF_ERROR(read_verified(file, direct, slab, target.first(bytes)));

@@ -20,6 +20,7 @@ using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 // Where a slab's bytes belong. Null: nowhere in memory.
 struct SlabHome {
   std::byte* memory = nullptr;
+  uint64_t bytes = 0;             // slab_memory_bytes()
   bool in_device_memory = false;  // Which the host cannot reach
 };
 
@@ -28,15 +29,14 @@ class SlabWriter {
  public:
   explicit SlabWriter(Device& device) : device_(device) {}
 
-  // Host memory in which to put the slab's `bytes`, then finish().
-  Result<std::span<std::byte>> begin(const SlabHome& home, uint64_t bytes);
+  // Host memory in which to put the slab's bytes, then finish().
+  Result<std::span<std::byte>> begin(const SlabHome& home);
   Status finish();
 
  private:
   Device& device_;
   SlabHome home_;
   Buffer buffer_;
-  uint64_t bytes_ = 0;
   std::unique_ptr<Stream> stream_;
 };
 

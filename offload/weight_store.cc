@@ -49,7 +49,6 @@ struct WeightStore::State {
     return found;
   }
 
-  uint64_t slab_bytes(uint32_t slab) const { return slab_memory_bytes(table, slab, layout); }
   Status allocate(const WeightStoreOptions& options);
   Status allocate_group(size_t first, size_t last, Tier tier);
   Status start_stream(const WeightStoreOptions& options, File file,
@@ -94,20 +93,22 @@ std::vector<StreamedSlab> streamed_slabs(const State& state) {
 
 // Memory for the slabs [first, last) of one group that live on `tier`.
 Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) {
+  const bool own = tier == Tier::kDevice && !device.shares_host_memory();
   uint64_t bytes = 0;
   for (size_t i = first; i < last; ++i) {
-    if (placement.tiers[i] == tier) bytes += slab_bytes(static_cast<uint32_t>(i));
+    if (placement.tiers[i] != tier) continue;
+    homes[i] = {nullptr, slab_memory_bytes(table, static_cast<uint32_t>(i), layout), own};
+    bytes += homes[i].bytes;
   }
-  const bool own = tier == Tier::kDevice && !device.shares_host_memory();
   SPILLWAY_ASSIGN_OR_RETURN(
       Buffer buffer,
       device.allocate(tier == Tier::kDevice ? Memory::kDevice : Memory::kPinned, bytes));
   std::byte* data = buffer.data();
   for (size_t i = first; i < last; ++i) {
     if (placement.tiers[i] != tier) continue;
-    homes[i] = {data, own};
+    homes[i].memory = data;
     if (tier == Tier::kDevice) views.place(static_cast<uint32_t>(i), data);
-    data += slab_bytes(static_cast<uint32_t>(i));
+    data += homes[i].bytes;
   }
   buffers.push_back(std::move(buffer));
   return {};
@@ -177,7 +178,7 @@ Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) 
     if (placement.tiers[slab] == Tier::kDevice) continue;
     const bool disk = placement.on_disk(slab);
     const std::byte* from = disk ? stream->data(next_from_disk++) : homes[slab].memory;
-    const uint64_t bytes = disk ? table.slabs[slab].bytes : slab_bytes(slab);
+    const uint64_t bytes = disk ? table.slabs[slab].bytes : homes[slab].bytes;
     std::byte* memory = ring->bring(from, bytes, bytes);
     SPILLWAY_CHECK(memory != nullptr);  // The ring holds any group, and the others are finished.
     views.place(slab, memory);
@@ -238,15 +239,14 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
     offset += streamed[i].bytes;
   }
   const auto make_slab = [&](uint32_t slab, SlabWriter& writer) -> Status {
-    const uint64_t slab_bytes = table.slabs[slab].bytes;
     if (!state->placement.on_disk(slab)) {
       SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
-                                writer.begin(state->homes[slab], slab_bytes));
+                                writer.begin(state->homes[slab]));
       fill_dummy_slab(table, slab, seed, memory);
       return writer.finish();
     }
     AlignedBytes staging;
-    const std::span<std::byte> bytes = staging.reserve(slab_bytes);
+    const std::span<std::byte> bytes = staging.reserve(table.slabs[slab].bytes);
     fill_dummy_slab(table, slab, seed, bytes);
     StreamedSlab& target = streamed[streamed_index[slab]];
     target.checksum = slab_checksum(bytes, target.seed);

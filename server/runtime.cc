@@ -38,8 +38,13 @@ const RuntimePlan& Runtime::plan() const {
 
 namespace {
 
-// "3.2 GiB", or where it is when not all is in memory.
-std::string tiers_text(const TierBytes& bytes) {
+// "3.2 GiB", or where it is when not all is in memory; of a device's own, all of it.
+std::string tiers_text(const TierBytes& bytes, bool own_memory) {
+  if (own_memory) {
+    return format_bytes(bytes.device + bytes.host + bytes.disk) + " (" +
+           format_bytes(bytes.device) + " on the device, " + format_bytes(bytes.host) +
+           " in host memory, " + format_bytes(bytes.disk) + " on disk)";
+  }
   const uint64_t memory = bytes.device + bytes.host;
   if (bytes.disk == 0) return format_bytes(memory);
   return format_bytes(memory + bytes.disk) + " (" + format_bytes(bytes.disk) + " on disk)";
@@ -49,18 +54,21 @@ std::string tiers_text(const TierBytes& bytes) {
 
 std::string plan_line(const Runtime& runtime) {
   const RuntimePlan& plan = runtime.plan();
-  std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights) + " in " +
-                     std::string(dtype_name(plan.format)) + ", KV cache " + tiers_text(plan.kv) +
-                     " in " + std::string(dtype_name(plan.kv_format)) + " for up to " +
-                     std::to_string(plan.block_sequences) + " sequences, ";
+  const bool own = plan.device_budget_bytes > 0;
+  std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights, own) + " in " +
+                     std::string(dtype_name(plan.format)) + ", KV cache " +
+                     tiers_text(plan.kv, own) + " in " + std::string(dtype_name(plan.kv_format)) +
+                     " for up to " + std::to_string(plan.block_sequences) + " sequences, ";
   if (plan.kv_rule.kind != KvRuleKind::kFull) {
     text += "KV rule " + to_string(plan.kv_rule) + ", ";
   }
-  if (plan.staging_bytes > 0) {
-    text += format_bytes(plan.staging_bytes) + " for what passes through, ";
+  const uint64_t staging = plan.staging_bytes + plan.device_staging_bytes;
+  if (staging > 0) {
+    text += format_bytes(staging) + " for what passes through, ";
   } else {
-    text += "all in memory, ";
+    text += own ? "all on the device, " : "all in memory, ";
   }
+  if (own) text += "device memory budget " + format_bytes(plan.device_budget_bytes) + ", ";
   return text + "host memory budget " + format_bytes(plan.budget_bytes) + "; loaded in " +
          format_seconds(plan.load_seconds);
 }

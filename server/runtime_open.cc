@@ -235,7 +235,9 @@ class Opener {
 
   // Whether weights will pass through memory, as far as one can know before they are placed.
   bool streams() const {
-    if (flags_.weights) return disk_share(flags_.weights) > 0;
+    if (flags_.weights) {
+      return own_memory_ ? (*flags_.weights)[0] < 100 : disk_share(flags_.weights) > 0;
+    }
     const uint64_t all = table_.weight_bytes() + longest_kv().sequence;
     return own_memory_ ? all + kDeviceProcessBytes > device_budget_.bytes
                        : all + kProcessBytes > budget_.bytes;

@@ -173,7 +173,7 @@ class CudaDevice final : public Device {
   DType activation_dtype(DType weights) const override {
     return weights == DType::kQ4 ? DType::kBF16 : weights;
   }
-  MatrixLayout matrix_layout(DType) const override { return MatrixLayout::kRows; }
+  MatrixLayout matrix_layout(DType) const override { return kCudaMatrixLayout; }
   bool native_bf16() const override { return true; }
 
  private:

@@ -45,7 +45,7 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   // The file is for this machine's kernels, or for a GPU's; others repack while they load.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
   options.layout = [&](DType format) {
-    return flags.device == "cuda" ? MatrixLayout::kRows : device->matrix_layout(format);
+    return flags.device == "cuda" ? kCudaMatrixLayout : device->matrix_layout(format);
   };
   const auto start = std::chrono::steady_clock::now();
   Result<ConvertReport> report = invalid_argument("not run");

@@ -7,6 +7,7 @@
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
+#include "tests/support/random_data.h"
 
 namespace spillway {
 namespace {
@@ -43,11 +44,7 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   std::vector<Request> requests(65);
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& request = requests[i];
-    const auto prompt = static_cast<int64_t>(1 + random() % 60);
-    for (int64_t t = 0; t < prompt; ++t) {
-      request.prompt.push_back(
-          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
-    }
+    request.prompt = test::random_prompt(random, 60, shape.vocabulary);
     request.max_tokens = static_cast<int32_t>(1 + random() % 40);
     request.ignore_eos = i % 3 == 0;
     request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;

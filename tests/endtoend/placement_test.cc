@@ -10,6 +10,7 @@
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
+#include "tests/support/random_data.h"
 
 namespace spillway {
 namespace {
@@ -88,11 +89,7 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Request> requests(30);
   for (size_t i = 0; i < requests.size(); ++i) {
-    const auto prompt = static_cast<int64_t>(1 + random() % 60);
-    for (int64_t t = 0; t < prompt; ++t) {
-      requests[i].prompt.push_back(
-          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
-    }
+    requests[i].prompt = test::random_prompt(random, 60, shape.vocabulary);
     requests[i].max_tokens = static_cast<int32_t>(1 + random() % 25);
     requests[i].ignore_eos = true;
     requests[i].sampling.temperature = i % 3 == 0 ? 0.8f : 0.0f;

@@ -8,6 +8,7 @@
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
+#include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -72,11 +73,7 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Request> requests(7);
   for (size_t i = 0; i < requests.size(); ++i) {
-    const auto prompt = static_cast<int64_t>(1 + random() % 30);
-    for (int64_t t = 0; t < prompt; ++t) {
-      requests[i].prompt.push_back(
-          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
-    }
+    requests[i].prompt = test::random_prompt(random, 30, shape.vocabulary);
     requests[i].max_tokens = static_cast<int32_t>(2 + random() % 9);
     requests[i].ignore_eos = true;
     if (i % 3 == 1) {

@@ -18,6 +18,16 @@ inline std::vector<float> random_floats(int64_t count, uint64_t seed, float devi
   return values;
 }
 
+// A prompt of one to `tokens_max` tokens.
+inline std::vector<int32_t> random_prompt(std::mt19937_64& random, uint64_t tokens_max,
+                                          int64_t vocabulary) {
+  std::vector<int32_t> tokens(1 + random() % tokens_max);
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary));
+  }
+  return tokens;
+}
+
 // The largest |a - b| relative to the largest |b| (1 when b is zero everywhere).
 inline double relative_error(std::span<const float> a, std::span<const float> b) {
   double error = 0, size = 0;
