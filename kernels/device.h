@@ -147,12 +147,18 @@ class Device {
   Trace* trace_ = nullptr;
 };
 
+// What multiplies matrices on the CPU: our panel kernels (any CPU, weights widened to float32 in
+// registers), or oneDNN for the formats in which it has optimised kernels on this CPU. kFastest:
+// oneDNN for bf16 where the CPU multiplies bf16 faster than float32, our kernels for all else.
+enum class CpuProducts : uint8_t { kFastest, kPanels, kOneDnn };
+
 // Whether the CPU device will use OpenMP (oneDNN does), whose idle workers spin unless the process
 // was started with OMP_WAIT_POLICY=passive; spinning slows the loops of other thread pools.
 bool cpu_device_uses_openmp();
 
 // `threads` 0: one a core. kInvalidArgument: out of range.
-Result<std::unique_ptr<Device>> open_cpu_device(int threads);
+Result<std::unique_ptr<Device>> open_cpu_device(int threads,
+                                                CpuProducts products = CpuProducts::kFastest);
 Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.
 
 }  // namespace spillway

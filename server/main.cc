@@ -1,6 +1,7 @@
 // The composition root: nothing above it, everything below is given what it needs.
 #include <unistd.h>
 
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <vector>
@@ -22,7 +23,12 @@ namespace {
 void relaunch_with_passive_openmp(char** arguments) {
   if (!spillway::cpu_device_uses_openmp() || getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", arguments);
+  // By its own path: the process would be called "exe" otherwise.
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return;
+  path[length] = 0;
+  execv(path, arguments);
 }
 
 }  // namespace

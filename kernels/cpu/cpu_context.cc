@@ -49,9 +49,12 @@ struct CpuContext::Workers {
   std::vector<Scratch> of_thread;  // By slot in the arena.
 };
 
-CpuContext::CpuContext(int threads, bool use_onednn)
+CpuContext::CpuContext(int threads, CpuProducts products)
     : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
-  if (use_onednn) onednn_ = std::make_unique<OneDnn>(threads);
+  if (products == CpuProducts::kOneDnn ||
+      (products == CpuProducts::kFastest && OneDnn::multiplies_bf16_faster())) {
+    onednn_ = std::make_unique<OneDnn>(threads, products == CpuProducts::kOneDnn);
+  }
 }
 
 CpuContext::~CpuContext() = default;

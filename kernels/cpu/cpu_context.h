@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "kernels/base/dtype.h"
+#include "kernels/device.h"
 
 namespace spillway::cpu {
 
@@ -14,14 +15,13 @@ class OneDnn;  // cpu/onednn.h
 
 class CpuContext {
  public:
-  // `native_bf16`: linear layers run on oneDNN (see cpu/onednn.h), else on our kernels.
-  CpuContext(int threads, bool use_onednn);
+  CpuContext(int threads, CpuProducts products);
   ~CpuContext();
   CpuContext(const CpuContext&) = delete;
   CpuContext& operator=(const CpuContext&) = delete;
 
   int threads() const { return threads_; }
-  OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels.
+  OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
 
   // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:
   // about 2 microseconds on two idle cores.

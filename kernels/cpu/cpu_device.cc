@@ -3,7 +3,6 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include <hwy/highway.h>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -41,14 +40,10 @@ class CpuStream final : public Stream {
   Status error_;
 };
 
-bool has_avx512() {
-  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
-}
-
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(int threads)
-      : context_(threads, has_avx512()),
+  CpuDevice(int threads, CpuProducts products)
+      : context_(threads, products),
         name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads")) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
@@ -82,14 +77,15 @@ class CpuDevice final : public Device {
     return weights == DType::kBF16 && native_bf16() ? DType::kBF16 : DType::kF32;
   }
   MatrixLayout matrix_layout(DType weights) const override {
-    const bool onednn = context_.onednn() != nullptr && context_.onednn()->supports(weights);
-    return onednn ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
+    return uses_onednn(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool native_bf16() const override {
-    return context_.onednn() != nullptr && context_.onednn()->supports(DType::kBF16);
-  }
+  bool native_bf16() const override { return uses_onednn(DType::kBF16); }
 
  private:
+  bool uses_onednn(DType weights) const {
+    return context_.onednn() != nullptr && context_.onednn()->supports(weights);
+  }
+
   cpu::CpuContext context_;
   std::string name_;
 };
@@ -97,15 +93,15 @@ class CpuDevice final : public Device {
 }  // namespace
 
 bool cpu_device_uses_openmp() {
-  return has_avx512();
+  return cpu::OneDnn::multiplies_bf16_faster();
 }
 
-Result<std::unique_ptr<Device>> open_cpu_device(int threads) {
+Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuProducts products) {
   if (threads < 0 || threads > kThreadsMax) {
     return invalid_argument("--threads must be 0 (one a core) to " + std::to_string(kThreadsMax));
   }
   if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads));
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, products));
 }
 
 }  // namespace spillway

@@ -29,24 +29,28 @@ HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const uint32_t* HWY_RE
   Sums<kRows, kPanels> sums;
   sums.load(c);
   for (int64_t k = 0; k < depth; k += 2) {
+    const auto pairs = [&](int p, int j) {
+      return hn::LoadU(du, w + p * panel_stride + k / 2 * kPanel + j * static_cast<int>(kLanes));
+    };
+    const auto even = [&](int p, V* HWY_RESTRICT b) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        b[j] = hn::BitCast(D(), hn::ShiftLeft<16>(pairs(p, j)));
+      }
+    };
+    const auto odd = [&](int p, V* HWY_RESTRICT b) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        b[j] = hn::BitCast(D(), hn::And(pairs(p, j), high));
+      }
+    };
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
-      const uint32_t* HWY_RESTRICT pair = w + p * panel_stride + k / 2 * kPanel;
-      V b[kPanelVectors];
-#pragma GCC unroll 16
-      for (int j = 0; j < kPanelVectors; ++j) {
-        const auto both = hn::LoadU(du, pair + static_cast<size_t>(j) * kLanes);
-        b[j] = hn::BitCast(D(), hn::ShiftLeft<16>(both));
-      }
-      sums.add(a + k * kRows, p, b);
-      if (k + 1 == depth) continue;  // An odd number of inputs: the packed strip ends here.
-#pragma GCC unroll 16
-      for (int j = 0; j < kPanelVectors; ++j) {
-        const auto both = hn::LoadU(du, pair + static_cast<size_t>(j) * kLanes);
-        b[j] = hn::BitCast(D(), hn::And(both, high));
-      }
-      sums.add(a + (k + 1) * kRows, p, b);
+      prefetch(w + p * panel_stride + k / 2 * kPanel);
     }
+    add_panels(a + k * kRows, even, sums);
+    if (k + 1 == depth) break;  // An odd number of inputs: the packed strip ends here.
+    add_panels(a + (k + 1) * kRows, odd, sums);
   }
   sums.store(c);
 }
@@ -102,6 +106,66 @@ void run_strips(const float* packed_a, int64_t strips, int64_t strip_rows, int64
   }
 }
 
+// With 512-bit vectors, widening competes with the multiply-adds for the same two ports: one
+// instruction to kStripRows of them. Tall tiles widen a stretch of two panels once, for all strips.
+#if HWY_TARGET <= HWY_AVX3
+constexpr int64_t kWidenStrips = 4;  // From so many strips on
+#else
+constexpr int64_t kWidenStrips = kGemmRowsMax;  // Never
+#endif
+constexpr int64_t kWidenDepth = 192;  // 24 KiB for two panels: stays in the L1 cache
+constexpr int kWidenPanels = 2;
+
+// [k][16] of one panel in float32.
+void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
+           float* HWY_RESTRICT to) {
+  const int64_t start = (panel * weights.columns_padded + k) * kPanel;
+  if (weights.format == DType::kF16) {
+    const auto* w = reinterpret_cast<const hwy::float16_t*>(weights.panels) + start;
+    for (int64_t i = 0; i < depth; ++i) {
+      V b[kPanelVectors];
+      load_weights(w + i * kPanel, b);
+      for (int j = 0; j < kPanelVectors; ++j) {
+        hn::StoreU(b[j], D(), to + i * kPanel + j * static_cast<int>(kLanes));
+      }
+    }
+    return;
+  }
+  const hn::RebindToUnsigned<D> du;
+  const auto high = hn::Set(du, 0xffff0000u);
+  const auto* w = reinterpret_cast<const uint32_t*>(weights.panels) + start / 2;
+  for (int64_t i = 0; i < depth; i += 2) {
+    for (int j = 0; j < kPanelVectors; ++j) {
+      const auto both = hn::LoadU(du, w + i / 2 * kPanel + j * static_cast<int>(kLanes));
+      float* HWY_RESTRICT target = to + i * kPanel + j * static_cast<int>(kLanes);
+      hn::StoreU(hn::BitCast(D(), hn::ShiftLeft<16>(both)), D(), target);
+      // After an odd number of inputs the packed pair ends in a zero.
+      hn::StoreU(hn::BitCast(D(), hn::And(both, high)), D(), target + kPanel);
+    }
+  }
+}
+
+// Whole strips times stretches of two panels that are widened once.
+void run_strips_widened(const float* packed_a, int64_t strips, int64_t columns,
+                        const TileWeights& weights, float* c) {
+  alignas(64) float wide[kWidenPanels * (kWidenDepth + 1) * kPanel];
+  const TileWeights stretch{reinterpret_cast<const std::byte*>(wide), DType::kF32, kWidenDepth + 1};
+  for (int64_t k = 0; k < columns; k += kWidenDepth) {
+    const int64_t depth = std::min(kWidenDepth, columns - k);
+    for (int panel = 0; panel < kGemmColumns / kPanel; panel += kWidenPanels) {
+      for (int p = 0; p < kWidenPanels; ++p) {
+        widen(weights, panel + p, k, depth, wide + p * stretch.columns_padded * kPanel);
+      }
+      for (int64_t s = 0; s < strips; ++s) {
+        for (int p = 0; p < kWidenPanels; p += panels_for(kStripRows)) {
+          strip_kernel<kStripRows>(packed_a + (s * columns + k) * kStripRows, stretch, 0, depth, p,
+                                   c + s * kStripRows * kGemmColumns + panel * kPanel);
+        }
+      }
+    }
+  }
+}
+
 void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, DType format,
                   const std::byte* panels, bool accumulate, float* c) {
   if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
@@ -109,11 +173,13 @@ void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, DType fo
   const TileWeights weights{panels, format, padded};
   const int64_t whole = rows / kStripRows;
   const int64_t rest = rows % kStripRows;
+  const bool widened = whole >= kWidenStrips && format != DType::kF32;
+  if (widened) run_strips_widened(packed_a, whole, columns, weights, c);
   const float* rest_a = packed_a + whole * kStripRows * columns;
   float* rest_c = c + whole * kStripRows * kGemmColumns;
   for (int64_t k = 0; k < columns; k += kDepth) {
     const int64_t depth = std::min(kDepth, columns - k);
-    run_strips(packed_a, whole, kStripRows, columns, weights, k, depth, c);
+    if (!widened) run_strips(packed_a, whole, kStripRows, columns, weights, k, depth, c);
     if (rest != 0) run_strips(rest_a, 1, rest, columns, weights, k, depth, rest_c);
   }
 }

@@ -1,7 +1,7 @@
 // Matrix product of float32 activations with packed weights (kernels/weight_layout.h, kPanels16),
-// on any x86: the weights' format is widened in registers, so 2-byte weights cost 2 bytes of
-// memory traffic and no expansion pass. Used where oneDNN has no kernel for the format (bf16 and
-// f16 without AVX-512), and for f32 there too.
+// on any x86: the weights' format is widened in registers (for tall tiles on AVX-512, once for all
+// rows, into the L1 cache), so 2-byte weights cost 2 bytes of memory traffic and no expansion pass.
+// Used for every format unless the CPU multiplies bf16 faster than float32 (cpu/onednn.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
 // threads: a token's result does not depend on its batch (DESIGN section 4, invariance).

@@ -22,20 +22,31 @@ constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr int64_t kPanel = 16;  // Outputs side by side in the layout.
 constexpr int kPanelVectors = static_cast<int>(kPanel / static_cast<int64_t>(kLanes));
 
-// Rows of a strip: with one panel's vectors, 12 of 16 registers are accumulators.
+// Rows of a strip, and registers that hold sums: 24 of 32, else 12 of 16.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kStripRows = 12;
+constexpr int kSumVectors = 24;
 #elif HWY_TARGET == HWY_AVX2
 constexpr int kStripRows = 6;
+constexpr int kSumVectors = 12;
 #else
 constexpr int kStripRows = 3;
+constexpr int kSumVectors = 12;
 #endif
 
 // Panels that one micro-kernel takes: few rows take more, so that enough independent chains hide
 // the latency of the multiply-add.
 constexpr int panels_for(int rows) {
-  const int most = 12 / (rows * kPanelVectors);
+  const int most = kSumVectors / (rows * kPanelVectors);
   return most >= 4 ? 4 : most >= 2 ? 2 : 1;
+}
+
+// Weights pass once and come from memory. The hardware's prefetcher starts anew in every 4 KiB
+// page; asking half a page ahead hides that.
+constexpr size_t kPrefetchBytes = 2048;
+template <class T>
+HWY_INLINE void prefetch(const T* weights) {
+  __builtin_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes);
 }
 
 // One k of one panel, widened to float32.
@@ -77,19 +88,37 @@ struct Sums {
       }
     }
   }
-  // Adds the outer product of one k: kRows activations, one panel's weights.
+  // Adds the outer product of one k: kRows activations, and the weights of kMany panels from
+  // `panel` on.
+  template <int kMany = 1>
   HWY_INLINE void add(const float* HWY_RESTRICT a, int panel, const V* HWY_RESTRICT b) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const V x = hn::Set(D(), a[i]);
 #pragma GCC unroll 16
-      for (int j = 0; j < kPanelVectors; ++j) {
+      for (int j = 0; j < kMany * kPanelVectors; ++j) {
         V& sum = v[i][panel * kPanelVectors + j];
         sum = hn::MulAdd(x, b[j], sum);
       }
     }
   }
 };
+
+// Adds one k of all panels; load(panel, b) gives a panel's weights. Where there are registers, all
+// panels' weights come first and each activation is spread once. Elsewhere panels come in turn: an
+// activation kept for the next one would push a sum out of its register.
+template <int kRows, int kPanels, class Load>
+HWY_INLINE void add_panels(const float* HWY_RESTRICT a, const Load& load,
+                           Sums<kRows, kPanels>& sums) {
+  constexpr int kMany = kSumVectors > 12 ? kPanels : 1;
+#pragma GCC unroll 4
+  for (int first = 0; first < kPanels; first += kMany) {
+    V b[kMany * kPanelVectors];
+#pragma GCC unroll 4
+    for (int p = 0; p < kMany; ++p) load(first + p, b + p * kPanelVectors);
+    sums.template add<kMany>(a, first, b);
+  }
+}
 
 // c += a . w over `depth` positions; a is [k][kRows], w is [k][16] in each of kPanels panels that
 // are `panel_stride` elements apart.
@@ -99,12 +128,11 @@ HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const T* HWY_RESTRICT 
   Sums<kRows, kPanels> sums;
   sums.load(c);
   for (int64_t k = 0; k < depth; ++k) {
-#pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) {
-      V b[kPanelVectors];
+    const auto load = [&](int p, V* HWY_RESTRICT b) {
+      prefetch(w + p * panel_stride + k * kPanel);
       load_weights(w + p * panel_stride + k * kPanel, b);
-      sums.add(a + k * kRows, p, b);
-    }
+    };
+    add_panels(a + k * kRows, load, sums);
   }
   sums.store(c);
 }

@@ -102,7 +102,11 @@ void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT 
   for (int64_t first = 0; first < depth; first += kQ4Group, ++w) {
     GroupScales scales[kPanels];
 #pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) scales[p].load(w[p * panel_groups]);
+    for (int p = 0; p < kPanels; ++p) {
+      scales[p].load(w[p * panel_groups]);
+      const auto* group = reinterpret_cast<const std::byte*>(w + p * panel_groups);
+      for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) prefetch(group + i);
+    }
     const int64_t count = std::min(kQ4Group, depth - first);
     for (int64_t k = 0; k < count; k += kQ4NibblesPerWord) {
       GroupWords words[kPanels];

@@ -1,5 +1,5 @@
-// Linear layers on oneDNN, with weights in its blocked layout (MatrixLayout::kPanels64). Used on
-// machines with AVX-512, where oneDNN reaches the hardware's peak; elsewhere it has no fast bf16.
+// Linear layers on oneDNN, with weights in its blocked layout (MatrixLayout::kPanels64). Chosen for
+// bf16 on CPUs that multiply it faster than float32; there oneDNN reaches the hardware's peak.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,18 @@ namespace spillway::cpu {
 
 class OneDnn {
  public:
-  explicit OneDnn(int threads);
+  // Whether this CPU's bf16 dot products beat its float32 ones: with AMX, and on AMD (Zen 4 and
+  // on, VDPBF16PS at the rate of a float32 multiply-add or better). Intel's vector units run that
+  // instruction at half their float32 rate (measured on an Emerald Rapids without AMX: oneDNN 177
+  // GFLOP/s in bf16, 325 in float32), so there float32 arithmetic on widened weights is faster.
+  static bool multiplies_bf16_faster();
+
+  // `float32`: for weights in f32, too, where our own kernels would do.
+  OneDnn(int threads, bool float32);
   ~OneDnn();
 
-  // True when oneDNN has an optimised kernel for weights of this format on this CPU.
+  // True when oneDNN has an optimised kernel for weights of this format on this CPU, and is to be
+  // used for it.
   bool supports(DType weights) const;
 
   // LinearArgs with layout kPanels64 and the input in the weights' format. Compiles a kernel at the
@@ -21,6 +29,9 @@ class OneDnn {
   void linear(const LinearArgs& args);
 
  private:
+  void multiply(const LinearArgs& args, const WeightSlab& slab, int64_t first_output, int64_t row,
+                int64_t rows);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -4,14 +4,17 @@ namespace spillway::test {
 
 std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(open_cpu_device(2).value());
+  devices.push_back(open_cpu_device(2, CpuProducts::kPanels).value());
+  auto onednn = open_cpu_device(2, CpuProducts::kOneDnn).value();
+  const bool differs = onednn->matrix_layout(DType::kF32) != devices[0]->matrix_layout(DType::kF32);
+  if (differs) devices.push_back(std::move(onednn));
   auto gpu = open_cuda_device(0);
   if (gpu.ok()) devices.push_back(std::move(gpu).value());
   return devices;
 }
 
 bool has_accelerator() {
-  return test_devices().size() > 1;
+  return !test_devices().back()->shares_host_memory();
 }
 void shuffle_accelerator(uint64_t) {}
 size_t accelerator_leaks() {

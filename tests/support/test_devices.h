@@ -11,8 +11,9 @@
 
 namespace spillway::test {
 
-// Those of this program: the CPU (two threads, so that work is really split) and, where there is
-// one, the CUDA device; cuda_test has an emulated one instead.
+// Those of this program: the CPU (two threads, so that work is really split) with our matrix
+// products and, where it has fast ones, oneDNN's; then, where there is one, the CUDA device.
+// cuda_test has an emulated one instead.
 std::vector<std::unique_ptr<Device>> test_devices();
 
 // Whether there is a device with memory of its own.
