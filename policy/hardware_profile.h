@@ -1,0 +1,67 @@
+// What a machine can do, as measured (`spillway profile`) or as written by hand from published
+// figures (configs/hardware/): all that the cost model knows of hardware. Plain data, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+
+namespace spillway {
+
+// A figure: the median of `samples` measurements between `low` and `high`, or one with a source.
+struct Figure {
+  double value = 0;
+  double low = 0, high = 0;
+  int samples = 0;
+  std::string source;  // Of a hand-written one
+};
+
+// FLOP/s of `rows` activations times [outputs, inputs] in `format`, the weights from memory.
+struct MatrixFigure {
+  DType format = DType::kF32;
+  int64_t rows = 0, outputs = 0, inputs = 0;
+  Figure rate;
+};
+
+// Bytes/s of direct I/O in requests of `block_bytes`, `depth` at a time.
+struct DiskFigure {
+  uint64_t block_bytes = 0;
+  int depth = 0;
+  Figure rate;
+};
+
+struct HardwareProfile {
+  std::string name;         // "2 x Intel(R) Xeon(R) Processor", "T4 16 GB, ..."
+  std::string measured_at;  // ISO 8601; empty for a hand-written one
+
+  // What computes: the CPU itself, or a device with memory of its own.
+  struct Compute {
+    std::string kind;  // "cpu", "cuda"
+    Figure memory_bytes, memory_free_bytes;
+    Figure memory_read;                // Bytes/s
+    std::vector<MatrixFigure> matrix;  // Heights of each format ascending
+    Figure prompt_attention;           // FLOP/s of prompt attention's two products
+    Figure decode_attention;           // Bytes/s of cached rows attended to
+  } compute;
+
+  struct Host {
+    Figure memory_bytes, memory_free_bytes;
+    Figure memory_read;       // Bytes/s
+    Figure decode_attention;  // Bytes/s of cached rows attended to by the CPU
+  } host;                     // Of a CPU: the same as `compute`
+
+  struct Link {
+    Figure to_device, to_host, both;  // Bytes/s; both directions at once, summed
+  };
+  std::optional<Link> link;  // Where the device has memory of its own
+
+  struct Disk {
+    Figure free_bytes;
+    std::vector<DiskFigure> read, write;
+  } disk;
+};
+
+}  // namespace spillway
