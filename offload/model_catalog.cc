@@ -7,7 +7,7 @@
 
 #include "offload/convert/hf_config.h"
 #include "offload/file.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/checked_math.h"
-#include "offload/json_reader.h"
 #include "offload/model_shape_json.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

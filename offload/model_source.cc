@@ -13,8 +13,8 @@
 #include "offload/convert/fingerprint.h"
 #include "offload/convert/hf_config.h"
 #include "offload/file.h"
-#include "offload/json_reader.h"
 #include "offload/model_file.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -11,7 +11,7 @@
 #include "offload/convert/safetensors_reader.h"
 #include "offload/convert/shard_index.h"
 #include "offload/convert/torch_reader.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -12,8 +12,8 @@
 #include "offload/convert/parallel_tasks.h"
 #include "offload/convert/tokenizer_files.h"
 #include "offload/convert/weight_map.h"
-#include "offload/json_reader.h"
 #include "offload/model_file.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -6,7 +6,7 @@
 
 #include "offload/convert/family.h"
 #include "offload/file.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "offload/convert/little_endian.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway::pickle {
 

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "offload/convert/pickle_machine.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -4,7 +4,7 @@
 
 #include "kernels/base/checked_math.h"
 #include "offload/convert/pickle_machine.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway::pickle {
 

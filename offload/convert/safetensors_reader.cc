@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -10,7 +10,7 @@
 
 #include "offload/convert/pickle_reader.h"
 #include "offload/convert/zip_reader.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

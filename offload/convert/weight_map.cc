@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

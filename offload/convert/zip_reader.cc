@@ -7,7 +7,7 @@
 
 #include "kernels/base/checked_math.h"
 #include "offload/convert/little_endian.h"
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

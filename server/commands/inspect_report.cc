@@ -10,9 +10,9 @@
 #include "offload/convert/scan.h"
 #include "offload/convert/tokenizer_files.h"
 #include "offload/convert/weight_map.h"
-#include "offload/json_reader.h"
 #include "offload/model_catalog.h"
 #include "offload/model_file.h"
+#include "policy/json_reader.h"
 
 namespace spillway {
 

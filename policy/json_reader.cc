@@ -1,5 +1,7 @@
-#include "offload/json_reader.h"
+#include "policy/json_reader.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
@@ -156,6 +158,29 @@ double JsonReader::number_or(const char* key, double otherwise) {
   if (value->is_number()) return value->get<double>();
   fail(std::string(key) + " must be a number");
   return otherwise;
+}
+
+double JsonReader::number(const char* key, double least, double most) {
+  const json* value = find(key);
+  if (value == nullptr) return least;
+  if (!value->is_number()) {
+    fail(std::string(key) + " must be a number");
+    return least;
+  }
+  const auto number = value->get<double>();
+  if (number >= least && number <= most) return number;
+  char text[128];
+  std::snprintf(text, sizeof text, " is %g, must be %g to %g", number, least, most);
+  fail(key + std::string(text));
+  return least;
+}
+
+void JsonReader::only(std::initializer_list<std::string_view> keys) {
+  for (const auto& [key, value] : object_.items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      fail("unknown field " + in_quotes(key));
+    }
+  }
 }
 
 std::string JsonReader::string(const char* key, size_t bytes_max) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -37,10 +38,13 @@ class JsonReader {
   uint64_t unsigned_integer(const char* key);
   bool boolean_or(const char* key, bool otherwise);
   double number_or(const char* key, double otherwise);
+  double number(const char* key, double least, double most);  // In [least, most]
   std::string string(const char* key, size_t bytes_max);
   std::string string_or(const char* key, size_t bytes_max, std::string otherwise);
   const nlohmann::json& array(const char* key, size_t items_max);  // Empty after a failure.
   const nlohmann::json& object(const char* key);
+
+  void only(std::initializer_list<std::string_view> keys);  // Any other key is a failure.
 
   void fail(std::string reason);  // Keeps `reason` unless something failed before.
   const Status& status() const { return status_; }

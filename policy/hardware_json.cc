@@ -1,0 +1,277 @@
+#include "policy/hardware_json.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "policy/json_reader.h"
+
+namespace spillway {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kVersion = 1;
+constexpr size_t kTextBytesMax = 1000;
+constexpr size_t kItemsMax = 1024;
+constexpr int64_t kSizeMax = int64_t{1} << 40;  // Rows, columns, bytes of a request
+constexpr int64_t kSamplesMax = 1'000'000;
+constexpr double kValueMax = 1e18;
+
+// One walk over a profile's text. The first failure is kept; what is read after it means nothing.
+class Parser {
+ public:
+  explicit Parser(std::string_view what) : what_(what) {}
+
+  Result<HardwareProfile> parse(const json& root) {
+    HardwareProfile profile;
+    JsonReader reader(root, what_);
+    const int64_t version = reader.integer("version", 0, INT64_MAX);
+    if (version != kVersion) {
+      reader.fail("is a hardware profile of version " + std::to_string(version) +
+                  ", and this program reads version " + std::to_string(kVersion) +
+                  "; 'spillway profile' makes one");
+    }
+    reader.only({"version", "name", "measured_at", "compute", "host", "link", "disk"});
+    profile.name = reader.string("name", kTextBytesMax);
+    profile.measured_at = reader.string_or("measured_at", kTextBytesMax, "");
+    const json& of_compute = reader.object("compute");
+    const json& of_host = reader.object("host");
+    const json& of_disk = reader.object("disk");
+    SPILLWAY_RETURN_IF_ERROR(reader.status());
+    profile.compute = compute(of_compute);
+    profile.host = host(of_host);
+    if (profile.compute.kind == "cuda") {
+      const json& of_link = reader.object("link");
+      keep(reader);
+      profile.link = link(of_link);
+    } else if (reader.has("link")) {
+      reader.fail("link is there, and compute.kind is not 'cuda'");
+    }
+    profile.disk = disk(of_disk);
+    keep(reader);
+    if (!first_.ok()) return first_;
+    return profile;
+  }
+
+ private:
+  JsonReader at(const json& object, const std::string& path) const {
+    return JsonReader(object, what_ + ": " + path);
+  }
+  void keep(const JsonReader& reader) {
+    if (first_.ok()) first_ = reader.status();
+  }
+
+  Figure figure(JsonReader& parent, const std::string& path, const char* key) {
+    JsonReader reader = at(parent.object(key), path + "." + key);
+    Figure figure;
+    figure.value = reader.number("value", 1, kValueMax);
+    if (reader.has("source")) {
+      reader.only({"value", "source"});
+      figure.source = reader.string("source", kTextBytesMax);
+      if (figure.source.empty()) reader.fail("source is empty");
+    } else {
+      reader.only({"value", "low", "high", "samples"});
+      figure.low = reader.number("low", 1, kValueMax);
+      figure.high = reader.number("high", 1, kValueMax);
+      figure.samples = static_cast<int>(reader.integer("samples", 1, kSamplesMax));
+      if (figure.low > figure.value) reader.fail("low is above value");
+      if (figure.high < figure.value) reader.fail("high is below value");
+    }
+    keep(parent);  // A missing key comes before what is missing in it.
+    keep(reader);
+    return figure;
+  }
+
+  // Both memory figures of `compute` or `host`.
+  void memory(JsonReader& reader, const std::string& path, Figure* all, Figure* free) {
+    *all = figure(reader, path, "memory_bytes");
+    *free = figure(reader, path, "memory_free_bytes");
+    if (free->value > all->value) reader.fail("memory_free_bytes is above memory_bytes");
+  }
+
+  HardwareProfile::Compute compute(const json& object) {
+    HardwareProfile::Compute compute;
+    JsonReader reader = at(object, "compute");
+    reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
+                 "matrix", "prompt_attention_flops_per_second",
+                 "decode_attention_bytes_per_second"});
+    compute.kind = reader.string("kind", kTextBytesMax);
+    if (compute.kind != "cpu" && compute.kind != "cuda") {
+      reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
+    }
+    memory(reader, "compute", &compute.memory_bytes, &compute.memory_free_bytes);
+    compute.memory_read = figure(reader, "compute", "memory_read_bytes_per_second");
+    const json& list = reader.array("matrix", kItemsMax);
+    if (list.empty()) reader.fail("matrix has no figures");
+    for (size_t i = 0; i < list.size(); ++i) compute.matrix.push_back(matrix(list[i], i));
+    compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
+    compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
+    keep(reader);
+    return compute;
+  }
+
+  MatrixFigure matrix(const json& object, size_t index) {
+    const std::string path = "compute.matrix[" + std::to_string(index) + "]";
+    MatrixFigure matrix;
+    JsonReader reader = at(object, path);
+    reader.only({"format", "rows", "outputs", "inputs", "flops_per_second"});
+    const std::string format = reader.string("format", kTextBytesMax);
+    const auto dtype = dtype_of_name(format);
+    if (!dtype || *dtype == DType::kI32) {
+      reader.fail("format is " + in_quotes(format) + ", must be f32, bf16, f16 or q4");
+    }
+    matrix.format = dtype.value_or(DType::kF32);
+    matrix.rows = reader.integer("rows", 1, kSizeMax);
+    matrix.outputs = reader.integer("outputs", 1, kSizeMax);
+    matrix.inputs = reader.integer("inputs", 1, kSizeMax);
+    matrix.rate = figure(reader, path, "flops_per_second");
+    int64_t& height = heights_[matrix.format];
+    if (matrix.rows < height) reader.fail("rows are less than those before it");
+    height = matrix.rows;
+    if (!seen_.emplace(matrix.format, matrix.rows, matrix.outputs, matrix.inputs).second) {
+      reader.fail("is there twice");
+    }
+    keep(reader);
+    return matrix;
+  }
+
+  HardwareProfile::Host host(const json& object) {
+    HardwareProfile::Host host;
+    JsonReader reader = at(object, "host");
+    reader.only({"memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
+                 "decode_attention_bytes_per_second"});
+    memory(reader, "host", &host.memory_bytes, &host.memory_free_bytes);
+    host.memory_read = figure(reader, "host", "memory_read_bytes_per_second");
+    host.decode_attention = figure(reader, "host", "decode_attention_bytes_per_second");
+    keep(reader);
+    return host;
+  }
+
+  HardwareProfile::Link link(const json& object) {
+    HardwareProfile::Link link;
+    JsonReader reader = at(object, "link");
+    reader.only(
+        {"to_device_bytes_per_second", "to_host_bytes_per_second", "both_bytes_per_second"});
+    link.to_device = figure(reader, "link", "to_device_bytes_per_second");
+    link.to_host = figure(reader, "link", "to_host_bytes_per_second");
+    link.both = figure(reader, "link", "both_bytes_per_second");
+    keep(reader);
+    return link;
+  }
+
+  HardwareProfile::Disk disk(const json& object) {
+    HardwareProfile::Disk disk;
+    JsonReader reader = at(object, "disk");
+    reader.only({"free_bytes", "read", "write"});
+    disk.free_bytes = figure(reader, "disk", "free_bytes");
+    disk.read = requests(reader, "read");
+    disk.write = requests(reader, "write");
+    keep(reader);
+    return disk;
+  }
+
+  std::vector<DiskFigure> requests(JsonReader& parent, const char* key) {
+    std::vector<DiskFigure> figures;
+    std::set<std::pair<uint64_t, int>> seen;
+    const json& list = parent.array(key, kItemsMax);
+    if (list.empty()) parent.fail(std::string(key) + " has no figures");
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string path = "disk." + std::string(key) + "[" + std::to_string(i) + "]";
+      JsonReader reader = at(list[i], path);
+      reader.only({"block_bytes", "depth", "bytes_per_second"});
+      DiskFigure figure_of_size;
+      figure_of_size.block_bytes =
+          static_cast<uint64_t>(reader.integer("block_bytes", 1, kSizeMax));
+      figure_of_size.depth = static_cast<int>(reader.integer("depth", 1, 1 << 20));
+      figure_of_size.rate = figure(reader, path, "bytes_per_second");
+      if (!seen.emplace(figure_of_size.block_bytes, figure_of_size.depth).second) {
+        reader.fail("is there twice");
+      }
+      keep(reader);
+      figures.push_back(figure_of_size);
+    }
+    return figures;
+  }
+
+  const std::string what_;
+  std::map<DType, int64_t> heights_;  // The last of each format
+  std::set<std::tuple<DType, int64_t, int64_t, int64_t>> seen_;
+  Status first_;
+};
+
+// Ordered, so that a person finds fields where the header shows them.
+using Ordered = nlohmann::ordered_json;
+
+Ordered figure_object(const Figure& figure) {
+  if (!figure.source.empty()) return {{"value", figure.value}, {"source", figure.source}};
+  return {{"value", figure.value},
+          {"low", figure.low},
+          {"high", figure.high},
+          {"samples", figure.samples}};
+}
+
+Ordered compute_object(const HardwareProfile::Compute& compute) {
+  Ordered matrix = Ordered::array();
+  for (const MatrixFigure& one : compute.matrix) {
+    matrix.push_back({{"format", dtype_name(one.format)},
+                      {"rows", one.rows},
+                      {"outputs", one.outputs},
+                      {"inputs", one.inputs},
+                      {"flops_per_second", figure_object(one.rate)}});
+  }
+  return {{"kind", compute.kind},
+          {"memory_bytes", figure_object(compute.memory_bytes)},
+          {"memory_free_bytes", figure_object(compute.memory_free_bytes)},
+          {"memory_read_bytes_per_second", figure_object(compute.memory_read)},
+          {"matrix", matrix},
+          {"prompt_attention_flops_per_second", figure_object(compute.prompt_attention)},
+          {"decode_attention_bytes_per_second", figure_object(compute.decode_attention)}};
+}
+
+Ordered requests_list(const std::vector<DiskFigure>& figures) {
+  Ordered list = Ordered::array();
+  for (const DiskFigure& one : figures) {
+    list.push_back({{"block_bytes", one.block_bytes},
+                    {"depth", one.depth},
+                    {"bytes_per_second", figure_object(one.rate)}});
+  }
+  return list;
+}
+
+}  // namespace
+
+Result<HardwareProfile> parse_hardware_profile(std::string_view text, std::string_view what) {
+  if (text.size() > kHardwareBytesMax) {
+    return invalid_argument(std::string(what) + ": has " + std::to_string(text.size()) +
+                            " bytes, a hardware profile at most " +
+                            std::to_string(kHardwareBytesMax));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const json root, parse_json_object(text, what));
+  return Parser(what).parse(root);
+}
+
+std::string hardware_profile_json(const HardwareProfile& profile) {
+  Ordered root = {{"version", kVersion}, {"name", profile.name}};
+  if (!profile.measured_at.empty()) root["measured_at"] = profile.measured_at;
+  root["compute"] = compute_object(profile.compute);
+  root["host"] = {
+      {"memory_bytes", figure_object(profile.host.memory_bytes)},
+      {"memory_free_bytes", figure_object(profile.host.memory_free_bytes)},
+      {"memory_read_bytes_per_second", figure_object(profile.host.memory_read)},
+      {"decode_attention_bytes_per_second", figure_object(profile.host.decode_attention)}};
+  if (profile.link) {
+    root["link"] = {{"to_device_bytes_per_second", figure_object(profile.link->to_device)},
+                    {"to_host_bytes_per_second", figure_object(profile.link->to_host)},
+                    {"both_bytes_per_second", figure_object(profile.link->both)}};
+  }
+  root["disk"] = {{"free_bytes", figure_object(profile.disk.free_bytes)},
+                  {"read", requests_list(profile.disk.read)},
+                  {"write", requests_list(profile.disk.write)}};
+  // Names come from the machine; a byte that is no UTF-8 must not end the program.
+  return root.dump(2, ' ', false, Ordered::error_handler_t::replace) + "\n";
+}
+
+}  // namespace spillway
