@@ -1,0 +1,71 @@
+// Rates of this machine just now, several samples of each: what `profile` reports with their spread
+// and what ceilings.h takes the best of. They run what the engine runs: our ops on the device's
+// streams. Each call blocks, about as long as its limits say, and takes its memory for as long;
+// kCapacity when that is not there.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "kernels/device.h"
+
+namespace spillway {
+
+struct RunLimits {
+  int runs_min = 2, runs_max = 5;  // After one that warms up
+  double seconds_max = 1.5;        // No further run starts then, once there are runs_min.
+  double run_seconds = 0;          // Work is repeated until a run takes about so long.
+};
+
+using Rates = std::vector<double>;  // By run
+
+// Bytes per second that the device reads of `bytes` of its memory (whole MiB); on CUDA, that it
+// reads and writes together in a copy from one half of them to the other.
+Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& limits);
+
+// Bytes per second of copies of `bytes` between pinned host memory and a device's own: each
+// direction alone, and the sum of both at once. REQUIRES: the device has memory of its own.
+struct CopyRates {
+  Rates to_device, to_host, both;
+};
+Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limits);
+
+// Memory of the device in which weights lie, finite in every format. Matrices are taken from it in
+// turn, so that a pool several times larger than the last cache gives weights from memory.
+class WeightPool {
+ public:
+  static Result<WeightPool> open(Device& device, size_t bytes);
+  const Buffer& memory() const { return memory_; }
+
+ private:
+  explicit WeightPool(Buffer memory) : memory_(std::move(memory)) {}
+  Buffer memory_;
+};
+
+// Floating-point operations per second of our linear op: `rows` activations times [outputs, inputs]
+// in `weights` format and the device's layout for it. REQUIRES: the pool holds one such matrix.
+struct LinearProbe {
+  DType weights = DType::kF32;
+  int64_t rows = 0, outputs = 0, inputs = 0;
+};
+size_t weight_bytes(const Device& device, const LinearProbe& probe);
+Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearProbe& probe,
+                           const RunLimits& limits);
+
+// Attention of `sequences` sequences of `tokens` tokens in one layer, the full KV rule.
+struct AttentionProbe {
+  DType kv = DType::kF16;
+  int64_t sequences = 0, tokens = 0, heads = 0, head_size = 0;
+};
+// Bytes of the cache that a decode step reads.
+double attended_bytes(const AttentionProbe& probe);
+
+// FLOP/s of both products of whole prompts, the causal half counted; bytes per second of cached
+// rows that a decode step attends to.
+Result<Rates> prompt_attention_rates(Device& device, const AttentionProbe& probe,
+                                     const RunLimits& limits);
+Result<Rates> decode_attention_rates(Device& device, const AttentionProbe& probe,
+                                     const RunLimits& limits);
+
+}  // namespace spillway
