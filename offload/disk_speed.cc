@@ -1,7 +1,9 @@
 #include "offload/disk_speed.h"
 
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
+#include <random>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -105,6 +107,32 @@ Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byt
 Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,
                                      const DiskProbe& probe) {
   return measure(io, IoRequest::Kind::kWrite, file, memory, probe);
+}
+
+Result<DiskMeter> DiskMeter::open(Device& device, size_t memory_bytes) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto io, open_io({}));
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kPinned, memory_bytes));
+  return DiskMeter(std::move(buffer), std::move(io));
+}
+
+DiskMeter::DiskMeter(Buffer buffer, std::unique_ptr<Io> io)
+    : buffer_(std::move(buffer)), memory_(buffer_.data(), buffer_.bytes()), io_(std::move(io)) {
+  std::mt19937_64 random(1);
+  for (size_t at = 0; at + sizeof(uint64_t) <= memory_.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(memory_.data() + at, &word, sizeof(word));
+  }
+  io_->use_memory(memory_);
+}
+
+Result<DiskSpeed> DiskMeter::read(const File& file, const DiskProbe& probe, size_t depth) {
+  SPILLWAY_CHECK(depth <= memory_.size() / probe.request_bytes);
+  return measure_disk_read(*io_, file, memory_.first(depth * probe.request_bytes), probe);
+}
+
+Result<DiskSpeed> DiskMeter::write(const File& file, const DiskProbe& probe, size_t depth) {
+  SPILLWAY_CHECK(depth <= memory_.size() / probe.request_bytes);
+  return measure_disk_write(*io_, file, memory_.first(depth * probe.request_bytes), probe);
 }
 
 }  // namespace spillway

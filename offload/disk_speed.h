@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "kernels/base/status.h"
+#include "kernels/device.h"
 #include "offload/file.h"
 #include "offload/io.h"
 
@@ -35,5 +37,24 @@ Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byt
                                     const DiskProbe& probe);
 Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,
                                      const DiskProbe& probe);
+
+// The disk as a run sees it: asynchronous requests past the page cache, from memory that is not
+// zero, which may cost a virtual disk nothing. One thread.
+class DiskMeter {
+ public:
+  // Pinned memory of the device, whose huge pages are worth a factor of two.
+  static Result<DiskMeter> open(Device& device, size_t memory_bytes);
+
+  // `depth` requests at a time. REQUIRES: memory_bytes has room for them.
+  Result<DiskSpeed> read(const File& file, const DiskProbe& probe, size_t depth);
+  Result<DiskSpeed> write(const File& file, const DiskProbe& probe, size_t depth);
+
+ private:
+  DiskMeter(Buffer buffer, std::unique_ptr<Io> io);
+
+  Buffer buffer_;
+  std::span<std::byte> memory_;
+  std::unique_ptr<Io> io_;  // Ends before the memory that it uses.
+};
 
 }  // namespace spillway

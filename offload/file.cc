@@ -110,6 +110,23 @@ Result<std::string> read_small_file(const std::string& path, uint64_t bytes_max)
   return read_small_file(file, bytes_max);
 }
 
+Status replace_file(const std::string& path, std::string_view content) {
+  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
+  const auto write = [&]() -> Status {
+    SPILLWAY_ASSIGN_OR_RETURN(const File file,
+                              File::open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0644));
+    SPILLWAY_RETURN_IF_ERROR(file.write(0, std::as_bytes(std::span(content))));
+    SPILLWAY_RETURN_IF_ERROR(file.sync());
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      return io_error("rename " + temporary + " to " + path, errno);
+    }
+    return sync_directory_of(path);
+  };
+  const Status status = write();
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
+}
+
 Status sync_directory_of(const std::string& path) {
   std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (parent.empty()) parent = ".";

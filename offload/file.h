@@ -59,6 +59,10 @@ class File {
 Result<std::string> read_small_file(const File& file, uint64_t bytes_max);
 Result<std::string> read_small_file(const std::string& path, uint64_t bytes_max);
 
+// Makes `content` the whole of the file `path`: written under a temporary name beside it, synced,
+// renamed, so that a reader sees the old file or the new one. Blocks.
+Status replace_file(const std::string& path, std::string_view content);
+
 // fsync of the directory that holds `path`, so that a rename in it survives a power cut.
 Status sync_directory_of(const std::string& path);
 

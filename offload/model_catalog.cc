@@ -1,72 +1,16 @@
 #include "offload/model_catalog.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <set>
-
+#include "offload/config_files.h"
 #include "offload/convert/hf_config.h"
-#include "offload/file.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 
-namespace {
-
-// Only what may stand in a file name, so that a name cannot leave the folder.
-bool is_plain(const std::string& name) {
-  return !name.empty() && name.size() <= 64 && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
-                  c == '_';
-         });
-}
-
-std::string known_names() {
-  std::set<std::string> names;
-  for (const std::string& directory : config_directories()) {
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry(directory + "/models", error), end;
-         !error && entry != end; entry.increment(error)) {
-      if (entry->path().extension() == ".json") names.insert(entry->path().stem().string());
-    }
-  }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "none; is SPILLWAY_CONFIGS right?" : text;
-}
-
-}  // namespace
-
-std::vector<std::string> config_directories() {
-  std::vector<std::string> directories;
-  if (const char* set = std::getenv("SPILLWAY_CONFIGS"); set != nullptr && *set != '\0') {
-    directories.emplace_back(set);
-  }
-  std::error_code error;
-  const auto binary = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) {
-    const auto folder = binary.parent_path();
-    directories.push_back(folder / "../../configs");
-    directories.push_back(folder / "../share/spillway/configs");
-  }
-  directories.emplace_back(SPILLWAY_SOURCE_DIR "/configs");
-  return directories;
-}
-
 Result<ModelShape> find_model_shape(const std::string& name) {
-  if (is_plain(name)) {
-    for (const std::string& directory : config_directories()) {
-      const std::string path = directory + "/models/" + name + ".json";
-      Result<std::string> text = read_small_file(path, kConfigBytesMax);
-      if (text.status().code() == Code::kNotFound) continue;
-      if (!text.ok()) return text.status();
-      Result<HfConfig> config = parse_hf_config(text.value(), "", name);
-      if (!config.ok()) return config.status().at(path);
-      return config.value().shape;
-    }
-  }
-  return not_found("no model shape " + in_quotes(name) + "; known are: " + known_names());
+  SPILLWAY_ASSIGN_OR_RETURN(const ConfigFile file,
+                            read_config_file("models", name, "model shape", kConfigBytesMax));
+  Result<HfConfig> config = parse_hf_config(file.text, "", name);
+  if (!config.ok()) return config.status().at(file.path);
+  return config.value().shape;
 }
 
 }  // namespace spillway

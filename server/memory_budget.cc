@@ -71,9 +71,13 @@ uint64_t group_bytes_left() {
 
 }  // namespace
 
+uint64_t available_host_bytes() {
+  return std::min(available_bytes(), group_bytes_left());
+}
+
 MemoryBudget host_budget(std::optional<uint64_t> flag) {
   if (flag.has_value()) return {*flag, true};
-  const uint64_t available = std::min(available_bytes(), group_bytes_left());
+  const uint64_t available = available_host_bytes();
   return {available - std::min(available, std::max(kReserveBytes, available / 20)), false};
 }
 

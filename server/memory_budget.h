@@ -16,6 +16,9 @@ constexpr uint64_t kProcessBytes = uint64_t{256} << 20;
 // scratch.
 constexpr uint64_t kDeviceProcessBytes = uint64_t{768} << 20;
 
+// Bytes that this process may still take: what is available, also in its memory group.
+uint64_t available_host_bytes();
+
 struct MemoryBudget {
   uint64_t bytes = 0;
   bool from_flag = false;  // Else: what is free now, less a reserve for everything else

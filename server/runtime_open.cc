@@ -12,6 +12,7 @@
 #include "offload/model_source.h"
 #include "offload/placement.h"
 #include "offload/spill_file.h"
+#include "server/machine.h"
 #include "server/memory_budget.h"
 #include "server/runtime_state.h"
 
@@ -39,15 +40,6 @@ Status check_supported(const EngineFlags& flags) {
     return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
   }
   return {};
-}
-
-Result<std::unique_ptr<Device>> open_device(const EngineFlags& flags) {
-  if (flags.device != "cpu") {
-    auto gpu = open_cuda_device(static_cast<int>(flags.gpu));
-    if (flags.device == "cuda" || flags.gpu > 0 || gpu.status().code() != Code::kNotFound)
-      return gpu;
-  }
-  return open_cpu_device(static_cast<int>(std::min<int64_t>(flags.threads, 1 << 20)));
 }
 
 // Shows loading as a share of the whole, in steps of 10 %.
@@ -129,7 +121,8 @@ class Opener {
         budget_(host_budget(flags.host_memory_bytes)) {}
 
   Status open(const std::string& model) {
-    SPILLWAY_ASSIGN_OR_RETURN(state_.device, open_device(flags_));
+    SPILLWAY_ASSIGN_OR_RETURN(state_.device,
+                              open_device(flags_.device, flags_.gpu, flags_.threads));
     own_memory_ = !state_.device->shares_host_memory();
     if (own_memory_) device_budget_ = device_budget(*state_.device, flags_.device_memory_bytes);
     if (!flags_.trace.empty()) {
@@ -269,17 +262,10 @@ class Opener {
     engine_.trace = state_.trace.get();
   }
 
-  // Empty where there is no home for it: then nothing can go to disk unless --disk-dir says where.
-  std::string scratch_path() const {
-    if (!flags_.disk_dir.empty()) return flags_.disk_dir;
-    const Result<std::string> cache = default_cache_directory();
-    return cache.ok() ? cache.value() + "/scratch" : std::string();
-  }
-
   Status place_all() {
     const EngineBytes bytes =
         engine_bytes(*state_.device, state_.shape, state_.plan.format, engine_);
-    scratch_path_ = scratch_path();
+    scratch_path_ = scratch_directory(flags_.disk_dir);
     const Result<uint64_t> on_disk = free_disk_bytes(scratch_path_);
     const uint64_t free = scratch_path_.empty() || !on_disk.ok() ? 0 : on_disk.value();
     const LongestKv longest = longest_kv();
@@ -436,7 +422,7 @@ class Opener {
   SchedulerOptions scheduling_;
   EngineOptions engine_;
   Placement placement_;
-  std::string scratch_path_;
+  std::string scratch_path_;  // Empty: there is none
   File dummy_file_;
   EngineScratch files_;
 };

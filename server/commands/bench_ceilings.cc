@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <random>
 
 #include "kernels/weight_layout.h"
 #include "offload/disk_speed.h"
@@ -40,59 +39,35 @@ void measure_matrices(const BenchFlags& flags, Runtime& runtime, BenchResult* re
   result->ceilings.attention_flops_per_second = best;
 }
 
-constexpr size_t kProbeMemoryBytes = size_t{64} << 20;  // 32 requests under way
+constexpr size_t kProbeDepth = 32;  // Requests under way
 constexpr DiskProbe kProbe{.bytes_max = uint64_t{4} << 30, .seconds_max = 2};
 constexpr uint64_t kSpillBytesMax = uint64_t{512} << 20;
 
-// The disk as a run sees it: asynchronous requests of 2 MiB, past the page cache.
-class DiskMeter {
- public:
-  // `buffer` from the device, since its huge pages are worth a factor of two.
-  DiskMeter(std::unique_ptr<Io> io, Buffer buffer)
-      : buffer_(std::move(buffer)), memory_(buffer_.data(), buffer_.bytes()), io_(std::move(io)) {
-    // Zeros may cost a virtual disk nothing.
-    std::mt19937_64 random(1);
-    for (std::byte& byte : memory_) byte = static_cast<std::byte>(random());
-    io_->use_memory(memory_);
-  }
-
-  Result<double> read(const File& file) {
-    return rate(measure_disk_read(*io_, file, memory_, kProbe));
-  }
-
-  // Twice: at first a new file's blocks are only made.
-  Result<double> write(const File& file) {
-    SPILLWAY_RETURN_IF_ERROR(measure_disk_write(*io_, file, memory_, kProbe).status());
-    return rate(measure_disk_write(*io_, file, memory_, kProbe));
-  }
-
- private:
-  static Result<double> rate(const Result<DiskSpeed>& speed) {
-    if (!speed.ok()) return speed.status();
-    return speed.value().bytes_per_second();
-  }
-
-  Buffer buffer_;
-  const std::span<std::byte> memory_;
-  std::unique_ptr<Io> io_;  // Ends before the memory that it uses.
-};
+Result<double> rate_of(const Result<DiskSpeed>& speed) {
+  if (!speed.ok()) return speed.status();
+  return speed.value().bytes_per_second();
+}
 
 Status measure_disk(Device& device, const RuntimePlan& plan, Ceilings* ceilings) {
-  SPILLWAY_ASSIGN_OR_RETURN(auto io, open_io({}));
-  SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kPinned, kProbeMemoryBytes));
-  DiskMeter meter(std::move(io), std::move(buffer));
+  SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter,
+                            DiskMeter::open(device, kProbeDepth * kProbe.request_bytes));
   if (plan.weights.disk > 0) {
     SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.weights_file, O_RDONLY | O_DIRECT));
-    SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second, meter.read(file));
+    SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second,
+                              rate_of(meter.read(file, kProbe, kProbeDepth)));
   }
   const uint64_t spilled = plan.kv.disk + plan.activations.disk;
   if (spilled == 0) return {};
   SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(plan.disk_dir));
   const uint64_t bytes = std::clamp(spilled, uint64_t{kProbe.request_bytes}, kSpillBytesMax);
   SPILLWAY_ASSIGN_OR_RETURN(const File file, directory.create(bytes));
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write_bytes_per_second, meter.write(file));
+  // Twice: at first a new file's blocks are only made.
+  SPILLWAY_RETURN_IF_ERROR(meter.write(file, kProbe, kProbeDepth).status());
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write_bytes_per_second,
+                            rate_of(meter.write(file, kProbe, kProbeDepth)));
   if (plan.weights.disk > 0) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second, meter.read(file));
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second,
+                            rate_of(meter.read(file, kProbe, kProbeDepth)));
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -83,6 +84,27 @@ TEST_CASE("disk speed: of a spill file, through io_uring or threads") {
   const DiskSpeed read = measure_disk_read(*io, file, memory, probe).value();
   CHECK(written.bytes == size_t{64} << 20);
   CHECK(read.bytes == size_t{64} << 20);
+}
+
+TEST_CASE("disk meter: so many requests at a time, of what is not zero") {
+  const auto device = open_cpu_device(1).value();
+  DiskMeter meter = DiskMeter::open(*device, 4 * kRequestBytes).value();
+  const TempDirectory temp;
+  const File file = SpillDirectory::open(temp.path()).value().create(8 * kRequestBytes).value();
+  const DiskProbe probe{
+      .bytes_max = 8 * kRequestBytes, .seconds_max = 30, .request_bytes = kRequestBytes};
+  CHECK(meter.write(file, probe, 1).value().bytes == 8 * kRequestBytes);
+  AlignedBytes owner;
+  const auto content = owner.reserve(8 * kRequestBytes);
+  REQUIRE(file.read(0, content).ok());
+  CHECK(std::count(content.begin(), content.end(), std::byte{0}) < std::ssize(content) / 8);
+  // One at a time takes the same memory for each; four at a time take four.
+  const auto piece = [&](size_t i) { return content.subspan(i * kRequestBytes, kRequestBytes); };
+  CHECK(std::ranges::equal(piece(0), piece(1)));
+  CHECK(meter.write(file, probe, 4).value().bytes == 8 * kRequestBytes);
+  REQUIRE(file.read(0, content).ok());
+  CHECK_FALSE(std::ranges::equal(piece(0), piece(1)));
+  CHECK(meter.read(file, probe, 4).value().bytes_per_second() > 0);
 }
 
 }  // namespace spillway
