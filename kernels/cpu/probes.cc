@@ -12,14 +12,25 @@ namespace spillway::cpu {
 
 void read_memory(CpuContext& context, const std::byte* data, size_t bytes) {
   constexpr size_t kPiece = size_t{1} << 20;
+  // Four places at a time, each asked for as far ahead as our products ask for their weights: with
+  // one and no prefetching, products read faster than this (two Emerald Rapids cores, shared: 12.7
+  // GB/s against 17).
+  constexpr size_t kStreams = 4;
+  constexpr size_t kWords = kPiece / kStreams / sizeof(uint64_t);  // Of a stream
+  constexpr size_t kAhead = 2048 / sizeof(uint64_t);
+  constexpr size_t kLine = 64 / sizeof(uint64_t);
   std::atomic<uint64_t> sink{0};
   context.parallel_for(static_cast<int64_t>(bytes / kPiece), [&](int64_t piece) {
-    // Eight independent sums let the compiler keep vector loads in flight.
     const auto* words =
         reinterpret_cast<const uint64_t*>(data + static_cast<size_t>(piece) * kPiece);
-    uint64_t sums[32] = {};
-    for (size_t i = 0; i < kPiece / sizeof(uint64_t); i += 32) {
-      for (size_t j = 0; j < 32; ++j) sums[j] += words[i + j];
+    // Independent sums let the compiler keep vector loads in flight.
+    uint64_t sums[kStreams * kLine] = {};
+    for (size_t i = 0; i < kWords; i += kLine) {
+      for (size_t stream = 0; stream < kStreams; ++stream) {
+        const uint64_t* line = words + stream * kWords + i;
+        __builtin_prefetch(line + kAhead);
+        for (size_t j = 0; j < kLine; ++j) sums[stream * kLine + j] += line[j];
+      }
     }
     uint64_t sum = 0;
     for (uint64_t s : sums) sum += s;
