@@ -19,6 +19,9 @@ struct Figure {
   std::string source;  // Of a hand-written one
 };
 
+// The median of the samples, or the mean of the two in the middle. REQUIRES: there is one.
+Figure figure_of(std::vector<double> samples);
+
 // FLOP/s of `rows` activations times [outputs, inputs] in `format`, the weights from memory.
 struct MatrixFigure {
   DType format = DType::kF32;

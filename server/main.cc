@@ -12,6 +12,7 @@
 #include "server/commands/generate.h"
 #include "server/commands/inspect.h"
 #include "server/commands/measure_commands.h"
+#include "server/commands/profile.h"
 #include "server/commands/serve_command.h"
 #include "server/config/command_line.h"
 #include "server/open_model.h"
@@ -45,6 +46,7 @@ int main(int count, char** arguments) {
   commands.push_back(generate_command(open));
   commands.push_back(bench_command());
   commands.push_back(eval_command());
+  commands.push_back(profile_command());
   commands.push_back(convert_command());
   commands.push_back(inspect_command());
   return run_command_line(commands, count, arguments,

@@ -1,0 +1,112 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
+#include "offload/disk_speed.h"
+#include "offload/spill_file.h"
+#include "server/commands/profile_measure.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr size_t kBlocks[] = {size_t{256} << 10, size_t{1} << 20, size_t{2} << 20, size_t{8} << 20};
+constexpr int kDepths[] = {1, 8, 32};
+constexpr size_t kBlockMax = size_t{8} << 20;
+constexpr size_t kDepthMax = 32;
+
+constexpr double kDiskShare = 0.35, kDiskSecondsMax = 40;
+constexpr int kSamples = 3;
+
+// Files of more are no slower; what is written wears the disk, so it is less.
+constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
+constexpr uint64_t kFreeShare = 4;  // One part of so many of what is free
+constexpr uint64_t kReadBytesMax = uint64_t{1} << 30;
+constexpr uint64_t kWriteBytesMax = uint64_t{256} << 20;
+
+class DiskProfile {
+ public:
+  DiskProfile(DiskMeter& meter, const File& file, const ProfileOptions& options, double seconds)
+      : meter_(meter),
+        file_(file),
+        options_(options),
+        direction_seconds_(seconds / 2),
+        sample_seconds_(direction_seconds_ / (std::size(kBlocks) * std::size(kDepths) * kSamples)) {
+  }
+
+  // Gives the file its content: a read of blocks that were never written costs nothing. A slow disk
+  // gets a shorter file.
+  Status fill(uint64_t bytes, double seconds) {
+    const DiskProbe probe{.bytes_max = bytes, .seconds_max = seconds, .request_bytes = kBlockMax};
+    constexpr size_t kFillDepth = 8;
+    SPILLWAY_ASSIGN_OR_RETURN(const DiskSpeed filled, meter_.write(file_, probe, kFillDepth));
+    if (::ftruncate(file_.fd(), static_cast<off_t>(std::min(bytes, filled.bytes))) != 0) {
+      return io_error("shorten " + file_.path(), errno);
+    }
+    return {};
+  }
+
+  Result<std::vector<DiskFigure>> measure(bool write) {
+    std::vector<DiskFigure> figures;
+    const double deadline = steady_seconds() + direction_seconds_;
+    for (const size_t block : kBlocks) {
+      for (const int depth : kDepths) {
+        // One sample when time runs short.
+        const int samples = steady_seconds() > deadline ? 1 : kSamples;
+        std::vector<double> rates;
+        for (int i = 0; i < samples; ++i) {
+          if (!options_.keep_going()) return Status(Code::kCancelled, "interrupted");
+          SPILLWAY_ASSIGN_OR_RETURN(const DiskSpeed speed, once(write, block, depth));
+          rates.push_back(speed.bytes_per_second());
+        }
+        figures.push_back({block, depth, figure_of(std::move(rates))});
+      }
+    }
+    return figures;
+  }
+
+ private:
+  Result<DiskSpeed> once(bool write, size_t block, int depth) {
+    const DiskProbe probe{.bytes_max = write ? kWriteBytesMax : kReadBytesMax,
+                          .seconds_max = sample_seconds_,
+                          .request_bytes = block};
+    const auto requests = static_cast<size_t>(depth);
+    return write ? meter_.write(file_, probe, requests) : meter_.read(file_, probe, requests);
+  }
+
+  DiskMeter& meter_;
+  const File& file_;
+  const ProfileOptions& options_;
+  const double direction_seconds_, sample_seconds_;
+};
+
+}  // namespace
+
+Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfile* profile) {
+  if (!options.keep_going()) return {Code::kCancelled, "interrupted"};
+  options.say("Measuring the disk under " + options.disk_dir);
+  SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(options.disk_dir));
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_disk_bytes(options.disk_dir));
+  const uint64_t bytes = std::min(kFileBytesMax, free / kFreeShare) / kBlockMax * kBlockMax;
+  if (bytes == 0) {
+    return {Code::kCapacity, options.disk_dir + " has " + format_bytes(free) +
+                                 " free; measuring the disk takes " +
+                                 format_bytes(kBlockMax * kFreeShare) +
+                                 ". Make room there, or choose another --disk-dir"};
+  }
+  profile->disk.free_bytes = figure_of({static_cast<double>(free)});
+  SPILLWAY_ASSIGN_OR_RETURN(const File file, directory.create(bytes));
+  SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter, DiskMeter::open(device, kBlockMax * kDepthMax));
+  const double seconds = std::min(kDiskSecondsMax, kDiskShare * options.seconds);
+  constexpr double kFillShare = 0.1;
+  DiskProfile disk(meter, file, options, seconds * (1 - kFillShare));
+  SPILLWAY_RETURN_IF_ERROR(disk.fill(bytes, seconds * kFillShare));
+  SPILLWAY_ASSIGN_OR_RETURN(profile->disk.read, disk.measure(false));
+  SPILLWAY_ASSIGN_OR_RETURN(profile->disk.write, disk.measure(true));
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,94 @@
+#include "server/commands/profile_table.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+#include "kernels/base/units.h"
+
+namespace spillway {
+
+namespace {
+
+// One line of text.
+[[gnu::format(printf, 1, 2)]] std::string line(const char* text, ...) {
+  char buffer[1536];
+  va_list arguments;
+  va_start(arguments, text);
+  std::vsnprintf(buffer, sizeof(buffer), text, arguments);
+  va_end(arguments);
+  return std::string(buffer) + '\n';
+}
+
+std::string rate_line(const std::string& name, const Figure& figure) {
+  const double giga = 1e-9;
+  if (!figure.source.empty()) {
+    return line("  %-36s %11.2f   %s", name.c_str(), figure.value * giga, figure.source.c_str());
+  }
+  return line("  %-36s %11.2f %11.2f %11.2f %8d", name.c_str(), figure.value * giga,
+              figure.low * giga, figure.high * giga, figure.samples);
+}
+
+std::string size_line(const std::string& name, const Figure& figure) {
+  return line("  %-36s %11s%s%s", name.c_str(),
+              format_bytes(static_cast<uint64_t>(figure.value)).c_str(),
+              figure.source.empty() ? "" : "   ", figure.source.c_str());
+}
+
+std::string heading(const char* name) {
+  return line("%-38s %11s %11s %11s %8s", name, "median", "low", "high", "samples");
+}
+
+std::string matrix_lines(const std::vector<MatrixFigure>& figures) {
+  std::string text = heading("matrix products, GFLOP/s");
+  for (const MatrixFigure& figure : figures) {
+    char name[96];
+    std::snprintf(name, sizeof(name), "%-4s %4lld x [%lld, %lld]",
+                  std::string(dtype_name(figure.format)).c_str(),
+                  static_cast<long long>(figure.rows), static_cast<long long>(figure.outputs),
+                  static_cast<long long>(figure.inputs));
+    text += rate_line(name, figure.rate);
+  }
+  return text;
+}
+
+std::string disk_lines(const char* what, const std::vector<DiskFigure>& figures) {
+  std::string text = heading(what);
+  for (const DiskFigure& figure : figures) {
+    text += rate_line(format_bytes(figure.block_bytes) + " x " + std::to_string(figure.depth),
+                      figure.rate);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string profile_table(const HardwareProfile& profile) {
+  const HardwareProfile::Compute& compute = profile.compute;
+  std::string text = profile.name + '\n';
+  text += line("%s", compute.kind == "cuda" ? "device" : "CPU");
+  text += size_line("memory", compute.memory_bytes);
+  text += size_line("free", compute.memory_free_bytes);
+  text += matrix_lines(compute.matrix);
+  text += heading("attention");
+  text += rate_line("prompts, GFLOP/s", compute.prompt_attention);
+  text += rate_line("decode steps, GB/s", compute.decode_attention);
+  text += heading("memory, GB/s");
+  text += rate_line("read", compute.memory_read);
+  if (profile.link) {
+    text += heading("link, GB/s");
+    text += rate_line("host to device", profile.link->to_device);
+    text += rate_line("device to host", profile.link->to_host);
+    text += rate_line("both at once", profile.link->both);
+    text += heading("host, GB/s");
+    text += rate_line("memory read", profile.host.memory_read);
+    text += rate_line("attention of decode steps", profile.host.decode_attention);
+    text += size_line("memory", profile.host.memory_bytes);
+    text += size_line("free", profile.host.memory_free_bytes);
+  }
+  text += disk_lines("disk read, GB/s", profile.disk.read);
+  text += disk_lines("disk write, GB/s", profile.disk.write);
+  text += size_line("free", profile.disk.free_bytes);
+  return text;
+}
+
+}  // namespace spillway

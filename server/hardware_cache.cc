@@ -1,0 +1,101 @@
+#include "server/hardware_cache.h"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "offload/file.h"
+#include "offload/model_source.h"
+#include "policy/hardware_json.h"
+
+namespace spillway {
+
+namespace {
+
+// As /proc/cpuinfo calls it; "CPU" where it does not.
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "CPU";
+}
+
+std::string cores_of_model() {
+  return std::to_string(std::thread::hardware_concurrency()) + " x " + cpu_model();
+}
+
+// Lower-case letters and digits, dashes between them, so that a name is a plain file name.
+std::string slug(const std::string& text) {
+  constexpr size_t kLengthMax = 60;
+  std::string out;
+  for (const char c : text) {
+    if (out.size() == kLengthMax) break;
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (!out.empty() && out.back() != '-') {
+      out += '-';
+    }
+  }
+  while (!out.empty() && out.back() == '-') out.pop_back();
+  return out;
+}
+
+// Of the file system on which `path` is, or will be: "disk-259-1".
+std::string disk_name(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path, error);
+  struct stat info {};
+  while (::stat(there.c_str(), &info) != 0) {
+    if (there == there.parent_path()) return "no-disk";
+    there = there.parent_path();
+  }
+  return "disk-" + std::to_string(major(info.st_dev)) + "-" + std::to_string(minor(info.st_dev));
+}
+
+}  // namespace
+
+std::string machine_name(const Device& device) {
+  if (device.shares_host_memory()) return cores_of_model();
+  return std::string(device.name()) + ", " + cores_of_model();
+}
+
+Result<std::string> profile_path(const Device& device, const std::string& disk_dir) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string cache, default_cache_directory());
+  // The CPU's threads are part of its name.
+  return cache + "/hardware-" + slug(cores_of_model()) + "-" + slug(std::string(device.name())) +
+         "-" + (disk_dir.empty() ? "no-disk" : disk_name(disk_dir)) + ".json";
+}
+
+Result<std::optional<HardwareProfile>> cached_profile(const Device& device,
+                                                      const std::string& disk_dir) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string path, profile_path(device, disk_dir));
+  const Result<std::string> text = read_small_file(path, kHardwareBytesMax);
+  if (text.status().code() == Code::kNotFound) return std::optional<HardwareProfile>();
+  if (!text.ok()) return text.status();
+  SPILLWAY_ASSIGN_OR_RETURN(HardwareProfile profile, parse_hardware_profile(text.value(), path));
+  return std::optional<HardwareProfile>(std::move(profile));
+}
+
+Result<std::string> keep_profile(const Device& device, const std::string& disk_dir,
+                                 const std::string& json) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string path, profile_path(device, disk_dir));
+  std::error_code error;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return io_error("make the cache folder " + folder + " (SPILLWAY_CACHE names another)",
+                    error.value());
+  }
+  SPILLWAY_RETURN_IF_ERROR(replace_file(path, json));
+  return path;
+}
+
+}  // namespace spillway
