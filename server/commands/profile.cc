@@ -70,8 +70,9 @@ Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_
   if (!flags.output.empty()) SPILLWAY_RETURN_IF_ERROR(check_writable(flags.output));
   HardwareProfile profile;
   profile.name = machine_name(*device);
-  SPILLWAY_RETURN_IF_ERROR(measure_processors(*device, options, &profile));
+  // The disk first: a folder that cannot be used shows at once.
   SPILLWAY_RETURN_IF_ERROR(measure_disk(*device, options, &profile).at("measuring the disk"));
+  SPILLWAY_RETURN_IF_ERROR(measure_processors(*device, options, &profile));
   profile.measured_at = now();
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, text_of(profile));
   const std::string shown = flags.json ? text : profile_table(profile);
