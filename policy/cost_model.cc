@@ -1,0 +1,233 @@
+#include "policy/cost_model.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "policy/bound.h"
+
+namespace spillway {
+
+namespace {
+
+// Logits are made for so many rows at a time (scheduler/engine/engine_buffers.h).
+constexpr int64_t kHeadRows = 64;
+
+size_t index(Resource resource) {
+  return static_cast<size_t>(resource);
+}
+
+// What stands in for a format that was not measured: the one whose kernels are most alike.
+DType stand_in(DType format) {
+  return format == DType::kBF16 ? DType::kF16 : DType::kBF16;
+}
+
+double best_disk(const std::vector<DiskFigure>& figures) {
+  double best = 0;
+  for (const DiskFigure& figure : figures) best = std::max(best, figure.rate.value);
+  return best;
+}
+
+// Tokens of each micro-batch of a sweep: whole sequences up to the limit, the decoding ones first.
+std::vector<int64_t> micro_batches(const CostedPlan& plan, const PlannedSweeps& sweeps) {
+  std::vector<int64_t> rows;
+  const auto add = [&](int64_t sequences, int64_t tokens_each) {
+    int64_t each = std::max<int64_t>(1, plan.micro_batch_tokens / tokens_each);
+    if (plan.micro_batch_sequences > 0) each = std::min(each, plan.micro_batch_sequences);
+    for (; sequences > 0; sequences -= each) {
+      rows.push_back(std::min(each, sequences) * tokens_each);
+    }
+  };
+  add(sweeps.decoding, 1);
+  if (sweeps.prompts > 0) {
+    add(sweeps.prompts, std::max<int64_t>(1, sweeps.prompt_tokens / sweeps.prompts));
+  }
+  return rows;
+}
+
+// What a sweep reads and writes besides matrices and cache, a token and layer, in memory: the
+// residual stream is read and written by two norms and two sums, and each product's input is packed
+// and its output stored (float32). Mostly inside the caches; a few per cent of a prefill.
+double activation_bytes(const ModelShape& shape) {
+  const auto hidden = static_cast<double>(shape.hidden);
+  const auto wide = static_cast<double>(shape.mlp);
+  return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
+}
+
+double compute_seconds(const CostedPlan& plan, const Rates& rates, const PlannedSweeps& sweeps) {
+  double layer_weights = 0, head_weights = 0;
+  for (const LinearShape& linear : linear_shapes(plan.shape)) {
+    const double weights = static_cast<double>(linear.outputs) *
+                           static_cast<double>(linear.inputs) * static_cast<double>(linear.count);
+    (linear.head ? head_weights : layer_weights) += weights;
+  }
+  double seconds = 0;
+  for (const int64_t rows : micro_batches(plan, sweeps)) {
+    seconds += layer_weights * rates.seconds_per_weight(rows);
+  }
+  for (int64_t left = sweeps.decoding + sweeps.prompts; left > 0; left -= kHeadRows) {
+    seconds += head_weights * rates.seconds_per_weight(std::min(left, kHeadRows));
+  }
+  const auto width = static_cast<double>(plan.shape.query_width() * plan.shape.layers);
+  seconds += 4 * static_cast<double>(sweeps.prompt_pairs) * width / rates.prompt_attention;
+  seconds +=
+      sweeps.mean_cached_rows() * static_cast<double>(plan.kv_row_bytes) / rates.decode_attention;
+  const auto tokens = static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
+  seconds +=
+      tokens * static_cast<double>(plan.shape.layers) * activation_bytes(plan.shape) / rates.memory;
+  return seconds;
+}
+
+}  // namespace
+
+std::string_view resource_name(Resource resource) {
+  constexpr std::string_view kNames[kResources] = {"compute",       "memory",     "host memory",
+                                                   "disk read",     "disk write", "host to device",
+                                                   "device to host"};
+  return kNames[index(resource)];
+}
+
+Result<Rates> Rates::of(const HardwareProfile& hardware, const CostedPlan& plan) {
+  const auto lacks = [&](const std::string& what) {
+    return invalid_argument("hardware profile \"" + hardware.name + "\" has no " + what +
+                            ", which this plan needs; measure one with `spillway profile`");
+  };
+  Rates rates;
+  for (const DType format : {plan.format, stand_in(plan.format), DType::kF32}) {
+    for (const MatrixFigure& figure : hardware.compute.matrix) {
+      if (figure.format != format) continue;
+      const auto rows = static_cast<double>(figure.rows);
+      rates.heights_.push_back({rows, 2 * rows / figure.rate.value});
+    }
+    if (!rates.heights_.empty()) break;
+  }
+  if (rates.heights_.empty()) return lacks("rate of matrix products (compute.matrix)");
+  // Shapes of one height are averaged.
+  auto& heights = rates.heights_;
+  std::sort(heights.begin(), heights.end(),
+            [](const Height& a, const Height& b) { return a.rows < b.rows; });
+  std::vector<Height> merged;
+  for (size_t i = 0; i < heights.size();) {
+    size_t end = i;
+    double sum = 0;
+    for (; end < heights.size() && heights[end].rows == heights[i].rows; ++end) {
+      sum += heights[end].seconds;
+    }
+    merged.push_back({heights[i].rows, sum / static_cast<double>(end - i)});
+    i = end;
+  }
+  // More rows never take less time: noise may say so.
+  for (size_t i = 1; i < merged.size(); ++i) {
+    merged[i].seconds = std::max(merged[i].seconds, merged[i - 1].seconds);
+  }
+  heights = std::move(merged);
+
+  rates.memory = hardware.compute.memory_read.value;
+  if (rates.memory <= 0) return lacks("rate of reading memory (compute.memory_read)");
+  rates.host_memory = hardware.host.memory_read.value;
+  rates.prompt_attention = hardware.compute.prompt_attention.value;
+  if (rates.prompt_attention <= 0) return lacks("rate of attention (compute.prompt_attention)");
+  rates.decode_attention = hardware.compute.decode_attention.value;
+  if (rates.decode_attention <= 0) return lacks("rate of attention (compute.decode_attention)");
+  rates.disk_read = best_disk(hardware.disk.read);
+  rates.disk_write = best_disk(hardware.disk.write);
+  const bool disk =
+      plan.weights_from_disk > 0 || plan.kv_on_disk > 0 || plan.activations_on_disk > 0;
+  if (disk && (rates.disk_read <= 0 || rates.disk_write <= 0)) return lacks("rates of the disk");
+  if (hardware.link) {
+    rates.to_device = hardware.link->to_device.value;
+    rates.to_host = hardware.link->to_host.value;
+  }
+  if (plan.own_memory && (rates.to_device <= 0 || rates.to_host <= 0)) {
+    return lacks("rates of the link to the device");
+  }
+  return rates;
+}
+
+double Rates::seconds_per_weight(int64_t rows) const {
+  const auto wanted = static_cast<double>(rows);
+  const auto above = std::find_if(heights_.begin(), heights_.end(),
+                                  [&](const Height& h) { return h.rows >= wanted; });
+  if (above == heights_.end()) return heights_.back().seconds * wanted / heights_.back().rows;
+  if (above->rows == wanted || above == heights_.begin()) return above->seconds;
+  const Height& below = *(above - 1);
+  const double share = (wanted - below.rows) / (above->rows - below.rows);
+  return below.seconds + share * (above->seconds - below.seconds);
+}
+
+ResourceSeconds sweep_cost(const CostedPlan& plan, const Rates& rates,
+                           const PlannedSweeps& sweeps) {
+  ResourceSeconds seconds{};
+  seconds[index(Resource::kCompute)] = compute_seconds(plan, rates, sweeps);
+
+  const auto row_bytes = static_cast<double>(plan.kv_row_bytes);
+  const double kv_read = sweeps.mean_cached_rows() * row_bytes;
+  // Whoever computes reads the weights once a micro-batch.
+  const auto passes = static_cast<double>(micro_batches(plan, sweeps).size());
+  seconds[index(Resource::kMemory)] =
+      (static_cast<double>(plan.weight_bytes) * passes + kv_read) / rates.memory;
+
+  const double kv_sent = static_cast<double>(sweeps.prompt_tokens) * row_bytes +
+                         static_cast<double>(sweeps.decoding * plan.kv_sent_bytes);
+  // The residual stream goes and comes once a layer.
+  const double stream = 4 * static_cast<double>(plan.shape.hidden * plan.shape.layers) *
+                        static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
+  const double disk_read = static_cast<double>(plan.weights_from_disk) + kv_read * plan.kv_on_disk +
+                           stream * plan.activations_on_disk;
+  const double disk_write = kv_sent * plan.kv_on_disk + stream * plan.activations_on_disk;
+  if (disk_read > 0) seconds[index(Resource::kDiskRead)] = disk_read / rates.disk_read;
+  if (disk_write > 0) seconds[index(Resource::kDiskWrite)] = disk_write / rates.disk_write;
+  if (!plan.own_memory) return seconds;
+
+  const double kv_away = plan.kv_on_disk + plan.kv_on_host;
+  const double away = plan.activations_on_disk + plan.activations_on_host;
+  const double up = static_cast<double>(plan.weights_to_device) + kv_read * kv_away + stream * away;
+  const double down = kv_sent * kv_away + stream * away;
+  seconds[index(Resource::kHostToDevice)] = up / rates.to_device;
+  seconds[index(Resource::kDeviceToHost)] = down / rates.to_host;
+  // By DMA on both sides: what the disk brings is written and read again.
+  if (rates.host_memory > 0) {
+    seconds[index(Resource::kHostMemory)] =
+        (up + down + disk_read + disk_write) / rates.host_memory;
+  }
+  return seconds;
+}
+
+namespace {
+
+// Memory is busy while the processor or a link is: it adds nothing of its own.
+double one_after_another(const ResourceSeconds& cost) {
+  double seconds = std::max(cost[index(Resource::kCompute)], cost[index(Resource::kMemory)]);
+  for (const Resource link : {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostToDevice,
+                              Resource::kDeviceToHost}) {
+    seconds += cost[index(link)];
+  }
+  return seconds;
+}
+
+}  // namespace
+
+Prediction predict(const CostedPlan& plan, const Rates& rates,
+                   std::span<const PlannedSweeps> sweeps) {
+  Prediction found;
+  ResourceSeconds slowest{};
+  size_t last_prefill = 0;
+  for (size_t i = 0; i < sweeps.size(); ++i) {
+    if (sweeps[i].prompts > 0) last_prefill = i;
+  }
+  for (size_t i = 0; i < sweeps.size(); ++i) {
+    const ResourceSeconds cost = sweep_cost(plan, rates, sweeps[i]);
+    const auto count = static_cast<double>(sweeps[i].count);
+    const auto most = std::max_element(cost.begin(), cost.end());
+    const double seconds = count * (plan.overlap ? *most : one_after_another(cost));
+    slowest[static_cast<size_t>(most - cost.begin())] += seconds;
+    (i <= last_prefill ? found.prefill_seconds : found.decode_seconds) += seconds;
+    for (size_t r = 0; r < kResources; ++r) found.busy[r] += cost[r] * count;
+    found.generated += sweeps[i].count * (sweeps[i].decoding + sweeps[i].prompts);
+  }
+  found.bottleneck =
+      static_cast<Resource>(std::max_element(slowest.begin(), slowest.end()) - slowest.begin());
+  return found;
+}
+
+}  // namespace spillway

@@ -1,0 +1,94 @@
+// What a run costs on a machine: every sweep takes as long as the resource with most to do, since
+// transfers and arithmetic really overlap (DESIGN section 4); without overlap, as long as all of
+// them one after another. Rates come from a hardware profile. FlexGen's own model, for comparison,
+// is flexgen_cost.h. Pure arithmetic, any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+#include "kernels/base/status.h"
+#include "policy/hardware_profile.h"
+#include "policy/sweep_schedule.h"
+
+namespace spillway {
+
+enum class Resource : uint8_t {
+  kCompute,     // Matrix products and attention, measured with their operands in memory
+  kMemory,      // The compute device's: weights and cached rows read once
+  kHostMemory,  // Beside a device of its own: what passes through pinned memory
+  kDiskRead,
+  kDiskWrite,
+  kHostToDevice,
+  kDeviceToHost,
+};
+constexpr size_t kResources = 7;
+std::string_view resource_name(Resource resource);  // "compute", "memory", "disk read", ...
+using ResourceSeconds = std::array<double, kResources>;
+
+// A model and where it lies, in the bytes that a sweep moves.
+struct CostedPlan {
+  ModelShape shape;
+  DType format = DType::kF32;                             // Of weights
+  uint64_t weight_bytes = 0;                              // Read by the kernels in a sweep
+  uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep
+
+  uint64_t kv_row_bytes = 0;   // Of one position, all layers
+  uint64_t kv_sent_bytes = 0;  // What a decoding sequence sends home from a step, all layers
+  double kv_on_disk = 0, kv_on_host = 0;  // Shares of the cache; host: of a device's own memory
+  double activations_on_disk = 0, activations_on_host = 0;
+
+  int64_t micro_batch_tokens = 1024;
+  int64_t micro_batch_sequences = 0;  // 0: no limit
+  bool own_memory = false;            // The device has some: there is a link
+  bool overlap = true;
+};
+
+// Reads rates out of a profile: between measured heights a product's time goes linearly with its
+// rows, above the largest in proportion; a format that was not measured takes the profile's
+// nearest.
+class Rates {
+ public:
+  // kInvalidArgument names what the profile lacks for this plan.
+  static Result<Rates> of(const HardwareProfile& hardware, const CostedPlan& plan);
+
+  // Seconds of `rows` activations times one element of a weight matrix.
+  double seconds_per_weight(int64_t rows) const;
+
+  double prompt_attention = 0;  // FLOP/s
+  double decode_attention = 0;  // Bytes/s
+  double memory = 0, host_memory = 0;
+  double disk_read = 0, disk_write = 0;
+  double to_device = 0, to_host = 0;
+
+ private:
+  struct Height {
+    double rows, seconds;
+  };
+  std::vector<Height> heights_;  // Ascending
+};
+
+// Of one sweep of these.
+ResourceSeconds sweep_cost(const CostedPlan& plan, const Rates& rates, const PlannedSweeps& sweeps);
+
+struct Prediction {
+  double prefill_seconds = 0;                // Until the last sequence has its first token
+  double decode_seconds = 0;                 // The rest
+  int64_t generated = 0;                     // Tokens
+  ResourceSeconds busy{};                    // Of the whole run
+  Resource bottleneck = Resource::kCompute;  // Slowest longest
+  double seconds() const { return prefill_seconds + decode_seconds; }
+  double tokens_per_second() const {
+    return seconds() > 0 ? static_cast<double>(generated) / seconds() : 0;
+  }
+};
+
+Prediction predict(const CostedPlan& plan, const Rates& rates,
+                   std::span<const PlannedSweeps> sweeps);
+
+}  // namespace spillway

@@ -1,0 +1,126 @@
+#include "policy/sweep_schedule.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace spillway {
+
+namespace {
+
+// Sequences admitted together from one group: they stay alike.
+struct Cohort {
+  int64_t count;
+  int64_t rows;      // Cached by each
+  int64_t rows_max;  // Kept by each
+  int64_t left;      // Tokens still to come
+  uint64_t bytes;    // Reserved by each
+};
+
+class Planner {
+ public:
+  Planner(std::span<const RequestGroup> groups, std::span<const KvReservation> reservations,
+          const SweepLimits& limits)
+      : groups_(groups), reservations_(reservations), limits_(limits) {
+    SPILLWAY_CHECK(groups.size() == reservations.size());
+    if (!groups.empty()) waiting_ = groups.front().count;
+  }
+
+  std::vector<PlannedSweeps> run() {
+    while (group_ < groups_.size() || !running_.empty()) {
+      PlannedSweeps sweeps;
+      const size_t before = running_.size();
+      // Who decodes in this sweep ran before it.
+      for (const Cohort& cohort : running_) count_decoding(cohort, &sweeps);
+      admit(&sweeps);
+      if (sweeps.prompts == 0) sweeps.count = alike();
+      advance(before, sweeps.count);
+      found_.push_back(sweeps);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  static void count_decoding(const Cohort& cohort, PlannedSweeps* sweeps) {
+    sweeps->decoding += cohort.count;
+    // The step's own row is attended to, too.
+    const int64_t rows = std::min(cohort.rows + 1, cohort.rows_max + 1);
+    sweeps->cached_rows += static_cast<double>(cohort.count * rows);
+    if (cohort.rows < cohort.rows_max) {
+      sweeps->cached_rows_step += static_cast<double>(cohort.count);
+    }
+  }
+
+  void admit(PlannedSweeps* sweeps) {
+    while (group_ < groups_.size()) {
+      const RequestGroup& group = groups_[group_];
+      const KvReservation& kv = reservations_[group_];
+      SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
+      int64_t room = limits_.block_sequences - sequences_;
+      if (kv.bytes > 0) {
+        room = std::min(room, static_cast<int64_t>((limits_.kv_bytes - reserved_) / kv.bytes));
+      }
+      int64_t by_tokens = (limits_.prefill_tokens - sweeps->prompt_tokens) / group.prompt_tokens;
+      if (sweeps->prompts == 0) by_tokens = std::max<int64_t>(1, by_tokens);
+      const int64_t count = std::min({room, by_tokens, waiting_});
+      if (count <= 0) return;
+      sweeps->prompts += count;
+      sweeps->prompt_tokens += count * group.prompt_tokens;
+      sweeps->prompt_pairs += count * (group.prompt_tokens * (group.prompt_tokens + 1) / 2);
+      sweeps->prompt_longest = std::max(sweeps->prompt_longest, group.prompt_tokens);
+      sequences_ += count;
+      reserved_ += static_cast<uint64_t>(count) * kv.bytes;
+      running_.push_back({count, std::min(group.prompt_tokens, kv.rows_max), kv.rows_max,
+                          group.new_tokens, kv.bytes});
+      waiting_ -= count;
+      if (waiting_ > 0) return;
+      if (++group_ < groups_.size()) waiting_ = groups_[group_].count;
+    }
+  }
+
+  // Sweeps until something changes: a cohort ends or reaches the rows it keeps.
+  int64_t alike() const {
+    int64_t count = running_.front().left;
+    for (const Cohort& cohort : running_) {
+      count = std::min(count, cohort.left);
+      if (cohort.rows < cohort.rows_max) count = std::min(count, cohort.rows_max - cohort.rows);
+    }
+    return count;
+  }
+
+  // The first `decoding` cohorts made `sweeps` steps; the others were prefilled, which gives a
+  // token without a row.
+  void advance(size_t decoding, int64_t sweeps) {
+    for (size_t i = 0; i < running_.size(); ++i) {
+      Cohort& cohort = running_[i];
+      cohort.left -= sweeps;
+      if (i < decoding) cohort.rows = std::min(cohort.rows + sweeps, cohort.rows_max);
+    }
+    std::erase_if(running_, [&](const Cohort& cohort) {
+      if (cohort.left > 0) return false;
+      sequences_ -= cohort.count;
+      reserved_ -= static_cast<uint64_t>(cohort.count) * cohort.bytes;
+      return true;
+    });
+  }
+
+  const std::span<const RequestGroup> groups_;
+  const std::span<const KvReservation> reservations_;
+  const SweepLimits limits_;
+  std::vector<Cohort> running_;
+  std::vector<PlannedSweeps> found_;
+  size_t group_ = 0;
+  int64_t waiting_ = 0;  // Of groups_[group_]
+  int64_t sequences_ = 0;
+  uint64_t reserved_ = 0;
+};
+
+}  // namespace
+
+std::vector<PlannedSweeps> plan_sweeps(std::span<const RequestGroup> groups,
+                                       std::span<const KvReservation> reservations,
+                                       const SweepLimits& limits) {
+  return Planner(groups, reservations, limits).run();
+}
+
+}  // namespace spillway

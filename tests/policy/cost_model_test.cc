@@ -1,0 +1,162 @@
+#include "policy/cost_model.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+namespace spillway {
+namespace {
+
+Figure figure(double value) {
+  return {value, value, value, 1, ""};
+}
+
+HardwareProfile machine() {
+  HardwareProfile hardware;
+  hardware.name = "test";
+  hardware.compute.kind = "cpu";
+  hardware.compute.memory_read = figure(40e9);
+  hardware.host.memory_read = figure(40e9);
+  hardware.compute.prompt_attention = figure(100e9);
+  hardware.compute.decode_attention = figure(20e9);
+  for (const int64_t rows : {1, 16, 256}) {
+    const double seconds = rows == 1 ? 0.1e-9 : rows == 16 ? 0.2e-9 : 2e-9;
+    hardware.compute.matrix.push_back(
+        {DType::kBF16, rows, 4096, 4096, figure(2.0 * static_cast<double>(rows) / seconds)});
+  }
+  hardware.disk.read.push_back({2 << 20, 32, figure(2e9)});
+  hardware.disk.read.push_back({1 << 20, 1, figure(1e9)});
+  hardware.disk.write.push_back({2 << 20, 32, figure(1e9)});
+  return hardware;
+}
+
+ModelShape shape() {
+  ModelShape found;
+  found.layers = 10;
+  found.hidden = found.embedding = 1000;
+  found.heads = found.kv_heads = 10;
+  found.head_size = 100;
+  found.mlp = 4000;
+  found.vocabulary = 5000;
+  found.positions = 2048;
+  return found;
+}
+
+CostedPlan plan() {
+  CostedPlan found;
+  found.shape = shape();
+  found.format = DType::kBF16;
+  found.weight_bytes = 250'000'000;
+  found.kv_row_bytes = 40'000;
+  found.kv_sent_bytes = 640'000;
+  return found;
+}
+
+Rates rates_of(const HardwareProfile& hardware, const CostedPlan& costed) {
+  return Rates::of(hardware, costed).value();
+}
+
+TEST_CASE("a product's time goes linearly between measured heights") {
+  const Rates rates = rates_of(machine(), plan());
+  CHECK(rates.seconds_per_weight(1) == Approx(0.1e-9));
+  CHECK(rates.seconds_per_weight(16) == Approx(0.2e-9));
+  CHECK(rates.seconds_per_weight(136) == Approx(1.1e-9));
+  CHECK(rates.seconds_per_weight(512) == Approx(4e-9));
+  CHECK(rates.disk_read == 2e9);
+}
+
+TEST_CASE("a sweep costs what its resources have to do") {
+  CostedPlan costed = plan();
+  costed.weights_from_disk = 100'000'000;
+  costed.kv_on_disk = 0.5;
+  const Rates rates = rates_of(machine(), costed);
+  // 16 sequences decode over 1,000 rows each.
+  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const ResourceSeconds cost = sweep_cost(costed, rates, sweeps);
+  // 10 layers of 12 million weights and a head of 5 million, 640 MB of cache, and activations: 4
+  // bytes of 33,000 numbers a token and layer.
+  const double compute = 125e6 * 0.2e-9 + 640e6 / 20e9 + 16 * 10 * 4 * 33e3 / 40e9;
+  CHECK(cost[0] == Approx(compute));
+  CHECK(cost[1] == Approx((250e6 + 640e6) / 40e9));
+  CHECK(cost[3] == Approx((100e6 + 320e6) / 2e9));
+  CHECK(cost[4] == Approx(16 * 640'000 * 0.5 / 1e9));
+
+  const Prediction found = predict(costed, rates, std::vector{sweeps});
+  CHECK(found.bottleneck == Resource::kDiskRead);
+  CHECK(found.seconds() == Approx(cost[3]));
+  CHECK(found.tokens_per_second() == Approx(16 / cost[3]));
+  costed.overlap = false;
+  CHECK(predict(costed, rates, std::vector{sweeps}).seconds() ==
+        Approx(cost[0] + cost[3] + cost[4]));
+}
+
+TEST_CASE("a prompt's rows pass in micro-batches") {
+  CostedPlan costed = plan();
+  costed.micro_batch_tokens = 256;
+  const Rates rates = rates_of(machine(), costed);
+  const PlannedSweeps sweeps{.count = 1,
+                             .prompts = 4,
+                             .prompt_tokens = 512,
+                             .prompt_pairs = 4 * 128 * 129 / 2,
+                             .prompt_longest = 128};
+  const double compute = 2 * 120e6 * 2e-9 + 5e6 * rates.seconds_per_weight(4) +
+                         4.0 * (4 * 128 * 129 / 2) * 1000 * 10 / 100e9 + 512 * 10 * 4 * 33e3 / 40e9;
+  CHECK(sweep_cost(costed, rates, sweeps)[0] == Approx(compute));
+}
+
+TEST_CASE("what a profile lacks is named") {
+  HardwareProfile hardware = machine();
+  hardware.compute.matrix.clear();
+  CHECK_THAT(std::string(Rates::of(hardware, plan()).status().message()),
+             Catch::Contains("\"test\" has no rate of matrix products"));
+  hardware = machine();
+  hardware.disk.write.clear();
+  CHECK(Rates::of(hardware, plan()).ok());
+  CostedPlan costed = plan();
+  costed.kv_on_disk = 0.1;
+  CHECK_THAT(std::string(Rates::of(hardware, costed).status().message()),
+             Catch::Contains("rates of the disk"));
+  costed = plan();
+  costed.own_memory = true;
+  CHECK_THAT(std::string(Rates::of(machine(), costed).status().message()), Catch::Contains("link"));
+}
+
+TEST_CASE("faster hardware never predicts less throughput") {
+  std::mt19937_64 random(3);
+  const auto share = [&] { return static_cast<double>(random() % 1001) / 1000; };
+  for (int round = 0; round < 500; ++round) {
+    CostedPlan costed = plan();
+    costed.own_memory = round % 2 == 1;
+    costed.weights_from_disk = random() % 250'000'000;
+    costed.weights_to_device = costed.weights_from_disk;
+    costed.kv_on_disk = share() / 2;
+    costed.kv_on_host = share() / 2;
+    costed.activations_on_disk = share();
+    costed.overlap = round % 3 != 0;
+    HardwareProfile hardware = machine();
+    hardware.link = HardwareProfile::Link{figure(12e9), figure(11e9), figure(20e9)};
+    const std::vector<RequestGroup> groups = {{static_cast<int64_t>(1 + random() % 500),
+                                               static_cast<int64_t>(1 + random() % 50),
+                                               static_cast<int64_t>(1 + random() % 40)}};
+    const std::vector<KvReservation> kv = {{1, 600}};
+    SweepLimits limits{.block_sequences = static_cast<int64_t>(1 + random() % 20),
+                       .prefill_tokens = 2048,
+                       .kv_bytes = 1 + random() % 20};
+    const auto speed = [&] {
+      return predict(costed, rates_of(hardware, costed), plan_sweeps(groups, kv, limits))
+          .tokens_per_second();
+    };
+    const double before = speed();
+    CHECK(before > 0);
+    Figure* const figures[] = {&hardware.compute.memory_read,      &hardware.host.memory_read,
+                               &hardware.compute.prompt_attention, &hardware.disk.read[0].rate,
+                               &hardware.compute.decode_attention, &hardware.disk.write[0].rate,
+                               &hardware.link->to_device,          &hardware.link->to_host,
+                               &hardware.compute.matrix[2].rate};
+    Figure& faster = *figures[random() % std::size(figures)];
+    faster.value *= 1 + share();
+    CHECK(speed() >= before * (1 - 1e-12));
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,113 @@
+#include "policy/sweep_schedule.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+namespace spillway {
+namespace {
+
+struct Sweep {
+  int64_t decoding = 0, prompts = 0, prompt_tokens = 0, prompt_pairs = 0;
+  double cached_rows = 0;
+  friend bool operator==(const Sweep&, const Sweep&) = default;
+};
+
+// The definition: one sequence and one sweep at a time.
+std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
+                              const std::vector<KvReservation>& reservations,
+                              const SweepLimits& limits) {
+  struct Sequence {
+    size_t group;
+    int64_t rows, left;
+  };
+  std::vector<Sequence> waiting, running;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (int64_t i = 0; i < groups[g].count; ++i) {
+      waiting.push_back({g, groups[g].prompt_tokens, groups[g].new_tokens});
+    }
+  }
+  std::vector<Sweep> sweeps;
+  size_t next = 0;
+  uint64_t reserved = 0;
+  while (next < waiting.size() || !running.empty()) {
+    Sweep sweep;
+    for (Sequence& sequence : running) {
+      const int64_t most = reservations[sequence.group].rows_max;
+      sequence.rows = std::min(sequence.rows, most) + 1;
+      ++sweep.decoding;
+      sweep.cached_rows += static_cast<double>(sequence.rows);
+    }
+    while (next < waiting.size()) {
+      const RequestGroup& group = groups[waiting[next].group];
+      const uint64_t bytes = reservations[waiting[next].group].bytes;
+      if (static_cast<int64_t>(running.size()) >= limits.block_sequences) break;
+      if (reserved + bytes > limits.kv_bytes) break;
+      if (sweep.prompts > 0 && sweep.prompt_tokens + group.prompt_tokens > limits.prefill_tokens) {
+        break;
+      }
+      ++sweep.prompts;
+      sweep.prompt_tokens += group.prompt_tokens;
+      sweep.prompt_pairs += group.prompt_tokens * (group.prompt_tokens + 1) / 2;
+      reserved += bytes;
+      running.push_back(waiting[next++]);
+    }
+    std::erase_if(running, [&](Sequence& sequence) {
+      if (--sequence.left > 0) return false;
+      reserved -= reservations[sequence.group].bytes;
+      return true;
+    });
+    sweeps.push_back(sweep);
+  }
+  return sweeps;
+}
+
+std::vector<Sweep> unfolded(const std::vector<PlannedSweeps>& planned) {
+  std::vector<Sweep> sweeps;
+  for (const PlannedSweeps& p : planned) {
+    for (int64_t i = 0; i < p.count; ++i) {
+      sweeps.push_back({p.decoding, p.prompts, p.prompt_tokens, p.prompt_pairs,
+                        p.cached_rows + p.cached_rows_step * static_cast<double>(i)});
+    }
+  }
+  return sweeps;
+}
+
+TEST_CASE("a block is prefilled, then decodes") {
+  const std::vector<RequestGroup> groups = {{100, 5, 4}};
+  const auto sweeps = plan_sweeps(groups, std::vector<KvReservation>{{10, 104}},
+                                  {.block_sequences = 8, .prefill_tokens = 1000, .kv_bytes = 40});
+  REQUIRE(sweeps.size() == 2);
+  CHECK(sweeps[0].prompts == 4);
+  CHECK(sweeps[0].prompt_tokens == 400);
+  CHECK(sweeps[0].decoding == 0);
+  CHECK(sweeps[1].count == 4);
+  CHECK(sweeps[1].decoding == 4);
+  CHECK(sweeps[1].cached_rows == 4 * 101);
+  CHECK(sweeps[1].mean_cached_rows() == 4 * 102.5);
+}
+
+TEST_CASE("planned sweeps are those of sequences taken one by one") {
+  std::mt19937_64 random(7);
+  const auto number = [&](int64_t most) {
+    return static_cast<int64_t>(1 + random() % static_cast<uint64_t>(most));
+  };
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<RequestGroup> groups;
+    std::vector<KvReservation> reservations;
+    for (int64_t g = number(4); g > 0; --g) {
+      groups.push_back({number(40), number(12), number(9)});
+      const int64_t positions = groups.back().prompt_tokens + groups.back().new_tokens;
+      reservations.push_back(
+          {static_cast<uint64_t>(number(50)), round % 2 == 0 ? positions : number(positions)});
+    }
+    const SweepLimits limits{.block_sequences = number(12),
+                             .prefill_tokens = number(100),
+                             .kv_bytes = static_cast<uint64_t>(50 + number(300))};
+    INFO("round " << round);
+    CHECK(unfolded(plan_sweeps(groups, reservations, limits)) ==
+          one_by_one(groups, reservations, limits));
+  }
+}
+
+}  // namespace
+}  // namespace spillway
