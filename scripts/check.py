@@ -46,8 +46,9 @@ LIBRARIES = [
     (re.compile(r"unicode/"), "ICU", ["server/tokenizer"]),
     (re.compile(r"sqlite3"), "SQLite", ["scheduler", "server"]),
     (re.compile(r"liburing"), "io_uring", ["offload"]),
+    (re.compile(r"coin/"), "linear programs", ["policy"]),
 ]
-HEAVY = re.compile(r"nlohmann/json\.hpp|CLI/|boost/beast|boost/asio|spdlog/|sqlite3|oneapi/")
+HEAVY = re.compile(r"nlohmann/json\.hpp|CLI/|boost/beast|boost/asio|spdlog/|sqlite3|oneapi/|coin/")
 
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
 CUDA_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NVCC)", re.IGNORECASE)
