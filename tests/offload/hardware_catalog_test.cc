@@ -19,7 +19,8 @@ std::set<std::string> names() {
   const std::string folder = test::source_directory() + "/configs/hardware";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     CHECK(entry.path().extension() == ".json");
-    names.insert(entry.path().stem().string());
+    const std::string name = entry.path().stem().string();
+    if (name != kFlexgenHardwareName) names.insert(name);  // Of another kind; see below
   }
   return names;
 }
@@ -94,6 +95,19 @@ TEST_CASE("a hardware profile is found by name or by path") {
     CHECK_THAT(std::string(status.message()),
                Catch::Contains("hardware profile") && Catch::Contains("a100-40gb, a100-80gb"));
   }
+}
+
+TEST_CASE("FlexGen's constants are found by name and by file, and are no profile") {
+  const auto found = find_flexgen_hardware();
+  INFO(found.status().message());
+  REQUIRE(found.ok());
+  CHECK(found.value().host_memory == 200 * 0x1p30);
+  const std::string path = test::source_directory() + "/configs/hardware/flexgen-t4.json";
+  REQUIRE(find_flexgen_hardware(path).ok());
+  CHECK(find_flexgen_hardware(path).value().name == found.value().name);
+  CHECK(find_flexgen_hardware("flexgen-t5").status().code() == Code::kNotFound);
+  CHECK(find_flexgen_hardware("t4-16gb").status().code() == Code::kInvalidArgument);
+  CHECK(find_hardware_profile(kFlexgenHardwareName).status().code() == Code::kInvalidArgument);
 }
 
 }  // namespace
