@@ -17,14 +17,21 @@ size_t index(Resource resource) {
   return static_cast<size_t>(resource);
 }
 
-// What stands in for a format that was not measured: the one whose kernels are most alike.
-DType stand_in(DType format) {
-  return format == DType::kBF16 ? DType::kF16 : DType::kBF16;
+// A format, then what stands in for it where it was not measured: the most alike first.
+std::array<DType, 5> formats_for(DType format) {
+  return {format, format == DType::kBF16 ? DType::kF16 : DType::kBF16, DType::kF16, DType::kF32,
+          DType::kQ4};
 }
 
-double best_disk(const std::vector<DiskFigure>& figures) {
+// The rate of requests as the engine makes them, else the best there is.
+double disk_rate(const std::vector<DiskFigure>& figures) {
+  constexpr uint64_t kBlockBytes = uint64_t{2} << 20;
+  constexpr int kDepth = 32;
   double best = 0;
-  for (const DiskFigure& figure : figures) best = std::max(best, figure.rate.value);
+  for (const DiskFigure& figure : figures) {
+    if (figure.block_bytes == kBlockBytes && figure.depth == kDepth) return figure.rate.value;
+    best = std::max(best, figure.rate.value);
+  }
   return best;
 }
 
@@ -93,7 +100,7 @@ Result<Rates> Rates::of(const HardwareProfile& hardware, const CostedPlan& plan)
                             ", which this plan needs; measure one with `spillway profile`");
   };
   Rates rates;
-  for (const DType format : {plan.format, stand_in(plan.format), DType::kF32}) {
+  for (const DType format : formats_for(plan.format)) {
     for (const MatrixFigure& figure : hardware.compute.matrix) {
       if (figure.format != format) continue;
       const auto rows = static_cast<double>(figure.rows);
@@ -129,8 +136,8 @@ Result<Rates> Rates::of(const HardwareProfile& hardware, const CostedPlan& plan)
   if (rates.prompt_attention <= 0) return lacks("rate of attention (compute.prompt_attention)");
   rates.decode_attention = hardware.compute.decode_attention.value;
   if (rates.decode_attention <= 0) return lacks("rate of attention (compute.decode_attention)");
-  rates.disk_read = best_disk(hardware.disk.read);
-  rates.disk_write = best_disk(hardware.disk.write);
+  rates.disk_read = disk_rate(hardware.disk.read);
+  rates.disk_write = disk_rate(hardware.disk.write);
   const bool disk =
       plan.weights_from_disk > 0 || plan.kv_on_disk > 0 || plan.activations_on_disk > 0;
   if (disk && (rates.disk_read <= 0 || rates.disk_write <= 0)) return lacks("rates of the disk");
@@ -208,7 +215,7 @@ double one_after_another(const ResourceSeconds& cost) {
 }  // namespace
 
 Prediction predict(const CostedPlan& plan, const Rates& rates,
-                   std::span<const PlannedSweeps> sweeps) {
+                   std::span<const PlannedSweeps> sweeps, std::optional<Resource> unlimited) {
   Prediction found;
   ResourceSeconds slowest{};
   size_t last_prefill = 0;
@@ -216,7 +223,8 @@ Prediction predict(const CostedPlan& plan, const Rates& rates,
     if (sweeps[i].prompts > 0) last_prefill = i;
   }
   for (size_t i = 0; i < sweeps.size(); ++i) {
-    const ResourceSeconds cost = sweep_cost(plan, rates, sweeps[i]);
+    ResourceSeconds cost = sweep_cost(plan, rates, sweeps[i]);
+    if (unlimited) cost[index(*unlimited)] = 0;
     const auto count = static_cast<double>(sweeps[i].count);
     const auto most = std::max_element(cost.begin(), cost.end());
     const double seconds = count * (plan.overlap ? *most : one_after_another(cost));

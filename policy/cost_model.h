@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -88,7 +89,8 @@ struct Prediction {
   }
 };
 
+// `unlimited`: a resource taken as infinitely fast, to see what relieving it would give.
 Prediction predict(const CostedPlan& plan, const Rates& rates,
-                   std::span<const PlannedSweeps> sweeps);
+                   std::span<const PlannedSweeps> sweeps, std::optional<Resource> unlimited = {});
 
 }  // namespace spillway

@@ -14,7 +14,7 @@ namespace spillway {
 // `count` requests alike. A workload of many lengths is several of these.
 struct RequestGroup {
   int64_t prompt_tokens = 0, new_tokens = 0;  // Both at least 1
-  int64_t count = 1;
+  int64_t count = 1;  // 0, where a plan is asked for: as many as its block and its cache hold
 };
 
 struct SweepLimits {

@@ -47,6 +47,7 @@ int main(int count, char** arguments) {
   commands.push_back(bench_command());
   commands.push_back(eval_command());
   commands.push_back(profile_command());
+  commands.push_back(plan_command());
   commands.push_back(convert_command());
   commands.push_back(inspect_command());
   return run_command_line(commands, count, arguments,

@@ -69,6 +69,10 @@ uint64_t group_bytes_left() {
   return left;
 }
 
+MemoryBudget less_reserve(uint64_t available) {
+  return {available - std::min(available, std::max(kReserveBytes, available / 20)), false};
+}
+
 }  // namespace
 
 uint64_t available_host_bytes() {
@@ -77,8 +81,15 @@ uint64_t available_host_bytes() {
 
 MemoryBudget host_budget(std::optional<uint64_t> flag) {
   if (flag.has_value()) return {*flag, true};
-  const uint64_t available = available_host_bytes();
-  return {available - std::min(available, std::max(kReserveBytes, available / 20)), false};
+  return less_reserve(available_host_bytes());
+}
+
+MemoryBudget host_budget(const HardwareProfile& hardware, std::optional<uint64_t> flag) {
+  if (flag.has_value()) return {*flag, true};
+  const HardwareProfile::Host& host = hardware.host;
+  const double bytes =
+      host.memory_free_bytes.value > 0 ? host.memory_free_bytes.value : host.memory_bytes.value;
+  return less_reserve(static_cast<uint64_t>(bytes));
 }
 
 MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag) {

@@ -6,6 +6,7 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
+#include "policy/hardware_profile.h"
 
 namespace spillway {
 
@@ -26,6 +27,9 @@ struct MemoryBudget {
 
 // `flag`: --host-memory. Reads what is available from the kernel otherwise.
 MemoryBudget host_budget(std::optional<uint64_t> flag);
+
+// The same on the machine of a profile.
+MemoryBudget host_budget(const HardwareProfile& hardware, std::optional<uint64_t> flag);
 
 // `flag`: --device-memory. The device's free memory otherwise, less a reserve.
 MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag);

@@ -10,6 +10,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/q4.h"
 #include "kernels/base/status.h"
+#include "policy/hardware_profile.h"
 #include "scheduler/block_scheduler.h"
 #include "server/config/engine_flags.h"
 #include "server/tokenizer/tokenizer.h"
@@ -24,6 +25,9 @@ struct RuntimeOptions {
   std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
   bool start_scheduler = true;    // Else the caller drives engine() itself
   bool tokenizer_only = false;    // Neither weights nor engine: shape() and tokenizer() work
+  bool plan_only = false;         // Nothing is loaded or made: shape() and plan() work
+  // Plan for this machine instead of the one at hand; only with plan_only. Must outlive open().
+  const HardwareProfile* hardware = nullptr;
   // One line for people about what goes on ("Loading ..."), without a newline; empty: nothing.
   std::function<void(const std::string&)> say;
 };
@@ -49,6 +53,8 @@ struct RuntimePlan {
   int64_t block_sequences = 0;
   int64_t sequences_at_once = 0;  // Of the longest, that the block and the KV cache hold
   int64_t micro_batch_tokens = 0;
+  int64_t micro_batch_sequences = 0;  // 0: no limit
+  int64_t prefill_tokens = 0;         // Prompt tokens of one sweep
   double load_seconds = 0;
   std::optional<Q4Error> quantization;  // Of a packed q4 file against its checkpoint
 };

@@ -14,6 +14,7 @@
 #include "offload/spill_file.h"
 #include "server/machine.h"
 #include "server/memory_budget.h"
+#include "server/planning_device.h"
 #include "server/runtime_state.h"
 
 namespace spillway {
@@ -29,13 +30,7 @@ constexpr double kGatherSeconds = 0.02;
 constexpr uint64_t kDiskShareUnasked = 4;                  // One part of so many of what is free
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
-Status unsupported(const std::string& what) {
-  return invalid_argument(what + " is not in this version");
-}
-
-// Flags that name things which later versions do.
 Status check_supported(const EngineFlags& flags) {
-  if (!flags.plan.empty()) return unsupported("--plan");
   if (flags.block && (*flags.block < 1 || *flags.block > kBlockMax)) {
     return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
   }
@@ -118,11 +113,17 @@ class Opener {
       : flags_(flags),
         options_(options),
         state_(state),
-        budget_(host_budget(flags.host_memory_bytes)) {}
+        budget_(options.hardware != nullptr
+                    ? host_budget(*options.hardware, flags.host_memory_bytes)
+                    : host_budget(flags.host_memory_bytes)) {}
 
   Status open(const std::string& model) {
-    SPILLWAY_ASSIGN_OR_RETURN(state_.device,
-                              open_device(flags_.device, flags_.gpu, flags_.threads));
+    if (options_.hardware != nullptr) {
+      SPILLWAY_ASSIGN_OR_RETURN(state_.device, planning_device(*options_.hardware));
+    } else {
+      SPILLWAY_ASSIGN_OR_RETURN(state_.device,
+                                open_device(flags_.device, flags_.gpu, flags_.threads));
+    }
     own_memory_ = !state_.device->shares_host_memory();
     if (own_memory_) device_budget_ = device_budget(*state_.device, flags_.device_memory_bytes);
     if (!flags_.trace.empty()) {
@@ -139,6 +140,7 @@ class Opener {
       placed = place_all();
     }
     SPILLWAY_RETURN_IF_ERROR(placed);
+    if (options_.plan_only) return {};
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());
@@ -262,12 +264,19 @@ class Opener {
     engine_.trace = state_.trace.get();
   }
 
+  uint64_t free_disk() const {
+    if (options_.hardware != nullptr) {
+      return static_cast<uint64_t>(options_.hardware->disk.free_bytes.value);
+    }
+    const Result<uint64_t> free = free_disk_bytes(scratch_path_);
+    return scratch_path_.empty() || !free.ok() ? 0 : free.value();
+  }
+
   Status place_all() {
     const EngineBytes bytes =
         engine_bytes(*state_.device, state_.shape, state_.plan.format, engine_);
     scratch_path_ = scratch_directory(flags_.disk_dir);
-    const Result<uint64_t> on_disk = free_disk_bytes(scratch_path_);
-    const uint64_t free = scratch_path_.empty() || !on_disk.ok() ? 0 : on_disk.value();
+    const uint64_t free = free_disk();
     const LongestKv longest = longest_kv();
     PlacementRequest request;
     request.table = &table_;
@@ -331,6 +340,8 @@ class Opener {
     plan.budget_bytes = budget_.bytes;
     plan.block_sequences = scheduling_.block_sequences_max;
     plan.micro_batch_tokens = engine_.micro_batch_tokens;
+    plan.micro_batch_sequences = engine_.micro_batch_sequences;
+    plan.prefill_tokens = scheduling_.prefill_tokens_max;
   }
 
   // What lives on disk needs transfers; what is not in a model file needs scratch files.

@@ -7,6 +7,9 @@
 #include "server/commands/bench_report.h"
 #include "server/commands/bench_run.h"
 #include "server/config/command_line.h"
+#include "server/hardware_cache.h"
+#include "server/machine.h"
+#include "server/plan_cost.h"
 #include "server/process_stats.h"
 
 namespace spillway {
@@ -14,6 +17,18 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kPrefillTokensMax = 16384;  // Of one sweep; bounds the activations.
+
+// What the cost model says of this run, from what `spillway profile` left; nothing without it.
+Status predict_run(const EngineFlags& engine, Runtime& runtime, BenchResult* result) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto profile,
+                            cached_profile(runtime.device(), scratch_directory(engine.disk_dir)));
+  if (!profile) return {};
+  const BenchFlags& flags = result->flags;
+  const RequestGroup group{flags.prompt_tokens, flags.new_tokens, flags.sequences};
+  const auto found = predict(runtime, *profile, std::span(&group, 1), result->overlap);
+  if (found.ok()) result->predicted = found->tokens_per_second();
+  return {};
+}
 
 Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& model) {
   RuntimeOptions options;
@@ -43,6 +58,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   options.say("Running");
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *options.log, &result));
   hold_against_bound(*runtime, &result);
+  SPILLWAY_RETURN_IF_ERROR(predict_run(engine, *runtime, &result));
   result.peak_host_bytes = peak_resident_bytes();
   if (result.own_memory) {
     const MemoryInfo memory = runtime->device().memory();

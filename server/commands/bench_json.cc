@@ -125,7 +125,7 @@ std::string bench_json(const BenchResult& result) {
       {"prefill_efficiency", ratio(result.prefill_bound.seconds, prefill.seconds)},
       {"decode_bound", bound_object(result.decode_bound)},
       {"decode_efficiency", ratio(result.decode_bound.seconds, decode.seconds)},
-      {"predicted_tokens_per_second", nullptr},  // Until the cost model exists.
+      {"predicted_tokens_per_second", result.predicted ? json(*result.predicted) : json()},
       {"projected", false},
       {"hardware", hardware_object(result)}};
   return object.dump(2);

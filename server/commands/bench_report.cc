@@ -65,7 +65,11 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
                    prefill.seconds) +
          rate_line("decode", r.decode_seconds, generated - sequences, r.decode_bound,
                    decode.seconds) +
-         rate_line("total", r.total_seconds, generated, r.bound, r.total_seconds);
+         rate_line("total", r.total_seconds, generated, r.bound, r.total_seconds) +
+         (r.predicted ? format("predicted %23.1f tokens/s by the profile of this machine: measured "
+                               "is %.2f of it",
+                               *r.predicted, ratio(ratio(generated, r.total_seconds), *r.predicted))
+                      : "");
 }
 
 std::string causes(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {

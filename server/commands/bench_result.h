@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ struct BenchResult {
   double total_seconds = 0;
   int64_t generated = 0;  // Tokens
   std::vector<SweepWork> sweeps;
+  std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
   Ceilings ceilings;
   std::vector<MatrixCeiling> matrix;         // Beside ceilings.matrix

@@ -1,4 +1,4 @@
-// The command lines of `spillway bench` and `spillway eval`.
+// The command lines of `spillway bench`, `spillway eval` and `spillway plan`.
 #include "server/commands/measure_commands.h"
 
 #include <charconv>
@@ -7,6 +7,7 @@
 
 #include "server/commands/bench.h"
 #include "server/commands/eval.h"
+#include "server/commands/plan.h"
 
 namespace spillway {
 
@@ -98,6 +99,40 @@ Command eval_command() {
     return validate(state->engine);
   };
   command.run = [state] { return run_eval(state->flags, state->engine, state->model); };
+  return command;
+}
+
+Command plan_command() {
+  auto state = std::make_shared<State<PlanFlags>>();
+  Command command;
+  command.name = "plan";
+  command.summary = "find the fastest plan for a machine and predict what it gives";
+  command.description =
+      "Searches the block size and what lives on which tier for the highest throughput on requests "
+      "of these lengths, and predicts it with rates measured by `spillway profile`. Engine flags "
+      "pin what they name. MODEL may be the name of a shape, such as opt-30b. Exit status 3: no "
+      "plan fits.";
+  command.arguments = {{"MODEL", kModelHelp, &state->model}};
+  Settings& settings = command.settings;
+  settings.group("Planning");
+  settings.add_text("hardware", &state->flags.hardware, "FILE",
+                    "a hardware profile's file, or the name of one in configs/hardware such as "
+                    "t4-16gb (default: this machine's, by `spillway profile`)");
+  settings.add_integer("prompt-tokens", &state->flags.prompt_tokens, 1, 1 << 20,
+                       "tokens of each prompt");
+  settings.add_integer("new-tokens", &state->flags.new_tokens, 1, 1 << 20,
+                       "tokens to generate for each");
+  settings.add_integer("sequences", &state->flags.sequences, 0, int64_t{1} << 20,
+                       "how many in all; 0: one block of the size that is found");
+  settings.add_choice("cost-model", &state->flags.cost_model, {"spillway", "flexgen"},
+                      "flexgen: what the released FlexGen would choose and predict, for "
+                      "comparison");
+  settings.add_switch("explain", &state->flags.explain, "say what lives where, and what limits it");
+  settings.add_switch("json", &state->flags.json, "print one JSON object");
+  settings.add_text("output", &state->flags.output, "FILE", "write the plan, for --plan");
+  add_engine_flags(settings, &state->engine);
+  command.check = [state] { return validate(state->engine); };
+  command.run = [state] { return run_plan(state->flags, state->engine, state->model); };
   return command;
 }
 

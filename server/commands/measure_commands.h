@@ -1,4 +1,4 @@
-// The commands that measure: `spillway bench` and `spillway eval`.
+// The commands that measure and predict: `spillway bench`, `spillway eval`, `spillway plan`.
 #pragma once
 
 #include "server/config/command_line.h"
@@ -7,5 +7,6 @@ namespace spillway {
 
 Command bench_command();
 Command eval_command();
+Command plan_command();
 
 }  // namespace spillway

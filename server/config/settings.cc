@@ -193,6 +193,9 @@ std::string describe(const Settings& settings) {
       case SettingSource::kDefault:
         line += "default";
         break;
+      case SettingSource::kPlan:
+        line += "--plan file";
+        break;
       case SettingSource::kFile:
         line += "--config file";
         break;

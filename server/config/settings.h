@@ -20,7 +20,7 @@
 
 namespace spillway {
 
-enum class SettingSource : uint8_t { kDefault, kFile, kEnvironment, kFlag };
+enum class SettingSource : uint8_t { kDefault, kPlan, kFile, kEnvironment, kFlag };
 
 struct Setting {
   std::string name;     // "host-memory"

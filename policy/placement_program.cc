@@ -1,0 +1,86 @@
+#include "policy/placement_program.h"
+
+#include <algorithm>
+
+#include "policy/linear_program.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr size_t kShares = 6;  // Weights on device, host, disk; the cache likewise
+constexpr double kGib = 1 << 30;
+constexpr size_t kSweepsMax = 200;
+
+// `plan` with one share as given and nothing else away.
+CostedPlan with_share(const CostedPlan& plan, uint64_t weights, size_t share) {
+  CostedPlan one = plan;
+  one.weights_from_disk = share == 2 ? weights : 0;
+  one.weights_to_device = share == 1 || share == 2 ? weights : 0;
+  one.kv_on_host = share == 4 ? 1 : 0;
+  one.kv_on_disk = share == 5 ? 1 : 0;
+  one.activations_on_disk = one.activations_on_host = 0;
+  return one;
+}
+
+}  // namespace
+
+Result<PlacementShares> best_shares(const CostedPlan& plan, const Rates& rates,
+                                    std::span<const PlannedSweeps> sweeps,
+                                    const PlacementRoom& room) {
+  constexpr double kInfinity = LinearProgram::kInfinity;
+  LinearProgram program;
+  std::array<LinearVariable, kShares> shares;
+  for (size_t i = 0; i < kShares; ++i) {
+    const bool host = i % 3 == 1, away = i % 3 != 0;
+    const bool allowed =
+        (!host || plan.own_memory) && (!away || (i < 3 ? room.weights_stream : room.kv_leaves));
+    shares[i] = program.add_variable(0, allowed ? 1 : 0, 0);
+  }
+  program.add_constraint({{shares[0], 1}, {shares[1], 1}, {shares[2], 1}}, 1, 1);
+  program.add_constraint({{shares[3], 1}, {shares[4], 1}, {shares[5], 1}}, 1, 1);
+  const double weights = static_cast<double>(room.weights) / kGib;
+  const double kv = static_cast<double>(room.kv) / kGib;
+  const uint64_t rooms[] = {room.device, room.host, room.disk};
+  for (size_t tier = 0; tier < 3; ++tier) {
+    program.add_constraint({{shares[tier], weights}, {shares[3 + tier], kv}}, -kInfinity,
+                           static_cast<double>(rooms[tier]) / kGib);
+  }
+
+  // Times in units of the run's own, so that coefficients are near 1.
+  const CostedPlan none = with_share(plan, room.weights, 0);
+  const double unit = std::max(1e-9, predict(none, rates, sweeps).seconds());
+  // Of very many sweeps some stand for the others.
+  const size_t step = 1 + sweeps.size() / kSweepsMax;
+  for (size_t s = 0; s < sweeps.size(); s += step) {
+    const PlannedSweeps& sweep = sweeps[s];
+    const auto count = static_cast<double>(sweep.count * static_cast<int64_t>(step));
+    const LinearVariable time = program.add_variable(0, kInfinity, count);
+    const ResourceSeconds base = sweep_cost(none, rates, sweep);
+    std::array<ResourceSeconds, kShares> cost;
+    for (size_t i = 0; i < kShares; ++i) {
+      cost[i] = sweep_cost(with_share(plan, room.weights, i), rates, sweep);
+    }
+    for (size_t r = 0; r < kResources; ++r) {
+      // time - sum of what each share adds >= what is there anyway
+      std::vector<LinearTerm> terms = {{time, 1}};
+      for (size_t i = 0; i < kShares; ++i) {
+        const double added = (cost[i][r] - base[r]) / unit;
+        if (added != 0) terms.push_back({shares[i], -added});
+      }
+      if (terms.size() > 1 || base[r] > 0) {
+        program.add_constraint(terms, base[r] / unit, kInfinity);
+      }
+    }
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const LinearSolution found, program.minimize());
+  if (found.outcome != LinearOutcome::kOptimal) {
+    return Status(Code::kInfeasible, "weights and KV cache have no room on any tier");
+  }
+  const auto tiers = [&](size_t first) {
+    return TierShares{found[shares[first]], found[shares[first + 1]], found[shares[first + 2]]};
+  };
+  return PlacementShares{tiers(0), tiers(3)};
+}
+
+}  // namespace spillway

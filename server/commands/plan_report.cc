@@ -1,0 +1,256 @@
+#include "server/commands/plan_report.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/units.h"
+#include "policy/hardware_json.h"
+#include "server/commands/bench_report.h"
+#include "server/commands/kv_rule_json.h"
+#include "server/config/plan_file.h"
+
+namespace spillway {
+
+namespace {
+
+using nlohmann::json;
+
+[[gnu::format(printf, 1, 2)]] std::string line(const char* text, ...) {
+  char buffer[512];
+  va_list arguments;
+  va_start(arguments, text);
+  std::vsnprintf(buffer, sizeof(buffer), text, arguments);
+  va_end(arguments);
+  return std::string(buffer) + '\n';
+}
+
+uint64_t sum(const TierBytes& bytes) {
+  return bytes.device + bytes.host + bytes.disk;
+}
+
+std::string percent_text(const TierPercent& percent) {
+  return std::to_string(percent[0]) + "," + std::to_string(percent[1]) + "," +
+         std::to_string(percent[2]);
+}
+
+std::string part(uint64_t bytes, const TierBytes& of) {
+  if (sum(of) == 0) return "-";
+  char text[64];
+  std::snprintf(text, sizeof(text), "%s (%.0f %%)", format_bytes(bytes).c_str(),
+                100 * static_cast<double>(bytes) / static_cast<double>(sum(of)));
+  return text;
+}
+
+std::string tier_line(const char* name, const TierBytes& bytes) {
+  return line("  %-12s %22s %22s %22s", name, part(bytes.device, bytes).c_str(),
+              part(bytes.host, bytes).c_str(), part(bytes.disk, bytes).c_str());
+}
+
+// What decode takes, a sweep: of those with most sequences.
+const PlannedSweeps* decode_sweep(const PlanReport& report) {
+  const PlannedSweeps* most = nullptr;
+  for (const PlannedSweeps& sweeps : report.choice.sweeps) {
+    if (sweeps.prompts > 0) continue;
+    if (most == nullptr || sweeps.count * sweeps.decoding > most->count * most->decoding) {
+      most = &sweeps;
+    }
+  }
+  return most;
+}
+
+const PlannedSweeps* prefill_sweep(const PlanReport& report) {
+  const PlannedSweeps* most = nullptr;
+  for (const PlannedSweeps& sweeps : report.choice.sweeps) {
+    if (most == nullptr || sweeps.prompt_tokens > most->prompt_tokens) most = &sweeps;
+  }
+  return most;
+}
+
+double longest(const ResourceSeconds& cost) {
+  return *std::max_element(cost.begin(), cost.end());
+}
+
+std::string sweeps_text(const PlanReport& report, const Rates& rates) {
+  const CostedPlan& plan = report.choice.plan;
+  const PlannedSweeps *decode = decode_sweep(report), *prefill = prefill_sweep(report);
+  ResourceSeconds of_decode{}, of_prefill{};
+  if (decode != nullptr) of_decode = sweep_cost(plan, rates, *decode);
+  if (prefill != nullptr) of_prefill = sweep_cost(plan, rates, *prefill);
+  std::string text = line("a sweep's seconds by resource      prefill       decode");
+  for (size_t r = 0; r < kResources; ++r) {
+    if (of_decode[r] == 0 && of_prefill[r] == 0) continue;
+    const auto mark = [&](const ResourceSeconds& cost) {
+      return cost[r] > 0 && cost[r] == longest(cost) ? "*" : " ";
+    };
+    text += line("  %-24s %12.3f%s %12.3f%s",
+                 std::string(resource_name(static_cast<Resource>(r))).c_str(), of_prefill[r],
+                 mark(of_prefill), of_decode[r], mark(of_decode));
+  }
+  const auto tokens = prefill == nullptr ? 0 : prefill->prompt_tokens;
+  const auto sequences = decode == nullptr ? 0 : decode->decoding;
+  return text + line("  (prefill: %lld prompt tokens; decode: %lld sequences; * the slowest)",
+                     static_cast<long long>(tokens), static_cast<long long>(sequences));
+}
+
+std::string relief_text(const PlanReport& report, const Rates& rates) {
+  const CostedChoice& choice = report.choice;
+  const Resource wall = choice.prediction.bottleneck;
+  const Prediction without = predict(choice.plan, rates, choice.sweeps, wall);
+  return line("bottleneck: %s; without any limit of it %.3g tokens/s, then %s is the limit",
+              std::string(resource_name(wall)).c_str(), without.tokens_per_second(),
+              std::string(resource_name(without.bottleneck)).c_str());
+}
+
+std::string budget_text(const PlanReport& report) {
+  const RuntimePlan& plan = report.choice.runtime->plan();
+  const bool own = plan.device_budget_bytes > 0;
+  const auto used = [](uint64_t bytes, uint64_t budget) {
+    return format_bytes(bytes) + " of " + format_bytes(budget);
+  };
+  const uint64_t device = plan.weights.device + plan.kv.device + plan.activations.device;
+  const uint64_t host = plan.weights.host + plan.kv.host + plan.activations.host;
+  std::string text = "memory taken: ";
+  if (own) {
+    text += "device " + used(device + plan.device_staging_bytes, plan.device_budget_bytes) +
+            ", host " + used(host + plan.staging_bytes, plan.budget_bytes);
+  } else {
+    text += "host " + used(device + host + plan.staging_bytes, plan.budget_bytes);
+  }
+  return text + ", besides the program itself\n";
+}
+
+std::string explanation(const PlanReport& report) {
+  const CostedChoice& choice = report.choice;
+  const RuntimePlan& plan = choice.runtime->plan();
+  const Result<Rates> rates = Rates::of(report.hardware, choice.plan);
+  std::string text =
+      line("what lives where                device                   host                   disk") +
+      tier_line("weights", plan.weights) + tier_line("KV", plan.kv) +
+      tier_line("activations", plan.activations) + budget_text(report);
+  if (rates.ok()) {
+    text += sweeps_text(report, rates.value());
+    text += relief_text(report, rates.value());
+  }
+  return text;
+}
+
+json tier_object(const TierBytes& bytes) {
+  return {{"device", bytes.device}, {"host", bytes.host}, {"disk", bytes.disk}};
+}
+
+json plan_object(const PlanReport& report) {
+  const EngineFlags& flags = report.choice.flags;
+  const RuntimePlan& plan = report.choice.runtime->plan();
+  json object = {
+      {"version", kPlanVersion},
+      {"model", report.choice.runtime->model_name()},
+      {"device", report.choice.plan.own_memory ? "cuda" : "cpu"},
+      {"weights", flags.weights ? *flags.weights : percent_by_tier(plan.weights)},
+      {"kv", flags.kv ? *flags.kv : percent_by_tier(plan.kv)},
+      {"activations", flags.activations ? *flags.activations : percent_by_tier(plan.activations)},
+      {"block", plan.block_sequences},
+      {"format", dtype_name(plan.format)},
+      {"kv_format", dtype_name(plan.kv_format)}};
+  if (flags.micro_batch) object["micro_batch"] = *flags.micro_batch;
+  const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
+    if (bytes) object[name] = std::to_string(*bytes);
+  };
+  budget("device_memory", flags.device_memory_bytes);
+  budget("host_memory", flags.host_memory_bytes);
+  budget("disk_memory", flags.disk_memory_bytes);
+  json rule;
+  add_kv_rule(plan.kv_rule, &rule);
+  object["kv_rule"] = rule["kv_rule"];
+  // Others have no budgets, and the flags refuse them.
+  const KvRuleKind kind = plan.kv_rule.kind;
+  if (kind == KvRuleKind::kH2o) object["kv_heavy"] = rule["kv_heavy"];
+  if (kind == KvRuleKind::kWindow) object["kv_sink"] = rule["kv_sink"];
+  if (kind != KvRuleKind::kFull) {
+    object["kv_recent"] = rule["kv_recent"];
+    object["kv_ratio_of"] = rule["kv_ratio_of"];
+  }
+  return object;
+}
+
+}  // namespace
+
+std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
+  std::string text = "--block " + std::to_string(plan.block_sequences);
+  const auto add = [&](const char* name, const std::optional<TierPercent>& percent) {
+    if (percent) text += std::string(" --") + name + " " + percent_text(*percent);
+  };
+  add("weights", flags.weights);
+  add("kv", flags.kv);
+  add("activations", flags.activations);
+  if (flags.micro_batch) text += " --micro-batch " + std::to_string(*flags.micro_batch);
+  const auto size = [&](const char* name, const std::optional<uint64_t>& bytes) {
+    if (bytes) text += std::string(" --") + name + " " + std::to_string(*bytes);
+  };
+  size("device-memory", flags.device_memory_bytes);
+  size("host-memory", flags.host_memory_bytes);
+  size("disk-memory", flags.disk_memory_bytes);
+  if (flags.format) text += " --format " + std::string(dtype_name(*flags.format));
+  if (flags.kv_format) text += " --kv-format " + std::string(dtype_name(*flags.kv_format));
+  if (plan.kv_rule.kind != KvRuleKind::kFull) {
+    text += " --kv-rule " + std::string(kv_rule_name(plan.kv_rule.kind));
+    if (plan.kv_rule.kind == KvRuleKind::kH2o) {
+      text += " --kv-heavy " + to_string(plan.kv_rule.heavy);
+    }
+    text += " --kv-recent " + to_string(plan.kv_rule.recent);
+    if (plan.kv_rule.sink > 0) text += " --kv-sink " + std::to_string(plan.kv_rule.sink);
+    if (plan.kv_rule.ratio_of_prompt) text += " --kv-ratio-of prompt";
+  }
+  return text;
+}
+
+std::string plan_text(const PlanReport& report) {
+  const CostedChoice& choice = report.choice;
+  const Prediction& found = choice.prediction;
+  std::string text = line(
+      "%s on %s, %lld + %lld tokens: %.3g tokens/s predicted (prefill %s, decode %s; limited "
+      "by %s)",
+      choice.runtime->model_name().c_str(), report.hardware.name.c_str(),
+      static_cast<long long>(report.flags.prompt_tokens),
+      static_cast<long long>(report.flags.new_tokens), found.tokens_per_second(),
+      format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str(),
+      std::string(resource_name(found.bottleneck)).c_str());
+  if (report.flags.explain) text += explanation(report);
+  text += line("best of %lld plans; to carry it out:", static_cast<long long>(report.tried));
+  return text + "  " + plan_flags_text(choice.flags, choice.runtime->plan()) + "\n";
+}
+
+std::string plan_json(const PlanReport& report) {
+  const Prediction& found = report.choice.prediction;
+  const RuntimePlan& plan = report.choice.runtime->plan();
+  json resources = json::object();
+  for (size_t r = 0; r < kResources; ++r) {
+    resources[std::string(resource_name(static_cast<Resource>(r)))] = found.busy[r];
+  }
+  const json object = {{"plan", plan_object(report)},
+                       {"predicted",
+                        {{"prefill_seconds", found.prefill_seconds},
+                         {"decode_seconds", found.decode_seconds},
+                         {"total_seconds", found.seconds()},
+                         {"tokens_per_second", found.tokens_per_second()},
+                         {"generated_tokens", found.generated},
+                         {"bottleneck", resource_name(found.bottleneck)},
+                         {"bytes_by_tier",
+                          {{"weights", tier_object(plan.weights)},
+                           {"kv", tier_object(plan.kv)},
+                           {"activations", tier_object(plan.activations)}}},
+                         {"resources", resources}}},
+                       {"prompt_tokens", report.flags.prompt_tokens},
+                       {"new_tokens", report.flags.new_tokens},
+                       {"flags", plan_flags_text(report.choice.flags, plan)},
+                       {"cost_model", report.flags.cost_model},
+                       {"hardware", json::parse(hardware_profile_json(report.hardware))}};
+  return object.dump(2);
+}
+
+std::string plan_file_text(const PlanReport& report) {
+  return plan_object(report).dump(2) + "\n";
+}
+
+}  // namespace spillway

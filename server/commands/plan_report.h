@@ -1,0 +1,30 @@
+// What `spillway plan` found, for people and for programs.
+#pragma once
+
+#include <string>
+
+#include "server/commands/plan.h"
+#include "server/plan_search.h"
+
+namespace spillway {
+
+struct PlanReport {
+  PlanFlags flags;
+  CostedChoice choice;
+  HardwareProfile hardware;
+  int64_t tried = 0;  // Plans that were placed and costed
+};
+
+// The flags that carry the plan out: "--block 96 --weights 20,0,80 ...".
+std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan);
+
+// A few lines, or with --explain all there is to say.
+std::string plan_text(const PlanReport& report);
+
+// INTERFACES, `plan --json`.
+std::string plan_json(const PlanReport& report);
+
+// The plan file that --plan reads (server/config/plan_file.h).
+std::string plan_file_text(const PlanReport& report);
+
+}  // namespace spillway

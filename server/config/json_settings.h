@@ -1,0 +1,20 @@
+// Settings in JSON files (--config, --plan). Bounded and strict.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "kernels/base/status.h"
+
+namespace spillway {
+
+// The file's one object; comments are allowed. `place` names it in errors, `like` says what it
+// should hold.
+Result<nlohmann::json> read_json_object(const std::string& path, const std::string& place,
+                                        const std::string& like);
+
+// 8, "8GiB", true, [20, 80, 0] as a flag would carry them. kInvalidArgument, at `place`, for
+// anything else.
+Result<std::string> setting_text(const nlohmann::json& value, const std::string& place);
+
+}  // namespace spillway

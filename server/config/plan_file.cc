@@ -1,0 +1,48 @@
+#include "server/config/plan_file.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "server/config/json_settings.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr const char* kSettings[] = {
+    "device",      "device-memory", "host-memory", "disk-memory", "weights",   "kv",
+    "activations", "block",         "micro-batch", "format",      "kv-format", "kv-rule",
+    "kv-heavy",    "kv-recent",     "kv-sink",     "kv-ratio-of", "attention"};
+
+bool known(const std::string& name) {
+  return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);
+}
+
+}  // namespace
+
+Status apply_plan_file(const std::string& path, Settings& settings) {
+  const std::string file = "--plan " + path;
+  SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json plan,
+                            read_json_object(path, file, "what `spillway plan --output` writes"));
+  const auto version = plan.find("version");
+  if (version == plan.end() || !version->is_number_integer() || *version != kPlanVersion) {
+    return invalid_argument(file + ": version " +
+                            (version == plan.end() ? "is missing" : version->dump().substr(0, 64)) +
+                            "; this program reads version " + std::to_string(kPlanVersion));
+  }
+  for (const auto& [member, value] : plan.items()) {
+    if (member == "version" || member == "model") continue;
+    std::string name = member;
+    std::replace(name.begin(), name.end(), '_', '-');
+    const std::string where = file + ": " + member.substr(0, 64);
+    if (!known(name)) return invalid_argument(where + ": a plan has no such member");
+    if (value.is_null()) continue;
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string text, setting_text(value, where));
+    const Setting* setting = settings.find(name);
+    if (setting == nullptr || setting->source != SettingSource::kDefault) continue;
+    SPILLWAY_RETURN_IF_ERROR(settings.set(name, text, SettingSource::kPlan, where));
+  }
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,28 @@
+// What the cost model must know of a plan and of a workload's cache, from the plan that a Runtime
+// carries out or would.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "policy/cost_model.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+// `runtime` may have been opened with plan_only. `overlap`: not --no-overlap.
+CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload, bool overlap);
+
+// The sweeps of a workload under the runtime's plan; a group without a count is one block of its
+// requests. kInfeasible: a sequence's cache does not fit.
+Result<std::vector<PlannedSweeps>> planned_sweeps(Runtime& runtime,
+                                                  std::span<const RequestGroup> workload);
+
+// Bytes of cache with which the plan's block is full of the workload's largest requests.
+uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workload);
+
+// The whole cost of it.
+Result<Prediction> predict(Runtime& runtime, const HardwareProfile& hardware,
+                           std::span<const RequestGroup> workload, bool overlap);
+
+}  // namespace spillway

@@ -1,0 +1,41 @@
+// The policy search (FlexGen, arXiv 2303.06865, section 4.3): block by block, a linear program over
+// the shares of weights and KV cache on each tier finds the fastest placement. Every candidate is
+// then placed by the code that carries plans out, so what is found fits, and costed as placed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "policy/cost_model.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+struct PlanQuestion {
+  std::string model;
+  EngineFlags flags;  // What they name stays as it is
+  std::vector<RequestGroup> workload;
+  const HardwareProfile* hardware = nullptr;  // Outlives what is made of this
+  int64_t prefill_tokens = 0;                 // Of one sweep; 0: the default
+  std::function<void(const std::string&)> say;
+};
+
+struct CostedChoice {
+  EngineFlags flags;                 // Block and shares pinned
+  std::shared_ptr<Runtime> runtime;  // With plan_only
+  CostedPlan plan;
+  uint64_t kv_bytes_wanted = 0;  // Of a whole block's cache
+  std::vector<PlannedSweeps> sweeps;
+  Prediction prediction;
+};
+
+// The flags as they are; what they leave open the engine decides by rule of thumb.
+Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFlags& flags);
+
+// The fastest plan. kInfeasible: none fits; the message is that of the smallest.
+// `tried`: how many candidates were placed.
+Result<CostedChoice> find_plan(const PlanQuestion& question, int64_t* tried = nullptr);
+
+}  // namespace spillway

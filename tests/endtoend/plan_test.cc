@@ -1,0 +1,64 @@
+// The real `spillway plan`, and a run of what it found.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "policy/hardware_json.h"
+#include "tests/support/golden.h"
+#include "tests/support/hardware.h"
+#include "tests/support/places.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+json read(const std::string& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+int exit_of(const std::string& command) {
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_CASE("a plan is found, written, read and carried out") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const std::string hardware = place.path() + "/hardware.json";
+  const std::string plan = place.path() + "/plan.json", report = place.path() + "/report.json";
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
+  const std::string lengths = " --prompt-tokens 9 --new-tokens 4";
+  const std::string log = " 2> " + place.path() + "/log";
+  REQUIRE(exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
+                  " --host-memory 2GiB --json --output " + plan + " > " + report + log) == 0);
+  const json found = read(report), written = read(plan);
+  CHECK(found["plan"] == written);
+  CHECK(found["cost_model"] == "spillway");
+  CHECK(found["hardware"]["name"] == "a CPU of tests");
+  const json& predicted = found["predicted"];
+  CHECK(predicted["tokens_per_second"].get<double>() > 0);
+  CHECK(predicted["total_seconds"].get<double>() ==
+        Approx(predicted["prefill_seconds"].get<double>() +
+               predicted["decode_seconds"].get<double>()));
+  CHECK(predicted["resources"]["compute"].get<double>() > 0);
+
+  // The engine carries it out; flags go before it.
+  REQUIRE(exit_of(test::program() + " bench " + model + lengths + " --sequences 2 --json --plan " +
+                  plan + " > " + report + log) == 0);
+  CHECK(read(report)["plan"]["block"] == written["block"]);
+  CHECK(read(report)["plan"]["host_memory_bytes"] == uint64_t{2} << 30);
+  REQUIRE(exit_of(test::program() + " bench " + model + lengths +
+                  " --sequences 2 --block 5 --json --plan " + plan + " > " + report + log) == 0);
+  CHECK(read(report)["plan"]["block"] == 5);
+
+  CHECK(exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
+                " --host-memory 20MiB > " + report + log) == 3);
+  CHECK(exit_of(test::program() + " plan " + model + lengths + " --hardware " + plan + " > " +
+                report + log) == 2);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,64 @@
+#include "server/config/plan_file.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "server/config/engine_flags.h"
+#include "tests/support/temp_directory.h"
+
+namespace spillway {
+namespace {
+
+struct Fixture {
+  Fixture() { add_engine_flags(settings, &flags); }
+
+  Status read(const std::string& text, std::map<std::string, std::string> given = {}) {
+    std::ofstream(path) << text;
+    given["plan"] = path;
+    SettingInputs inputs;
+    inputs.flags = std::move(given);
+    return resolve(settings, inputs);
+  }
+  std::string message(const std::string& text) { return std::string(read(text).message()); }
+
+  TempDirectory directory;
+  const std::string path = directory.path() + "/plan.json";
+  Settings settings;
+  EngineFlags flags;
+};
+
+TEST_CASE_METHOD(Fixture, "a plan sets what nobody else did") {
+  REQUIRE(read(R"({"version": 1, "model": "opt-125m", "weights": [20, 0, 80], "block": 96,
+                   "micro_batch": 8, "kv_rule": "h2o", "kv_heavy": 0.1, "format": "q4",
+                   "host_memory": "8GiB", "disk_memory": null})",
+               {{"block", "12"}})
+              .ok());
+  CHECK(flags.block == 12);
+  CHECK(*flags.weights == TierPercent{20, 0, 80});
+  CHECK(flags.micro_batch == 8);
+  CHECK(flags.kv_rule == "h2o");
+  CHECK(flags.kv_heavy->ratio == Approx(0.1));
+  CHECK(flags.format == DType::kQ4);
+  CHECK(flags.host_memory_bytes == uint64_t{8} << 30);
+  CHECK(!flags.disk_memory_bytes);
+}
+
+TEST_CASE_METHOD(Fixture, "a plan that cannot be read is refused by name") {
+  CHECK(message("[1]").find("not a JSON object") != std::string::npos);
+  CHECK(message("{}").find("version is missing") != std::string::npos);
+  CHECK(message(R"({"version": 2})").find("version 2; this program reads version 1") !=
+        std::string::npos);
+  CHECK(message(R"({"version": 1, "blok": 3})").find("blok: a plan has no such member") !=
+        std::string::npos);
+  CHECK(message(R"({"version": 1, "plan": "x"})").find("no such member") != std::string::npos);
+  CHECK(message(R"({"version": 1, "block": 0})").find("block") != std::string::npos);
+  CHECK(message(R"({"version": 1, "weights": [50, 0, 80]})").find("adds up to 130") !=
+        std::string::npos);
+  CHECK(message(R"({"version": 1, "weights": {}})").find("must be a string") != std::string::npos);
+  SettingInputs inputs;
+  inputs.flags = {{"plan", "/nowhere/plan.json"}};
+  CHECK(resolve(settings, inputs).message().find("/nowhere/plan.json") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace spillway
