@@ -60,5 +60,27 @@ TEST_CASE("a plan is found, written, read and carried out") {
                 report + log) == 2);
 }
 
+TEST_CASE("plan answers with FlexGen's model, too") {
+  const test::TemporaryCache place;
+  const std::string report = place.path() + "/report.json";
+  const std::string log = " 2> " + place.path() + "/log";
+  const std::string ask = test::program() + " plan opt-30b --cost-model flexgen";
+  REQUIRE(exit_of(ask +
+                  " --micro-batch 48 --block 144 --weights 20,80,0 --kv 0,100,0 --activations "
+                  "0,100,0 --json > " +
+                  report + log) == 0);
+  const json found = read(report);
+  CHECK(found["predicted"]["prefill_seconds"].get<double>() == Approx(210.6704).epsilon(1e-4));
+  CHECK(found["predicted"]["decode_seconds"].get<double>() == Approx(435.0937).epsilon(1e-4));
+  CHECK(found["predicted"]["tokens_per_second"].get<double>() == Approx(7.1357).epsilon(1e-4));
+  CHECK(found["cost_model"] == "flexgen");
+  REQUIRE(exit_of(ask +
+                  " --device-memory 16GiB --host-memory 200GiB --disk-memory 1500GiB --json > " +
+                  report + log) == 0);
+  CHECK(read(report)["predicted"]["tokens_per_second"].get<double>() == Approx(7.09).margin(0.006));
+  CHECK(exit_of(ask + " --block 10 --micro-batch 3 > " + report + log) == 2);
+  CHECK(exit_of(ask + " --kv-rule h2o > " + report + log) == 2);
+}
+
 }  // namespace
 }  // namespace spillway

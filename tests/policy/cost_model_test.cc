@@ -3,52 +3,19 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "tests/support/costed_plans.h"
+
 namespace spillway {
 namespace {
 
-Figure figure(double value) {
-  return {value, value, value, 1, ""};
-}
+using test::figure;
 
 HardwareProfile machine() {
-  HardwareProfile hardware;
-  hardware.name = "test";
-  hardware.compute.kind = "cpu";
-  hardware.compute.memory_read = figure(40e9);
-  hardware.host.memory_read = figure(40e9);
-  hardware.compute.prompt_attention = figure(100e9);
-  hardware.compute.decode_attention = figure(20e9);
-  for (const int64_t rows : {1, 16, 256}) {
-    const double seconds = rows == 1 ? 0.1e-9 : rows == 16 ? 0.2e-9 : 2e-9;
-    hardware.compute.matrix.push_back(
-        {DType::kBF16, rows, 4096, 4096, figure(2.0 * static_cast<double>(rows) / seconds)});
-  }
-  hardware.disk.read.push_back({2 << 20, 32, figure(2e9)});
-  hardware.disk.read.push_back({1 << 20, 1, figure(1e9)});
-  hardware.disk.write.push_back({2 << 20, 32, figure(1e9)});
-  return hardware;
-}
-
-ModelShape shape() {
-  ModelShape found;
-  found.layers = 10;
-  found.hidden = found.embedding = 1000;
-  found.heads = found.kv_heads = 10;
-  found.head_size = 100;
-  found.mlp = 4000;
-  found.vocabulary = 5000;
-  found.positions = 2048;
-  return found;
+  return test::cost_machine();
 }
 
 CostedPlan plan() {
-  CostedPlan found;
-  found.shape = shape();
-  found.format = DType::kBF16;
-  found.weight_bytes = 250'000'000;
-  found.kv_row_bytes = 40'000;
-  found.kv_sent_bytes = 640'000;
-  return found;
+  return test::costed_plan();
 }
 
 Rates rates_of(const HardwareProfile& hardware, const CostedPlan& costed) {

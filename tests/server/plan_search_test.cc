@@ -4,12 +4,12 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "tests/support/costed_plans.h"
+
 namespace spillway {
 namespace {
 
-Figure figure(double value) {
-  return {value, value, value, 1, ""};
-}
+using test::figure;
 
 // A machine of `memory` bytes whose disk is worth a tenth of its memory's bandwidth.
 HardwareProfile machine(double memory, bool own_memory) {

@@ -1,0 +1,101 @@
+#include "policy/placement_program.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "tests/support/costed_plans.h"
+
+namespace spillway {
+namespace {
+
+// What the program minimises, for shares that are given.
+double seconds_with(CostedPlan plan, const Rates& rates, const std::vector<PlannedSweeps>& sweeps,
+                    const PlacementRoom& room, const PlacementShares& shares) {
+  const auto weights = static_cast<double>(room.weights);
+  plan.weights_from_disk = static_cast<uint64_t>(weights * shares.weights.disk);
+  plan.weights_to_device =
+      static_cast<uint64_t>(weights * (shares.weights.disk + shares.weights.host));
+  plan.kv_on_disk = shares.kv.disk;
+  plan.kv_on_host = shares.kv.host;
+  return predict(plan, rates, sweeps).seconds();
+}
+
+bool fits(const PlacementRoom& room, const PlacementShares& shares, double slack) {
+  const auto within = [&](double weights, double kv, uint64_t limit) {
+    const double bytes =
+        weights * static_cast<double>(room.weights) + kv * static_cast<double>(room.kv);
+    return bytes <= static_cast<double>(limit) + slack;
+  };
+  return within(shares.weights.device, shares.kv.device, room.device) &&
+         within(shares.weights.host, shares.kv.host, room.host) &&
+         within(shares.weights.disk, shares.kv.disk, room.disk);
+}
+
+// Shares in steps of a fifth.
+std::vector<TierShares> grid(bool host) {
+  std::vector<TierShares> found;
+  for (int on_disk = 0; on_disk <= 5; ++on_disk) {
+    for (int on_host = 0; on_host <= (host ? 5 - on_disk : 0); ++on_host) {
+      found.push_back({(5 - on_disk - on_host) / 5.0, on_host / 5.0, on_disk / 5.0});
+    }
+  }
+  return found;
+}
+
+TEST_CASE("no shares that fit are faster than the program's") {
+  std::mt19937_64 random(5);
+  int feasible = 0;
+  for (int round = 0; round < 300; ++round) {
+    CostedPlan plan = test::costed_plan();
+    plan.own_memory = round % 2 == 1;
+    HardwareProfile hardware = test::cost_machine();
+    hardware.link = HardwareProfile::Link{test::figure(5e9), test::figure(4e9), test::figure(8e9)};
+    PlacementRoom room{.weights = plan.weight_bytes, .kv = 1 + random() % 2'000'000'000};
+    room.device = random() % 1'500'000'000;
+    room.host = random() % 1'000'000'000;
+    room.disk = random() % 4'000'000'000;
+    const std::vector<RequestGroup> groups = {{static_cast<int64_t>(1 + random() % 300),
+                                               static_cast<int64_t>(1 + random() % 60),
+                                               static_cast<int64_t>(1 + random() % 40)}};
+    const auto sweeps = plan_sweeps(groups, std::vector<KvReservation>{{1, 400}},
+                                    {.block_sequences = 64, .kv_bytes = 64});
+    CostedPlan needs_all = plan;
+    needs_all.kv_on_disk = 1;
+    const Rates rates = Rates::of(hardware, needs_all).value();
+    const auto found = best_shares(plan, rates, sweeps, room);
+    double best = 1e30;
+    for (const TierShares& weights : grid(plan.own_memory)) {
+      for (const TierShares& kv : grid(plan.own_memory)) {
+        const PlacementShares shares{weights, kv};
+        if (!fits(room, shares, 0)) continue;
+        best = std::min(best, seconds_with(plan, rates, sweeps, room, shares));
+      }
+    }
+    INFO("round " << round);
+    if (!found.ok()) {
+      CHECK(best == 1e30);
+      continue;
+    }
+    ++feasible;
+    CHECK(fits(room, found.value(), 2000));
+    CHECK(seconds_with(plan, rates, sweeps, room, found.value()) <= best * (1 + 1e-6));
+  }
+  CHECK(feasible > 100);
+}
+
+TEST_CASE("what must stay on the device stays") {
+  const CostedPlan plan = test::costed_plan();
+  CostedPlan needs_all = plan;
+  needs_all.kv_on_disk = 1;
+  const Rates rates = Rates::of(test::cost_machine(), needs_all).value();
+  const std::vector<PlannedSweeps> sweeps = {{.count = 3, .decoding = 4, .cached_rows = 100}};
+  PlacementRoom room{.weights = 100, .kv = 100, .device = 150, .disk = 1000};
+  room.weights_stream = false;
+  CHECK(best_shares(plan, rates, sweeps, room)->weights.device == Approx(1));
+  CHECK(best_shares(plan, rates, sweeps, room)->kv.disk >= Approx(0.5));
+  room.kv_leaves = false;
+  CHECK(best_shares(plan, rates, sweeps, room).status().code() == Code::kInfeasible);
+}
+
+}  // namespace
+}  // namespace spillway
