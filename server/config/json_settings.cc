@@ -25,14 +25,18 @@ std::string flag_text(const nlohmann::json& value) {
 
 }  // namespace
 
-Result<nlohmann::json> read_json_object(const std::string& path, const std::string& place,
-                                        const std::string& like) {
+Result<std::string> read_json_text(const std::string& path, const std::string& place) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return io_error(place, errno);
   std::string text(kBytesMax + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kBytesMax) return invalid_argument(place + ": longer than 1 MiB");
+  return text;
+}
+
+Result<nlohmann::json> json_object(const std::string& text, const std::string& place,
+                                   const std::string& like) {
   nlohmann::json object = nlohmann::json::parse(text, nullptr, false, true);
   if (!object.is_object()) {
     return invalid_argument(place + ": not a JSON object such as " + like);

@@ -8,10 +8,12 @@
 
 namespace spillway {
 
-// The file's one object; comments are allowed. `place` names it in errors, `like` says what it
-// should hold.
-Result<nlohmann::json> read_json_object(const std::string& path, const std::string& place,
-                                        const std::string& like);
+// A file's text, at most 1 MiB. `place` names it in errors.
+Result<std::string> read_json_text(const std::string& path, const std::string& place);
+
+// The text's one object; comments are allowed. `like` says what it should hold.
+Result<nlohmann::json> json_object(const std::string& text, const std::string& place,
+                                   const std::string& like);
 
 // 8, "8GiB", true, [20, 80, 0] as a flag would carry them. kInvalidArgument, at `place`, for
 // anything else.

@@ -22,8 +22,13 @@ bool known(const std::string& name) {
 
 Status apply_plan_file(const std::string& path, Settings& settings) {
   const std::string file = "--plan " + path;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_json_text(path, file));
+  return apply_plan_text(text, file, settings);
+}
+
+Status apply_plan_text(const std::string& text, const std::string& file, Settings& settings) {
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json plan,
-                            read_json_object(path, file, "what `spillway plan --output` writes"));
+                            json_object(text, file, "what `spillway plan --output` writes"));
   const auto version = plan.find("version");
   if (version == plan.end() || !version->is_number_integer() || *version != kPlanVersion) {
     return invalid_argument(file + ": version " +
@@ -37,10 +42,10 @@ Status apply_plan_file(const std::string& path, Settings& settings) {
     const std::string where = file + ": " + member.substr(0, 64);
     if (!known(name)) return invalid_argument(where + ": a plan has no such member");
     if (value.is_null()) continue;
-    SPILLWAY_ASSIGN_OR_RETURN(const std::string text, setting_text(value, where));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string as_flag, setting_text(value, where));
     const Setting* setting = settings.find(name);
     if (setting == nullptr || setting->source != SettingSource::kDefault) continue;
-    SPILLWAY_RETURN_IF_ERROR(settings.set(name, text, SettingSource::kPlan, where));
+    SPILLWAY_RETURN_IF_ERROR(settings.set(name, as_flag, SettingSource::kPlan, where));
   }
   return {};
 }

@@ -16,4 +16,7 @@ constexpr int kPlanVersion = 1;
 // version, a setting that is none of the engine's or has a wrong value.
 Status apply_plan_file(const std::string& path, Settings& settings);
 
+// The same of the file's text; `file` names it in errors.
+Status apply_plan_text(const std::string& text, const std::string& file, Settings& settings);
+
 }  // namespace spillway

@@ -11,17 +11,18 @@ namespace {
 
 Status apply_config(Settings& settings, const SettingInputs& inputs) {
   const std::string where = "--config " + inputs.config_file + ": ";
+  const std::string file = "--config " + inputs.config_file;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_json_text(inputs.config_file, file));
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json config,
-                            read_json_object(inputs.config_file, "--config " + inputs.config_file,
-                                             "{\"threads\": 4, \"host-memory\": \"8GiB\"}"));
+                            json_object(text, file, "{\"threads\": 4, \"host-memory\": \"8GiB\"}"));
   for (const auto& [name, value] : config.items()) {
     if (settings.find(name) == nullptr) {
       if (inputs.known && inputs.known(name)) continue;  // Another command's.
       return invalid_argument(where + "no command has a setting '" + name.substr(0, 64) + "'");
     }
     if (value.is_null()) continue;
-    SPILLWAY_ASSIGN_OR_RETURN(const std::string text, setting_text(value, where + name));
-    SPILLWAY_RETURN_IF_ERROR(settings.set(name, text, SettingSource::kFile, where + name));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string as_flag, setting_text(value, where + name));
+    SPILLWAY_RETURN_IF_ERROR(settings.set(name, as_flag, SettingSource::kFile, where + name));
   }
   return {};
 }
