@@ -10,9 +10,6 @@ namespace spillway {
 
 namespace {
 
-// Logits are made for so many rows at a time (scheduler/engine/engine_buffers.h).
-constexpr int64_t kHeadRows = 64;
-
 size_t index(Resource resource) {
   return static_cast<size_t>(resource);
 }
@@ -61,7 +58,8 @@ double activation_bytes(const ModelShape& shape) {
   return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
 }
 
-double compute_seconds(const CostedPlan& plan, const Rates& rates, const PlannedSweeps& sweeps) {
+double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
+                       const PlannedSweeps& sweeps) {
   double layer_weights = 0, head_weights = 0;
   for (const LinearShape& linear : linear_shapes(plan.shape)) {
     const double weights = static_cast<double>(linear.outputs) *
@@ -72,8 +70,8 @@ double compute_seconds(const CostedPlan& plan, const Rates& rates, const Planned
   for (const int64_t rows : micro_batches(plan, sweeps)) {
     seconds += layer_weights * rates.seconds_per_weight(rows);
   }
-  for (int64_t left = sweeps.decoding + sweeps.prompts; left > 0; left -= kHeadRows) {
-    seconds += head_weights * rates.seconds_per_weight(std::min(left, kHeadRows));
+  for (int64_t left = sweeps.decoding + sweeps.prompts; left > 0; left -= plan.head_rows) {
+    seconds += head_weights * rates.seconds_per_weight(std::min(left, plan.head_rows));
   }
   const auto width = static_cast<double>(plan.shape.query_width() * plan.shape.layers);
   seconds += 4 * static_cast<double>(sweeps.prompt_pairs) * width / rates.prompt_attention;
@@ -94,12 +92,12 @@ std::string_view resource_name(Resource resource) {
   return kNames[index(resource)];
 }
 
-Result<Rates> Rates::of(const HardwareProfile& hardware, const CostedPlan& plan) {
+Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const CostedPlan& plan) {
   const auto lacks = [&](const std::string& what) {
     return invalid_argument("hardware profile \"" + hardware.name + "\" has no " + what +
                             ", which this plan needs; measure one with `spillway profile`");
   };
-  Rates rates;
+  MachineRates rates;
   for (const DType format : formats_for(plan.format)) {
     for (const MatrixFigure& figure : hardware.compute.matrix) {
       if (figure.format != format) continue;
@@ -151,7 +149,7 @@ Result<Rates> Rates::of(const HardwareProfile& hardware, const CostedPlan& plan)
   return rates;
 }
 
-double Rates::seconds_per_weight(int64_t rows) const {
+double MachineRates::seconds_per_weight(int64_t rows) const {
   const auto wanted = static_cast<double>(rows);
   const auto above = std::find_if(heights_.begin(), heights_.end(),
                                   [&](const Height& h) { return h.rows >= wanted; });
@@ -162,7 +160,7 @@ double Rates::seconds_per_weight(int64_t rows) const {
   return below.seconds + share * (above->seconds - below.seconds);
 }
 
-ResourceSeconds sweep_cost(const CostedPlan& plan, const Rates& rates,
+ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
                            const PlannedSweeps& sweeps) {
   ResourceSeconds seconds{};
   seconds[index(Resource::kCompute)] = compute_seconds(plan, rates, sweeps);
@@ -214,7 +212,7 @@ double one_after_another(const ResourceSeconds& cost) {
 
 }  // namespace
 
-Prediction predict(const CostedPlan& plan, const Rates& rates,
+Prediction predict(const CostedPlan& plan, const MachineRates& rates,
                    std::span<const PlannedSweeps> sweeps, std::optional<Resource> unlimited) {
   Prediction found;
   ResourceSeconds slowest{};

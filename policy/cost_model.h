@@ -1,7 +1,7 @@
 // What a run costs on a machine: every sweep takes as long as the resource with most to do, since
 // transfers and arithmetic really overlap (DESIGN section 4); without overlap, as long as all of
-// them one after another. Rates come from a hardware profile. FlexGen's own model, for comparison,
-// is flexgen_cost.h. Pure arithmetic, any thread.
+// them one after another. MachineRates come from a hardware profile. FlexGen's own model, for
+// comparison, is flexgen_cost.h. Pure arithmetic, any thread.
 #pragma once
 
 #include <array>
@@ -46,6 +46,7 @@ struct CostedPlan {
 
   int64_t micro_batch_tokens = 1024;
   int64_t micro_batch_sequences = 0;  // 0: no limit
+  int64_t head_rows = 64;             // Rows of logits made at a time
   bool own_memory = false;            // The device has some: there is a link
   bool overlap = true;
 };
@@ -53,10 +54,10 @@ struct CostedPlan {
 // Reads rates out of a profile: between measured heights a product's time goes linearly with its
 // rows, above the largest in proportion; a format that was not measured takes the profile's
 // nearest.
-class Rates {
+class MachineRates {
  public:
   // kInvalidArgument names what the profile lacks for this plan.
-  static Result<Rates> of(const HardwareProfile& hardware, const CostedPlan& plan);
+  static Result<MachineRates> of(const HardwareProfile& hardware, const CostedPlan& plan);
 
   // Seconds of `rows` activations times one element of a weight matrix.
   double seconds_per_weight(int64_t rows) const;
@@ -75,7 +76,8 @@ class Rates {
 };
 
 // Of one sweep of these.
-ResourceSeconds sweep_cost(const CostedPlan& plan, const Rates& rates, const PlannedSweeps& sweeps);
+ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
+                           const PlannedSweeps& sweeps);
 
 struct Prediction {
   double prefill_seconds = 0;                // Until the last sequence has its first token
@@ -90,7 +92,7 @@ struct Prediction {
 };
 
 // `unlimited`: a resource taken as infinitely fast, to see what relieving it would give.
-Prediction predict(const CostedPlan& plan, const Rates& rates,
+Prediction predict(const CostedPlan& plan, const MachineRates& rates,
                    std::span<const PlannedSweeps> sweeps, std::optional<Resource> unlimited = {});
 
 }  // namespace spillway

@@ -25,7 +25,7 @@ CostedPlan with_share(const CostedPlan& plan, uint64_t weights, size_t share) {
 
 }  // namespace
 
-Result<PlacementShares> best_shares(const CostedPlan& plan, const Rates& rates,
+Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& rates,
                                     std::span<const PlannedSweeps> sweeps,
                                     const PlacementRoom& room) {
   constexpr double kInfinity = LinearProgram::kInfinity;

@@ -29,7 +29,7 @@ struct PlacementRoom {
 
 // The shares with the least time of `sweeps`, whose transfers are linear in them; what `plan` says
 // of shares is not looked at. kInfeasible: no shares have room.
-Result<PlacementShares> best_shares(const CostedPlan& plan, const Rates& rates,
+Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& rates,
                                     std::span<const PlannedSweeps> sweeps,
                                     const PlacementRoom& room);
 

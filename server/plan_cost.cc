@@ -9,6 +9,7 @@
 #include "kernels/weight_layout.h"
 #include "offload/io.h"
 #include "policy/bound.h"
+#include "scheduler/engine/engine_buffers.h"
 
 namespace spillway {
 
@@ -71,6 +72,7 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
   found.activations_on_disk = share(plan.activations.disk, plan.activations);
   found.micro_batch_tokens = plan.micro_batch_tokens;
   found.micro_batch_sequences = plan.micro_batch_sequences;
+  found.head_rows = kHeadRows;
   found.overlap = overlap;
   return found;
 }
@@ -122,7 +124,7 @@ uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workloa
 Result<Prediction> predict(Runtime& runtime, const HardwareProfile& hardware,
                            std::span<const RequestGroup> workload, bool overlap) {
   const CostedPlan plan = costed_plan(runtime, workload, overlap);
-  SPILLWAY_ASSIGN_OR_RETURN(const Rates rates, Rates::of(hardware, plan));
+  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates, MachineRates::of(hardware, plan));
   SPILLWAY_ASSIGN_OR_RETURN(const auto sweeps, planned_sweeps(runtime, workload));
   return predict(plan, rates, sweeps);
 }

@@ -23,14 +23,14 @@ constexpr double kEqual = 0.005;
 // Of a share found by the linear program, as whole per cents: the faster tiers are rounded down.
 TierPercent percent_of(const TierShares& shares) {
   constexpr double kNone = 1e-9;
+  if (shares.disk <= kNone && shares.host <= kNone) return {100, 0, 0};
   const auto whole = [&](double share) {
     return static_cast<int>(std::floor(100 * share + kNone));
   };
   TierPercent percent = {whole(shares.device), whole(shares.host), 0};
   const int rest = 100 - percent[0] - percent[1];
   // What rounding leaves over goes to the slowest tier in use.
-  percent[shares.disk > kNone || shares.host <= kNone ? 2 : 1] += rest;
-  if (shares.disk <= kNone && shares.host <= kNone) return {100, 0, 0};
+  percent[shares.disk > kNone ? 2 : 1] += rest;
   return percent;
 }
 
@@ -121,7 +121,7 @@ class Search {
     PlacementRoom room = room_of(probe.value());
     room.weights_stream = weights_stream;
     room.kv_leaves = kv_leaves;
-    const Result<Rates> rates = Rates::of(*question_.hardware, probe->plan);
+    const Result<MachineRates> rates = MachineRates::of(*question_.hardware, probe->plan);
     if (!rates.ok()) return;
     const auto shares = best_shares(probe->plan, rates.value(), probe->sweeps, room);
     if (!shares.ok()) return;
@@ -198,7 +198,6 @@ Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFla
   options.plan_only = true;
   options.hardware = question.hardware;
   options.prefill_tokens_max = question.prefill_tokens;
-  options.say = question.say;
   for (const RequestGroup& group : question.workload) {
     options.prompt_tokens = std::max(options.prompt_tokens, group.prompt_tokens);
     options.new_tokens = std::max(options.new_tokens, group.new_tokens);
@@ -207,7 +206,8 @@ Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFla
   choice.flags = flags;
   SPILLWAY_ASSIGN_OR_RETURN(choice.runtime, Runtime::open(question.model, flags, options));
   choice.plan = costed_plan(*choice.runtime, question.workload, !flags.no_overlap);
-  SPILLWAY_ASSIGN_OR_RETURN(const Rates rates, Rates::of(*question.hardware, choice.plan));
+  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates,
+                            MachineRates::of(*question.hardware, choice.plan));
   SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps, planned_sweeps(*choice.runtime, question.workload));
   choice.kv_bytes_wanted = kv_bytes_wanted(*choice.runtime, question.workload);
   choice.prediction = predict(choice.plan, rates, choice.sweeps);

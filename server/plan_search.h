@@ -3,7 +3,6 @@
 // then placed by the code that carries plans out, so what is found fits, and costed as placed.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +18,6 @@ struct PlanQuestion {
   std::vector<RequestGroup> workload;
   const HardwareProfile* hardware = nullptr;  // Outlives what is made of this
   int64_t prefill_tokens = 0;                 // Of one sweep; 0: the default
-  std::function<void(const std::string&)> say;
 };
 
 struct CostedChoice {

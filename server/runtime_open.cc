@@ -188,7 +188,7 @@ class Opener {
     state_.source = table_.source;
     set_formats(table_.format);
     if (table_.format == DType::kQ4) state_.plan.quantization = table_.quantization();
-    return load_tokenizer(table_, &state_.tokenizer);
+    return options_.plan_only ? Status() : load_tokenizer(table_, &state_.tokenizer);
   }
 
   void set_formats(DType format) {

@@ -10,8 +10,8 @@ namespace spillway::cpu {
 
 class OneDnn {
  public:
-  // Whether this CPU's bf16 dot products beat its float32 ones: with AMX, and on AMD (Zen 4 and
-  // on, VDPBF16PS at the rate of a float32 multiply-add or better). Intel's vector units run that
+  // Whether this CPU's bf16 dot products beat its float32 ones: with AMX, and on AMD (oneDNN on two
+  // Zen 5 cores: 950 GFLOP/s in bf16, 480 in float32). Intel's vector units run that
   // instruction at half their float32 rate (measured on an Emerald Rapids without AMX: oneDNN 177
   // GFLOP/s in bf16, 325 in float32), so there float32 arithmetic on widened weights is faster.
   static bool multiplies_bf16_faster();

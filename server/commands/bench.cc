@@ -18,15 +18,19 @@ namespace {
 
 constexpr int64_t kPrefillTokensMax = 16384;  // Of one sweep; bounds the activations.
 
-// What the cost model says of this run, from what `spillway profile` left; nothing without it.
+// What the cost model says of this run, from what `spillway profile` left; nothing without that, or
+// where there is no home for it.
 Status predict_run(const EngineFlags& engine, Runtime& runtime, BenchResult* result) {
-  SPILLWAY_ASSIGN_OR_RETURN(const auto profile,
-                            cached_profile(runtime.device(), scratch_directory(engine.disk_dir)));
+  const auto cached = cached_profile(runtime.device(), scratch_directory(engine.disk_dir));
+  if (cached.status().code() == Code::kNotFound) return {};
+  SPILLWAY_RETURN_IF_ERROR(cached.status());
+  const std::optional<HardwareProfile>& profile = cached.value();
   if (!profile) return {};
   const BenchFlags& flags = result->flags;
   const RequestGroup group{flags.prompt_tokens, flags.new_tokens, flags.sequences};
-  const auto found = predict(runtime, *profile, std::span(&group, 1), result->overlap);
-  if (found.ok()) result->predicted = found->tokens_per_second();
+  SPILLWAY_ASSIGN_OR_RETURN(const Prediction found,
+                            predict(runtime, *profile, std::span(&group, 1), result->overlap));
+  result->predicted = found.tokens_per_second();
   return {};
 }
 
@@ -58,7 +62,9 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   options.say("Running");
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *options.log, &result));
   hold_against_bound(*runtime, &result);
-  SPILLWAY_RETURN_IF_ERROR(predict_run(engine, *runtime, &result));
+  // The measured result stands without it.
+  const Status predicted = predict_run(engine, *runtime, &result);
+  if (!predicted.ok()) options.say("warning: no prediction: " + std::string(predicted.message()));
   result.peak_host_bytes = peak_resident_bytes();
   if (result.own_memory) {
     const MemoryInfo memory = runtime->device().memory();

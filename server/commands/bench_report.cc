@@ -1,24 +1,13 @@
 #include "server/commands/bench_report.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
 #include "kernels/base/units.h"
+#include "server/commands/text_line.h"
 
 namespace spillway {
 
 namespace {
-
-// One line of text; none of them comes near the limit.
-[[gnu::format(printf, 1, 2)]] std::string format(const char* text, ...) {
-  char line[512];
-  va_list arguments;
-  va_start(arguments, text);
-  std::vsnprintf(line, sizeof(line), text, arguments);
-  va_end(arguments);
-  return std::string(line) + '\n';
-}
 
 double ratio(double a, double b) {
   return b > 0 ? a / b : 0;
@@ -26,34 +15,35 @@ double ratio(double a, double b) {
 
 std::string rate_line(const char* name, double seconds, double tokens, const Bound& bound,
                       double measured_seconds) {
-  return format("%-8s %10.2f s %10.1f tokens/s   bound %8.2f s (%s)   efficiency %.2f", name,
-                seconds, ratio(tokens, seconds), bound.seconds, bound.resource.c_str(),
-                ratio(bound.seconds, measured_seconds));
+  return text_line("%-8s %10.2f s %10.1f tokens/s   bound %8.2f s (%s)   efficiency %.2f", name,
+                   seconds, ratio(tokens, seconds), bound.seconds, bound.resource.c_str(),
+                   ratio(bound.seconds, measured_seconds));
 }
 
 std::string tier_line(const char* name, const TierBytes& bytes) {
-  return format("  %-12s %12s %12s %12s", name, format_bytes(bytes.device).c_str(),
-                format_bytes(bytes.host).c_str(), format_bytes(bytes.disk).c_str());
+  return text_line("  %-12s %12s %12s %12s", name, format_bytes(bytes.device).c_str(),
+                   format_bytes(bytes.host).c_str(), format_bytes(bytes.disk).c_str());
 }
 
 std::string cause_line(const char* name, double prefill, double decode) {
-  return format("  %-24s %10.2f %10.2f", name, prefill, decode);
+  return text_line("  %-24s %10.2f %10.2f", name, prefill, decode);
 }
 
 std::string head(const BenchResult& r) {
-  return format("%s, %lld sequences of %lld + %lld tokens, weights %s, KV %s, rule %s, block %lld",
-                r.model.c_str(), static_cast<long long>(r.flags.sequences),
-                static_cast<long long>(r.flags.prompt_tokens),
-                static_cast<long long>(r.flags.new_tokens),
-                std::string(dtype_name(r.plan.format)).c_str(),
-                std::string(dtype_name(r.plan.kv_format)).c_str(),
-                to_string(r.plan.kv_rule).c_str(), static_cast<long long>(r.plan.block_sequences)) +
-         format("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
-                format_bytes(r.peak_host_bytes).c_str(),
-                format_bytes(r.plan.budget_bytes).c_str()) +
-         (r.own_memory ? format("device   %s: %s of its memory taken, budget %s", r.device.c_str(),
-                                format_bytes(r.peak_device_bytes).c_str(),
-                                format_bytes(r.plan.device_budget_bytes).c_str())
+  return text_line(
+             "%s, %lld sequences of %lld + %lld tokens, weights %s, KV %s, rule %s, block %lld",
+             r.model.c_str(), static_cast<long long>(r.flags.sequences),
+             static_cast<long long>(r.flags.prompt_tokens),
+             static_cast<long long>(r.flags.new_tokens),
+             std::string(dtype_name(r.plan.format)).c_str(),
+             std::string(dtype_name(r.plan.kv_format)).c_str(), to_string(r.plan.kv_rule).c_str(),
+             static_cast<long long>(r.plan.block_sequences)) +
+         text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
+                   format_bytes(r.peak_host_bytes).c_str(),
+                   format_bytes(r.plan.budget_bytes).c_str()) +
+         (r.own_memory ? text_line("device   %s: %s of its memory taken, budget %s",
+                                   r.device.c_str(), format_bytes(r.peak_device_bytes).c_str(),
+                                   format_bytes(r.plan.device_budget_bytes).c_str())
                        : "");
 }
 
@@ -66,15 +56,16 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
          rate_line("decode", r.decode_seconds, generated - sequences, r.decode_bound,
                    decode.seconds) +
          rate_line("total", r.total_seconds, generated, r.bound, r.total_seconds) +
-         (r.predicted ? format("predicted %23.1f tokens/s by the profile of this machine: measured "
-                               "is %.2f of it",
-                               *r.predicted, ratio(ratio(generated, r.total_seconds), *r.predicted))
-                      : "");
+         (r.predicted
+              ? text_line("predicted %23.1f tokens/s by the profile of this machine: measured "
+                          "is %.2f of it",
+                          *r.predicted, ratio(ratio(generated, r.total_seconds), *r.predicted))
+              : "");
 }
 
 std::string causes(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
   const double outside = r.total_seconds - prefill.seconds - decode.seconds;
-  return format("time by cause (s)             prefill     decode") +
+  return text_line("time by cause (s)             prefill     decode") +
          cause_line("compute", prefill.compute_seconds, decode.compute_seconds) +
          cause_line("waiting for weights", prefill.weights_wait_seconds,
                     decode.weights_wait_seconds) +
@@ -83,43 +74,43 @@ std::string causes(const BenchResult& r, const TimeByCause& prefill, const TimeB
                     decode.activations_wait_seconds) +
          cause_line("waiting for staging", prefill.staging_wait_seconds,
                     decode.staging_wait_seconds) +
-         format("  %lld and %lld sweeps; %.2f s outside of them",
-                static_cast<long long>(prefill.sweeps), static_cast<long long>(decode.sweeps),
-                std::max(0.0, outside));
+         text_line("  %lld and %lld sweeps; %.2f s outside of them",
+                   static_cast<long long>(prefill.sweeps), static_cast<long long>(decode.sweeps),
+                   std::max(0.0, outside));
 }
 
 std::string tiers(const BenchResult& r, const TimeByCause& all) {
-  return format("bytes by tier            device         host         disk") +
+  return text_line("bytes by tier            device         host         disk") +
          tier_line("weights", r.plan.weights) + tier_line("KV", r.plan.kv) +
          tier_line("activations", r.plan.activations) +
-         format("  disk: read %s, written %s", format_bytes(all.disk_read_bytes).c_str(),
-                format_bytes(all.disk_write_bytes).c_str()) +
-         (r.own_memory
-              ? format("  host to device: %s, back: %s", format_bytes(all.to_device_bytes).c_str(),
-                       format_bytes(all.to_host_bytes).c_str())
-              : "");
+         text_line("  disk: read %s, written %s", format_bytes(all.disk_read_bytes).c_str(),
+                   format_bytes(all.disk_write_bytes).c_str()) +
+         (r.own_memory ? text_line("  host to device: %s, back: %s",
+                                   format_bytes(all.to_device_bytes).c_str(),
+                                   format_bytes(all.to_host_bytes).c_str())
+                       : "");
 }
 
 std::string ceilings(const BenchResult& r) {
-  std::string text = format("ceilings measured just before: memory %.1f GB/s",
-                            r.ceilings.memory_bytes_per_second / 1e9);
+  std::string text = text_line("ceilings measured just before: memory %.1f GB/s",
+                               r.ceilings.memory_bytes_per_second / 1e9);
   if (r.ceilings.disk_read_bytes_per_second > 0) {
-    text += format("  disk read %.2f GB/s", r.ceilings.disk_read_bytes_per_second / 1e9);
+    text += text_line("  disk read %.2f GB/s", r.ceilings.disk_read_bytes_per_second / 1e9);
   }
   if (r.ceilings.disk_write_bytes_per_second > 0) {
-    text += format("  disk write %.2f GB/s", r.ceilings.disk_write_bytes_per_second / 1e9);
+    text += text_line("  disk write %.2f GB/s", r.ceilings.disk_write_bytes_per_second / 1e9);
   }
   if (r.own_memory) {
-    text += format("  host to device %.1f GB/s, back %.1f, both at once %.1f",
-                   r.copies.to_device / 1e9, r.copies.to_host / 1e9, r.copies.both / 1e9);
+    text += text_line("  host to device %.1f GB/s, back %.1f, both at once %.1f",
+                      r.copies.to_device / 1e9, r.copies.to_host / 1e9, r.copies.both / 1e9);
   }
-  text += format("  matrix products (GFLOP/s)");
+  text += text_line("  matrix products (GFLOP/s)");
   for (size_t i = 0; i < r.matrix.size(); ++i) {
     const MatrixRate& rate = r.ceilings.matrix[i];
-    text += format("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f", static_cast<long long>(rate.rows),
-                   static_cast<long long>(rate.outputs), static_cast<long long>(rate.inputs),
-                   r.own_memory ? "cuBLAS" : "oneDNN", r.matrix[i].library / 1e9,
-                   r.matrix[i].ours / 1e9);
+    text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f",
+                      static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
+                      static_cast<long long>(rate.inputs), r.own_memory ? "cuBLAS" : "oneDNN",
+                      r.matrix[i].library / 1e9, r.matrix[i].ours / 1e9);
   }
   return text;
 }

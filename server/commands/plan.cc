@@ -43,6 +43,11 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
 }
 
 Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
+  if (!engine.trace.empty()) {
+    return invalid_argument(
+        "--trace: a plan runs nothing that could be traced; give it to the "
+        "command that carries the plan out");
+  }
   PlanReport report;
   report.flags = flags;
   SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
@@ -51,6 +56,13 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   question.flags = engine;
   // A shape's name needs no flag here.
   question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
+  if (!question.flags.dummy_weights) {
+    // The first use of a directory packs it, which is said once and not for every candidate.
+    RuntimeOptions once;
+    once.tokenizer_only = true;
+    once.say = [](const std::string& line) { std::cerr << line << std::endl; };
+    SPILLWAY_RETURN_IF_ERROR(Runtime::open(model, engine, once).status());
+  }
   question.workload = {{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
   question.hardware = &report.hardware;
   SPILLWAY_ASSIGN_OR_RETURN(report.choice, find_plan(question, &report.tried));

@@ -1,7 +1,6 @@
 #include "server/commands/plan_report.h"
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 #include "policy/hardware_json.h"
 #include "server/commands/bench_report.h"
 #include "server/commands/kv_rule_json.h"
+#include "server/commands/text_line.h"
 #include "server/config/plan_file.h"
 
 namespace spillway {
@@ -16,15 +16,6 @@ namespace spillway {
 namespace {
 
 using nlohmann::json;
-
-[[gnu::format(printf, 1, 2)]] std::string line(const char* text, ...) {
-  char buffer[512];
-  va_list arguments;
-  va_start(arguments, text);
-  std::vsnprintf(buffer, sizeof(buffer), text, arguments);
-  va_end(arguments);
-  return std::string(buffer) + '\n';
-}
 
 uint64_t sum(const TierBytes& bytes) {
   return bytes.device + bytes.host + bytes.disk;
@@ -44,8 +35,8 @@ std::string part(uint64_t bytes, const TierBytes& of) {
 }
 
 std::string tier_line(const char* name, const TierBytes& bytes) {
-  return line("  %-12s %22s %22s %22s", name, part(bytes.device, bytes).c_str(),
-              part(bytes.host, bytes).c_str(), part(bytes.disk, bytes).c_str());
+  return text_line("  %-12s %22s %22s %22s", name, part(bytes.device, bytes).c_str(),
+                   part(bytes.host, bytes).c_str(), part(bytes.disk, bytes).c_str());
 }
 
 // What decode takes, a sweep: of those with most sequences.
@@ -72,35 +63,35 @@ double longest(const ResourceSeconds& cost) {
   return *std::max_element(cost.begin(), cost.end());
 }
 
-std::string sweeps_text(const PlanReport& report, const Rates& rates) {
+std::string sweeps_text(const PlanReport& report, const MachineRates& rates) {
   const CostedPlan& plan = report.choice.plan;
   const PlannedSweeps *decode = decode_sweep(report), *prefill = prefill_sweep(report);
   ResourceSeconds of_decode{}, of_prefill{};
   if (decode != nullptr) of_decode = sweep_cost(plan, rates, *decode);
   if (prefill != nullptr) of_prefill = sweep_cost(plan, rates, *prefill);
-  std::string text = line("a sweep's seconds by resource      prefill       decode");
+  std::string text = text_line("a sweep's seconds by resource      prefill       decode");
   for (size_t r = 0; r < kResources; ++r) {
     if (of_decode[r] == 0 && of_prefill[r] == 0) continue;
     const auto mark = [&](const ResourceSeconds& cost) {
       return cost[r] > 0 && cost[r] == longest(cost) ? "*" : " ";
     };
-    text += line("  %-24s %12.3f%s %12.3f%s",
-                 std::string(resource_name(static_cast<Resource>(r))).c_str(), of_prefill[r],
-                 mark(of_prefill), of_decode[r], mark(of_decode));
+    text += text_line("  %-24s %12.3f%s %12.3f%s",
+                      std::string(resource_name(static_cast<Resource>(r))).c_str(), of_prefill[r],
+                      mark(of_prefill), of_decode[r], mark(of_decode));
   }
   const auto tokens = prefill == nullptr ? 0 : prefill->prompt_tokens;
   const auto sequences = decode == nullptr ? 0 : decode->decoding;
-  return text + line("  (prefill: %lld prompt tokens; decode: %lld sequences; * the slowest)",
-                     static_cast<long long>(tokens), static_cast<long long>(sequences));
+  return text + text_line("  (prefill: %lld prompt tokens; decode: %lld sequences; * the slowest)",
+                          static_cast<long long>(tokens), static_cast<long long>(sequences));
 }
 
-std::string relief_text(const PlanReport& report, const Rates& rates) {
+std::string relief_text(const PlanReport& report, const MachineRates& rates) {
   const CostedChoice& choice = report.choice;
   const Resource wall = choice.prediction.bottleneck;
   const Prediction without = predict(choice.plan, rates, choice.sweeps, wall);
-  return line("bottleneck: %s; without any limit of it %.3g tokens/s, then %s is the limit",
-              std::string(resource_name(wall)).c_str(), without.tokens_per_second(),
-              std::string(resource_name(without.bottleneck)).c_str());
+  return text_line("bottleneck: %s; without any limit of it %.3g tokens/s, then %s is the limit",
+                   std::string(resource_name(wall)).c_str(), without.tokens_per_second(),
+                   std::string(resource_name(without.bottleneck)).c_str());
 }
 
 std::string budget_text(const PlanReport& report) {
@@ -124,9 +115,10 @@ std::string budget_text(const PlanReport& report) {
 std::string explanation(const PlanReport& report) {
   const CostedChoice& choice = report.choice;
   const RuntimePlan& plan = choice.runtime->plan();
-  const Result<Rates> rates = Rates::of(report.hardware, choice.plan);
+  const Result<MachineRates> rates = MachineRates::of(report.hardware, choice.plan);
   std::string text =
-      line("what lives where                device                   host                   disk") +
+      text_line(
+          "what lives where                device                   host                   disk") +
       tier_line("weights", plan.weights) + tier_line("KV", plan.kv) +
       tier_line("activations", plan.activations) + budget_text(report);
   if (rates.ok()) {
@@ -208,7 +200,7 @@ std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
 std::string plan_text(const PlanReport& report) {
   const CostedChoice& choice = report.choice;
   const Prediction& found = choice.prediction;
-  std::string text = line(
+  std::string text = text_line(
       "%s on %s, %lld + %lld tokens: %.3g tokens/s predicted (prefill %s, decode %s; limited "
       "by %s)",
       choice.runtime->model_name().c_str(), report.hardware.name.c_str(),
@@ -217,7 +209,7 @@ std::string plan_text(const PlanReport& report) {
       format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str(),
       std::string(resource_name(found.bottleneck)).c_str());
   if (report.flags.explain) text += explanation(report);
-  text += line("best of %lld plans; to carry it out:", static_cast<long long>(report.tried));
+  text += text_line("best of %lld plans; to carry it out:", static_cast<long long>(report.tried));
   return text + "  " + plan_flags_text(choice.flags, choice.runtime->plan()) + "\n";
 }
 

@@ -1,41 +1,32 @@
 #include "server/commands/profile_table.h"
 
-#include <cstdarg>
 #include <cstdio>
 
 #include "kernels/base/units.h"
+#include "server/commands/text_line.h"
 
 namespace spillway {
 
 namespace {
 
-// One line of text.
-[[gnu::format(printf, 1, 2)]] std::string line(const char* text, ...) {
-  char buffer[1536];
-  va_list arguments;
-  va_start(arguments, text);
-  std::vsnprintf(buffer, sizeof(buffer), text, arguments);
-  va_end(arguments);
-  return std::string(buffer) + '\n';
-}
-
 std::string rate_line(const std::string& name, const Figure& figure) {
   const double giga = 1e-9;
   if (!figure.source.empty()) {
-    return line("  %-36s %11.2f   %s", name.c_str(), figure.value * giga, figure.source.c_str());
+    return text_line("  %-36s %11.2f   %s", name.c_str(), figure.value * giga,
+                     figure.source.c_str());
   }
-  return line("  %-36s %11.2f %11.2f %11.2f %8d", name.c_str(), figure.value * giga,
-              figure.low * giga, figure.high * giga, figure.samples);
+  return text_line("  %-36s %11.2f %11.2f %11.2f %8d", name.c_str(), figure.value * giga,
+                   figure.low * giga, figure.high * giga, figure.samples);
 }
 
 std::string size_line(const std::string& name, const Figure& figure) {
-  return line("  %-36s %11s%s%s", name.c_str(),
-              format_bytes(static_cast<uint64_t>(figure.value)).c_str(),
-              figure.source.empty() ? "" : "   ", figure.source.c_str());
+  return text_line("  %-36s %11s%s%s", name.c_str(),
+                   format_bytes(static_cast<uint64_t>(figure.value)).c_str(),
+                   figure.source.empty() ? "" : "   ", figure.source.c_str());
 }
 
 std::string heading(const char* name) {
-  return line("%-38s %11s %11s %11s %8s", name, "median", "low", "high", "samples");
+  return text_line("%-38s %11s %11s %11s %8s", name, "median", "low", "high", "samples");
 }
 
 std::string matrix_lines(const std::vector<MatrixFigure>& figures) {
@@ -65,7 +56,7 @@ std::string disk_lines(const char* what, const std::vector<DiskFigure>& figures)
 std::string profile_table(const HardwareProfile& profile) {
   const HardwareProfile::Compute& compute = profile.compute;
   std::string text = profile.name + '\n';
-  text += line("%s", compute.kind == "cuda" ? "device" : "CPU");
+  text += text_line("%s", compute.kind == "cuda" ? "device" : "CPU");
   text += size_line("memory", compute.memory_bytes);
   text += size_line("free", compute.memory_free_bytes);
   text += matrix_lines(compute.matrix);

@@ -8,17 +8,13 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/json_file.h"
 #include "tests/support/temp_directory.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
-
-json read(const std::string& path) {
-  std::ifstream in(path);
-  return json::parse(in);
-}
 
 // Rows by their number: the name that a viewer shows.
 std::map<int, std::string> row_names(const json& file) {
@@ -67,7 +63,7 @@ TEST_CASE("a trace has its tracks, spans and counters, in microseconds from the 
     trace->span(compute, "layer", 100.5, 101);
     trace->counter("bytes in flight", 100.25, 1 << 20);
   }
-  const json file = read(path);
+  const json file = test::read_json(path);
   CHECK(file["otherData"]["dropped_events"] == "0");
   const auto names = row_names(file);
   REQUIRE(names.size() == 2);
@@ -99,7 +95,7 @@ TEST_CASE("transfers that overlap on one link get rows of its name") {
     trace->span(link, "c", 3, 5);  // After a, over the end of b
     trace->span(link, "d", 3.5, 4.5);
   }
-  const json file = read(path);
+  const json file = test::read_json(path);
   check_rows_nest(file);
   std::map<std::string, int> row;
   for (const json& span : events_of(file, "X")) row[span["name"]] = span["tid"];
@@ -128,7 +124,7 @@ TEST_CASE("threads record together, and the limit keeps the first events and cou
     }
     for (std::thread& thread : threads) thread.join();
   }
-  const json file = read(path);
+  const json file = test::read_json(path);
   CHECK(row_names(file).size() == kThreads);
   CHECK(events_of(file, "X").size() == limit);
   CHECK(file["otherData"]["dropped_events"] == std::to_string(kAll - limit));
@@ -140,7 +136,7 @@ TEST_CASE("a trace without events is a file that loads") {
   const TempDirectory directory;
   const std::string path = directory / "trace.json";
   CHECK(Trace::open(path).ok());
-  CHECK(events_of(read(path), "X").empty());
+  CHECK(events_of(test::read_json(path), "X").empty());
 }
 
 TEST_CASE("a trace that cannot be written is refused before the work") {

@@ -6,17 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/golden.h"
+#include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
-
-json read(const std::string& path) {
-  std::ifstream in(path);
-  return json::parse(in);
-}
 
 TEST_CASE("bench times a run, holds it against its bound and traces it") {
   const test::TemporaryCache place;
@@ -27,7 +23,7 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
                               trace + " > " + report + " 2> " + place.path() + "/log";
   REQUIRE(std::system(command.c_str()) == 0);
 
-  const json result = read(report);
+  const json result = test::read_json(report);
   CHECK(result["tokens_per_second"].get<double>() > 0);
   CHECK(result["total_seconds"].get<double>() ==
         Approx(result["prefill_seconds"].get<double>() + result["decode_seconds"].get<double>()));
@@ -44,7 +40,7 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
 
   std::map<std::string, int> ops;
   std::map<int, std::string> rows;
-  const json events = read(trace)["traceEvents"];
+  const json events = test::read_json(trace)["traceEvents"];
   for (const json& event : events) {
     if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
     if (event["ph"] == "X" && rows.at(event["tid"]) != "ceiling") ++ops[event["name"]];
@@ -53,6 +49,22 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
     INFO(op);
     CHECK(ops[op] > 0);
   }
+}
+
+TEST_CASE("a prediction that cannot be made does not cost the result") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const std::string packed = place.path() + "/model.spill", report = place.path() + "/report.json";
+  const std::string log = " 2> " + place.path() + "/log";
+  REQUIRE(std::system((test::program() + " convert " + model + " " + packed + log).c_str()) == 0);
+  // No home, so no place for a profile.
+  const std::string command =
+      "env -u HOME -u XDG_CACHE_HOME -u SPILLWAY_CACHE " + test::program() + " bench " + packed +
+      " --sequences 1 --prompt-tokens 3 --new-tokens 2 --json > " + report + log;
+  REQUIRE(std::system(command.c_str()) == 0);
+  const json result = test::read_json(report);
+  CHECK(result["tokens_per_second"].get<double>() > 0);
+  CHECK(result["predicted_tokens_per_second"].is_null());
 }
 
 TEST_CASE("a trace that cannot be written stops bench before the work") {

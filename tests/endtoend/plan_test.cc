@@ -7,17 +7,13 @@
 #include "policy/hardware_json.h"
 #include "tests/support/golden.h"
 #include "tests/support/hardware.h"
+#include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
-
-json read(const std::string& path) {
-  std::ifstream in(path);
-  return json::parse(in);
-}
 
 int exit_of(const std::string& command) {
   const int status = std::system(command.c_str());
@@ -34,7 +30,7 @@ TEST_CASE("a plan is found, written, read and carried out") {
   const std::string log = " 2> " + place.path() + "/log";
   REQUIRE(exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
                   " --host-memory 2GiB --json --output " + plan + " > " + report + log) == 0);
-  const json found = read(report), written = read(plan);
+  const json found = test::read_json(report), written = test::read_json(plan);
   CHECK(found["plan"] == written);
   CHECK(found["cost_model"] == "spillway");
   CHECK(found["hardware"]["name"] == "a CPU of tests");
@@ -48,11 +44,11 @@ TEST_CASE("a plan is found, written, read and carried out") {
   // The engine carries it out; flags go before it.
   REQUIRE(exit_of(test::program() + " bench " + model + lengths + " --sequences 2 --json --plan " +
                   plan + " > " + report + log) == 0);
-  CHECK(read(report)["plan"]["block"] == written["block"]);
-  CHECK(read(report)["plan"]["host_memory_bytes"] == uint64_t{2} << 30);
+  CHECK(test::read_json(report)["plan"]["block"] == written["block"]);
+  CHECK(test::read_json(report)["plan"]["host_memory_bytes"] == uint64_t{2} << 30);
   REQUIRE(exit_of(test::program() + " bench " + model + lengths +
                   " --sequences 2 --block 5 --json --plan " + plan + " > " + report + log) == 0);
-  CHECK(read(report)["plan"]["block"] == 5);
+  CHECK(test::read_json(report)["plan"]["block"] == 5);
 
   CHECK(exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
                 " --host-memory 20MiB > " + report + log) == 3);
@@ -69,7 +65,7 @@ TEST_CASE("plan answers with FlexGen's model, too") {
                   " --micro-batch 48 --block 144 --weights 20,80,0 --kv 0,100,0 --activations "
                   "0,100,0 --json > " +
                   report + log) == 0);
-  const json found = read(report);
+  const json found = test::read_json(report);
   CHECK(found["predicted"]["prefill_seconds"].get<double>() == Approx(210.6704).epsilon(1e-4));
   CHECK(found["predicted"]["decode_seconds"].get<double>() == Approx(435.0937).epsilon(1e-4));
   CHECK(found["predicted"]["tokens_per_second"].get<double>() == Approx(7.1357).epsilon(1e-4));
@@ -77,7 +73,8 @@ TEST_CASE("plan answers with FlexGen's model, too") {
   REQUIRE(exit_of(ask +
                   " --device-memory 16GiB --host-memory 200GiB --disk-memory 1500GiB --json > " +
                   report + log) == 0);
-  CHECK(read(report)["predicted"]["tokens_per_second"].get<double>() == Approx(7.09).margin(0.006));
+  CHECK(test::read_json(report)["predicted"]["tokens_per_second"].get<double>() ==
+        Approx(7.09).margin(0.006));
   CHECK(exit_of(ask + " --block 10 --micro-batch 3 > " + report + log) == 2);
   CHECK(exit_of(ask + " --kv-rule h2o > " + report + log) == 2);
 }

@@ -18,12 +18,12 @@ CostedPlan plan() {
   return test::costed_plan();
 }
 
-Rates rates_of(const HardwareProfile& hardware, const CostedPlan& costed) {
-  return Rates::of(hardware, costed).value();
+MachineRates rates_of(const HardwareProfile& hardware, const CostedPlan& costed) {
+  return MachineRates::of(hardware, costed).value();
 }
 
 TEST_CASE("a product's time goes linearly between measured heights") {
-  const Rates rates = rates_of(machine(), plan());
+  const MachineRates rates = rates_of(machine(), plan());
   CHECK(rates.seconds_per_weight(1) == Approx(0.1e-9));
   CHECK(rates.seconds_per_weight(16) == Approx(0.2e-9));
   CHECK(rates.seconds_per_weight(136) == Approx(1.1e-9));
@@ -35,7 +35,7 @@ TEST_CASE("a sweep costs what its resources have to do") {
   CostedPlan costed = plan();
   costed.weights_from_disk = 100'000'000;
   costed.kv_on_disk = 0.5;
-  const Rates rates = rates_of(machine(), costed);
+  const MachineRates rates = rates_of(machine(), costed);
   // 16 sequences decode over 1,000 rows each.
   const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
   const ResourceSeconds cost = sweep_cost(costed, rates, sweeps);
@@ -59,7 +59,7 @@ TEST_CASE("a sweep costs what its resources have to do") {
 TEST_CASE("a prompt's rows pass in micro-batches") {
   CostedPlan costed = plan();
   costed.micro_batch_tokens = 256;
-  const Rates rates = rates_of(machine(), costed);
+  const MachineRates rates = rates_of(machine(), costed);
   const PlannedSweeps sweeps{.count = 1,
                              .prompts = 4,
                              .prompt_tokens = 512,
@@ -73,18 +73,19 @@ TEST_CASE("a prompt's rows pass in micro-batches") {
 TEST_CASE("what a profile lacks is named") {
   HardwareProfile hardware = machine();
   hardware.compute.matrix.clear();
-  CHECK_THAT(std::string(Rates::of(hardware, plan()).status().message()),
+  CHECK_THAT(std::string(MachineRates::of(hardware, plan()).status().message()),
              Catch::Contains("\"test\" has no rate of matrix products"));
   hardware = machine();
   hardware.disk.write.clear();
-  CHECK(Rates::of(hardware, plan()).ok());
+  CHECK(MachineRates::of(hardware, plan()).ok());
   CostedPlan costed = plan();
   costed.kv_on_disk = 0.1;
-  CHECK_THAT(std::string(Rates::of(hardware, costed).status().message()),
+  CHECK_THAT(std::string(MachineRates::of(hardware, costed).status().message()),
              Catch::Contains("rates of the disk"));
   costed = plan();
   costed.own_memory = true;
-  CHECK_THAT(std::string(Rates::of(machine(), costed).status().message()), Catch::Contains("link"));
+  CHECK_THAT(std::string(MachineRates::of(machine(), costed).status().message()),
+             Catch::Contains("link"));
 }
 
 TEST_CASE("faster hardware never predicts less throughput") {

@@ -9,8 +9,9 @@ namespace spillway {
 namespace {
 
 // What the program minimises, for shares that are given.
-double seconds_with(CostedPlan plan, const Rates& rates, const std::vector<PlannedSweeps>& sweeps,
-                    const PlacementRoom& room, const PlacementShares& shares) {
+double seconds_with(CostedPlan plan, const MachineRates& rates,
+                    const std::vector<PlannedSweeps>& sweeps, const PlacementRoom& room,
+                    const PlacementShares& shares) {
   const auto weights = static_cast<double>(room.weights);
   plan.weights_from_disk = static_cast<uint64_t>(weights * shares.weights.disk);
   plan.weights_to_device =
@@ -61,7 +62,7 @@ TEST_CASE("no shares that fit are faster than the program's") {
                                     {.block_sequences = 64, .kv_bytes = 64});
     CostedPlan needs_all = plan;
     needs_all.kv_on_disk = 1;
-    const Rates rates = Rates::of(hardware, needs_all).value();
+    const MachineRates rates = MachineRates::of(hardware, needs_all).value();
     const auto found = best_shares(plan, rates, sweeps, room);
     double best = 1e30;
     for (const TierShares& weights : grid(plan.own_memory)) {
@@ -87,7 +88,7 @@ TEST_CASE("what must stay on the device stays") {
   const CostedPlan plan = test::costed_plan();
   CostedPlan needs_all = plan;
   needs_all.kv_on_disk = 1;
-  const Rates rates = Rates::of(test::cost_machine(), needs_all).value();
+  const MachineRates rates = MachineRates::of(test::cost_machine(), needs_all).value();
   const std::vector<PlannedSweeps> sweeps = {{.count = 3, .decoding = 4, .cached_rows = 100}};
   PlacementRoom room{.weights = 100, .kv = 100, .device = 150, .disk = 1000};
   room.weights_stream = false;
