@@ -147,10 +147,12 @@ class Device {
   Trace* trace_ = nullptr;
 };
 
-// What multiplies matrices on the CPU: our panel kernels (any CPU, weights widened to float32 in
-// registers), or oneDNN for the formats in which it has optimised kernels on this CPU. kFastest:
-// oneDNN for bf16 where the CPU multiplies bf16 faster than float32, our kernels for all else.
-enum class CpuProducts : uint8_t { kFastest, kPanels, kOneDnn };
+// What multiplies matrices on the CPU: kPanels, our kernels in float32 (any CPU, weights widened in
+// registers); kPairs, our kernels in bf16 for bf16 and 4-bit weights, where the CPU has dot
+// products of bf16; kOneDnn, oneDNN for the formats in which it has optimised kernels on this CPU,
+// else kPairs. kFastest: kPairs on AMD's cores that have them, oneDNN for bf16 on Intel's with
+// matrix units, kPanels for all else.
+enum class CpuProducts : uint8_t { kFastest, kPanels, kPairs, kOneDnn };
 
 // Whether the CPU device will use OpenMP (oneDNN does), whose idle workers spin unless the process
 // was started with OMP_WAIT_POLICY=passive; spinning slows the loops of other thread pools.

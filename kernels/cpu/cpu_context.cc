@@ -10,6 +10,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
+#include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 
 namespace spillway::cpu {
@@ -51,8 +52,10 @@ struct CpuContext::Workers {
 
 CpuContext::CpuContext(int threads, CpuProducts products)
     : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
+  pairs_ = products == CpuProducts::kFastest ? pairs_are_fastest()
+                                             : products != CpuProducts::kPanels && has_pairs();
   if (products == CpuProducts::kOneDnn ||
-      (products == CpuProducts::kFastest && OneDnn::multiplies_bf16_faster())) {
+      (products == CpuProducts::kFastest && !pairs_ && OneDnn::multiplies_bf16_faster())) {
     onednn_ = std::make_unique<OneDnn>(threads, products == CpuProducts::kOneDnn);
   }
 }

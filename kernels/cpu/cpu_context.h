@@ -22,6 +22,7 @@ class CpuContext {
 
   int threads() const { return threads_; }
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
+  bool pairs() const { return pairs_; }             // Ours multiply in bf16 (cpu/gemm_pairs.h).
 
   // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:
   // about 2 microseconds on two idle cores.
@@ -41,6 +42,7 @@ class CpuContext {
   void run(int64_t count, void (*call)(const void*, int64_t), const void* state);
 
   int threads_;
+  bool pairs_ = false;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<OneDnn> onednn_;
 };

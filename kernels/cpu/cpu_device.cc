@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernels/cpu/cpu_context.h"
+#include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/device.h"
 
@@ -74,12 +75,14 @@ class CpuDevice final : public Device {
   }
 
   DType activation_dtype(DType weights) const override {
-    return weights == DType::kBF16 && native_bf16() ? DType::kBF16 : DType::kF32;
+    const bool in_bf16 =
+        (weights == DType::kBF16 && native_bf16()) || (weights == DType::kQ4 && context_.pairs());
+    return in_bf16 ? DType::kBF16 : DType::kF32;
   }
   MatrixLayout matrix_layout(DType weights) const override {
     return uses_onednn(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool native_bf16() const override { return uses_onednn(DType::kBF16); }
+  bool native_bf16() const override { return context_.pairs() || uses_onednn(DType::kBF16); }
 
  private:
   bool uses_onednn(DType weights) const {
@@ -93,7 +96,7 @@ class CpuDevice final : public Device {
 }  // namespace
 
 bool cpu_device_uses_openmp() {
-  return cpu::OneDnn::multiplies_bf16_faster();
+  return !cpu::pairs_are_fastest() && cpu::OneDnn::multiplies_bf16_faster();
 }
 
 Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuProducts products) {

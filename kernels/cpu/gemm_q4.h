@@ -1,5 +1,5 @@
-// The product with 4-bit weights (gemm.h's kQ4): bit for bit what the f32 kernel gives on the
-// expanded weights (base/q4.h).
+// The product of float32 activations with 4-bit weights (gemm.h's kQ4): bit for bit what the f32
+// kernel gives on the expanded weights (base/q4.h).
 #pragma once
 
 #include <cstddef>

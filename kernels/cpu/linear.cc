@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 
 namespace spillway::cpu {
@@ -13,30 +14,79 @@ namespace {
 
 // Packed activations of one pass over the weights: bounds scratch memory, and keeps what all
 // threads read again for each panel inside a usual L3 cache.
-constexpr int64_t kPackedBytesMax = int64_t{16} << 20;
+constexpr size_t kPackedBytesMax = size_t{16} << 20;
+
+// Rows that one task packs: a whole number of strips of 3, 6 and 12 rows.
+constexpr int64_t kRowsPerTask = 24;
+static_assert(kGemmRowsMax % kRowsPerTask == 0);
+static_assert(kRowsPerTask % kPairStripRows == 0);
+
+// float32 activations, times weights that are widened to float32. Strips of row r begin at float
+// r * columns.
+class FloatProduct {
+ public:
+  static size_t row_bytes(int64_t columns) { return static_cast<size_t>(columns) * sizeof(float); }
+
+  FloatProduct(std::byte* scratch, int64_t /*rows*/, int64_t columns)
+      : packed_(reinterpret_cast<float*>(scratch)), columns_(columns) {}
+
+  void pack(const ConstMatrixView& in, int64_t first, int64_t rows) const {
+    pack_strips(reinterpret_cast<const float*>(in.row(first)), in.stride, rows, columns_,
+                packed_ + first * columns_);
+  }
+  void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
+                float* tile) const {
+    multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, false, tile);
+  }
+
+ private:
+  float* packed_;
+  int64_t columns_;
+};
+
+// bf16 activations, times bf16 or 4-bit weights.
+class PairProduct {
+ public:
+  static size_t row_bytes(int64_t columns) {
+    return static_cast<size_t>(pair_columns(columns)) * sizeof(uint32_t) +
+           static_cast<size_t>(pair_groups(columns)) * sizeof(float);
+  }
+
+  PairProduct(std::byte* scratch, int64_t rows, int64_t columns)
+      : packed_{reinterpret_cast<uint32_t*>(scratch),
+                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
+                                         rows * pair_columns(columns))},
+        columns_(columns) {}
+
+  void pack(const ConstMatrixView& in, int64_t first, int64_t rows) const {
+    pack_pair_strips(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, rows, columns_,
+                     from(first));
+  }
+  void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
+                float* tile) const {
+    multiply_pairs_tile(from(row), rows, columns_, format, panels, tile);
+  }
+
+ private:
+  PairStrips from(int64_t row) const {
+    return {packed_.pairs + row * pair_columns(columns_),
+            packed_.sums + row * pair_groups(columns_)};
+  }
+
+  PairStrips packed_;
+  int64_t columns_;
+};
 
 // Rows of one pass: whole blocks of kGemmRowsMax, at least one.
-int64_t rows_per_pass(int64_t columns) {
-  const int64_t rows = kPackedBytesMax / (columns * static_cast<int64_t>(sizeof(float)));
+int64_t rows_per_pass(size_t row_bytes) {
+  const auto rows = static_cast<int64_t>(kPackedBytesMax / row_bytes);
   return std::max(kGemmRowsMax, rows / kGemmRowsMax * kGemmRowsMax);
 }
 
-// The pass's rows as strips: block b of 96 rows starts at float b * 96 * columns.
-void pack_pass(CpuContext& context, const ConstMatrixView& in, float* packed) {
-  const auto* source = reinterpret_cast<const float*>(in.data);
-  // A task packs whole strips; 24 rows are a whole number of strips of 3, 6 and 12 rows.
-  constexpr int64_t kRowsPerTask = 24;
-  static_assert(kGemmRowsMax % kRowsPerTask == 0);
-  context.parallel_for((in.rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-    const int64_t first = task * kRowsPerTask;
-    pack_strips(source + first * in.stride, in.stride, std::min(kRowsPerTask, in.rows - first),
-                in.columns, packed + first * in.columns);
-  });
-}
-
 // One slab's 64 columns starting at `column` (of the slab), all rows of the pass.
+template <class Product>
 void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t slab_first,
-                      int64_t column, const float* packed, const MatrixView& out) {
+                      int64_t column, const Product& product, const MatrixView& out) {
   const WeightMatrix& w = args.weight;
   alignas(64) float tile[kGemmRowsMax * kGemmColumns];
   const auto stride = static_cast<int64_t>(
@@ -46,7 +96,7 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   const int64_t first = slab_first + column;
   for (int64_t row = 0; row < out.rows; row += kGemmRowsMax) {
     const int64_t rows = std::min(kGemmRowsMax, out.rows - row);
-    multiply_tile(packed + row * w.columns, rows, w.columns, w.format, panels, false, tile);
+    product.multiply(row, rows, w.format, panels, tile);
     store_tile({.tile = tile,
                 .rows = rows,
                 .columns = columns,
@@ -59,23 +109,27 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   }
 }
 
+template <class Product>
 void linear_panels(CpuContext& context, const LinearArgs& args) {
-  SPILLWAY_CHECK(args.in.dtype == DType::kF32);
   const WeightMatrix& w = args.weight;
-  const int64_t pass_rows = std::min(rows_per_pass(w.columns), args.in.rows);
-  auto* packed = reinterpret_cast<float*>(
-      context.shared_scratch(static_cast<size_t>(pass_rows * w.columns) * sizeof(float)));
+  const size_t row_bytes = Product::row_bytes(w.columns);
+  const int64_t pass_rows = std::min(rows_per_pass(row_bytes), args.in.rows);
+  std::byte* const scratch = context.shared_scratch(static_cast<size_t>(pass_rows) * row_bytes);
   for (int64_t first = 0; first < args.in.rows; first += pass_rows) {
     ConstMatrixView in = args.in;
     in.data = args.in.row(first);
     in.rows = std::min(pass_rows, args.in.rows - first);
     const MatrixView out = args.out.slice_rows(first, in.rows);
-    pack_pass(context, in, packed);
+    const Product product(scratch, in.rows, w.columns);
+    context.parallel_for((in.rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+      const int64_t row = task * kRowsPerTask;
+      product.pack(in, row, std::min(kRowsPerTask, in.rows - row));
+    });
     const int64_t tiles_per_slab = (w.slab_rows + kGemmColumns - 1) / kGemmColumns;
     context.parallel_for((w.rows + kGemmColumns - 1) / kGemmColumns, [&](int64_t task) {
       const auto slab = static_cast<size_t>(task / tiles_per_slab);
       multiply_columns(args, w.slabs[slab], static_cast<int64_t>(slab) * w.slab_rows,
-                       task % tiles_per_slab * kGemmColumns, packed, out);
+                       task % tiles_per_slab * kGemmColumns, product, out);
     });
   }
 }
@@ -85,7 +139,13 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 void linear(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels16) {
-    linear_panels(context, args);
+    if (args.in.dtype == DType::kBF16) {
+      SPILLWAY_CHECK(has_pairs());
+      linear_panels<PairProduct>(context, args);
+    } else {
+      SPILLWAY_CHECK(args.in.dtype == DType::kF32);
+      linear_panels<FloatProduct>(context, args);
+    }
   } else {
     SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels64 && context.onednn() != nullptr);
     context.onednn()->linear(args);

@@ -1,5 +1,5 @@
 // Linear layers on oneDNN, with weights in its blocked layout (MatrixLayout::kPanels64). Chosen for
-// bf16 on CPUs that multiply it faster than float32; there oneDNN reaches the hardware's peak.
+// bf16 on Intel's CPUs with matrix units; there oneDNN reaches the hardware's peak.
 #pragma once
 
 #include <memory>

@@ -181,11 +181,19 @@ TEST_CASE("a product with 4-bit weights is bit for bit that with the expanded we
   });
 }
 
+// As the raw bits of bfloat16.
+std::vector<uint16_t> in_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) out[i] = f32_to_bf16(values[i]);
+  return out;
+}
+
 TEST_CASE("what lies in the padding of 4-bit weights never counts") {
-  const auto device = open_cpu_device(2).value();
+  const auto device = open_cpu_device(2, CpuProducts::kPairs).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kOutputs = 20, kInputs = 70, kRows = 13;
   auto in = random_floats(kRows * kInputs, 8);
+  auto in_pairs = in_bf16(in);
   const PackedMatrix clean(MatrixLayout::kPanels16, DType::kQ4,
                            random_floats(kOutputs * kInputs, 9), kOutputs, kInputs, 64);
   std::vector<std::byte> bytes(
@@ -217,6 +225,12 @@ TEST_CASE("what lies in the padding of 4-bit weights never counts") {
     };
     linear(*stream, {.in = view, .weight = clean.matrix(), .out = target(a)});
     linear(*stream, {.in = view, .weight = dirty, .out = target(b)});
+    CHECK(a == b);
+    if (device->activation_dtype(DType::kQ4) != DType::kBF16) continue;
+    const auto narrow =
+        dense_matrix(reinterpret_cast<std::byte*>(in_pairs.data()), DType::kBF16, rows, kInputs);
+    linear(*stream, {.in = narrow, .weight = clean.matrix(), .out = target(a)});
+    linear(*stream, {.in = narrow, .weight = dirty, .out = target(b)});
     CHECK(a == b);
   }
 }

@@ -1,0 +1,55 @@
+// Matrix product of bf16 activations with packed bf16 or 4-bit weights (kernels/weight_layout.h,
+// kPanels16) by dot products of bf16 pairs (VDPBF16PS), for CPUs where these beat float32: twice
+// its rate on Zen 4 and on.
+//
+// A 4-bit weight is n * scale + minimum (base/q4.h) and n, 0 to 15, is exact in bf16, so a group of
+// 64 inputs gives scale * sum(a n) + minimum * sum(a): no weight is rounded, and expanding a pair
+// takes two instructions for 16 outputs. Sums are float32.
+//
+// Every output adds its pairs in order (4-bit: groups in order, pairs in order within), whatever
+// the number of rows or threads: a row's bits do not depend on its batch (DESIGN section 4).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+
+namespace spillway::cpu {
+
+// Whether this CPU has the instructions (AVX-512 with BF16 and VBMI).
+bool has_pairs();
+
+// Whether they are the fastest product here: on AMD's cores. Intel's vector units run them at half
+// the rate of float32 (Emerald Rapids: oneDNN 177 GFLOP/s against 325), and its matrix units, where
+// there are some, beat both.
+bool pairs_are_fastest();
+
+// Rows that a strip of packed activations has; the last one has as many as are left.
+constexpr int64_t kPairStripRows = 12;
+
+// Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of 64
+// inputs, [strip][group][row in strip]. A strip that begins at row r begins at pairs + r *
+// pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros.
+struct PairStrips {
+  uint32_t* pairs = nullptr;
+  float* sums = nullptr;
+};
+int64_t pair_columns(int64_t columns);  // Pairs of a padded row
+int64_t pair_groups(int64_t columns);
+
+// Packs row-major bf16 `a` (row stride `stride` elements) from strip `strips` on. REQUIRES:
+// has_pairs().
+void pack_pair_strips(const uint16_t* a, int64_t stride, int64_t rows, int64_t columns,
+                      const PairStrips& strips);
+
+// c[rows, 64] = a[rows, columns] times four neighbouring panels of `format`, kBF16 or kQ4.
+// REQUIRES: has_pairs(); rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
+void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, DType format,
+                         const std::byte* panels, float* c);
+
+// The same of kQ4 alone; multiply_pairs_tile() calls it.
+void multiply_pairs_q4_tile(const PairStrips& a, int64_t rows, int64_t columns,
+                            const std::byte* panels, float* c);
+
+}  // namespace spillway::cpu

@@ -1,0 +1,54 @@
+// What the kernels of gemm_pairs.h share. Included once by each of their files, between
+// SPILLWAY_PAIRS_BEGIN and SPILLWAY_PAIRS_END, which set the instructions that these may use:
+// Highway 1.0 has no name for them.
+#pragma once
+
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_pairs.h"
+
+#define SPILLWAY_PAIRS_BEGIN \
+  HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")
+#define SPILLWAY_PAIRS_END HWY_POP_ATTRIBUTES
+
+SPILLWAY_PAIRS_BEGIN
+
+namespace spillway::cpu::pairs {
+
+constexpr int64_t kPanel = 16;  // Outputs side by side in the layout: a vector's lanes
+constexpr int64_t kTilePanels = kGemmColumns / kPanel;
+
+// Panels that a kernel takes at once when rows fill no strip: about a dozen chains hide the latency
+// and leave registers for as many sums.
+constexpr int panels_for(int rows) {
+  return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
+}
+constexpr int kTallPanels = 2;  // Of a whole strip beside others: 24 sums in 32 registers
+
+inline __m512 dot(__m512 sum, uint32_t a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)b);
+}
+
+// Weights pass once and come from memory; see gemm_inl.h.
+constexpr size_t kPrefetchBytes = 2048;
+inline void prefetch(const void* weights) {
+  __builtin_prefetch(static_cast<const char*>(weights) + kPrefetchBytes);
+}
+
+template <int kRows, int kPanels>
+inline void clear(__m512 (&sums)[kRows][kPanels]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) sums[i][p] = _mm512_setzero_ps();
+  }
+}
+
+}  // namespace spillway::cpu::pairs
+
+SPILLWAY_PAIRS_END

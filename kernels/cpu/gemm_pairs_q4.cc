@@ -1,0 +1,246 @@
+// Up to one strip of rows is bound by memory: its kernel expands weights in registers, once for all
+// rows. More rows share an expansion into a buffer in the L1 cache.
+#include "kernels/base/check.h"
+#include "kernels/cpu/gemm_pairs.h"
+#include "kernels/weight_layout.h"
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm_pairs_inl.h"
+
+SPILLWAY_PAIRS_BEGIN
+
+namespace spillway::cpu {
+
+namespace {
+
+using namespace pairs;
+
+constexpr int64_t kGroupPairs = kQ4Group / 2;
+constexpr int kWordPairs = kQ4NibblesPerWord / 2;
+constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
+
+constexpr int64_t kExpandGroups = 2;  // Expanded at a time, of two panels: 8 KiB
+
+// The weights of a pair of inputs of 16 outputs, as bf16 in each lane's halves.
+//
+// A word holds eight nibbles of one output, the first in the lowest bits. For each half of a lane
+// one instruction picks the byte that begins at its nibble, and a table of 32 numbers of bf16 takes
+// the byte's five lowest bits as an index: the fifth belongs to the next nibble, so each number is
+// there twice.
+class Expander {
+ public:
+  Expander() {
+    alignas(64) static constexpr uint16_t kNumbers[32] = {
+        0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,  // 0 to 7
+        0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,  // 8 to 15
+        0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+    numbers_ = _mm512_load_si512(kNumbers);
+    for (int i = 0; i < kWordPairs; ++i) {
+      // The upper byte of a half is no part of the index.
+      const auto half = [&](int bit) { return static_cast<uint64_t>(bit) * 0x0101u; };
+      const int first = 2 * i * 4, second = first + 4;
+      const uint64_t places =
+          half(first) | half(second) << 16 | half(32 + first) << 32 | half(32 + second) << 48;
+      places_[i] = _mm512_set1_epi64(static_cast<int64_t>(places));
+    }
+  }
+
+  // Pair `i` of a row of words.
+  __m512i pair(__m512i words, int i) const {
+    return _mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(places_[i], words), numbers_);
+  }
+
+ private:
+  __m512i numbers_;
+  __m512i places_[kWordPairs];
+};
+
+// Sixteen of a group's scales or minima, widened. (All lanes by name: g++ 12 warns of its own
+// header otherwise.)
+inline __m512 widen(const uint16_t* from) {
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+inline void prefetch_group(const Q4PanelGroup* group) {
+  const auto* at = reinterpret_cast<const char*>(group);
+  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) prefetch(at + i);
+}
+
+// c = a . w over all groups for kPanels panels that are `groups` groups apart.
+template <int kRows, int kPanels>
+void fused_kernel(const PairStrips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
+  const Expander expander;
+  const uint32_t* pairs = a.pairs;
+  __m512 sums[kRows][kPanels];
+  clear(sums);
+  for (int64_t g = 0; g < groups; ++g) {
+    __m512 dots[kRows][kPanels];
+    clear(dots);
+    for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * groups + g);
+    for (int word = 0; word < kGroupWords; ++word) {
+      __m512i words[kPanels];
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        words[p] = _mm512_loadu_si512(w[p * groups + g].words[word]);
+      }
+#pragma GCC unroll 4
+      for (int k = 0; k < kWordPairs; ++k, pairs += kRows) {
+#pragma GCC unroll 4
+        for (int p = 0; p < kPanels; ++p) {
+          const __m512i b = expander.pair(words[p], k);
+#pragma GCC unroll 16
+          for (int i = 0; i < kRows; ++i) dots[i][p] = dot(dots[i][p], pairs[i], b);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const __m512 scale = widen(w[p * groups + g].scale);
+      const __m512 minimum = widen(w[p * groups + g].minimum);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const __m512 scaled = _mm512_fmadd_ps(dots[i][p], scale, sums[i][p]);
+        sums[i][p] = _mm512_fmadd_ps(_mm512_set1_ps(a.sums[g * kRows + i]), minimum, scaled);
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int p = 0; p < kPanels; ++p) {
+      _mm512_store_ps(c + i * kGemmColumns + p * kPanel, sums[i][p]);
+    }
+  }
+}
+
+using FusedKernel = void (*)(const PairStrips&, const Q4PanelGroup*, int64_t, float*);
+
+template <int kRows>
+FusedKernel fused_kernel_for(int64_t rows, int* panels) {
+  if (rows == kRows) {
+    *panels = panels_for(kRows);
+    return &fused_kernel<kRows, panels_for(kRows)>;
+  }
+  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, panels);
+  return nullptr;
+}
+
+void multiply_fused(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
+                    float* c) {
+  int panels = 0;
+  const FusedKernel kernel = fused_kernel_for<kPairStripRows>(rows, &panels);
+  for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
+    kernel(a, w + panel * groups, groups, c + panel * kPanel);
+  }
+}
+
+// Two panels, one group: weights as pairs, [pair][16] each, and what the group shares.
+struct Expanded {
+  alignas(64) uint32_t pairs[kTallPanels][kGroupPairs * kPanel];
+  const Q4PanelGroup* shared[kTallPanels];
+
+  void expand(const Q4PanelGroup* w, int64_t groups) {
+    const Expander expander;
+    for (int p = 0; p < kTallPanels; ++p) {
+      shared[p] = w + p * groups;
+      uint32_t* to = pairs[p];
+      for (const auto& word : shared[p]->words) {
+        const __m512i words = _mm512_loadu_si512(word);
+#pragma GCC unroll 4
+        for (int k = 0; k < kWordPairs; ++k, to += kPanel) {
+          _mm512_store_si512(to, expander.pair(words, k));
+        }
+      }
+    }
+  }
+};
+
+// c += a strip times one expanded group; `sums` are the strip's of this group.
+template <int kRows>
+void expanded_kernel(const uint32_t* a, const float* sums, const Expanded& w, float* c) {
+  __m512 dots[kRows][kTallPanels];
+  clear(dots);
+  for (int64_t k = 0; k < kGroupPairs; ++k, a += kRows) {
+    __m512i b[kTallPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kTallPanels; ++p) b[p] = _mm512_load_si512(w.pairs[p] + k * kPanel);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kTallPanels; ++p) dots[i][p] = dot(dots[i][p], a[i], b[p]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < kTallPanels; ++p) {
+    const __m512 scale = widen(w.shared[p]->scale), minimum = widen(w.shared[p]->minimum);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      float* const at = c + i * kGemmColumns + p * kPanel;
+      const __m512 scaled = _mm512_fmadd_ps(dots[i][p], scale, _mm512_load_ps(at));
+      _mm512_store_ps(at, _mm512_fmadd_ps(_mm512_set1_ps(sums[i]), minimum, scaled));
+    }
+  }
+}
+
+using ExpandedKernel = void (*)(const uint32_t*, const float*, const Expanded&, float*);
+
+template <int kRows>
+ExpandedKernel expanded_kernel_for(int64_t rows) {
+  if (rows == kRows) return &expanded_kernel<kRows>;
+  if constexpr (kRows > 1) return expanded_kernel_for<kRows - 1>(rows);
+  return nullptr;
+}
+
+void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
+                       float* c) {
+  std::fill(c, c + rows * kGemmColumns, 0.0f);
+  Expanded expanded[kExpandGroups];
+  for (int64_t first = 0; first < groups; first += kExpandGroups) {
+    const int64_t many = std::min(kExpandGroups, groups - first);
+    for (int64_t panel = 0; panel < kTilePanels; panel += kTallPanels) {
+      for (int64_t g = 0; g < many; ++g) {
+        prefetch_group(w + panel * groups + first + g);
+        prefetch_group(w + (panel + 1) * groups + first + g);
+        expanded[g].expand(w + panel * groups + first + g, groups);
+      }
+      for (int64_t row = 0; row < rows; row += kPairStripRows) {
+        const int64_t height = std::min(kPairStripRows, rows - row);
+        const ExpandedKernel kernel = expanded_kernel_for<kPairStripRows>(height);
+        const uint32_t* pairs = a.pairs + row * groups * kGroupPairs;
+        const float* sums = a.sums + row * groups;
+        for (int64_t g = 0; g < many; ++g) {
+          kernel(pairs + (first + g) * kGroupPairs * height, sums + (first + g) * height,
+                 expanded[g], c + row * kGemmColumns + panel * kPanel);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_pairs_q4_tile(const PairStrips& a, int64_t rows, int64_t columns,
+                            const std::byte* panels, float* c) {
+  const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
+  if (rows <= kPairStripRows) {
+    multiply_fused(a, rows, pair_groups(columns), w, c);
+  } else {
+    multiply_expanded(a, rows, pair_groups(columns), w, c);
+  }
+}
+
+}  // namespace spillway::cpu
+
+SPILLWAY_PAIRS_END
+
+#else
+
+namespace spillway::cpu {
+
+void multiply_pairs_q4_tile(const PairStrips&, int64_t, int64_t, const std::byte*, float*) {
+  SPILLWAY_CHECK(false);
+}
+
+}  // namespace spillway::cpu
+
+#endif
