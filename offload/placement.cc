@@ -79,7 +79,7 @@ class Placer {
   // The user says how much of the cache is where; what is left decides how large it is.
   std::vector<Choice> with_share(double share) const {
     std::vector<Choice> found;
-    for (uint64_t total = wanted_;; total = std::max(total / 2, longest_)) {
+    for (uint64_t total = wanted_;; total = std::max(total - total / 8, longest_)) {
       for (const uint64_t staging : {staging_, staged_layer_}) {
         for (const bool deep : {true, false}) {
           found.push_back(split(share, total, staging));
@@ -112,8 +112,12 @@ class Placer {
     for (const bool deep : {true, false}) {
       const uint64_t memory = std::min(wanted_, kv_room(deep));
       if (memory < longest_) continue;
+      // Whole layers are on one tier: what is left of memory's last one is made up for.
+      const bool more = streams() && memory < wanted_;
       const uint64_t rest =
-          streams() ? std::min(on_disk(static_cast<double>(wanted_ - memory)), r_.disk_bytes) : 0;
+          more ? std::min(on_disk(static_cast<double>(wanted_ - memory)) + layer_on_disk_,
+                          r_.disk_bytes)
+               : 0;
       if (rest > 0) found.push_back({deep, memory, rest, staging_});
       found.push_back({deep, memory, 0, 0});
     }
