@@ -40,12 +40,21 @@ void measure_matrices(const BenchFlags& flags, Runtime& runtime, BenchResult* re
 }
 
 constexpr size_t kProbeDepth = 32;  // Requests under way
-constexpr DiskProbe kProbe{.bytes_max = uint64_t{4} << 30, .seconds_max = 2};
+constexpr DiskProbe kProbe{.bytes_max = uint64_t{4} << 30, .seconds_max = 1};
+// Shared disks stall now and then, once a probe for eight tenths of it: the best counts.
+constexpr int kProbes = 3;
 constexpr uint64_t kSpillBytesMax = uint64_t{512} << 20;
 
-Result<double> rate_of(const Result<DiskSpeed>& speed) {
-  if (!speed.ok()) return speed.status();
-  return speed.value().bytes_per_second();
+// The best rate of a few probes.
+template <class Probe>
+Result<double> best_rate(const Probe& probe) {
+  double best = 0;
+  for (int i = 0; i < kProbes; ++i) {
+    const Result<DiskSpeed> speed = probe();
+    if (!speed.ok()) return speed.status();
+    best = std::max(best, speed.value().bytes_per_second());
+  }
+  return best;
 }
 
 Status measure_disk(Device& device, const RuntimePlan& plan, Ceilings* ceilings) {
@@ -54,20 +63,20 @@ Status measure_disk(Device& device, const RuntimePlan& plan, Ceilings* ceilings)
   if (plan.weights.disk > 0) {
     SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.weights_file, O_RDONLY | O_DIRECT));
     SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second,
-                              rate_of(meter.read(file, kProbe, kProbeDepth)));
+                              best_rate([&] { return meter.read(file, kProbe, kProbeDepth); }));
   }
   const uint64_t spilled = plan.kv.disk + plan.activations.disk;
   if (spilled == 0) return {};
   SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(plan.disk_dir));
   const uint64_t bytes = std::clamp(spilled, uint64_t{kProbe.request_bytes}, kSpillBytesMax);
   SPILLWAY_ASSIGN_OR_RETURN(const File file, directory.create(bytes));
-  // Twice: at first a new file's blocks are only made.
+  // Not the first: then a new file's blocks are only made.
   SPILLWAY_RETURN_IF_ERROR(meter.write(file, kProbe, kProbeDepth).status());
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write_bytes_per_second,
-                            rate_of(meter.write(file, kProbe, kProbeDepth)));
+                            best_rate([&] { return meter.write(file, kProbe, kProbeDepth); }));
   if (plan.weights.disk > 0) return {};
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second,
-                            rate_of(meter.read(file, kProbe, kProbeDepth)));
+                            best_rate([&] { return meter.read(file, kProbe, kProbeDepth); }));
   return {};
 }
 
