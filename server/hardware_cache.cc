@@ -10,7 +10,9 @@
 
 #include "offload/file.h"
 #include "offload/model_source.h"
+#include "offload/spill_file.h"
 #include "policy/hardware_json.h"
+#include "server/memory_budget.h"
 
 namespace spillway {
 
@@ -82,6 +84,20 @@ Result<std::optional<HardwareProfile>> cached_profile(const Device& device,
   if (!text.ok()) return text.status();
   SPILLWAY_ASSIGN_OR_RETURN(HardwareProfile profile, parse_hardware_profile(text.value(), path));
   return std::optional<HardwareProfile>(std::move(profile));
+}
+
+Result<std::optional<HardwareProfile>> current_profile(const Device& device,
+                                                       const std::string& disk_dir) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto profile, cached_profile(device, disk_dir));
+  if (!profile) return profile;
+  const auto now = [](Figure* figure, uint64_t bytes) {
+    figure->value = static_cast<double>(bytes);
+  };
+  now(&profile->host.memory_free_bytes, available_host_bytes());
+  now(&profile->compute.memory_free_bytes, device.memory().free_bytes);
+  const Result<uint64_t> free = free_disk_bytes(disk_dir);
+  if (free.ok()) now(&profile->disk.free_bytes, free.value());
+  return profile;
 }
 
 Result<std::string> keep_profile(const Device& device, const std::string& disk_dir,

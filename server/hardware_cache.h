@@ -24,6 +24,10 @@ Result<std::string> profile_path(const Device& device, const std::string& disk_d
 Result<std::optional<HardwareProfile>> cached_profile(const Device& device,
                                                       const std::string& disk_dir);
 
+// The same with what is free in memory and on disk now.
+Result<std::optional<HardwareProfile>> current_profile(const Device& device,
+                                                       const std::string& disk_dir);
+
 // Keeps the text of a profile for cached_profile(); the file's path.
 Result<std::string> keep_profile(const Device& device, const std::string& disk_dir,
                                  const std::string& json);

@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "offload/model_catalog.h"
-#include "server/runtime.h"
+#include "server/start_plan.h"
 
 namespace spillway {
 
@@ -38,14 +38,20 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
 
 OpenModel model_opener() {
   return [](const std::string& model, const EngineFlags& flags,
-            OpenFor purpose) -> Result<ServedModel> {
-    RuntimeOptions options;
-    options.say = say;
-    options.tokenizer_only = purpose == OpenFor::kTokenizer;
-    SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
-                              Runtime::open(model, flags, options));
-    if (purpose == OpenFor::kRunning) say(plan_line(*runtime));
-    return view_of(std::move(runtime));
+            const OpenFor& purpose) -> Result<ServedModel> {
+    StartQuestion question;
+    question.model = model;
+    question.flags = question.unplanned = flags;
+    question.options.say = say;
+    question.options.tokenizer_only = purpose.tokenizer_only;
+    question.workload = purpose.workload;
+    SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started, open_planned(question));
+    if (!purpose.tokenizer_only) say(plan_line(*started.runtime));
+    ServedModel served = view_of(std::move(started.runtime));
+    if (started.predicted) {
+      served.predicted_tokens_per_second = started.predicted->tokens_per_second();
+    }
+    return served;
   };
 }
 

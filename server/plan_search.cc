@@ -199,6 +199,7 @@ Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFla
   options.hardware = question.hardware;
   options.prefill_tokens_max = question.prefill_tokens;
   for (const RequestGroup& group : question.workload) {
+    if (!question.lengths_known) break;
     options.prompt_tokens = std::max(options.prompt_tokens, group.prompt_tokens);
     options.new_tokens = std::max(options.new_tokens, group.new_tokens);
   }

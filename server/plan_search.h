@@ -18,6 +18,7 @@ struct PlanQuestion {
   std::vector<RequestGroup> workload;
   const HardwareProfile* hardware = nullptr;  // Outlives what is made of this
   int64_t prefill_tokens = 0;                 // Of one sweep; 0: the default
+  bool lengths_known = true;                  // False: room for sequences of any length is kept
 };
 
 struct CostedChoice {

@@ -12,6 +12,7 @@
 #include "server/commands/batch_output.h"
 #include "server/commands/batch_run.h"
 #include "server/commands/interrupt.h"
+#include "server/commands/workload_sample.h"
 
 namespace spillway {
 
@@ -73,22 +74,28 @@ Result<Journal> open_journal(const BatchFlags& flags, const JournalHead& head) {
   return journal;
 }
 
-void print_summary(const BatchProgress& progress, const BatchFlags& flags) {
-  char rate[32];
+void print_summary(const BatchProgress& progress, const BatchFlags& flags,
+                   std::optional<double> predicted) {
+  char rate[32], expected[48] = "";
   std::snprintf(rate, sizeof(rate), "%.1f", progress.tokens_per_second());
+  // Of a run that was cut short or ended early the prediction says nothing.
+  if (predicted && progress.lines_before == 0) {
+    std::snprintf(expected, sizeof(expected), " (%.1f predicted)", *predicted);
+  }
   say("Done in " + format_seconds(progress.seconds) + ": " +
       std::to_string(progress.lines_done - progress.lines_failed) + " of " +
       std::to_string(progress.lines_total) + " lines completed, " +
       std::to_string(progress.lines_failed) + " failed; " + std::to_string(progress.prompt_tokens) +
       " prompt tokens, " + std::to_string(progress.generated_tokens) + " generated, " + rate +
-      " tokens/s.");
+      " tokens/s" + expected + ".");
   if (progress.lines_failed > 0) say("Lines that failed say why in their \"error\".");
   say("Output: " + flags.output);
 }
 
 Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
   constexpr int64_t kShown = 10;
-  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(OpenFor::kTokenizer));
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
+                            setup.open({.tokenizer_only = true, .workload = {}}));
   SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
   CustomIds ids;
   InputLine text;
@@ -125,6 +132,33 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
                           " lines would fail");
 }
 
+// What the first lines say of all, so that a plan can be found for it.
+Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
+                                                    const BatchSetup& setup,
+                                                    const InputSummary& summary) {
+  constexpr int64_t kSampledLines = 2000;
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
+                            setup.open({.tokenizer_only = true, .workload = {}}));
+  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
+  WorkloadSample sample;
+  InputLine text;
+  int64_t lines = 0;
+  for (; lines < kSampledLines; ++lines) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
+    if (!found) break;
+    const BatchLine line = read_batch_line(text, model.context);
+    if (line.error) continue;
+    const auto parsed = parse_batch_line(line, model.context, setup.seed);
+    const auto* call = std::get_if<CompletionCall>(&parsed);
+    if (call == nullptr) continue;
+    for (const Request& request : call->requests) {
+      sample.add(static_cast<int64_t>(request.prompt.size()), request.max_tokens);
+    }
+  }
+  if (lines == 0) return std::vector<RequestGroup>();
+  return sample.groups(static_cast<double>(summary.rows) / static_cast<double>(lines));
+}
+
 // All rows have their result: the journal becomes the output.
 Status conclude(const BatchFlags& flags, const InputSummary& summary, Journal journal) {
   SPILLWAY_CHECK(journal.counts().finished == summary.rows);
@@ -146,7 +180,9 @@ Status run_batch(const BatchFlags& flags, const BatchSetup& setup) {
   SPILLWAY_RETURN_IF_ERROR(check_files(flags));
   if (flags.dry_run) return dry_run(flags, setup);
   SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(flags.input));
-  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(OpenFor::kRunning));
+  OpenFor purpose;
+  SPILLWAY_ASSIGN_OR_RETURN(purpose.workload, expected_workload(flags, setup, summary));
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
   const JournalHead head = head_of(setup, summary, model);
   const std::string run_id = run_id_of(head);
   if (flags.resume && !std::filesystem::exists(journal_path(flags)) && summary.rows > 0 &&
@@ -190,7 +226,7 @@ Status run_batch(const BatchFlags& flags, const BatchSetup& setup) {
                             journal_path(flags) + " is of no use any more");
   }
   SPILLWAY_RETURN_IF_ERROR(conclude(flags, summary, std::move(journal)));
-  print_summary(done.value(), flags);
+  print_summary(done.value(), flags, model.predicted_tokens_per_second);
   return {};
 }
 

@@ -29,7 +29,7 @@ struct BatchFlags {
 struct BatchSetup {
   uint64_t seed = 0;
   JournalHead settings;  // All flags that change results, by name
-  std::function<Result<ServedModel>(OpenFor)> open;
+  std::function<Result<ServedModel>(const OpenFor&)> open;
 };
 
 // Runs the batch and prints its summary on stderr. Errors as of Status: kInvalidArgument and

@@ -76,7 +76,7 @@ Command batch_command(const OpenModel& open) {
     BatchSetup setup;
     setup.seed = state->engine.seed;
     setup.settings = result_settings(state->engine);
-    setup.open = [&](OpenFor purpose) { return open(state->model, state->engine, purpose); };
+    setup.open = [&](const OpenFor& purpose) { return open(state->model, state->engine, purpose); };
     return report("batch", run_batch(state->batch, setup));
   };
   return command;

@@ -21,20 +21,13 @@ namespace {
 Result<HardwareProfile> this_machine(const EngineFlags& engine) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto device,
                             open_device(engine.device, engine.gpu, engine.threads));
-  const std::string scratch = scratch_directory(engine.disk_dir);
-  SPILLWAY_ASSIGN_OR_RETURN(auto profile, cached_profile(*device, scratch));
+  SPILLWAY_ASSIGN_OR_RETURN(auto profile,
+                            current_profile(*device, scratch_directory(engine.disk_dir)));
   if (!profile) {
     return Status(Code::kNotFound,
                   "there is no hardware profile of this machine yet: run `spillway profile` (about "
                   "a minute), or name one with --hardware");
   }
-  const auto now = [](Figure* figure, uint64_t bytes) {
-    figure->value = static_cast<double>(bytes);
-  };
-  now(&profile->host.memory_free_bytes, available_host_bytes());
-  now(&profile->compute.memory_free_bytes, device->memory().free_bytes);
-  const Result<uint64_t> free = free_disk_bytes(scratch);
-  if (free.ok()) now(&profile->disk.free_bytes, free.value());
   return std::move(*profile);
 }
 

@@ -1,11 +1,17 @@
 // The command line of `spillway serve`.
+#include <cstdio>
 #include <memory>
 
+#include "kernels/base/units.h"
 #include "server/commands/serve_command.h"
 
 namespace spillway {
 
 namespace {
+
+// What a plan is searched for before anyone has asked anything: full blocks of a page of context
+// and some paragraphs of answer. Sequences of any length run all the same.
+constexpr RequestGroup kTypicalRequests = {.prompt_tokens = 512, .new_tokens = 128, .count = 0};
 
 struct State {
   std::string model;
@@ -37,6 +43,19 @@ void add_serve_flags(Settings& settings, State* state) {
                       "refuse unknown request fields instead of ignoring them");
 }
 
+// What was served, beside what full blocks were predicted to reach.
+void print_throughput(const SchedulerStats& stats, std::optional<double> predicted) {
+  if (stats.generated_tokens == 0 || stats.busy_seconds <= 0) return;
+  const auto tokens = static_cast<double>(stats.generated_tokens);
+  std::fprintf(stderr, "Generated %llu tokens in %s of work: %.3g tokens/s",
+               static_cast<unsigned long long>(stats.generated_tokens),
+               format_seconds(stats.busy_seconds).c_str(), tokens / stats.busy_seconds);
+  if (predicted) {
+    std::fprintf(stderr, " (full blocks were predicted to reach %.3g)", *predicted);
+  }
+  std::fprintf(stderr, "\n");
+}
+
 }  // namespace
 
 Command serve_command(const OpenModel& open) {
@@ -58,12 +77,15 @@ Command serve_command(const OpenModel& open) {
   command.run = [state, open] {
     state->serve.port = static_cast<uint16_t>(state->port);
     state->serve.http.body_bytes_max = static_cast<uint64_t>(state->body_bytes_max);
-    Result<ServedModel> model = open(state->model, state->engine, OpenFor::kRunning);
+    Result<ServedModel> model = open(state->model, state->engine,
+                                     {.tokenizer_only = false, .workload = {kTypicalRequests}});
     if (!model.ok()) return report("serve", model.status());
     if (state->serve.served_model_names.empty()) {
       state->serve.served_model_names = model->context.model_names;
     }
-    return report("serve", run_serve(state->serve, *model->scheduler, model->context.tokenizer));
+    const Status served = run_serve(state->serve, *model->scheduler, model->context.tokenizer);
+    print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
+    return report("serve", served);
   };
   return command;
 }

@@ -4,9 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/status.h"
+#include "policy/sweep_schedule.h"
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
 #include "server/config/engine_flags.h"
@@ -17,13 +20,18 @@ struct ServedModel {
   ApiContext context;
   Scheduler* scheduler = nullptr;  // Null when opened without weights
   std::string identity;            // Differs whenever weights or format differ, as far as is known
+  std::optional<double> predicted_tokens_per_second;  // Of the workload it was opened for
   std::shared_ptr<void> owner;
 };
 
-// How much of the model a command needs: kTokenizer leaves the weights where they are.
-enum class OpenFor : uint8_t { kRunning, kTokenizer };
+// What a command needs the model for.
+struct OpenFor {
+  bool tokenizer_only = false;  // Leaves the weights where they are
+  // What is going to run, as far as is known: a plan is searched for it. Empty: none is.
+  std::vector<RequestGroup> workload;
+};
 
-using OpenModel =
-    std::function<Result<ServedModel>(const std::string& model, const EngineFlags&, OpenFor)>;
+using OpenModel = std::function<Result<ServedModel>(const std::string& model, const EngineFlags&,
+                                                    const OpenFor&)>;
 
 }  // namespace spillway

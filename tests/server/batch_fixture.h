@@ -198,7 +198,7 @@ class Place {
       own = std::make_unique<MadeUpScheduler>();
       scheduler = own.get();
     }
-    setup.open = [&](OpenFor) -> Result<ServedModel> {
+    setup.open = [&](const OpenFor&) -> Result<ServedModel> {
       ServedModel model;
       model.context.shape = &scheduler->shape();
       model.context.model_names = {"tiny"};

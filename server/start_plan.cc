@@ -1,0 +1,170 @@
+#include "server/start_plan.h"
+
+#include <algorithm>
+
+#include "kernels/base/units.h"
+#include "server/hardware_cache.h"
+#include "server/machine.h"
+#include "server/plan_cost.h"
+#include "server/plan_search.h"
+
+namespace spillway {
+
+namespace {
+
+void cut_to(const ModelShape& shape, std::vector<RequestGroup>* workload) {
+  for (RequestGroup& group : *workload) {
+    group.prompt_tokens = std::clamp<int64_t>(group.prompt_tokens, 1, shape.positions - 1);
+    group.new_tokens =
+        std::clamp<int64_t>(group.new_tokens, 1, shape.positions - group.prompt_tokens);
+  }
+}
+
+// "64 sequences of 512 + 128 tokens", of many lengths their means; "full blocks of ..." where any
+// number may come.
+std::string text_of(std::span<const RequestGroup> workload) {
+  int64_t count = 0, prompt = 0, more = 0;
+  bool alike = true;
+  for (const RequestGroup& group : workload) {
+    const int64_t weight = std::max<int64_t>(1, group.count);
+    count += group.count;
+    prompt += weight * group.prompt_tokens;
+    more += weight * group.new_tokens;
+    alike = alike && group.prompt_tokens == workload[0].prompt_tokens &&
+            group.new_tokens == workload[0].new_tokens;
+  }
+  const int64_t all = std::max<int64_t>(1, count);
+  return (count == 0   ? std::string("full blocks of sequences of ")
+          : count == 1 ? std::string("a sequence of ")
+                       : std::to_string(count) + " sequences of ") +
+         std::to_string(prompt / all) + " + " + std::to_string(more / all) + " tokens" +
+         (alike ? "" : " in the mean");
+}
+
+std::string rate_text(double tokens_per_second) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", tokens_per_second);
+  return std::string(text) + " tokens/s";
+}
+
+class Starter {
+ public:
+  explicit Starter(const StartQuestion& question)
+      : question_(question), workload_(question.workload) {}
+
+  Result<StartedRuntime> open() {
+    StartedRuntime started;
+    if (workload_.empty()) {
+      SPILLWAY_ASSIGN_OR_RETURN(started.runtime, open(question_.unplanned));
+      return started;
+    }
+    if (leaves_plan_open(question_.flags)) {
+      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<EngineFlags> found, search());
+      if (found) {
+        Result<std::unique_ptr<Runtime>> runtime = open(*found);
+        if (!runtime.ok() && runtime.status().code() != Code::kInfeasible) return runtime.status();
+        if (runtime.ok()) started.runtime = std::move(runtime).value();
+        // Memory that others took meanwhile.
+        if (!runtime.ok()) say("The plan does not fit any more; placed by rule of thumb.");
+      }
+    }
+    if (started.runtime == nullptr) {
+      SPILLWAY_ASSIGN_OR_RETURN(started.runtime, open(question_.unplanned));
+    }
+    cut_to(started.runtime->shape(), &workload_);
+    const auto predicted = predict_here(*started.runtime, question_.flags, workload_);
+    if (predicted.ok()) started.predicted = predicted.value();
+    if (!predicted.ok()) {
+      say("warning: no prediction: " + std::string(predicted.status().message()));
+    }
+    return started;
+  }
+
+ private:
+  void say(const std::string& line) const {
+    if (question_.options.say) question_.options.say(line);
+  }
+
+  Result<std::unique_ptr<Runtime>> open(const EngineFlags& flags) const {
+    return Runtime::open(question_.model, flags, question_.options);
+  }
+
+  // The flags of the best plan; none: nothing to search by, which was said. Errors are the model's.
+  Result<std::optional<EngineFlags>> search() {
+    std::optional<EngineFlags> none;
+    const EngineFlags& flags = question_.flags;
+    SPILLWAY_ASSIGN_OR_RETURN(const auto device,
+                              open_device(flags.device, flags.gpu, flags.threads));
+    const auto profile = current_profile(*device, scratch_directory(flags.disk_dir));
+    if (!profile.ok() && profile.status().code() != Code::kNotFound) {
+      say("warning: placed by rule of thumb, since the hardware profile cannot be read: " +
+          std::string(profile.status().message()));
+      return none;
+    }
+    if (!profile.ok() || !profile.value()) {
+      say("Placed by rule of thumb: there is no hardware profile of this machine yet. Run "
+          "`spillway profile` (about a minute) once, and plans are searched for.");
+      return none;
+    }
+    // The first use of a directory packs it, which is said once and not for every candidate.
+    RuntimeOptions once;
+    once.tokenizer_only = true;
+    once.say = question_.options.say;
+    EngineFlags untraced = flags;
+    untraced.trace.clear();
+    SPILLWAY_ASSIGN_OR_RETURN(const auto model, Runtime::open(question_.model, untraced, once));
+    cut_to(model->shape(), &workload_);
+
+    PlanQuestion asked;
+    asked.model = question_.model;
+    asked.flags = untraced;
+    asked.workload = workload_;
+    asked.lengths_known = question_.options.prompt_tokens > 0;
+    asked.hardware = &*profile.value();
+    asked.prefill_tokens = question_.options.prefill_tokens_max;
+    int64_t tried = 0;
+    const Result<CostedChoice> best = find_plan(asked, &tried);
+    if (!best.ok()) {
+      // What is infeasible is said by the opening, in its own words.
+      if (best.status().code() != Code::kInfeasible) {
+        say("warning: placed by rule of thumb, since the search failed: " +
+            std::string(best.status().message()));
+      }
+      return none;
+    }
+    say("Plan: the best of " + std::to_string(tried) + " for " + text_of(workload_) + "; " +
+        rate_text(best->prediction.tokens_per_second()) + " predicted, limited by " +
+        std::string(resource_name(best->prediction.bottleneck)));
+    EngineFlags found = best->flags;
+    found.trace = flags.trace;
+    return std::optional<EngineFlags>(std::move(found));
+  }
+
+  const StartQuestion& question_;
+  std::vector<RequestGroup> workload_;
+};
+
+}  // namespace
+
+bool leaves_plan_open(const EngineFlags& flags) {
+  return flags.plan.empty() && !flags.weights && !flags.kv && !flags.activations && !flags.block &&
+         !flags.micro_batch;
+}
+
+Result<StartedRuntime> open_planned(const StartQuestion& question) {
+  return Starter(question).open();
+}
+
+Result<std::optional<Prediction>> predict_here(Runtime& runtime, const EngineFlags& flags,
+                                               std::span<const RequestGroup> workload) {
+  const auto cached = cached_profile(runtime.device(), scratch_directory(flags.disk_dir));
+  if (cached.status().code() == Code::kNotFound) return std::optional<Prediction>();
+  SPILLWAY_RETURN_IF_ERROR(cached.status());
+  const std::optional<HardwareProfile>& profile = cached.value();
+  if (!profile) return std::optional<Prediction>();
+  SPILLWAY_ASSIGN_OR_RETURN(Prediction found,
+                            predict(runtime, *profile, workload, !flags.no_overlap));
+  return std::optional<Prediction>(found);
+}
+
+}  // namespace spillway
