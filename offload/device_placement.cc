@@ -35,7 +35,13 @@ class DevicePlacer {
         staged_layer_(
             round_up(std::max(request.kv_staged_bytes_max, layer_on_disk_), kIoAlignment)),
         device_room_(minus(own_.bytes, own_.process_bytes + own_.buffer_bytes)),
-        host_room_(minus(request.memory_bytes, request.process_bytes + request.buffer_bytes)) {}
+        host_room_(minus(request.memory_bytes, request.process_bytes + request.buffer_bytes)) {
+    if (!r_.weights_disk_share) return;
+    const auto all = static_cast<double>(all_);
+    pinned_ =
+        place_weights(*r_.table, static_cast<uint64_t>(std::llround(*r_.weights_disk_share * all)),
+                      static_cast<uint64_t>(std::llround(own_.weights_host_share * all)));
+  }
 
   Result<Placement> place() const {
     const std::vector<KvChoice> choices = r_.kv_disk_share ? with_shares() : without_shares();
@@ -84,8 +90,7 @@ class DevicePlacer {
   // memory; and, where weights do not fit the device, all of it in host memory.
   std::vector<KvChoice> without_shares() const {
     std::vector<KvChoice> found;
-    const uint64_t beside = r_.weights_disk_share ? minus(device_room_, pinned_device_bytes())
-                                                  : minus(device_room_, all_);
+    const uint64_t beside = minus(device_room_, pinned_ ? pinned_device_bytes() : all_);
     if (beside >= wanted_) found.push_back({.device = wanted_});
     const uint64_t host_left = minus(host_room_, host_weights());
     for (const uint64_t ring : {ring_good(), staged_layer_}) {
@@ -107,24 +112,16 @@ class DevicePlacer {
   }
 
   uint64_t pinned_device_bytes() const {
-    const WeightPlacement pinned = pinned_weights();
-    return pinned.memory_bytes + round_up(pinned.to_device.ring_min(), kIoAlignment);
+    return pinned_->memory_bytes + round_up(pinned_->to_device.ring_min(), kIoAlignment);
   }
 
   // What weights will take of host memory, as far as one can know before they are placed.
   uint64_t host_weights() const {
-    if (r_.weights_disk_share) return pinned_weights().host_bytes;
+    if (pinned_) return pinned_->host_bytes;
     const uint64_t rest = minus(all_, device_room_);
     const auto most =
         static_cast<uint64_t>((1 - kKvShareWhenStreaming) * static_cast<double>(host_room_));
     return rest + longest_ > host_room_ ? most : rest;
-  }
-
-  WeightPlacement pinned_weights() const {
-    const auto all = static_cast<double>(all_);
-    return place_weights(*r_.table,
-                         static_cast<uint64_t>(std::llround(*r_.weights_disk_share * all)),
-                         static_cast<uint64_t>(std::llround(own_.weights_host_share * all)));
   }
 
   static uint64_t ring(const StreamedBytes& streamed, bool deep) {
@@ -143,8 +140,8 @@ class DevicePlacer {
       return w.host_bytes + ring(w.from_disk, deep) <= host_room_ - host_fixed;
     };
     std::optional<WeightPlacement> weights;
-    if (r_.weights_disk_share) {
-      weights = pinned_weights();
+    if (pinned_) {
+      weights = pinned_;
       if (!on_device(*weights) || !on_host(*weights)) return std::nullopt;
     } else {
       weights = fewest_away(on_device, on_host);
@@ -198,8 +195,7 @@ class DevicePlacer {
 
   // Why not even the least fits: with all weights on disk, unless the user says where they are.
   Status infeasible(const KvChoice& kv) const {
-    const WeightPlacement weights =
-        r_.weights_disk_share ? pinned_weights() : place_weights(*r_.table, all_);
+    const WeightPlacement weights = pinned_ ? *pinned_ : place_weights(*r_.table, all_);
     const uint64_t device = own_.process_bytes + own_.buffer_bytes + weights.memory_bytes +
                             ring(weights.to_device, false) + kv.device + kv.ring;
     if (device > own_.bytes) {
@@ -240,6 +236,7 @@ class DevicePlacer {
   const uint64_t longest_, wanted_;  // Of the KV cache: one sequence's, the block's
   const uint64_t layer_on_disk_, staged_layer_;
   const uint64_t device_room_, host_room_;  // For weights and KV cache
+  std::optional<WeightPlacement> pinned_;   // Where the shares are fixed
 };
 
 }  // namespace
