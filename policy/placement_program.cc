@@ -8,7 +8,7 @@ namespace spillway {
 
 namespace {
 
-constexpr size_t kShares = 6;  // Weights on device, host, disk; the cache likewise
+constexpr size_t kShares = 9;  // Weights on device, host, disk; cache and activations likewise
 constexpr double kGib = 1 << 30;
 constexpr size_t kSweepsMax = 200;
 
@@ -19,7 +19,8 @@ CostedPlan with_share(const CostedPlan& plan, uint64_t weights, size_t share) {
   one.weights_to_device = share == 1 || share == 2 ? weights : 0;
   one.kv_on_host = share == 4 ? 1 : 0;
   one.kv_on_disk = share == 5 ? 1 : 0;
-  one.activations_on_disk = one.activations_on_host = 0;
+  one.activations_on_host = share == 7 ? 1 : 0;
+  one.activations_on_disk = share == 8 ? 1 : 0;
   return one;
 }
 
@@ -31,20 +32,23 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
   constexpr double kInfinity = LinearProgram::kInfinity;
   LinearProgram program;
   std::array<LinearVariable, kShares> shares;
+  const bool leaves[] = {room.weights_stream, room.kv_leaves, room.activations_leave};
   for (size_t i = 0; i < kShares; ++i) {
     const bool host = i % 3 == 1, away = i % 3 != 0;
-    const bool allowed =
-        (!host || plan.own_memory) && (!away || (i < 3 ? room.weights_stream : room.kv_leaves));
+    const bool allowed = (!host || plan.own_memory) && (!away || leaves[i / 3]);
     shares[i] = program.add_variable(0, allowed ? 1 : 0, 0);
   }
-  program.add_constraint({{shares[0], 1}, {shares[1], 1}, {shares[2], 1}}, 1, 1);
-  program.add_constraint({{shares[3], 1}, {shares[4], 1}, {shares[5], 1}}, 1, 1);
+  for (size_t kind = 0; kind < kShares; kind += 3) {
+    program.add_constraint({{shares[kind], 1}, {shares[kind + 1], 1}, {shares[kind + 2], 1}}, 1, 1);
+  }
   const double weights = static_cast<double>(room.weights) / kGib;
   const double kv = static_cast<double>(room.kv) / kGib;
+  const double activations = static_cast<double>(room.activations) / kGib;
   const uint64_t rooms[] = {room.device, room.host, room.disk};
   for (size_t tier = 0; tier < 3; ++tier) {
-    program.add_constraint({{shares[tier], weights}, {shares[3 + tier], kv}}, -kInfinity,
-                           static_cast<double>(rooms[tier]) / kGib);
+    program.add_constraint(
+        {{shares[tier], weights}, {shares[3 + tier], kv}, {shares[6 + tier], activations}},
+        -kInfinity, static_cast<double>(rooms[tier]) / kGib);
   }
 
   // Times in units of the run's own, so that coefficients are near 1.
@@ -75,12 +79,12 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
   }
   SPILLWAY_ASSIGN_OR_RETURN(const LinearSolution found, program.minimize());
   if (found.outcome != LinearOutcome::kOptimal) {
-    return Status(Code::kInfeasible, "weights and KV cache have no room on any tier");
+    return Status(Code::kInfeasible, "weights, KV cache and activations have no room on any tier");
   }
   const auto tiers = [&](size_t first) {
     return TierShares{found[shares[first]], found[shares[first + 1]], found[shares[first + 2]]};
   };
-  return PlacementShares{tiers(0), tiers(3)};
+  return PlacementShares{tiers(0), tiers(3), tiers(6)};
 }
 
 }  // namespace spillway

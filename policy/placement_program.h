@@ -1,6 +1,6 @@
-// Which share of weights and KV cache lives on which tier, for a block that is given: a linear
-// program over the shares, as in FlexGen (arXiv 2303.06865, section 4.3), but with the time of a
-// sweep as the longest of its resources. Pure arithmetic, any thread.
+// Which share of weights, KV cache and activations lives on which tier, for a block that is given:
+// a linear program over the shares, as in FlexGen (arXiv 2303.06865, section 4.3), but with the
+// time of a sweep as the longest of its resources. Pure arithmetic, any thread.
 #pragma once
 
 #include <array>
@@ -17,14 +17,16 @@ struct TierShares {
 };
 
 struct PlacementShares {
-  TierShares weights, kv;
+  TierShares weights, kv, activations;
 };
 
 struct PlacementRoom {
-  uint64_t weights = 0, kv = 0;             // Bytes that live somewhere
-  uint64_t device = 0, host = 0, disk = 0;  // Room for them on each tier
-  bool weights_stream = true;               // False: all of them on the device
-  bool kv_leaves = true;                    // The same of the cache
+  uint64_t weights = 0, kv = 0, activations = 0;  // Bytes that live somewhere; activations: the
+                                                  // residual stream's rows
+  uint64_t device = 0, host = 0, disk = 0;        // Room for them on each tier
+  bool weights_stream = true;                     // False: all of them on the device
+  bool kv_leaves = true;                          // The same of the cache
+  bool activations_leave = false;                 // The same of activations
 };
 
 // The shares with the least time of `sweeps`, whose transfers are linear in them; what `plan` says

@@ -18,26 +18,29 @@ double seconds_with(CostedPlan plan, const MachineRates& rates,
       static_cast<uint64_t>(weights * (shares.weights.disk + shares.weights.host));
   plan.kv_on_disk = shares.kv.disk;
   plan.kv_on_host = shares.kv.host;
+  plan.activations_on_disk = shares.activations.disk;
+  plan.activations_on_host = shares.activations.host;
   return predict(plan, rates, sweeps).seconds();
 }
 
 bool fits(const PlacementRoom& room, const PlacementShares& shares, double slack) {
-  const auto within = [&](double weights, double kv, uint64_t limit) {
-    const double bytes =
-        weights * static_cast<double>(room.weights) + kv * static_cast<double>(room.kv);
+  const auto within = [&](double TierShares::*tier, uint64_t limit) {
+    const double bytes = shares.weights.*tier * static_cast<double>(room.weights) +
+                         shares.kv.*tier * static_cast<double>(room.kv) +
+                         shares.activations.*tier * static_cast<double>(room.activations);
     return bytes <= static_cast<double>(limit) + slack;
   };
-  return within(shares.weights.device, shares.kv.device, room.device) &&
-         within(shares.weights.host, shares.kv.host, room.host) &&
-         within(shares.weights.disk, shares.kv.disk, room.disk);
+  return within(&TierShares::device, room.device) && within(&TierShares::host, room.host) &&
+         within(&TierShares::disk, room.disk);
 }
 
-// Shares in steps of a fifth.
-std::vector<TierShares> grid(bool host) {
+// Shares in so many steps.
+std::vector<TierShares> grid(int steps, bool host) {
   std::vector<TierShares> found;
-  for (int on_disk = 0; on_disk <= 5; ++on_disk) {
-    for (int on_host = 0; on_host <= (host ? 5 - on_disk : 0); ++on_host) {
-      found.push_back({(5 - on_disk - on_host) / 5.0, on_host / 5.0, on_disk / 5.0});
+  const double step = 1.0 / steps;
+  for (int on_disk = 0; on_disk <= steps; ++on_disk) {
+    for (int on_host = 0; on_host <= (host ? steps - on_disk : 0); ++on_host) {
+      found.push_back({(steps - on_disk - on_host) * step, on_host * step, on_disk * step});
     }
   }
   return found;
@@ -45,7 +48,7 @@ std::vector<TierShares> grid(bool host) {
 
 TEST_CASE("no shares that fit are faster than the program's") {
   std::mt19937_64 random(5);
-  int feasible = 0;
+  int feasible = 0, away = 0;
   for (int round = 0; round < 300; ++round) {
     CostedPlan plan = test::costed_plan();
     plan.own_memory = round % 2 == 1;
@@ -55,6 +58,11 @@ TEST_CASE("no shares that fit are faster than the program's") {
     room.device = random() % 1'500'000'000;
     room.host = random() % 1'000'000'000;
     room.disk = random() % 4'000'000'000;
+    // In a third of the rounds activations may leave, too; they are large there, so that it
+    // matters.
+    room.activations_leave = round % 3 == 0;
+    if (room.activations_leave) room.activations = random() % 500'000'000;
+    const int steps = room.activations_leave ? 3 : 5;
     const std::vector<RequestGroup> groups = {{static_cast<int64_t>(1 + random() % 300),
                                                static_cast<int64_t>(1 + random() % 60),
                                                static_cast<int64_t>(1 + random() % 40)}};
@@ -63,13 +71,17 @@ TEST_CASE("no shares that fit are faster than the program's") {
     CostedPlan needs_all = plan;
     needs_all.kv_on_disk = 1;
     const MachineRates rates = MachineRates::of(hardware, needs_all).value();
+    const std::vector<TierShares> stay = {TierShares()};
     const auto found = best_shares(plan, rates, sweeps, room);
     double best = 1e30;
-    for (const TierShares& weights : grid(plan.own_memory)) {
-      for (const TierShares& kv : grid(plan.own_memory)) {
-        const PlacementShares shares{weights, kv};
-        if (!fits(room, shares, 0)) continue;
-        best = std::min(best, seconds_with(plan, rates, sweeps, room, shares));
+    for (const TierShares& weights : grid(steps, plan.own_memory)) {
+      for (const TierShares& kv : grid(steps, plan.own_memory)) {
+        for (const TierShares& activations :
+             room.activations_leave ? grid(steps, plan.own_memory) : stay) {
+          const PlacementShares shares{weights, kv, activations};
+          if (!fits(room, shares, 0)) continue;
+          best = std::min(best, seconds_with(plan, rates, sweeps, room, shares));
+        }
       }
     }
     INFO("round " << round);
@@ -78,10 +90,13 @@ TEST_CASE("no shares that fit are faster than the program's") {
       continue;
     }
     ++feasible;
+    if (found->activations.device < 0.99) ++away;
+    if (!room.activations_leave) CHECK(found->activations.device == Approx(1));
     CHECK(fits(room, found.value(), 2000));
     CHECK(seconds_with(plan, rates, sweeps, room, found.value()) <= best * (1 + 1e-6));
   }
   CHECK(feasible > 100);
+  CHECK(away > 10);
 }
 
 TEST_CASE("what must stay on the device stays") {
