@@ -134,6 +134,13 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   if (rates.prompt_attention <= 0) return lacks("rate of attention (compute.prompt_attention)");
   rates.decode_attention = hardware.compute.decode_attention.value;
   if (rates.decode_attention <= 0) return lacks("rate of attention (compute.decode_attention)");
+  if (plan.kv_format == DType::kQ4) {
+    // Where it was not measured a 4-bit row takes as long as one of 16 bits: what is read less goes
+    // into its numbers' expansion.
+    constexpr double kQ4OfRow = 0.5625 / 2;
+    const double q4 = hardware.compute.decode_attention_q4.value;
+    rates.decode_attention = q4 > 0 ? q4 : kQ4OfRow * rates.decode_attention;
+  }
   rates.disk_read = disk_rate(hardware.disk.read);
   rates.disk_write = disk_rate(hardware.disk.write);
   const bool disk =

@@ -35,7 +35,8 @@ using ResourceSeconds = std::array<double, kResources>;
 // A model and where it lies, in the bytes that a sweep moves.
 struct CostedPlan {
   ModelShape shape;
-  DType format = DType::kF32;                             // Of weights
+  DType format = DType::kF32;  // Of weights
+  DType kv_format = DType::kF16;
   uint64_t weight_bytes = 0;                              // Read by the kernels in a sweep
   uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep
 
@@ -63,7 +64,7 @@ class MachineRates {
   double seconds_per_weight(int64_t rows) const;
 
   double prompt_attention = 0;  // FLOP/s
-  double decode_attention = 0;  // Bytes/s
+  double decode_attention = 0;  // Bytes/s, of the plan's format of KV
   double memory = 0, host_memory = 0;
   double disk_read = 0, disk_write = 0;
   double to_device = 0, to_host = 0;

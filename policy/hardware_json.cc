@@ -96,8 +96,8 @@ class Parser {
     HardwareProfile::Compute compute;
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
-                 "matrix", "prompt_attention_flops_per_second",
-                 "decode_attention_bytes_per_second"});
+                 "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
+                 "decode_attention_q4_bytes_per_second"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -109,6 +109,8 @@ class Parser {
     for (size_t i = 0; i < list.size(); ++i) compute.matrix.push_back(matrix(list[i], i));
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
+    constexpr const char* kQ4 = "decode_attention_q4_bytes_per_second";  // Newer than the others
+    if (reader.has(kQ4)) compute.decode_attention_q4 = figure(reader, "compute", kQ4);
     keep(reader);
     return compute;
   }
@@ -222,13 +224,17 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
                       {"inputs", one.inputs},
                       {"flops_per_second", figure_object(one.rate)}});
   }
-  return {{"kind", compute.kind},
-          {"memory_bytes", figure_object(compute.memory_bytes)},
-          {"memory_free_bytes", figure_object(compute.memory_free_bytes)},
-          {"memory_read_bytes_per_second", figure_object(compute.memory_read)},
-          {"matrix", matrix},
-          {"prompt_attention_flops_per_second", figure_object(compute.prompt_attention)},
-          {"decode_attention_bytes_per_second", figure_object(compute.decode_attention)}};
+  Ordered object = {{"kind", compute.kind},
+                    {"memory_bytes", figure_object(compute.memory_bytes)},
+                    {"memory_free_bytes", figure_object(compute.memory_free_bytes)},
+                    {"memory_read_bytes_per_second", figure_object(compute.memory_read)},
+                    {"matrix", matrix},
+                    {"prompt_attention_flops_per_second", figure_object(compute.prompt_attention)},
+                    {"decode_attention_bytes_per_second", figure_object(compute.decode_attention)}};
+  if (compute.decode_attention_q4.value > 0) {
+    object["decode_attention_q4_bytes_per_second"] = figure_object(compute.decode_attention_q4);
+  }
+  return object;
 }
 
 Ordered requests_list(const std::vector<DiskFigure>& figures) {

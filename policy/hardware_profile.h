@@ -47,7 +47,8 @@ struct HardwareProfile {
     Figure memory_read;                // Bytes/s
     std::vector<MatrixFigure> matrix;  // Heights of each format ascending
     Figure prompt_attention;           // FLOP/s of prompt attention's two products
-    Figure decode_attention;           // Bytes/s of cached rows attended to
+    Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
+    Figure decode_attention_q4;        // The same of a 4-bit cache; value 0: not measured
   } compute;
 
   struct Host {

@@ -45,6 +45,7 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
   CostedPlan found;
   found.shape = shape;
   found.format = plan.format;
+  found.kv_format = plan.kv_format;
   const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
   for (const LinearShape& linear : linear_shapes(shape)) {
     found.weight_bytes += packed_bytes(layout, plan.format, linear.outputs, linear.inputs) *

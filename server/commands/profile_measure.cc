@@ -79,7 +79,9 @@ class Processors {
     SPILLWAY_RETURN_IF_ERROR(matrices(device, pool_bytes));
     options_.say("Measuring attention");
     SPILLWAY_RETURN_IF_ERROR(prompt_attention(device, &compute.prompt_attention));
-    return decode_attention(device, pool_bytes, &compute.decode_attention);
+    const DType kv = probe(device).kv;
+    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, kv, pool_bytes, &compute.decode_attention));
+    return decode_attention(device, DType::kQ4, pool_bytes, &compute.decode_attention_q4);
   }
 
   // Beside a device with memory of its own; else the CPU is what computes.
@@ -92,7 +94,7 @@ class Processors {
     SPILLWAY_RETURN_IF_ERROR(memory(*cpu, &host.memory_bytes, &host.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(*cpu));
     SPILLWAY_RETURN_IF_ERROR(read_rate(*cpu, pool_bytes, &host.memory_read));
-    return decode_attention(*cpu, pool_bytes, &host.decode_attention);
+    return decode_attention(*cpu, probe(*cpu).kv, pool_bytes, &host.decode_attention);
   }
 
   Status measure_link(Device& device) {
@@ -183,9 +185,10 @@ class Processors {
   }
 
   // So many sequences that their cache is no smaller than the pool.
-  Status decode_attention(Device& device, size_t pool_bytes, Figure* figure) {
+  Status decode_attention(Device& device, DType kv, size_t pool_bytes, Figure* figure) {
     if (!options_.keep_going()) return interrupted();
     AttentionProbe step = probe(device);
+    step.kv = kv;
     step.tokens = kDecodeTokens;
     step.sequences = 1;
     step.sequences = std::max<int64_t>(

@@ -63,6 +63,9 @@ std::string profile_table(const HardwareProfile& profile) {
   text += heading("attention");
   text += rate_line("prompts, GFLOP/s", compute.prompt_attention);
   text += rate_line("decode steps, GB/s", compute.decode_attention);
+  if (compute.decode_attention_q4.value > 0) {
+    text += rate_line("decode steps, 4-bit KV, GB/s", compute.decode_attention_q4);
+  }
   text += heading("memory, GB/s");
   text += rate_line("read", compute.memory_read);
   if (profile.link) {

@@ -70,6 +70,22 @@ TEST_CASE("a prompt's rows pass in micro-batches") {
   CHECK(sweep_cost(costed, rates, sweeps)[0] == Approx(compute));
 }
 
+TEST_CASE("4-bit rows are attended to at their own rate, or as long as 16-bit ones take") {
+  HardwareProfile hardware = machine();
+  CostedPlan costed = plan();
+  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
+  const ResourceSeconds wide = cost();
+  costed.kv_format = DType::kQ4;
+  costed.kv_row_bytes = costed.kv_row_bytes * 9 / 32;
+  const ResourceSeconds narrow = cost();
+  CHECK(narrow[0] == Approx(wide[0]));
+  // 640 MB less 23/32 of them are read.
+  CHECK(wide[1] - narrow[1] == Approx(640e6 * 23 / 32 / 40e9));
+  hardware.compute.decode_attention_q4 = figure(9e9);
+  CHECK(cost()[0] == Approx(wide[0] - 640e6 / 20e9 + 180e6 / 9e9));
+}
+
 TEST_CASE("what a profile lacks is named") {
   HardwareProfile hardware = machine();
   hardware.compute.matrix.clear();

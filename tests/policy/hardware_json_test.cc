@@ -53,6 +53,7 @@ TEST_CASE("a hardware profile reads back as it was") {
     CHECK(profile.compute.memory_read.source.empty());
     CHECK(profile.compute.prompt_attention.value == before.compute.prompt_attention.value);
     CHECK(profile.compute.decode_attention.source == before.compute.decode_attention.source);
+    CHECK(profile.compute.decode_attention_q4.value == before.compute.decode_attention_q4.value);
     REQUIRE(profile.compute.matrix.size() == before.compute.matrix.size());
     for (size_t i = 0; i < profile.compute.matrix.size(); ++i) {
       CHECK(profile.compute.matrix[i].format == before.compute.matrix[i].format);

@@ -19,7 +19,9 @@ inline HardwareProfile sample_hardware(bool own_memory) {
                                 {DType::kF16, 16, 4096, 4096, measured(1.6e12)},
                                 {DType::kQ4, 1, 16384, 4096, measured(2e11)}},
                      .prompt_attention = measured(1e12),
-                     .decode_attention = known(2e11)};
+                     .decode_attention = known(2e11),
+                     .decode_attention_q4 = {}};
+  if (!own_memory) profile.compute.decode_attention_q4 = measured(6e9);
   profile.host = {.memory_bytes = known(64e9),
                   .memory_free_bytes = known(60e9),
                   .memory_read = measured(4e10),
