@@ -1,0 +1,52 @@
+// Which requests a plan is for, from a file: the lengths of a batch's lines, or lengths themselves.
+//
+// JSON Lines, mixed as one likes: {"prompt_tokens": 300, "new_tokens": 40, "count": 25} (count: 1
+// where it is left out), or a line of `spillway batch`, whose max_tokens count as generated. One
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "policy/sweep_schedule.h"
+#include "server/api/completion.h"
+#include "server/commands/batch_input.h"
+
+namespace spillway {
+
+constexpr size_t kWorkloadGroupsMax = 64;
+constexpr int64_t kWorkloadRequestsMax = int64_t{1} << 24;
+
+class Workload {
+ public:
+  // `context` outlives this. Without a tokenizer prompts of text are refused.
+  explicit Workload(const ApiContext& context) : context_(context) {}
+
+  // kInvalidArgument: the line is wrong, too long for the model, or one request too many.
+  Status add(const InputLine& line);
+
+  // Those of equal length together, in the order in which each length came first.
+  const std::vector<RequestGroup>& groups() const { return groups_; }
+
+ private:
+  Status add_group(int64_t prompt_tokens, int64_t new_tokens, int64_t count);
+
+  const ApiContext& context_;
+  std::vector<RequestGroup> groups_;
+  std::map<std::pair<int64_t, int64_t>, size_t> by_length_;
+  int64_t requests_ = 0;
+};
+
+// The file's groups, kWorkloadGroupsMax at most. Errors name file and line; kInvalidArgument, too,
+// when there is no request in it. Blocks for the disk.
+Result<std::vector<RequestGroup>> read_workload(const std::string& path, const ApiContext& context);
+
+// At most `most` groups: where there are more, lengths are rounded up, in proportion, as far as it
+// takes, but no request becomes longer than the longest was. REQUIRES: most >= 4.
+std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most);
+
+}  // namespace spillway
