@@ -37,6 +37,66 @@ LayerCache layer_cache(const ModelShape& shape, const RuntimePlan& plan,
           layout.block_bytes()};
 }
 
+uint64_t kv_bytes(const RuntimePlan& plan) {
+  return plan.kv.device + plan.kv.host + plan.kv.disk;
+}
+
+SweepLimits limits_of(const RuntimePlan& plan) {
+  return {.block_sequences = plan.block_sequences,
+          .prefill_tokens = plan.prefill_tokens,
+          .kv_bytes = kv_bytes(plan)};
+}
+
+// What each group's requests reserve. kInfeasible: one of them does not fit alone.
+Result<std::vector<KvReservation>> reservations_of(Runtime& runtime,
+                                                   std::span<const RequestGroup> groups) {
+  const RuntimePlan& plan = runtime.plan();
+  std::vector<KvReservation> reservations;
+  for (const RequestGroup& group : groups) {
+    const LayerCache cache = layer_cache(runtime.shape(), plan, group);
+    const KvBudget budget = resolve(plan.kv_rule, group.prompt_tokens, group.new_tokens);
+    const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
+    reservations.push_back(
+        {cache.bytes() * static_cast<uint64_t>(runtime.shape().layers), budget.rows(positions)});
+    if (reservations.back().bytes > kv_bytes(plan)) {
+      return Status(Code::kInfeasible, "the KV cache of one sequence of " +
+                                           std::to_string(positions) + " positions takes " +
+                                           format_bytes(reservations.back().bytes) +
+                                           ", and the plan has " + format_bytes(kv_bytes(plan)) +
+                                           "; plan with these lengths, or with more memory");
+    }
+  }
+  return reservations;
+}
+
+// `block` of `all` requests: every all / block-th of them in order, from the first.
+std::vector<RequestGroup> drawn_evenly(std::vector<RequestGroup> groups, int64_t all,
+                                       int64_t block) {
+  int64_t before = 0;  // Requests of the groups passed
+  for (RequestGroup& group : groups) {
+    // How many of 0, all / block, 2 all / block, ... lie below.
+    const auto below = [&](int64_t request) { return (request * block + all - 1) / all; };
+    const int64_t end = before + group.count;
+    group.count = below(end) - below(before);
+    before = end;
+  }
+  return groups;
+}
+
+// plan_sweeps() of the groups that have any.
+std::vector<PlannedSweeps> sweeps_of(std::span<const RequestGroup> groups,
+                                     std::span<const KvReservation> reservations,
+                                     const SweepLimits& limits) {
+  std::vector<RequestGroup> some;
+  std::vector<KvReservation> theirs;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].count == 0) continue;
+    some.push_back(groups[i]);
+    theirs.push_back(reservations[i]);
+  }
+  return plan_sweeps(some, theirs, limits);
+}
+
 }  // namespace
 
 CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload, bool overlap) {
@@ -80,37 +140,47 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
 
 Result<std::vector<PlannedSweeps>> planned_sweeps(Runtime& runtime,
                                                   std::span<const RequestGroup> workload) {
-  const ModelShape& shape = runtime.shape();
+  SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(runtime, workload));
   const RuntimePlan& plan = runtime.plan();
-  const uint64_t kv_bytes = plan.kv.device + plan.kv.host + plan.kv.disk;
-  std::vector<KvReservation> reservations;
   std::vector<RequestGroup> groups(workload.begin(), workload.end());
-  for (RequestGroup& group : groups) {
-    const LayerCache cache = layer_cache(shape, plan, group);
-    const KvBudget budget = resolve(plan.kv_rule, group.prompt_tokens, group.new_tokens);
-    const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-    reservations.push_back(
-        {cache.bytes() * static_cast<uint64_t>(shape.layers), budget.rows(positions)});
-    if (reservations.back().bytes > kv_bytes) {
-      return Status(Code::kInfeasible, "the KV cache of one sequence of " +
-                                           std::to_string(positions) + " positions takes " +
-                                           format_bytes(reservations.back().bytes) +
-                                           ", and the plan has " + format_bytes(kv_bytes) +
-                                           "; plan with these lengths, or with more memory");
-    }
-  }
   for (size_t i = 0; i < groups.size(); ++i) {
     if (groups[i].count > 0) continue;
     groups[i].count = plan.block_sequences;
     if (reservations[i].bytes > 0) {
       groups[i].count =
-          std::min(groups[i].count, static_cast<int64_t>(kv_bytes / reservations[i].bytes));
+          std::min(groups[i].count, static_cast<int64_t>(kv_bytes(plan) / reservations[i].bytes));
     }
   }
-  return plan_sweeps(groups, reservations,
-                     {.block_sequences = plan.block_sequences,
-                      .prefill_tokens = plan.prefill_tokens,
-                      .kv_bytes = kv_bytes});
+  return plan_sweeps(groups, reservations, limits_of(plan));
+}
+
+Result<std::vector<PlannedSweeps>> planned_block(Runtime& runtime,
+                                                 std::span<const RequestGroup> workload) {
+  const RuntimePlan& plan = runtime.plan();
+  std::vector<RequestGroup> groups(workload.begin(), workload.end());
+  std::stable_sort(groups.begin(), groups.end(), [](const RequestGroup& a, const RequestGroup& b) {
+    return a.prompt_tokens + a.new_tokens > b.prompt_tokens + b.new_tokens;
+  });
+  SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(runtime, groups));
+  int64_t all = 0;
+  for (RequestGroup& group : groups) {
+    if (group.count == 0) group.count = plan.block_sequences;
+    all += group.count;
+  }
+  // Until the cache holds them at once.
+  for (int64_t block = std::min(plan.block_sequences, all);;) {
+    const std::vector<RequestGroup> drawn = drawn_evenly(groups, all, block);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      bytes += static_cast<uint64_t>(drawn[i].count) * reservations[i].bytes;
+    }
+    if (bytes <= kv_bytes(plan) || block == 1) {
+      return sweeps_of(drawn, reservations, limits_of(plan));
+    }
+    const double part = static_cast<double>(kv_bytes(plan)) / static_cast<double>(bytes);
+    const auto fewer = static_cast<int64_t>(part * static_cast<double>(block));
+    block = std::clamp<int64_t>(fewer, 1, block - 1);
+  }
 }
 
 uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workload) {
@@ -120,6 +190,20 @@ uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workloa
                                       static_cast<uint64_t>(runtime.shape().layers));
   }
   return sequence * static_cast<uint64_t>(runtime.plan().block_sequences);
+}
+
+ResidualRows residual_rows(const Runtime& runtime) {
+  const ModelShape& shape = runtime.shape();
+  const RuntimePlan& plan = runtime.plan();
+  SchedulerOptions scheduling;
+  scheduling.prefill_tokens_max = plan.prefill_tokens;
+  scheduling.block_sequences_max = plan.block_sequences;
+  const int64_t sweep = sweep_tokens_max(shape, scheduling);
+  const int64_t micro_batch = std::min(sweep, std::max(plan.micro_batch_tokens, shape.positions));
+  const auto bytes = [&](int64_t rows) {
+    return static_cast<uint64_t>(rows * shape.hidden) * sizeof(float);
+  };
+  return {bytes(sweep), bytes(micro_batch)};
 }
 
 Result<Prediction> predict(Runtime& runtime, const HardwareProfile& hardware,

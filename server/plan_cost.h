@@ -18,8 +18,21 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
 Result<std::vector<PlannedSweeps>> planned_sweeps(Runtime& runtime,
                                                   std::span<const RequestGroup> workload);
 
+// Those of one full block of the workload's requests, or of all of them where these are fewer: as
+// many as the plan's block and its cache hold, drawn evenly from the longest down, the longest
+// always among them. What they take is the plan's latency: the seconds from the start of a full
+// block to its last token (FlexGen, arXiv 2303.06865, section 4). Errors as above.
+Result<std::vector<PlannedSweeps>> planned_block(Runtime& runtime,
+                                                 std::span<const RequestGroup> workload);
+
 // Bytes of cache with which the plan's block is full of the workload's largest requests.
 uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workload);
+
+// The residual stream's rows, in bytes: all that a sweep can have, and those of one micro-batch.
+struct ResidualRows {
+  uint64_t sweep_bytes = 0, micro_batch_bytes = 0;
+};
+ResidualRows residual_rows(const Runtime& runtime);
 
 // The whole cost of it.
 Result<Prediction> predict(Runtime& runtime, const HardwareProfile& hardware,

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <set>
 
 #include "policy/placement_program.h"
 #include "server/memory_budget.h"
+#include "server/plan_choices.h"
 #include "server/plan_cost.h"
 
 namespace spillway {
@@ -16,9 +16,6 @@ namespace {
 // A larger block gains little and delays its first tokens by hours on a small machine; --block says
 // otherwise.
 constexpr int64_t kBlockMost = 1024;
-
-// Plans whose predictions differ by less are equals.
-constexpr double kEqual = 0.005;
 
 // Of a share found by the linear program, as whole per cents: the faster tiers are rounded down.
 TierPercent percent_of(const TierShares& shares) {
@@ -43,94 +40,148 @@ TierPercent percent_of(const TierBytes& bytes) {
                                static_cast<double>(bytes.disk) / sum});
 }
 
-// What a plan keeps on slower tiers.
-uint64_t bytes_away(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
-  uint64_t away = plan.weights.disk + plan.kv.disk + plan.activations.disk;
-  if (choice.plan.own_memory) away += plan.weights.host + plan.kv.host + plan.activations.host;
-  return away;
-}
-
-// More tokens a second; of equals the one that moves less.
-bool better(const CostedChoice& a, const CostedChoice& b) {
-  const double speed = a.prediction.tokens_per_second(), other = b.prediction.tokens_per_second();
-  if (std::abs(speed - other) > kEqual * other) return speed > other;
-  return bytes_away(a) < bytes_away(b);
-}
-
 constexpr TierPercent kAllOnDevice = {100, 0, 0}, kAllOnDisk = {0, 0, 100};
 
 class Search {
  public:
-  explicit Search(const PlanQuestion& question) : question_(question) {}
-
-  Result<CostedChoice> run() {
-    if (question_.flags.block) {
-      try_block(*question_.flags.block);
-    } else {
-      try_blocks();
+  explicit Search(const PlanQuestion& question) : question_(question) {
+    for (const RequestGroup& group : question.workload) {
+      most_ = std::min(kBlockMost, most_ + (group.count > 0 ? group.count : kBlockMost));
     }
-    if (!best_) return first_error_;
-    return pinned();
   }
 
-  int64_t tried() const { return tried_; }
+  Result<FoundPlans> run() {
+    for (const EngineFlags& flags : formats()) {
+      base_ = flags;
+      first_ = candidates_.size();
+      done_.clear();
+      if (base_.block) {
+        try_block(*base_.block);
+      } else {
+        try_blocks();
+      }
+      try_micro_batches();
+    }
+    first_ = 0;
+    if (candidates_.empty()) {
+      if (!first_error_.ok()) return first_error_;
+      return invalid_argument("--micro-batch " + std::to_string(*question_.flags.micro_batch) +
+                              " is more than there are sequences");
+    }
+    const CostedChoice* best = best_within_limit();
+    if (best == nullptr) return too_slow(candidates_, question_.latency_seconds);
+    FoundPlans found;
+    found.best = *best;
+    if (question_.frontier) found.frontier = frontier_of(candidates_);
+    found.tried = tried_;
+    return found;
+  }
 
  private:
+  // The flags with each format that is to be looked at.
+  std::vector<EngineFlags> formats() const {
+    std::vector<EngineFlags> found = {question_.flags};
+    if (!question_.search_formats) return found;
+    for (std::optional<DType> EngineFlags::*format :
+         {&EngineFlags::format, &EngineFlags::kv_format}) {
+      if (question_.flags.*format) continue;
+      const std::vector<EngineFlags> before = found;
+      for (EngineFlags flags : before) {
+        flags.*format = DType::kQ4;
+        found.push_back(flags);
+      }
+    }
+    return found;
+  }
+
   // Every power of two, to the last: throughput may fall and rise again where a larger block pushes
   // weights out of memory. Then between the best one's neighbours.
   void try_blocks() {
-    int64_t most = 0;
-    for (const RequestGroup& group : question_.workload) {
-      most = std::min(kBlockMost, most + (group.count > 0 ? group.count : kBlockMost));
+    const int64_t most = most_;
+    for (int64_t block = 1; block < most; block *= 2) {
+      try_block(block);
+      if (question_.frontier) try_block(std::min(most, block + (block + 1) / 2));
     }
-    for (int64_t block = 1; block < most; block *= 2) try_block(block);
     try_block(most);
-    if (!best_) return;
+    if (question_.latency_seconds > 0) try_up_to_limit(most);
+    if (best_within_limit() == nullptr) return;
     for (double step = 0.25; step > 0.03; step /= 2) {
-      const auto around = static_cast<double>(*best_->flags.block);
-      for (const double factor : {1 - step, 1 + step}) {
+      const auto around = static_cast<double>(*best_within_limit()->flags.block);
+      for (const double factor : {1.0, 1 - step, 1 + step}) {
         try_block(std::clamp<int64_t>(std::llround(around * factor), 1, most));
       }
     }
   }
 
+  // The limit mostly cuts between two blocks of those tried: up to the largest below it.
+  void try_up_to_limit(int64_t most) {
+    const CostedChoice* best = best_within_limit();
+    if (best == nullptr) return;
+    int64_t low = *best->flags.block, high = std::min(most, 2 * low);
+    while (high - low > 1 + low / 64) {
+      const int64_t middle = low + (high - low) / 2;
+      try_block(middle);
+      const bool within =
+          std::any_of(candidates_.begin() + static_cast<ptrdiff_t>(first_), candidates_.end(),
+                      [&](const auto& c) { return c.flags.block == middle && within_limit(c); });
+      (within ? low : high) = middle;
+    }
+  }
+
+  // Fewer sequences at a time take no less memory and mostly longer, so only what is best by then
+  // is tried with them: a machine may be faster at fewer rows.
+  void try_micro_batches() {
+    const CostedChoice* best = best_within_limit();
+    if (best == nullptr || best->flags.micro_batch) return;
+    EngineFlags flags = best->flags;
+    for (int64_t size = 1; size < *flags.block; size *= 2) {
+      flags.micro_batch = size;
+      consider(flags);
+    }
+  }
+
   void try_block(int64_t block) {
     if (!done_.insert(block).second) return;
-    EngineFlags flags = question_.flags;
+    EngineFlags flags = base_;
     flags.block = block;
     if (flags.micro_batch && *flags.micro_batch > block) return;
     consider(flags);
     for (const bool weights_stream : {false, true}) {
       for (const bool kv_leaves : {false, true}) {
-        if (weights_stream || kv_leaves) try_shares(flags, weights_stream, kv_leaves);
+        if (weights_stream || kv_leaves) try_shares(flags, weights_stream, kv_leaves, false);
       }
     }
+    if (!flags.activations) try_shares(flags, true, true, true);
   }
 
-  // What the linear program makes of a block, when weights may or may not pass through and the
-  // cache may or may not leave the device. What a plan with all of them away takes for buffers is
-  // taken from the room first.
-  void try_shares(EngineFlags flags, bool weights_stream, bool kv_leaves) {
+  // What the linear program makes of a block, when weights may or may not pass through, and cache
+  // and activations may or may not leave the device. What a plan with all of them away takes for
+  // buffers is taken from the room first.
+  void try_shares(EngineFlags flags, bool weights_stream, bool kv_leaves, bool activations_leave) {
     if (flags.weights && flags.kv) return;  // Nothing is open.
     EngineFlags away = flags;
     if (!away.weights) away.weights = weights_stream ? kAllOnDisk : kAllOnDevice;
     if (!away.kv) away.kv = kv_leaves ? kAllOnDisk : kAllOnDevice;
+    if (activations_leave) away.activations = kAllOnDisk;
     const Result<CostedChoice> probe = place(away);
     if (!probe.ok()) return;
-    PlacementRoom room = room_of(probe.value());
+    PlacementRoom room = room_of(probe.value(), activations_leave);
     room.weights_stream = weights_stream;
     room.kv_leaves = kv_leaves;
     const Result<MachineRates> rates = MachineRates::of(*question_.hardware, probe->plan);
     if (!rates.ok()) return;
     const auto shares = best_shares(probe->plan, rates.value(), probe->sweeps, room);
     if (!shares.ok()) return;
+    if (activations_leave) {
+      flags.activations = percent_of(shares->activations);
+      if ((*flags.activations)[0] == 100) return;  // Looked at before, and without the rings
+    }
     if (!flags.weights) flags.weights = percent_of(shares->weights);
     if (!flags.kv) flags.kv = percent_of(shares->kv);
     consider(flags);
   }
 
-  PlacementRoom room_of(const CostedChoice& probe) const {
+  PlacementRoom room_of(const CostedChoice& probe, bool activations_leave) const {
     const RuntimePlan& plan = probe.runtime->plan();
     const auto left = [](uint64_t budget, uint64_t taken) {
       return budget - std::min(budget, taken);
@@ -148,6 +199,14 @@ class Search {
     } else {
       room.device = host;
     }
+    if (activations_leave) {
+      const ResidualRows rows = residual_rows(*probe.runtime);
+      room.activations = rows.sweep_bytes;
+      room.activations_leave = true;
+      // On a tier that has some there is room for a micro-batch more than its share.
+      room.device = left(room.device, rows.micro_batch_bytes);
+      room.host = left(room.host, rows.micro_batch_bytes);
+    }
     room.disk = static_cast<uint64_t>(question_.hardware->disk.free_bytes.value);
     if (!question_.flags.dummy_weights) room.disk += room.weights;  // They are there already.
     return room;
@@ -162,18 +221,33 @@ class Search {
 
   void consider(const EngineFlags& flags) {
     Result<CostedChoice> choice = place(flags);
-    if (choice.ok() && (!best_ || better(choice.value(), *best_))) {
-      best_ = std::move(choice).value();
-    }
+    if (choice.ok()) candidates_.push_back(filled(pinned(std::move(choice).value())));
   }
 
-  // The best with its shares as whole per cents, placed again: what the flags will do.
-  Result<CostedChoice> pinned() {
-    EngineFlags flags = best_->flags;
-    const RuntimePlan& plan = best_->runtime->plan();
+  // With the block that its cache holds: a larger one would never be full.
+  CostedChoice filled(CostedChoice choice) {
+    if (question_.flags.block || choice.sequences >= std::min(*choice.flags.block, most_)) {
+      return choice;
+    }
+    EngineFlags flags = choice.flags;
+    flags.block = choice.sequences;
+    if (flags.micro_batch && *flags.micro_batch > *flags.block) return choice;
+    Result<CostedChoice> placed = place(flags);
+    return placed.ok() ? std::move(placed).value() : std::move(choice);
+  }
+
+  // With its shares as whole per cents, placed again: what the flags will do.
+  CostedChoice pinned(CostedChoice choice) {
+    EngineFlags flags = choice.flags;
+    const RuntimePlan& plan = choice.runtime->plan();
+    // Where nothing was asked for the residual stream stays, whatever lies beside it.
+    if (!flags.activations) flags.activations = kAllOnDevice;
+    if (flags.weights && flags.kv) {
+      choice.flags = std::move(flags);
+      return choice;
+    }
     if (!flags.weights) flags.weights = percent_of(plan.weights);
     if (!flags.kv) flags.kv = percent_of(plan.kv);
-    if (!flags.activations) flags.activations = percent_of(plan.activations);
     Result<CostedChoice> placed = place(flags);
     // A per cent of the weights more on disk makes room for what rounding took.
     while (!placed.ok() && !question_.flags.weights && (*flags.weights)[0] > 0) {
@@ -181,11 +255,28 @@ class Search {
       ++(*flags.weights)[2];
       placed = place(flags);
     }
-    return placed.ok() ? std::move(placed) : Result<CostedChoice>(*best_);
+    return placed.ok() ? std::move(placed).value() : std::move(choice);
+  }
+
+  bool within_limit(const CostedChoice& choice) const {
+    return question_.latency_seconds <= 0 || choice.latency_seconds <= question_.latency_seconds;
+  }
+
+  // Of those with the formats being looked at; in the end of all. Null: none is within the limit.
+  const CostedChoice* best_within_limit() const {
+    const CostedChoice* best = nullptr;
+    for (size_t i = first_; i < candidates_.size(); ++i) {
+      const CostedChoice& choice = candidates_[i];
+      if (within_limit(choice) && (best == nullptr || better(choice, *best))) best = &choice;
+    }
+    return best;
   }
 
   const PlanQuestion& question_;
-  std::optional<CostedChoice> best_;
+  EngineFlags base_;                      // The question's, with the formats being looked at
+  std::vector<CostedChoice> candidates_;  // All that fit, their shares as whole per cents
+  size_t first_ = 0;                      // Of those with these formats
+  int64_t most_ = 0;                      // Sequences of a block that is worth a look
   std::set<int64_t> done_;
   Status first_error_;
   int64_t tried_ = 0;
@@ -212,14 +303,20 @@ Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFla
   SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps, planned_sweeps(*choice.runtime, question.workload));
   choice.kv_bytes_wanted = kv_bytes_wanted(*choice.runtime, question.workload);
   choice.prediction = predict(choice.plan, rates, choice.sweeps);
+  SPILLWAY_ASSIGN_OR_RETURN(const auto block, planned_block(*choice.runtime, question.workload));
+  for (const PlannedSweeps& sweeps : block) choice.sequences += sweeps.prompts;
+  choice.latency_seconds = predict(choice.plan, rates, block).seconds();
   return choice;
 }
 
+Result<FoundPlans> find_plans(const PlanQuestion& question) {
+  return Search(question).run();
+}
+
 Result<CostedChoice> find_plan(const PlanQuestion& question, int64_t* tried) {
-  Search search(question);
-  Result<CostedChoice> found = search.run();
-  if (tried != nullptr) *tried = search.tried();
-  return found;
+  SPILLWAY_ASSIGN_OR_RETURN(FoundPlans found, find_plans(question));
+  if (tried != nullptr) *tried = found.tried;
+  return std::move(found.best);
 }
 
 }  // namespace spillway

@@ -19,6 +19,9 @@ struct PlanQuestion {
   const HardwareProfile* hardware = nullptr;  // Outlives what is made of this
   int64_t prefill_tokens = 0;                 // Of one sweep; 0: the default
   bool lengths_known = true;                  // False: room for sequences of any length is kept
+  double latency_seconds = 0;                 // At most, of a full block; 0: no limit
+  bool frontier = false;                      // Asked for, too: more blocks are looked at
+  bool search_formats = false;                // 4-bit weights and KV, too, unless flags name them
 };
 
 struct CostedChoice {
@@ -28,13 +31,27 @@ struct CostedChoice {
   uint64_t kv_bytes_wanted = 0;  // Of a whole block's cache
   std::vector<PlannedSweeps> sweeps;
   Prediction prediction;
+  int64_t sequences = 0;       // Of a full block: no more than the cache holds
+  double latency_seconds = 0;  // Of such a block, from its start to its last token
+};
+
+struct FoundPlans {
+  CostedChoice best;
+  std::vector<CostedChoice>
+      frontier;       // Of throughput and latency, where asked for: no plan that
+                      // was looked at beats one of these in both; latency ascending
+  int64_t tried = 0;  // Candidates that were placed
 };
 
 // The flags as they are; what they leave open the engine decides by rule of thumb.
 Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFlags& flags);
 
-// The fastest plan. kInfeasible: none fits; the message is that of the smallest.
-// `tried`: how many candidates were placed.
+// The plan with most tokens a second whose latency is within the limit, and the frontier.
+// kInfeasible: none fits, and the message is that of the smallest; or none is within the limit, and
+// the message names the lowest latency found.
+Result<FoundPlans> find_plans(const PlanQuestion& question);
+
+// The best alone. `tried`: how many candidates were placed.
 Result<CostedChoice> find_plan(const PlanQuestion& question, int64_t* tried = nullptr);
 
 }  // namespace spillway

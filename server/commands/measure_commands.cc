@@ -111,7 +111,7 @@ Command plan_command() {
       "Searches the block size and what lives on which tier for the highest throughput on requests "
       "of these lengths, and predicts it with rates measured by `spillway profile`. Engine flags "
       "pin what they name. MODEL may be the name of a shape, such as opt-30b. Exit status 3: no "
-      "plan fits.";
+      "plan fits, or none is within --latency.";
   command.arguments = {{"MODEL", kModelHelp, &state->model}};
   Settings& settings = command.settings;
   settings.group("Planning");
@@ -124,6 +124,18 @@ Command plan_command() {
                        "tokens to generate for each");
   settings.add_integer("sequences", &state->flags.sequences, 0, int64_t{1} << 20,
                        "how many in all; 0: one block of the size that is found");
+  settings.add_text("workload", &state->flags.workload, "FILE",
+                    "plan for these requests instead: JSON Lines of batch, or of "
+                    "{\"prompt_tokens\": 300, \"new_tokens\": 40, \"count\": 25}");
+  settings.add_real("latency", &state->flags.latency_seconds, 0, 1e9,
+                    "the fastest plan of which a full block takes no more than these seconds from "
+                    "its start to its last token; 0: no limit");
+  settings.add_switch("search-formats", &state->flags.search_formats,
+                      "look at 4-bit weights and KV, too, which change answers; --format and "
+                      "--kv-format pin theirs");
+  settings.add_switch("frontier", &state->flags.frontier,
+                      "list the plans that none beats in both throughput and latency");
+  settings.add_text("frontier-svg", &state->flags.frontier_svg, "FILE", "draw them, too");
   settings.add_choice("cost-model", &state->flags.cost_model, {"spillway", "flexgen"},
                       "flexgen: what the released FlexGen would choose and predict, for "
                       "comparison");
@@ -131,7 +143,10 @@ Command plan_command() {
   settings.add_switch("json", &state->flags.json, "print one JSON object");
   settings.add_text("output", &state->flags.output, "FILE", "write the plan, for --plan");
   add_engine_flags(settings, &state->engine);
-  command.check = [state] { return validate(state->engine); };
+  command.check = [state] {
+    const Status flags = validate(state->flags);
+    return flags.ok() ? validate(state->engine) : flags;
+  };
   command.run = [state] { return run_plan(state->flags, state->engine, state->model); };
   return command;
 }

@@ -5,9 +5,12 @@
 
 #include "offload/file.h"
 #include "offload/hardware_catalog.h"
+#include "offload/model_catalog.h"
 #include "offload/spill_file.h"
 #include "server/commands/plan_flexgen.h"
+#include "server/commands/plan_frontier.h"
 #include "server/commands/plan_report.h"
+#include "server/commands/workload_file.h"
 #include "server/config/command_line.h"
 #include "server/hardware_cache.h"
 #include "server/machine.h"
@@ -35,6 +38,48 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
   return flags.hardware.empty() ? this_machine(engine) : find_hardware_profile(flags.hardware);
 }
 
+// The first use of a directory packs it, which is said here once and not for every candidate.
+Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const EngineFlags& flags) {
+  RuntimeOptions once;
+  once.tokenizer_only = true;
+  once.say = [](const std::string& line) { std::cerr << line << std::endl; };
+  return Runtime::open(model, flags, once);
+}
+
+// The same of the other format that --search-formats looks at.
+Status pack_formats(const PlanQuestion& question) {
+  if (!question.search_formats || question.flags.format || question.flags.dummy_weights ||
+      !std::filesystem::is_directory(question.model)) {
+    return {};
+  }
+  EngineFlags flags = question.flags;
+  flags.format = DType::kQ4;
+  return open_once(question.model, flags).status();
+}
+
+// The requests to plan for; opens what they are for.
+Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
+                                              const PlanQuestion& question) {
+  const bool file = !flags.workload.empty();
+  std::unique_ptr<Runtime> runtime;
+  ApiContext context;
+  ModelShape shape;
+  if (!question.flags.dummy_weights) {
+    SPILLWAY_ASSIGN_OR_RETURN(runtime, open_once(question.model, question.flags));
+    context.tokenizer = runtime->tokenizer();
+    context.model_names = {runtime->model_name()};
+    shape = runtime->shape();
+  } else if (file) {
+    SPILLWAY_ASSIGN_OR_RETURN(shape, find_model_shape(question.model));
+    context.model_names = {shape.name};
+  }
+  if (!file) {
+    return std::vector<RequestGroup>{{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
+  }
+  context.shape = &shape;
+  return read_workload(flags.workload, context);
+}
+
 Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
   if (!engine.trace.empty()) {
     return invalid_argument(
@@ -49,24 +94,43 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   question.flags = engine;
   // A shape's name needs no flag here.
   question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
-  if (!question.flags.dummy_weights) {
-    // The first use of a directory packs it, which is said once and not for every candidate.
-    RuntimeOptions once;
-    once.tokenizer_only = true;
-    once.say = [](const std::string& line) { std::cerr << line << std::endl; };
-    SPILLWAY_RETURN_IF_ERROR(Runtime::open(model, engine, once).status());
-  }
-  question.workload = {{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
+  SPILLWAY_ASSIGN_OR_RETURN(report.workload, workload_of(flags, question));
+  question.workload = report.workload;
   question.hardware = &report.hardware;
-  SPILLWAY_ASSIGN_OR_RETURN(report.choice, find_plan(question, &report.tried));
+  question.latency_seconds = flags.latency_seconds;
+  question.search_formats = flags.search_formats;
+  question.frontier = flags.frontier || !flags.frontier_svg.empty();
+  SPILLWAY_RETURN_IF_ERROR(pack_formats(question));
+  SPILLWAY_ASSIGN_OR_RETURN(FoundPlans found, find_plans(question));
+  report.choice = std::move(found.best);
+  report.frontier = std::move(found.frontier);
+  report.tried = found.tried;
   if (!flags.output.empty()) {
     SPILLWAY_RETURN_IF_ERROR(write_plan(flags.output, plan_file_text(report)));
+  }
+  if (!flags.frontier_svg.empty()) {
+    SPILLWAY_RETURN_IF_ERROR(
+        replace_file(flags.frontier_svg, frontier_svg(report)).at("--frontier-svg"));
   }
   std::cout << (flags.json ? plan_json(report) + "\n" : plan_text(report)) << std::flush;
   return {};
 }
 
 }  // namespace
+
+Status validate(const PlanFlags& flags) {
+  const bool ours = flags.search_formats || flags.latency_seconds > 0 || flags.frontier ||
+                    !flags.frontier_svg.empty() || !flags.workload.empty();
+  if (flags.cost_model == "flexgen" && ours) {
+    return invalid_argument(
+        "--latency, --frontier, --frontier-svg, --search-formats and --workload are answered by "
+        "--cost-model spillway");
+  }
+  if (!flags.workload.empty() && flags.sequences > 0) {
+    return invalid_argument("--workload says how many requests there are, and so does --sequences");
+  }
+  return {};
+}
 
 int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
   return report("plan", flags.cost_model == "flexgen" ? plan_by_flexgen(flags, engine, model)

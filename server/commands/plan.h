@@ -15,10 +15,18 @@ struct PlanFlags {
   int64_t new_tokens = 32;
   int64_t sequences = 0;  // 0: one block of the size that is found
   std::string cost_model = "spillway";
+  std::string workload;        // A file of requests instead of these three; empty: none
+  double latency_seconds = 0;  // At most, of a full block; 0: no limit
+  bool search_formats = false;
+  bool frontier = false;
+  std::string frontier_svg;  // A file; empty: none
   bool explain = false;
   bool json = false;
   std::string output;  // A file; empty: none
 };
+
+// How the flags fit together.
+Status validate(const PlanFlags& flags);
 
 // Exit status.
 int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model);

@@ -8,6 +8,7 @@
 #include "policy/hardware_json.h"
 #include "server/commands/bench_report.h"
 #include "server/commands/kv_rule_json.h"
+#include "server/commands/plan_frontier.h"
 #include "server/commands/text_line.h"
 #include "server/config/plan_file.h"
 
@@ -128,6 +129,40 @@ std::string explanation(const PlanReport& report) {
   return text;
 }
 
+std::string file_workload_text(const PlanReport& report) {
+  int64_t requests = 0, prompt_longest = 0, new_longest = 0;
+  double prompts = 0, more = 0;
+  for (const RequestGroup& group : report.workload) {
+    requests += group.count;
+    prompts += static_cast<double>(group.count * group.prompt_tokens);
+    more += static_cast<double>(group.count * group.new_tokens);
+    prompt_longest = std::max(prompt_longest, group.prompt_tokens);
+    new_longest = std::max(new_longest, group.new_tokens);
+  }
+  std::string text =
+      text_line("%lld requests (%.0f + %.0f tokens in the mean, %lld and %lld at most)",
+                static_cast<long long>(requests), prompts / static_cast<double>(requests),
+                more / static_cast<double>(requests), static_cast<long long>(prompt_longest),
+                static_cast<long long>(new_longest));
+  text.pop_back();
+  return text;
+}
+
+// Of a file: its requests by length.
+void add_workload(const PlanReport& report, json* object) {
+  if (report.flags.workload.empty()) {
+    (*object)["prompt_tokens"] = report.flags.prompt_tokens;
+    (*object)["new_tokens"] = report.flags.new_tokens;
+    return;
+  }
+  json& groups = (*object)["workload"] = json::array();
+  for (const RequestGroup& group : report.workload) {
+    groups.push_back({{"prompt_tokens", group.prompt_tokens},
+                      {"new_tokens", group.new_tokens},
+                      {"count", group.count}});
+  }
+}
+
 json tier_object(const TierBytes& bytes) {
   return {{"device", bytes.device}, {"host", bytes.host}, {"disk", bytes.disk}};
 }
@@ -197,17 +232,22 @@ std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
   return text;
 }
 
+std::string workload_text(const PlanReport& report) {
+  if (!report.flags.workload.empty()) return file_workload_text(report);
+  return std::to_string(report.flags.prompt_tokens) + " + " +
+         std::to_string(report.flags.new_tokens) + " tokens";
+}
+
 std::string plan_text(const PlanReport& report) {
   const CostedChoice& choice = report.choice;
   const Prediction& found = choice.prediction;
   std::string text = text_line(
-      "%s on %s, %lld + %lld tokens: %.3g tokens/s predicted (prefill %s, decode %s; limited "
-      "by %s)",
+      "%s on %s, %s: %.3g tokens/s predicted (prefill %s, decode %s; limited by %s)",
       choice.runtime->model_name().c_str(), report.hardware.name.c_str(),
-      static_cast<long long>(report.flags.prompt_tokens),
-      static_cast<long long>(report.flags.new_tokens), found.tokens_per_second(),
+      workload_text(report).c_str(), found.tokens_per_second(),
       format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str(),
       std::string(resource_name(found.bottleneck)).c_str());
+  text += latency_text(report);
   if (report.flags.explain) text += explanation(report);
   text += text_line("best of %lld plans; to carry it out:", static_cast<long long>(report.tried));
   return text + "  " + plan_flags_text(choice.flags, choice.runtime->plan()) + "\n";
@@ -220,25 +260,28 @@ std::string plan_json(const PlanReport& report) {
   for (size_t r = 0; r < kResources; ++r) {
     resources[std::string(resource_name(static_cast<Resource>(r)))] = found.busy[r];
   }
-  const json object = {{"plan", plan_object(report)},
-                       {"predicted",
-                        {{"prefill_seconds", found.prefill_seconds},
-                         {"decode_seconds", found.decode_seconds},
-                         {"total_seconds", found.seconds()},
-                         {"tokens_per_second", found.tokens_per_second()},
-                         {"generated_tokens", found.generated},
-                         {"bottleneck", resource_name(found.bottleneck)},
-                         {"bytes_by_tier",
-                          {{"weights", tier_object(plan.weights)},
-                           {"kv", tier_object(plan.kv)},
-                           {"activations", tier_object(plan.activations)}}},
-                         {"resources", resources}}},
-                       {"prompt_tokens", report.flags.prompt_tokens},
-                       {"new_tokens", report.flags.new_tokens},
-                       {"flags", plan_flags_text(report.choice.flags, plan)},
-                       {"cost_model", report.flags.cost_model},
-                       {"hardware", json::parse(hardware_profile_json(report.hardware))}};
-  return object.dump(2);
+  json object = {{"plan", plan_object(report)},
+                 {"predicted",
+                  {{"prefill_seconds", found.prefill_seconds},
+                   {"decode_seconds", found.decode_seconds},
+                   {"total_seconds", found.seconds()},
+                   {"tokens_per_second", found.tokens_per_second()},
+                   {"latency_seconds", report.choice.latency_seconds},
+                   {"generated_tokens", found.generated},
+                   {"bottleneck", resource_name(found.bottleneck)},
+                   {"bytes_by_tier",
+                    {{"weights", tier_object(plan.weights)},
+                     {"kv", tier_object(plan.kv)},
+                     {"activations", tier_object(plan.activations)}}},
+                   {"resources", resources}}},
+                 {"prompt_tokens", report.flags.prompt_tokens},
+                 {"new_tokens", report.flags.new_tokens},
+                 {"flags", plan_flags_text(report.choice.flags, plan)},
+                 {"cost_model", report.flags.cost_model},
+                 {"hardware", json::parse(hardware_profile_json(report.hardware))}};
+  add_workload(report, &object);
+  add_frontier(report, &object);
+  return object.dump(2, ' ', false, json::error_handler_t::replace);
 }
 
 std::string plan_file_text(const PlanReport& report) {

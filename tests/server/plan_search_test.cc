@@ -2,6 +2,7 @@
 #include "server/plan_search.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <random>
 
 #include "tests/support/costed_plans.h"
@@ -123,6 +124,211 @@ TEST_CASE("more memory never predicts less") {
     CHECK(found->prediction.tokens_per_second() > before * 0.99);
     before = found->prediction.tokens_per_second();
   }
+}
+
+TEST_CASE("under a latency limit the search is not beaten by a grid") {
+  for (const bool own_memory : {false, true}) {
+    const HardwareProfile hardware = machine(3e9, own_memory);
+    PlanQuestion asked = question(hardware, "opt-1.3b");
+    const auto any = find_plan(asked);
+    REQUIRE(any.ok());
+    for (const double part : {0.05, 0.2, 0.7}) {
+      asked.latency_seconds = part * any->latency_seconds;
+      const auto found = find_plan(asked);
+      double best = 0;
+      for (int64_t block = 1; block <= 1024; block += 1 + block / 8) {
+        for (int away = 0; away <= 100; away += 20) {
+          EngineFlags flags = asked.flags;
+          flags.block = block;
+          const TierPercent percent = {100 - away, own_memory ? away : 0, own_memory ? 0 : away};
+          flags.weights = percent;
+          const auto tried = evaluate_plan(asked, flags);
+          if (!tried.ok() || tried->latency_seconds > asked.latency_seconds) continue;
+          best = std::max(best, tried->prediction.tokens_per_second());
+        }
+      }
+      INFO("own memory " << own_memory << ", limit " << asked.latency_seconds << ", grid " << best);
+      if (!found.ok()) {
+        CHECK(found.status().code() == Code::kInfeasible);
+        CHECK(best == 0);
+        continue;
+      }
+      CHECK(found->latency_seconds <= asked.latency_seconds);
+      CHECK(found->prediction.tokens_per_second() > 0.95 * best);
+      CHECK(found->prediction.tokens_per_second() <= any->prediction.tokens_per_second() * 1.0051);
+    }
+  }
+}
+
+TEST_CASE("a latency that no plan keeps names one that fits") {
+  const HardwareProfile hardware = machine(3e9, false);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.latency_seconds = 0.001;
+  const auto found = find_plan(asked);
+  REQUIRE(!found.ok());
+  CHECK(found.status().code() == Code::kInfeasible);
+  const std::string message(found.status().message());
+  INFO(message);
+  CHECK(message.find("--latency 0.001: the fastest answer takes ") != std::string::npos);
+  CHECK(message.find(" s with --block 1, at ") != std::string::npos);
+  const std::string flag = "; --latency ";
+  const size_t at = message.find(flag);
+  REQUIRE(at != std::string::npos);
+  asked.latency_seconds = std::strtod(message.c_str() + at + flag.size(), nullptr);
+  const auto fits = find_plan(asked);
+  REQUIRE(fits.ok());
+  CHECK(fits->latency_seconds <= asked.latency_seconds);
+  // Rounded up to three digits and not further.
+  CHECK(fits->latency_seconds > asked.latency_seconds * 0.99);
+}
+
+TEST_CASE("the latency of a plan is what a full block takes") {
+  const HardwareProfile hardware = machine(9e9, false);
+  PlanQuestion asked = question(hardware, "opt-125m");
+  EngineFlags flags = asked.flags;
+  flags.block = 8;
+  const auto block = evaluate_plan(asked, flags);
+  REQUIRE(block.ok());
+  CHECK(block->sequences == 8);
+  CHECK(block->latency_seconds == Approx(block->prediction.seconds()));
+  // However many follow, a block takes what it takes; fewer requests than a block take less.
+  asked.workload[0].count = 80;
+  const auto ten = evaluate_plan(asked, flags);
+  REQUIRE(ten.ok());
+  CHECK(ten->latency_seconds == Approx(block->latency_seconds));
+  CHECK(ten->prediction.seconds() > 5 * block->latency_seconds);
+  asked.workload[0].count = 2;
+  const auto two = evaluate_plan(asked, flags);
+  REQUIRE(two.ok());
+  CHECK(two->sequences == 2);
+  CHECK(two->latency_seconds < block->latency_seconds);
+  // Of many lengths the longest is always in the block.
+  asked.workload = {{16, 4, 1000}, {128, 32, 1}};
+  flags.block = 1;
+  const auto mixed = evaluate_plan(asked, flags);
+  asked.workload = {{128, 32, 1}};
+  const auto longest = evaluate_plan(asked, flags);
+  REQUIRE(mixed.ok());
+  REQUIRE(longest.ok());
+  // (A row's bytes are those of the group with most, so they differ by rounding.)
+  CHECK(mixed->latency_seconds == Approx(longest->latency_seconds).epsilon(0.03));
+}
+
+TEST_CASE("nothing that was looked at beats the frontier") {
+  for (const bool own_memory : {false, true}) {
+    const HardwareProfile hardware = machine(2.5e9, own_memory);
+    PlanQuestion asked = question(hardware, "opt-1.3b");
+    asked.frontier = true;
+    const auto found = find_plans(asked);
+    REQUIRE(found.ok());
+    REQUIRE(found->frontier.size() >= 3);
+    const auto& frontier = found->frontier;
+    for (size_t i = 0; i < frontier.size(); ++i) {
+      INFO("own memory " << own_memory << ", plan " << i);
+      // What its flags say.
+      const auto again = evaluate_plan(asked, frontier[i].flags);
+      REQUIRE(again.ok());
+      CHECK(again->latency_seconds == Approx(frontier[i].latency_seconds));
+      CHECK(again->prediction.tokens_per_second() ==
+            Approx(frontier[i].prediction.tokens_per_second()));
+      CHECK(again->sequences == *frontier[i].flags.block);
+      if (i == 0) continue;
+      CHECK(frontier[i].latency_seconds > frontier[i - 1].latency_seconds);
+      CHECK(frontier[i].prediction.tokens_per_second() >
+            1.004 * frontier[i - 1].prediction.tokens_per_second());
+      // A limit between two of them has the first's throughput at least.
+      asked.latency_seconds = frontier[i].latency_seconds * 0.999;
+      const auto limited = find_plan(asked);
+      asked.latency_seconds = 0;
+      REQUIRE(limited.ok());
+      CHECK(limited->prediction.tokens_per_second() >
+            0.98 * frontier[i - 1].prediction.tokens_per_second());
+    }
+    CHECK(found->best.prediction.tokens_per_second() ==
+          Approx(frontier.back().prediction.tokens_per_second()).epsilon(0.011));
+  }
+}
+
+TEST_CASE("a micro-batch is chosen only where a machine is faster with it") {
+  // Weights come over a slow link, so a block must be large.
+  HardwareProfile hardware = machine(1.5e9, true);
+  hardware.link->to_device = figure(1e9);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.workload = {{16, 1, 0}};
+  const auto usual = find_plan(asked);
+  REQUIRE(usual.ok());
+  CHECK(*usual->flags.block > 32);
+  CHECK(!usual->flags.micro_batch);
+  // A thousand rows at a time are slow here.
+  for (MatrixFigure& figure : hardware.compute.matrix) {
+    if (figure.rows == 512) figure.rate = test::figure(300e9);
+  }
+  asked.flags.block = 64;
+  const auto found = find_plan(asked);
+  REQUIRE(found.ok());
+  REQUIRE(found->flags.micro_batch);
+  CHECK(*found->flags.micro_batch <= 8);
+  EngineFlags flags = found->flags;
+  flags.micro_batch.reset();
+  const auto whole = evaluate_plan(asked, flags);
+  REQUIRE(whole.ok());
+  CHECK(found->prediction.tokens_per_second() > 1.1 * whole->prediction.tokens_per_second());
+}
+
+TEST_CASE("formats are searched only when asked for") {
+  const HardwareProfile hardware = machine(2.4e9, false);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  const auto usual = find_plan(asked);
+  REQUIRE(usual.ok());
+  CHECK(usual->plan.format != DType::kQ4);
+  asked.search_formats = true;
+  const auto found = find_plan(asked);
+  REQUIRE(found.ok());
+  // A quarter of the bytes fits in memory, and nothing waits for the disk any more.
+  CHECK(found->flags.format == DType::kQ4);
+  CHECK(found->prediction.tokens_per_second() > usual->prediction.tokens_per_second());
+  asked.flags.format = usual->plan.format;
+  asked.flags.kv_format = usual->plan.kv_format;
+  const auto named = find_plan(asked);
+  REQUIRE(named.ok());
+  CHECK(named->prediction.tokens_per_second() == Approx(usual->prediction.tokens_per_second()));
+}
+
+TEST_CASE("activations leave a device that is too small for them") {
+  HardwareProfile hardware = machine(2e9, true);
+  hardware.host.memory_bytes = hardware.host.memory_free_bytes = figure(40e9);
+  PlanQuestion asked = question(hardware, "opt-125m");
+  asked.workload = {{8, 8, 0}};
+  // So many rows in a decode step are more than the rings through which they pass.
+  asked.flags.block = 16384;
+  PlanQuestion staying = asked;
+  staying.flags.activations = TierPercent{100, 0, 0};
+  for (uint64_t device = 1'100'000'000;; device -= 4'000'000) {
+    REQUIRE(device > 800'000'000);
+    asked.flags.device_memory_bytes = staying.flags.device_memory_bytes = device;
+    if (find_plan(staying).ok()) continue;
+    INFO("device memory " << device);
+    const auto found = find_plan(asked);
+    INFO(found.status().message());
+    REQUIRE(found.ok());
+    CHECK((*found->flags.activations)[0] < 100);
+    const RuntimePlan& plan = found->runtime->plan();
+    CHECK(plan.activations.host + plan.activations.disk > 10'000'000);
+    CHECK(plan.weights.device + plan.kv.device + plan.activations.device +
+              plan.device_staging_bytes <=
+          device);
+    break;
+  }
+}
+
+TEST_CASE("a micro-batch larger than all there is is refused") {
+  const HardwareProfile hardware = machine(9e9, false);
+  PlanQuestion asked = question(hardware, "opt-125m");
+  asked.workload[0].count = 4;
+  asked.flags.micro_batch = 8;
+  const auto found = find_plan(asked);
+  REQUIRE(!found.ok());
+  CHECK(found.status().code() == Code::kInvalidArgument);
 }
 
 TEST_CASE("a machine without room is said to have none") {

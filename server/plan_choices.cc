@@ -1,0 +1,93 @@
+#include "server/plan_choices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "policy/pareto.h"
+
+namespace spillway {
+
+namespace {
+
+// Plans whose predictions differ by less are equals.
+constexpr double kEqual = 0.005;
+
+// What a plan keeps on slower tiers.
+uint64_t bytes_away(const CostedChoice& choice) {
+  const RuntimePlan& plan = choice.runtime->plan();
+  uint64_t away = plan.weights.disk + plan.kv.disk + plan.activations.disk;
+  if (choice.plan.own_memory) away += plan.weights.host + plan.kv.host + plan.activations.host;
+  return away;
+}
+
+// The same throughput and the same latency.
+bool equals(const CostedChoice& a, const CostedChoice& b) {
+  const auto close = [](double x, double y) { return std::abs(x - y) <= kEqual * y; };
+  return close(a.latency_seconds, b.latency_seconds) &&
+         close(a.prediction.tokens_per_second(), b.prediction.tokens_per_second());
+}
+
+std::vector<CostedChoice> unbeaten(std::span<const CostedChoice> choices) {
+  std::vector<LatencyPoint> points;
+  for (const CostedChoice& choice : choices) {
+    points.push_back({choice.latency_seconds, choice.prediction.tokens_per_second()});
+  }
+  std::vector<CostedChoice> found;
+  for (const size_t i : pareto_frontier(points, kEqual)) found.push_back(choices[i]);
+  return found;
+}
+
+std::string shortest(double number) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.10g", number);
+  return text;
+}
+
+// Three significant digits, rounded up: a limit that it keeps.
+std::string seconds_above(double seconds) {
+  const double unit = std::pow(10.0, std::floor(std::log10(std::max(seconds, 1e-9))) - 2);
+  for (double units = std::floor(seconds / unit);; ++units) {
+    std::string text = shortest(units * unit);
+    if (std::strtod(text.c_str(), nullptr) >= seconds) return text;
+  }
+}
+
+}  // namespace
+
+bool better(const CostedChoice& a, const CostedChoice& b) {
+  const double speed = a.prediction.tokens_per_second(), other = b.prediction.tokens_per_second();
+  if (std::abs(speed - other) > kEqual * other) return speed > other;
+  return bytes_away(a) < bytes_away(b);
+}
+
+std::vector<CostedChoice> frontier_of(std::span<const CostedChoice> choices) {
+  std::vector<CostedChoice> found = unbeaten(choices);
+  for (CostedChoice& choice : found) {
+    const CostedChoice* least = &choice;
+    for (const CostedChoice& other : choices) {
+      if (equals(choice, other) && bytes_away(other) < bytes_away(*least)) least = &other;
+    }
+    if (least != &choice) choice = CostedChoice(*least);
+  }
+  // One of two equals may be what a third beats.
+  return unbeaten(found);
+}
+
+Status too_slow(std::span<const CostedChoice> choices, double limit) {
+  const CostedChoice& lowest = *std::min_element(choices.begin(), choices.end(),
+                                                 [](const CostedChoice& a, const CostedChoice& b) {
+                                                   return a.latency_seconds < b.latency_seconds;
+                                                 });
+  char speed[32];
+  std::snprintf(speed, sizeof(speed), "%.3g", lowest.prediction.tokens_per_second());
+  const std::string seconds = seconds_above(lowest.latency_seconds);
+  return {Code::kInfeasible, "no plan has a latency within --latency " + shortest(limit) +
+                                 ": the fastest answer takes " + seconds + " s with --block " +
+                                 std::to_string(*lowest.flags.block) + ", at " + speed +
+                                 " tokens/s; --latency " + seconds + " fits"};
+}
+
+}  // namespace spillway
