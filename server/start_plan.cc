@@ -41,10 +41,15 @@ std::string text_of(std::span<const RequestGroup> workload) {
          (alike ? "" : " in the mean");
 }
 
-std::string rate_text(double tokens_per_second) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g", tokens_per_second);
-  return std::string(text) + " tokens/s";
+// Where nothing passes through memory a larger block costs nothing, and whoever asks for less than
+// was expected fills it.
+constexpr int64_t kBlockInPlace = 256;
+
+bool all_in_place(const CostedChoice& choice) {
+  const RuntimePlan& plan = choice.runtime->plan();
+  uint64_t away = plan.weights.disk + plan.kv.disk + plan.activations.disk;
+  if (choice.plan.own_memory) away += plan.weights.host + plan.kv.host;
+  return away == 0;
 }
 
 class Starter {
@@ -133,10 +138,13 @@ class Starter {
       return none;
     }
     say("Plan: the best of " + std::to_string(tried) + " for " + text_of(workload_) + "; " +
-        rate_text(best->prediction.tokens_per_second()) + " predicted, limited by " +
+        format_rate(best->prediction.tokens_per_second()) + " tokens/s predicted, limited by " +
         std::string(resource_name(best->prediction.bottleneck)));
     EngineFlags found = best->flags;
     found.trace = flags.trace;
+    if (workload_[0].count == 0 && all_in_place(best.value())) {
+      found.block = std::max(*found.block, kBlockInPlace);
+    }
     return std::optional<EngineFlags>(std::move(found));
   }
 

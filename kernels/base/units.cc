@@ -73,4 +73,10 @@ std::string format_seconds(double seconds) {
   return text;
 }
 
+std::string format_rate(double per_second) {
+  char text[64];
+  std::snprintf(text, sizeof(text), per_second < 1000 ? "%.3g" : "%.0f", per_second);
+  return text;
+}
+
 }  // namespace spillway

@@ -19,4 +19,7 @@ std::string format_bytes(uint64_t bytes);
 // "0.42 s", "3 min 20 s", "1 h 05 min".
 std::string format_seconds(double seconds);
 
+// Three significant digits: "12.3", "0.0451", "1420", "14200".
+std::string format_rate(double per_second);
+
 }  // namespace spillway

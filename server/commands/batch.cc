@@ -3,7 +3,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -12,7 +14,7 @@
 #include "server/commands/batch_output.h"
 #include "server/commands/batch_run.h"
 #include "server/commands/interrupt.h"
-#include "server/commands/workload_sample.h"
+#include "server/commands/workload_file.h"
 
 namespace spillway {
 
@@ -76,18 +78,15 @@ Result<Journal> open_journal(const BatchFlags& flags, const JournalHead& head) {
 
 void print_summary(const BatchProgress& progress, const BatchFlags& flags,
                    std::optional<double> predicted) {
-  char rate[32], expected[48] = "";
-  std::snprintf(rate, sizeof(rate), "%.1f", progress.tokens_per_second());
-  // Of a run that was cut short or ended early the prediction says nothing.
-  if (predicted && progress.lines_before == 0) {
-    std::snprintf(expected, sizeof(expected), " (%.1f predicted)", *predicted);
-  }
+  // Of a run that goes on where another stopped the prediction says nothing.
+  const std::string expected =
+      predicted && progress.lines_before == 0 ? " (" + format_rate(*predicted) + " predicted)" : "";
   say("Done in " + format_seconds(progress.seconds) + ": " +
       std::to_string(progress.lines_done - progress.lines_failed) + " of " +
       std::to_string(progress.lines_total) + " lines completed, " +
       std::to_string(progress.lines_failed) + " failed; " + std::to_string(progress.prompt_tokens) +
-      " prompt tokens, " + std::to_string(progress.generated_tokens) + " generated, " + rate +
-      " tokens/s" + expected + ".");
+      " prompt tokens, " + std::to_string(progress.generated_tokens) + " generated, " +
+      format_rate(progress.tokens_per_second()) + " tokens/s" + expected + ".");
   if (progress.lines_failed > 0) say("Lines that failed say why in their \"error\".");
   say("Output: " + flags.output);
 }
@@ -137,10 +136,11 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
                                                     const BatchSetup& setup,
                                                     const InputSummary& summary) {
   constexpr int64_t kSampledLines = 2000;
+  constexpr size_t kGroups = 32;
   SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
                             setup.open({.tokenizer_only = true, .workload = {}}));
   SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
-  WorkloadSample sample;
+  std::vector<RequestGroup> sample;
   InputLine text;
   int64_t lines = 0;
   for (; lines < kSampledLines; ++lines) {
@@ -152,11 +152,17 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
     const auto* call = std::get_if<CompletionCall>(&parsed);
     if (call == nullptr) continue;
     for (const Request& request : call->requests) {
-      sample.add(static_cast<int64_t>(request.prompt.size()), request.max_tokens);
+      sample.push_back({std::max<int64_t>(1, static_cast<int64_t>(request.prompt.size())),
+                        std::max<int64_t>(1, request.max_tokens)});
     }
   }
-  if (lines == 0) return std::vector<RequestGroup>();
-  return sample.groups(static_cast<double>(summary.rows) / static_cast<double>(lines));
+  const double rows_of_line = static_cast<double>(summary.rows) / static_cast<double>(lines);
+  std::vector<RequestGroup> groups = few_groups(std::move(sample), kGroups);
+  for (RequestGroup& group : groups) {
+    group.count =
+        std::max<int64_t>(1, std::llround(static_cast<double>(group.count) * rows_of_line));
+  }
+  return groups;
 }
 
 // All rows have their result: the journal becomes the output.

@@ -115,9 +115,7 @@ class ProgressLine {
     const double seconds = pace.last_token - base_.last_token;
     if (gained <= 0 || seconds <= 0) return text;
     const double rate = static_cast<double>(gained) / seconds;
-    char rate_text[32];
-    std::snprintf(rate_text, sizeof(rate_text), "%.3g", rate);
-    return text + ", " + rate_text + " tokens/s, " +
+    return text + ", " + format_rate(rate) + " tokens/s, " +
            format_seconds(static_cast<double>(tokens_ - pace.generated) / rate) + " left";
   }
 

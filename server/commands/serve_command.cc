@@ -47,13 +47,13 @@ void add_serve_flags(Settings& settings, State* state) {
 void print_throughput(const SchedulerStats& stats, std::optional<double> predicted) {
   if (stats.generated_tokens == 0 || stats.busy_seconds <= 0) return;
   const auto tokens = static_cast<double>(stats.generated_tokens);
-  std::fprintf(stderr, "Generated %llu tokens in %s of work: %.3g tokens/s",
-               static_cast<unsigned long long>(stats.generated_tokens),
-               format_seconds(stats.busy_seconds).c_str(), tokens / stats.busy_seconds);
+  std::string line = "Generated " + std::to_string(stats.generated_tokens) + " tokens in " +
+                     format_seconds(stats.busy_seconds) +
+                     " of work: " + format_rate(tokens / stats.busy_seconds) + " tokens/s";
   if (predicted) {
-    std::fprintf(stderr, " (full blocks were predicted to reach %.3g)", *predicted);
+    line += " (full blocks were predicted to reach " + format_rate(*predicted) + ")";
   }
-  std::fprintf(stderr, "\n");
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "server/commands/workload_file.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -14,15 +13,6 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kTokensMax = int64_t{1} << 20;  // As the flags --prompt-tokens and --new-tokens
-
-// The smallest step^k that is not below `length`, or `longest`.
-int64_t rounded_up(int64_t length, double step, int64_t longest) {
-  for (double size = 1; size < static_cast<double>(longest); size *= step) {
-    const auto whole = static_cast<int64_t>(std::ceil(size));
-    if (whole >= length) return std::min(whole, longest);
-  }
-  return longest;
-}
 
 // Adds to the group of the same lengths, or at the end.
 void merge(const RequestGroup& group, std::vector<RequestGroup>* groups,
@@ -96,26 +86,34 @@ Result<std::vector<RequestGroup>> read_workload(const std::string& path,
 }
 
 std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most) {
-  SPILLWAY_CHECK(most >= 4);
-  int64_t prompt_longest = 1, new_longest = 1, both_longest = 1;
-  for (const RequestGroup& group : groups) {
-    prompt_longest = std::max(prompt_longest, group.prompt_tokens);
-    new_longest = std::max(new_longest, group.new_tokens);
-    both_longest = std::max(both_longest, group.prompt_tokens + group.new_tokens);
-  }
-  const std::vector<RequestGroup> exact = groups;
-  // In the end a length is 1 or the longest.
-  for (double step = 1.02; groups.size() > most; step = 1 + 1.5 * (step - 1)) {
-    groups.clear();
-    std::map<std::pair<int64_t, int64_t>, size_t> by_length;
-    for (RequestGroup group : exact) {
-      group.prompt_tokens = rounded_up(group.prompt_tokens, step, prompt_longest);
-      group.new_tokens = rounded_up(group.new_tokens, step, new_longest);
-      group.prompt_tokens = std::min(group.prompt_tokens, both_longest - group.new_tokens);
-      merge(group, &groups, &by_length);
+  if (groups.size() <= most) return groups;
+  std::sort(groups.begin(), groups.end(), [](const RequestGroup& a, const RequestGroup& b) {
+    const int64_t all = a.prompt_tokens + a.new_tokens, other = b.prompt_tokens + b.new_tokens;
+    return all != other ? all < other : a.prompt_tokens < b.prompt_tokens;
+  });
+  int64_t requests = 0;
+  for (const RequestGroup& group : groups) requests += group.count;
+  std::vector<RequestGroup> found;
+  const auto parts = static_cast<int64_t>(most);
+  int64_t before = 0;
+  for (size_t next = 0; next < groups.size();) {
+    // Up to where the next part of the requests begins, rounded up, so that each has some.
+    const int64_t until = ((before * parts / requests + 1) * requests + parts - 1) / parts;
+    RequestGroup sum{0, 0, 0};
+    for (; next < groups.size() && before < until; ++next) {
+      const RequestGroup& group = groups[next];
+      sum.prompt_tokens += group.count * group.prompt_tokens;
+      sum.new_tokens += group.count * group.new_tokens;
+      sum.count += group.count;
+      before += group.count;
     }
+    const auto mean = [&](int64_t tokens) { return (tokens + sum.count - 1) / sum.count; };
+    const RequestGroup& longest = groups[next - 1];
+    const int64_t more = mean(sum.new_tokens);
+    const int64_t most_prompt = longest.prompt_tokens + longest.new_tokens - more;
+    found.push_back({std::min(mean(sum.prompt_tokens), most_prompt), more, sum.count});
   }
-  return groups;
+  return found;
 }
 
 }  // namespace spillway

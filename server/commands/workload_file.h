@@ -45,8 +45,8 @@ class Workload {
 // when there is no request in it. Blocks for the disk.
 Result<std::vector<RequestGroup>> read_workload(const std::string& path, const ApiContext& context);
 
-// At most `most` groups: where there are more, lengths are rounded up, in proportion, as far as it
-// takes, but no request becomes longer than the longest was. REQUIRES: most >= 4.
+// At most `most` groups: where there are more, each has the mean lengths, rounded up, of an equal
+// part of the requests, the shortest first: count, tokens and tail stay. REQUIRES: most >= 1.
 std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most);
 
 }  // namespace spillway

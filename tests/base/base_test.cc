@@ -51,6 +51,9 @@ TEST_CASE("sizes and times are written for people") {
   CHECK(format_seconds(0.123) == "0.12 s");
   CHECK(format_seconds(200) == "3 min 20 s");
   CHECK(format_seconds(3900) == "1 h 05 min");
+  CHECK(format_rate(0.04512) == "0.0451");
+  CHECK(format_rate(12.34) == "12.3");
+  CHECK(format_rate(14239.6) == "14240");
 }
 
 TEST_CASE("every half survives the way to float and back") {

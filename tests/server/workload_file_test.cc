@@ -93,7 +93,7 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
       longest = std::max(longest, group.prompt_tokens + group.new_tokens);
     }
     INFO("seed " << kSeed << ", round " << round);
-    const size_t most = 4 + random() % 100;
+    const size_t most = 1 + random() % 100;
     const auto few = few_groups(groups, most);
     CHECK(few.size() <= most);
     if (groups.size() <= most) CHECK(few.size() == groups.size());
@@ -107,8 +107,8 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
     CHECK(few_requests == requests);
     CHECK(few_tokens >= tokens);
     CHECK(few_longest <= longest);
-    // Where there is room for them, lengths hardly change.
-    if (most > 80) CHECK(static_cast<double>(few_tokens) < 1.5 * static_cast<double>(tokens));
+    // Means are rounded up: a token each at most.
+    CHECK(few_tokens <= tokens + requests);
   }
 }
 
