@@ -15,10 +15,8 @@ class LayerRun {
       : stream_(stream), shape_(shape), weights_(weights), buffers_(buffers), hidden_(hidden) {}
 
   void attend(AttentionFeed& feed, const KvLayout& kv) {
-    const MatrixView qkv =
-        dense_matrix(buffers_.qkv, DType::kF32, hidden_.rows, shape_.qkv_width());
-    const MatrixView attended =
-        dense_matrix(buffers_.attended, buffers_.activation, hidden_.rows, shape_.query_width());
+    const MatrixView qkv = qkv_rows(shape_, buffers_, hidden_.rows);
+    const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
     for_chunks([&](int64_t first, int64_t rows) {
       linear(stream_, {.in = layer_input(first, rows, weights_.attention_norm_weight,
                                          weights_.attention_norm_bias),
@@ -30,7 +28,11 @@ class LayerRun {
       attention(stream_,
                 {.qkv = qkv, .items = items, .heads = shape_.heads, .kv = kv, .out = attended});
     }
-    add_to_hidden(attended, hidden_, weights_.attention_out, weights_.attention_out_bias);
+  }
+
+  void add_attended() {
+    add_to_hidden(attended_rows(shape_, buffers_, hidden_.rows), hidden_, weights_.attention_out,
+                  weights_.attention_out_bias);
     if (shape_.norm_place == NormPlace::kPost) {
       norm(hidden_, weights_.attention_norm_weight, weights_.attention_norm_bias, hidden_);
     }
@@ -123,12 +125,24 @@ LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation
   return buffers;
 }
 
-void run_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                       const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
-                       const KvLayout& kv) {
+MatrixView qkv_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows) {
+  return dense_matrix(buffers.qkv, DType::kF32, rows, shape.qkv_width());
+}
+MatrixView attended_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows) {
+  return dense_matrix(buffers.attended, buffers.activation, rows, shape.query_width());
+}
+
+void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                         const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
+                         const KvLayout& kv) {
   SPILLWAY_CHECK(shape.mlp_kind == MlpKind::kPlain && shape.position == PositionKind::kLearned);
+  LayerRun(stream, shape, weights, buffers, hidden).attend(feed, kv);
+}
+
+void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                          const LayerBuffers& buffers, const MatrixView& hidden) {
   LayerRun run(stream, shape, weights, buffers, hidden);
-  run.attend(feed, kv);
+  run.add_attended();
   run.transform();
 }
 

@@ -58,11 +58,22 @@ class AttentionFeed {
   virtual std::span<const AttentionItem> next() = 0;
 };
 
-// hidden (f32 [T, hidden]) -> the layer's output, in place. The items of `feed` lie in its rows;
-// their caches gain the new rows. REQUIRES: T <= tokens_max of the buffers; learned positions,
-// plain MLP.
-void run_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                       const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
-                       const KvLayout& kv);
+// hidden (f32 [T, hidden]) -> the layer's output, in place, in two halves. Between them another
+// stream may read rows of qkv and write rows of attended, for items that are not in `feed`; and
+// other micro-batches may run, with a qkv and an attended of their own.
+//
+// The first: queries, keys and values, and attention of the items of `feed`, which lie in the rows
+// of `hidden`; their caches gain the new rows. REQUIRES: T <= tokens_max of the buffers; learned
+// positions, plain MLP.
+void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                         const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
+                         const KvLayout& kv);
+// The second: all the rest.
+void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                          const LayerBuffers& buffers, const MatrixView& hidden);
+
+// What lies in the buffers of a micro-batch of `rows` tokens.
+MatrixView qkv_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows);
+MatrixView attended_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows);
 
 }  // namespace spillway

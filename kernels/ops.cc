@@ -78,7 +78,8 @@ void linear(Stream& stream, const LinearArgs& args) {
 
 void attention(Stream& stream, const AttentionArgs& args) {
   const KvLayout& kv = args.kv;
-  SPILLWAY_CHECK(args.qkv.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
+  SPILLWAY_CHECK(args.qkv.dtype == DType::kF32);
+  SPILLWAY_CHECK(float_or_bf16(args.out.dtype) || args.out.dtype == DType::kF16);
   SPILLWAY_CHECK(args.heads > 0 && args.heads % kv.heads == 0);
   SPILLWAY_CHECK(args.qkv.columns == (args.heads + 2 * kv.heads) * kv.head_size);
   SPILLWAY_CHECK(args.out.columns == args.heads * kv.head_size);

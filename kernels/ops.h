@@ -79,7 +79,8 @@ struct AttentionItem {
 // keys and values into the cache. A prompt attends to its own keys and values before they are
 // rounded for the cache (on CUDA rounded to out's format), a decode step to the cached rows, its
 // own included. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out [T, heads * head_size], f32,
-// bf16 or, on CUDA, f16. Prompts are tiled (Dao et al. 2022): the S x S matrix is never stored.
+// bf16 or f16 (on the CPU for another device's linear layers). Prompts are tiled (Dao et al. 2022):
+// the S x S matrix is never stored.
 //
 // With a limited budget (DESIGN section 5) a prompt still attends to all of itself, but only the
 // rows to keep are stored. By score: each KV head keeps those rows whose softmax weights, summed

@@ -112,7 +112,7 @@ void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes)
       uses_.push_back({&object, pass == 0 ? 0 : object.piece_bytes, object.piece_bytes});
     }
   }
-  next_ = next_use_ = 0;
+  acquired_ = released_ = next_use_ = 0;
   if (stager_) stager_->begin(uses_);
 }
 
@@ -127,7 +127,7 @@ Status ActivationStore::finish_leaving() {
 }
 
 Result<MatrixView> ActivationStore::acquire() {
-  Batch& batch = batches_[next_];
+  Batch& batch = batches_[acquired_];
   if (batch.tier == Tier::kDisk) {
     SPILLWAY_RETURN_IF_ERROR(finish_leaving());
     SPILLWAY_ASSIGN_OR_RETURN(batch.memory, stager_->wait(next_use_));
@@ -136,16 +136,17 @@ Result<MatrixView> ActivationStore::acquire() {
   if (ring_ && batch.tier != Tier::kDevice) {
     const uint64_t bytes = bytes_of(batch.rows);
     data = ring_->bring(batch.memory, batch.uses == 0 ? 0 : bytes, bytes, batch.home);
-    SPILLWAY_CHECK(data != nullptr);  // The ring holds four, and the others are released.
+    SPILLWAY_CHECK(data != nullptr);  // The ring holds four, and all but one are released.
     ring_->arrive();
   }
   ++batch.uses;
+  acquired_ = (acquired_ + 1) % batches_.size();
   return dense_matrix(data, DType::kF32, batch.rows, options_.columns);
 }
 
 void ActivationStore::release(bool changed) {
-  Batch& batch = batches_[next_];
-  next_ = (next_ + 1) % batches_.size();
+  Batch& batch = batches_[released_];
+  released_ = (released_ + 1) % batches_.size();
   if (batch.tier == Tier::kDevice) return;
   const ByteRange all{0, bytes_of(batch.rows)};
   const std::span<const ByteRange> changes(&all, changed ? 1 : 0);

@@ -54,10 +54,11 @@ class ActivationStore {
   void begin(std::span<const int64_t> batch_rows, int64_t passes);
 
   // The rows of the next micro-batch, f32 [rows, columns]. Waits for those on disk. After an error
-  // abandon() comes next.
+  // abandon() comes next. REQUIRES: the one before is released; with nothing on disk, the one
+  // before that.
   Result<MatrixView> acquire();
 
-  // They may leave; `changed`: what was acquired has new contents.
+  // The oldest in use may leave; `changed`: what was acquired has new contents.
   void release(bool changed);
 
   // After the last release of a sweep. Blocks on copies from the device.
@@ -98,8 +99,8 @@ class ActivationStore {
     Event home;
   };
   std::optional<Leaving> leaving_;
-  size_t next_ = 0;      // Batch
-  size_t next_use_ = 0;  // Of the stager
+  size_t acquired_ = 0, released_ = 0;  // Batch that comes next
+  size_t next_use_ = 0;                 // Of the stager
 };
 
 }  // namespace spillway

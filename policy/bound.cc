@@ -38,7 +38,9 @@ double compute_seconds(const BoundModel& model, const Ceilings& ceilings, const 
 }
 
 double memory_seconds(const BoundModel& model, const Ceilings& ceilings, const SweepWork& work) {
-  double bytes = static_cast<double>(model.kv_row_bytes) * static_cast<double>(work.cached_rows);
+  const double cached =
+      static_cast<double>(model.kv_row_bytes) * static_cast<double>(work.cached_rows);
+  double bytes = std::max(0.0, cached - static_cast<double>(work.host_attended_bytes));
   const std::vector<LinearShape> shapes = linear_shapes(model.shape);
   SPILLWAY_CHECK(model.matrix_bytes.size() == shapes.size());
   for (size_t i = 0; i < shapes.size(); ++i) {

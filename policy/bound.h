@@ -6,7 +6,8 @@
 //
 //   compute     the matrix products by shape, and attention of prompts
 //   memory      what the kernels read: every weight once, whichever tier it came from, and the
-//               cached rows of decode. Transfers from and to disk are DMA past the cores, whose
+//               cached rows of decode, but for those that the CPU reads in a device's place, which
+//               are held against nothing. Transfers from and to disk are DMA past the cores, whose
 //               reading rate the ceiling is, so they are not counted here.
 //   host to device, device to host   the bytes over each direction of that link, where the device
 //               has memory of its own
@@ -36,6 +37,7 @@ struct SweepWork {
   // Between the sweep's first and last op; a neighbour's prefetch counts where it was transferred.
   uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
   uint64_t to_device_bytes = 0, to_host_bytes = 0;
+  uint64_t host_attended_bytes = 0;  // Cached rows that the CPU read in a device's place
 
   // The part of `seconds` in which the engine stood still until something was there.
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;

@@ -58,6 +58,11 @@ double activation_bytes(const ModelShape& shape) {
   return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
 }
 
+// The share of the cache over which decode steps are the CPU's.
+double attended_by_host(const CostedPlan& plan) {
+  return plan.own_memory && plan.host_attention ? plan.kv_on_host : 0;
+}
+
 double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
                        const PlannedSweeps& sweeps) {
   double layer_weights = 0, head_weights = 0;
@@ -75,8 +80,8 @@ double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
   }
   const auto width = static_cast<double>(plan.shape.query_width() * plan.shape.layers);
   seconds += 4 * static_cast<double>(sweeps.prompt_pairs) * width / rates.prompt_attention;
-  seconds +=
-      sweeps.mean_cached_rows() * static_cast<double>(plan.kv_row_bytes) / rates.decode_attention;
+  seconds += sweeps.mean_cached_rows() * static_cast<double>(plan.kv_row_bytes) *
+             (1 - attended_by_host(plan)) / rates.decode_attention;
   const auto tokens = static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
   seconds +=
       tokens * static_cast<double>(plan.shape.layers) * activation_bytes(plan.shape) / rates.memory;
@@ -86,9 +91,9 @@ double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
 }  // namespace
 
 std::string_view resource_name(Resource resource) {
-  constexpr std::string_view kNames[kResources] = {"compute",       "memory",     "host memory",
-                                                   "disk read",     "disk write", "host to device",
-                                                   "device to host"};
+  constexpr std::string_view kNames[kResources] = {
+      "compute",    "memory",         "host memory",    "disk read",
+      "disk write", "host to device", "device to host", "host compute"};
   return kNames[index(resource)];
 }
 
@@ -134,12 +139,17 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   if (rates.prompt_attention <= 0) return lacks("rate of attention (compute.prompt_attention)");
   rates.decode_attention = hardware.compute.decode_attention.value;
   if (rates.decode_attention <= 0) return lacks("rate of attention (compute.decode_attention)");
+  rates.host_attention = hardware.host.decode_attention.value;
+  if (attended_by_host(plan) > 0 && rates.host_attention <= 0) {
+    return lacks("rate of attention by the host (host.decode_attention)");
+  }
   if (plan.kv_format == DType::kQ4) {
     // Where it was not measured a 4-bit row takes as long as one of 16 bits: what is read less goes
     // into its numbers' expansion.
     constexpr double kQ4OfRow = 0.5625 / 2;
     const double q4 = hardware.compute.decode_attention_q4.value;
     rates.decode_attention = q4 > 0 ? q4 : kQ4OfRow * rates.decode_attention;
+    rates.host_attention *= kQ4OfRow;
   }
   rates.disk_read = disk_rate(hardware.disk.read);
   rates.disk_write = disk_rate(hardware.disk.write);
@@ -167,6 +177,12 @@ double MachineRates::seconds_per_weight(int64_t rows) const {
   return below.seconds + share * (above->seconds - below.seconds);
 }
 
+bool host_attention_pays(const HardwareProfile& hardware) {
+  const double by_host = hardware.host.decode_attention.value;
+  return hardware.link && hardware.link->to_device.value > 0 &&
+         by_host > hardware.link->to_device.value;
+}
+
 ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
                            const PlannedSweeps& sweeps) {
   ResourceSeconds seconds{};
@@ -174,13 +190,15 @@ ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
 
   const auto row_bytes = static_cast<double>(plan.kv_row_bytes);
   const double kv_read = sweeps.mean_cached_rows() * row_bytes;
+  const double by_host = attended_by_host(plan);
   // Whoever computes reads the weights once a micro-batch.
   const auto passes = static_cast<double>(micro_batches(plan, sweeps).size());
   seconds[index(Resource::kMemory)] =
-      (static_cast<double>(plan.weight_bytes) * passes + kv_read) / rates.memory;
+      (static_cast<double>(plan.weight_bytes) * passes + kv_read * (1 - by_host)) / rates.memory;
 
-  const double kv_sent = static_cast<double>(sweeps.prompt_tokens) * row_bytes +
-                         static_cast<double>(sweeps.decoding * plan.kv_sent_bytes);
+  const double prompts_sent = static_cast<double>(sweeps.prompt_tokens) * row_bytes;
+  const auto steps_sent = static_cast<double>(sweeps.decoding * plan.kv_sent_bytes);
+  const double kv_sent = prompts_sent + steps_sent;
   // The residual stream goes and comes once a layer.
   const double stream = 4 * static_cast<double>(plan.shape.hidden * plan.shape.layers) *
                         static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
@@ -193,14 +211,23 @@ ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
 
   const double kv_away = plan.kv_on_disk + plan.kv_on_host;
   const double away = plan.activations_on_disk + plan.activations_on_host;
-  const double up = static_cast<double>(plan.weights_to_device) + kv_read * kv_away + stream * away;
-  const double down = kv_sent * kv_away + stream * away;
+  // Instead of the cache, queries, keys and values (float32) come down and outputs go up.
+  const double steps = static_cast<double>(sweeps.decoding * plan.shape.layers) * by_host;
+  const double output_bytes = plan.format == DType::kF32 ? 4 : 2;
+  const double up = static_cast<double>(plan.weights_to_device) + kv_read * (kv_away - by_host) +
+                    stream * away +
+                    steps * output_bytes * static_cast<double>(plan.shape.query_width());
+  const double down = prompts_sent * kv_away + steps_sent * (kv_away - by_host) + stream * away +
+                      steps * 4 * static_cast<double>(plan.shape.qkv_width());
+  if (by_host > 0) {
+    seconds[index(Resource::kHostCompute)] = kv_read * by_host / rates.host_attention;
+  }
   seconds[index(Resource::kHostToDevice)] = up / rates.to_device;
   seconds[index(Resource::kDeviceToHost)] = down / rates.to_host;
   // By DMA on both sides: what the disk brings is written and read again.
   if (rates.host_memory > 0) {
     seconds[index(Resource::kHostMemory)] =
-        (up + down + disk_read + disk_write) / rates.host_memory;
+        (up + down + disk_read + disk_write + kv_read * by_host) / rates.host_memory;
   }
   return seconds;
 }
@@ -211,7 +238,7 @@ namespace {
 double one_after_another(const ResourceSeconds& cost) {
   double seconds = std::max(cost[index(Resource::kCompute)], cost[index(Resource::kMemory)]);
   for (const Resource link : {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostToDevice,
-                              Resource::kDeviceToHost}) {
+                              Resource::kDeviceToHost, Resource::kHostCompute}) {
     seconds += cost[index(link)];
   }
   return seconds;

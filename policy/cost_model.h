@@ -27,8 +27,9 @@ enum class Resource : uint8_t {
   kDiskWrite,
   kHostToDevice,
   kDeviceToHost,
+  kHostCompute,  // The CPU beside a device of its own: attention over the cache in host memory
 };
-constexpr size_t kResources = 7;
+constexpr size_t kResources = 8;
 std::string_view resource_name(Resource resource);  // "compute", "memory", "disk read", ...
 using ResourceSeconds = std::array<double, kResources>;
 
@@ -43,6 +44,7 @@ struct CostedPlan {
   uint64_t kv_row_bytes = 0;   // Of one position, all layers
   uint64_t kv_sent_bytes = 0;  // What a decoding sequence sends home from a step, all layers
   double kv_on_disk = 0, kv_on_host = 0;  // Shares of the cache; host: of a device's own memory
+  bool host_attention = false;            // Decode steps over kv_on_host run on the CPU
   double activations_on_disk = 0, activations_on_host = 0;
 
   int64_t micro_batch_tokens = 1024;
@@ -65,6 +67,7 @@ class MachineRates {
 
   double prompt_attention = 0;  // FLOP/s
   double decode_attention = 0;  // Bytes/s, of the plan's format of KV
+  double host_attention = 0;    // The same of the CPU beside a device
   double memory = 0, host_memory = 0;
   double disk_read = 0, disk_write = 0;
   double to_device = 0, to_host = 0;
@@ -75,6 +78,10 @@ class MachineRates {
   };
   std::vector<Height> heights_;  // Ascending
 };
+
+// Whether the CPU attends to a cache in host memory faster than the link brings it to the device.
+// False where one of the two was not measured.
+bool host_attention_pays(const HardwareProfile& hardware);
 
 // Of one sweep of these.
 ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,

@@ -128,6 +128,7 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
   found.kv_on_disk = share(plan.kv.disk, plan.kv);
   if (found.own_memory) {
     found.kv_on_host = share(plan.kv.host, plan.kv);
+    found.host_attention = plan.host_attention;
     found.activations_on_host = share(plan.activations.host, plan.activations);
   }
   found.activations_on_disk = share(plan.activations.disk, plan.activations);

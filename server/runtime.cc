@@ -68,6 +68,10 @@ std::string plan_line(const Runtime& runtime) {
   } else {
     text += own ? "all on the device, " : "all in memory, ";
   }
+  if (own && plan.kv.host > 0) {
+    text += plan.host_attention ? "attention over KV in host memory by the CPU, "
+                                : "attention over KV in host memory on the device, ";
+  }
   if (own) text += "device memory budget " + format_bytes(plan.device_budget_bytes) + ", ";
   return text + "host memory budget " + format_bytes(plan.budget_bytes) + "; loaded in " +
          format_seconds(plan.load_seconds);

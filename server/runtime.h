@@ -55,6 +55,7 @@ struct RuntimePlan {
   int64_t micro_batch_tokens = 0;
   int64_t micro_batch_sequences = 0;  // 0: no limit
   int64_t prefill_tokens = 0;         // Prompt tokens of one sweep
+  bool host_attention = false;        // Decode steps over KV in host memory run on the CPU
   double load_seconds = 0;
   std::optional<Q4Error> quantization;  // Of a packed q4 file against its checkpoint
 };

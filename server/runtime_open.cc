@@ -12,6 +12,8 @@
 #include "offload/model_source.h"
 #include "offload/placement.h"
 #include "offload/spill_file.h"
+#include "policy/cost_model.h"
+#include "server/hardware_cache.h"
 #include "server/machine.h"
 #include "server/memory_budget.h"
 #include "server/planning_device.h"
@@ -132,14 +134,13 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(flags_.dummy_weights ? find_dummy(model) : find_file(model));
     if (options_.tokenizer_only) return {};
-    plan_engine(streams());
-    Status placed = place_all();
-    if (placed.code() == Code::kInfeasible && streams()) {
-      // Long sweeps are worth their activations where these fit; shorter ones are what must fit.
-      plan_engine(false);
-      placed = place_all();
+    host_attention_ = wants_host_attention();
+    SPILLWAY_RETURN_IF_ERROR(plan_and_place());
+    if (host_attention_ && placement_.kv_host_bytes == 0) {
+      // There is nothing to attend to, and no need for its buffers.
+      host_attention_ = false;
+      SPILLWAY_RETURN_IF_ERROR(plan_and_place());
     }
-    SPILLWAY_RETURN_IF_ERROR(placed);
     if (options_.plan_only) return {};
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
@@ -149,6 +150,32 @@ class Opener {
   }
 
  private:
+  Status plan_and_place() {
+    plan_engine(streams());
+    Status placed = place_all();
+    if (placed.code() == Code::kInfeasible && streams()) {
+      // Long sweeps are worth their activations where these fit; shorter ones are what must fit.
+      plan_engine(false);
+      placed = place_all();
+    }
+    return placed;
+  }
+
+  // Whether the CPU is to attend to what will be in host memory of the cache.
+  bool wants_host_attention() const {
+    if (!own_memory_ || flags_.attention == "device") return false;
+    if (flags_.attention == "host") return true;
+    if (options_.hardware != nullptr) return host_attention_pays(*options_.hardware);
+    const auto profile = cached_profile(*state_.device, scratch_directory(flags_.disk_dir));
+    if (!profile.ok()) {
+      if (profile.status().code() != Code::kNotFound) {
+        say("warning: attention runs on the device: " + std::string(profile.status().message()));
+      }
+      return false;
+    }
+    return profile.value() && host_attention_pays(*profile.value());
+  }
+
   void say(const std::string& line) const {
     if (options_.say) options_.say(line);
   }
@@ -256,7 +283,10 @@ class Opener {
     }
     engine_.kv_dtype = state_.plan.kv_format;
     engine_.sweep_tokens_max = sweep_tokens_max(shape, scheduling_);
-    engine_.micro_batch_sequences = flags_.micro_batch.value_or(0);
+    engine_.host_attention = host_attention_;
+    // While the CPU attends for one micro-batch the device needs another.
+    engine_.micro_batch_sequences = flags_.micro_batch.value_or(
+        host_attention_ ? (scheduling_.block_sequences_max + 1) / 2 : 0);
     engine_.activations_disk_share = disk_share(flags_.activations);
     engine_.activations_host_share = own_memory_ ? host_share(flags_.activations) : 0;
     engine_.overlap = !flags_.no_overlap;
@@ -331,7 +361,8 @@ class Opener {
       plan.weights = {placement_.weights.memory_bytes, placement_.weights.host_bytes,
                       placement_.weights.disk_bytes};
       plan.kv = {placement_.kv_memory_bytes, placement_.kv_host_bytes, placement_.kv_disk_bytes};
-      plan.activations = {bytes.buffers + rows.memory, bytes.logits + rows.host, rows.disk};
+      plan.activations = {bytes.buffers + rows.memory,
+                          bytes.logits + bytes.host_attention + rows.host, rows.disk};
       plan.device_budget_bytes = device_budget_.bytes;
       plan.device_staging_bytes =
           placement_.device_ring_bytes + placement_.kv_ring_bytes + rows.device_ring;
@@ -342,6 +373,7 @@ class Opener {
     plan.micro_batch_tokens = engine_.micro_batch_tokens;
     plan.micro_batch_sequences = engine_.micro_batch_sequences;
     plan.prefill_tokens = scheduling_.prefill_tokens_max;
+    plan.host_attention = engine_.host_attention;
   }
 
   // What lives on disk needs transfers; what is not in a model file needs scratch files.
@@ -410,6 +442,11 @@ class Opener {
 
   Status open_engine() {
     files_.transfers = state_.transfers.get();
+    if (engine_.host_attention) {
+      SPILLWAY_ASSIGN_OR_RETURN(state_.host, open_cpu_device(static_cast<int>(flags_.threads)));
+      state_.host->set_trace(state_.trace.get());
+      engine_.host = state_.host.get();
+    }
     SPILLWAY_ASSIGN_OR_RETURN(
         state_.engine, Engine::open(*state_.device, *state_.weights, engine_, std::move(files_)));
     const LongestKv longest = longest_kv();
@@ -427,7 +464,8 @@ class Opener {
   Runtime::State& state_;
   const MemoryBudget budget_;
   MemoryBudget device_budget_;
-  bool own_memory_ = false;  // The device has some
+  bool own_memory_ = false;      // The device has some
+  bool host_attention_ = false;  // Asked for, or faster, and there is something to attend to
   ModelFileTable table_;
   std::optional<ModelFile> file_;  // None: dummy weights
   SchedulerOptions scheduling_;

@@ -18,7 +18,8 @@ namespace spillway {
 struct Runtime::State {
   std::unique_ptr<Trace> trace;  // Null: nothing is recorded.
   std::unique_ptr<Device> device;
-  std::unique_ptr<Io> io;  // These two: null while nothing lives on disk.
+  std::unique_ptr<Device> host;  // The CPU, where it attends in the device's place; else null
+  std::unique_ptr<Io> io;        // These two: null while nothing lives on disk.
   std::unique_ptr<TransferQueue> transfers;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<Tokenizer> tokenizer;

@@ -28,6 +28,12 @@ ActivationStoreOptions activation_options(const Device& device, const ModelShape
           .transfers = transfers};
 }
 
+// Decode steps of one micro-batch: one row each.
+int64_t host_rows_max(const EngineOptions& options) {
+  const int64_t rows = std::min(options.sweep_tokens_max, options.micro_batch_tokens);
+  return options.micro_batch_sequences > 0 ? std::min(rows, options.micro_batch_sequences) : rows;
+}
+
 uint64_t logits_bytes(const ModelShape& shape) {
   return static_cast<uint64_t>(kHeadRows * shape.vocabulary) * sizeof(float);
 }
@@ -48,10 +54,14 @@ void count_item(const SweepItem& item, SweepWork* work) {
 
 EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options) {
-  const EngineBuffers buffers = place_engine_buffers(shape, device.activation_dtype(weights),
-                                                     batch_rows_max(shape, options), nullptr);
+  const DType activation = device.activation_dtype(weights);
+  const EngineBuffers buffers = place_engine_buffers(
+      shape, activation, batch_rows_max(shape, options), options.host_attention, nullptr);
   return {.buffers = buffers.bytes,
           .logits = device.shares_host_memory() ? 0 : logits_bytes(shape),
+          .host_attention = options.host_attention
+                                ? HostAttention::bytes(shape, activation, host_rows_max(options))
+                                : 0,
           .activations = activation_bytes(activation_options(device, shape, options, nullptr))};
 }
 
@@ -63,6 +73,7 @@ Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& option
 // Stagers wait for what is under way before the files that they read are closed.
 Engine::~Engine() {
   weights_.detach();
+  host_attention_.reset();
   kv_feed_.reset();
   kv_ring_.reset();
   kv_stager_.reset();
@@ -82,9 +93,10 @@ Status Engine::allocate(EngineScratch scratch) {
   const ModelShape& model = shape();
   const DType activation = device_.activation_dtype(weights_.format());
   const int64_t batch_rows = batch_rows_max(model, options_);
-  const uint64_t bytes = place_engine_buffers(model, activation, batch_rows, nullptr).bytes;
+  const bool two = options_.host_attention;
+  const uint64_t bytes = place_engine_buffers(model, activation, batch_rows, two, nullptr).bytes;
   SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, bytes));
-  buffers_ = place_engine_buffers(model, activation, batch_rows, memory_.data());
+  buffers_ = place_engine_buffers(model, activation, batch_rows, two, memory_.data());
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
@@ -103,7 +115,13 @@ Status Engine::allocate(EngineScratch scratch) {
   weights_.attach(*stream_);
   if (!device_.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(allocate_rings());
   kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, kv_ring_ ? &*kv_ring_ : nullptr,
-                   options_.trace);
+                   options_.host_attention, options_.trace);
+  if (options_.host_attention) {
+    SPILLWAY_CHECK(options_.host != nullptr);
+    SPILLWAY_ASSIGN_OR_RETURN(
+        host_attention_, HostAttention::open(device_, *stream_, *options_.host, model, activation,
+                                             host_rows_max(options_), options_.trace));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(
       activations_,
       ActivationStore::open(device_, *stream_,
@@ -195,6 +213,8 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
 }
 
 void Engine::abandon() {
+  begun_.reset();
+  if (host_attention_) host_attention_->abandon();
   weights_.restart();
   kv_feed_->abandon();
   activations_->abandon();
@@ -210,6 +230,11 @@ Engine::Spilled Engine::spilled() const {
     now.brought += kv_ring_->bytes_brought();
     now.sent_home += kv_ring_->bytes_sent_home();
   }
+  if (host_attention_) {
+    now.brought += host_attention_->bytes_up();
+    now.sent_home += host_attention_->bytes_down();
+    now.attended_by_host = host_attention_->bytes_attended();
+  }
   if (kv_stager_) {
     now.read += kv_stager_->bytes_read();
     now.written += kv_stager_->bytes_written();
@@ -224,6 +249,7 @@ void Engine::finish_log(double seconds, const Spilled& before) {
   work_.disk_write_bytes = now.written - before.written;
   work_.to_device_bytes = now.brought - before.brought;
   work_.to_host_bytes = now.sent_home - before.sent_home;
+  work_.host_attended_bytes = now.attended_by_host - before.attended_by_host;
   // Waiting for room is waiting for writes, not for what was to be read.
   const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
   const double rows_room = now.activations_room_seconds - before.activations_room_seconds;
@@ -323,16 +349,44 @@ Status Engine::run_layers() {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
                               timed_wait("wait for weights", &work_.weights_wait_seconds,
                                          [&] { return weights_.acquire(layer); }));
-    for (const MicroBatch& batch : micro_batches_) {
-      SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
-      kv_feed_->begin(layer, batch);
-      run_decoder_layer(*stream_, shape(), *weights, buffers_.layer, hidden, *kv_feed_,
-                        kv_->layout());
-      activations_->release(true);
+    for (size_t i = 0; i < micro_batches_.size(); ++i) {
+      SPILLWAY_RETURN_IF_ERROR(run_layer(layer, *weights, i));
     }
+    SPILLWAY_RETURN_IF_ERROR(finish_layer(*weights));
     weights_.release(layer);
   }
   return stream_->record().wait();
+}
+
+// A layer of one micro-batch. What the CPU attends to is finished after the next micro-batch has
+// begun, so that the device has work meanwhile.
+Status Engine::run_layer(int64_t layer, const LayerWeights& weights, size_t index) {
+  SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+  const LayerBuffers& buffers = buffers_.layers[index % 2];
+  kv_feed_->begin(layer, micro_batches_[index]);
+  begin_decoder_layer(*stream_, shape(), weights, buffers, hidden, *kv_feed_, kv_->layout());
+  const std::span<const AttentionItem> host_items = kv_feed_->host_items();
+  if (!host_items.empty()) {
+    host_attention_->begin(host_items, qkv_rows(shape(), buffers, hidden.rows));
+  }
+  SPILLWAY_RETURN_IF_ERROR(finish_layer(weights));
+  begun_ = {hidden, &buffers, !host_items.empty()};
+  // Activations on disk come one micro-batch at a time.
+  const bool wait = begun_->on_host && options_.overlap && options_.activations_disk_share == 0;
+  return wait ? Status() : finish_layer(weights);
+}
+
+// Of the micro-batch that has begun it, if there is one.
+Status Engine::finish_layer(const LayerWeights& weights) {
+  if (!begun_) return {};
+  const Begun begun = *std::exchange(begun_, std::nullopt);
+  if (begun.on_host) {
+    const MatrixView attended = attended_rows(shape(), *begun.buffers, begun.hidden.rows);
+    SPILLWAY_RETURN_IF_ERROR(host_attention_->finish(kv_->layout(), attended));
+  }
+  finish_decoder_layer(*stream_, shape(), weights, *begun.buffers, begun.hidden);
+  activations_->release(true);
+  return {};
 }
 
 // Logits of the first `rows` rows of buffers_.selected.

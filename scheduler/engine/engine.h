@@ -20,6 +20,7 @@
 #include "offload/weight_store.h"
 #include "policy/bound.h"
 #include "scheduler/engine/engine_buffers.h"
+#include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
 
 namespace spillway {
@@ -41,8 +42,12 @@ struct EngineOptions {
       1024;  // A micro-batch is closed at this many (one prompt may exceed).
   int64_t micro_batch_sequences = 0;  // ... or at this many sequences; 0: no limit.
   bool overlap = true;                // False: one thing after another
-  std::shared_ptr<SweepLog> log;      // Null: nobody measures.
-  Trace* trace = nullptr;             // Null: none. Outlives the engine.
+  // On a device with memory of its own: the CPU attends, in decode steps, to the share of the cache
+  // that lies in host memory.
+  bool host_attention = false;
+  Device* host = nullptr;         // With it: the CPU. Outlives the engine.
+  std::shared_ptr<SweepLog> log;  // Null: nobody measures.
+  Trace* trace = nullptr;         // Null: none. Outlives the engine.
 };
 
 // What an engine with a disk tier needs besides: transfers, which must outlive it, and files with
@@ -56,10 +61,11 @@ struct EngineScratch {
 struct EngineBytes {
   uint64_t buffers = 0;         // Working memory
   uint64_t logits = 0;          // Copies in host memory, where the device has its own
+  uint64_t host_attention = 0;  // Of host memory
   ActivationBytes activations;  // The residual stream
   uint64_t memory() const { return buffers + activations.memory + activations.device_ring; }
   // Where that is another: of the host's.
-  uint64_t host() const { return logits + activations.host + activations.staging; }
+  uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
 };
 EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options);
@@ -133,6 +139,8 @@ class Engine {
   void embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers();
+  Status run_layer(int64_t layer, const LayerWeights& weights, size_t index);
+  Status finish_layer(const LayerWeights& weights);
   // A row whose logits are asked for: `row` of its micro-batch.
   struct Wanted {
     size_t item;
@@ -153,6 +161,7 @@ class Engine {
   struct Spilled {
     uint64_t read = 0, written = 0;       // Bytes, of the disk
     uint64_t brought = 0, sent_home = 0;  // ... to the device and back, weights included
+    uint64_t attended_by_host = 0;
     double kv_room_seconds = 0, activations_room_seconds = 0;
   };
   Spilled spilled() const;
@@ -170,6 +179,7 @@ class Engine {
   std::unique_ptr<KvCache> kv_;
   std::optional<SpillStager> kv_stager_;
   std::optional<KvFeed> kv_feed_;
+  std::unique_ptr<HostAttention> host_attention_;  // Null: the device attends to everything
   std::unique_ptr<ActivationStore> activations_;
   Buffer memory_;
   EngineBuffers buffers_;
@@ -181,6 +191,13 @@ class Engine {
   SweepWork work_;
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
+  // A micro-batch that has begun a layer and must finish it before the next but one begins.
+  struct Begun {
+    MatrixView hidden;
+    const LayerBuffers* buffers;
+    bool on_host;  // It waits for the CPU's attention.
+  };
+  std::optional<Begun> begun_;
   std::vector<int64_t> batch_rows_;
   std::vector<Wanted> batch_wanted_;  // Of one micro-batch
   std::vector<Wanted> wanted_;        // In buffers_.selected, at most kHeadRows

@@ -29,7 +29,7 @@ class Placer {
 }  // namespace
 
 EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
-                                   int64_t batch_rows_max, std::byte* memory) {
+                                   int64_t batch_rows_max, bool two, std::byte* memory) {
   Placer placer(memory);
   const bool narrow = shape.embedding != shape.hidden;
   const LayerBufferSizes sizes = layer_buffer_sizes(shape, activation, batch_rows_max);
@@ -40,7 +40,11 @@ EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
   buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);
   buffers.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
   buffers.logits = placer.matrix(DType::kF32, kHeadRows, shape.vocabulary);
-  buffers.layer = place_layer_buffers(sizes, activation, placer.take(sizes.total()));
+  buffers.layers.fill(place_layer_buffers(sizes, activation, placer.take(sizes.total())));
+  if (two) {
+    buffers.layers[1].qkv = placer.take(sizes.qkv);
+    buffers.layers[1].attended = placer.take(sizes.attended);
+  }
   buffers.bytes = placer.used();
   return buffers;
 }

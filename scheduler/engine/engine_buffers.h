@@ -2,6 +2,7 @@
 // views into it. Plain values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "kernels/base/model_shape.h"
@@ -20,13 +21,15 @@ struct EngineBuffers {
   MatrixView normed;     // [kHeadRows, hidden], activation dtype
   MatrixView projected;  // [kHeadRows, embedding], activation dtype
   MatrixView logits;     // [kHeadRows, vocabulary]
-  LayerBuffers layer;
+  // Of one micro-batch and the next, which share `normed` and `inner`; without `two` the same.
+  std::array<LayerBuffers, 2> layers;
   uint64_t bytes = 0;
 };
 
 // Places the buffers for micro-batches of up to `batch_rows_max` tokens at `memory`, which has the
-// `bytes` that placing them at null returns.
+// `bytes` that placing them at null returns. `two`: a second micro-batch may begin a layer before
+// the first has finished it.
 EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
-                                   int64_t batch_rows_max, std::byte* memory);
+                                   int64_t batch_rows_max, bool two, std::byte* memory);
 
 }  // namespace spillway

@@ -19,8 +19,9 @@ std::byte* layer_home(const KvCache::Layer& layer) {
 
 }  // namespace
 
-KvFeed::KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, Trace* trace)
-    : cache_(cache), stager_(stager), ring_(ring), trace_(trace) {
+KvFeed::KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, bool host_attends,
+               Trace* trace)
+    : cache_(cache), stager_(stager), ring_(ring), host_attends_(host_attends), trace_(trace) {
   if (trace_ != nullptr) track_ = trace_->track("wait for KV cache");
   // The state, the step's own block and one for each head.
   changes_.reserve(static_cast<size_t>(cache.layout().heads) + 2);
@@ -50,6 +51,7 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
 void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
   layer_ = layer;
   resident_.clear();
+  host_items_.clear();
   staged_.clear();
   ready_.clear();
   next_staged_ = finished_staged_ = 0;
@@ -62,11 +64,15 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     const Tier tier = item.kv->tier(layer);
     if (tier == Tier::kDisk) {
       staged_.push_back({i, attention, tier, next_use_++});
-    } else if (tier == Tier::kHost) {
-      std::byte* home = layer_home(cache_.layer(*item.kv, layer));
-      if (failed_[i].ok()) staged_.push_back({i, attention, tier, 0, home});
-    } else if (failed_[i].ok()) {
+    } else if (!failed_[i].ok()) {
+      continue;
+    } else if (tier == Tier::kDevice) {
       resident_.push_back(at(attention, cache_.layer(*item.kv, layer)));
+    } else if (host_attends_ && item.position > 0) {
+      host_items_.push_back(at(attention, cache_.layer(*item.kv, layer)));
+    } else {
+      std::byte* home = layer_home(cache_.layer(*item.kv, layer));
+      staged_.push_back({i, attention, tier, 0, home});
     }
   }
 }

@@ -40,8 +40,9 @@ struct MicroBatch {
 class KvFeed final : public AttentionFeed {
  public:
   // `stager` is null when the cache has no disk tier, `ring` when the device has no memory of its
-  // own or nothing of the cache is elsewhere. All must outlive the feed.
-  KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, Trace* trace);
+  // own or nothing of the cache is elsewhere. `host_attends`: decode steps over caches in host
+  // memory are not handed out by next(). All must outlive the feed.
+  KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, bool host_attends, Trace* trace);
 
   // The sweep's items and micro-batches, which must stay until its end.
   void begin_sweep(std::span<const SweepItem> items, std::span<const MicroBatch> batches);
@@ -49,6 +50,9 @@ class KvFeed final : public AttentionFeed {
   // The next layer and micro-batch, in the order of the sweep.
   void begin(int64_t layer, const MicroBatch& batch);
   std::span<const AttentionItem> next() override;
+
+  // Those steps of the micro-batch, with their caches where they lie, by row; until begin().
+  std::span<const AttentionItem> host_items() const { return host_items_; }
 
   // After the last layer: blocks until what goes home is out of the device's memory and on its way.
   Status end_sweep();
@@ -88,6 +92,7 @@ class KvFeed final : public AttentionFeed {
   KvCache& cache_;
   SpillStager* stager_;
   DeviceRing* ring_;
+  const bool host_attends_;
   Trace* trace_;
   Trace::Track track_{};
   std::span<const SweepItem> items_;
@@ -97,6 +102,7 @@ class KvFeed final : public AttentionFeed {
 
   int64_t layer_ = 0;
   std::vector<AttentionItem> resident_;  // Of this layer and micro-batch
+  std::vector<AttentionItem> host_items_;
   std::vector<Staged> staged_;
   std::vector<AttentionItem> ready_;  // Handed out last, of those staged
   size_t next_staged_ = 0;            // Of staged_, to be waited for

@@ -56,7 +56,10 @@ json plan_object(const BenchResult& result) {
                     {"kv_format", dtype_name(plan.kv_format)},
                     {"overlap", result.overlap},
                     {"host_memory_bytes", plan.budget_bytes}};
-  if (result.own_memory) plan_json["device_memory_bytes"] = plan.device_budget_bytes;
+  if (result.own_memory) {
+    plan_json["device_memory_bytes"] = plan.device_budget_bytes;
+    plan_json["attention"] = plan.host_attention ? "host" : "device";
+  }
   add_kv_rule(plan.kv_rule, &plan_json);
   return plan_json;
 }

@@ -181,6 +181,9 @@ json plan_object(const PlanReport& report) {
       {"format", dtype_name(plan.format)},
       {"kv_format", dtype_name(plan.kv_format)}};
   if (flags.micro_batch) object["micro_batch"] = *flags.micro_batch;
+  if (report.choice.plan.own_memory) {
+    object["attention"] = plan.host_attention ? "host" : "device";
+  }
   const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
     if (bytes) object[name] = std::to_string(*bytes);
   };
@@ -218,6 +221,7 @@ std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
   size("device-memory", flags.device_memory_bytes);
   size("host-memory", flags.host_memory_bytes);
   size("disk-memory", flags.disk_memory_bytes);
+  if (plan.host_attention) text += " --attention host";
   if (flags.format) text += " --format " + std::string(dtype_name(*flags.format));
   if (flags.kv_format) text += " --kv-format " + std::string(dtype_name(*flags.kv_format));
   if (plan.kv_rule.kind != KvRuleKind::kFull) {

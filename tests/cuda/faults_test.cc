@@ -44,10 +44,13 @@ TEST_CASE("a device lost in mid-run ends its requests and refuses new ones") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
   const int64_t copies = GENERATE(1, 40, 90);  // Until it is lost
-  INFO("lost at copy " << copies);
+  const std::string attention = GENERATE("device", "host");
+  INFO("lost at copy " << copies << ", attention " << attention);
+  EngineFlags flags = three_tiers();
+  flags.attention = attention;
   const size_t before = fake_cudart::leaks();
   {
-    const auto runtime = Runtime::open(checkpoint, three_tiers(), {}).value();
+    const auto runtime = Runtime::open(checkpoint, flags, {}).value();
     fake_cudart::fail_copy(copies);
     const std::vector<Finish> finished = run(*runtime, 3);
     REQUIRE_FALSE(finished.empty());  // The later ones may come too late to be taken.
@@ -60,7 +63,7 @@ TEST_CASE("a device lost in mid-run ends its requests and refuses new ones") {
   }
   fake_cudart::fail_copy(-1);
   CHECK(fake_cudart::leaks() == before);
-  const auto again = Runtime::open(checkpoint, three_tiers(), {}).value();
+  const auto again = Runtime::open(checkpoint, flags, {}).value();
   for (const Finish& finish : run(*again, 3)) CHECK(finish.status.ok());
 }
 

@@ -24,6 +24,7 @@ struct Setup {
   TierPercent weights = kAllDevice, kv = kAllDevice, activations = kAllDevice;
   bool overlap = true;
   std::optional<int64_t> micro_batch = {};
+  const char* attention = "device";  // Over KV on host
 };
 
 std::vector<Setup> setups() {
@@ -45,6 +46,28 @@ std::vector<Setup> setups() {
        .activations = {40, 30, 30},
        .overlap = false,
        .micro_batch = 3},
+      {.name = "KV on host, the CPU attends", .kv = {0, 100, 0}, .attention = "host"},
+      {.name = "KV on host, the CPU attends to one of many micro-batches",
+       .kv = {0, 100, 0},
+       .activations = {0, 100, 0},
+       .micro_batch = 1,
+       .attention = "host"},
+      {.name = "mixed, the CPU attends",
+       .weights = {20, 30, 50},
+       .kv = {30, 40, 30},
+       .activations = {50, 50, 0},
+       .micro_batch = 2,
+       .attention = "host"},
+      {.name = "mixed, activations on disk, the CPU attends",
+       .kv = {20, 50, 30},
+       .activations = {10, 40, 50},
+       .micro_batch = 1,
+       .attention = "host"},
+      {.name = "mixed, no overlap, the CPU attends",
+       .kv = {40, 60, 0},
+       .overlap = false,
+       .micro_batch = 2,
+       .attention = "host"},
   };
 }
 
@@ -58,6 +81,7 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device,
   flags.kv = setup.kv;
   flags.activations = setup.activations;
   flags.no_overlap = !setup.overlap;
+  flags.attention = setup.attention;
   flags.block = 4;
   flags.micro_batch = setup.micro_batch;
   flags.threads = 2;
@@ -79,6 +103,10 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
     if (i % 3 == 1) {
       requests[i].kv.kind = KvRuleKind::kH2o;
       requests[i].kv.heavy = requests[i].kv.recent = KvAmount{5, 0};
+    } else if (i % 3 == 2) {
+      requests[i].kv.kind = KvRuleKind::kWindow;
+      requests[i].kv.recent = KvAmount{6, 0};
+      requests[i].kv.sink = 2;
     }
   }
   return requests;

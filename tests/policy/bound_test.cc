@@ -95,6 +95,17 @@ TEST_CASE("weights count the bytes that the kernels read, whichever format and t
   CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds == Approx(9 * 7 / 1e3));
 }
 
+TEST_CASE("rows that the CPU attends to are not read by the device") {
+  const BoundModel model = model_of(small_shape(), 2);
+  const Ceilings ceilings = flat_ceilings(small_shape(), 1000, 1e6);
+  SweepWork sweep{.tokens = 1, .logit_rows = 1, .cached_rows = 31};
+  const double all = bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds;
+  sweep.host_attended_bytes = 20 * model.kv_row_bytes;
+  const double rest = bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds;
+  CHECK(all - rest ==
+        Approx(static_cast<double>(20 * model.kv_row_bytes) / ceilings.memory_bytes_per_second));
+}
+
 TEST_CASE("disk links bound sweeps, each direction alone") {
   const BoundModel model = model_of(small_shape(), 4);
   Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e9);

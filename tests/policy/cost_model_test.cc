@@ -56,6 +56,51 @@ TEST_CASE("a sweep costs what its resources have to do") {
         Approx(cost[0] + cost[3] + cost[4]));
 }
 
+TEST_CASE("what the CPU attends to stays off the link and is its own work") {
+  HardwareProfile hardware = machine();
+  hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
+  CostedPlan costed = plan();
+  costed.own_memory = true;
+  costed.kv_on_host = 0.5;
+  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const auto cost_of = [&](Resource resource) {
+    return sweep_cost(costed, rates_of(hardware, costed), sweeps)[static_cast<size_t>(resource)];
+  };
+  const double memory = cost_of(Resource::kMemory), compute = cost_of(Resource::kCompute);
+  CHECK(cost_of(Resource::kHostToDevice) == Approx(320e6 / 10e9));
+  CHECK(cost_of(Resource::kHostCompute) == 0);
+  costed.host_attention = true;
+  CHECK_THAT(std::string(MachineRates::of(hardware, costed).status().message()),
+             Catch::Contains("attention by the host"));
+  hardware.host.decode_attention = figure(25e9);
+  CHECK(cost_of(Resource::kHostCompute) == Approx(320e6 / 25e9));
+  // Half of 16 x 10 steps: an output of 1,000 numbers up, 3,000 queries, keys and values down.
+  CHECK(cost_of(Resource::kHostToDevice) == Approx(80 * 1000 * 2 / 10e9));
+  CHECK(cost_of(Resource::kDeviceToHost) == Approx(80 * 3000 * 4 / 8e9));
+  CHECK(cost_of(Resource::kMemory) == Approx(memory - 320e6 / 40e9));
+  CHECK(cost_of(Resource::kCompute) == Approx(compute - 320e6 / 20e9));
+  CHECK(resource_name(Resource::kHostCompute) == "host compute");
+  // What is computed one after the other adds up.
+  costed.overlap = false;
+  const ResourceSeconds cost = sweep_cost(costed, rates_of(hardware, costed), sweeps);
+  const double links = cost[5] + cost[6];
+  CHECK(predict(costed, rates_of(hardware, costed), std::vector{sweeps}).seconds() ==
+        Approx(std::max(cost[0], cost[1]) + links + 320e6 / 25e9));
+}
+
+TEST_CASE("the CPU attends where it reads the cache faster than the link") {
+  HardwareProfile hardware = machine();
+  hardware.host.decode_attention = figure(25e9);
+  CHECK_FALSE(host_attention_pays(hardware));  // No link
+  hardware.link = HardwareProfile::Link{figure(12e9), figure(11e9), figure(20e9)};
+  CHECK(host_attention_pays(hardware));
+  hardware.link->to_device = figure(50e9);
+  CHECK_FALSE(host_attention_pays(hardware));
+  hardware.link->to_device = figure(12e9);
+  hardware.host.decode_attention = {};
+  CHECK_FALSE(host_attention_pays(hardware));
+}
+
 TEST_CASE("a prompt's rows pass in micro-batches") {
   CostedPlan costed = plan();
   costed.micro_batch_tokens = 256;
@@ -115,8 +160,10 @@ TEST_CASE("faster hardware never predicts less throughput") {
     costed.kv_on_disk = share() / 2;
     costed.kv_on_host = share() / 2;
     costed.activations_on_disk = share();
+    costed.host_attention = round % 5 == 0;
     costed.overlap = round % 3 != 0;
     HardwareProfile hardware = machine();
+    hardware.host.decode_attention = figure(25e9);
     hardware.link = HardwareProfile::Link{figure(12e9), figure(11e9), figure(20e9)};
     const std::vector<RequestGroup> groups = {{static_cast<int64_t>(1 + random() % 500),
                                                static_cast<int64_t>(1 + random() % 50),
@@ -135,7 +182,7 @@ TEST_CASE("faster hardware never predicts less throughput") {
                                &hardware.compute.prompt_attention, &hardware.disk.read[0].rate,
                                &hardware.compute.decode_attention, &hardware.disk.write[0].rate,
                                &hardware.link->to_device,          &hardware.link->to_host,
-                               &hardware.compute.matrix[2].rate};
+                               &hardware.compute.matrix[2].rate,   &hardware.host.decode_attention};
     Figure& faster = *figures[random() % std::size(figures)];
     faster.value *= 1 + share();
     CHECK(speed() >= before * (1 - 1e-12));

@@ -49,6 +49,31 @@ uint64_t memory_of(const RuntimePlan& plan) {
   return plan.weights.device + plan.kv.device + plan.activations.device + plan.staging_bytes;
 }
 
+TEST_CASE("attention over a cache in host memory runs where the profile says it is faster") {
+  HardwareProfile hardware = machine(6e9, true);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.flags.kv = TierPercent{50, 50, 0};
+  asked.flags.block = 64;
+  const auto chosen = [&](const char* attention) {
+    asked.flags.attention = attention;
+    const auto choice = evaluate_plan(asked, asked.flags);
+    INFO(choice.status().message());
+    REQUIRE(choice.ok());
+    CHECK(choice->plan.host_attention == choice->runtime->plan().host_attention);
+    return choice->plan.host_attention;
+  };
+  CHECK(chosen("auto"));  // 20 GB/s against a link of 12
+  CHECK_FALSE(chosen("device"));
+  hardware.link->to_device = figure(25e9);
+  CHECK_FALSE(chosen("auto"));
+  CHECK(chosen("host"));
+  asked.flags.kv = TierPercent{100, 0, 0};
+  CHECK_FALSE(chosen("host"));  // There is none.
+  hardware = machine(6e9, false);
+  asked.flags.kv = TierPercent{50, 50, 0};
+  CHECK_FALSE(chosen("host"));  // The CPU computes anyway.
+}
+
 TEST_CASE("the search is not beaten by a grid") {
   for (const double memory : {2.6e9, 4e9, 9e9}) {
     const HardwareProfile hardware = machine(memory, false);
