@@ -1,12 +1,15 @@
 // Linear layers: cuBLAS for the products, accumulated in float32, one for each run of slabs that
 // lie one behind the other; an epilogue of ours for bias, activation and the format of the output.
-// 4-bit weights are expanded into the format of the activations, slab by slab.
+// 4-bit weights are expanded into the format of the activations, slab by slab; for few rows
+// linear_q4.cu does without.
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/linear_q4.h"
 #include "kernels/cuda/q4.cuh"
 
 namespace spillway::cuda {
@@ -25,22 +28,6 @@ struct Run {
 cudaDataType_t type_of(DType dtype) {
   if (dtype == DType::kF32) return CUDA_R_32F;
   return dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-__device__ float activate(Activation activation, float x) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kRelu:
-      return x > 0.0f ? x : (x <= 0.0f ? 0.0f : x);  // NaN stays.
-    case Activation::kGelu:
-      return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case Activation::kGeluTanh:
-      return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case Activation::kSilu:
-      return x / (1.0f + expf(-x));
-  }
-  return x;
 }
 
 // out[row][i] = act(in[row][i] + bias[i]); `out` may be `in`.
@@ -172,6 +159,7 @@ class Linear {
 
 void linear(CudaContext& context, const LinearArgs& args) {
   if (!context.status().ok()) return;
+  if (takes_linear_q4(args)) return linear_q4(context, args);
   // More rows than a grid has in y go in parts.
   constexpr int64_t kRowsMax = 65535;
   for (int64_t first = 0; first < args.in.rows; first += kRowsMax) {

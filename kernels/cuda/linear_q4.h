@@ -1,0 +1,16 @@
+// Linear layers of few rows over 4-bit weights (linear_q4.cu).
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace spillway::cuda {
+
+class CudaContext;
+
+// Whether linear_q4() takes it: 4-bit weights, bfloat16 activations, at most 8 rows.
+bool takes_linear_q4(const LinearArgs& args);
+
+// REQUIRES: takes_linear_q4(args); the context has no error.
+void linear_q4(CudaContext& context, const LinearArgs& args);
+
+}  // namespace spillway::cuda
