@@ -23,6 +23,9 @@ void normalize(CudaContext&, const NormArgs&) {
 void convert_rows(CudaContext&, const ConvertArgs&) {
   SPILLWAY_CHECK(false);
 }
+void best_columns(CudaContext&, const BestArgs&) {
+  SPILLWAY_CHECK(false);
+}
 void linear(CudaContext&, const LinearArgs&) {
   SPILLWAY_CHECK(false);
 }

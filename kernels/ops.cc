@@ -63,6 +63,15 @@ void convert_rows(Stream& stream, const ConvertArgs& args) {
   cpu::convert_rows(cpu_of(stream), args);
 }
 
+void best_columns(Stream& stream, const BestArgs& args) {
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && args.out != nullptr);
+  SPILLWAY_CHECK(args.in.rows == static_cast<int64_t>(args.counts.size()));
+  for (int32_t count : args.counts) SPILLWAY_CHECK(count >= 0 && count <= args.in.columns);
+  if (on_cuda(stream, [&](auto& context) { cuda::best_columns(context, args); })) return;
+  const TraceSpan span = span_of(stream, "best", args.in.rows);
+  cpu::best_columns(cpu_of(stream), args);
+}
+
 void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(activation_format(stream, args.in.dtype));
   SPILLWAY_CHECK(activation_format(stream, args.out.dtype));

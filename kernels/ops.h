@@ -49,6 +49,16 @@ struct ConvertArgs {
 };
 void convert_rows(Stream& stream, const ConvertArgs& args);
 
+// out[i] = the index of the highest of the first counts[i] numbers of row i of `in` (f32), of equal
+// ones the first; -1 where one of these is NaN or +inf, or none is above -inf. `counts`: one a row,
+// at most in.columns. `out`: one a row, in the stream's device memory.
+struct BestArgs {
+  ConstMatrixView in;
+  std::span<const int32_t> counts;
+  int32_t* out = nullptr;
+};
+void best_columns(Stream& stream, const BestArgs& args);
+
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
 // [W.rows] or null. Accumulates in f32; a row's result depends on that row alone.

@@ -220,7 +220,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       items_.push_back({.tokens = tokens,
                         .position = sequence->next_position(),
                         .kv = sequence->kv(),
-                        .all_logits = sequence->wants_all_logits()});
+                        .all_logits = sequence->wants_all_logits(),
+                        .best_of = sequence->wants_best_of()});
       if (sequence->next_position() == 0) prompt_tokens += tokens.size();
     }
     generated_ = 0;
@@ -254,6 +255,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     Sequence& sequence = *running_[item];
     const int64_t before = sequence.generated();
     sequence.take_logits(token, logits, steady_seconds());
+    generated_ += static_cast<uint64_t>(sequence.generated() - before);
+  }
+
+  void on_best(size_t item, int64_t, int32_t best) override {
+    Sequence& sequence = *running_[item];
+    const int64_t before = sequence.generated();
+    sequence.take_best(best, steady_seconds());
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 

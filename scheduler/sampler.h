@@ -32,6 +32,11 @@ class Sampler {
   // REQUIRES: at least one logit.
   Result<int32_t> next(std::span<float> logits, uint64_t step, std::span<const int32_t> barred);
 
+  // Whether next() without bars is the highest logit, of equal ones the first, and nothing else.
+  bool greedy() const {
+    return params_.temperature == 0 && params_.logit_bias.empty() && !penalises_;
+  }
+
   // Turns logits into the distribution that next() draws from, one probability a token, counting
   // nothing. For tests. Errors as next().
   Status probabilities(std::span<float> logits, std::span<const int32_t> barred) const;

@@ -76,7 +76,22 @@ void Sequence::draw(std::span<float> logits, double now) {
     finish(FinishReason::kError, drawn.status());
     return;
   }
-  const int32_t token = drawn.value();
+  if (!log) return take_token(drawn.value(), nullptr, now);
+  const TokenLogprobs logprobs = token_logprobs(raw_logits_, drawn.value(), request_.logprobs);
+  take_token(drawn.value(), &logprobs, now);
+}
+
+int32_t Sequence::wants_best_of() const {
+  const bool plain = sampler_.greedy() && request_.logprobs < 0 && !wants_all_logits() &&
+                     request_.max_tokens > 0 && generated_ >= request_.min_tokens;
+  return plain ? static_cast<int32_t>(sampling_vocabulary_) : 0;
+}
+
+void Sequence::take_best(int32_t best, double now) {
+  if (!finished()) take_token(best, nullptr, now);
+}
+
+void Sequence::take_token(int32_t token, const TokenLogprobs* logprobs, double now) {
   if (generated_ == 0) first_token_ = now;
   last_token_time_ = now;
   if (is_stop(token)) {
@@ -86,9 +101,7 @@ void Sequence::draw(std::span<float> logits, double now) {
   }
   last_token_ = token;
   ++generated_;
-  const TokenLogprobs logprobs =
-      log ? token_logprobs(raw_logits_, token, request_.logprobs) : TokenLogprobs{};
-  if (!sink_->on_token(token, log ? &logprobs : nullptr)) {
+  if (!sink_->on_token(token, logprobs)) {
     finish(FinishReason::kStop, {});
   } else if (generated_ >= request_.max_tokens || prompt_tokens() + generated_ >= positions_) {
     finish(FinishReason::kLength, {});

@@ -44,8 +44,14 @@ class Sequence {
   int64_t next_position() const;
   bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
 
+  // Above 0: the next token is the highest of the first so many logits, and nobody asks for more.
+  int32_t wants_best_of() const;
+
   // Takes the logits of one of next_tokens(): scores the prompt, draws the next token.
   void take_logits(int64_t token, std::span<float> logits, double now);
+
+  // In their place, when wants_best_of(): the index of the highest.
+  void take_best(int32_t best, double now);
 
   // After the sweep: its tokens are cached now.
   void end_sweep();
@@ -63,6 +69,7 @@ class Sequence {
 
  private:
   void draw(std::span<float> logits, double now);
+  void take_token(int32_t token, const TokenLogprobs* logprobs, double now);
   bool is_stop(int32_t token) const;
 
   RequestId id_;

@@ -12,6 +12,7 @@ class CudaContext;
 void gather_rows(CudaContext& context, const GatherArgs& args);
 void normalize(CudaContext& context, const NormArgs& args);
 void convert_rows(CudaContext& context, const ConvertArgs& args);
+void best_columns(CudaContext& context, const BestArgs& args);
 void linear(CudaContext& context, const LinearArgs& args);
 void attention(CudaContext& context, const AttentionArgs& args);
 

@@ -1,6 +1,7 @@
 #include "scheduler/engine/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "kernels/base/check.h"
@@ -35,7 +36,8 @@ int64_t host_rows_max(const EngineOptions& options) {
 }
 
 uint64_t logits_bytes(const ModelShape& shape) {
-  return static_cast<uint64_t>(kHeadRows * shape.vocabulary) * sizeof(float);
+  return static_cast<uint64_t>(kHeadRows * shape.vocabulary) * sizeof(float) +
+         static_cast<uint64_t>(kHeadRows) * sizeof(int32_t);
 }
 
 void count_item(const SweepItem& item, SweepWork* work) {
@@ -63,6 +65,10 @@ EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType we
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
                                 : 0,
           .activations = activation_bytes(activation_options(device, shape, options, nullptr))};
+}
+
+void LogitsSink::on_best(size_t, int64_t, int32_t) {
+  SPILLWAY_CHECK(false);  // It asked for none.
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
@@ -131,6 +137,8 @@ Status Engine::allocate(EngineScratch scratch) {
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   wanted_.reserve(static_cast<size_t>(kHeadRows));
   selected_rows_.reserve(static_cast<size_t>(kHeadRows));
+  best_counts_.reserve(static_cast<size_t>(kHeadRows));
+  best_.reserve(static_cast<size_t>(kHeadRows));
   return {};
 }
 
@@ -183,6 +191,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
   for (const SweepItem& item : items) {
     SPILLWAY_CHECK(!item.tokens.empty() && item.kv != nullptr);
     SPILLWAY_CHECK(item.position + static_cast<int64_t>(item.tokens.size()) <= shape().positions);
+    SPILLWAY_CHECK(item.best_of <= shape().vocabulary && (item.best_of == 0 || !item.all_logits));
     count_item(item, &work_);
     for (size_t i = 0; i < item.tokens.size(); ++i) {
       tokens_.push_back(item.tokens[i]);
@@ -412,19 +421,57 @@ void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
          {.in = input, .weight = weights.head, .out = buffers_.logits.slice_rows(0, rows)});
 }
 
+// From a device with memory of its own: which logit is highest, of rows that need no more, and the
+// others whole. Blocks until they are there.
+Status Engine::bring_logits() {
+  const size_t row_bytes = static_cast<size_t>(shape().vocabulary) * sizeof(float);
+  const auto bring_row = [&](size_t i) {
+    stream_->copy(host_logits_.data() + i * row_bytes, buffers_.logits.data + i * row_bytes,
+                  row_bytes);
+  };
+  best_counts_.clear();
+  bool any = false;
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    best_counts_.push_back(wanted_[i].best_of);
+    any = any || wanted_[i].best_of > 0;
+    if (wanted_[i].best_of == 0) bring_row(i);
+  }
+  if (!any) return stream_->record().wait();
+  const auto rows = static_cast<int64_t>(wanted_.size());
+  best_columns(
+      *stream_,
+      {.in = buffers_.logits.slice_rows(0, rows), .counts = best_counts_, .out = buffers_.best});
+  const size_t bytes = wanted_.size() * sizeof(int32_t);
+  std::byte* found = host_logits_.data() + static_cast<size_t>(kHeadRows) * row_bytes;
+  SPILLWAY_RETURN_IF_ERROR(to_host(found, reinterpret_cast<std::byte*>(buffers_.best), bytes));
+  std::memcpy(best_.data(), found, bytes);
+  // Where none is highest somebody must look at the row to say why.
+  bool more = false;
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    if (wanted_[i].best_of == 0 || best_[i] >= 0) continue;
+    bring_row(i);
+    more = true;
+  }
+  return more ? stream_->record().wait() : Status();
+}
+
 // Computes the logits of the rows selected so far and hands them out.
 Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
   if (wanted_.empty()) return {};
   head_rows(weights, static_cast<int64_t>(wanted_.size()));
   MatrixView logits = buffers_.logits;
+  best_.assign(wanted_.size(), -1);
   if (host_logits_.bytes() > 0) {
-    const size_t bytes = wanted_.size() * static_cast<size_t>(shape().vocabulary) * sizeof(float);
-    SPILLWAY_RETURN_IF_ERROR(to_host(host_logits_.data(), logits.data, bytes));
+    SPILLWAY_RETURN_IF_ERROR(bring_logits());
     logits.data = host_logits_.data();
   } else {
     SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
   }
   for (size_t i = 0; i < wanted_.size(); ++i) {
+    if (best_[i] >= 0) {
+      sink.on_best(wanted_[i].item, wanted_[i].token, best_[i]);
+      continue;
+    }
     sink.on_logits(wanted_[i].item, wanted_[i].token,
                    {logits.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape().vocabulary)});
   }
@@ -472,7 +519,7 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
       end += tokens;
       if (items[i].no_logits || !kv_feed_->failure(i).ok()) continue;
       for (int64_t t = items[i].all_logits ? 0 : tokens - 1; t < tokens; ++t) {
-        batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t)});
+        batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t), items[i].best_of});
       }
     }
     SPILLWAY_RETURN_IF_ERROR(select_rows(hidden, batch_wanted_, *weights, sink));

@@ -78,6 +78,10 @@ class LogitsSink {
   // returns: [vocabulary] f32.
   virtual void on_logits(size_t item, int64_t token, std::span<float> logits) = 0;
 
+  // In place of on_logits() for an item with best_of, where the device finds that out: the index.
+  // A row that has none comes whole, all the same.
+  virtual void on_best(size_t item, int64_t token, int32_t best);
+
   // The item's cache could not be brought from disk or sent there: it has no logits in this sweep
   // and must not run again. The others are well.
   virtual void on_failure(size_t item, const Status& status) = 0;
@@ -146,11 +150,13 @@ class Engine {
     size_t item;
     int64_t token;
     int32_t row;
+    int32_t best_of;
   };
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
   Status select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
                      const HeadWeights& weights, LogitsSink& sink);
   Status flush_head(const HeadWeights& weights, LogitsSink& sink);
+  Status bring_logits();
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
   void head_rows(const HeadWeights& weights, int64_t rows);
   Result<MatrixView> acquire_activations();
@@ -185,7 +191,8 @@ class Engine {
   EngineBuffers buffers_;
   Buffer kv_ring_memory_;
   std::optional<DeviceRing> kv_ring_;
-  Buffer host_logits_;  // Of the rows of buffers_.logits; none where the host reads them in place
+  // Of the rows of buffers_.logits, and of buffers_.best; none where the host reads them in place.
+  Buffer host_logits_;
 
   // Of the sweep that runs.
   SweepWork work_;
@@ -202,6 +209,7 @@ class Engine {
   std::vector<Wanted> batch_wanted_;  // Of one micro-batch
   std::vector<Wanted> wanted_;        // In buffers_.selected, at most kHeadRows
   std::vector<int32_t> selected_rows_;
+  std::vector<int32_t> best_counts_, best_;  // Of the rows in buffers_.selected; -1: it came whole
 };
 
 }  // namespace spillway

@@ -29,6 +29,9 @@ struct SweepItem {
   KvSequence* kv = nullptr;
   bool all_logits = false;  // Of every token, else of the last one
   bool no_logits = false;
+  // Above 0: of the logits only which of the first so many is highest is needed (of equal ones the
+  // first). Not with all_logits.
+  int32_t best_of = 0;
 };
 
 // Neighbouring items that are computed at once.

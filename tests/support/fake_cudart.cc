@@ -37,6 +37,7 @@ struct Fake {
   std::map<void*, size_t> device, pinned;
   size_t device_bytes = 0, device_limit = size_t{1} << 40;
   int64_t copies_left = -1;
+  uint64_t to_host_bytes = 0;
   cudaError_t lost = cudaSuccess;
 };
 Fake& fake() {
@@ -92,6 +93,14 @@ bool run_one() {
   return false;
 }
 
+bool on_device(const void* address) {
+  const auto* at = static_cast<const std::byte*>(address);
+  const auto after = fake().device.upper_bound(const_cast<void*>(address));
+  if (after == fake().device.begin()) return false;
+  const auto& [memory, bytes] = *std::prev(after);
+  return at < static_cast<const std::byte*>(memory) + bytes;
+}
+
 template <class Done>
 cudaError_t run_until(const Done& done) {
   while (!done()) {
@@ -141,6 +150,10 @@ void fail_copy(int64_t calls) {
 void limit_memory(size_t bytes) {
   const Lock lock(mutex());
   fake().device_limit = bytes;
+}
+uint64_t bytes_to_host() {
+  const Lock lock(mutex());
+  return fake().to_host_bytes;
 }
 size_t leaks() {
   const Lock lock(mutex());
@@ -250,6 +263,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (fake().copies_left >= 0 && fake().copies_left-- == 0)
       fake().lost = cudaErrorECCUncorrectable;
     if (fake().lost == cudaSuccess) std::memcpy(to, from, bytes);
+    if (on_device(from) && !on_device(to)) fake().to_host_bytes += bytes;
     return true;
   });
   return fake().lost;

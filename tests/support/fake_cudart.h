@@ -20,6 +20,9 @@ void fail_copy(int64_t calls);
 // Device memory that can be had; what is there already counts.
 void limit_memory(size_t bytes);
 
+// Copied from device memory to the host's so far.
+uint64_t bytes_to_host();
+
 // Allocations, streams and events that were never given back.
 size_t leaks();
 
