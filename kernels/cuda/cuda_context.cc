@@ -18,6 +18,12 @@ Status status_of(cudaError_t error, const char* what) {
   return {code, std::string("CUDA, ") + what + ": " + cudaGetErrorString(error)};
 }
 
+cudaError_t query(cudaEvent_t event) {
+  const cudaError_t state = cudaEventQuery(event);
+  if (state == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return state;
+}
+
 Result<std::unique_ptr<CudaContext>> CudaContext::open() {
   std::unique_ptr<CudaContext> context(new CudaContext());
   SPILLWAY_RETURN_IF_ERROR(status_of(

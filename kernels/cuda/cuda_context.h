@@ -19,6 +19,10 @@ namespace spillway::cuda {
 // kCapacity for memory, kDeviceLost for everything else.
 Status status_of(cudaError_t error, const char* what);
 
+// Whether the event has happened: cudaSuccess, cudaErrorNotReady or an error. The runtime keeps
+// "not ready" as its last error, which the next launch would be blamed for; this does not.
+cudaError_t query(cudaEvent_t event);
+
 class CudaContext {
  public:
   static Result<std::unique_ptr<CudaContext>> open();

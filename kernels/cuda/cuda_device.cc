@@ -96,7 +96,7 @@ class CudaStream final : public Stream {
   // Takes back the events that have happened, in order. After an error every point is reached.
   void retire() {
     while (!recorded_.empty()) {
-      const cudaError_t state = cudaEventQuery(recorded_.front().event);
+      const cudaError_t state = query(recorded_.front().event);
       if (state == cudaErrorNotReady) return;
       context_->check(state, "the device");
       done_ = recorded_.front().number;

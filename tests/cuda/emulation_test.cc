@@ -92,6 +92,22 @@ TEST_CASE("a stream waits for another stream's event, whatever runs first") {
   CHECK(fake_cudart::leaks() == 0);
 }
 
+TEST_CASE("asking for an event that has not happened spoils no later launch") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    fake_cudart::set_seed(seed);
+    const auto device = open_cuda_device(0).value();
+    const auto stream = device->new_stream("compute");
+    const std::vector<float> in = test::random_floats(4000, 1);
+    const DeviceArray<float> x(*device, *stream, in);
+    const DeviceArray<float> out(*device, *stream, in);
+    for (int i = 0; i < 5; ++i) {
+      normalize(*stream, {.in = x.matrix(4, 1000), .out = out.matrix(4, 1000)});
+      (void)stream->record().done();
+    }
+    CHECK(stream->record().wait().ok());
+  }
+}
+
 // More rows to look up than the ring for small arrays holds: what an op still needs is not
 // overwritten by what a later one uploads.
 TEST_CASE("arrays of queued ops survive until they are used") {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -39,6 +40,7 @@ struct Fake {
   int64_t copies_left = -1;
   uint64_t to_host_bytes = 0;
   cudaError_t lost = cudaSuccess;
+  cudaError_t last = cudaSuccess;  // Until somebody asks
 };
 Fake& fake() {
   static Fake one;
@@ -198,7 +200,8 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t cudaGetLastError() {
   const Lock lock(mutex());
-  return fake().lost;
+  const cudaError_t last = std::exchange(fake().last, cudaSuccess);
+  return fake().lost != cudaSuccess ? fake().lost : last;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Lock lock(mutex());
@@ -289,11 +292,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
   return fake().lost;
 }
-// Now and then some work gets done meanwhile.
+// Now and then some work gets done meanwhile. As with the real one, what is no error is the last
+// error all the same.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(mutex());
   for (uint64_t steps = fake().random() % 3; steps > 0; --steps) run_one();
-  if (event->happened < event->recorded) return cudaErrorNotReady;
+  if (event->happened < event->recorded) return fake().last = cudaErrorNotReady;
   return fake().lost;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
