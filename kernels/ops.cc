@@ -23,11 +23,15 @@ cpu::CpuContext& cpu_of(Stream& stream) {
 }
 
 // Whether the stream is a CUDA device's. `run` gets its context; a stream that could not be made
-// has none, skips its work and says why when it is waited for.
+// has none, skips its work and says why when it is waited for. `op` and its rows are for the trace.
 template <class Run>
-bool on_cuda(Stream& stream, const Run& run) {
+bool on_cuda(Stream& stream, const char* op, int64_t rows, const Run& run) {
   if (stream.kind() != DeviceKind::kCuda) return false;
-  if (auto* context = static_cast<cuda::CudaContext*>(stream.native())) run(*context);
+  if (auto* context = static_cast<cuda::CudaContext*>(stream.native())) {
+    cuda::begin_span(*context, op, "rows", rows);
+    run(*context);
+    cuda::end_span(*context);
+  }
   return true;
 }
 
@@ -42,7 +46,9 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 && args.out.columns == args.table.columns);
   SPILLWAY_CHECK(args.out.rows == static_cast<int64_t>(args.rows.size()));
   for (int32_t row : args.rows) SPILLWAY_CHECK(row >= 0 && row < args.table.rows);
-  if (on_cuda(stream, [&](auto& context) { cuda::gather_rows(context, args); })) return;
+  if (on_cuda(stream, "gather", args.out.rows,
+              [&](auto& context) { cuda::gather_rows(context, args); }))
+    return;
   const TraceSpan span = span_of(stream, "gather", args.out.rows);
   cpu::gather_rows(cpu_of(stream), args);
 }
@@ -50,7 +56,9 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
 void normalize(Stream& stream, const NormArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
-  if (on_cuda(stream, [&](auto& context) { cuda::normalize(context, args); })) return;
+  if (on_cuda(stream, "normalize", args.in.rows,
+              [&](auto& context) { cuda::normalize(context, args); }))
+    return;
   const TraceSpan span = span_of(stream, "normalize", args.in.rows);
   cpu::normalize(cpu_of(stream), args);
 }
@@ -58,7 +66,9 @@ void normalize(Stream& stream, const NormArgs& args) {
 void convert_rows(Stream& stream, const ConvertArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
-  if (on_cuda(stream, [&](auto& context) { cuda::convert_rows(context, args); })) return;
+  if (on_cuda(stream, "convert", args.in.rows,
+              [&](auto& context) { cuda::convert_rows(context, args); }))
+    return;
   const TraceSpan span = span_of(stream, "convert", args.in.rows);
   cpu::convert_rows(cpu_of(stream), args);
 }
@@ -67,7 +77,9 @@ void best_columns(Stream& stream, const BestArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && args.out != nullptr);
   SPILLWAY_CHECK(args.in.rows == static_cast<int64_t>(args.counts.size()));
   for (int32_t count : args.counts) SPILLWAY_CHECK(count >= 0 && count <= args.in.columns);
-  if (on_cuda(stream, [&](auto& context) { cuda::best_columns(context, args); })) return;
+  if (on_cuda(stream, "best", args.in.rows,
+              [&](auto& context) { cuda::best_columns(context, args); }))
+    return;
   const TraceSpan span = span_of(stream, "best", args.in.rows);
   cpu::best_columns(cpu_of(stream), args);
 }
@@ -80,7 +92,8 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
   if (args.in.rows == 0) return;
-  if (on_cuda(stream, [&](auto& context) { cuda::linear(context, args); })) return;
+  if (on_cuda(stream, "linear", args.in.rows, [&](auto& context) { cuda::linear(context, args); }))
+    return;
   const TraceSpan span = span_of(stream, "linear", args.in.rows);
   cpu::linear(cpu_of(stream), args);
 }
@@ -98,7 +111,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
     SPILLWAY_CHECK(!item.budget.remembers() || item.state != nullptr);
   }
-  if (on_cuda(stream, [&](auto& context) { cuda::attention(context, args); })) return;
+  if (on_cuda(stream, "attention", args.qkv.rows,
+              [&](auto& context) { cuda::attention(context, args); }))
+    return;
   const TraceSpan span = span_of(stream, "attention", args.qkv.rows);
   cpu::attention(cpu_of(stream), args);
 }

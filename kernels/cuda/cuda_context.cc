@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/cuda_ops.h"
 
 namespace spillway::cuda {
 
@@ -52,6 +53,7 @@ void CudaContext::allocate_uploads() {
 // The stream may still read what is freed here.
 CudaContext::~CudaContext() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  trace_.reset();
   if (blas_ != nullptr) cublasDestroy(blas_);
   for (cudaEvent_t event : used_) {
     if (event != nullptr) cudaEventDestroy(event);
@@ -100,6 +102,14 @@ void CudaContext::check_blas(cublasStatus_t status, const char* what) {
   const Code code = status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kCapacity : Code::kDeviceLost;
   status_ = Status(code, std::string("CUDA, ") + what + ": cuBLAS status " +
                              std::to_string(static_cast<int>(status)));
+}
+
+void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value) {
+  if (CudaTrace* trace = context.trace()) trace->begin(op, value_name, value);
+}
+
+void end_span(CudaContext& context) {
+  if (CudaTrace* trace = context.trace()) trace->end();
 }
 
 void CudaContext::check(cudaError_t error, const char* what) {

@@ -9,10 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/status.h"
+#include "kernels/cuda/cuda_trace.h"
 
 namespace spillway::cuda {
 
@@ -34,6 +37,10 @@ class CudaContext {
   // On this stream; made when it is first asked for, since streams that only copy need none. Null:
   // it could not be, and status() says why.
   cublasHandle_t blas();
+
+  // From now on the spans of what is queued go to the trace. It must outlive the context.
+  void trace_to(Trace& trace, std::string_view label) { trace_.emplace(trace, label, stream_); }
+  CudaTrace* trace() { return trace_ ? &*trace_ : nullptr; }  // Null: nobody looks
 
   // A copy of `values` in device memory, there for work queued later, until 1 MiB more has been
   // uploaded. Blocks only when the device is that far behind.
@@ -67,6 +74,7 @@ class CudaContext {
   std::byte* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
   Status status_;
+  std::optional<CudaTrace> trace_;
 };
 
 }  // namespace spillway::cuda

@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/device.h"
 
 namespace spillway {
@@ -28,8 +29,10 @@ class CudaStream final : public Stream {
 
   void copy(std::byte* to, const std::byte* from, size_t bytes) override {
     if (!context_->status().ok()) return;
+    begin_span(*context_, "copy", "bytes", static_cast<int64_t>(bytes));
     context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_->stream()),
                     "a copy");
+    end_span(*context_);
   }
 
   void wait(Event event) override {
@@ -97,12 +100,13 @@ class CudaStream final : public Stream {
   void retire() {
     while (!recorded_.empty()) {
       const cudaError_t state = query(recorded_.front().event);
-      if (state == cudaErrorNotReady) return;
+      if (state == cudaErrorNotReady) break;
       context_->check(state, "the device");
       done_ = recorded_.front().number;
       free_.push_back(recorded_.front().event);
       recorded_.pop_front();
     }
+    if (CudaTrace* trace = context_->trace()) trace->collect();
   }
 
   std::unique_ptr<CudaContext> context_;
@@ -160,12 +164,13 @@ class CudaDevice final : public Device {
     return buffer;
   }
 
-  std::unique_ptr<Stream> new_stream(std::string_view) override {
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
     if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
       return std::make_unique<FailedStream>(status_of(error, "choosing the device"));
     }
     Result<std::unique_ptr<CudaContext>> context = CudaContext::open();
     if (!context.ok()) return std::make_unique<FailedStream>(context.status());
+    if (trace() != nullptr) context.value()->trace_to(*trace(), label);
     return std::make_unique<CudaStream>(std::move(context).value());
   }
 

@@ -9,6 +9,10 @@ namespace spillway::cuda {
 
 class CudaContext;
 
+// Around an op, for the trace of a traced device.
+void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value);
+void end_span(CudaContext& context);
+
 void gather_rows(CudaContext& context, const GatherArgs& args);
 void normalize(CudaContext& context, const NormArgs& args);
 void convert_rows(CudaContext& context, const ConvertArgs& args);

@@ -16,6 +16,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+#include "kernels/base/clock.h"
 #include "tests/support/cuda_emulation.h"
 
 // The opaque types of the runtime.
@@ -27,6 +28,7 @@ struct cublasContext {
 };
 struct CUevent_st {
   uint64_t recorded = 0, happened = 0;
+  double at = 0;  // steady_seconds() of the latter
 };
 
 namespace {
@@ -288,6 +290,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const uint64_t number = ++event->recorded;
   queue(stream, [=] {
     event->happened = number;
+    event->at = spillway::steady_seconds();
     return true;
   });
   return fake().lost;
@@ -298,6 +301,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(mutex());
   for (uint64_t steps = fake().random() % 3; steps > 0; --steps) run_one();
   if (event->happened < event->recorded) return fake().last = cudaErrorNotReady;
+  return fake().lost;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  const Lock lock(mutex());
+  if (start->happened < start->recorded || end->happened < end->recorded) {
+    return fake().last = cudaErrorNotReady;
+  }
+  *milliseconds = static_cast<float>((end->at - start->at) * 1e3);
   return fake().lost;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
