@@ -1,4 +1,4 @@
-"""transformers + accelerate with what does not fit in memory on disk: seconds of a prefill and of a few decode steps.
+"""transformers + accelerate with what does not fit in memory on disk, or with a GPU in host memory: seconds of a prefill and of a few decode steps.
 
 Greedy, one batch of equal prompts, end tokens ignored. A step is a pass over the weights and takes the same time each, so
 the caller projects the rest from the measured ones.
@@ -20,6 +20,8 @@ def parse_arguments():
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--memory-bytes", type=int, required=True, help="of weights in memory; the rest is on disk")
     parser.add_argument("--offload", type=Path, required=True, help="an empty folder for what is on disk")
+    parser.add_argument("--gpu-weight-bytes", type=int, default=0, help="of weights on the GPU; 0: the CPU computes")
+    parser.add_argument("--gpu-bytes", type=int, default=0, help="cap on all that torch takes on the GPU")
     parser.add_argument("--prompts", type=int, required=True)
     parser.add_argument("--prompt-tokens", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True, help="decode steps to measure")
@@ -30,7 +32,7 @@ def parse_arguments():
 
 def weights_by_tier(model, device_map):
     """Bytes in memory and on disk, from the map's longest matching prefix of each parameter; tied ones count once."""
-    tiers = {"cpu": 0, "disk": 0}
+    tiers = {"0": 0, "cpu": 0, "disk": 0}
     tied = set(model._tied_weights_keys or ())  # pylint: disable=protected-access
     for name, parameter in model.named_parameters():
         if name in tied:
@@ -44,18 +46,24 @@ def main():
     """Loads, generates step by step, writes the times."""
     options = parse_arguments()
     torch.set_num_threads(options.threads)
+    gpu = options.gpu_weight_bytes > 0
+    memory = {"cpu": options.memory_bytes}
+    if gpu:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, options.gpu_bytes / torch.cuda.mem_get_info()[1]))
+        memory[0] = options.gpu_weight_bytes
     started = time.perf_counter()
     model = transformers.AutoModelForCausalLM.from_pretrained(
         options.model,
-        dtype=torch.bfloat16,
+        dtype=torch.float16 if gpu else torch.bfloat16,
         device_map="auto",
-        max_memory={"cpu": options.memory_bytes},
+        max_memory=memory,
         offload_folder=options.offload,
         attn_implementation="sdpa",
     ).eval()
     load_seconds = time.perf_counter() - started
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(4, model.config.vocab_size - 8, (options.prompts, options.prompt_tokens), generator=generator)
+    ids = ids.to("cuda" if gpu else "cpu")
     seconds = []
     cache = None
     mask = torch.ones_like(ids)
@@ -68,6 +76,8 @@ def main():
             ids = output.logits[:, -1].argmax(dim=-1, keepdim=True)
             cache = output.past_key_values
             mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+            if gpu:
+                torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
     result = {
         "version": f"accelerate {accelerate.__version__}, transformers {transformers.__version__}, "
@@ -76,6 +86,7 @@ def main():
         "prefill_seconds": seconds[0],
         "step_seconds": seconds[1:],
         "weights": weights_by_tier(model, model.hf_device_map),
+        "gpu_peak_bytes": torch.cuda.max_memory_allocated() if gpu else 0,
     }
     options.result.write_text(json.dumps(result))
 
