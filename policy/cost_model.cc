@@ -32,32 +32,6 @@ double disk_rate(const std::vector<DiskFigure>& figures) {
   return best;
 }
 
-// Tokens of each micro-batch of a sweep: whole sequences up to the limit, the decoding ones first.
-std::vector<int64_t> micro_batches(const CostedPlan& plan, const PlannedSweeps& sweeps) {
-  std::vector<int64_t> rows;
-  const auto add = [&](int64_t sequences, int64_t tokens_each) {
-    int64_t each = std::max<int64_t>(1, plan.micro_batch_tokens / tokens_each);
-    if (plan.micro_batch_sequences > 0) each = std::min(each, plan.micro_batch_sequences);
-    for (; sequences > 0; sequences -= each) {
-      rows.push_back(std::min(each, sequences) * tokens_each);
-    }
-  };
-  add(sweeps.decoding, 1);
-  if (sweeps.prompts > 0) {
-    add(sweeps.prompts, std::max<int64_t>(1, sweeps.prompt_tokens / sweeps.prompts));
-  }
-  return rows;
-}
-
-// What a sweep reads and writes besides matrices and cache, a token and layer, in memory: the
-// residual stream is read and written by two norms and two sums, and each product's input is packed
-// and its output stored (float32). Mostly inside the caches; a few per cent of a prefill.
-double activation_bytes(const ModelShape& shape) {
-  const auto hidden = static_cast<double>(shape.hidden);
-  const auto wide = static_cast<double>(shape.mlp);
-  return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
-}
-
 // The share of the cache over which decode steps are the CPU's.
 double attended_by_host(const CostedPlan& plan) {
   return plan.own_memory && plan.host_attention ? plan.kv_on_host : 0;
@@ -72,8 +46,8 @@ double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
     (linear.head ? head_weights : layer_weights) += weights;
   }
   double seconds = 0;
-  for (const int64_t rows : micro_batches(plan, sweeps)) {
-    seconds += layer_weights * rates.seconds_per_weight(rows);
+  for (const PlannedMicroBatch& batch : planned_micro_batches(plan, sweeps)) {
+    seconds += layer_weights * rates.seconds_per_weight(batch.tokens);
   }
   for (int64_t left = sweeps.decoding + sweeps.prompts; left > 0; left -= plan.head_rows) {
     seconds += head_weights * rates.seconds_per_weight(std::min(left, plan.head_rows));
@@ -83,12 +57,38 @@ double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
   seconds += sweeps.mean_cached_rows() * static_cast<double>(plan.kv_row_bytes) *
              (1 - attended_by_host(plan)) / rates.decode_attention;
   const auto tokens = static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
-  seconds +=
-      tokens * static_cast<double>(plan.shape.layers) * activation_bytes(plan.shape) / rates.memory;
+  seconds += tokens * static_cast<double>(plan.shape.layers) * activation_traffic(plan.shape) /
+             rates.memory;
   return seconds;
 }
 
 }  // namespace
+
+std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
+                                                     const PlannedSweeps& sweeps) {
+  std::vector<PlannedMicroBatch> batches;
+  const auto add = [&](int64_t sequences, int64_t tokens_each, bool prompts) {
+    int64_t each = std::max<int64_t>(1, plan.micro_batch_tokens / tokens_each);
+    if (plan.micro_batch_sequences > 0) each = std::min(each, plan.micro_batch_sequences);
+    for (; sequences > 0; sequences -= each) {
+      const int64_t count = std::min(each, sequences);
+      batches.push_back({count, count * tokens_each, prompts});
+    }
+  };
+  add(sweeps.decoding, 1, false);
+  if (sweeps.prompts > 0) {
+    add(sweeps.prompts, std::max<int64_t>(1, sweeps.prompt_tokens / sweeps.prompts), true);
+  }
+  return batches;
+}
+
+// The residual stream is read and written by two norms and two sums, and each product's input is
+// packed and its output stored (float32). Mostly inside the caches; a few per cent of a prefill.
+double activation_traffic(const ModelShape& shape) {
+  const auto hidden = static_cast<double>(shape.hidden);
+  const auto wide = static_cast<double>(shape.mlp);
+  return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
+}
 
 std::string_view resource_name(Resource resource) {
   constexpr std::string_view kNames[kResources] = {
@@ -192,7 +192,7 @@ ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
   const double kv_read = sweeps.mean_cached_rows() * row_bytes;
   const double by_host = attended_by_host(plan);
   // Whoever computes reads the weights once a micro-batch.
-  const auto passes = static_cast<double>(micro_batches(plan, sweeps).size());
+  const auto passes = static_cast<double>(planned_micro_batches(plan, sweeps).size());
   seconds[index(Resource::kMemory)] =
       (static_cast<double>(plan.weight_bytes) * passes + kv_read * (1 - by_host)) / rates.memory;
 

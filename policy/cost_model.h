@@ -83,6 +83,17 @@ class MachineRates {
 // False where one of the two was not measured.
 bool host_attention_pays(const HardwareProfile& hardware);
 
+// A micro-batch of a sweep: whole sequences up to the limits, the decoding ones first.
+struct PlannedMicroBatch {
+  int64_t sequences = 0, tokens = 0;
+  bool prompts = false;
+};
+std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
+                                                     const PlannedSweeps& sweeps);
+
+// What a token and layer read and write besides matrices and cache, in memory.
+double activation_traffic(const ModelShape& shape);
+
 // Of one sweep of these.
 ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
                            const PlannedSweeps& sweeps);
