@@ -48,6 +48,10 @@ struct RuntimePlan {
   TierBytes weights, kv, activations;  // Activations: working memory too
   uint64_t staging_bytes = 0;          // Host memory through which what is on disk passes
   uint64_t device_staging_bytes = 0;   // A device's own, through which what is elsewhere passes
+  // Of these two: what passes through the host's memory from disk, and into a device's own.
+  struct Rings {
+    uint64_t weights = 0, kv = 0, activations = 0;
+  } host_rings, device_rings;
   std::string weights_file;  // What weights on disk are read from; empty: none are on disk
   std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
   int64_t block_sequences = 0;

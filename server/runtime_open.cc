@@ -366,7 +366,10 @@ class Opener {
       plan.device_budget_bytes = device_budget_.bytes;
       plan.device_staging_bytes =
           placement_.device_ring_bytes + placement_.kv_ring_bytes + rows.device_ring;
+      plan.device_rings = {placement_.device_ring_bytes, placement_.kv_ring_bytes,
+                           rows.device_ring};
     }
+    plan.host_rings = {placement_.ring_bytes, placement_.kv_staging_bytes, rows.staging};
     plan.staging_bytes = placement_.ring_bytes + placement_.kv_staging_bytes + rows.staging;
     plan.budget_bytes = budget_.bytes;
     plan.block_sequences = scheduling_.block_sequences_max;

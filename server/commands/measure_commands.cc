@@ -140,6 +140,13 @@ Command plan_command() {
                       "flexgen: what the released FlexGen would choose and predict, for "
                       "comparison");
   settings.add_switch("explain", &state->flags.explain, "say what lives where, and what limits it");
+  settings.add_switch("simulate", &state->flags.simulate,
+                      "run the plan's schedule event by event and show its stalls; --trace FILE "
+                      "writes the timeline");
+  settings.add_integer("cluster", &state->flags.cluster, 0, 1024,
+                       "simulate 1 to N such machines, each with a run of the layers; 0: no");
+  settings.add_real("cluster-network", &state->flags.cluster_network, 1e-3, 1e4,
+                    "GB/s from each machine to the next (1.25: 10 Gbit/s Ethernet)");
   settings.add_switch("json", &state->flags.json, "print one JSON object");
   settings.add_text("output", &state->flags.output, "FILE", "write the plan, for --plan");
   add_engine_flags(settings, &state->engine);

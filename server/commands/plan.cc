@@ -10,6 +10,7 @@
 #include "server/commands/plan_flexgen.h"
 #include "server/commands/plan_frontier.h"
 #include "server/commands/plan_report.h"
+#include "server/commands/plan_simulate.h"
 #include "server/commands/workload_file.h"
 #include "server/config/command_line.h"
 #include "server/hardware_cache.h"
@@ -81,17 +82,14 @@ Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
 }
 
 Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
-  if (!engine.trace.empty()) {
-    return invalid_argument(
-        "--trace: a plan runs nothing that could be traced; give it to the "
-        "command that carries the plan out");
-  }
+  SPILLWAY_RETURN_IF_ERROR(check_simulation(flags, engine));
   PlanReport report;
   report.flags = flags;
   SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
   PlanQuestion question;
   question.model = model;
   question.flags = engine;
+  question.flags.trace.clear();  // The simulation's
   // A shape's name needs no flag here.
   question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
   SPILLWAY_ASSIGN_OR_RETURN(report.workload, workload_of(flags, question));
@@ -112,7 +110,11 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
     SPILLWAY_RETURN_IF_ERROR(
         replace_file(flags.frontier_svg, frontier_svg(report)).at("--frontier-svg"));
   }
-  std::cout << (flags.json ? plan_json(report) + "\n" : plan_text(report)) << std::flush;
+  std::string text = flags.json ? plan_json(report) + "\n" : plan_text(report);
+  if (simulates(flags)) {
+    SPILLWAY_RETURN_IF_ERROR(add_simulation(flags, engine, report.choice, report.hardware, &text));
+  }
+  std::cout << text << std::flush;
   return {};
 }
 
@@ -133,8 +135,9 @@ Status validate(const PlanFlags& flags) {
 }
 
 int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
-  return report("plan", flags.cost_model == "flexgen" ? plan_by_flexgen(flags, engine, model)
-                                                      : plan(flags, engine, model));
+  if (flags.cost_model != "flexgen") return report("plan", plan(flags, engine, model));
+  return report("plan", simulates(flags) ? simulate_as_flexgen(flags, engine, model)
+                                         : plan_by_flexgen(flags, engine, model));
 }
 
 }  // namespace spillway

@@ -21,6 +21,9 @@ struct PlanFlags {
   bool frontier = false;
   std::string frontier_svg;  // A file; empty: none
   bool explain = false;
+  bool simulate = false;
+  int64_t cluster = 0;            // Machines to simulate, 1 to this; 0: only the one
+  double cluster_network = 1.25;  // GB/s from each to the next
   bool json = false;
   std::string output;  // A file; empty: none
 };
