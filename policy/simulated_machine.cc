@@ -91,6 +91,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
   up_ = resource(Resource::kHostToDevice);
   down_ = resource(Resource::kDeviceToHost);
   host_memory_ = resource(Resource::kHostMemory);
+  if (plan.host_attention) host_ = resource(Resource::kHostCompute);
 }
 
 Simulation::Task SimulatedMachine::add(const char* what,
@@ -136,14 +137,16 @@ SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
   } else {
     const double share = sequences / static_cast<double>(sweep.decoding);
     step.kv_read = share * sweep.mean_cached_rows() * row_bytes;
-    step.attention = step.kv_read / rates_.decode_attention;
+    if (plan_.own_memory && plan_.host_attention) step.by_host = plan_.kv_on_host;
+    step.attention = step.kv_read * (1 - step.by_host) / rates_.decode_attention;
     step.kv_sent = sequences * static_cast<double>(plan_.kv_sent_bytes) / layers;
   }
   step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
   step.products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
                   tokens * activation_traffic(shape) / rates_.memory;
   step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
-  step.kv_memory = step.kv_read / rates_.memory;
+  step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
+  if (plan_.own_memory) step.kv_from_host = plan_.kv_on_host - step.by_host;
   return step;
 }
 
@@ -225,7 +228,7 @@ void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
 Simulation::Task SimulatedMachine::bring_cache(const Step& step, double parts, Task begin,
                                                Task home) {
   const double disk = plan_.kv_on_disk / parts;
-  const double away = disk + plan_.kv_on_host / parts;
+  const double away = disk + step.kv_from_host / parts;
   const double room = step.kv_read + step.kv_sent;
   Task there = begin;
   if (disk > 0) {
@@ -245,7 +248,7 @@ Simulation::Task SimulatedMachine::bring_cache(const Step& step, double parts, T
 
 void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Task* home) {
   const double disk = plan_.kv_on_disk / parts;
-  const double away = disk + plan_.kv_on_host / parts;
+  const double away = disk + step.kv_from_host / parts;
   if (plan_.own_memory && away > 0) {
     done = transfer("KV cache home", down_, step.kv_sent * away, rates_.to_host, {done});
     kv_device_.release(done);
@@ -258,20 +261,39 @@ void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Tas
   *home = done;
 }
 
+// Queries, keys and values (float32) of decode steps go down, outputs up.
+Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
+  const ModelShape& shape = plan_.shape;
+  const double rows = static_cast<double>(step.sequences) * step.by_host;
+  const double bytes = step.kv_read * step.by_host;
+  const double output_bytes = plan_.format == DType::kF32 ? 4 : 2;
+  const Task queries = transfer("queries", down_, rows * 4 * static_cast<double>(shape.qkv_width()),
+                                rates_.to_host, {last_step_});
+  const double reading = rates_.host_memory > 0 ? bytes / rates_.host_memory : 0;
+  const Task attended = add(
+      "attention", {{host_, bytes / rates_.host_attention}, {host_memory_, reading}}, {queries});
+  return transfer("attention by the host", up_,
+                  rows * output_bytes * static_cast<double>(shape.query_width()), rates_.to_device,
+                  {attended});
+}
+
 // A micro-batch through a layer: products up to queries, keys and values, then attention part by
-// part as its cache arrives, then the other products.
-Simulation::Task SimulatedMachine::run_step(const Step& step, Task begin, const Tasks& needed,
-                                            Task before, Task* home) {
+// part as its cache arrives, then the other products, which may have to wait.
+std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Step& step,
+                                                                       size_t batch, Task begin,
+                                                                       const Tasks& needed,
+                                                                       Task before, Task* home) {
   const double disk = plan_.kv_on_disk;
-  const double away = plan_.own_memory ? disk + plan_.kv_on_host : disk;
-  if (away == 0) {
-    return compute("layer",
-                   std::max(step.products + step.attention, step.weights_memory + step.kv_memory),
-                   needed);
+  const double away = disk + step.kv_from_host;
+  if (away == 0 && step.by_host == 0) {
+    compute("layer", std::max(step.products + step.attention, step.weights_memory + step.kv_memory),
+            needed);
+    return std::nullopt;
   }
   const double room = step.kv_read + step.kv_sent;
-  const double rings = std::max(room * disk / rings_.kv_from_disk,
-                                plan_.own_memory ? room * away / rings_.kv_to_device : 0);
+  double rings = 0;
+  if (disk > 0) rings = room * disk / rings_.kv_from_disk;
+  if (plan_.own_memory && away > 0) rings = std::max(rings, room * away / rings_.kv_to_device);
   const auto parts =
       static_cast<double>(std::clamp(static_cast<int64_t>(std::ceil(kPartsInRing * rings)),
                                      int64_t{1}, std::min(kPartsMax, step.sequences)));
@@ -279,13 +301,21 @@ Simulation::Task SimulatedMachine::run_step(const Step& step, Task begin, const 
     return std::max(step.products, step.weights_memory) * share;
   };
   compute("layer", products(qkv_share_), needed);
+  const Task attended = step.by_host > 0 ? attend_on_host(step) : kNone;
   for (double i = 0; i < parts; ++i) {
     const Task cache = bring_cache(step, parts, begin, before);
     const Task done =
         compute("attention", std::max(step.attention, step.kv_memory) / parts, {cache});
     send_cache(step, parts, done, home);
   }
-  return compute("layer", products(1 - qkv_share_), {});
+  if (attended != kNone) return Unfinished{batch, products(1 - qkv_share_), attended};
+  compute("layer", products(1 - qkv_share_), {});
+  return std::nullopt;
+}
+
+void SimulatedMachine::finish(const Unfinished& rest, const std::vector<Step>& steps, Tasks* done) {
+  (*done)[rest.batch] = compute("layer", rest.seconds, {rest.attended});
+  send_rows(steps[rest.batch], rest.batch, last_step_);
 }
 
 std::vector<Simulation::Task> SimulatedMachine::pass(const PlannedSweeps& sweep, int64_t block,
@@ -303,12 +333,25 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const PlannedSweeps& sweep,
     const Task weights = bring_weights();
     Task& home = cache_home_[static_cast<size_t>(block)][static_cast<size_t>(layer_)];
     const Task before = home;  // Of the sweep before
+    std::optional<Unfinished> waiting;
     for (size_t i = 0; i < batches.size(); ++i) {
       const Task arrival = layer_ == 0 && !arrivals.empty() ? arrivals[i] : kNone;
       const Task rows = bring_rows(steps[i], i, start);
-      done[i] = run_step(steps[i], start, {start, weights, rows, arrival}, before, &home);
-      send_rows(steps[i], i, done[i]);
+      const auto rest =
+          run_step(steps[i], i, start, {start, weights, rows, arrival}, before, &home);
+      const Task reached = last_step_;
+      // As the engine does: the next micro-batch has begun before the last is finished.
+      if (waiting) finish(*std::exchange(waiting, std::nullopt), steps, &done);
+      if (!rest) {
+        done[i] = reached;
+        send_rows(steps[i], i, reached);
+      } else if (plan_.overlap && plan_.activations_on_disk == 0) {
+        waiting = rest;
+      } else {
+        finish(*rest, steps, &done);
+      }
     }
+    if (waiting) finish(*waiting, steps, &done);
     release_weights(last_step_);
   }
   layer_ = -1 - first_;  // What follows is of no layer.

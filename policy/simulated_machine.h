@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,14 @@ class SimulatedMachine {
     double products, attention;        // Of arithmetic
     double weights_memory, kv_memory;  // Of reading operands
     double kv_read, kv_sent, stream;   // Bytes
+    double kv_from_host, by_host;      // Shares of the cache: over the link; attended to by the CPU
     int64_t sequences;
+  };
+  // The rest of a layer, which waits for what the CPU attends to.
+  struct Unfinished {
+    size_t batch;
+    double seconds;
+    Task attended;
   };
   Step step_of(const PlannedSweeps& sweep, const PlannedMicroBatch& batch) const;
   Task compute(const char* what, double seconds, Tasks after);
@@ -75,7 +83,10 @@ class SimulatedMachine {
   void release_weights(Task used);
   Task bring_rows(const Step& step, size_t batch, Task begin);
   void send_rows(const Step& step, size_t batch, Task done);
-  Task run_step(const Step& step, Task begin, const Tasks& needed, Task before, Task* home);
+  std::optional<Unfinished> run_step(const Step& step, size_t batch, Task begin,
+                                     const Tasks& needed, Task before, Task* home);
+  Task attend_on_host(const Step& step);
+  void finish(const Unfinished& rest, const std::vector<Step>& steps, Tasks* done);
   Task bring_cache(const Step& step, double parts, Task begin, Task home);
   void send_cache(const Step& step, double parts, Task done, Task* home);
 
@@ -85,7 +96,8 @@ class SimulatedMachine {
   const int64_t first_, layers_;
   double layer_weights_ = 0, head_weights_ = 0;  // Elements
   double qkv_share_ = 0;                         // Of a layer's
-  Simulation::Resource processor_{}, disk_read_{}, disk_write_{}, up_{}, down_{}, host_memory_{};
+  Simulation::Resource processor_{}, disk_read_{}, disk_write_{}, up_{}, down_{}, host_memory_{},
+      host_{};
   SimulatedRing weights_disk_, weights_device_, kv_disk_, kv_device_, rows_disk_, rows_device_;
   const StagingRings rings_;
 

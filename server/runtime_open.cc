@@ -135,12 +135,15 @@ class Opener {
     SPILLWAY_RETURN_IF_ERROR(flags_.dummy_weights ? find_dummy(model) : find_file(model));
     if (options_.tokenizer_only) return {};
     host_attention_ = wants_host_attention();
-    SPILLWAY_RETURN_IF_ERROR(plan_and_place());
-    if (host_attention_ && placement_.kv_host_bytes == 0) {
-      // There is nothing to attend to, and no need for its buffers.
+    Status placed = plan_and_place();
+    const bool unasked = flags_.attention != "host";
+    if (host_attention_ && (placed.ok() ? placement_.kv_host_bytes == 0
+                                        : unasked && placed.code() == Code::kInfeasible)) {
+      // There is nothing to attend to, or no room for its buffers.
       host_attention_ = false;
-      SPILLWAY_RETURN_IF_ERROR(plan_and_place());
+      placed = plan_and_place();
     }
+    SPILLWAY_RETURN_IF_ERROR(placed);
     if (options_.plan_only) return {};
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();

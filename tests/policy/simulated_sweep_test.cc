@@ -40,6 +40,8 @@ struct Scene {
         plan.own_memory ? plan.weights_from_disk + below(250'000'000 - plan.weights_from_disk) : 0;
     if (chance(0.5)) plan.kv_on_disk = 0.25 * static_cast<double>(below(5));
     if (plan.own_memory && chance(0.5)) plan.kv_on_host = 1 - plan.kv_on_disk;
+    hardware.host.decode_attention = figure(rate(2e9, 60e9));
+    plan.host_attention = plan.own_memory && chance(0.5);
     if (chance(0.2)) plan.activations_on_disk = 0.5;
     if (plan.own_memory && chance(0.2)) plan.activations_on_host = 0.5;
     plan.micro_batch_sequences = 1 + static_cast<int64_t>(below(16));
@@ -159,8 +161,9 @@ TEST_CASE("never faster than the slowest resource, nor than the cost model but f
   }
   CHECK(run.seconds() >= bound.seconds() - ahead);
   // The links carry what the cost model counts.
-  for (const Resource link : {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostToDevice,
-                              Resource::kDeviceToHost, Resource::kHostMemory}) {
+  for (const Resource link :
+       {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostToDevice, Resource::kDeviceToHost,
+        Resource::kHostMemory, Resource::kHostCompute}) {
     if (link == Resource::kHostMemory && !scene.plan.own_memory) continue;
     INFO(resource_name(link));
     CHECK(at(run.resources, std::string(resource_name(link))) ==
