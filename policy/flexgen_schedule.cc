@@ -404,7 +404,8 @@ Result<SimulatedRun> simulate_flexgen(const FlexgenRun& run, const HardwareProfi
 
 Result<SimulatedRun> simulate_our_schedule(const FlexgenRun& run, const HardwareProfile& hardware) {
   SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates, rates_of(run, hardware));
-  const CostedPlan plan = plan_of(run);
+  CostedPlan plan = plan_of(run);
+  plan.host_attention = host_attention_pays(hardware);
   const int64_t sequences = run.block.sequences();
   const std::vector<RequestGroup> groups = {{run.prompt_tokens, run.new_tokens, sequences}};
   const std::vector<KvReservation> reservations = {{0, run.prompt_tokens + run.new_tokens}};

@@ -59,8 +59,9 @@ PerTier flexgen_weight_bytes(const FlexgenRun& run);
 // kInvalidArgument: the profile lacks a rate, or has no link; a shape that is not OPT's.
 Result<SimulatedRun> simulate_flexgen(const FlexgenRun& run, const HardwareProfile& hardware);
 
-// The same block in the same places by our schedule (simulated_sweep.h): attention on the device,
-// all prompts in one sweep, rings for two layers of weights and two micro-batches.
+// The same block in the same places by our schedule (simulated_sweep.h): attention over a cache in
+// host memory where it is faster (host_attention_pays), all prompts in one sweep, rings for two
+// layers of weights and two micro-batches.
 Result<SimulatedRun> simulate_our_schedule(const FlexgenRun& run, const HardwareProfile& hardware);
 
 }  // namespace spillway
