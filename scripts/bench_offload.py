@@ -223,14 +223,7 @@ def peers(bench, options):
             *((f"spillway-best-{n}", "bf16", n) for n in options.best_sequences),
         ]:
             runs.append((name, lambda n=name, f=model_format, s=sequences: bench.spillway(n, f, s, extra)))
-    rows = []
-    for name, run in runs:
-        bench.say(name)
-        try:
-            rows.append(run())
-        except RuntimeError as reason:
-            bench.say(f"{name}: {reason}")
-            rows.append({"system": name, "failed": str(reason)})
+    rows = bench.rows_of(runs)
     if not rows:
         raise SystemExit("nothing to run: --spillway is missing and accelerate is skipped")
     head = (

@@ -148,6 +148,18 @@ class Bench:
         """Progress on stderr; the table alone goes to stdout."""
         print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
+    def rows_of(self, runs):
+        """The rows of named runs, one after another; a failure becomes a row."""
+        rows = []
+        for name, run in runs:
+            self.say(name)
+            try:
+                rows.append(run())
+            except RuntimeError as reason:
+                self.say(f"{name}: {reason}")
+                rows.append({"system": name, "failed": str(reason)})
+        return rows
+
     def python(self, environment):
         """The interpreter of an environment."""
         return self.work / "venvs" / environment / "bin" / "python" if environment else Path(sys.executable)

@@ -259,14 +259,7 @@ def main():
     options = parse_arguments()
     gpu = gpu_name()
     bench = GpuBench(options)
-    rows = []
-    for name, run in bench.runs():
-        bench.say(name)
-        try:
-            rows.append(run())
-        except RuntimeError as reason:
-            bench.say(f"{name}: {reason}")
-            rows.append({"system": name, "failed": str(reason)})
+    rows = bench.rows_of(bench.runs())
     if not rows:
         raise SystemExit("nothing to run: give --spillway, --flexgen or --h2o")
     head = (

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/base/units.h"
 #include "policy/pareto.h"
 
 namespace spillway {
@@ -81,8 +82,7 @@ Status too_slow(std::span<const CostedChoice> choices, double limit) {
                                                  [](const CostedChoice& a, const CostedChoice& b) {
                                                    return a.latency_seconds < b.latency_seconds;
                                                  });
-  char speed[32];
-  std::snprintf(speed, sizeof(speed), "%.3g", lowest.prediction.tokens_per_second());
+  const std::string speed = format_rate(lowest.prediction.tokens_per_second());
   const std::string seconds = seconds_above(lowest.latency_seconds);
   return {Code::kInfeasible, "no plan has a latency within --latency " + shortest(limit) +
                                  ": the fastest answer takes " + seconds + " s with --block " +

@@ -45,11 +45,9 @@ std::string text_of(std::span<const RequestGroup> workload) {
 // was expected fills it.
 constexpr int64_t kBlockInPlace = 256;
 
-bool all_in_place(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
-  uint64_t away = plan.weights.disk + plan.kv.disk + plan.activations.disk;
-  if (choice.plan.own_memory) away += plan.weights.host + plan.kv.host;
-  return away == 0;
+bool all_in_place(const EngineFlags& plan) {
+  constexpr TierPercent kAll = {100, 0, 0};
+  return plan.weights == kAll && plan.kv == kAll;
 }
 
 class Starter {
@@ -142,7 +140,7 @@ class Starter {
         std::string(resource_name(best->prediction.bottleneck)));
     EngineFlags found = best->flags;
     found.trace = flags.trace;
-    if (workload_[0].count == 0 && all_in_place(best.value())) {
+    if (workload_[0].count == 0 && all_in_place(found)) {
       found.block = std::max(*found.block, kBlockInPlace);
     }
     return std::optional<EngineFlags>(std::move(found));

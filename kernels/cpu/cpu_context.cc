@@ -55,7 +55,7 @@ CpuContext::CpuContext(int threads, CpuProducts products)
   pairs_ = products == CpuProducts::kFastest ? pairs_are_fastest()
                                              : products != CpuProducts::kPanels && has_pairs();
   if (products == CpuProducts::kOneDnn ||
-      (products == CpuProducts::kFastest && !pairs_ && OneDnn::multiplies_bf16_faster())) {
+      (products == CpuProducts::kFastest && OneDnn::has_matrix_units())) {
     onednn_ = std::make_unique<OneDnn>(threads, products == CpuProducts::kOneDnn);
   }
 }

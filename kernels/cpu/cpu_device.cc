@@ -96,7 +96,7 @@ class CpuDevice final : public Device {
 }  // namespace
 
 bool cpu_device_uses_openmp() {
-  return !cpu::pairs_are_fastest() && cpu::OneDnn::multiplies_bf16_faster();
+  return cpu::OneDnn::has_matrix_units();
 }
 
 Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuProducts products) {

@@ -29,7 +29,6 @@ namespace {
 
 using namespace pairs;
 
-constexpr int64_t kGroupPairs = kQ4Group / 2;
 constexpr int64_t kDepth = 128;  // Pairs of two panels, 16 KiB, that stay in the L1 cache
 
 // Of a whole group's bf16, always in the same order.

@@ -16,7 +16,6 @@ namespace {
 
 using namespace pairs;
 
-constexpr int64_t kGroupPairs = kQ4Group / 2;
 constexpr int kWordPairs = kQ4NibblesPerWord / 2;
 constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
 

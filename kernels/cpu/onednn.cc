@@ -109,13 +109,8 @@ void copy_rows(std::byte* to, size_t to_stride, const std::byte* from, size_t fr
 
 }  // namespace
 
-bool OneDnn::multiplies_bf16_faster() {
-  static const bool faster = [] {
-    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-    return isa == dnnl::cpu_isa::avx512_core_amx ||
-           (isa == dnnl::cpu_isa::avx512_core_bf16 && __builtin_cpu_is("amd") != 0);
-  }();
-  return faster;
+bool OneDnn::has_matrix_units() {
+  return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
 }
 
 struct OneDnn::State {

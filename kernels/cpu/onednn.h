@@ -10,11 +10,9 @@ namespace spillway::cpu {
 
 class OneDnn {
  public:
-  // Whether this CPU's bf16 dot products beat its float32 ones: with AMX, and on AMD (oneDNN on two
-  // Zen 5 cores: 950 GFLOP/s in bf16, 480 in float32). Intel's vector units run that
-  // instruction at half their float32 rate (measured on an Emerald Rapids without AMX: oneDNN 177
-  // GFLOP/s in bf16, 325 in float32), so there float32 arithmetic on widened weights is faster.
-  static bool multiplies_bf16_faster();
+  // Whether this CPU has units for products of small bf16 matrices (AMX), which beat everything
+  // else here. oneDNN without them is slower than our own kernels, or no faster (cpu/gemm_pairs.h).
+  static bool has_matrix_units();
 
   // `float32`: for weights in f32, too, where our own kernels would do.
   OneDnn(int threads, bool float32);

@@ -136,6 +136,7 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
                                                     const BatchSetup& setup,
                                                     const InputSummary& summary) {
   constexpr int64_t kSampledLines = 2000;
+  constexpr size_t kSampledBytes = size_t{4} << 20;
   constexpr size_t kGroups = 32;
   SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
                             setup.open({.tokenizer_only = true, .workload = {}}));
@@ -143,9 +144,10 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
   std::vector<RequestGroup> sample;
   InputLine text;
   int64_t lines = 0;
-  for (; lines < kSampledLines; ++lines) {
+  for (size_t bytes = 0; lines < kSampledLines && bytes < kSampledBytes; ++lines) {
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
     if (!found) break;
+    bytes += text.text.size();
     const BatchLine line = read_batch_line(text, model.context);
     if (line.error) continue;
     const auto parsed = parse_batch_line(line, model.context, setup.seed);

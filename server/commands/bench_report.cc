@@ -136,4 +136,9 @@ std::string bench_table(const BenchResult& result) {
          tiers(result, all) + ceilings(result);
 }
 
+std::string percent_text(const TierPercent& percent) {
+  return std::to_string(percent[0]) + "," + std::to_string(percent[1]) + "," +
+         std::to_string(percent[2]);
+}
+
 }  // namespace spillway

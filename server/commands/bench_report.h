@@ -17,4 +17,7 @@ std::string bench_table(const BenchResult& result);
 // nothing.
 TierPercent percent_by_tier(const TierBytes& bytes);
 
+// "20,0,80": as the flags have it.
+std::string percent_text(const TierPercent& percent);
+
 }  // namespace spillway

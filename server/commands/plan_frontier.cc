@@ -13,11 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string percent_text(const TierPercent& percent) {
-  return std::to_string(percent[0]) + "," + std::to_string(percent[1]) + "," +
-         std::to_string(percent[2]);
-}
-
 std::string formats_text(const CostedChoice& choice) {
   const RuntimePlan& plan = choice.runtime->plan();
   return std::string(dtype_name(plan.format)) + "/" + std::string(dtype_name(plan.kv_format));
@@ -29,13 +24,13 @@ std::string limit_text(const CostedChoice& choice) {
 
 std::string frontier_line(const CostedChoice& choice) {
   const RuntimePlan& plan = choice.runtime->plan();
-  return text_line("  %6lld  %-10s %-10s %-11s %-9s %13s %10.3g  %s",
-                   static_cast<long long>(plan.block_sequences),
-                   percent_text(percent_by_tier(plan.weights)).c_str(),
-                   percent_text(percent_by_tier(plan.kv)).c_str(),
-                   percent_text(choice.flags.activations.value_or(TierPercent{100, 0, 0})).c_str(),
-                   formats_text(choice).c_str(), format_seconds(choice.latency_seconds).c_str(),
-                   choice.prediction.tokens_per_second(), limit_text(choice).c_str());
+  return text_line(
+      "  %6lld  %-10s %-10s %-11s %-9s %13s %10s  %s", static_cast<long long>(plan.block_sequences),
+      percent_text(percent_by_tier(plan.weights)).c_str(),
+      percent_text(percent_by_tier(plan.kv)).c_str(),
+      percent_text(choice.flags.activations.value_or(TierPercent{100, 0, 0})).c_str(),
+      formats_text(choice).c_str(), format_seconds(choice.latency_seconds).c_str(),
+      format_rate(choice.prediction.tokens_per_second()).c_str(), limit_text(choice).c_str());
 }
 
 json frontier_object(const CostedChoice& choice) {
@@ -62,9 +57,7 @@ LogFigure::Point point_of(const CostedChoice& choice) {
   point.y = choice.prediction.tokens_per_second();
   point.label = "block " + std::to_string(plan.block_sequences);
   point.details = plan_flags_text(choice.flags, plan) + "\n" + format_seconds(point.x) + ", " +
-                  text_line("%.3g tokens/s, limited by ", point.y);
-  point.details.pop_back();
-  point.details += limit_text(choice);
+                  format_rate(point.y) + " tokens/s, limited by " + limit_text(choice);
   return point;
 }
 

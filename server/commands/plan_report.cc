@@ -22,11 +22,6 @@ uint64_t sum(const TierBytes& bytes) {
   return bytes.device + bytes.host + bytes.disk;
 }
 
-std::string percent_text(const TierPercent& percent) {
-  return std::to_string(percent[0]) + "," + std::to_string(percent[1]) + "," +
-         std::to_string(percent[2]);
-}
-
 std::string part(uint64_t bytes, const TierBytes& of) {
   if (sum(of) == 0) return "-";
   char text[64];
@@ -90,8 +85,9 @@ std::string relief_text(const PlanReport& report, const MachineRates& rates) {
   const CostedChoice& choice = report.choice;
   const Resource wall = choice.prediction.bottleneck;
   const Prediction without = predict(choice.plan, rates, choice.sweeps, wall);
-  return text_line("bottleneck: %s; without any limit of it %.3g tokens/s, then %s is the limit",
-                   std::string(resource_name(wall)).c_str(), without.tokens_per_second(),
+  return text_line("bottleneck: %s; without any limit of it %s tokens/s, then %s is the limit",
+                   std::string(resource_name(wall)).c_str(),
+                   format_rate(without.tokens_per_second()).c_str(),
                    std::string(resource_name(without.bottleneck)).c_str());
 }
 
@@ -246,9 +242,9 @@ std::string plan_text(const PlanReport& report) {
   const CostedChoice& choice = report.choice;
   const Prediction& found = choice.prediction;
   std::string text = text_line(
-      "%s on %s, %s: %.3g tokens/s predicted (prefill %s, decode %s; limited by %s)",
+      "%s on %s, %s: %s tokens/s predicted (prefill %s, decode %s; limited by %s)",
       choice.runtime->model_name().c_str(), report.hardware.name.c_str(),
-      workload_text(report).c_str(), found.tokens_per_second(),
+      workload_text(report).c_str(), format_rate(found.tokens_per_second()).c_str(),
       format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str(),
       std::string(resource_name(found.bottleneck)).c_str());
   text += latency_text(report);

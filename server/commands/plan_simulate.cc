@@ -114,9 +114,9 @@ Status check_simulation(const PlanFlags& flags, const EngineFlags& engine) {
 }
 
 std::string simulated_text(const SimulatedRun& run) {
-  std::string text = text_line("%.3g tokens/s (prefill %s, decode %s)", run.tokens_per_second(),
-                               format_seconds(run.prefill_seconds).c_str(),
-                               format_seconds(run.decode_seconds).c_str());
+  std::string text = text_line(
+      "%s tokens/s (prefill %s, decode %s)", format_rate(run.tokens_per_second()).c_str(),
+      format_seconds(run.prefill_seconds).c_str(), format_seconds(run.decode_seconds).c_str());
   // Of several machines together.
   const double whole = run.seconds() * static_cast<double>(run.processors.size());
   for (const SimulatedRun::Part& wait : run.waits) {

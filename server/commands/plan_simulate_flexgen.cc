@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/units.h"
 #include "offload/hardware_catalog.h"
 #include "offload/model_catalog.h"
 #include "policy/flexgen_schedule.h"
@@ -95,10 +96,11 @@ Status simulate_as_flexgen(const PlanFlags& flags, const EngineFlags& engine,
                    static_cast<long long>(run.block.micro_batches), bytes.device / whole,
                    bytes.host / whole, bytes.disk / whole)
             << "simulated as FlexGen runs it: " << simulated_text(theirs)
-            << text_line("  as its benchmarks with fewer_batch measure it: %.3g tokens/s",
-                         measured.tokens_per_second())
+            << text_line("  as its benchmarks with fewer_batch measure it: %s tokens/s",
+                         format_rate(measured.tokens_per_second()).c_str())
             << "simulated by our schedule in the same places: " << simulated_text(ours)
-            << text_line("  without overlap: %.3g tokens/s", in_turn.tokens_per_second())
+            << text_line("  without overlap: %s tokens/s",
+                         format_rate(in_turn.tokens_per_second()).c_str())
             << std::flush;
   return {};
 }

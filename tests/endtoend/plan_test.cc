@@ -15,11 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-int exit_of(const std::string& command) {
-  const int status = std::system(command.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 TEST_CASE("a plan is found, written, read and carried out") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
@@ -28,8 +23,8 @@ TEST_CASE("a plan is found, written, read and carried out") {
   std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
   const std::string lengths = " --prompt-tokens 9 --new-tokens 4";
   const std::string log = " 2> " + place.path() + "/log";
-  REQUIRE(exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
-                  " --host-memory 2GiB --json --output " + plan + " > " + report + log) == 0);
+  REQUIRE(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
+                        " --host-memory 2GiB --json --output " + plan + " > " + report + log) == 0);
   const json found = test::read_json(report), written = test::read_json(plan);
   CHECK(found["plan"] == written);
   CHECK(found["cost_model"] == "spillway");
@@ -42,18 +37,19 @@ TEST_CASE("a plan is found, written, read and carried out") {
   CHECK(predicted["resources"]["compute"].get<double>() > 0);
 
   // The engine carries it out; flags go before it.
-  REQUIRE(exit_of(test::program() + " bench " + model + lengths + " --sequences 2 --json --plan " +
-                  plan + " > " + report + log) == 0);
+  REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
+                        " --sequences 2 --json --plan " + plan + " > " + report + log) == 0);
   CHECK(test::read_json(report)["plan"]["block"] == written["block"]);
   CHECK(test::read_json(report)["plan"]["host_memory_bytes"] == uint64_t{2} << 30);
-  REQUIRE(exit_of(test::program() + " bench " + model + lengths +
-                  " --sequences 2 --block 5 --json --plan " + plan + " > " + report + log) == 0);
+  REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
+                        " --sequences 2 --block 5 --json --plan " + plan + " > " + report + log) ==
+          0);
   CHECK(test::read_json(report)["plan"]["block"] == 5);
 
-  CHECK(exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
-                " --host-memory 20MiB > " + report + log) == 3);
-  CHECK(exit_of(test::program() + " plan " + model + lengths + " --hardware " + plan + " > " +
-                report + log) == 2);
+  CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
+                      " --host-memory 20MiB > " + report + log) == 3);
+  CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + plan + " > " +
+                      report + log) == 2);
 }
 
 TEST_CASE("plan answers with FlexGen's model, too") {
@@ -61,22 +57,23 @@ TEST_CASE("plan answers with FlexGen's model, too") {
   const std::string report = place.path() + "/report.json";
   const std::string log = " 2> " + place.path() + "/log";
   const std::string ask = test::program() + " plan opt-30b --cost-model flexgen";
-  REQUIRE(exit_of(ask +
-                  " --micro-batch 48 --block 144 --weights 20,80,0 --kv 0,100,0 --activations "
-                  "0,100,0 --json > " +
-                  report + log) == 0);
+  REQUIRE(
+      test::exit_of(ask +
+                    " --micro-batch 48 --block 144 --weights 20,80,0 --kv 0,100,0 --activations "
+                    "0,100,0 --json > " +
+                    report + log) == 0);
   const json found = test::read_json(report);
   CHECK(found["predicted"]["prefill_seconds"].get<double>() == Approx(210.6704).epsilon(1e-4));
   CHECK(found["predicted"]["decode_seconds"].get<double>() == Approx(435.0937).epsilon(1e-4));
   CHECK(found["predicted"]["tokens_per_second"].get<double>() == Approx(7.1357).epsilon(1e-4));
   CHECK(found["cost_model"] == "flexgen");
-  REQUIRE(exit_of(ask +
-                  " --device-memory 16GiB --host-memory 200GiB --disk-memory 1500GiB --json > " +
-                  report + log) == 0);
+  REQUIRE(test::exit_of(
+              ask + " --device-memory 16GiB --host-memory 200GiB --disk-memory 1500GiB --json > " +
+              report + log) == 0);
   CHECK(test::read_json(report)["predicted"]["tokens_per_second"].get<double>() ==
         Approx(7.09).margin(0.006));
-  CHECK(exit_of(ask + " --block 10 --micro-batch 3 > " + report + log) == 2);
-  CHECK(exit_of(ask + " --kv-rule h2o > " + report + log) == 2);
+  CHECK(test::exit_of(ask + " --block 10 --micro-batch 3 > " + report + log) == 2);
+  CHECK(test::exit_of(ask + " --kv-rule h2o > " + report + log) == 2);
 }
 
 }  // namespace

@@ -14,18 +14,13 @@ namespace {
 
 using nlohmann::json;
 
-int exit_of(const std::string& command) {
-  const int status = std::system(command.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 struct Place {
   test::TemporaryCache cache;
   std::string trace = cache.path() + "/trace.json";
   std::string out = cache.path() + "/out", log = cache.path() + "/log";
 
   int run(const std::string& arguments) const {
-    return exit_of(test::program() + " plan " + arguments + " > " + out + " 2> " + log);
+    return test::exit_of(test::program() + " plan " + arguments + " > " + out + " 2> " + log);
   }
 };
 
@@ -63,11 +58,11 @@ TEST_CASE("a plan is simulated, in the report and as a timeline") {
   CHECK(spans > 24 * 8 * 2);
 
   REQUIRE(place.run(kPlan + "--simulate") == 0);
-  CHECK(exit_of("grep -q 'simulated: .* tokens/s' " + place.out) == 0);
-  CHECK(exit_of("grep -q 'waits for weights' " + place.out) == 0);
+  CHECK(test::exit_of("grep -q 'simulated: .* tokens/s' " + place.out) == 0);
+  CHECK(test::exit_of("grep -q 'waits for weights' " + place.out) == 0);
   // Nothing else of a plan can be traced.
   CHECK(place.run(kPlan + "--trace " + place.trace) == 2);
-  CHECK(exit_of("grep -q 'add --simulate' " + place.log) == 0);
+  CHECK(test::exit_of("grep -q 'add --simulate' " + place.log) == 0);
   CHECK(place.run(kPlan + "--simulate --trace /nowhere/at/all") != 0);
 }
 
@@ -86,7 +81,7 @@ TEST_CASE("several machines are simulated, one row each") {
           slow["runs"][i]["tokens_per_second"].get<double>());
   }
   REQUIRE(place.run(kPlan + "--cluster 2") == 0);
-  CHECK(exit_of("grep -q efficiency " + place.out) == 0);
+  CHECK(test::exit_of("grep -q efficiency " + place.out) == 0);
 }
 
 TEST_CASE("FlexGen's schedule is simulated beside ours") {
@@ -101,7 +96,7 @@ TEST_CASE("FlexGen's schedule is simulated beside ours") {
   CHECK(found["simulated_our_schedule"]["generated_tokens"] == 144 * 32);
   CHECK(test::read_json(place.trace)["traceEvents"].size() > 10'000);
   REQUIRE(place.run(policy + "--activations 0,100,0") == 0);
-  CHECK(exit_of("grep -q 'as FlexGen runs it' " + place.out) == 0);
+  CHECK(test::exit_of("grep -q 'as FlexGen runs it' " + place.out) == 0);
   // A policy is needed, all of it, and one that FlexGen can run.
   CHECK(place.run(policy) == 2);
   CHECK(place.run(policy + "--activations 0,0,100") == 2);

@@ -21,4 +21,10 @@ inline std::string program() {
 }
 #endif
 
+// Runs a line of the shell; its exit status, -1 where a signal ended it.
+inline int exit_of(const std::string& command) {
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 }  // namespace spillway::test
