@@ -6,8 +6,9 @@
 
 peers   One random opt-6.7b checkpoint for all, each system in a memory control group of 9 GiB that counts the page cache.
         accelerate: a prefill and a few decode steps are measured, the other steps projected from them (each is a pass over
-        the weights; the table says so). Spillway runs to its end: bf16 and 4-bit weights on the same block, then bf16 with
-        larger blocks (--best-sequences), since a pass over the weights costs the same for 32 sequences as for 300.
+        the weights; the table says so). Spillway runs to its end: bf16 and 4-bit weights (these also by 8-bit products) on
+        the same block, then bf16 with larger blocks (--best-sequences), since a pass over the weights costs the same for
+        32 sequences as for 300.
 stream  The rate at which Spillway streams weights, alternating with fio (io_uring, O_DIRECT, 1 MiB, depth 32) on the same
         file, so that both see the same disk.
 
@@ -143,7 +144,7 @@ class Offload(bench_peers.Bench):
         return {
             "system": f"Spillway, {sequences} sequences" if sequences != options.prompts else "Spillway",
             "version": found["plan"]["kv_format"] + " KV",
-            "format": model_format,
+            "format": model_format + (" by 8-bit products" if "q4_compute" in found["plan"] else ""),
             "sequences": sequences,
             "prefill_seconds": found["prefill_seconds"],
             "step_seconds": found["decode_seconds"] / steps,
@@ -217,12 +218,15 @@ def peers(bench, options):
     runs = [("accelerate", bench.accelerate)] if not options.skip_accelerate else []
     if options.spillway:
         extra = shlex.split(options.spillway_args)
-        for name, model_format, sequences in [
-            ("spillway-bf16", "bf16", options.prompts),
-            ("spillway-q4", "q4", options.prompts),
-            *((f"spillway-best-{n}", "bf16", n) for n in options.best_sequences),
+        best = ["--kv-format", options.best_kv_format] if options.best_kv_format else []
+        for name, model_format, sequences, own in [
+            ("spillway-bf16", "bf16", options.prompts, []),
+            ("spillway-q4", "q4", options.prompts, []),
+            ("spillway-q4-int8", "q4", options.prompts, ["--q4-compute", "int8"]),
+            *((f"spillway-best-{n}", "bf16", n, best) for n in options.best_sequences),
         ]:
-            runs.append((name, lambda n=name, f=model_format, s=sequences: bench.spillway(n, f, s, extra)))
+            flags = [*extra, *own]
+            runs.append((name, lambda n=name, f=model_format, s=sequences, e=flags: bench.spillway(n, f, s, e)))
     rows = bench.rows_of(runs)
     if not rows:
         raise SystemExit("nothing to run: --spillway is missing and accelerate is skipped")
@@ -282,6 +286,7 @@ def parse_arguments():
     mode.add_argument("--accelerate-memory-gib", type=float, default=6.5, help="of its weights in memory")
     mode.add_argument("--skip-accelerate", action="store_true")
     mode.add_argument("--best-sequences", default="160,320", help="larger blocks for Spillway's best, comma-separated")
+    mode.add_argument("--best-kv-format", default="", help="of these blocks; default: the weights'")
     mode.add_argument("--time-limit", type=int, default=7200, help="seconds for one run")
     mode.add_argument("--output", type=Path, help="writes OUTPUT.md and OUTPUT.json")
     mode = modes.add_parser("stream", parents=[common], help="weights streamed from disk beside fio")

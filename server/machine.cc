@@ -6,12 +6,23 @@
 
 namespace spillway {
 
-Result<std::unique_ptr<Device>> open_device(const std::string& kind, int64_t gpu, int64_t threads) {
-  if (kind != "cpu") {
-    auto device = open_cuda_device(static_cast<int>(gpu));
-    if (kind == "cuda" || gpu > 0 || device.status().code() != Code::kNotFound) return device;
+DeviceChoice device_choice(const EngineFlags& flags) {
+  return {flags.device, flags.gpu, flags.threads, flags.q4_compute};
+}
+
+Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
+  const bool int8 = choice.q4_compute == "int8";
+  if (choice.kind != "cpu") {
+    auto device = open_cuda_device(static_cast<int>(choice.gpu));
+    if (choice.kind == "cuda" || choice.gpu > 0 || device.status().code() != Code::kNotFound) {
+      if (!int8 || !device.ok()) return device;
+      return invalid_argument("--q4-compute int8 is for the CPU: leave it out, or add --device cpu");
+    }
   }
-  return open_cpu_device(static_cast<int>(std::min<int64_t>(threads, 1 << 20)));
+  auto device = open_cpu_device(static_cast<int>(std::min<int64_t>(choice.threads, 1 << 20)),
+                                int8 ? CpuProducts::kInt8 : CpuProducts::kFastest);
+  if (int8 && !device.ok()) return device.status().at("--q4-compute int8");
+  return device;
 }
 
 std::string scratch_directory(const std::string& disk_dir) {

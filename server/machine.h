@@ -8,12 +8,18 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
+#include "server/config/engine_flags.h"
 
 namespace spillway {
 
-// `kind` auto|cpu|cuda: auto is CUDA device number `gpu` where there is one, else the CPU; a `gpu`
-// other than 0 must be there. `threads` of the CPU; 0: one a core.
-Result<std::unique_ptr<Device>> open_device(const std::string& kind, int64_t gpu, int64_t threads);
+struct DeviceChoice {
+  std::string kind = "auto";  // cpu, cuda; auto: CUDA where there is one, else the CPU
+  int64_t gpu = 0;            // Other than 0: must be there
+  int64_t threads = 0;        // Of the CPU; 0: one a core
+  std::string q4_compute = "auto";  // int8: of the CPU (CpuProducts::kInt8)
+};
+DeviceChoice device_choice(const EngineFlags& flags);
+Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice);
 
 // `disk_dir`, or "scratch" in the cache folder when it is empty; empty where there is no home for
 // it: then nothing can go to disk.

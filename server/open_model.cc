@@ -15,8 +15,9 @@ void say(const std::string& line) {
 }
 
 // What differs whenever answers may differ: the checkpoint's fingerprint and the number formats.
-std::string identity_of(const std::string& source, DType format, DType kv_format) {
-  return source + " " + std::string(dtype_name(format)) + "/" + std::string(dtype_name(kv_format));
+std::string identity_of(const std::string& source, const RuntimePlan& plan) {
+  return source + " " + std::string(dtype_name(plan.format)) + "/" +
+         std::string(dtype_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
 }
 
 ServedModel view_of(std::shared_ptr<Runtime> runtime) {
@@ -25,8 +26,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   model.context.tokenizer = runtime->tokenizer();
   model.context.model_names = {runtime->model_name()};
   model.context.created = static_cast<int64_t>(std::time(nullptr));
-  model.identity =
-      identity_of(runtime->source(), runtime->plan().format, runtime->plan().kv_format);
+  model.identity = identity_of(runtime->source(), runtime->plan());
   model.context.kv_rule = runtime->plan().kv_rule;
   model.context.fingerprint = "spillway-" SPILLWAY_VERSION;
   model.scheduler = runtime->plan().block_sequences > 0 ? &runtime->scheduler() : nullptr;

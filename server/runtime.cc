@@ -56,7 +56,8 @@ std::string plan_line(const Runtime& runtime) {
   const RuntimePlan& plan = runtime.plan();
   const bool own = plan.device_budget_bytes > 0;
   std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights, own) + " in " +
-                     std::string(dtype_name(plan.format)) + ", KV cache " +
+                     std::string(dtype_name(plan.format)) +
+                     (plan.q4_in_int8 ? " by 8-bit products" : "") + ", KV cache " +
                      tiers_text(plan.kv, own) + " in " + std::string(dtype_name(plan.kv_format)) +
                      " for up to " + std::to_string(plan.block_sequences) + " sequences, ";
   if (plan.kv_rule.kind != KvRuleKind::kFull) {

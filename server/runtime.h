@@ -42,6 +42,7 @@ struct TierBytes {
 struct RuntimePlan {
   DType format = DType::kF32;
   DType kv_format = DType::kF32;
+  bool q4_in_int8 = false;  // Products with 4-bit weights round activations to 8 bits
   KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
   uint64_t device_budget_bytes = 0;    // The same of a device's own; 0: it has none

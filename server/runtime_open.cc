@@ -124,7 +124,7 @@ class Opener {
       SPILLWAY_ASSIGN_OR_RETURN(state_.device, planning_device(*options_.hardware));
     } else {
       SPILLWAY_ASSIGN_OR_RETURN(state_.device,
-                                open_device(flags_.device, flags_.gpu, flags_.threads));
+                                open_device(device_choice(flags_)));
     }
     own_memory_ = !state_.device->shares_host_memory();
     if (own_memory_) device_budget_ = device_budget(*state_.device, flags_.device_memory_bytes);
@@ -223,6 +223,11 @@ class Opener {
 
   void set_formats(DType format) {
     state_.plan.format = format;
+    state_.plan.q4_in_int8 = format == DType::kQ4 && flags_.q4_compute == "int8";
+    if (flags_.q4_compute == "int8" && !state_.plan.q4_in_int8) {
+      say("warning: --q4-compute int8 is for 4-bit weights; these are " +
+          std::string(dtype_name(format)));
+    }
     state_.plan.kv_format = flags_.kv_format.value_or(default_kv_format(format));
     state_.plan.kv_rule = kv_rule_of(flags_);
   }

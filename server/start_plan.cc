@@ -97,7 +97,7 @@ class Starter {
     std::optional<EngineFlags> none;
     const EngineFlags& flags = question_.flags;
     SPILLWAY_ASSIGN_OR_RETURN(const auto device,
-                              open_device(flags.device, flags.gpu, flags.threads));
+                              open_device(device_choice(flags)));
     const auto profile = current_profile(*device, scratch_directory(flags.disk_dir));
     if (!profile.ok() && profile.status().code() != Code::kNotFound) {
       say("warning: placed by rule of thumb, since the hardware profile cannot be read: " +

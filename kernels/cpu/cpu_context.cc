@@ -52,10 +52,10 @@ struct CpuContext::Workers {
 
 CpuContext::CpuContext(int threads, CpuProducts products)
     : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
-  pairs_ = products == CpuProducts::kFastest ? pairs_are_fastest()
-                                             : products != CpuProducts::kPanels && has_pairs();
-  if (products == CpuProducts::kOneDnn ||
-      (products == CpuProducts::kFastest && OneDnn::has_matrix_units())) {
+  int8_ = products == CpuProducts::kInt8;
+  const bool fastest = int8_ || products == CpuProducts::kFastest;
+  pairs_ = fastest ? pairs_are_fastest() : products != CpuProducts::kPanels && has_pairs();
+  if (products == CpuProducts::kOneDnn || (fastest && OneDnn::has_matrix_units())) {
     onednn_ = std::make_unique<OneDnn>(threads, products == CpuProducts::kOneDnn);
   }
 }

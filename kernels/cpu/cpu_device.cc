@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernels/cpu/cpu_context.h"
+#include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/device.h"
@@ -45,7 +46,8 @@ class CpuDevice final : public Device {
  public:
   CpuDevice(int threads, CpuProducts products)
       : context_(threads, products),
-        name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads")) {}
+        name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
+              (products == CpuProducts::kInt8 ? ", 8-bit products" : "")) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string_view name() const override { return name_; }
@@ -102,6 +104,9 @@ bool cpu_device_uses_openmp() {
 Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuProducts products) {
   if (threads < 0 || threads > kThreadsMax) {
     return invalid_argument("--threads must be 0 (one a core) to " + std::to_string(kThreadsMax));
+  }
+  if (products == CpuProducts::kInt8 && !cpu::has_int8()) {
+    return invalid_argument("8-bit products need a CPU with AVX2 or AVX-512 VNNI");
   }
   if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, products));

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 
@@ -77,6 +78,39 @@ class PairProduct {
   int64_t columns_;
 };
 
+// Activations in 8 bits, times 4-bit weights.
+class Int8Product {
+ public:
+  static size_t row_bytes(int64_t columns) {
+    return static_cast<size_t>(int8_quads(columns)) * sizeof(uint32_t) +
+           static_cast<size_t>(int8_scales(columns)) * sizeof(float);
+  }
+
+  Int8Product(std::byte* scratch, int64_t rows, int64_t columns)
+      : packed_{reinterpret_cast<uint32_t*>(scratch),
+                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
+                                         rows * int8_quads(columns))},
+        columns_(columns) {}
+
+  void pack(const ConstMatrixView& in, int64_t first, int64_t rows) const {
+    pack_int8_strips(in.row(first), in.dtype, in.stride, rows, columns_, from(first));
+  }
+  void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
+                float* tile) const {
+    SPILLWAY_CHECK(format == DType::kQ4);
+    multiply_int8_tile(from(row), rows, columns_, panels, tile);
+  }
+
+ private:
+  Int8Strips from(int64_t row) const {
+    return {packed_.quads + row * int8_quads(columns_),
+            packed_.scales + row * int8_scales(columns_)};
+  }
+
+  Int8Strips packed_;
+  int64_t columns_;
+};
+
 // Rows of one pass: whole blocks of kGemmRowsMax, at least one.
 int64_t rows_per_pass(size_t row_bytes) {
   const auto rows = static_cast<int64_t>(kPackedBytesMax / row_bytes);
@@ -139,7 +173,9 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 void linear(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels16) {
-    if (args.in.dtype == DType::kBF16) {
+    if (args.weight.format == DType::kQ4 && context.int8()) {
+      linear_panels<Int8Product>(context, args);
+    } else if (args.in.dtype == DType::kBF16) {
       SPILLWAY_CHECK(has_pairs());
       linear_panels<PairProduct>(context, args);
     } else {

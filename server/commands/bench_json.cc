@@ -56,6 +56,7 @@ json plan_object(const BenchResult& result) {
                     {"kv_format", dtype_name(plan.kv_format)},
                     {"overlap", result.overlap},
                     {"host_memory_bytes", plan.budget_bytes}};
+  if (plan.q4_in_int8) plan_json["q4_compute"] = "int8";
   if (result.own_memory) {
     plan_json["device_memory_bytes"] = plan.device_budget_bytes;
     plan_json["attention"] = plan.host_attention ? "host" : "device";

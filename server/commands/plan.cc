@@ -24,7 +24,7 @@ namespace {
 // Rates as `spillway profile` left them; memory and disk as they are now.
 Result<HardwareProfile> this_machine(const EngineFlags& engine) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto device,
-                            open_device(engine.device, engine.gpu, engine.threads));
+                            open_device(device_choice(engine)));
   SPILLWAY_ASSIGN_OR_RETURN(auto profile,
                             current_profile(*device, scratch_directory(engine.disk_dir)));
   if (!profile) {

@@ -176,6 +176,7 @@ json plan_object(const PlanReport& report) {
       {"block", plan.block_sequences},
       {"format", dtype_name(plan.format)},
       {"kv_format", dtype_name(plan.kv_format)}};
+  if (plan.q4_in_int8) object["q4_compute"] = "int8";
   if (flags.micro_batch) object["micro_batch"] = *flags.micro_batch;
   if (report.choice.plan.own_memory) {
     object["attention"] = plan.host_attention ? "host" : "device";
@@ -220,6 +221,7 @@ std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
   if (plan.host_attention) text += " --attention host";
   if (flags.format) text += " --format " + std::string(dtype_name(*flags.format));
   if (flags.kv_format) text += " --kv-format " + std::string(dtype_name(*flags.kv_format));
+  if (plan.q4_in_int8) text += " --q4-compute int8";
   if (plan.kv_rule.kind != KvRuleKind::kFull) {
     text += " --kv-rule " + std::string(kv_rule_name(plan.kv_rule.kind));
     if (plan.kv_rule.kind == KvRuleKind::kH2o) {

@@ -19,6 +19,7 @@ struct ProfileFlags {
   std::string device = "auto";
   int64_t gpu = 0;
   int64_t threads = 0;  // 0: one a core
+  std::string q4_compute = "auto";
   std::string disk_dir;
 };
 

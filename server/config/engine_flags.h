@@ -36,6 +36,8 @@ struct EngineFlags {
   std::optional<DType> format;     // Of weights; none: the checkpoint's
   std::optional<DType> kv_format;  // None: the compute format
 
+  std::string q4_compute = "auto";  // "int8": products with 4-bit weights round activations
+
   std::string kv_rule = "full";
   std::optional<KvAmount> kv_heavy;
   std::optional<KvAmount> kv_recent;

@@ -52,8 +52,10 @@ std::vector<Setup> setups() {
 }
 
 std::unique_ptr<Runtime> open(const std::string& checkpoint, DType format, DType kv_format,
-                              const Setup& setup) {
+                              const Setup& setup, const std::string& q4_compute = "auto") {
   EngineFlags flags;
+  flags.q4_compute = q4_compute;
+  if (q4_compute == "int8") flags.device = "cpu";
   flags.format = format;
   flags.kv_format = kv_format;
   flags.weights = setup.weights;
@@ -122,7 +124,8 @@ void check_shares(const TierBytes& bytes, const TierPercent& wanted, double slac
   CHECK(std::abs(static_cast<double>(bytes.disk) - all * wanted[2] / 100) <= slack);
 }
 
-void check_placements(const std::string& variant, DType format, DType kv_format) {
+Tokens check_placements(const std::string& variant, DType format, DType kv_format,
+                        const std::string& q4_compute = "auto") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
   INFO(variant << ", weights " << dtype_name(format) << ", KV " << dtype_name(kv_format));
@@ -130,14 +133,14 @@ void check_placements(const std::string& variant, DType format, DType kv_format)
   std::vector<Request> requests;
   Tokens expected;
   {
-    const auto runtime = open(checkpoint, format, kv_format, {});
+    const auto runtime = open(checkpoint, format, kv_format, {}, q4_compute);
     requests = make_requests(runtime->shape(), kSeed);
     expected = run(*runtime, requests);
   }
   for (const Setup& setup : setups()) {
     INFO(setup.name << (setup.overlap ? "" : ", no overlap") << ", micro-batch "
                     << setup.micro_batch.value_or(0));
-    const auto runtime = open(checkpoint, format, kv_format, setup);
+    const auto runtime = open(checkpoint, format, kv_format, setup, q4_compute);
     // To within one slab of the largest weight.
     check_shares(runtime->plan().weights, setup.weights,
                  static_cast<double>(runtime->shape().vocabulary * runtime->shape().hidden * 4 +
@@ -145,6 +148,7 @@ void check_placements(const std::string& variant, DType format, DType kv_format)
     CHECK(run(*runtime, requests) == expected);
     CHECK(runtime->scheduler().stats().kv_bytes_used == 0);
   }
+  return expected;
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, float32") {
@@ -158,7 +162,10 @@ TEST_CASE("every placement gives the tokens of the run in memory, narrow formats
 
 TEST_CASE("every placement gives the tokens of the run in memory, 4 bits") {
   check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
-  check_placements("post_ln_projected", DType::kQ4, DType::kBF16);
+  const Tokens tokens = check_placements("post_ln_projected", DType::kQ4, DType::kBF16);
+  if (!open_cpu_device(1, CpuProducts::kInt8).ok()) return;
+  // By 8-bit products too, which are others.
+  CHECK(check_placements("post_ln_projected", DType::kQ4, DType::kBF16, "int8") != tokens);
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections") {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/device.h"
 #include "policy/hardware_json.h"
 #include "tests/support/golden.h"
 #include "tests/support/hardware.h"
@@ -50,6 +51,31 @@ TEST_CASE("a plan is found, written, read and carried out") {
                       " --host-memory 20MiB > " + report + log) == 3);
   CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + plan + " > " +
                       report + log) == 2);
+}
+
+TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have them") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const std::string hardware = place.path() + "/hardware.json", plan = place.path() + "/plan.json";
+  const std::string report = place.path() + "/report.json", log = place.path() + "/log";
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
+  const std::string lengths = " --prompt-tokens 9 --new-tokens 4", out = " > " + report + " 2> " + log;
+  const auto planned = [&](const std::string& format) {
+    const std::string command = test::program() + " plan " + model + lengths + " --hardware " +
+                                hardware + " --host-memory 2GiB --q4-compute int8 --format " + format +
+                                " --output " + plan + out;
+    REQUIRE(test::exit_of(command) == 0);
+    return test::read_json(plan);
+  };
+  CHECK(planned("f16").count("q4_compute") == 0);
+  std::ifstream said(log);
+  const std::string warning{std::istreambuf_iterator<char>(said), {}};
+  CHECK(warning.find("--q4-compute int8 is for 4-bit weights") != std::string::npos);
+  CHECK(planned("q4")["q4_compute"] == "int8");
+  if (!open_cpu_device(1, CpuProducts::kInt8).ok()) return;
+  REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
+                        " --sequences 2 --device cpu --json --plan " + plan + out) == 0);
+  CHECK(test::read_json(report)["plan"]["q4_compute"] == "int8");
 }
 
 TEST_CASE("plan answers with FlexGen's model, too") {

@@ -18,7 +18,7 @@ struct Start {
   explicit Start(bool profiled) {
     ::setenv("SPILLWAY_CACHE", cache.path().c_str(), 1);
     if (profiled) {
-      const auto device = open_device("cpu", 0, 0);
+      const auto device = open_device({.kind = "cpu"});
       REQUIRE(device.ok());
       const std::string json = hardware_profile_json(test::sample_hardware(false));
       REQUIRE(keep_profile(*device.value(), scratch_directory(""), json).ok());
@@ -79,7 +79,7 @@ TEST_CASE("what is said of the plan is not searched again, and predicted all the
 
 TEST_CASE("a profile that cannot be read is named and does not stop the run") {
   Start start(true);
-  const auto device = open_device("cpu", 0, 0);
+  const auto device = open_device({.kind = "cpu"});
   REQUIRE(device.ok());
   REQUIRE(keep_profile(*device.value(), scratch_directory(""), R"({"version": 99})").ok());
   const auto started = open_planned(start.question);

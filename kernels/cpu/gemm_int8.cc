@@ -1,0 +1,59 @@
+// Which instructions multiply in 8 bits here.
+#include "kernels/cpu/gemm_int8.h"
+
+#include "kernels/base/check.h"
+#include "kernels/base/q4.h"
+
+namespace spillway::cpu {
+
+namespace {
+
+const Int8Bodies* bodies() {
+#if defined(__x86_64__)
+  static const Int8Bodies* const best = [] {
+    if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+        __builtin_cpu_supports("avx512vl") != 0) {
+      return &kInt8Vnni;
+    }
+    const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+                      __builtin_cpu_supports("f16c") != 0;
+    return avx2 ? &kInt8Avx2 : nullptr;
+  }();
+  return best;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace
+
+bool has_int8() {
+  return bodies() != nullptr;
+}
+
+int64_t int8_strip_rows() {
+  SPILLWAY_CHECK(has_int8());
+  return bodies()->strip_rows;
+}
+
+int64_t int8_quads(int64_t columns) {
+  return (columns + kQ4Group - 1) / kQ4Group * (kQ4Group / 4);
+}
+
+int64_t int8_scales(int64_t columns) {
+  return (columns + kQ4Group - 1) / kQ4Group * 2;
+}
+
+void pack_int8_strips(const std::byte* a, DType format, int64_t stride, int64_t rows,
+                      int64_t columns, const Int8Strips& strips) {
+  SPILLWAY_CHECK(has_int8() && (format == DType::kF32 || format == DType::kBF16));
+  bodies()->pack(a, format, stride, rows, columns, strips);
+}
+
+void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
+                        float* c) {
+  SPILLWAY_CHECK(has_int8());
+  bodies()->multiply(a, rows, columns, panels, c);
+}
+
+}  // namespace spillway::cpu

@@ -1,0 +1,162 @@
+// The product of gemm_int8.h for one instruction set. Included once by each file that defines one:
+// inside its namespace and its target attributes, after these types and functions:
+//
+//   kLanes, kStripRows, panels_for(rows)                 outputs a vector; tile sizes
+//   Ints, Floats, Bytes                                  kLanes of int32, float; 4 kLanes of bytes
+//   zero_ints, zero, set, load, store, fma, mul, floats_of(Ints), and from 16 bits in memory widen
+//   (float16), widen_bf16
+//   load_bytes, low(Bytes), high(Bytes)                  the even and odd nibbles of words
+//   Dots                                                 what dot() needs in registers
+//   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads)   += both dot products
+//   quantize(const float* group, float* scales, uint32_t* quads)    one row's 64 inputs
+
+constexpr int kVectors = 16 / kLanes;  // Of a panel
+constexpr int64_t kPanelOutputs = 16;
+constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
+constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
+constexpr int64_t kGroupQuads = kQ4Group / 4;
+
+inline void prefetch_group(const Q4PanelGroup* group) {
+  // Weights pass once and come from memory; see gemm_inl.h.
+  constexpr size_t kAhead = 2048;
+  const auto* at = reinterpret_cast<const char*>(group) + kAhead;
+  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i);
+}
+
+// sum + what a group gives.
+inline Floats finish(Ints dots, const float* scales, Floats scale, Floats minimum, Floats sum) {
+  const Floats rest = fma(set(scales[1]), minimum, sum);
+  return fma(floats_of(dots), mul(set(scales[0]), scale), rest);
+}
+
+// c = a . w over all groups for kPanels panels that are `groups` groups apart. Weights are expanded
+// in registers, by each strip again: three instructions for two of each row's.
+template <int kRows, int kPanels>
+void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
+  const Dots dots;
+  const uint32_t* quads = a.quads;
+  const float* scales = a.scales;
+  Floats sums[kRows][kPanels][kVectors];
+  for (auto& row : sums) {
+    for (auto& panel : row) std::fill(panel, panel + kVectors, zero());
+  }
+  for (int64_t g = 0; g < groups; ++g, scales += 2 * kRows) {
+    Ints ints[kRows][kPanels][kVectors];
+    for (auto& row : ints) {
+      for (auto& panel : row) std::fill(panel, panel + kVectors, zero_ints());
+    }
+    for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * groups + g);
+#pragma GCC unroll 8
+    for (int word = 0; word < kGroupWords; ++word, quads += 2 * kRows) {
+#pragma GCC unroll 8
+      for (int at = 0; at < kPanels * kVectors; ++at) {
+        const int p = at / kVectors, v = at % kVectors;
+        const Bytes words = load_bytes(w[p * groups + g].words[word] + v * kLanes);
+        const Bytes even = low(words), odd = high(words);
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          ints[i][p][v] = dot(ints[i][p][v], dots, even, odd, quads + 2 * i);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int at = 0; at < kPanels * kVectors; ++at) {
+      const int p = at / kVectors, v = at % kVectors;
+      const Floats scale = widen(w[p * groups + g].scale + v * kLanes);
+      const Floats minimum = widen(w[p * groups + g].minimum + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        sums[i][p][v] = finish(ints[i][p][v], scales + 2 * i, scale, minimum, sums[i][p][v]);
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int p = 0; p < kPanels; ++p) {
+      for (int v = 0; v < kVectors; ++v) {
+        store(c + i * kGemmColumns + p * kPanelOutputs + v * kLanes, sums[i][p][v]);
+      }
+    }
+  }
+}
+
+using FusedKernel = void (*)(const Int8Strips&, const Q4PanelGroup*, int64_t, float*);
+
+template <int kRows>
+FusedKernel fused_kernel_for(int64_t rows, int* panels) {
+  if (rows == kRows) {
+    *panels = panels_for(kRows);
+    return &fused_kernel<kRows, panels_for(kRows)>;
+  }
+  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, panels);
+  return nullptr;
+}
+
+inline void multiply(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
+                     float* c) {
+  const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
+  const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
+  const int64_t tall = rows / kStripRows * kStripRows;
+  for (int64_t panel = 0; panel < kTilePanels; ++panel) {
+    for (int64_t row = 0; row < tall; row += kStripRows) {
+      const Int8Strips strip{a.quads + row * groups * kGroupQuads, a.scales + row * groups * 2};
+      fused_kernel<kStripRows, 1>(strip, w + panel * groups, groups,
+                                  c + row * kGemmColumns + panel * kPanelOutputs);
+    }
+  }
+  if (tall == rows) return;
+  const Int8Strips rest{a.quads + tall * groups * kGroupQuads, a.scales + tall * groups * 2};
+  int taken = 0;
+  const FusedKernel kernel = fused_kernel_for<kStripRows>(rows - tall, &taken);
+  for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
+    kernel(rest, w + panel * groups, groups, c + tall * kGemmColumns + panel * kPanelOutputs);
+  }
+}
+
+inline void pack(const std::byte* a, DType format, int64_t stride, int64_t rows, int64_t columns,
+                 const Int8Strips& strips) {
+  const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t first = row / kStripRows * kStripRows;
+    const int64_t height = std::min<int64_t>(kStripRows, rows - first);
+    uint32_t* quads = strips.quads + first * groups * kGroupQuads + 2 * (row - first);
+    float* scales = strips.scales + first * groups * 2 + 2 * (row - first);
+    for (int64_t g = 0; g < groups; ++g) {
+      alignas(64) float group[kQ4Group];
+      const int64_t count = std::min(kQ4Group, columns - g * kQ4Group);
+      const int64_t at = row * stride + g * kQ4Group;
+      if (format == DType::kF32) {
+        std::memcpy(group, reinterpret_cast<const float*>(a) + at,
+                    static_cast<size_t>(count) * sizeof(float));
+      } else {
+        const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
+        if (count == kQ4Group) {
+          for (int64_t i = 0; i < count; i += kLanes) store(group + i, widen_bf16(from + i));
+        } else {
+          for (int64_t i = 0; i < count; ++i) group[i] = bf16_to_f32(from[i]);
+        }
+      }
+      std::fill(group + count, group + kQ4Group, 0.0f);
+      alignas(64) uint32_t packed[kGroupQuads];
+      quantize(group, scales, packed);
+      for (int64_t i = 0; i < kGroupWords; ++i) {
+        std::memcpy(quads + 2 * height * i, packed + 2 * i, 2 * sizeof(uint32_t));
+      }
+      quads += height * kGroupQuads;
+      scales += 2 * height;
+    }
+  }
+}
+
+// The group's scale from the bits of its largest magnitude (which are above infinity's for a NaN),
+// and what its inputs are to be multiplied by.
+inline float scale_of(int32_t bits, float* factor) {
+  constexpr float kLargest = 127.0f, kNothing = 1e-30f;
+  float magnitude;
+  std::memcpy(&magnitude, &bits, sizeof(magnitude));
+  if (magnitude < kNothing) {
+    *factor = 0.0f;
+    return 0.0f;
+  }
+  *factor = kLargest / magnitude;
+  return magnitude / kLargest;
+}

@@ -1,0 +1,119 @@
+// AVX-512 VNNI: an instruction multiplies and adds 64 pairs of bytes.
+#include "kernels/cpu/gemm_int8.h"
+
+#if defined(__x86_64__)
+
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/base/q4.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/weight_layout.h"
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+
+namespace spillway::cpu {
+
+namespace vnni {
+
+constexpr int kLanes = 16;
+constexpr int kStripRows = 12;
+constexpr int panels_for(int rows) {
+  return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
+}
+
+using Ints = __m512i;
+using Bytes = __m512i;
+using Floats = __m512;
+
+inline Ints zero_ints() {
+  return _mm512_setzero_si512();
+}
+inline Floats zero() {
+  return _mm512_setzero_ps();
+}
+inline Floats set(float value) {
+  return _mm512_set1_ps(value);
+}
+inline Floats load(const float* from) {
+  return _mm512_load_ps(from);
+}
+inline void store(float* to, Floats value) {
+  _mm512_store_ps(to, value);
+}
+inline Floats fma(Floats a, Floats b, Floats c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+inline Floats mul(Floats a, Floats b) {
+  return _mm512_mul_ps(a, b);
+}
+// (All lanes by name: g++ 12 warns of its own headers otherwise.)
+inline Floats floats_of(Ints ints) {
+  return _mm512_maskz_cvtepi32_ps(0xffff, ints);
+}
+inline Floats widen(const uint16_t* from) {
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline Floats widen_bf16(const uint16_t* from) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(
+      _mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, bits), 16));
+}
+inline Bytes load_bytes(const uint32_t* from) {
+  return _mm512_loadu_si512(from);
+}
+inline Bytes low(Bytes words) {
+  return _mm512_and_si512(words, _mm512_set1_epi8(15));
+}
+inline Bytes high(Bytes words) {
+  return low(_mm512_maskz_srli_epi32(0xffff, words, 4));
+}
+
+struct Dots {};
+
+inline Ints dot(Ints sum, const Dots&, Bytes even, Bytes odd, const uint32_t* quads) {
+  sum = _mm512_dpbusd_epi32(sum, even, _mm512_set1_epi32(static_cast<int>(quads[0])));
+  return _mm512_dpbusd_epi32(sum, odd, _mm512_set1_epi32(static_cast<int>(quads[1])));
+}
+
+inline float scale_of(int32_t bits, float* factor);
+
+inline void quantize(const float* group, float* scales, uint32_t* quads) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i largest = _mm512_setzero_si512();
+  for (int i = 0; i < 4; ++i) {
+    const __m512i bits = _mm512_and_si512(_mm512_load_si512(group + 16 * i), magnitude);
+    largest = _mm512_maskz_max_epi32(0xffff, largest, bits);
+  }
+  float factor = 0;
+  scales[0] = scale_of(_mm512_reduce_max_epi32(largest), &factor);
+  alignas(64) int8_t bytes[64];
+  for (int i = 0; i < 4; ++i) {
+    const __m512 scaled = _mm512_mul_ps(load(group + 16 * i), set(factor));
+    const __m512i rounded = _mm512_maskz_cvtps_epi32(0xffff, scaled);
+    _mm_store_si128(reinterpret_cast<__m128i*>(bytes + 16 * i),
+                    _mm512_maskz_cvtsepi32_epi8(0xffff, rounded));
+  }
+  const __m512i all = _mm512_load_si512(bytes);
+  const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
+  scales[1] = scales[0] * static_cast<float>(_mm512_reduce_add_epi32(sums));
+  // Of every eight inputs the even ones first.
+  const __m512i parted = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+  _mm512_store_si512(quads, _mm512_shuffle_epi8(all, parted));
+}
+
+#include "kernels/cpu/gemm_int8_inl.h"
+
+}  // namespace vnni
+
+const Int8Bodies kInt8Vnni = {vnni::kStripRows, &vnni::pack, &vnni::multiply};
+
+}  // namespace spillway::cpu
+
+HWY_POP_ATTRIBUTES
+
+#endif
