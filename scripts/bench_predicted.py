@@ -40,18 +40,15 @@ CONFIGURATIONS = [
 ]
 
 
-def run(options, model, flags):
-    """The result of one bench; its message on failure."""
-    command = [options.spillway, "bench", model, "--dummy-weights", "--json", *shlex.split(flags)]
+def dummy_bench(options, model, flags):
+    """One `spillway bench` with random weights: its exit status, and its result or last message."""
+    command = [options.spillway, "bench", model, "--dummy-weights", "--json", *flags]
     if options.disk_dir:
         command += ["--disk-dir", options.disk_dir]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        return None, done.stderr.strip().splitlines()[-1]
-    result = json.loads(done.stdout)
-    if result["predicted_tokens_per_second"] is None:
-        raise SystemExit("bench predicts nothing: run `spillway profile` first")
-    return result, ""
+        return done.returncode, (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return 0, json.loads(done.stdout)
 
 
 def main():
@@ -67,10 +64,12 @@ def main():
     for model, flags in CONFIGURATIONS:
         if not re.search(options.only, f"{model} {flags}"):
             continue
-        result, reason = run(options, model, flags)
-        if result is None:
-            lines.append(f"| {model} `{flags}` | failed: {reason} | | | |")
+        status, result = dummy_bench(options, model, shlex.split(flags))
+        if status != 0:
+            lines.append(f"| {model} `{flags}` | failed: {result} | | | |")
         else:
+            if result["predicted_tokens_per_second"] is None:
+                raise SystemExit("bench predicts nothing: run `spillway profile` first")
             measured, predicted = result["tokens_per_second"], result["predicted_tokens_per_second"]
             ratios.append(measured / predicted)
             rows.append({"model": model, "flags": flags, "result": result})
