@@ -67,19 +67,17 @@ class DevicePlacer {
     const double disk = *r_.kv_disk_share, host = own_.kv_host_share;
     std::vector<KvChoice> found;
     for (uint64_t total = wanted_;; total = std::max(total / 2, longest_)) {
-      const auto bytes = static_cast<double>(total);
-      const uint64_t bytes_on_disk = disk > 0 ? on_disk(disk * bytes) + layer_on_disk_ : 0;
-      const auto staging = kv_staging_sizes(r_, bytes_on_disk, staged_layer_, host_room_);
-      for (const uint64_t size : staging) {
-        const bool roomy = size > staged_layer_;
+      for (const bool roomy : {true, false}) {
+        const auto bytes = static_cast<double>(total);
         KvChoice choice;
         if (disk + host < 1) {
           choice.device = static_cast<uint64_t>((1 - disk - host) * bytes) + layer_on_disk_;
         }
         if (host > 0) choice.host = static_cast<uint64_t>(host * bytes) + layer_on_disk_;
         if (disk > 0) {
-          choice.disk = bytes_on_disk;
-          choice.staging = size;
+          choice.disk = on_disk(disk * bytes) + layer_on_disk_;
+          choice.staging =
+              roomy ? std::max(kStagedLayers * staged_layer_, kStagingBytesGood) : staged_layer_;
         }
         if (disk + host > 0) choice.ring = roomy ? ring_good() : staged_layer_;
         found.push_back(choice);

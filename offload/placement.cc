@@ -80,9 +80,9 @@ class Placer {
   std::vector<Choice> with_share(double share) const {
     std::vector<Choice> found;
     for (uint64_t total = wanted_;; total = std::max(total - total / 8, longest_)) {
-      for (const uint64_t size : staging(split(share, total, 0).kv_disk)) {
+      for (const uint64_t staging : {staging_, staged_layer_}) {
         for (const bool deep : {true, false}) {
-          found.push_back(split(share, total, size));
+          found.push_back(split(share, total, staging));
           found.back().deep_ring = deep;
         }
       }
@@ -105,10 +105,6 @@ class Placer {
     return choice;
   }
 
-  std::vector<uint64_t> staging(uint64_t kv_disk) const {
-    return kv_staging_sizes(r_, kv_disk, staged_layer_, room_);
-  }
-
   uint64_t on_disk(double bytes) const { return kv_bytes_on_disk(r_, layer_on_disk_, bytes); }
 
   std::vector<Choice> without_share() const {
@@ -122,16 +118,14 @@ class Placer {
           more ? std::min(on_disk(static_cast<double>(wanted_ - memory)) + layer_on_disk_,
                           r_.disk_bytes)
                : 0;
-      if (rest > 0) {
-        for (const uint64_t size : staging(rest)) found.push_back({deep, memory, rest, size});
-      }
+      if (rest > 0) found.push_back({deep, memory, rest, staging_});
       found.push_back({deep, memory, 0, 0});
     }
     for (const bool deep : {true, false}) found.push_back({deep, longest_, 0, 0});
     const uint64_t disk = std::max(split(1, longest_, 0).kv_disk,
                                    std::min(split(1, wanted_, 0).kv_disk, r_.disk_bytes));
-    for (const uint64_t size : staging(disk)) {
-      for (const bool deep : {true, false}) found.push_back({deep, 0, disk, size});
+    for (const uint64_t staging : {staging_, staged_layer_}) {
+      for (const bool deep : {true, false}) found.push_back({deep, 0, disk, staging});
     }
     return found;
   }

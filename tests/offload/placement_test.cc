@@ -105,23 +105,6 @@ TEST_CASE("shares that the user fixed are kept") {
   }
 }
 
-TEST_CASE("the ring of KV on disk holds a layer of the whole block, where there is room") {
-  Case c("opt-6.7b");
-  c.request.kv_bytes_wanted = 100 * c.request.kv_sequence_bytes_max;
-  c.request.kv_disk_share = 1;
-  for (const uint64_t budget : {64 * kGiB, 24 * kGiB, 8 * kGiB}) {
-    c.request.memory_bytes = budget;
-    const Placement placed = place(c.request).value();
-    const uint64_t layer = placed.kv_disk_bytes / c.request.kv_layers;
-    const uint64_t left = budget - c.request.process_bytes - c.request.buffer_bytes;
-    INFO(budget / kGiB << " GiB, a layer of " << layer / kMiB << " MiB, a ring of "
-                       << placed.kv_staging_bytes / kMiB);
-    CHECK(placed.kv_disk_bytes > 80 * c.request.kv_sequence_bytes_max);
-    CHECK(placed.kv_staging_bytes >= std::min(layer, left / 4));
-    CHECK(placed.kv_staging_bytes <= std::max(2 * layer, left / 4 + 4096));
-  }
-}
-
 TEST_CASE("fixed shares that do not fit are refused, not changed") {
   Case c("opt-6.7b");
   c.request.memory_bytes = 8 * kGiB;
