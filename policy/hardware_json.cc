@@ -97,7 +97,7 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 "decode_attention_q4_bytes_per_second"});
+                 "decode_attention_q4_bytes_per_second", "q4_compute"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -111,6 +111,11 @@ class Parser {
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
     constexpr const char* kQ4 = "decode_attention_q4_bytes_per_second";  // Newer than the others
     if (reader.has(kQ4)) compute.decode_attention_q4 = figure(reader, "compute", kQ4);
+    if (reader.has("q4_compute")) {
+      const std::string how = reader.string("q4_compute", kTextBytesMax);
+      if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
+      compute.q4_in_int8 = true;
+    }
     keep(reader);
     return compute;
   }
@@ -234,6 +239,7 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
   if (compute.decode_attention_q4.value > 0) {
     object["decode_attention_q4_bytes_per_second"] = figure_object(compute.decode_attention_q4);
   }
+  if (compute.q4_in_int8) object["q4_compute"] = "int8";
   return object;
 }
 

@@ -49,6 +49,7 @@ struct HardwareProfile {
     Figure prompt_attention;           // FLOP/s of prompt attention's two products
     Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
     Figure decode_attention_q4;        // The same of a 4-bit cache; value 0: not measured
+    bool q4_in_int8 = false;           // 4-bit figures of `matrix` are of 8-bit products
   } compute;
 
   struct Host {

@@ -59,13 +59,17 @@ def compare(options, budget):
     found = []
     for _ in range(options.repeats):
         result = run(options, budget, [])
+        if result is None:
+            raise SystemExit(f"the plan found for {budget} does not fit, though {shlex.join(grid[0][1])} does")
         if result["predicted_tokens_per_second"] is None:
             raise SystemExit("bench found no plan: run `spillway profile` first")
         found.append(result)
         for speeds, (_, flags, _) in zip(rivals, grid):
-            speeds.append(run(options, budget, flags)["tokens_per_second"])
+            again = run(options, budget, flags)
+            if again is not None:
+                speeds.append(again["tokens_per_second"])
     ours = statistics.median(result["tokens_per_second"] for result in found)
-    best, best_row = max((statistics.median(speeds), i) for i, speeds in enumerate(rivals))
+    best, best_row = max((statistics.median(speeds), i) for i, speeds in enumerate(rivals) if speeds)
     row = {
         "budget": budget,
         "grid": [{"flags": flags, "tokens_per_second": speed} for speed, flags, _ in grid],

@@ -10,13 +10,22 @@ DeviceChoice device_choice(const EngineFlags& flags) {
   return {flags.device, flags.gpu, flags.threads, flags.q4_compute};
 }
 
+Status int8_is_for_cpus() {
+  return invalid_argument("--q4-compute int8 is for the CPU: leave it out, or add --device cpu");
+}
+
+std::string profile_command_text(const EngineFlags& flags) {
+  return std::string("`spillway profile") +
+         (flags.q4_compute == "int8" ? " --q4-compute int8`" : "`");
+}
+
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
   const bool int8 = choice.q4_compute == "int8";
   if (choice.kind != "cpu") {
     auto device = open_cuda_device(static_cast<int>(choice.gpu));
     if (choice.kind == "cuda" || choice.gpu > 0 || device.status().code() != Code::kNotFound) {
       if (!int8 || !device.ok()) return device;
-      return invalid_argument("--q4-compute int8 is for the CPU: leave it out, or add --device cpu");
+      return int8_is_for_cpus();
     }
   }
   auto device = open_cpu_device(static_cast<int>(std::min<int64_t>(choice.threads, 1 << 20)),

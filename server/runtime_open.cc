@@ -121,10 +121,12 @@ class Opener {
 
   Status open(const std::string& model) {
     if (options_.hardware != nullptr) {
+      if (flags_.q4_compute == "int8" && options_.hardware->compute.kind == "cuda") {
+        return int8_is_for_cpus();
+      }
       SPILLWAY_ASSIGN_OR_RETURN(state_.device, planning_device(*options_.hardware));
     } else {
-      SPILLWAY_ASSIGN_OR_RETURN(state_.device,
-                                open_device(device_choice(flags_)));
+      SPILLWAY_ASSIGN_OR_RETURN(state_.device, open_device(device_choice(flags_)));
     }
     own_memory_ = !state_.device->shares_host_memory();
     if (own_memory_) device_budget_ = device_budget(*state_.device, flags_.device_memory_bytes);

@@ -96,8 +96,7 @@ class Starter {
   Result<std::optional<EngineFlags>> search() {
     std::optional<EngineFlags> none;
     const EngineFlags& flags = question_.flags;
-    SPILLWAY_ASSIGN_OR_RETURN(const auto device,
-                              open_device(device_choice(flags)));
+    SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(flags)));
     const auto profile = current_profile(*device, scratch_directory(flags.disk_dir));
     if (!profile.ok() && profile.status().code() != Code::kNotFound) {
       say("warning: placed by rule of thumb, since the hardware profile cannot be read: " +
@@ -105,8 +104,8 @@ class Starter {
       return none;
     }
     if (!profile.ok() || !profile.value()) {
-      say("Placed by rule of thumb: there is no hardware profile of this machine yet. Run "
-          "`spillway profile` (about a minute) once, and plans are searched for.");
+      say("Placed by rule of thumb: there is no hardware profile of this machine yet. Run " +
+          profile_command_text(flags) + " (about a minute) once, and plans are searched for.");
       return none;
     }
     // The first use of a directory packs it, which is said once and not for every candidate.

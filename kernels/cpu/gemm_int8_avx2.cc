@@ -112,9 +112,8 @@ inline void quantize(const float* group, float* scales, uint32_t* quads) {
   scales[0] = scale_of(max_of(largest), &factor);
   __m256i sums = _mm256_setzero_si256();
   // Of every eight inputs the even ones first.
-  const __m256i parted =
-      _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
-                       0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  const __m256i parted = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
+                                          0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
   for (int half = 0; half < 2; ++half) {
     __m256i ints[4];
     for (int i = 0; i < 4; ++i) {
@@ -134,6 +133,7 @@ inline void quantize(const float* group, float* scales, uint32_t* quads) {
   scales[1] = scales[0] * static_cast<float>(sum_of(sums));
 }
 
+#define SPILLWAY_INT8_BODIES
 #include "kernels/cpu/gemm_int8_inl.h"
 
 }  // namespace avx2

@@ -1,5 +1,6 @@
-// The product of gemm_int8.h for one instruction set. Included once by each file that defines one:
-// inside its namespace and its target attributes, after these types and functions:
+// The product of gemm_int8.h for one instruction set. Included once by each file that defines one,
+// and empty for all others: inside its namespace and its target attributes, after
+// SPILLWAY_INT8_BODIES and these types and functions:
 //
 //   kLanes, kStripRows, panels_for(rows)                 outputs a vector; tile sizes
 //   Ints, Floats, Bytes                                  kLanes of int32, float; 4 kLanes of bytes
@@ -9,6 +10,7 @@
 //   Dots                                                 what dot() needs in registers
 //   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads)   += both dot products
 //   quantize(const float* group, float* scales, uint32_t* quads)    one row's 64 inputs
+#ifdef SPILLWAY_INT8_BODIES
 
 constexpr int kVectors = 16 / kLanes;  // Of a panel
 constexpr int64_t kPanelOutputs = 16;
@@ -160,3 +162,5 @@ inline float scale_of(int32_t bits, float* factor) {
   *factor = kLargest / magnitude;
   return magnitude / kLargest;
 }
+
+#endif  // SPILLWAY_INT8_BODIES

@@ -41,7 +41,6 @@ JournalHead result_settings(const EngineFlags& flags) {
   return {{"seed", std::to_string(flags.seed)},
           {"format", format_text(flags.format)},
           {"kv-format", format_text(flags.kv_format)},
-          {"q4-compute", flags.q4_compute},
           {"kv-rule", flags.kv_rule},
           {"kv-heavy", amount_text(flags.kv_heavy)},
           {"kv-recent", amount_text(flags.kv_recent)},

@@ -23,20 +23,28 @@ namespace {
 
 // Rates as `spillway profile` left them; memory and disk as they are now.
 Result<HardwareProfile> this_machine(const EngineFlags& engine) {
-  SPILLWAY_ASSIGN_OR_RETURN(const auto device,
-                            open_device(device_choice(engine)));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(engine)));
   SPILLWAY_ASSIGN_OR_RETURN(auto profile,
                             current_profile(*device, scratch_directory(engine.disk_dir)));
   if (!profile) {
-    return Status(Code::kNotFound,
-                  "there is no hardware profile of this machine yet: run `spillway profile` (about "
-                  "a minute), or name one with --hardware");
+    return Status(Code::kNotFound, "there is no hardware profile of this machine yet: run " +
+                                       profile_command_text(engine) +
+                                       " (about a minute), or name one with --hardware");
   }
   return std::move(*profile);
 }
 
 Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& engine) {
-  return flags.hardware.empty() ? this_machine(engine) : find_hardware_profile(flags.hardware);
+  if (flags.hardware.empty()) return this_machine(engine);
+  auto hardware = find_hardware_profile(flags.hardware);
+  const bool int8 = engine.q4_compute == "int8";
+  if (hardware.ok() && int8 != hardware.value().compute.q4_in_int8) {
+    std::cerr << "warning: --hardware " << flags.hardware << " was measured "
+              << (int8 ? "without" : "with")
+              << " --q4-compute int8: what it says of 4-bit weights is not for this plan"
+              << std::endl;
+  }
+  return hardware;
 }
 
 // The first use of a directory packs it, which is said here once and not for every candidate.

@@ -93,7 +93,7 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
                "format of the KV cache (default: that of computing)", parse_format);
   settings.add_choice("q4-compute", &flags->q4_compute, {"auto", "int8"},
                       "how products with 4-bit weights are computed on the CPU; int8 rounds "
-                      "activations to 8 bits: about twice as fast, other answers");
+                      "activations to 8 bits: up to twice as fast, other answers");
   settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window"},
                       "which cached positions a sequence keeps");
   add_optional(settings, "kv-heavy", &flags->kv_heavy, "X",

@@ -12,8 +12,7 @@ namespace {
 constexpr const char* kSettings[] = {
     "device",      "device-memory", "host-memory", "disk-memory", "weights",   "kv",
     "activations", "block",         "micro-batch", "format",      "kv-format", "kv-rule",
-    "kv-heavy",    "kv-recent",     "kv-sink",     "kv-ratio-of", "attention",
-    "q4-compute"};
+    "kv-heavy",    "kv-recent",     "kv-sink",     "kv-ratio-of", "attention", "q4-compute"};
 
 bool known(const std::string& name) {
   return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);

@@ -59,11 +59,12 @@ TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have th
   const std::string hardware = place.path() + "/hardware.json", plan = place.path() + "/plan.json";
   const std::string report = place.path() + "/report.json", log = place.path() + "/log";
   std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
-  const std::string lengths = " --prompt-tokens 9 --new-tokens 4", out = " > " + report + " 2> " + log;
+  const std::string lengths = " --prompt-tokens 9 --new-tokens 4",
+                    out = " > " + report + " 2> " + log;
   const auto planned = [&](const std::string& format) {
     const std::string command = test::program() + " plan " + model + lengths + " --hardware " +
-                                hardware + " --host-memory 2GiB --q4-compute int8 --format " + format +
-                                " --output " + plan + out;
+                                hardware + " --host-memory 2GiB --q4-compute int8 --format " +
+                                format + " --output " + plan + out;
     REQUIRE(test::exit_of(command) == 0);
     return test::read_json(plan);
   };
@@ -72,6 +73,10 @@ TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have th
   const std::string warning{std::istreambuf_iterator<char>(said), {}};
   CHECK(warning.find("--q4-compute int8 is for 4-bit weights") != std::string::npos);
   CHECK(planned("q4")["q4_compute"] == "int8");
+  const std::string gpu = place.path() + "/gpu.json";
+  std::ofstream(gpu) << hardware_profile_json(test::sample_hardware(true));
+  CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + gpu +
+                      " --q4-compute int8 --format q4" + out) == 2);
   if (!open_cpu_device(1, CpuProducts::kInt8).ok()) return;
   REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
                         " --sequences 2 --device cpu --json --plan " + plan + out) == 0);

@@ -74,9 +74,8 @@ TEST_CASE("products by 8-bit integers agree with their definition, by every inst
   const PackedMatrix w(MatrixLayout::kPanels16, DType::kQ4,
                        random_floats(cpu::kGemmColumns * columns, 2), cpu::kGemmColumns, columns,
                        64);
-  const auto expected =
-      scalar::linear(rounded_to_bytes(in, columns), w.rounded(), {}, {}, Activation::kNone, rows,
-                     cpu::kGemmColumns, columns);
+  const auto expected = scalar::linear(rounded_to_bytes(in, columns), w.rounded(), {}, {},
+                                       Activation::kNone, rows, cpu::kGemmColumns, columns);
   std::vector<float> first;
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
     const auto got = tile(*bodies, bytes, format, rows, columns, w);
@@ -100,17 +99,16 @@ TEST_CASE("8-bit activations cost less than 4-bit weights") {
   };
   const auto exact = product(in, weights), of_weights = product(in, w.rounded());
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
-    const auto got =
-        tile(*bodies, bytes_of(DType::kF32, in), DType::kF32, kRows, kColumns, w);
+    const auto got = tile(*bodies, bytes_of(DType::kF32, in), DType::kF32, kRows, kColumns, w);
     CHECK(relative_error(got, of_weights) < 0.2 * relative_error(of_weights, exact));
   }
 }
 
 TEST_CASE("what is no number stays none in 8-bit products, in its own row alone") {
   constexpr int64_t kRows = 5, kColumns = 100;
-  const float bad = GENERATE(std::numeric_limits<float>::quiet_NaN(),
-                             std::numeric_limits<float>::infinity(),
-                             -std::numeric_limits<float>::infinity());
+  const float bad =
+      GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+               -std::numeric_limits<float>::infinity());
   auto in = random_floats(kRows * kColumns, 1);
   const PackedMatrix w(MatrixLayout::kPanels16, DType::kQ4,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
@@ -156,13 +154,19 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   constexpr int64_t kRows = 110, kOutputs = 150, kInputs = 330;
   const DType format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   const DType in_format = device->activation_dtype(format);
-  auto bytes = bytes_of(in_format, random_floats(kRows * kInputs, 1));
-  const auto in = test::floats_of(in_format, bytes);
-  const PackedMatrix w(device->matrix_layout(format), format,
-                       random_floats(kOutputs * kInputs, 2), kOutputs, kInputs, 64);
+  constexpr int64_t kStride = kInputs + 16;  // Rows are apart
+  auto bytes = bytes_of(in_format, random_floats(kRows * kStride, 1));
+  const auto all = test::floats_of(in_format, bytes);
+  std::vector<float> in;
+  for (int64_t row = 0; row < kRows; ++row) {
+    in.insert(in.end(), all.begin() + row * kStride, all.begin() + row * kStride + kInputs);
+  }
+  const PackedMatrix w(device->matrix_layout(format), format, random_floats(kOutputs * kInputs, 2),
+                       kOutputs, kInputs, 64);
   const auto bias = random_floats(kOutputs, 3);
   const auto run = [&](int64_t first, int64_t rows) {
-    ConstMatrixView view = dense_matrix(bytes.data(), in_format, kRows, kInputs);
+    ConstMatrixView view = dense_matrix(bytes.data(), in_format, kRows, kStride);
+    view.columns = kInputs;
     view.data = view.row(first);
     view.rows = rows;
     std::vector<float> out(static_cast<size_t>(rows * kOutputs));

@@ -38,6 +38,9 @@ TEST_CASE("a kept profile is found again, on the same device and disk only") {
   CHECK(profile_path(*other, disk).value() != path);
   CHECK(profile_path(*device, "/proc").value() != path);
   CHECK(profile_path(*device, "").value() != path);
+  if (const auto int8 = open_cpu_device(2, CpuProducts::kInt8); int8.ok()) {
+    CHECK(profile_path(*int8.value(), disk).value() != path);
+  }
   // Nothing that a shell or another file system could mind.
   CHECK(fs::path(path).filename().string().find_first_not_of(
             "abcdefghijklmnopqrstuvwxyz0123456789-.") == std::string::npos);
