@@ -31,11 +31,6 @@ bool has_int8() {
   return bodies() != nullptr;
 }
 
-int64_t int8_strip_rows() {
-  SPILLWAY_CHECK(has_int8());
-  return bodies()->strip_rows;
-}
-
 int64_t int8_quads(int64_t columns) {
   return (columns + kQ4Group - 1) / kQ4Group * (kQ4Group / 4);
 }

@@ -1,6 +1,6 @@
 // Matrix product with 4-bit weights (kernels/weight_layout.h, kPanels16) by dot products of 8-bit
-// integers: activations are rounded to 8 bits, twice the rate of bf16 pairs with AVX-512 VNNI (two
-// Zen 4 cores, 16 rows: 333 and 693 GFLOP/s); with AVX2 not measured yet. Asked for, never chosen:
+// integers: activations are rounded to 8 bits, up to twice the rate of bf16 pairs with AVX-512 VNNI
+// (docs/benchmarks/README.md); with AVX2 not measured yet. Asked for, never chosen:
 // the only product that rounds activations further than their format (LLM.int8(), arXiv 2208.07339,
 // section 2.1, scales of rows; here of each group of 64 inputs, as the weights have them).
 //
@@ -24,9 +24,9 @@ namespace spillway::cpu {
 // Whether this CPU has instructions for it: AVX-512 VNNI, else AVX2.
 bool has_int8();
 
-// Rows that a strip of packed activations has here; the last one has as many as are left. Divides
-// 12.
-int64_t int8_strip_rows();
+// A strip of packed activations has a divisor of so many rows, by instruction set; the last one has
+// as many as are left. Packing and products begin at multiples of it.
+constexpr int64_t kInt8RowMultiple = 12;
 
 // Activations in 8 bits. `quads` is [strip][group][word, 8 a group][row in strip][2]: the four even
 // inputs of those that a word of weights holds, then the four odd ones, a byte each. `scales` is

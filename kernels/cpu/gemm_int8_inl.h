@@ -12,6 +12,8 @@
 //   quantize(const float* group, float* scales, uint32_t* quads)    one row's 64 inputs
 #ifdef SPILLWAY_INT8_BODIES
 
+static_assert(kInt8RowMultiple % kStripRows == 0);
+
 constexpr int kVectors = 16 / kLanes;  // Of a panel
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;

@@ -21,6 +21,7 @@ constexpr size_t kPackedBytesMax = size_t{16} << 20;
 constexpr int64_t kRowsPerTask = 24;
 static_assert(kGemmRowsMax % kRowsPerTask == 0);
 static_assert(kRowsPerTask % kPairStripRows == 0);
+static_assert(kRowsPerTask % kInt8RowMultiple == 0);
 
 // float32 activations, times weights that are widened to float32. Strips of row r begin at float
 // r * columns.
