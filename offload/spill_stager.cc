@@ -51,36 +51,19 @@ Status SpillStager::verify(const Transfer& transfer) {
 }
 
 void SpillStager::begin(std::span<const SpillUse> uses) {
+  const std::lock_guard lock(mutex_);
   SPILLWAY_CHECK(next_ - base_ == uses_.size());
   uses_ = uses;
   base_ = next_;
   if (overlap_) pump(next_);
 }
 
-bool SpillStager::written(const Unit& unit) const {
-  return std::all_of(unit.writes.begin(),
-                     unit.writes.begin() + static_cast<std::ptrdiff_t>(unit.changes),
-                     [&](const Transfer& write) { return queue_.done(write); });
-}
-
-// Blocks; the first error.
-Status SpillStager::wait_written(const Unit& unit) {
-  Status status;
-  for (size_t i = 0; i < unit.changes; ++i) {
-    const Status written = queue_.wait(unit.writes[i]);
-    if (status.ok()) status = written;
-  }
-  return status;
-}
-
 // Gives back the memory of the oldest uses whose bytes are home.
 void SpillStager::retire_written() {
-  while (front_ < next_ && unit(front_).state == State::kWriting && written(unit(front_))) {
-    const Unit& oldest = unit(front_);
-    const Status written = wait_written(oldest);
-    if (!written.ok() && oldest.use.object->failed.ok()) oldest.use.object->failed = written;
+  while (front_ < next_ && unit(front_).state == State::kWriting && unit(front_).writes_left == 0) {
     ring_.give_back();
     ++front_;
+    changed_.notify_all();
   }
 }
 
@@ -117,14 +100,29 @@ void SpillStager::pump(uint64_t wanted) {
   }
 }
 
+// On a thread of the Io. The transfer may be used again as soon as the lock is free.
+void SpillStager::written(Transfer& transfer) {
+  auto& stager = *static_cast<SpillStager*>(transfer.user);
+  const std::lock_guard lock(stager.mutex_);
+  Unit& unit = stager.unit(transfer.index);
+  Status& failed = unit.use.object->failed;
+  if (failed.ok()) failed = transfer.status;
+  if (--unit.writes_left > 0) return;
+  stager.changed_.notify_all();
+  // Without overlap reads wait until they are asked for.
+  stager.pump(0);
+}
+
 bool SpillStager::ready(size_t use) {
   if (!overlap_) return false;
   const uint64_t number = base_ + use;
+  const std::lock_guard lock(mutex_);
   pump(number);
   return number < next_ && queue_.done(unit(number).read);
 }
 
 Result<std::byte*> SpillStager::wait(size_t use) {
+  std::unique_lock lock(mutex_);
   const uint64_t number = base_ + use;
   SPILLWAY_CHECK(use < uses_.size());
   pump(number);
@@ -132,12 +130,14 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   while (number >= next_) {
     // No room: the oldest use is on its way home, since the caller has finished it.
     SPILLWAY_CHECK(front_ < next_ && unit(front_).state == State::kWriting);
-    (void)wait_written(unit(front_)).ok();
+    changed_.wait(lock);
     pump(number);
   }
   if (start > 0) room_wait_seconds_ += steady_seconds() - start;
   Unit& wanted = unit(number);
+  lock.unlock();
   Status status = queue_.wait(wanted.read);
+  lock.lock();
   if (status.ok()) status = wanted.use.object->failed;
   wanted.state = State::kInUse;
   if (status.ok()) return wanted.memory;
@@ -145,7 +145,8 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   return status;
 }
 
-void SpillStager::write_back(Unit& unit, const ByteRange& change) {
+// Checksums of what changed, and the transfer that takes it home.
+void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Transfer* write) {
   SPILLWAY_CHECK(change.from < change.to && change.to <= unit.use.bytes);
   SpilledObject& object = *unit.use.object;
   const uint64_t first = object.pieces_in(change.from + 1) - 1;
@@ -157,46 +158,58 @@ void SpillStager::write_back(Unit& unit, const ByteRange& change) {
   // Whole pieces, and whole sectors around them, which hold what was read before.
   const uint64_t from = object.piece_begin(first) / kIoAlignment * kIoAlignment;
   const uint64_t to = round_up(object.piece_begin(last), kIoAlignment);
-  Transfer& write = unit.writes[unit.changes++];
-  write.status = {};
-  write.kind = IoRequest::Kind::kWrite;
-  write.file = &file_;
-  write.offset = object.offset + from;
-  write.memory = unit.memory + from;
-  write.bytes = to - from;
-  bytes_written_ += write.bytes;
-  queue_.start(write);
+  write->status = {};
+  write->kind = IoRequest::Kind::kWrite;
+  write->file = &file_;
+  write->offset = object.offset + from;
+  write->memory = unit.memory + from;
+  write->bytes = to - from;
+  write->arrived = &SpillStager::written;
+  write->user = this;
+  bytes_written_ += write->bytes;
 }
 
 void SpillStager::finish(size_t use, std::span<const ByteRange> changes) {
-  Unit& done = unit(base_ + use);
+  const uint64_t number = base_ + use;
+  Unit& done = unit(number);
   SPILLWAY_CHECK(done.state == State::kInUse);
-  done.state = State::kWriting;
-  done.changes = 0;
   // Before any starts: they must not move then.
   if (done.writes.size() < changes.size()) done.writes.resize(changes.size());
-  for (const ByteRange& change : changes) write_back(done, change);
-  if (!overlap_) (void)wait_written(done).ok();
+  for (size_t i = 0; i < changes.size(); ++i) {
+    prepare_write(done, changes[i], &done.writes[i]);
+    done.writes[i].index = number;
+  }
+  std::unique_lock lock(mutex_);
+  done.state = State::kWriting;
+  done.writes_left = changes.size();
+  for (size_t i = 0; i < changes.size(); ++i) queue_.start(done.writes[i]);
+  if (!overlap_) changed_.wait(lock, [&] { return done.writes_left == 0; });
   pump(overlap_ ? next_ : 0);
 }
 
 void SpillStager::abandon() {
+  std::unique_lock lock(mutex_);
+  uses_ = {};  // None is started any more.
+  base_ = next_;
+  const uint64_t first = front_;
+  lock.unlock();
+  for (uint64_t i = first; i < next_; ++i) (void)queue_.wait(unit(i).read).ok();
+  lock.lock();
   for (uint64_t i = front_; i < next_; ++i) {
-    (void)queue_.wait(unit(i).read).ok();
     if (unit(i).state == State::kWriting) continue;
-    unit(i).changes = 0;
+    unit(i).writes_left = 0;
     unit(i).state = State::kWriting;
   }
-  uses_ = {};
+  lock.unlock();
   flush();
-  base_ = next_;
 }
 
 void SpillStager::flush() {
-  while (front_ < next_ && unit(front_).state == State::kWriting) {
-    (void)wait_written(unit(front_)).ok();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
     retire_written();
-  }
+    return front_ == next_ || unit(front_).state != State::kWriting;
+  });
 }
 
 }  // namespace spillway

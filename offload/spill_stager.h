@@ -5,10 +5,14 @@
 // What is read is verified against checksums kept in memory. An error (I/O, corruption) belongs to
 // its object and stays with it; others are not touched.
 //
-// Thread rule: the engine thread. Objects must live until flush() after their last use.
+// Thread rule: the engine thread; reads are started there and, as writes end and give their room
+// back, on threads of the Io, so that the disk has work while the engine computes. Objects must
+// live until flush() after their last use.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -80,7 +84,10 @@ class SpillStager {
 
   // Spent in wait() because the ring had no room, so far.
   double room_wait_seconds() const { return room_wait_seconds_; }
-  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_read() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_read_;
+  }
   uint64_t bytes_written() const { return bytes_written_; }
 
  private:
@@ -90,15 +97,15 @@ class SpillStager {
     std::byte* memory = nullptr;
     State state = State::kReading;
     Transfer read;
-    std::vector<Transfer> writes;  // The first `changes` of them are under way or done.
-    size_t changes = 0;
+    std::vector<Transfer> writes;
+    size_t writes_left = 0;  // Not yet home
   };
 
   Unit& unit(uint64_t number) { return units_[number % units_.size()]; }
   static Status verify(const Transfer& transfer);
-  bool written(const Unit& unit) const;
-  Status wait_written(const Unit& unit);
-  void write_back(Unit& unit, const ByteRange& change);
+  static void written(Transfer& transfer);
+  void prepare_write(const Unit& unit, const ByteRange& change, Transfer* write);
+  // REQUIRES for these: the lock is held.
   void retire_written();
   void pump(uint64_t wanted);
   void start_read(Unit& unit);
@@ -108,10 +115,14 @@ class SpillStager {
   const Buffer buffer_;
   const bool overlap_;
   StagingRing ring_;
-  std::vector<Unit> units_;         // A window [front_, next_) on the endless line of uses
-  std::span<const SpillUse> uses_;  // Of this sweep; use i is unit base_ + i.
+  // A unit in use is the engine thread's; the others, and what follows, are under the lock.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // A unit was written or given back.
+  std::vector<Unit> units_;          // A window [front_, next_) on the endless line of uses
+  std::span<const SpillUse> uses_;   // Of this sweep; use i is unit base_ + i.
   uint64_t base_ = 0, front_ = 0, next_ = 0;
-  uint64_t bytes_read_ = 0, bytes_written_ = 0;
+  uint64_t bytes_read_ = 0;
+  uint64_t bytes_written_ = 0;  // The engine thread's
   double room_wait_seconds_ = 0;
 };
 

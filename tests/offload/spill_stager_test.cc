@@ -5,7 +5,9 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
+#include <thread>
 
+#include "kernels/base/clock.h"
 #include "tests/support/fake_io.h"
 
 namespace spillway {
@@ -139,6 +141,35 @@ TEST_CASE("a failed write comes to light at the next use, and only there") {
   CHECK(status.code() == Code::kIoError);
   CHECK(status.message().find(file.path()) != std::string_view::npos);
   stager.finish(1, {});
+}
+
+TEST_CASE("room is used as soon as a write has made it, whatever the caller does meanwhile") {
+  const auto device = open_cpu_device(1).value();
+  Objects objects(4, 2);
+  FakeIo io({.seed = 5});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(4 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, 2 * objects.stride), true);
+  std::vector<SpillUse> uses;
+  for (SpilledObject& object : objects.all) uses.push_back({&object, 0, 2 * kPiece});
+  stager.begin(uses);
+  for (size_t use = 0; use < uses.size(); ++use) {
+    std::memset(stager.wait(use).value(), 1, 2 * kPiece);
+    finish(stager, use, 0, 2 * kPiece);
+  }
+  stager.flush();
+  for (SpillUse& use : uses) use.read_bytes = 2 * kPiece;
+  stager.begin(uses);  // Two of four fit.
+  REQUIRE(stager.wait(0).ok());
+  finish(stager, 0, 0, 2 * kPiece);
+  // The second and the third are read, and nobody asks for them.
+  const double deadline = steady_seconds() + 60;
+  while (io.reads() < 3 && steady_seconds() < deadline) std::this_thread::yield();
+  CHECK(io.reads() == 3);
+  for (size_t use = 1; use < uses.size(); ++use) {
+    REQUIRE(stager.wait(use).ok());
+    stager.finish(use, {});
+  }
 }
 
 TEST_CASE("an abandoned sweep leaves nothing behind") {
