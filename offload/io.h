@@ -44,13 +44,15 @@ struct IoRequest {
   int error = 0;
 };
 
-// 64 MiB under way, in parts of one huge page: while two threads compute on the same two cores,
-// this read 3.9 GB/s where 32 MiB in parts of 1 MiB read 3.1 (medians of 6, Zen 3, virtio disk),
-// because the disk does not run dry before the io thread gets its turn; more in flight gained
-// nothing. On idle cores all are alike (4.0 to 4.4 GB/s). Memory in huge pages matters more than
-// all of these: with small ones the same disk reads about half, at ten times the processor time.
+// Parts of one huge page, and 64 MiB of them or more under way: while two threads compute on the
+// same two cores, this read 3.9 GB/s where 32 MiB in parts of 1 MiB read 3.1 (medians of 6, Zen 3,
+// virtio disk), because the disk does not run dry before the io thread gets its turn; more in
+// flight gained nothing. On idle cores all are alike (4.0 to 4.4 GB/s). What a sequence's cache is
+// read in is smaller, hence the depth: runs bound by such reads waited 7.7 s for them with 128 and
+// 10 to 14 s with 32 (two of each, Zen 4). Memory in huge pages matters more than all of these:
+// with small ones the same disk reads about half, at ten times the processor time.
 struct IoOptions {
-  int depth = 32;                           // System calls under way at once
+  int depth = 128;                          // System calls under way at once
   size_t part_bytes_max = size_t{2} << 20;  // A larger request goes in parts.
   int threads = 8;                          // Of io_threads
 };
