@@ -19,6 +19,7 @@ struct DiskProbe {
   uint64_t bytes_max = uint64_t{1} << 30;  // Ends after so many bytes
   double seconds_max = 2;                  // or so many seconds, whichever comes first.
   size_t request_bytes = size_t{2} << 20;
+  bool checksum = false;  // Of what was read, as weights and cache are checked
 };
 
 struct DiskSpeed {

@@ -153,6 +153,9 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   }
   rates.disk_read = disk_rate(hardware.disk.read);
   rates.disk_write = disk_rate(hardware.disk.write);
+  if (!plan.own_memory && hardware.disk.processor.value > 0) {
+    rates.compute_per_disk_byte = 1 / hardware.disk.processor.value;
+  }
   const bool disk =
       plan.weights_from_disk > 0 || plan.kv_on_disk > 0 || plan.activations_on_disk > 0;
   if (disk && (rates.disk_read <= 0 || rates.disk_write <= 0)) return lacks("rates of the disk");
@@ -207,6 +210,7 @@ ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
   const double disk_write = kv_sent * plan.kv_on_disk + stream * plan.activations_on_disk;
   if (disk_read > 0) seconds[index(Resource::kDiskRead)] = disk_read / rates.disk_read;
   if (disk_write > 0) seconds[index(Resource::kDiskWrite)] = disk_write / rates.disk_write;
+  seconds[index(Resource::kCompute)] += (disk_read + disk_write) * rates.compute_per_disk_byte;
   if (!plan.own_memory) return seconds;
 
   const double kv_away = plan.kv_on_disk + plan.kv_on_host;

@@ -20,7 +20,8 @@
 namespace spillway {
 
 enum class Resource : uint8_t {
-  kCompute,     // Matrix products and attention, measured with their operands in memory
+  kCompute,     // Matrix products and attention, measured with their operands in memory, and what
+                // a CPU that computes spends on the disk
   kMemory,      // The compute device's: weights and cached rows read once
   kHostMemory,  // Beside a device of its own: what passes through pinned memory
   kDiskRead,
@@ -70,6 +71,8 @@ class MachineRates {
   double host_attention = 0;    // The same of the CPU beside a device
   double memory = 0, host_memory = 0;
   double disk_read = 0, disk_write = 0;
+  // Of the processor's time that each byte from or to disk takes, where the CPU is what computes.
+  double compute_per_disk_byte = 0;
   double to_device = 0, to_host = 0;
 
  private:

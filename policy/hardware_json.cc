@@ -172,10 +172,12 @@ class Parser {
   HardwareProfile::Disk disk(const json& object) {
     HardwareProfile::Disk disk;
     JsonReader reader = at(object, "disk");
-    reader.only({"free_bytes", "read", "write"});
+    reader.only({"free_bytes", "read", "write", "processor_bytes_per_second"});
     disk.free_bytes = figure(reader, "disk", "free_bytes");
     disk.read = requests(reader, "read");
     disk.write = requests(reader, "write");
+    constexpr const char* kProcessor = "processor_bytes_per_second";  // Newer than the others
+    if (reader.has(kProcessor)) disk.processor = figure(reader, "disk", kProcessor);
     keep(reader);
     return disk;
   }
@@ -282,6 +284,9 @@ std::string hardware_profile_json(const HardwareProfile& profile) {
   root["disk"] = {{"free_bytes", figure_object(profile.disk.free_bytes)},
                   {"read", requests_list(profile.disk.read)},
                   {"write", requests_list(profile.disk.write)}};
+  if (profile.disk.processor.value > 0) {
+    root["disk"]["processor_bytes_per_second"] = figure_object(profile.disk.processor);
+  }
   // Names come from the machine; a byte that is no UTF-8 must not end the program.
   return root.dump(2, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }

@@ -66,6 +66,9 @@ struct HardwareProfile {
   struct Disk {
     Figure free_bytes;
     std::vector<DiskFigure> read, write;
+    // Bytes/s whose coming, with the check of their sums, would take all of the CPU: how much
+    // slower products are beside them. Value 0: not measured.
+    Figure processor;
   } disk;
 };
 

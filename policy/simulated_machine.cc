@@ -120,7 +120,8 @@ Simulation::Task SimulatedMachine::transfer(const char* what, Simulation::Resour
 }
 
 SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
-                                                 const PlannedMicroBatch& batch) const {
+                                                 const PlannedMicroBatch& batch,
+                                                 double share_of_layer) const {
   const ModelShape& shape = plan_.shape;
   const auto layers = static_cast<double>(shape.layers);
   const auto sequences = static_cast<double>(batch.sequences);
@@ -144,6 +145,11 @@ SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
   step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
   step.products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
                   tokens * activation_traffic(shape) / rates_.memory;
+  // The CPU brings a layer's weights for all of its micro-batches.
+  const double from_disk = static_cast<double>(plan_.weights_from_disk) / layers * share_of_layer +
+                           2 * step.stream * plan_.activations_on_disk;
+  step.products += from_disk * rates_.compute_per_disk_byte;
+  step.attention += (step.kv_read + step.kv_sent) * plan_.kv_on_disk * rates_.compute_per_disk_byte;
   step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
   step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
   if (plan_.own_memory) step.kv_from_host = plan_.kv_on_host - step.by_host;
@@ -323,7 +329,9 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const PlannedSweeps& sweep,
                                                      const std::vector<Task>& arrivals) {
   const std::vector<PlannedMicroBatch> batches = planned_micro_batches(plan_, sweep);
   std::vector<Step> steps;
-  for (const PlannedMicroBatch& batch : batches) steps.push_back(step_of(sweep, batch));
+  for (const PlannedMicroBatch& batch : batches) {
+    steps.push_back(step_of(sweep, batch, 1 / static_cast<double>(batches.size())));
+  }
   rows_home_.assign(batches.size(), kNone);
   // The engine begins a sweep when the one before has been worked through and its cache is out of
   // the device.

@@ -74,7 +74,9 @@ class SimulatedMachine {
     double seconds;
     Task attended;
   };
-  Step step_of(const PlannedSweeps& sweep, const PlannedMicroBatch& batch) const;
+  // `share_of_layer`: of what the layer's micro-batches do once together.
+  Step step_of(const PlannedSweeps& sweep, const PlannedMicroBatch& batch,
+               double share_of_layer) const;
   Task compute(const char* what, double seconds, Tasks after);
   Task transfer(const char* what, Simulation::Resource link, double bytes, double rate,
                 Tasks after);

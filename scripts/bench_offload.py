@@ -171,7 +171,7 @@ class Offload(bench_peers.Bench):
     def streamed(self):
         """Bytes per second that Spillway reads in its decode sweeps, and what it says of them."""
         options = self.options
-        command = [options.spillway.resolve(), "bench", options.file, "--json", "--prompt-tokens", "1"]
+        command = [options.spillway.resolve(), "bench", options.file, "--json", "--prompt-tokens", options.prompt_tokens]
         command += ["--sequences", options.sequences, "--new-tokens", options.sweeps]
         command += ["--host-memory", options.host_memory_bytes, "--disk-dir", self.work, "--threads", options.threads]
         done = subprocess.run(
@@ -292,6 +292,7 @@ def parse_arguments():
     mode = modes.add_parser("stream", parents=[common], help="weights streamed from disk beside fio")
     mode.add_argument("--file", type=Path, required=True, help="a .spill file larger than the budget")
     mode.add_argument("--sequences", type=int, default=1, help="1: the disk alone decides")
+    mode.add_argument("--prompt-tokens", type=int, default=1)
     mode.add_argument("--sweeps", type=int, default=8)
     mode.add_argument("--fio-seconds", type=int, default=6)
     mode.add_argument("--repeats", type=int, default=3)

@@ -1,10 +1,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <thread>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "kernels/rates.h"
 #include "offload/disk_speed.h"
 #include "offload/spill_file.h"
 #include "server/commands/profile_measure.h"
@@ -26,6 +29,16 @@ constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kFreeShare = 4;  // One part of so many of what is free
 constexpr uint64_t kReadBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kWriteBytesMax = uint64_t{256} << 20;
+
+// A decode step's product from memory, run beside reads as the engine makes them.
+constexpr size_t kBesidePoolBytes = size_t{128} << 20;
+constexpr LinearProbe kBesideProduct{DType::kBF16, 64, 4096, 4096};
+constexpr RunLimits kBesideRuns{.runs_min = 1, .runs_max = 1, .run_seconds = 0.03};
+constexpr size_t kBesideBlock = size_t{2} << 20;
+constexpr int kBesideSamples = 5;
+constexpr double kBesideSeconds = 0.3;
+// A processor that loses less, or is left less, than one part of so many is not told from noise.
+constexpr double kLostMin = 0.01, kLostMax = 0.99;
 
 class DiskProfile {
  public:
@@ -83,6 +96,48 @@ class DiskProfile {
   const double direction_seconds_, sample_seconds_;
 };
 
+// FLOP/s of the product while `going`, at least once.
+Result<double> product_rate(Device& device, const WeightPool& pool,
+                            const std::atomic<bool>* going = nullptr) {
+  std::vector<double> rates;
+  do {
+    SPILLWAY_ASSIGN_OR_RETURN(const Rates run,
+                              linear_rates(device, pool, kBesideProduct, kBesideRuns));
+    rates.insert(rates.end(), run.begin(), run.end());
+  } while (going != nullptr && *going);
+  if (going != nullptr && rates.size() > 1) rates.pop_back();  // Its end was alone.
+  return figure_of(std::move(rates)).value;
+}
+
+// How much slower products are while the disk reads and sums are checked, as bytes/s that would
+// leave nothing of the processor.
+Result<Figure> processor_taken(Device& device, DiskMeter& meter, const File& file,
+                               const ProfileOptions& options) {
+  SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool, WeightPool::open(device, kBesidePoolBytes));
+  const DiskProbe probe{.bytes_max = UINT64_MAX,
+                        .seconds_max = kBesideSeconds,
+                        .request_bytes = kBesideBlock,
+                        .checksum = true};
+  std::vector<double> samples;
+  for (int i = 0; i < kBesideSamples; ++i) {
+    if (!options.keep_going()) return Status(Code::kCancelled, "interrupted");
+    SPILLWAY_ASSIGN_OR_RETURN(const double alone, product_rate(device, pool));
+    std::atomic<bool> reading{true};
+    Result<DiskSpeed> speed = DiskSpeed{};
+    std::thread reader([&] {
+      speed = meter.read(file, probe, kDepthMax);
+      reading = false;
+    });
+    const Result<double> beside = product_rate(device, pool, &reading);
+    reader.join();
+    SPILLWAY_RETURN_IF_ERROR(speed.status());
+    SPILLWAY_RETURN_IF_ERROR(beside.status());
+    const double lost = std::clamp(1 - beside.value() / alone, kLostMin, kLostMax);
+    samples.push_back(speed.value().bytes_per_second() / lost);
+  }
+  return figure_of(std::move(samples));
+}
+
 }  // namespace
 
 Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfile* profile) {
@@ -101,11 +156,13 @@ Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfi
   SPILLWAY_ASSIGN_OR_RETURN(const File file, directory.create(bytes));
   SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter, DiskMeter::open(device, kBlockMax * kDepthMax));
   const double seconds = std::min(kDiskSecondsMax, kDiskShare * options.seconds);
-  constexpr double kFillShare = 0.1;
-  DiskProfile disk(meter, file, options, seconds * (1 - kFillShare));
+  constexpr double kFillShare = 0.1, kBesideShare = 0.1;
+  DiskProfile disk(meter, file, options, seconds * (1 - kFillShare - kBesideShare));
   SPILLWAY_RETURN_IF_ERROR(disk.fill(bytes, seconds * kFillShare));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.read, disk.measure(false));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.write, disk.measure(true));
+  if (!device.shares_host_memory()) return {};
+  SPILLWAY_ASSIGN_OR_RETURN(profile->disk.processor, processor_taken(device, meter, file, options));
   return {};
 }
 

@@ -81,6 +81,10 @@ std::string profile_table(const HardwareProfile& profile) {
   }
   text += disk_lines("disk read, GB/s", profile.disk.read);
   text += disk_lines("disk write, GB/s", profile.disk.write);
+  if (profile.disk.processor.value > 0) {
+    text += heading("disk beside products, GB/s");
+    text += rate_line("that would take all of the CPU", profile.disk.processor);
+  }
   text += size_line("free", profile.disk.free_bytes);
   return text;
 }

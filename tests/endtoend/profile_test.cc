@@ -62,6 +62,9 @@ TEST_CASE("profile measures what the cost model needs") {
   CHECK(profile->host.decode_attention.value == compute.decode_attention.value);
   CHECK(profile->disk.read.size() == 12);
   CHECK(profile->disk.write.size() == 12);
+  CHECK(profile->disk.processor.samples >= 3);
+  // At most 1 % or 99 % of the processor is said to be lost.
+  CHECK(profile->disk.processor.low > 1e6);
 }
 
 TEST_CASE("an interrupted profile leaves no file and exits with 130") {

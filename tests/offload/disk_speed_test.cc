@@ -38,6 +38,10 @@ TEST_CASE("disk speed: every place of the file in turn, as often as the probe as
   const DiskSpeed read = measure_disk_read(io, file, memory, probe).value();
   CHECK(io.reads() == 25);
   CHECK(read.bytes == 25 * kRequestBytes);
+
+  DiskProbe checked = probe;
+  checked.checksum = true;
+  CHECK(measure_disk_read(io, file, memory, checked).value().bytes == 25 * kRequestBytes);
 }
 
 TEST_CASE("disk speed: the rate is that of the disk, and time ends the probe too") {

@@ -56,6 +56,26 @@ TEST_CASE("a sweep costs what its resources have to do") {
         Approx(cost[0] + cost[3] + cost[4]));
 }
 
+TEST_CASE("the disk takes of the processor that computes what the profile says") {
+  HardwareProfile hardware = machine();
+  CostedPlan costed = plan();
+  costed.weights_from_disk = 100'000'000;
+  costed.kv_on_disk = 0.5;
+  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
+  const ResourceSeconds before = cost();
+  hardware.disk.processor = figure(10e9);
+  const ResourceSeconds after = cost();
+  CHECK(after[0] == Approx(before[0] + (100e6 + 320e6 + 16 * 640'000 * 0.5) / 10e9));
+  for (size_t r = 1; r < kResources; ++r) CHECK(after[r] == before[r]);
+  // A device with memory of its own computes on.
+  hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
+  costed.own_memory = true;
+  const double busy = cost()[0];
+  hardware.disk.processor = {};
+  CHECK(cost()[0] == busy);
+}
+
 TEST_CASE("what the CPU attends to stays off the link and is its own work") {
   HardwareProfile hardware = machine();
   hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
@@ -165,6 +185,7 @@ TEST_CASE("faster hardware never predicts less throughput") {
     HardwareProfile hardware = machine();
     hardware.host.decode_attention = figure(25e9);
     hardware.link = HardwareProfile::Link{figure(12e9), figure(11e9), figure(20e9)};
+    hardware.disk.processor = figure(4e9);
     const std::vector<RequestGroup> groups = {{static_cast<int64_t>(1 + random() % 500),
                                                static_cast<int64_t>(1 + random() % 50),
                                                static_cast<int64_t>(1 + random() % 40)}};
@@ -178,11 +199,17 @@ TEST_CASE("faster hardware never predicts less throughput") {
     };
     const double before = speed();
     CHECK(before > 0);
-    Figure* const figures[] = {&hardware.compute.memory_read,      &hardware.host.memory_read,
-                               &hardware.compute.prompt_attention, &hardware.disk.read[0].rate,
-                               &hardware.compute.decode_attention, &hardware.disk.write[0].rate,
-                               &hardware.link->to_device,          &hardware.link->to_host,
-                               &hardware.compute.matrix[2].rate,   &hardware.host.decode_attention};
+    Figure* const figures[] = {&hardware.compute.memory_read,
+                               &hardware.host.memory_read,
+                               &hardware.compute.prompt_attention,
+                               &hardware.disk.read[0].rate,
+                               &hardware.compute.decode_attention,
+                               &hardware.disk.write[0].rate,
+                               &hardware.link->to_device,
+                               &hardware.link->to_host,
+                               &hardware.compute.matrix[2].rate,
+                               &hardware.host.decode_attention,
+                               &hardware.disk.processor};
     Figure& faster = *figures[random() % std::size(figures)];
     faster.value *= 1 + share();
     CHECK(speed() >= before * (1 - 1e-12));

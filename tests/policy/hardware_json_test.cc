@@ -71,6 +71,7 @@ TEST_CASE("a hardware profile reads back as it was") {
     CHECK(profile.disk.read[1].depth == before.disk.read[1].depth);
     CHECK(profile.disk.read[1].rate.value == before.disk.read[1].rate.value);
     CHECK(profile.disk.write[0].rate.low == before.disk.write[0].rate.low);
+    CHECK(profile.disk.processor.value == before.disk.processor.value);
     // Twice is once.
     CHECK(hardware_profile_json(profile) == hardware_profile_json(before));
   }

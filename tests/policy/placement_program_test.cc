@@ -54,6 +54,7 @@ TEST_CASE("no shares that fit are faster than the program's") {
     plan.own_memory = round % 2 == 1;
     HardwareProfile hardware = test::cost_machine();
     hardware.link = HardwareProfile::Link{test::figure(5e9), test::figure(4e9), test::figure(8e9)};
+    if (round % 4 == 0) hardware.disk.processor = test::figure(8e9);
     PlacementRoom room{.weights = plan.weight_bytes, .kv = 1 + random() % 2'000'000'000};
     room.device = random() % 1'500'000'000;
     room.host = random() % 1'000'000'000;

@@ -44,6 +44,7 @@ struct Scene {
     plan.host_attention = plan.own_memory && chance(0.5);
     if (chance(0.2)) plan.activations_on_disk = 0.5;
     if (plan.own_memory && chance(0.2)) plan.activations_on_host = 0.5;
+    if (chance(0.5)) hardware.disk.processor = figure(rate(2e9, 60e9));
     plan.micro_batch_sequences = 1 + static_cast<int64_t>(below(16));
     const auto decoding = static_cast<int64_t>(1 + below(32));
     sweeps = {{.count = 1,
@@ -113,6 +114,11 @@ TEST_CASE("weights from disk, by hand") {
   // With a ring of two, the disk never stands still: the last layer and head come after.
   rings.weights_from_disk = 200e6;
   CHECK(simulate(plan, rates, sweeps, rings).seconds() == Approx(0.3 + work + head));
+  // The processor's share of bringing 100 MB.
+  HardwareProfile busy = test::cost_machine();
+  busy.disk.processor = figure(10e9);
+  const MachineRates slowed = MachineRates::of(busy, plan).value();
+  CHECK(simulate(plan, slowed, sweeps, rings).seconds() == Approx(0.3 + 0.01 + work + head));
   plan.overlap = false;
   CHECK(simulate(plan, rates, sweeps, rings).seconds() == Approx(0.3 + 6 * work + 3 * head));
 }

@@ -65,7 +65,9 @@ TEST_CASE("the table of a profile shows every figure with its spread or its sour
   CHECK_THAT(table, Catch::Contains("a datasheet"));
   CHECK_THAT(table, Catch::Contains("host to device"));
   CHECK_THAT(table, Catch::Contains("1.00 MiB x 8"));
-  CHECK_THAT(profile_table(test::sample_hardware(false)), !Catch::Contains("host to device"));
+  const std::string of_cpu = profile_table(test::sample_hardware(false));
+  CHECK_THAT(of_cpu, !Catch::Contains("host to device"));
+  CHECK_THAT(of_cpu, Catch::Contains("that would take all of the CPU"));
 }
 
 ProfileOptions options_of(const std::string& disk_dir, int* questions, int stop_at) {

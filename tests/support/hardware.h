@@ -29,7 +29,9 @@ inline HardwareProfile sample_hardware(bool own_memory) {
   if (own_memory) profile.link = {measured(12e9), measured(11e9), measured(20e9)};
   profile.disk = {.free_bytes = known(1e12),
                   .read = {{1 << 20, 1, measured(1e9)}, {1 << 20, 8, measured(2e9)}},
-                  .write = {{1 << 20, 1, measured(5e8)}}};
+                  .write = {{1 << 20, 1, measured(5e8)}},
+                  .processor = {}};
+  if (!own_memory) profile.disk.processor = measured(1.5e10);
   return profile;
 }
 
