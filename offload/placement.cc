@@ -47,6 +47,11 @@ class Placer {
   std::optional<Placement> fit(const Choice& choice) const {
     const uint64_t fixed = choice.kv_memory + choice.kv_staging;
     if (fixed > room_ || choice.kv_disk > r_.disk_bytes) return std::nullopt;
+    // What memory cannot hold is on disk, wherever exactly it is cut.
+    const uint64_t streamed = minus(r_.table->weight_bytes(), room_ - fixed);
+    if (choice.kv_disk + (r_.weights_in_scratch ? streamed : 0) > r_.disk_free_bytes) {
+      return std::nullopt;
+    }
     const auto weights = fit_weights(room_ - fixed, choice.deep_ring);
     if (!weights || scratch_bytes(*weights, choice) > r_.disk_free_bytes) return std::nullopt;
     return Placement{.weights = *weights,
@@ -80,7 +85,7 @@ class Placer {
   std::vector<Choice> with_share(double share) const {
     std::vector<Choice> found;
     for (uint64_t total = wanted_;; total = std::max(total - total / 8, longest_)) {
-      for (const uint64_t staging : {staging_, staged_layer_}) {
+      for (const uint64_t staging : stagings()) {
         for (const bool deep : {true, false}) {
           found.push_back(split(share, total, staging));
           found.back().deep_ring = deep;
@@ -124,9 +129,20 @@ class Placer {
     for (const bool deep : {true, false}) found.push_back({deep, longest_, 0, 0});
     const uint64_t disk = std::max(split(1, longest_, 0).kv_disk,
                                    std::min(split(1, wanted_, 0).kv_disk, r_.disk_bytes));
-    for (const uint64_t staging : {staging_, staged_layer_}) {
+    for (const uint64_t staging : stagings()) {
       for (const bool deep : {true, false}) found.push_back({deep, 0, disk, staging});
     }
+    return found;
+  }
+
+  // Memory through which a cache on disk passes: the less, the less is read ahead, down to one
+  // layer of one sequence, for which the engine stands still.
+  std::vector<uint64_t> stagings() const {
+    std::vector<uint64_t> found;
+    for (uint64_t bytes = staging_; bytes > staged_layer_; bytes /= 2) {
+      found.push_back(round_up(bytes, kIoAlignment));
+    }
+    found.push_back(staged_layer_);
     return found;
   }
 
@@ -202,6 +218,10 @@ Result<Placement> place(const PlacementRequest& request) {
   if (request.device) return place_on_device(request);
   const Placer placer(request);
   const std::vector<Choice> choices = placer.choices();
+  // Of one share the last takes the least of every tier: what does not fit is known at once.
+  if (request.kv_disk_share && !placer.fit(choices.back())) {
+    return placer.infeasible(choices.back());
+  }
   for (const Choice& choice : choices) {
     if (std::optional<Placement> placement = placer.fit(choice)) return std::move(*placement);
   }

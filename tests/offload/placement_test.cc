@@ -105,6 +105,28 @@ TEST_CASE("shares that the user fixed are kept") {
   }
 }
 
+TEST_CASE("a cache on disk passes through as large a ring as there is memory for") {
+  Case c("opt-1.3b");
+  c.request.kv_bytes_wanted = 8 * c.request.kv_sequence_bytes_max;
+  c.request.weights_disk_share = 0;
+  c.request.kv_disk_share = 1;
+  uint64_t least = kGiB;
+  const auto staging = [&](uint64_t bytes) {
+    c.request.memory_bytes = bytes;
+    const Result<Placement> placed = place(c.request);
+    return placed.ok() ? placed->kv_staging_bytes : 0;
+  };
+  while (staging(least) == 0) least += kMiB;
+  // One layer of one sequence of 2,048 positions, for which the engine must wait.
+  CHECK(staging(least) == 16 * kMiB);
+  CHECK(staging(least + 17 * kMiB) == 32 * kMiB);
+  CHECK(staging(least + 47 * kMiB) == 32 * kMiB);
+  CHECK(staging(least + 49 * kMiB) == 64 * kMiB);
+  CHECK(staging(least + 111 * kMiB) == 64 * kMiB);
+  CHECK(staging(least + 241 * kMiB) == 256 * kMiB);
+  CHECK(staging(least + kGiB) == 256 * kMiB);
+}
+
 TEST_CASE("fixed shares that do not fit are refused, not changed") {
   Case c("opt-6.7b");
   c.request.memory_bytes = 8 * kGiB;
