@@ -1,6 +1,5 @@
 #include "offload/spill_stager.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 

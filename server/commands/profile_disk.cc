@@ -36,7 +36,7 @@ constexpr LinearProbe kBesideProduct{DType::kBF16, 64, 4096, 4096};
 constexpr RunLimits kBesideRuns{.runs_min = 1, .runs_max = 1, .run_seconds = 0.03};
 constexpr size_t kBesideBlock = size_t{2} << 20;
 constexpr int kBesideSamples = 5;
-constexpr double kBesideSeconds = 0.3;
+constexpr double kBesideSecondsMin = 0.1;  // Of a sample: several runs of the product
 // A processor that loses less, or is left less, than one part of so many is not told from noise.
 constexpr double kLostMin = 0.01, kLostMax = 0.99;
 
@@ -112,10 +112,10 @@ Result<double> product_rate(Device& device, const WeightPool& pool,
 // How much slower products are while the disk reads and sums are checked, as bytes/s that would
 // leave nothing of the processor.
 Result<Figure> processor_taken(Device& device, DiskMeter& meter, const File& file,
-                               const ProfileOptions& options) {
+                               const ProfileOptions& options, double seconds) {
   SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool, WeightPool::open(device, kBesidePoolBytes));
   const DiskProbe probe{.bytes_max = UINT64_MAX,
-                        .seconds_max = kBesideSeconds,
+                        .seconds_max = std::max(kBesideSecondsMin, seconds / kBesideSamples),
                         .request_bytes = kBesideBlock,
                         .checksum = true};
   std::vector<double> samples;
@@ -162,7 +162,8 @@ Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfi
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.read, disk.measure(false));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.write, disk.measure(true));
   if (!device.shares_host_memory()) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(profile->disk.processor, processor_taken(device, meter, file, options));
+  SPILLWAY_ASSIGN_OR_RETURN(profile->disk.processor,
+                            processor_taken(device, meter, file, options, seconds * kBesideShare));
   return {};
 }
 
