@@ -1,5 +1,8 @@
 #include "scheduler/journal.h"
 
+#include <xxhash.h>
+
+#include <array>
 #include <unordered_map>
 
 #include "scheduler/database.h"
@@ -9,17 +12,27 @@ namespace spillway {
 namespace {
 
 // "SPWJ" and the version, in SQLite's own header fields.
-constexpr const char* kStamp = "PRAGMA application_id = 1397774154; PRAGMA user_version = 1";
+constexpr const char* kStamp = "PRAGMA application_id = 1397774154; PRAGMA user_version = 2";
 constexpr int64_t kApplicationId = 1397774154;
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr int64_t kValueMax = int64_t{1} << 40;  // Of any number in a row; sums stay in range.
 
 constexpr const char* kSchema =
     "CREATE TABLE head (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
-    // result is NULL while the row runs.
+    // result is NULL while the row runs. SQLite checks the structure of its pages, not the bytes of
+    // a value (a file cut short inside its last page ends in zeros), so a result has a checksum.
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, crashes INTEGER NOT NULL DEFAULT 0,"
     " failed INTEGER NOT NULL DEFAULT 0, prompt_tokens INTEGER NOT NULL DEFAULT 0,"
-    " generated_tokens INTEGER NOT NULL DEFAULT 0, result TEXT) STRICT;";
+    " generated_tokens INTEGER NOT NULL DEFAULT 0, result TEXT,"
+    " checksum INTEGER NOT NULL DEFAULT 0) STRICT;";
+
+// Of everything a finished row holds: XXH3-64, seeded by that of its numbers.
+int64_t checksum_of(const JournalRow& row) {
+  const std::array<int64_t, 4> numbers = {row.row, int64_t{row.failed}, row.prompt_tokens,
+                                          row.generated_tokens};
+  return static_cast<int64_t>(XXH3_64bits_withSeed(row.line.data(), row.line.size(),
+                                                   XXH3_64bits(numbers.data(), sizeof(numbers))));
+}
 
 Result<int64_t> one_integer(Database& database, const char* sql) {
   SPILLWAY_ASSIGN_OR_RETURN(Statement statement, database.prepare(sql));
@@ -42,7 +55,8 @@ Status check_identity(Database& database) {
   SPILLWAY_ASSIGN_OR_RETURN(const int64_t version, one_integer(database, "PRAGMA user_version"));
   if (version != kVersion) {
     return invalid_argument(database.path() + ": journal version " + std::to_string(version) +
-                            ", this program knows 1; finish it with the program that began it");
+                            ", this program knows " + std::to_string(kVersion) +
+                            "; finish it with the program that began it");
   }
   SPILLWAY_ASSIGN_OR_RETURN(Statement check, database.prepare("PRAGMA quick_check(1)"));
   SPILLWAY_ASSIGN_OR_RETURN(const bool answered, check.step());
@@ -96,7 +110,7 @@ class Journal::Body {
     SPILLWAY_ASSIGN_OR_RETURN(
         Statement all,
         database.prepare("SELECT number, crashes, failed, prompt_tokens, generated_tokens,"
-                         " result IS NOT NULL FROM rows"));
+                         " result IS NOT NULL, result, checksum FROM rows"));
     for (;;) {
       SPILLWAY_ASSIGN_OR_RETURN(const bool found, all.step());
       if (!found) break;
@@ -108,25 +122,32 @@ class Journal::Body {
         }
       }
       rows[all.integer(0)] = {done, all.integer(1)};
-      if (done) count(all.integer(2) != 0, all.integer(3), all.integer(4));
+      if (!done) continue;
+      const JournalRow row = {all.integer(0), all.integer(2) != 0, all.integer(3), all.integer(4),
+                              all.text(6)};
+      if (checksum_of(row) != all.integer(7)) {
+        return corruption(database.path() + ": damaged: the result of row " +
+                          std::to_string(row.row) + " does not match its checksum");
+      }
+      count(row);
     }
     SPILLWAY_ASSIGN_OR_RETURN(
         start_row, database.prepare("INSERT INTO rows (number) VALUES (?) ON CONFLICT DO NOTHING"));
     SPILLWAY_ASSIGN_OR_RETURN(
         finish_row, database.prepare(
-                        "INSERT INTO rows (number, failed, prompt_tokens, generated_tokens, result)"
-                        " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                        "INSERT INTO rows (number, failed, prompt_tokens, generated_tokens, result,"
+                        " checksum) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
                         " failed = excluded.failed, prompt_tokens = excluded.prompt_tokens,"
                         " generated_tokens = excluded.generated_tokens,"
-                        " result = excluded.result"));
+                        " result = excluded.result, checksum = excluded.checksum"));
     return {};
   }
 
-  void count(bool failed, int64_t prompt_tokens, int64_t generated_tokens) {
+  void count(const JournalRow& row) {
     ++counts.finished;
-    counts.failed += failed ? 1 : 0;
-    counts.prompt_tokens += prompt_tokens;
-    counts.generated_tokens += generated_tokens;
+    counts.failed += row.failed ? 1 : 0;
+    counts.prompt_tokens += row.prompt_tokens;
+    counts.generated_tokens += row.generated_tokens;
   }
 
   struct RowState {
@@ -213,9 +234,10 @@ Status Journal::finish(const JournalRow& row) {
                                .bind(row.prompt_tokens)
                                .bind(row.generated_tokens)
                                .bind(row.line)
+                               .bind(checksum_of(row))
                                .run());
   body_->rows[row.row].finished = true;
-  body_->count(row.failed, row.prompt_tokens, row.generated_tokens);
+  body_->count(row);
   return {};
 }
 

@@ -45,9 +45,9 @@ class Journal {
   // kInvalidArgument when the file exists. A crash in here leaves a file that resume() completes.
   static Result<Journal> create(const std::string& path, const JournalHead& head);
 
-  // kNotFound without a file; kCorruption when it is no intact journal; kCapacity when another
-  // process has it open; kInvalidArgument when an entry of `head` differs, naming both values.
-  // Reads and verifies the whole file.
+  // kNotFound without a file; kCorruption when it is no intact journal (a result has a checksum);
+  // kCapacity when another process has it open; kInvalidArgument when an entry of `head` differs,
+  // naming both values. Reads and verifies the whole file.
   static Result<Journal> resume(const std::string& path, const JournalHead& head);
 
   // What an existing journal holds, without touching it otherwise. Errors as resume().
