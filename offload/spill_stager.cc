@@ -1,5 +1,6 @@
 #include "offload/spill_stager.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,12 @@ uint64_t piece_checksum(const SpilledObject& object, const std::byte* memory, ui
   const uint64_t begin = object.piece_begin(piece);
   return slab_checksum({memory + begin, object.piece_begin(piece + 1) - begin},
                        object.offset + piece);
+}
+
+// Whether what is to be read was written.
+bool has_bytes(const SpillUse& use) {
+  return use.object->failed.ok() &&
+         use.object->pieces_in(use.read_bytes) <= use.object->checksums.size();
 }
 
 }  // namespace
@@ -49,12 +56,34 @@ Status SpillStager::verify(const Transfer& transfer) {
   return {};
 }
 
-void SpillStager::begin(std::span<const SpillUse> uses) {
-  const std::lock_guard lock(mutex_);
-  SPILLWAY_CHECK(next_ - base_ == uses_.size());
+void SpillStager::begin(std::span<const SpillUse> uses, size_t guessed) {
+  std::unique_lock lock(mutex_);
+  const uint64_t begun = base_ + sure_;  // What was started from here on was guessed.
+  SPILLWAY_CHECK(guessed <= uses.size() && next_ >= begun);
+  bool right = next_ - begun <= uses.size() - guessed;
+  for (uint64_t i = begun; right && i < next_; ++i) right = unit(i).use == uses[i - begun];
+  if (!right) drop(begun, lock);
+  base_ = right ? begun : next_;
   uses_ = uses;
-  base_ = next_;
+  sure_ = uses.size() - guessed;
   if (overlap_) pump(next_);
+}
+
+// Forgets the units from `first` on and what was not begun. Blocks until none of them is being read
+// (they may still be written).
+void SpillStager::drop(uint64_t first, std::unique_lock<std::mutex>& lock) {
+  uses_ = {};  // None is started any more.
+  sure_ = 0;
+  base_ = next_;
+  lock.unlock();
+  for (uint64_t i = first; i < next_; ++i) (void)queue_.wait(unit(i).read).ok();
+  lock.lock();
+  for (uint64_t i = first; i < next_; ++i) {
+    if (unit(i).state == State::kWriting) continue;
+    unit(i).writes_left = 0;
+    unit(i).state = State::kWriting;
+  }
+  retire_written();
 }
 
 // Gives back the memory of the oldest uses whose bytes are home.
@@ -89,6 +118,8 @@ void SpillStager::pump(uint64_t wanted) {
     const SpillUse& use = uses_[next_ - base_];
     // What is still being written must be home before it is read again.
     if (use.object->last_unit > front_) return;
+    // A guess about what failed has nothing to read.
+    if (next_ - base_ >= sure_ && !has_bytes(use)) return;
     std::byte* memory = ring_.take(use.bytes);
     if (memory == nullptr) return;
     Unit& fresh = unit(next_);
@@ -123,7 +154,7 @@ bool SpillStager::ready(size_t use) {
 Result<std::byte*> SpillStager::wait(size_t use) {
   std::unique_lock lock(mutex_);
   const uint64_t number = base_ + use;
-  SPILLWAY_CHECK(use < uses_.size());
+  SPILLWAY_CHECK(use < sure_);
   pump(number);
   const double start = number >= next_ ? steady_seconds() : 0;
   while (number >= next_) {
@@ -188,18 +219,20 @@ void SpillStager::finish(size_t use, std::span<const ByteRange> changes) {
 
 void SpillStager::abandon() {
   std::unique_lock lock(mutex_);
-  uses_ = {};  // None is started any more.
-  base_ = next_;
-  const uint64_t first = front_;
+  drop(front_, lock);
   lock.unlock();
-  for (uint64_t i = first; i < next_; ++i) (void)queue_.wait(unit(i).read).ok();
-  lock.lock();
-  for (uint64_t i = front_; i < next_; ++i) {
-    if (unit(i).state == State::kWriting) continue;
-    unit(i).writes_left = 0;
-    unit(i).state = State::kWriting;
+  flush();
+}
+
+void SpillStager::forget(std::span<const SpilledObject> objects) {
+  {
+    std::unique_lock lock(mutex_);
+    const auto guesses = uses_.subspan(sure_);
+    const bool guessed = std::any_of(guesses.begin(), guesses.end(), [&](const SpillUse& use) {
+      return use.object >= objects.data() && use.object < objects.data() + objects.size();
+    });
+    if (guessed) drop(base_ + sure_, lock);
   }
-  lock.unlock();
   flush();
 }
 

@@ -7,7 +7,7 @@
 //
 // Thread rule: the engine thread; reads are started there and, as writes end and give their room
 // back, on threads of the Io, so that the disk has work while the engine computes. Objects must
-// live until flush() after their last use.
+// live until forget() after their last use.
 #pragma once
 
 #include <condition_variable>
@@ -52,6 +52,7 @@ struct SpillUse {
   SpilledObject* object = nullptr;
   uint64_t read_bytes = 0;
   uint64_t bytes = 0;
+  bool operator==(const SpillUse&) const = default;
 };
 
 class SpillStager {
@@ -61,9 +62,12 @@ class SpillStager {
   SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap);
   ~SpillStager() { abandon(); }
 
-  // The uses of the next sweep, in order, which must stay where they are until its end. REQUIRES:
-  // every earlier use was waited for and finished, or abandon() was called.
-  void begin(std::span<const SpillUse> uses);
+  // The uses of the next sweep, in order; the last `guessed` of them are what the sweep after that
+  // will probably begin with, so that the disk has work while this one ends. They must stay where
+  // they are until the last is finished or, with guesses, until the next call has returned. Guesses
+  // that have been read and come true are not read again; if one does not, all are dropped.
+  // REQUIRES: every earlier use but guesses was waited for and finished, or abandon() was called.
+  void begin(std::span<const SpillUse> uses, size_t guessed = 0);
 
   // Whether wait() would return at once.
   bool ready(size_t use);
@@ -76,11 +80,15 @@ class SpillStager {
   // of wait(), with nothing changed.
   void finish(size_t use, std::span<const ByteRange> changes);
 
-  // Blocks until nothing is under way; uses not yet finished are forgotten.
+  // Blocks until nothing is under way; uses not yet finished, and guesses, are forgotten.
   void abandon();
 
   // Blocks until everything finished is on disk.
   void flush();
+
+  // Between sweeps, before the objects go: what is finished is on disk, and nothing is read that
+  // was guessed about them.
+  void forget(std::span<const SpilledObject> objects);
 
   // Spent in wait() because the ring had no room, so far.
   double room_wait_seconds() const { return room_wait_seconds_; }
@@ -108,6 +116,7 @@ class SpillStager {
   // REQUIRES for these: the lock is held.
   void retire_written();
   void pump(uint64_t wanted);
+  void drop(uint64_t first, std::unique_lock<std::mutex>& lock);
   void start_read(Unit& unit);
 
   TransferQueue& queue_;
@@ -119,7 +128,8 @@ class SpillStager {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // A unit was written or given back.
   std::vector<Unit> units_;          // A window [front_, next_) on the endless line of uses
-  std::span<const SpillUse> uses_;   // Of this sweep; use i is unit base_ + i.
+  std::span<const SpillUse> uses_;   // Of this sweep, then guesses; use i is unit base_ + i.
+  size_t sure_ = 0;                  // Uses that are no guesses
   uint64_t base_ = 0, front_ = 0, next_ = 0;
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;  // The engine thread's

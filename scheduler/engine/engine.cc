@@ -79,6 +79,7 @@ Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& option
 // Stagers wait for what is under way before the files that they read are closed.
 Engine::~Engine() {
   weights_.detach();
+  if (kv_stager_) kv_stager_->abandon();  // It may look at what the feed guessed.
   host_attention_.reset();
   kv_feed_.reset();
   kv_ring_.reset();
@@ -137,8 +138,9 @@ Status Engine::allocate(EngineScratch scratch) {
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   wanted_.reserve(static_cast<size_t>(kHeadRows));
   selected_rows_.reserve(static_cast<size_t>(kHeadRows));
-  best_counts_.reserve(static_cast<size_t>(kHeadRows));
-  best_.reserve(static_cast<size_t>(kHeadRows));
+  draw_rules_.reserve(static_cast<size_t>(kHeadRows));
+  drawn_.reserve(static_cast<size_t>(kHeadRows));
+  spilled_before_ = spilled();  // Of the weights, what came before any sweep
   return {};
 }
 
@@ -161,8 +163,8 @@ Status Engine::to_host(std::byte* to, const std::byte* from, size_t bytes) {
 }
 
 void Engine::release(std::unique_ptr<KvSequence> sequence) {
-  // Another sequence may be given its place at once.
-  if (kv_stager_ && sequence->disk_layers() > 0) kv_stager_->flush();
+  // Another sequence may be given its place at once; and it may be among the guesses.
+  if (kv_stager_) kv_stager_->forget(sequence->spilled);
   kv_->release(std::move(sequence));
 }
 
@@ -201,7 +203,6 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
   }
   SPILLWAY_CHECK(work_.tokens <= options_.sweep_tokens_max);
   const double start = steady_seconds();
-  const Spilled before = spilled();
   plan_micro_batches(items);
   // A sweep that ends early, by an error or an exception, leaves nothing under way.
   struct Cleanup {
@@ -214,7 +215,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
   SPILLWAY_RETURN_IF_ERROR(kv_feed_->end_sweep());
   SPILLWAY_RETURN_IF_ERROR(activations_->end_sweep());
   cleanup.engine = nullptr;
-  finish_log(steady_seconds() - start, before);
+  finish_log(steady_seconds() - start);
   for (size_t i = 0; i < items.size(); ++i) {
     if (!kv_feed_->failure(i).ok()) sink.on_failure(i, kv_feed_->failure(i));
   }
@@ -252,9 +253,11 @@ Engine::Spilled Engine::spilled() const {
   return now;
 }
 
-void Engine::finish_log(double seconds, const Spilled& before) {
+// What was read between sweeps counts for the next.
+void Engine::finish_log(double seconds) {
   const Spilled now = spilled();
   work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
+  const Spilled before = std::exchange(spilled_before_, now);
   work_.disk_write_bytes = now.written - before.written;
   work_.to_device_bytes = now.brought - before.brought;
   work_.to_host_bytes = now.sent_home - before.sent_home;

@@ -171,7 +171,7 @@ class Engine {
     double kv_room_seconds = 0, activations_room_seconds = 0;
   };
   Spilled spilled() const;
-  void finish_log(double seconds, const Spilled& before);
+  void finish_log(double seconds);
 
   template <class Acquire>
   auto timed_wait(const char* what, double* seconds, const Acquire& acquire);
@@ -193,6 +193,8 @@ class Engine {
   std::optional<DeviceRing> kv_ring_;
   // Of the rows of buffers_.logits, and of buffers_.best; none where the host reads them in place.
   Buffer host_logits_;
+
+  Spilled spilled_before_;  // Up to the end of the last sweep
 
   // Of the sweep that runs.
   SweepWork work_;

@@ -34,6 +34,7 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
   next_use_ = 0;
   staged_.clear();
   if (stager_ == nullptr) return;
+  uses_.swap(last_uses_);  // The stager may look at the last ones until begin().
   uses_.clear();
   const int64_t layers = items.empty() ? 0 : items.front().kv->layers;
   for (int64_t layer = 0; layer < layers; ++layer) {
@@ -45,7 +46,21 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
       }
     }
   }
-  stager_->begin(uses_);
+  const size_t sure = uses_.size();
+  guess_next_sweep(items, layers);
+  stager_->begin(uses_, uses_.size() - sure);
+}
+
+// Most sequences go on: the next sweep begins with the first layer of theirs that is on disk.
+void KvFeed::guess_next_sweep(std::span<const SweepItem> items, int64_t layers) {
+  const size_t sure = uses_.size();
+  for (int64_t layer = 0; layer < layers && uses_.size() == sure; ++layer) {
+    for (const SweepItem& item : items) {
+      const int64_t position = item.position + static_cast<int64_t>(item.tokens.size());
+      if (!item.kv->on_disk(layer) || position >= item.kv->rows) continue;
+      uses_.push_back(cache_.use(*item.kv, layer, position, 1));
+    }
+  }
 }
 
 void KvFeed::begin(int64_t layer, const MicroBatch& batch) {

@@ -68,6 +68,7 @@ class KvFeed final : public AttentionFeed {
   double wait_seconds() const { return wait_seconds_; }  // Of this sweep
 
  private:
+  void guess_next_sweep(std::span<const SweepItem> items, int64_t layers);
   // An item whose cache is elsewhere.
   struct Staged {
     size_t item;
@@ -99,9 +100,9 @@ class KvFeed final : public AttentionFeed {
   Trace* trace_;
   Trace::Track track_{};
   std::span<const SweepItem> items_;
-  std::vector<Status> failed_;  // By item
-  std::vector<SpillUse> uses_;
-  std::vector<ByteRange> changes_;  // Of one layer of one sequence
+  std::vector<Status> failed_;              // By item
+  std::vector<SpillUse> uses_, last_uses_;  // What the stager was told, and the sweep before
+  std::vector<ByteRange> changes_;          // Of one layer of one sequence
 
   int64_t layer_ = 0;
   std::vector<AttentionItem> resident_;  // Of this layer and micro-batch

@@ -4,8 +4,10 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/clock.h"
 #include "tests/support/fake_io.h"
@@ -61,25 +63,42 @@ TEST_CASE("each use of an object sees what the last one left") {
   SpillStager stager(queue, file, ring(*device, objects.stride * (1 + seed % 4)), seed % 3 != 0);
   // What each object holds: pieces of one repeated byte.
   std::vector<std::vector<uint8_t>> holds(5);
+  std::vector<SpillUse> uses, last_uses;  // Which the stager may look at until the next ones.
+  std::vector<size_t> guesses;
   for (int sweep = 0; sweep < 6; ++sweep) {
     std::vector<size_t> order;
-    std::vector<SpillUse> uses;
+    uses.swap(last_uses);
+    uses.clear();
     std::vector<uint64_t> lengths;  // In pieces, after the uses planned so far
     for (const auto& held : holds) lengths.push_back(held.size());
     std::vector<uint64_t> reads;
-    for (uint64_t i = 0; i < 3 + random() % 9; ++i) {
-      const size_t which = random() % 5;
-      const uint64_t before = lengths[which];
-      const uint64_t after = std::min(kPieces, before + random() % 3);
-      if (after == 0) continue;
-      lengths[which] = after;
+    const auto add = [&](size_t which, uint64_t after) {
+      const uint64_t before = std::exchange(lengths[which], after);
       order.push_back(which);
       reads.push_back(before);
       uses.push_back({&objects.all[which], objects.all[which].piece_begin(before),
                       objects.all[which].piece_begin(after)});
+    };
+    // What was guessed comes true, or only its beginning, or not.
+    for (size_t i = 0; i < guesses.size() && random() % 8 != 0; ++i) {
+      add(guesses[i], std::min(kPieces, lengths[guesses[i]] + 1));
     }
-    stager.begin(uses);
-    for (size_t use = 0; use < uses.size(); ++use) {
+    for (uint64_t i = 0; i < 3 + random() % 9; ++i) {
+      const size_t which = random() % 5;
+      const uint64_t after = std::min(kPieces, lengths[which] + random() % 3);
+      if (after > 0) add(which, after);
+    }
+    const size_t sure = uses.size();
+    guesses.clear();
+    for (size_t which = random() % 3; which < 5; which += 1 + random() % 2) {
+      guesses.push_back(which);
+      const SpilledObject& object = objects.all[which];
+      const uint64_t held = lengths[which];
+      uses.push_back({&objects.all[which], object.piece_begin(held),
+                      object.piece_begin(std::min(kPieces, held + 1))});
+    }
+    stager.begin(uses, guesses.size());
+    for (size_t use = 0; use < sure; ++use) {
       const Result<std::byte*> memory = stager.wait(use);
       REQUIRE(memory.ok());
       std::vector<uint8_t>& held = holds[order[use]];
@@ -110,7 +129,7 @@ TEST_CASE("each use of an object sees what the last one left") {
       stager.finish(use, changes);
     }
   }
-  stager.flush();
+  stager.abandon();
   CHECK(io.in_flight() == 0);
 }
 
@@ -143,6 +162,34 @@ TEST_CASE("a failed write comes to light at the next use, and only there") {
   stager.finish(1, {});
 }
 
+TEST_CASE("a guess about what could not be written, or never was, reads nothing") {
+  const auto device = open_cpu_device(1).value();
+  Objects objects(3, 1);
+  FakeIo io({.seed = 4});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(3 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, 8 * objects.stride), true);
+  const uint64_t lost = GENERATE(0, 1);
+  io.add_fault({.effect = IoFault::Effect::kError,
+                .kind = IoRequest::Kind::kWrite,
+                .begin = lost * objects.stride,
+                .end = (lost + 1) * objects.stride,
+                .error = ENOSPC});
+  std::vector<SpillUse> uses;
+  for (size_t i = 0; i < 2; ++i) uses.push_back({&objects.all[i], 0, kPiece});
+  // The first is lost, or the third, which nobody has written, is guessed at its place.
+  uses.push_back({&objects.all[lost == 0 ? 0 : 2], kPiece, kPiece});
+  stager.begin(uses, 1);
+  for (size_t use = 0; use < 2; ++use) {
+    std::memset(stager.wait(use).value(), 7, kPiece);
+    finish(stager, use, 0, kPiece);
+  }
+  stager.flush();
+  CHECK(stager.bytes_read() == 0);
+  stager.forget(objects.all);
+  CHECK(io.in_flight() == 0);
+}
+
 TEST_CASE("room is used as soon as a write has made it, whatever the caller does meanwhile") {
   const auto device = open_cpu_device(1).value();
   Objects objects(4, 2);
@@ -169,6 +216,54 @@ TEST_CASE("room is used as soon as a write has made it, whatever the caller does
   for (size_t use = 1; use < uses.size(); ++use) {
     REQUIRE(stager.wait(use).ok());
     stager.finish(use, {});
+  }
+}
+
+// One sweep over the first `count` objects: each is filled, or checked and filled again.
+void sweep_over(SpillStager& stager, size_t count, std::optional<int> before, int after) {
+  for (size_t use = 0; use < count; ++use) {
+    const Result<std::byte*> memory = stager.wait(use);
+    REQUIRE(memory.ok());
+    if (before) CHECK(memory.value()[kPiece - 1] == std::byte(*before));
+    std::memset(memory.value(), after, kPiece);
+    finish(stager, use, 0, kPiece);
+  }
+}
+
+TEST_CASE("what was guessed is read while a sweep ends, and once") {
+  const auto device = open_cpu_device(1).value();
+  Objects objects(4, 1);
+  FakeIo io({.seed = 7});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(4 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, 4 * objects.stride), true);
+  std::vector<SpillUse> fresh, again;
+  for (SpilledObject& object : objects.all) {
+    fresh.push_back({&object, 0, kPiece});
+    again.push_back({&object, kPiece, kPiece});
+  }
+  fresh.insert(fresh.end(), again.begin(), again.begin() + 2);
+  stager.begin(fresh, 2);
+  sweep_over(stager, 4, {}, 1);
+  stager.flush();
+  const auto read = [&](uint64_t objects_read) { return objects_read * kIoAlignment; };
+  SECTION("they come true") {
+    CHECK(stager.bytes_read() == read(2));
+    stager.begin(again);
+    sweep_over(stager, 4, 1, 2);
+    CHECK(stager.bytes_read() == read(4));
+  }
+  SECTION("they do not") {
+    std::swap(again[0], again[3]);
+    stager.begin(again);
+    sweep_over(stager, 4, 1, 2);
+    CHECK(stager.bytes_read() == read(6));
+  }
+  SECTION("nothing follows") {
+    stager.abandon();
+    stager.begin(std::span(again).first(1));
+    sweep_over(stager, 1, 1, 2);
+    CHECK(stager.bytes_read() == read(3));
   }
 }
 
