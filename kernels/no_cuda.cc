@@ -29,7 +29,7 @@ void normalize(CudaContext&, const NormArgs&) {
 void convert_rows(CudaContext&, const ConvertArgs&) {
   SPILLWAY_CHECK(false);
 }
-void best_columns(CudaContext&, const BestArgs&) {
+void draw_columns(CudaContext&, const DrawArgs&) {
   SPILLWAY_CHECK(false);
 }
 void linear(CudaContext&, const LinearArgs&) {

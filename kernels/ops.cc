@@ -73,15 +73,18 @@ void convert_rows(Stream& stream, const ConvertArgs& args) {
   cpu::convert_rows(cpu_of(stream), args);
 }
 
-void best_columns(Stream& stream, const BestArgs& args) {
+void draw_columns(Stream& stream, const DrawArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && args.out != nullptr);
-  SPILLWAY_CHECK(args.in.rows == static_cast<int64_t>(args.counts.size()));
-  for (int32_t count : args.counts) SPILLWAY_CHECK(count >= 0 && count <= args.in.columns);
-  if (on_cuda(stream, "best", args.in.rows,
-              [&](auto& context) { cuda::best_columns(context, args); }))
+  SPILLWAY_CHECK(args.in.rows == static_cast<int64_t>(args.rules.size()));
+  for (const DrawRule& rule : args.rules) {
+    SPILLWAY_CHECK(rule.count >= 0 && rule.count <= args.in.columns);
+    SPILLWAY_CHECK(rule.temperature >= 0 && rule.uniform >= 0 && rule.uniform < 1);
+  }
+  if (on_cuda(stream, "draw", args.in.rows,
+              [&](auto& context) { cuda::draw_columns(context, args); }))
     return;
-  const TraceSpan span = span_of(stream, "best", args.in.rows);
-  cpu::best_columns(cpu_of(stream), args);
+  const TraceSpan span = span_of(stream, "draw", args.in.rows);
+  cpu::draw_columns(cpu_of(stream), args);
 }
 
 void linear(Stream& stream, const LinearArgs& args) {

@@ -13,6 +13,7 @@
 
 #include "kernels/base/model_shape.h"
 #include "kernels/device.h"
+#include "kernels/draw.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 #include "kernels/tensor.h"
@@ -49,15 +50,16 @@ struct ConvertArgs {
 };
 void convert_rows(Stream& stream, const ConvertArgs& args);
 
-// out[i] = the index of the highest of the first counts[i] numbers of row i of `in` (f32), of equal
-// ones the first; -1 where one of these is NaN or +inf, or none is above -inf. `counts`: one a row,
-// at most in.columns. `out`: one a row, in the stream's device memory.
-struct BestArgs {
-  ConstMatrixView in;
-  std::span<const int32_t> counts;
+// out[i] = draw(row i of `in`, rules[i]), see kernels/draw.h; the index may be a neighbour's where
+// a rule's `uniform` is within rounding of the border between two. `in` (f32) is working memory,
+// but for rows whose index is -1. `rules`: one a row, on the host. `out`: one a row, in the
+// stream's device memory.
+struct DrawArgs {
+  MatrixView in;
+  std::span<const DrawRule> rules;
   int32_t* out = nullptr;
 };
-void best_columns(Stream& stream, const BestArgs& args);
+void draw_columns(Stream& stream, const DrawArgs& args);
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32

@@ -221,7 +221,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                         .position = sequence->next_position(),
                         .kv = sequence->kv(),
                         .all_logits = sequence->wants_all_logits(),
-                        .best_of = sequence->wants_best_of()});
+                        .draw = sequence->wants_draw()});
       if (sequence->next_position() == 0) prompt_tokens += tokens.size();
     }
     generated_ = 0;
@@ -258,10 +258,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 
-  void on_best(size_t item, int64_t, int32_t best) override {
+  void on_drawn(size_t item, int64_t, int32_t index) override {
     Sequence& sequence = *running_[item];
     const int64_t before = sequence.generated();
-    sequence.take_best(best, steady_seconds());
+    sequence.take_drawn(index, steady_seconds());
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 

@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/exponentials.h"
-#include "scheduler/logits.h"
+#include "kernels/logits.h"
 
 namespace spillway {
 namespace {
@@ -86,53 +85,22 @@ void Sampler::adjust(std::span<float> logits, std::span<const int32_t> barred) c
   }
 }
 
-// Turns logits into weights: what is left of each token's probability, up to a common factor.
-// Returns their sum.
-double Sampler::weigh(std::span<float> logits, float best) const {
-  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < logits.size()) {
-    const float lowest = threshold_of_count(logits, static_cast<size_t>(params_.top_k));
-    for (float& logit : logits) logit = logit < lowest ? -kInfinity : logit;
-  }
-  exponentiate(logits, best, params_.temperature, logits);
-  // min_p is a share of the best token's weight, which is 1. It may come after top_k instead of
-  // before: both keep the best, whatever else there is.
-  if (params_.min_p > 0) {
-    for (float& weight : logits) weight = weight < params_.min_p ? 0.0f : weight;
-  }
-  return params_.top_p < 1.0f ? keep_top_p(logits) : sum_from(logits, 0);
-}
-
-// Keeps the heaviest tokens until they have top_p of the weight; of equal ones the first. Returns
-// the sum of what is left.
-double Sampler::keep_top_p(std::span<float> weights) const {
-  const double sum = sum_from(weights, 0);
-  const double wanted = static_cast<double>(params_.top_p) * sum;
-  // All weights below an equal share of what may go are less than that together. Half of it, so
-  // that rounding does not matter.
-  const double low = (sum - wanted) / static_cast<double>(weights.size()) / 2;
-  const float threshold = threshold_of_sum(weights, wanted, static_cast<float>(low), 1.0f);
-  double kept = sum_from(weights, std::nextafter(threshold, kInfinity));
-  for (float& weight : weights) {
-    if (weight > threshold) continue;
-    const bool keep = weight == threshold && kept < wanted;
-    kept += keep ? weight : 0.0f;
-    weight = keep ? weight : 0.0f;
-  }
-  return sum_from(weights, 0);
-}
-
 Result<int32_t> Sampler::next(std::span<float> logits, uint64_t step,
                               std::span<const int32_t> barred) {
   adjust(logits, barred);
-  const RowBest best = find_best(logits);
-  if (!best.valid) return no_token_error(logits);
-  size_t token = best.index;
-  if (params_.temperature != 0) {
-    const double sum = weigh(logits, best.value);
-    token = index_at(logits, uniform_draw(params_.seed, step) * sum);
-  }
-  count(static_cast<int32_t>(token));
-  return static_cast<int32_t>(token);
+  const int32_t token = draw(logits, rule(step, static_cast<int32_t>(logits.size())));
+  if (token < 0) return no_token_error(logits);
+  count(token);
+  return token;
+}
+
+DrawRule Sampler::rule(uint64_t step, int32_t vocabulary) const {
+  return {.count = vocabulary,
+          .temperature = params_.temperature,
+          .top_k = params_.top_k,
+          .min_p = params_.min_p,
+          .top_p = params_.top_p,
+          .uniform = params_.temperature == 0 ? 0 : uniform_draw(params_.seed, step)};
 }
 
 Status Sampler::probabilities(std::span<float> logits, std::span<const int32_t> barred) const {
@@ -144,7 +112,7 @@ Status Sampler::probabilities(std::span<float> logits, std::span<const int32_t> 
     logits[best.index] = 1.0f;
     return {};
   }
-  const double sum = weigh(logits, best.value);
+  const double sum = weigh(logits, best.value, rule(0, 0));
   for (float& weight : logits) weight = static_cast<float>(weight / sum);
   return {};
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "kernels/draw.h"
 #include "scheduler/request.h"
 
 namespace spillway {
@@ -32,10 +33,9 @@ class Sampler {
   // REQUIRES: at least one logit.
   Result<int32_t> next(std::span<float> logits, uint64_t step, std::span<const int32_t> barred);
 
-  // Whether next() without bars is the highest logit, of equal ones the first, and nothing else.
-  bool greedy() const {
-    return params_.temperature == 0 && params_.logit_bias.empty() && !penalises_;
-  }
+  // Whether next() without bars is draw(logits, rule(step, logits.size())) and nothing else.
+  bool plain() const { return params_.logit_bias.empty() && !penalises_; }
+  DrawRule rule(uint64_t step, int32_t vocabulary) const;
 
   // Turns logits into the distribution that next() draws from, one probability a token, counting
   // nothing. For tests. Errors as next().
@@ -47,8 +47,6 @@ class Sampler {
     int32_t generated;  // 0: it occurs in the prompt only.
   };
   void adjust(std::span<float> logits, std::span<const int32_t> barred) const;
-  double weigh(std::span<float> logits, float best) const;
-  double keep_top_p(std::span<float> weights) const;
   void count(int32_t token);
 
   SamplingParams params_;

@@ -81,14 +81,16 @@ void Sequence::draw(std::span<float> logits, double now) {
   take_token(drawn.value(), &logprobs, now);
 }
 
-int32_t Sequence::wants_best_of() const {
-  const bool plain = sampler_.greedy() && request_.logprobs < 0 && !wants_all_logits() &&
+DrawRule Sequence::wants_draw() const {
+  const bool plain = sampler_.plain() && request_.logprobs < 0 && !wants_all_logits() &&
                      request_.max_tokens > 0 && generated_ >= request_.min_tokens;
-  return plain ? static_cast<int32_t>(sampling_vocabulary_) : 0;
+  if (!plain) return {};
+  return sampler_.rule(static_cast<uint64_t>(generated_),
+                       static_cast<int32_t>(sampling_vocabulary_));
 }
 
-void Sequence::take_best(int32_t best, double now) {
-  if (!finished()) take_token(best, nullptr, now);
+void Sequence::take_drawn(int32_t token, double now) {
+  if (!finished()) take_token(token, nullptr, now);
 }
 
 void Sequence::take_token(int32_t token, const TokenLogprobs* logprobs, double now) {

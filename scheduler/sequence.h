@@ -44,14 +44,14 @@ class Sequence {
   int64_t next_position() const;
   bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
 
-  // Above 0: the next token is the highest of the first so many logits, and nobody asks for more.
-  int32_t wants_best_of() const;
+  // With a count: the next token is drawn by this rule, and nobody asks for more.
+  DrawRule wants_draw() const;
 
   // Takes the logits of one of next_tokens(): scores the prompt, draws the next token.
   void take_logits(int64_t token, std::span<float> logits, double now);
 
-  // In their place, when wants_best_of(): the index of the highest.
-  void take_best(int32_t best, double now);
+  // In their place, when wants_draw(): what was drawn.
+  void take_drawn(int32_t token, double now);
 
   // After the sweep: its tokens are cached now.
   void end_sweep();

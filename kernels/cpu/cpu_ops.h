@@ -9,7 +9,7 @@ namespace spillway::cpu {
 void gather_rows(CpuContext& context, const GatherArgs& args);
 void normalize(CpuContext& context, const NormArgs& args);
 void convert_rows(CpuContext& context, const ConvertArgs& args);
-void best_columns(CpuContext& context, const BestArgs& args);
+void draw_columns(CpuContext& context, const DrawArgs& args);
 void linear(CpuContext& context, const LinearArgs& args);
 void attention(CpuContext& context, const AttentionArgs& args);
 

@@ -16,7 +16,7 @@ void end_span(CudaContext& context);
 void gather_rows(CudaContext& context, const GatherArgs& args);
 void normalize(CudaContext& context, const NormArgs& args);
 void convert_rows(CudaContext& context, const ConvertArgs& args);
-void best_columns(CudaContext& context, const BestArgs& args);
+void draw_columns(CudaContext& context, const DrawArgs& args);
 void linear(CudaContext& context, const LinearArgs& args);
 void attention(CudaContext& context, const AttentionArgs& args);
 

@@ -67,7 +67,7 @@ EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType we
           .activations = activation_bytes(activation_options(device, shape, options, nullptr))};
 }
 
-void LogitsSink::on_best(size_t, int64_t, int32_t) {
+void LogitsSink::on_drawn(size_t, int64_t, int32_t) {
   SPILLWAY_CHECK(false);  // It asked for none.
 }
 
@@ -193,7 +193,8 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
   for (const SweepItem& item : items) {
     SPILLWAY_CHECK(!item.tokens.empty() && item.kv != nullptr);
     SPILLWAY_CHECK(item.position + static_cast<int64_t>(item.tokens.size()) <= shape().positions);
-    SPILLWAY_CHECK(item.best_of <= shape().vocabulary && (item.best_of == 0 || !item.all_logits));
+    SPILLWAY_CHECK(item.draw.count <= shape().vocabulary &&
+                   (item.draw.count == 0 || !item.all_logits));
     count_item(item, &work_);
     for (size_t i = 0; i < item.tokens.size(); ++i) {
       tokens_.push_back(item.tokens[i]);
@@ -256,8 +257,8 @@ Engine::Spilled Engine::spilled() const {
 // What was read between sweeps counts for the next.
 void Engine::finish_log(double seconds) {
   const Spilled now = spilled();
-  work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
   const Spilled before = std::exchange(spilled_before_, now);
+  work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
   work_.disk_write_bytes = now.written - before.written;
   work_.to_device_bytes = now.brought - before.brought;
   work_.to_host_bytes = now.sent_home - before.sent_home;
@@ -424,7 +425,7 @@ void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
          {.in = input, .weight = weights.head, .out = buffers_.logits.slice_rows(0, rows)});
 }
 
-// From a device with memory of its own: which logit is highest, of rows that need no more, and the
+// From a device with memory of its own: what is drawn, of rows that need no more, and the
 // others whole. Blocks until they are there.
 Status Engine::bring_logits() {
   const size_t row_bytes = static_cast<size_t>(shape().vocabulary) * sizeof(float);
@@ -432,26 +433,26 @@ Status Engine::bring_logits() {
     stream_->copy(host_logits_.data() + i * row_bytes, buffers_.logits.data + i * row_bytes,
                   row_bytes);
   };
-  best_counts_.clear();
+  draw_rules_.clear();
   bool any = false;
   for (size_t i = 0; i < wanted_.size(); ++i) {
-    best_counts_.push_back(wanted_[i].best_of);
-    any = any || wanted_[i].best_of > 0;
-    if (wanted_[i].best_of == 0) bring_row(i);
+    draw_rules_.push_back(wanted_[i].draw);
+    any = any || wanted_[i].draw.count > 0;
+    if (wanted_[i].draw.count == 0) bring_row(i);
   }
   if (!any) return stream_->record().wait();
   const auto rows = static_cast<int64_t>(wanted_.size());
-  best_columns(
+  draw_columns(
       *stream_,
-      {.in = buffers_.logits.slice_rows(0, rows), .counts = best_counts_, .out = buffers_.best});
+      {.in = buffers_.logits.slice_rows(0, rows), .rules = draw_rules_, .out = buffers_.drawn});
   const size_t bytes = wanted_.size() * sizeof(int32_t);
   std::byte* found = host_logits_.data() + static_cast<size_t>(kHeadRows) * row_bytes;
-  SPILLWAY_RETURN_IF_ERROR(to_host(found, reinterpret_cast<std::byte*>(buffers_.best), bytes));
-  std::memcpy(best_.data(), found, bytes);
+  SPILLWAY_RETURN_IF_ERROR(to_host(found, reinterpret_cast<std::byte*>(buffers_.drawn), bytes));
+  std::memcpy(drawn_.data(), found, bytes);
   // Where none is highest somebody must look at the row to say why.
   bool more = false;
   for (size_t i = 0; i < wanted_.size(); ++i) {
-    if (wanted_[i].best_of == 0 || best_[i] >= 0) continue;
+    if (wanted_[i].draw.count == 0 || drawn_[i] >= 0) continue;
     bring_row(i);
     more = true;
   }
@@ -463,7 +464,7 @@ Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
   if (wanted_.empty()) return {};
   head_rows(weights, static_cast<int64_t>(wanted_.size()));
   MatrixView logits = buffers_.logits;
-  best_.assign(wanted_.size(), -1);
+  drawn_.assign(wanted_.size(), -1);
   if (host_logits_.bytes() > 0) {
     SPILLWAY_RETURN_IF_ERROR(bring_logits());
     logits.data = host_logits_.data();
@@ -471,8 +472,8 @@ Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
     SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
   }
   for (size_t i = 0; i < wanted_.size(); ++i) {
-    if (best_[i] >= 0) {
-      sink.on_best(wanted_[i].item, wanted_[i].token, best_[i]);
+    if (drawn_[i] >= 0) {
+      sink.on_drawn(wanted_[i].item, wanted_[i].token, drawn_[i]);
       continue;
     }
     sink.on_logits(wanted_[i].item, wanted_[i].token,
@@ -522,7 +523,7 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
       end += tokens;
       if (items[i].no_logits || !kv_feed_->failure(i).ok()) continue;
       for (int64_t t = items[i].all_logits ? 0 : tokens - 1; t < tokens; ++t) {
-        batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t), items[i].best_of});
+        batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t), items[i].draw});
       }
     }
     SPILLWAY_RETURN_IF_ERROR(select_rows(hidden, batch_wanted_, *weights, sink));

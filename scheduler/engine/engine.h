@@ -78,9 +78,9 @@ class LogitsSink {
   // returns: [vocabulary] f32.
   virtual void on_logits(size_t item, int64_t token, std::span<float> logits) = 0;
 
-  // In place of on_logits() for an item with best_of, where the device finds that out: the index.
+  // In place of on_logits() for an item with a rule to draw by, where the device draws: the index.
   // A row that has none comes whole, all the same.
-  virtual void on_best(size_t item, int64_t token, int32_t best);
+  virtual void on_drawn(size_t item, int64_t token, int32_t index);
 
   // The item's cache could not be brought from disk or sent there: it has no logits in this sweep
   // and must not run again. The others are well.
@@ -150,7 +150,7 @@ class Engine {
     size_t item;
     int64_t token;
     int32_t row;
-    int32_t best_of;
+    DrawRule draw;
   };
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
   Status select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
@@ -191,7 +191,7 @@ class Engine {
   EngineBuffers buffers_;
   Buffer kv_ring_memory_;
   std::optional<DeviceRing> kv_ring_;
-  // Of the rows of buffers_.logits, and of buffers_.best; none where the host reads them in place.
+  // Of the rows of buffers_.logits, and of buffers_.drawn; none where the host reads them in place.
   Buffer host_logits_;
 
   Spilled spilled_before_;  // Up to the end of the last sweep
@@ -211,7 +211,8 @@ class Engine {
   std::vector<Wanted> batch_wanted_;  // Of one micro-batch
   std::vector<Wanted> wanted_;        // In buffers_.selected, at most kHeadRows
   std::vector<int32_t> selected_rows_;
-  std::vector<int32_t> best_counts_, best_;  // Of the rows in buffers_.selected; -1: it came whole
+  std::vector<DrawRule> draw_rules_;  // Of the rows in buffers_.selected
+  std::vector<int32_t> drawn_;        // -1: it came whole
 };
 
 }  // namespace spillway

@@ -16,12 +16,12 @@ namespace spillway {
 constexpr int64_t kHeadRows = 64;
 
 struct EngineBuffers {
-  MatrixView embedded;      // [batch_rows, embedding] when that is another width than hidden
-  MatrixView selected;      // [kHeadRows, hidden]
-  MatrixView normed;        // [kHeadRows, hidden], activation dtype
-  MatrixView projected;     // [kHeadRows, embedding], activation dtype
-  MatrixView logits;        // [kHeadRows, vocabulary]
-  int32_t* best = nullptr;  // [kHeadRows]
+  MatrixView embedded;       // [batch_rows, embedding] when that is another width than hidden
+  MatrixView selected;       // [kHeadRows, hidden]
+  MatrixView normed;         // [kHeadRows, hidden], activation dtype
+  MatrixView projected;      // [kHeadRows, embedding], activation dtype
+  MatrixView logits;         // [kHeadRows, vocabulary]
+  int32_t* drawn = nullptr;  // [kHeadRows]
   // Of one micro-batch and the next, which share `normed` and `inner`; without `two` the same.
   std::array<LayerBuffers, 2> layers;
   uint64_t bytes = 0;

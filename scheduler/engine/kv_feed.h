@@ -13,6 +13,7 @@
 
 #include "kernels/base/trace.h"
 #include "kernels/decoder_layer.h"
+#include "kernels/draw.h"
 #include "offload/device_ring.h"
 #include "offload/kv_cache.h"
 #include "offload/spill_stager.h"
@@ -29,9 +30,8 @@ struct SweepItem {
   KvSequence* kv = nullptr;
   bool all_logits = false;  // Of every token, else of the last one
   bool no_logits = false;
-  // Above 0: of the logits only which of the first so many is highest is needed (of equal ones the
-  // first). Not with all_logits.
-  int32_t best_of = 0;
+  // With a count: of the logits only what it draws is needed. Not with all_logits.
+  DrawRule draw = {};
 };
 
 // Neighbouring items that are computed at once.

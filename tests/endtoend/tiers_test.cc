@@ -100,8 +100,8 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
     requests[i].prompt = test::random_prompt(random, 30, shape.vocabulary);
     requests[i].max_tokens = static_cast<int32_t>(2 + random() % 9);
     requests[i].ignore_eos = true;
-    requests[i].sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;  // Greedy ones on the device
-    if (i == 4) requests[i].logprobs = 2;                         // But for this
+    requests[i].sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;  // Drawn on the device
+    if (i == 4) requests[i].logprobs = 2;                         // But for this one
     if (i % 3 == 1) {
       requests[i].kv.kind = KvRuleKind::kH2o;
       requests[i].kv.heavy = requests[i].kv.recent = KvAmount{5, 0};

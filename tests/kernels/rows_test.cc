@@ -91,52 +91,6 @@ TEST_CASE("normalize writes the format of activations") {
   }
 }
 
-// Of the first `count` numbers, as scheduler/logits.h has it.
-int32_t best_of(const float* row, int32_t count) {
-  int32_t best = -1;
-  for (int32_t i = 0; i < count; ++i) {
-    if (std::isnan(row[i]) || row[i] == INFINITY) return -1;
-    if (row[i] > (best < 0 ? -INFINITY : row[best])) best = i;
-  }
-  return best;
-}
-
-TEST_CASE("best_columns finds the first highest number of each row") {
-  const int64_t columns = GENERATE(1, 31, 600, 2049);
-  constexpr int64_t kRows = 24;
-  std::mt19937_64 random(static_cast<uint64_t>(columns));
-  // Few different numbers, so that there are ties; both zeros are one number.
-  std::vector<float> in(static_cast<size_t>(kRows * columns));
-  for (float& x : in) x = static_cast<float>(static_cast<int>(random() % 9) - 8) * 0.5f;
-  for (size_t i = 0; i < in.size(); i += 5) in[i] = in[i] == 0 ? -0.0f : in[i];
-  const auto row = [&](int64_t index) { return in.data() + index * columns; };
-  const auto any = [&] { return static_cast<int64_t>(random() % static_cast<uint64_t>(columns)); };
-  row(1)[any()] = NAN;
-  row(2)[any()] = INFINITY;
-  row(3)[any()] = -INFINITY;
-  std::fill(row(4), row(5), -INFINITY);
-  row(5)[columns - 1] = 100;
-  row(6)[0] = 100;
-  std::fill(row(7), row(8), 3.5f);
-  row(8)[columns - 1] = NAN;  // Behind the last that counts, below
-  std::vector<int32_t> counts(kRows, static_cast<int32_t>(columns));
-  counts[8] = static_cast<int32_t>(columns - 1);
-  counts[9] = 0;
-  for (size_t i = 10; i < counts.size(); i += 3) counts[i] = static_cast<int32_t>(any());
-  for (const auto& device : test::test_devices()) {
-    INFO(device->name() << ", columns " << columns);
-    const auto stream = device->new_stream("test");
-    const DeviceArray<float> x(*device, *stream, in);
-    const DeviceArray<int32_t> out(*device, *stream, std::vector<int32_t>(kRows, -7));
-    best_columns(*stream, {.in = x.matrix(kRows, columns), .counts = counts, .out = out.data()});
-    const std::vector<int32_t> found = out.read();
-    for (int64_t i = 0; i < kRows; ++i) {
-      INFO("row " << i);
-      CHECK(found[static_cast<size_t>(i)] == best_of(row(i), counts[static_cast<size_t>(i)]));
-    }
-  }
-}
-
 TEST_CASE("gather_rows reads any slab and format") {
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   const int64_t kColumns = GENERATE(37, 64, 200);

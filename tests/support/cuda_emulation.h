@@ -13,6 +13,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -112,6 +113,18 @@ T atomicAdd(T* at, T value) {
 }
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+inline uint32_t __float_as_uint(float x) {
+  return std::bit_cast<uint32_t>(x);
+}
+inline float __uint_as_float(uint32_t x) {
+  return std::bit_cast<float>(x);
 }
 inline float __expf(float x) {
   return expf(x);

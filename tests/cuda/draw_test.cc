@@ -1,6 +1,5 @@
-// Greedy sampling where the logits are: the engine tells which is highest, and only rows of which
-// more is wanted cross the link.
-#include <algorithm>
+// Sampling where the logits are: the engine tells what was drawn, and only rows of which more is
+// wanted cross the link.
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -16,11 +15,11 @@ class Kept final : public LogitsSink {
   void on_logits(size_t item, int64_t, std::span<float> row) override {
     logits[item].assign(row.begin(), row.end());
   }
-  void on_best(size_t item, int64_t, int32_t index) override { best[item] = index; }
+  void on_drawn(size_t item, int64_t, int32_t index) override { drawn[item] = index; }
   void on_failure(size_t, const Status&) override { CHECK(false); }
 
   std::map<size_t, std::vector<float>> logits;
-  std::map<size_t, int32_t> best;
+  std::map<size_t, int32_t> drawn;
 };
 
 struct Fixture {
@@ -33,7 +32,7 @@ struct Fixture {
   }
 
   // More than one flush of the head, every third item whole.
-  Kept run(int32_t best_of) {
+  Kept run(const DrawRule& rule) {
     std::vector<std::unique_ptr<KvSequence>> caches;
     std::vector<std::vector<int32_t>> prompts;
     for (int32_t i = 0; i < kItems; ++i) prompts.push_back({i + 3, 2 * i % 97, 50 - i % 40});
@@ -42,12 +41,18 @@ struct Fixture {
       caches.push_back(engine->reserve(8).value());
       items.push_back({.tokens = prompts[static_cast<size_t>(i)],
                        .kv = caches.back().get(),
-                       .best_of = i % 3 == 0 ? 0 : best_of});
+                       .draw = i % 3 == 0 ? DrawRule{} : rule_of(i, rule)});
     }
     Kept kept;
     REQUIRE(engine->run(items, kept).ok());
     for (auto& cache : caches) engine->release(std::move(cache));
     return kept;
+  }
+
+  // Every item draws by a number of its own.
+  static DrawRule rule_of(int32_t item, DrawRule rule) {
+    if (rule.temperature > 0) rule.uniform = (item + 0.5) / kItems;
+    return rule;
   }
 
   static constexpr int32_t kItems = 80;
@@ -57,23 +62,27 @@ struct Fixture {
   std::unique_ptr<Engine> engine;
 };
 
-TEST_CASE("a device with memory of its own tells the highest logit, as the host would") {
+TEST_CASE("a device with memory of its own draws as the host would") {
   Fixture fixture(open_cuda_device(0).value());
-  const Kept whole = fixture.run(0);
+  const Kept whole = fixture.run({});
   REQUIRE(whole.logits.size() == Fixture::kItems);
-  CHECK(whole.best.empty());
-  for (const int32_t best_of : {1, 60, 100}) {
-    INFO("of " << best_of);
+  CHECK(whole.drawn.empty());
+  for (const DrawRule& rule :
+       {DrawRule{.count = 1}, DrawRule{.count = 60}, DrawRule{.count = 100},
+        DrawRule{.count = 100, .temperature = 1},
+        DrawRule{.count = 90, .temperature = 0.5f, .top_p = 0.8f},
+        DrawRule{.count = 100, .temperature = 2, .top_k = 7, .min_p = 0.1f}}) {
+    INFO("of " << rule.count << ", temperature " << rule.temperature);
     const uint64_t before = fake_cudart::bytes_to_host();
-    const Kept kept = fixture.run(best_of);
+    const Kept kept = fixture.run(rule);
     const uint64_t crossed = fake_cudart::bytes_to_host() - before;
     CHECK(kept.logits.size() == 27);
-    REQUIRE(kept.best.size() == 53);
+    REQUIRE(kept.drawn.size() == 53);
     // 27 rows and 4 bytes for each of 80.
     CHECK(crossed == 27 * 100 * 4 + 80 * 4);
-    for (const auto& [item, best] : kept.best) {
-      const std::vector<float>& row = whole.logits.at(item);
-      CHECK(best == std::max_element(row.begin(), row.begin() + best_of) - row.begin());
+    for (const auto& [item, index] : kept.drawn) {
+      std::vector<float> row = whole.logits.at(item);
+      CHECK(index == draw(row, Fixture::rule_of(static_cast<int32_t>(item), rule)));
     }
     for (const auto& [item, row] : kept.logits) CHECK(row == whole.logits.at(item));
   }
@@ -81,8 +90,8 @@ TEST_CASE("a device with memory of its own tells the highest logit, as the host 
 
 TEST_CASE("where the host reads logits in place it takes them whole") {
   Fixture fixture(open_cpu_device(1).value());
-  const Kept kept = fixture.run(100);
-  CHECK(kept.best.empty());
+  const Kept kept = fixture.run({.count = 100});
+  CHECK(kept.drawn.empty());
   CHECK(kept.logits.size() == Fixture::kItems);
 }
 

@@ -1,4 +1,4 @@
-#include "scheduler/logits.h"
+#include "kernels/logits.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,13 @@
+// An index drawn from each row.
+#include "kernels/cpu/cpu_ops.h"
+
+namespace spillway::cpu {
+
+void draw_columns(CpuContext& context, const DrawArgs& args) {
+  context.parallel_for(args.in.rows, [&](int64_t row) {
+    const std::span<float> numbers(args.in.f32(row), static_cast<size_t>(args.in.columns));
+    args.out[row] = draw(numbers, args.rules[static_cast<size_t>(row)]);
+  });
+}
+
+}  // namespace spillway::cpu
