@@ -63,7 +63,8 @@ void draw_columns(Stream& stream, const DrawArgs& args);
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
-// [W.rows] or null. Accumulates in f32; a row's result depends on that row alone.
+// [W.rows] or null (CUDA rounds it to the format of out). Accumulates in f32; a row's result
+// depends on that row alone.
 struct LinearArgs {
   ConstMatrixView in;
   WeightMatrix weight;

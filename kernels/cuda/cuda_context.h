@@ -1,4 +1,4 @@
-// What the CUDA bodies of the ops share: their stream, a cuBLAS handle, scratch memory, and small
+// What the CUDA bodies of the ops share: their stream, cuBLAS, scratch memory, and small
 // arrays (rows to gather, attention items) on their way to the device. Owned by a CudaStream; its
 // thread.
 #pragma once
@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "kernels/base/status.h"
+#include "kernels/cuda/blas_plans.h"
 #include "kernels/cuda/cuda_trace.h"
 
 namespace spillway::cuda {
@@ -37,6 +38,9 @@ class CudaContext {
   // On this stream; made when it is first asked for, since streams that only copy need none. Null:
   // it could not be, and status() says why.
   cublasHandle_t blas();
+
+  // Of products that cuBLASLt queues on this stream.
+  BlasPlans& plans() { return plans_; }
 
   // From now on the spans of what is queued go to the trace. It must outlive the context.
   void trace_to(Trace& trace, std::string_view label) { trace_.emplace(trace, label, stream_); }
@@ -66,6 +70,7 @@ class CudaContext {
 
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;
+  BlasPlans plans_;
   // A ring in two halves: a half is written again when the event behind its last use has happened.
   std::byte* pinned_ = nullptr;
   std::byte* uploaded_ = nullptr;

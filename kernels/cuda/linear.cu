@@ -1,11 +1,14 @@
-// Linear layers: cuBLAS for the products, accumulated in float32, one for each run of slabs that
-// lie one behind the other; an epilogue of ours for bias, activation and the format of the output.
-// 4-bit weights are expanded into the format of the activations, slab by slab; for few rows
-// linear_q4.cu does without.
+// Linear layers: one product, accumulated in float32, for each run of slabs that lie one behind the
+// other. cuBLASLt adds the bias, applies the activation and narrows the output in the product's own
+// epilogue; where it cannot (no such activation, no algorithm for the shape), cuBLAS writes float32
+// sums and a kernel of ours finishes them. 4-bit weights are expanded into the format of the
+// activations, slab by slab; for few rows linear_q4.cu does without.
 #include <algorithm>
+#include <optional>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/blas_plans.h"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.h"
@@ -30,14 +33,16 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// out[row][i] = act(in[row][i] + bias[i]); `out` may be `in`.
+// out[row][i] = act(in[row][i] + bias[i]), the bias in the format of the output, as cuBLASLt has
+// it; `out` may be `in`.
 template <class T>
 __global__ void epilogue_kernel(const float* in, int64_t in_stride, int64_t columns,
                                 const float* bias, Activation activation, T* out,
                                 int64_t out_stride) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= columns) return;
-  const float x = in[blockIdx.y * in_stride + i] + (bias == nullptr ? 0.0f : bias[i]);
+  const float b = bias == nullptr ? 0.0f : widen(narrow<T>(bias[i]));
+  const float x = in[blockIdx.y * in_stride + i] + b;
   out[blockIdx.y * out_stride + i] = narrow<T>(activate(activation, x));
 }
 
@@ -50,51 +55,166 @@ __global__ void expand_kernel(const std::byte* from, int64_t row_bytes, int64_t 
   }
 }
 
+// The bias in the format of the output, as cuBLASLt wants it.
+template <class T>
+__global__ void narrow_kernel(const float* in, int64_t count, T* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = narrow<T>(in[i]);
+}
+
+// What cuBLASLt can do behind a product; nothing for an activation that it does not have.
+// Its GELU's accuracy is not documented: good enough for a narrow output. Its ReLU may make NaN 0;
+// the residual stream keeps what made it.
+std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, bool narrow_out) {
+  switch (activation) {
+    case Activation::kNone:
+      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Activation::kRelu:
+      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case Activation::kGeluTanh:
+      if (!narrow_out) return std::nullopt;
+      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Activation::kGelu:
+    case Activation::kSilu:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+size_t padded(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
 class Linear {
  public:
-  Linear(CudaContext& context, const LinearArgs& args) : context_(context), args_(args) {}
+  Linear(CudaContext& context, const LinearArgs& args)
+      : context_(context), args_(args), expand_(args.weight.format == DType::kQ4) {}
 
   void run() {
     const DType in = args_.in.dtype;
     const bool narrow_out = args_.out.dtype != DType::kF32;
-    const bool expand = args_.weight.format == DType::kQ4;
     SPILLWAY_CHECK(args_.weight.layout == MatrixLayout::kRows);
-    SPILLWAY_CHECK(expand || args_.weight.format == in);
-    // Scratch: the sums of a narrow output, then one slab expanded.
-    const auto sums = static_cast<size_t>(narrow_out ? args_.in.rows * args_.weight.rows : 0) * 4;
-    const size_t sums_bytes = (sums + 255) / 256 * 256;
-    const auto slab = static_cast<size_t>(expand ? args_.weight.slab_rows * args_.in.columns : 0) *
+    SPILLWAY_CHECK(expand_ || args_.weight.format == in);
+    const bool fused = can_fuse();
+    // Scratch: what the way of finishing needs, then one slab expanded, then cuBLASLt's own.
+    const size_t outputs = static_cast<size_t>(args_.weight.rows);
+    size_t finishing = 0;
+    if (narrow_out && fused && args_.bias != nullptr)
+      finishing = outputs * dtype_bytes(args_.out.dtype);
+    if (narrow_out && !fused) finishing = static_cast<size_t>(args_.in.rows) * outputs * 4;
+    const auto slab = static_cast<size_t>(expand_ ? args_.weight.slab_rows * args_.in.columns : 0) *
                       dtype_bytes(in);
+    const size_t bytes = padded(finishing) + padded(slab) + workspace_bytes_;
     std::byte* scratch = nullptr;
-    if (sums_bytes + slab > 0) {
-      scratch = context_.scratch(sums_bytes + slab);
+    if (bytes > 0) {
+      scratch = context_.scratch(bytes);
       if (scratch == nullptr) return;  // The context remembers why.
     }
-    sums_ =
-        narrow_out ? reinterpret_cast<float*>(scratch) : reinterpret_cast<float*>(args_.out.data);
-    stride_ = narrow_out ? args_.weight.rows : args_.out.stride;
-    multiply(expand, scratch + sums_bytes);
-    finish();
+    slab_ = scratch + padded(finishing);
+    workspace_ = slab_ + padded(slab);
+    if (fused) {
+      bias_ = narrow_out ? narrow_bias(scratch) : reinterpret_cast<const std::byte*>(args_.bias);
+      for_each_run([&](const Run& run) { fused_product(run); });
+    } else {
+      sums_ =
+          narrow_out ? reinterpret_cast<float*>(scratch) : reinterpret_cast<float*>(args_.out.data);
+      stride_ = narrow_out ? args_.weight.rows : args_.out.stride;
+      for_each_run([&](const Run& run) { product(run); });
+      finish();
+    }
     context_.check_launch("linear");
   }
 
  private:
-  void multiply(bool expand, std::byte* slab) {
+  // Slabs that lie one behind the other are one matrix; expanded ones lie where the last one lay.
+  template <class Visit>
+  void for_each_run(Visit visit) {
     Run run;
     int64_t first = 0;
     for (const WeightSlab& next : args_.weight.slabs) {
-      if (expand) {
-        expand_slab(next, slab);
-        product({slab, first, next.rows});
-      } else if (run.rows > 0 && run.data + bytes_of(run.rows) == next.data) {
+      if (!expand_ && run.rows > 0 && run.data + bytes_of(run.rows) == next.data) {
         run.rows += next.rows;
       } else {
-        product(run);
+        if (run.rows > 0) visit(run);
         run = {next.data, first, next.rows};
       }
       first += next.rows;
     }
-    product(run);
+    if (run.rows > 0) visit(run);
+  }
+
+  // Whether cuBLASLt has an algorithm for each run. Notes the largest workspace.
+  bool can_fuse() {
+    const DType out = args_.out.dtype;
+    const auto epilogue = epilogue_of(args_.activation, args_.bias != nullptr, out != DType::kF32);
+    if (!epilogue || (out != DType::kF32 && out != args_.in.dtype)) return false;
+    epilogue_ = *epilogue;
+    bool all = true;
+    for_each_run([&](const Run& run) {
+      const BlasPlan* plan = all ? context_.plans().find(shape_of(run)) : nullptr;
+      all = plan != nullptr;
+      if (all) workspace_bytes_ = std::max(workspace_bytes_, plan->workspace);
+    });
+    if (!all) workspace_bytes_ = 0;
+    return all;
+  }
+
+  BlasShape shape_of(const Run& run) const {
+    const size_t out_bytes = dtype_bytes(args_.out.dtype);
+    const auto offset = static_cast<size_t>(run.first) * out_bytes;
+    // The bias of an output in float32 lies where the caller has it, a narrow one in scratch.
+    const bool own_bias = args_.bias != nullptr && args_.out.dtype == DType::kF32;
+    const auto* bias = own_bias ? reinterpret_cast<const std::byte*>(args_.bias) : nullptr;
+    return {.in_type = type_of(args_.in.dtype),
+            .out_type = type_of(args_.out.dtype),
+            .epilogue = epilogue_,
+            .rows = run.rows,
+            .columns = args_.in.columns,
+            .tokens = args_.in.rows,
+            .in_stride = args_.in.stride,
+            .out_stride = args_.out.stride,
+            .weight_alignment = expand_ ? 256 : alignment_of(run.data),
+            .in_alignment = alignment_of(args_.in.data),
+            .out_alignment = alignment_of(args_.out.data + offset),
+            .bias_alignment = alignment_of(bias + offset)};
+  }
+
+  const std::byte* narrow_bias(std::byte* to) {
+    if (args_.bias == nullptr) return nullptr;
+    const int64_t count = args_.weight.rows;
+    const Grid grid{dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)), dim3(kThreads)};
+    if (args_.out.dtype == DType::kF16) {
+      launch(context_.stream(), grid, narrow_kernel<__half>, args_.bias, count,
+             reinterpret_cast<__half*>(to));
+    } else {
+      launch(context_.stream(), grid, narrow_kernel<__nv_bfloat16>, args_.bias, count,
+             reinterpret_cast<__nv_bfloat16*>(to));
+    }
+    return to;
+  }
+
+  // out[:, first .. first + rows) = epilogue((out +) in weight^T).
+  void fused_product(const Run& run) {
+    BlasPlan* plan = context_.plans().find(shape_of(run));
+    if (plan == nullptr)
+      return context_.check_blas(CUBLAS_STATUS_NOT_SUPPORTED, "a matrix product");
+    const auto offset = static_cast<size_t>(run.first) * dtype_bytes(args_.out.dtype);
+    const cublasStatus_t status =
+        context_.plans().run(*plan,
+                             {.weight = weight_of(run),
+                              .in = args_.in.data,
+                              .out = args_.out.data + offset,
+                              .bias = bias_ == nullptr ? nullptr : bias_ + offset,
+                              .accumulate = args_.accumulate,
+                              .workspace = workspace_},
+                             context_.stream());
+    context_.check_blas(status, "a matrix product");
+  }
+
+  const std::byte* weight_of(const Run& run) {
+    if (!expand_) return run.data;
+    expand_slab({run.data, run.rows}, slab_);
+    return slab_;
   }
 
   size_t bytes_of(int64_t rows) const {
@@ -118,14 +238,13 @@ class Linear {
   // sums[:, first .. first + rows) (+)= in weight^T. cuBLAS counts columns first: to it the weights
   // are [columns, rows], to be transposed, and the sums are [rows, tokens].
   void product(const Run& run) {
-    if (run.rows == 0) return;
     const cudaDataType_t type = type_of(args_.in.dtype);
     const auto number = [](int64_t count) { return static_cast<int>(count); };
     const cublasStatus_t status = cublasGemmEx(
         context_.blas(), CUBLAS_OP_T, CUBLAS_OP_N, number(run.rows), number(args_.in.rows),
-        number(args_.in.columns), &kOne, run.data, type, number(args_.in.columns), args_.in.data,
-        type, number(args_.in.stride), args_.accumulate ? &kOne : &kZero, sums_ + run.first,
-        CUDA_R_32F, number(stride_), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        number(args_.in.columns), &kOne, weight_of(run), type, number(args_.in.columns),
+        args_.in.data, type, number(args_.in.stride), args_.accumulate ? &kOne : &kZero,
+        sums_ + run.first, CUDA_R_32F, number(stride_), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     context_.check_blas(status, "a matrix product");
   }
 
@@ -151,6 +270,14 @@ class Linear {
 
   CudaContext& context_;
   const LinearArgs& args_;
+  bool expand_;
+  std::byte* slab_ = nullptr;  // One, expanded
+  // With cuBLASLt.
+  cublasLtEpilogue_t epilogue_ = CUBLASLT_EPILOGUE_DEFAULT;
+  const std::byte* bias_ = nullptr;  // In the format of the output
+  std::byte* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
+  // Without.
   float* sums_ = nullptr;
   int64_t stride_ = 0;
 };

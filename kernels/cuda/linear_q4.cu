@@ -88,7 +88,11 @@ __device__ void unpack(const Q4Product& p, int64_t output, int64_t group, int wo
 }
 
 __device__ void store(const Q4Product& p, int64_t row, int64_t output, float sum) {
-  if (p.bias != nullptr) sum += p.bias[output];
+  if (p.bias != nullptr) {
+    // In the format of the output, as cuBLASLt has it: few rows and many give the same.
+    const float bias = p.bias[output];
+    sum += p.narrow_out ? widen(narrow<__nv_bfloat16>(bias)) : bias;
+  }
   const int64_t at = row * p.out_stride + output;
   if (p.narrow_out) {
     static_cast<__nv_bfloat16*>(p.out)[at] = narrow<__nv_bfloat16>(activate(p.activation, sum));

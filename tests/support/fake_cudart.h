@@ -23,6 +23,9 @@ void limit_memory(size_t bytes);
 // Copied from device memory to the host's so far.
 uint64_t bytes_to_host();
 
+// That cuBLASLt was given so far.
+uint64_t fused_products();
+
 // Allocations, streams and events that were never given back.
 size_t leaks();
 
