@@ -33,7 +33,7 @@ TEST_CASE("work of a traced CUDA stream stands on its track, in its order and at
     const auto device = open_cuda_device(0).value();
     const auto untraced = device->new_stream("before");
     device->set_trace(&trace);
-    const auto compute = device->new_stream("compute"), copies = device->new_stream("copies");
+    auto compute = device->new_stream("compute"), copies = device->new_stream("copies");
     CHECK(trace.tracks == std::vector<std::string>{"compute", "copies"});
     const std::vector<float> in = test::random_floats(2000, 1);
     const DeviceArray<float> x(*device, *untraced, in), out(*device, *untraced, in);
@@ -48,7 +48,8 @@ TEST_CASE("work of a traced CUDA stream stands on its track, in its order and at
     REQUIRE(compute->record().wait().ok());
     CHECK_FALSE(trace.spans.empty());  // Before the stream ends
     REQUIRE(copies->record().wait().ok());
-    work(*compute);  // Collected when the stream ends
+    work(*compute);   // Collected when the stream ends,
+    compute.reset();  // which it does before the memory goes.
     CHECK(untraced->record().wait().ok());
   }
   const double end = steady_seconds();
