@@ -32,6 +32,9 @@ void convert_rows(CudaContext&, const ConvertArgs&) {
 void draw_columns(CudaContext&, const DrawArgs&) {
   SPILLWAY_CHECK(false);
 }
+void expand_rows(CudaContext&, const ExpandArgs&) {
+  SPILLWAY_CHECK(false);
+}
 void linear(CudaContext&, const LinearArgs&) {
   SPILLWAY_CHECK(false);
 }

@@ -87,6 +87,17 @@ void draw_columns(Stream& stream, const DrawArgs& args) {
   cpu::draw_columns(cpu_of(stream), args);
 }
 
+void expand_rows(Stream& stream, const ExpandArgs& args) {
+  SPILLWAY_CHECK(args.from.layout == MatrixLayout::kRows && args.from.format == DType::kQ4);
+  SPILLWAY_CHECK(float_or_bf16(args.out.dtype) || args.out.dtype == DType::kF16);
+  SPILLWAY_CHECK(args.out.rows == args.from.rows && args.out.columns == args.from.columns);
+  if (on_cuda(stream, "expand", args.out.rows,
+              [&](auto& context) { cuda::expand_rows(context, args); }))
+    return;
+  const TraceSpan span = span_of(stream, "expand", args.out.rows);
+  cpu::expand_rows(cpu_of(stream), args);
+}
+
 void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(activation_format(stream, args.in.dtype));
   SPILLWAY_CHECK(activation_format(stream, args.out.dtype));

@@ -61,6 +61,19 @@ struct DrawArgs {
 };
 void draw_columns(Stream& stream, const DrawArgs& args);
 
+// out = the 4-bit rows of `from` (kRows), in out's format: f32, bf16 or f16, rounded to nearest.
+// For weights that several calls of linear() will take; linear() over the result is linear() over
+// `from`, but for the order of its sums.
+struct ExpandArgs {
+  WeightMatrix from;
+  MatrixView out;
+};
+void expand_rows(Stream& stream, const ExpandArgs& args);
+
+// Up to so many rows a device with memory of its own takes 4-bit weights as they are; for more it
+// expands them.
+constexpr int64_t kFewRows = 8;
+
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
 // [W.rows] or null (CUDA rounds it to the format of out). Accumulates in f32; a row's result

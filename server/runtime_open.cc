@@ -13,6 +13,7 @@
 #include "offload/placement.h"
 #include "offload/spill_file.h"
 #include "policy/cost_model.h"
+#include "scheduler/engine/expanded_layer.h"
 #include "server/hardware_cache.h"
 #include "server/machine.h"
 #include "server/memory_budget.h"
@@ -29,6 +30,7 @@ constexpr int64_t kBlockDefaultStreaming = 1024;
 constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens of a sweep
 constexpr int64_t kBlockMax = 65536;
 constexpr double kGatherSeconds = 0.02;
+constexpr uint64_t kExpandedLayerPart = 8;                 // Of the device's memory at most
 constexpr uint64_t kDiskShareUnasked = 4;                  // One part of so many of what is free
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
@@ -156,6 +158,25 @@ class Opener {
 
  private:
   Status plan_and_place() {
+    expand_layer_ = wants_expanded_layer();
+    Status placed = place_some_sweep();
+    if (placed.code() == Code::kInfeasible && expand_layer_) {
+      expand_layer_ = false;  // A matter of speed alone
+      placed = place_some_sweep();
+    }
+    return placed;
+  }
+
+  // Whether a layer's 4-bit weights are expanded once for a block: where that takes little of the
+  // device's memory.
+  bool wants_expanded_layer() const {
+    if (!own_memory_ || state_.plan.format != DType::kQ4) return false;
+    const DType activation = state_.device->activation_dtype(DType::kQ4);
+    return ExpandedLayer::bytes(state_.shape, activation) <=
+           device_budget_.bytes / kExpandedLayerPart;
+  }
+
+  Status place_some_sweep() {
     plan_engine(streams());
     Status placed = place_all();
     if (placed.code() == Code::kInfeasible && streams()) {
@@ -294,6 +315,7 @@ class Opener {
     engine_.kv_dtype = state_.plan.kv_format;
     engine_.sweep_tokens_max = sweep_tokens_max(shape, scheduling_);
     engine_.host_attention = host_attention_;
+    engine_.expand_layer = expand_layer_;
     // While the CPU attends for one micro-batch the device needs another.
     engine_.micro_batch_sequences = flags_.micro_batch.value_or(
         host_attention_ ? (scheduling_.block_sequences_max + 1) / 2 : 0);
@@ -477,7 +499,8 @@ class Opener {
   Runtime::State& state_;
   const MemoryBudget budget_;
   MemoryBudget device_budget_;
-  bool own_memory_ = false;      // The device has some
+  bool own_memory_ = false;  // The device has some
+  bool expand_layer_ = false;
   bool host_attention_ = false;  // Asked for, or faster, and there is something to attend to
   ModelFileTable table_;
   std::optional<ModelFile> file_;  // None: dummy weights

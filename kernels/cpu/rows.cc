@@ -123,6 +123,18 @@ void convert_rows(CpuContext& context, const ConvertArgs& args) {
   });
 }
 
+void expand_rows(CpuContext& context, const ExpandArgs& args) {
+  const auto columns = static_cast<size_t>(args.from.columns);
+  const auto row_bytes = static_cast<int64_t>(q4_row_bytes(args.from.columns));
+  for_rows(context, args.from.rows, [&](int64_t row) {
+    const WeightSlab& slab = args.from.slabs[static_cast<size_t>(row / args.from.slab_rows)];
+    float* widened = row_scratch(context, args.from.columns);
+    unpack_q4_row(slab.data + row % args.from.slab_rows * row_bytes, {widened, columns});
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(widened), args.out.dtype,
+                     args.out.row(row), columns);
+  });
+}
+
 void gather_rows(CpuContext& context, const GatherArgs& args) {
   const WeightMatrix& table = args.table;
   const auto row_bytes =

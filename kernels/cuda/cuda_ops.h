@@ -17,6 +17,7 @@ void gather_rows(CudaContext& context, const GatherArgs& args);
 void normalize(CudaContext& context, const NormArgs& args);
 void convert_rows(CudaContext& context, const ConvertArgs& args);
 void draw_columns(CudaContext& context, const DrawArgs& args);
+void expand_rows(CudaContext& context, const ExpandArgs& args);
 void linear(CudaContext& context, const LinearArgs& args);
 void attention(CudaContext& context, const AttentionArgs& args);
 

@@ -11,9 +11,9 @@
 #include "kernels/cuda/blas_plans.h"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/expand.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/linear_q4.h"
-#include "kernels/cuda/q4.cuh"
 
 namespace spillway::cuda {
 
@@ -44,15 +44,6 @@ __global__ void epilogue_kernel(const float* in, int64_t in_stride, int64_t colu
   const float b = bias == nullptr ? 0.0f : widen(narrow<T>(bias[i]));
   const float x = in[blockIdx.y * in_stride + i] + b;
   out[blockIdx.y * out_stride + i] = narrow<T>(activate(activation, x));
-}
-
-// 4-bit rows in the format of activations, dense.
-template <class T>
-__global__ void expand_kernel(const std::byte* from, int64_t row_bytes, int64_t columns, T* to) {
-  const std::byte* row = from + blockIdx.x * row_bytes;
-  for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) {
-    to[blockIdx.x * columns + i] = narrow<T>(q4_row_value(row, i, columns));
-  }
 }
 
 // The bias in the format of the output, as cuBLASLt wants it.
@@ -213,26 +204,13 @@ class Linear {
 
   const std::byte* weight_of(const Run& run) {
     if (!expand_) return run.data;
-    expand_slab({run.data, run.rows}, slab_);
+    expand_slab(context_, {run.data, run.rows},
+                dense_matrix(slab_, args_.in.dtype, run.rows, args_.in.columns));
     return slab_;
   }
 
   size_t bytes_of(int64_t rows) const {
     return static_cast<size_t>(rows * args_.weight.columns) * dtype_bytes(args_.weight.format);
-  }
-
-  void expand_slab(const WeightSlab& slab, std::byte* to) {
-    const int64_t columns = args_.weight.columns;
-    const auto row_bytes = static_cast<int64_t>(q4_row_bytes(columns));
-    const Grid grid{dim3(static_cast<unsigned>(slab.rows)), dim3(kThreads)};
-    const auto run = [&](auto kernel, auto* target) {
-      launch(context_.stream(), grid, kernel, slab.data, row_bytes, columns, target);
-    };
-    if (args_.in.dtype == DType::kF32) run(expand_kernel<float>, reinterpret_cast<float*>(to));
-    if (args_.in.dtype == DType::kF16) run(expand_kernel<__half>, reinterpret_cast<__half*>(to));
-    if (args_.in.dtype == DType::kBF16) {
-      run(expand_kernel<__nv_bfloat16>, reinterpret_cast<__nv_bfloat16*>(to));
-    }
   }
 
   // sums[:, first .. first + rows) (+)= in weight^T. cuBLAS counts columns first: to it the weights

@@ -23,7 +23,6 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr unsigned kWarps = kThreads / kWarp;
 constexpr int kOutputs = 4;  // Of a warp
-constexpr int64_t kRowsMax = 8;
 constexpr int kNibbles = kQ4NibblesPerWord;
 constexpr int kWords = kQ4Group / kNibbles;  // Of a whole group
 constexpr int64_t kGroupBytes = 4 + kQ4Group / 2;
@@ -159,11 +158,11 @@ void launch_product(cudaStream_t stream, const Q4Product& product) {
 
 bool takes_linear_q4(const LinearArgs& args) {
   return args.weight.format == DType::kQ4 && args.in.dtype == DType::kBF16 &&
-         args.in.rows <= kRowsMax;
+         args.in.rows <= kFewRows;
 }
 
 void linear_q4(CudaContext& context, const LinearArgs& args) {
-  SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kRows && args.in.rows <= kRowsMax);
+  SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kRows && args.in.rows <= kFewRows);
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == DType::kBF16);
   const bool narrow_out = args.out.dtype == DType::kBF16;
   int64_t first = 0;

@@ -40,6 +40,10 @@ uint64_t logits_bytes(const ModelShape& shape) {
          static_cast<uint64_t>(kHeadRows) * sizeof(int32_t);
 }
 
+uint64_t expanded_bytes(const ModelShape& shape, DType activation, const EngineOptions& options) {
+  return options.expand_layer ? ExpandedLayer::bytes(shape, activation) : 0;
+}
+
 void count_item(const SweepItem& item, SweepWork* work) {
   const auto tokens = static_cast<int64_t>(item.tokens.size());
   work->tokens += tokens;
@@ -59,7 +63,7 @@ EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType we
   const DType activation = device.activation_dtype(weights);
   const EngineBuffers buffers = place_engine_buffers(
       shape, activation, batch_rows_max(shape, options), options.host_attention, nullptr);
-  return {.buffers = buffers.bytes,
+  return {.buffers = buffers.bytes + expanded_bytes(shape, activation, options),
           .logits = device.shares_host_memory() ? 0 : logits_bytes(shape),
           .host_attention = options.host_attention
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
@@ -101,9 +105,12 @@ Status Engine::allocate(EngineScratch scratch) {
   const DType activation = device_.activation_dtype(weights_.format());
   const int64_t batch_rows = batch_rows_max(model, options_);
   const bool two = options_.host_attention;
+  SPILLWAY_CHECK(!options_.expand_layer || weights_.format() == DType::kQ4);
+  const uint64_t expanded = expanded_bytes(model, activation, options_);
   const uint64_t bytes = place_engine_buffers(model, activation, batch_rows, two, nullptr).bytes;
-  SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, bytes));
-  buffers_ = place_engine_buffers(model, activation, batch_rows, two, memory_.data());
+  SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, expanded + bytes));
+  if (expanded > 0) expanded_.emplace(memory_.data(), activation);
+  buffers_ = place_engine_buffers(model, activation, batch_rows, two, memory_.data() + expanded);
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
@@ -358,10 +365,12 @@ void Engine::embed_rows(const EmbeddingWeights& weights, std::span<const int32_t
 }
 
 Status Engine::run_layers() {
+  const bool expand = expanded_ && expands_again(micro_batches_);
   for (int64_t layer = 0; layer < shape().layers; ++layer) {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
                               timed_wait("wait for weights", &work_.weights_wait_seconds,
                                          [&] { return weights_.acquire(layer); }));
+    if (expand) weights = &expanded_->expand(*stream_, *weights);
     for (size_t i = 0; i < micro_batches_.size(); ++i) {
       SPILLWAY_RETURN_IF_ERROR(run_layer(layer, *weights, i));
     }

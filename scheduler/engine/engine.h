@@ -20,6 +20,7 @@
 #include "offload/weight_store.h"
 #include "policy/bound.h"
 #include "scheduler/engine/engine_buffers.h"
+#include "scheduler/engine/expanded_layer.h"
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
 
@@ -42,6 +43,9 @@ struct EngineOptions {
       1024;  // A micro-batch is closed at this many (one prompt may exceed).
   int64_t micro_batch_sequences = 0;  // ... or at this many sequences; 0: no limit.
   bool overlap = true;                // False: one thing after another
+  // On a device with memory of its own, with 4-bit weights: expands those of a layer once for all
+  // parts of a large block.
+  bool expand_layer = false;
   // On a device with memory of its own: the CPU attends, in decode steps, to the share of the cache
   // that lies in host memory.
   bool host_attention = false;
@@ -189,6 +193,7 @@ class Engine {
   std::unique_ptr<ActivationStore> activations_;
   Buffer memory_;
   EngineBuffers buffers_;
+  std::optional<ExpandedLayer> expanded_;
   Buffer kv_ring_memory_;
   std::optional<DeviceRing> kv_ring_;
   // Of the rows of buffers_.logits, and of buffers_.drawn; none where the host reads them in place.

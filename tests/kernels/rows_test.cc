@@ -91,6 +91,25 @@ TEST_CASE("normalize writes the format of activations") {
   }
 }
 
+TEST_CASE("expand_rows gives 4-bit rows in any format") {
+  const int64_t columns = GENERATE(37, 64, 200);
+  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  constexpr int64_t kRows = 150;
+  const PackedMatrix packed(MatrixLayout::kRows, DType::kQ4, random_floats(kRows * columns, 14),
+                            kRows, columns, 64);
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", " << dtype_name(format) << ", columns " << columns);
+    const auto stream = device->new_stream("test");
+    const DeviceMatrix there(*device, *stream, packed);
+    const DeviceArray<std::byte> out(
+        *device, *stream,
+        std::vector<std::byte>(static_cast<size_t>(kRows * columns) * dtype_bytes(format)));
+    expand_rows(*stream,
+                {.from = there.matrix(), .out = dense_matrix(out.data(), format, kRows, columns)});
+    CHECK(out.read() == test::bytes_of(format, packed.rounded()));
+  }
+}
+
 TEST_CASE("gather_rows reads any slab and format") {
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   const int64_t kColumns = GENERATE(37, 64, 200);

@@ -1,0 +1,53 @@
+#include "scheduler/engine/expanded_layer.h"
+
+#include "kernels/base/checked_math.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+
+uint64_t matrix_bytes(int64_t rows, int64_t columns, DType format) {
+  return round_up(static_cast<uint64_t>(rows * columns) * dtype_bytes(format), kAlignment);
+}
+
+}  // namespace
+
+bool expands_again(std::span<const MicroBatch> batches) {
+  int64_t times = 0;
+  for (const MicroBatch& batch : batches) {
+    const int64_t rest = batch.rows % kLayerChunkRows;
+    times += batch.rows / kLayerChunkRows + (rest > kFewRows ? 1 : 0);
+  }
+  return times > 1;
+}
+
+uint64_t ExpandedLayer::bytes(const ModelShape& shape, DType activation) {
+  return matrix_bytes(shape.qkv_width(), shape.hidden, activation) +
+         matrix_bytes(shape.hidden, shape.query_width(), activation) +
+         matrix_bytes(shape.mlp, shape.hidden, activation) +
+         matrix_bytes(shape.hidden, shape.mlp, activation);
+}
+
+const LayerWeights& ExpandedLayer::expand(Stream& stream, const LayerWeights& weights) {
+  weights_ = weights;
+  std::byte* at = memory_;
+  weights_.qkv = expanded(stream, weights.qkv, &slabs_[0], &at);
+  weights_.attention_out = expanded(stream, weights.attention_out, &slabs_[1], &at);
+  weights_.mlp_up = expanded(stream, weights.mlp_up, &slabs_[2], &at);
+  weights_.mlp_down = expanded(stream, weights.mlp_down, &slabs_[3], &at);
+  return weights_;
+}
+
+WeightMatrix ExpandedLayer::expanded(Stream& stream, const WeightMatrix& from, WeightSlab* slab,
+                                     std::byte** at) {
+  std::byte* memory = *at;
+  *at += matrix_bytes(from.rows, from.columns, format_);
+  expand_rows(stream,
+              {.from = from, .out = dense_matrix(memory, format_, from.rows, from.columns)});
+  *slab = {memory, from.rows};
+  return {std::span(slab, 1), format_, MatrixLayout::kRows, from.rows, from.columns, from.rows};
+}
+
+}  // namespace spillway
