@@ -49,6 +49,11 @@ Result<bool> is_empty(Database& database) {
   return id == 0 && tables == 0;
 }
 
+Status damaged(const Database& database, const std::string& how) {
+  return corruption(database.path() + ": damaged: " + how +
+                    "; remove it to run every row again, or bring back a copy");
+}
+
 Status check_identity(Database& database) {
   SPILLWAY_ASSIGN_OR_RETURN(const int64_t id, one_integer(database, "PRAGMA application_id"));
   if (id != kApplicationId) return corruption(database.path() + ": not a journal of spillway");
@@ -61,7 +66,7 @@ Status check_identity(Database& database) {
   SPILLWAY_ASSIGN_OR_RETURN(Statement check, database.prepare("PRAGMA quick_check(1)"));
   SPILLWAY_ASSIGN_OR_RETURN(const bool answered, check.step());
   if (!answered || check.text(0) != "ok") {
-    return corruption(database.path() + ": damaged: " + std::string(check.text(0).substr(0, 200)));
+    return damaged(database, std::string(check.text(0).substr(0, 200)));
   }
   return {};
 }
@@ -126,8 +131,8 @@ class Journal::Body {
       const JournalRow row = {all.integer(0), all.integer(2) != 0, all.integer(3), all.integer(4),
                               all.text(6)};
       if (checksum_of(row) != all.integer(7)) {
-        return corruption(database.path() + ": damaged: the result of row " +
-                          std::to_string(row.row) + " does not match its checksum");
+        return damaged(database, "the result of row " + std::to_string(row.row) +
+                                     " does not match its checksum");
       }
       count(row);
     }

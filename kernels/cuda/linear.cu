@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/base/check.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/blas_plans.h"
 #include "kernels/cuda/cuda_context.h"
@@ -72,9 +73,7 @@ std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, 
   return std::nullopt;
 }
 
-size_t padded(size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
+constexpr size_t kAlignment = 256;  // As good as any algorithm asks for
 
 class Linear {
  public:
@@ -95,14 +94,15 @@ class Linear {
     if (narrow_out && !fused) finishing = static_cast<size_t>(args_.in.rows) * outputs * 4;
     const auto slab = static_cast<size_t>(expand_ ? args_.weight.slab_rows * args_.in.columns : 0) *
                       dtype_bytes(in);
-    const size_t bytes = padded(finishing) + padded(slab) + workspace_bytes_;
+    const size_t bytes =
+        round_up(finishing, kAlignment) + round_up(slab, kAlignment) + workspace_bytes_;
     std::byte* scratch = nullptr;
     if (bytes > 0) {
       scratch = context_.scratch(bytes);
       if (scratch == nullptr) return;  // The context remembers why.
     }
-    slab_ = scratch + padded(finishing);
-    workspace_ = slab_ + padded(slab);
+    slab_ = scratch + round_up(finishing, kAlignment);
+    workspace_ = slab_ + round_up(slab, kAlignment);
     if (fused) {
       bias_ = narrow_out ? narrow_bias(scratch) : reinterpret_cast<const std::byte*>(args_.bias);
       for_each_run([&](const Run& run) { fused_product(run); });

@@ -68,7 +68,6 @@ class KvFeed final : public AttentionFeed {
   double wait_seconds() const { return wait_seconds_; }  // Of this sweep
 
  private:
-  void guess_next_sweep(std::span<const SweepItem> items, int64_t layers);
   // An item whose cache is elsewhere.
   struct Staged {
     size_t item;
@@ -90,6 +89,7 @@ class KvFeed final : public AttentionFeed {
   bool there(const Staged& staged);
   void fetch(Staged& staged);
   bool bring(Staged& staged);
+  void guess_next_sweep(std::span<const SweepItem> items, int64_t layers);
   int64_t tokens(const Staged& staged) const;
   KvCache::Layer layer_at(const Staged& staged, std::byte* memory) const;
 
