@@ -126,6 +126,12 @@ class Device {
   // Zeroed memory aligned to 4096 bytes; large CPU allocations ask for huge pages. kCapacity: does
   // not fit. 0 bytes give an empty Buffer.
   virtual Result<Buffer> allocate(Memory memory, size_t bytes) = 0;
+
+  // Brings fresh pages of a buffer into memory now where its first use would otherwise, a page at a
+  // time; what it holds stays. For memory that is sure to be needed: seconds a GB on some virtual
+  // machines.
+  virtual void touch(const Buffer&) {}
+
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
 
   // The format in which activations enter linear layers whose weights are in `weights`, and the

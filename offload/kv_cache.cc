@@ -17,6 +17,11 @@ Result<std::unique_ptr<KvCache>> KvCache::open(Device& device, const KvCacheOpti
   return std::unique_ptr<KvCache>(new KvCache(std::move(buffer), std::move(host), options));
 }
 
+void KvCache::touch(Device& device) const {
+  device.touch(buffer_);
+  device.touch(host_buffer_);
+}
+
 KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
     : buffer_(std::move(buffer)),
       host_buffer_(std::move(host)),

@@ -75,8 +75,10 @@ struct KvCacheOptions {
 
 class KvCache {
  public:
-  // Takes the device memory; pages are touched when sequences first use them.
+  // Takes the device memory; pages are touched when sequences first use them,
   static Result<std::unique_ptr<KvCache>> open(Device& device, const KvCacheOptions& options);
+  // or all of them now.
+  void touch(Device& device) const;
 
   const KvLayout& layout() const { return options_.layout; }
   uint64_t memory_bytes() const { return memory_.total(); }

@@ -322,6 +322,7 @@ class Opener {
     engine_.activations_disk_share = disk_share(flags_.activations);
     engine_.activations_host_share = own_memory_ ? host_share(flags_.activations) : 0;
     engine_.overlap = !flags_.no_overlap;
+    engine_.touch_memory = options_.prompt_tokens > 0;  // The cache is no larger than the run's.
     engine_.log = options_.log;
     engine_.trace = state_.trace.get();
   }

@@ -72,6 +72,16 @@ class CpuDevice final : public Device {
                   [bytes](std::byte* memory) { munmap(memory, bytes); });
   }
 
+  void touch(const Buffer& buffer) override {
+    constexpr size_t kPiece = size_t{32} << 20;
+    context_.parallel_for(
+        static_cast<int64_t>((buffer.bytes() + kPiece - 1) / kPiece), [&](int64_t piece) {
+          const size_t at = static_cast<size_t>(piece) * kPiece;
+          // A kernel before 5.14 does not know it, and then it is the first use that brings them.
+          madvise(buffer.data() + at, std::min(kPiece, buffer.bytes() - at), MADV_POPULATE_WRITE);
+        });
+  }
+
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
     return std::make_unique<CpuStream>(&context_, trace(), label);
   }

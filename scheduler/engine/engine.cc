@@ -119,6 +119,10 @@ Status Engine::allocate(EngineScratch scratch) {
                           .host_bytes = options_.kv_host_bytes,
                           .device_staging_bytes = options_.kv_ring_bytes};
   SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv));
+  if (options_.touch_memory) {
+    device_.touch(memory_);
+    kv_->touch(device_);
+  }
   if (options_.kv_disk_bytes > 0) {
     SPILLWAY_CHECK(scratch_.transfers != nullptr);
     SPILLWAY_ASSIGN_OR_RETURN(
