@@ -199,7 +199,7 @@ ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
   seconds[index(Resource::kMemory)] =
       (static_cast<double>(plan.weight_bytes) * passes + kv_read * (1 - by_host)) / rates.memory;
 
-  const double prompts_sent = static_cast<double>(sweeps.prompt_tokens) * row_bytes;
+  const double prompts_sent = static_cast<double>(sweeps.prompt_rows) * row_bytes;
   const auto steps_sent = static_cast<double>(sweeps.decoding * plan.kv_sent_bytes);
   const double kv_sent = prompts_sent + steps_sent;
   // The residual stream goes and comes once a layer.
@@ -221,7 +221,8 @@ ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
   const double up = static_cast<double>(plan.weights_to_device) + kv_read * (kv_away - by_host) +
                     stream * away +
                     steps * output_bytes * static_cast<double>(plan.shape.query_width());
-  const double down = prompts_sent * kv_away + steps_sent * (kv_away - by_host) + stream * away +
+  const double steps_down = plan.kv_returns_whole ? kv_read : steps_sent;
+  const double down = prompts_sent * kv_away + steps_down * (kv_away - by_host) + stream * away +
                       steps * 4 * static_cast<double>(plan.shape.qkv_width());
   if (by_host > 0) {
     seconds[index(Resource::kHostCompute)] = kv_read * by_host / rates.host_attention;

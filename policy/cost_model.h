@@ -44,6 +44,9 @@ struct CostedPlan {
 
   uint64_t kv_row_bytes = 0;   // Of one position, all layers
   uint64_t kv_sent_bytes = 0;  // What a decoding sequence sends home from a step, all layers
+  // On a device with memory of its own it sends all that it read, of which the disk is written
+  // kv_sent_bytes: which rows a rule has moved is known on the device alone.
+  bool kv_returns_whole = false;
   double kv_on_disk = 0, kv_on_host = 0;  // Shares of the cache; host: of a device's own memory
   bool host_attention = false;            // Decode steps over kv_on_host run on the CPU
   double activations_on_disk = 0, activations_on_host = 0;

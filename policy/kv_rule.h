@@ -2,6 +2,7 @@
 // of its lengths (DESIGN section 5). Pure arithmetic, any thread.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,7 +21,7 @@ std::optional<KvRuleKind> kv_rule_of_name(std::string_view name);
 struct KvAmount {
   int64_t rows = 0;
   double ratio = 0;  // [0, 1)
-  friend bool operator==(const KvAmount&, const KvAmount&) = default;
+  friend auto operator<=>(const KvAmount&, const KvAmount&) = default;
 };
 
 std::string to_string(const KvAmount& amount);
@@ -41,6 +42,7 @@ struct KvRuleChoice {
   std::optional<bool> ratio_of_prompt;
 
   bool empty() const { return !kind && !heavy && !recent && !sink && !ratio_of_prompt; }
+  friend auto operator<=>(const KvRuleChoice&, const KvRuleChoice&) = default;  // In any order
 };
 
 // The choice over `base`. Another kind than base's starts from its own amounts: a tenth of the

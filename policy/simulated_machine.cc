@@ -134,13 +134,14 @@ SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
     tokens = share * static_cast<double>(sweep.prompt_tokens);
     step.attention = 4 * share * static_cast<double>(sweep.prompt_pairs) *
                      static_cast<double>(shape.query_width()) / rates_.prompt_attention;
-    step.kv_sent = tokens * row_bytes;
+    step.kv_sent = step.kv_down = share * static_cast<double>(sweep.prompt_rows) * row_bytes;
   } else {
     const double share = sequences / static_cast<double>(sweep.decoding);
     step.kv_read = share * sweep.mean_cached_rows() * row_bytes;
     if (plan_.own_memory && plan_.host_attention) step.by_host = plan_.kv_on_host;
     step.attention = step.kv_read * (1 - step.by_host) / rates_.decode_attention;
     step.kv_sent = sequences * static_cast<double>(plan_.kv_sent_bytes) / layers;
+    step.kv_down = plan_.kv_returns_whole ? step.kv_read : step.kv_sent;
   }
   step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
   step.products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
@@ -256,7 +257,7 @@ void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Tas
   const double disk = plan_.kv_on_disk / parts;
   const double away = disk + step.kv_from_host / parts;
   if (plan_.own_memory && away > 0) {
-    done = transfer("KV cache home", down_, step.kv_sent * away, rates_.to_host, {done});
+    done = transfer("KV cache home", down_, step.kv_down * away, rates_.to_host, {done});
     kv_device_.release(done);
     last_home_ = done;
   }

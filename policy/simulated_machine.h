@@ -65,6 +65,7 @@ class SimulatedMachine {
     double products, attention;        // Of arithmetic
     double weights_memory, kv_memory;  // Of reading operands
     double kv_read, kv_sent, stream;   // Bytes
+    double kv_down;                    // Of the cache, over the link; kv_sent: to the disk
     double kv_from_host, by_host;      // Shares of the cache: over the link; attended to by the CPU
     int64_t sequences;
   };

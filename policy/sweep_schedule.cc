@@ -65,13 +65,13 @@ class Planner {
       const int64_t count = std::min({room, by_tokens, waiting_});
       if (count <= 0) return;
       sweeps->prompts += count;
+      const int64_t rows = std::min(group.prompt_tokens, kv.rows_max);
       sweeps->prompt_tokens += count * group.prompt_tokens;
+      sweeps->prompt_rows += count * rows;
       sweeps->prompt_pairs += count * (group.prompt_tokens * (group.prompt_tokens + 1) / 2);
-      sweeps->prompt_longest = std::max(sweeps->prompt_longest, group.prompt_tokens);
       sequences_ += count;
       reserved_ += static_cast<uint64_t>(count) * kv.bytes;
-      running_.push_back({count, std::min(group.prompt_tokens, kv.rows_max), kv.rows_max,
-                          group.new_tokens, kv.bytes});
+      running_.push_back({count, rows, kv.rows_max, group.new_tokens, kv.bytes});
       waiting_ -= count;
       if (waiting_ > 0) return;
       if (++group_ < groups_.size()) waiting_ = groups_[group_].count;

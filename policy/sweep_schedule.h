@@ -14,7 +14,8 @@ namespace spillway {
 // `count` requests alike. A workload of many lengths is several of these.
 struct RequestGroup {
   int64_t prompt_tokens = 0, new_tokens = 0;  // Both at least 1
-  int64_t count = 1;  // 0, where a plan is asked for: as many as its block and its cache hold
+  int64_t count = 1;     // 0, where a plan is asked for: as many as its block and its cache hold
+  KvRuleChoice kv = {};  // Over the plan's rule
 };
 
 struct SweepLimits {
@@ -37,8 +38,8 @@ struct PlannedSweeps {
   double cached_rows_step = 0;
   int64_t prompts = 0;  // Admitted in each (then count is 1)
   int64_t prompt_tokens = 0;
+  int64_t prompt_rows = 0;   // Kept of these tokens under the KV rule: what leaves the device
   int64_t prompt_pairs = 0;  // Sum over the prompts of s (s + 1) / 2
-  int64_t prompt_longest = 0;
 
   // The mean of a sweep's.
   double mean_cached_rows() const {

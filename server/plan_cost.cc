@@ -27,9 +27,13 @@ struct LayerCache {
   uint64_t bytes() const { return state + rows; }
 };
 
+KvBudget budget_of(const RuntimePlan& plan, const RequestGroup& group) {
+  return resolve(apply(group.kv, plan.kv_rule), group.prompt_tokens, group.new_tokens);
+}
+
 LayerCache layer_cache(const ModelShape& shape, const RuntimePlan& plan,
                        const RequestGroup& group) {
-  const KvBudget budget = resolve(plan.kv_rule, group.prompt_tokens, group.new_tokens);
+  const KvBudget budget = budget_of(plan, group);
   const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
   const KvLayout layout = kv_layout(shape, plan.kv_format);
   const int64_t slots = budget.slots(positions);
@@ -54,10 +58,9 @@ Result<std::vector<KvReservation>> reservations_of(Runtime& runtime,
   std::vector<KvReservation> reservations;
   for (const RequestGroup& group : groups) {
     const LayerCache cache = layer_cache(runtime.shape(), plan, group);
-    const KvBudget budget = resolve(plan.kv_rule, group.prompt_tokens, group.new_tokens);
     const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-    reservations.push_back(
-        {cache.bytes() * static_cast<uint64_t>(runtime.shape().layers), budget.rows(positions)});
+    reservations.push_back({cache.bytes() * static_cast<uint64_t>(runtime.shape().layers),
+                            budget_of(plan, group).rows(positions)});
     if (reservations.back().bytes > kv_bytes(plan)) {
       return Status(Code::kInfeasible, "the KV cache of one sequence of " +
                                            std::to_string(positions) + " positions takes " +
@@ -124,6 +127,7 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
     const uint64_t changed = round_up(cache.block, kIoAlignment) * (cache.state > 0 ? 2 : 1) +
                              round_up(cache.state, kIoAlignment);
     found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed * layers);
+    found.kv_returns_whole |= found.own_memory && cache.state > 0;
   }
   found.kv_on_disk = share(plan.kv.disk, plan.kv);
   if (found.own_memory) {

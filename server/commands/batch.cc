@@ -155,7 +155,7 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
     if (call == nullptr) continue;
     for (const Request& request : call->requests) {
       sample.push_back({std::max<int64_t>(1, static_cast<int64_t>(request.prompt.size())),
-                        std::max<int64_t>(1, request.max_tokens)});
+                        std::max<int64_t>(1, request.max_tokens), 1, request.kv});
     }
   }
   const double rows_of_line = static_cast<double>(summary.rows) / static_cast<double>(lines);

@@ -14,33 +14,31 @@ namespace {
 
 constexpr int64_t kTokensMax = int64_t{1} << 20;  // As the flags --prompt-tokens and --new-tokens
 
-// Adds to the group of the same lengths, or at the end.
-void merge(const RequestGroup& group, std::vector<RequestGroup>* groups,
-           std::map<std::pair<int64_t, int64_t>, size_t>* by_length) {
-  const auto [place, is_new] =
-      by_length->try_emplace({group.prompt_tokens, group.new_tokens}, groups->size());
-  if (is_new) {
-    groups->push_back(group);
-  } else {
-    (*groups)[place->second].count += group.count;
-  }
+int64_t tokens_of(const RequestGroup& group) {
+  return group.prompt_tokens + group.new_tokens;
 }
 
 }  // namespace
 
-Status Workload::add_group(int64_t prompt_tokens, int64_t new_tokens, int64_t count) {
+Status Workload::add_group(const RequestGroup& group) {
   const int64_t positions = context_.shape->positions;
-  if (kv_positions(prompt_tokens, new_tokens) > positions) {
-    return invalid_argument(std::to_string(prompt_tokens) + " + " + std::to_string(new_tokens) +
-                            " tokens are more than the model's " + std::to_string(positions) +
-                            " positions hold");
+  if (kv_positions(group.prompt_tokens, group.new_tokens) > positions) {
+    return invalid_argument(
+        std::to_string(group.prompt_tokens) + " + " + std::to_string(group.new_tokens) +
+        " tokens are more than the model's " + std::to_string(positions) + " positions hold");
   }
-  if (count > kWorkloadRequestsMax - requests_) {
+  if (group.count > kWorkloadRequestsMax - requests_) {
     return invalid_argument("more than " + std::to_string(kWorkloadRequestsMax) +
                             " requests in all; a plan for a part of them is the same");
   }
-  requests_ += count;
-  merge({prompt_tokens, new_tokens, count}, &groups_, &by_length_);
+  requests_ += group.count;
+  const auto [place, is_new] =
+      place_of_.try_emplace({group.prompt_tokens, group.new_tokens, group.kv}, groups_.size());
+  if (is_new) {
+    groups_.push_back(group);
+  } else {
+    groups_[place->second].count += group.count;
+  }
   return {};
 }
 
@@ -57,7 +55,7 @@ Status Workload::add(const InputLine& line) {
       const int64_t more = reader.integer("new_tokens", 1, kTokensMax);
       const int64_t count = reader.integer_or("count", 1, kWorkloadRequestsMax, 1);
       SPILLWAY_RETURN_IF_ERROR(reader.status());
-      return add_group(prompt, more, count);
+      return add_group({prompt, more, count});
     }
   }
   const BatchLine batch = read_batch_line(line, context_);
@@ -66,8 +64,8 @@ Status Workload::add(const InputLine& line) {
   if (const auto* error = std::get_if<ApiError>(&call)) return refusal(*error);
   for (const Request& request : std::get<CompletionCall>(call).requests) {
     // A prompt that is only scored gives a token's worth of work.
-    SPILLWAY_RETURN_IF_ERROR(add_group(static_cast<int64_t>(request.prompt.size()),
-                                       std::max<int64_t>(1, request.max_tokens), 1));
+    SPILLWAY_RETURN_IF_ERROR(add_group({static_cast<int64_t>(request.prompt.size()),
+                                        std::max<int64_t>(1, request.max_tokens), 1, request.kv}));
   }
   return {};
 }
@@ -88,8 +86,8 @@ Result<std::vector<RequestGroup>> read_workload(const std::string& path,
 std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most) {
   if (groups.size() <= most) return groups;
   std::sort(groups.begin(), groups.end(), [](const RequestGroup& a, const RequestGroup& b) {
-    const int64_t all = a.prompt_tokens + a.new_tokens, other = b.prompt_tokens + b.new_tokens;
-    return all != other ? all < other : a.prompt_tokens < b.prompt_tokens;
+    return std::tuple(a.kv.kind, tokens_of(a), a.prompt_tokens) <
+           std::tuple(b.kv.kind, tokens_of(b), b.prompt_tokens);
   });
   int64_t requests = 0;
   for (const RequestGroup& group : groups) requests += group.count;
@@ -99,19 +97,19 @@ std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t mo
   for (size_t next = 0; next < groups.size();) {
     // Up to where the next part of the requests begins, rounded up, so that each has some.
     const int64_t until = ((before * parts / requests + 1) * requests + parts - 1) / parts;
-    RequestGroup sum{0, 0, 0};
+    RequestGroup sum{0, 0, 0}, longest = groups[next];
     for (; next < groups.size() && before < until; ++next) {
       const RequestGroup& group = groups[next];
       sum.prompt_tokens += group.count * group.prompt_tokens;
       sum.new_tokens += group.count * group.new_tokens;
       sum.count += group.count;
       before += group.count;
+      if (tokens_of(group) > tokens_of(longest)) longest = group;
     }
     const auto mean = [&](int64_t tokens) { return (tokens + sum.count - 1) / sum.count; };
-    const RequestGroup& longest = groups[next - 1];
     const int64_t more = mean(sum.new_tokens);
-    const int64_t most_prompt = longest.prompt_tokens + longest.new_tokens - more;
-    found.push_back({std::min(mean(sum.prompt_tokens), most_prompt), more, sum.count});
+    const int64_t most_prompt = tokens_of(longest) - more;
+    found.push_back({std::min(mean(sum.prompt_tokens), most_prompt), more, sum.count, longest.kv});
   }
   return found;
 }

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "kernels/base/status.h"
@@ -29,15 +29,15 @@ class Workload {
   // kInvalidArgument: the line is wrong, too long for the model, or one request too many.
   Status add(const InputLine& line);
 
-  // Those of equal length together, in the order in which each length came first.
+  // Those of equal lengths and KV rule together, in the order in which each came first.
   const std::vector<RequestGroup>& groups() const { return groups_; }
 
  private:
-  Status add_group(int64_t prompt_tokens, int64_t new_tokens, int64_t count);
+  Status add_group(const RequestGroup& group);
 
   const ApiContext& context_;
   std::vector<RequestGroup> groups_;
-  std::map<std::pair<int64_t, int64_t>, size_t> by_length_;
+  std::map<std::tuple<int64_t, int64_t, KvRuleChoice>, size_t> place_of_;
   int64_t requests_ = 0;
 };
 
@@ -46,7 +46,8 @@ class Workload {
 Result<std::vector<RequestGroup>> read_workload(const std::string& path, const ApiContext& context);
 
 // At most `most` groups: where there are more, each has the mean lengths, rounded up, of an equal
-// part of the requests, the shortest first: count, tokens and tail stay. REQUIRES: most >= 1.
+// part of the requests, each kind of KV rule by itself, the shortest first: count, tokens and tail
+// stay, and the KV rule is that of the part's longest. REQUIRES: most >= 1.
 std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most);
 
 }  // namespace spillway

@@ -128,11 +128,32 @@ TEST_CASE("a prompt's rows pass in micro-batches") {
   const PlannedSweeps sweeps{.count = 1,
                              .prompts = 4,
                              .prompt_tokens = 512,
-                             .prompt_pairs = 4 * 128 * 129 / 2,
-                             .prompt_longest = 128};
+                             .prompt_rows = 512,
+                             .prompt_pairs = 4 * 128 * 129 / 2};
   const double compute = 2 * 120e6 * 2e-9 + 5e6 * rates.seconds_per_weight(4) +
                          4.0 * (4 * 128 * 129 / 2) * 1000 * 10 / 100e9 + 512 * 10 * 4 * 33e3 / 40e9;
   CHECK(sweep_cost(costed, rates, sweeps)[0] == Approx(compute));
+}
+
+TEST_CASE(
+    "under a limited rule prompts send the rows they keep, and a device returns what it read") {
+  HardwareProfile hardware = machine();
+  CostedPlan costed = plan();
+  costed.kv_on_disk = 0.5;
+  const auto cost_of = [&](Resource resource, const PlannedSweeps& sweeps) {
+    return sweep_cost(costed, rates_of(hardware, costed), sweeps)[static_cast<size_t>(resource)];
+  };
+  const PlannedSweeps prefill{.prompts = 4, .prompt_tokens = 512, .prompt_rows = 100};
+  CHECK(cost_of(Resource::kDiskWrite, prefill) == Approx(100 * 40e3 * 0.5 / 1e9));
+  hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
+  costed.own_memory = true;
+  costed.kv_on_host = 0.3;
+  CHECK(cost_of(Resource::kDeviceToHost, prefill) == Approx(100 * 40e3 * 0.8 / 8e9));
+  const PlannedSweeps decode{.decoding = 16, .cached_rows = 16'000};
+  CHECK(cost_of(Resource::kDeviceToHost, decode) == Approx(16 * 640e3 * 0.8 / 8e9));
+  costed.kv_returns_whole = true;
+  CHECK(cost_of(Resource::kDeviceToHost, decode) == Approx(640e6 * 0.8 / 8e9));
+  CHECK(cost_of(Resource::kDiskWrite, decode) == Approx(16 * 640e3 * 0.5 / 1e9));
 }
 
 TEST_CASE("4-bit rows are attended to at their own rate, or as long as 16-bit ones take") {

@@ -42,6 +42,7 @@ struct Scene {
     if (plan.own_memory && chance(0.5)) plan.kv_on_host = 1 - plan.kv_on_disk;
     hardware.host.decode_attention = figure(rate(2e9, 60e9));
     plan.host_attention = plan.own_memory && chance(0.5);
+    plan.kv_returns_whole = plan.own_memory && chance(0.3);
     if (chance(0.2)) plan.activations_on_disk = 0.5;
     if (plan.own_memory && chance(0.2)) plan.activations_on_host = 0.5;
     if (chance(0.5)) hardware.disk.processor = figure(rate(2e9, 60e9));
@@ -50,8 +51,8 @@ struct Scene {
     sweeps = {{.count = 1,
                .prompts = decoding,
                .prompt_tokens = decoding * 100,
-               .prompt_pairs = decoding * 100 * 101 / 2,
-               .prompt_longest = 100},
+               .prompt_rows = decoding * static_cast<int64_t>(1 + below(100)),
+               .prompt_pairs = decoding * 100 * 101 / 2},
               {.count = static_cast<int64_t>(1 + below(6)),
                .decoding = decoding,
                .cached_rows = 101.0 * static_cast<double>(decoding),

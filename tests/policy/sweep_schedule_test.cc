@@ -7,7 +7,7 @@ namespace spillway {
 namespace {
 
 struct Sweep {
-  int64_t decoding = 0, prompts = 0, prompt_tokens = 0, prompt_pairs = 0;
+  int64_t decoding = 0, prompts = 0, prompt_tokens = 0, prompt_rows = 0, prompt_pairs = 0;
   double cached_rows = 0;
   friend bool operator==(const Sweep&, const Sweep&) = default;
 };
@@ -39,7 +39,7 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
     }
     while (next < waiting.size()) {
       const RequestGroup& group = groups[waiting[next].group];
-      const uint64_t bytes = reservations[waiting[next].group].bytes;
+      const auto& [bytes, rows_max] = reservations[waiting[next].group];
       if (static_cast<int64_t>(running.size()) >= limits.block_sequences) break;
       if (reserved + bytes > limits.kv_bytes) break;
       if (sweep.prompts > 0 && sweep.prompt_tokens + group.prompt_tokens > limits.prefill_tokens) {
@@ -47,6 +47,7 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
       }
       ++sweep.prompts;
       sweep.prompt_tokens += group.prompt_tokens;
+      sweep.prompt_rows += std::min(group.prompt_tokens, rows_max);
       sweep.prompt_pairs += group.prompt_tokens * (group.prompt_tokens + 1) / 2;
       reserved += bytes;
       running.push_back(waiting[next++]);
@@ -65,7 +66,7 @@ std::vector<Sweep> unfolded(const std::vector<PlannedSweeps>& planned) {
   std::vector<Sweep> sweeps;
   for (const PlannedSweeps& p : planned) {
     for (int64_t i = 0; i < p.count; ++i) {
-      sweeps.push_back({p.decoding, p.prompts, p.prompt_tokens, p.prompt_pairs,
+      sweeps.push_back({p.decoding, p.prompts, p.prompt_tokens, p.prompt_rows, p.prompt_pairs,
                         p.cached_rows + p.cached_rows_step * static_cast<double>(i)});
     }
   }

@@ -39,10 +39,13 @@ TEST_CASE_METHOD(Fixture, "lengths and lines of a batch become groups") {
       "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\","
       " \"body\": {\"prompt\": [[4, 5, 6], [7]], \"max_tokens\": 9}}\n"
       "{\"prompt_tokens\": 20, \"new_tokens\": 5}\n"
-      "{\"prompt\": \"abc\", \"max_tokens\": 2}");
+      "{\"prompt\": \"abc\", \"max_tokens\": 2}\n"
+      "{\"prompt\": [1, 2, 3], \"max_tokens\": 9, \"kv_rule\": \"window\"}\n"
+      "{\"prompt\": [1, 2, 4], \"max_tokens\": 9, \"kv_rule\": \"window\"}\n"
+      "{\"prompt\": [1, 2, 3], \"max_tokens\": 9, \"kv_rule\": \"window\", \"kv_recent\": 2}");
   INFO(groups.status().message());
   REQUIRE(groups.ok());
-  REQUIRE(groups->size() == 4);
+  REQUIRE(groups->size() == 6);
   const auto is = [&](size_t i, int64_t prompt, int64_t more, int64_t count) {
     const RequestGroup& group = groups.value()[i];
     CHECK(group.prompt_tokens == prompt);
@@ -53,6 +56,11 @@ TEST_CASE_METHOD(Fixture, "lengths and lines of a batch become groups") {
   is(1, 3, 9, 3);
   is(2, 1, 9, 1);
   is(3, 4, 2, 1);  // One token a byte, and the one at the start
+  is(4, 3, 9, 2);  // Alike in length, but not in what they keep
+  is(5, 3, 9, 1);
+  for (size_t i = 0; i < 4; ++i) CHECK(groups.value()[i].kv.empty());
+  CHECK(groups.value()[4].kv.kind == KvRuleKind::kWindow);
+  CHECK(groups.value()[5].kv.recent->rows == 2);
 }
 
 TEST_CASE_METHOD(Fixture, "a workload that cannot be read is refused by line") {
@@ -88,6 +96,7 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
     int64_t requests = 0, tokens = 0, longest = 0;
     for (RequestGroup& group : groups) {
       group = {length(2000), length(500), length(9)};
+      if (round % 2 == 1 && group.count > 4) group.kv.kind = KvRuleKind::kH2o;
       requests += group.count;
       tokens += group.count * group.new_tokens;
       longest = std::max(longest, group.prompt_tokens + group.new_tokens);
@@ -97,13 +106,16 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
     const auto few = few_groups(groups, most);
     CHECK(few.size() <= most);
     if (groups.size() <= most) CHECK(few.size() == groups.size());
-    int64_t few_requests = 0, few_tokens = 0, few_longest = 0;
+    int64_t few_requests = 0, few_tokens = 0, few_longest = 0, changes = 0;
     for (const RequestGroup& group : few) {
       CHECK(group.prompt_tokens >= 1);
       few_requests += group.count;
       few_tokens += group.count * group.new_tokens;
       few_longest = std::max(few_longest, group.prompt_tokens + group.new_tokens);
     }
+    // Each rule's parts are together.
+    for (size_t i = 1; i < few.size(); ++i) changes += few[i].kv != few[i - 1].kv;
+    if (groups.size() > most) CHECK(changes <= round % 2);
     CHECK(few_requests == requests);
     CHECK(few_tokens >= tokens);
     CHECK(few_longest <= longest);
