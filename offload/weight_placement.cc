@@ -8,46 +8,44 @@ namespace spillway {
 
 namespace {
 
-// Gives `tier` `target` bytes of the slabs with kind[slab] == wanted that are still on the device,
-// spread evenly over their order.
-void spread(const ModelFileTable& table, const std::vector<bool>& matrix, bool wanted, Tier tier,
-            uint64_t target, WeightPlacement* placement) {
-  const auto candidate = [&](size_t i) {
-    return matrix[i] == wanted && placement->tiers[i] == Tier::kDevice;
-  };
-  uint64_t all = 0;
-  for (size_t i = 0; i < table.slabs.size(); ++i) {
-    if (candidate(i)) all += table.slabs[i].bytes;
-  }
-  if (all == 0) return;
+// Gives `tier` `target` of the `all` bytes of the slabs with kind[slab] == wanted that are still on
+// the device, spread evenly over their order. What it has left there.
+uint64_t spread(const ModelFileTable& table, const std::vector<uint8_t>& matrix, bool wanted,
+                Tier tier, uint64_t target, uint64_t all, WeightPlacement* placement) {
+  if (target == 0 || all == 0) return all;
   const double share = std::min(1.0, static_cast<double>(target) / static_cast<double>(all));
   double passed = 0, taken = 0;
+  uint64_t left = all;
   for (size_t i = 0; i < table.slabs.size(); ++i) {
-    if (!candidate(i)) continue;
+    if ((matrix[i] != 0) != wanted || placement->tiers[i] != Tier::kDevice) continue;
     const auto bytes = static_cast<double>(table.slabs[i].bytes);
     passed += bytes;
     if (taken + bytes / 2 > share * passed) continue;
     taken += bytes;
     placement->tiers[i] = tier;
+    left -= table.slabs[i].bytes;
   }
+  return left;
 }
 
-// Those of the slabs that `passes` names.
-template <class Passes>
-StreamedBytes streamed_bytes(const ModelFileTable& table, const Passes& passes) {
-  StreamedBytes streamed;
-  const std::vector<uint32_t> groups = weight_groups(table);
-  std::vector<uint64_t> group_bytes(static_cast<size_t>(table.shape.layers) + 2);
-  for (size_t i = 0; i < table.slabs.size(); ++i) {
-    if (!passes(i)) continue;
-    const uint64_t bytes = table.slabs[i].bytes;
-    streamed.total += bytes;
-    streamed.slab_max = std::max(streamed.slab_max, bytes);
-    group_bytes[groups[i]] += bytes;
+// Adds up the slabs that pass through a ring, in order.
+class Streamed {
+ public:
+  explicit Streamed(StreamedBytes* sum) : sum_(*sum) {}
+  void add(uint32_t group, uint64_t bytes) {
+    if (group != group_) group_bytes_ = 0;
+    group_ = group;
+    group_bytes_ += bytes;
+    sum_.total += bytes;
+    sum_.slab_max = std::max(sum_.slab_max, bytes);
+    sum_.group_max = std::max(sum_.group_max, group_bytes_);
   }
-  streamed.group_max = *std::max_element(group_bytes.begin(), group_bytes.end());
-  return streamed;
-}
+
+ private:
+  StreamedBytes& sum_;
+  uint32_t group_ = 0;
+  uint64_t group_bytes_ = 0;
+};
 
 }  // namespace
 
@@ -75,36 +73,39 @@ std::vector<uint32_t> weight_groups(const ModelFileTable& table) {
   return groups;
 }
 
+// The search of a plan asks for thousands of these.
 WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
                               uint64_t host_bytes) {
   WeightPlacement placement;
   placement.tiers.resize(table.slabs.size(), Tier::kDevice);
-  std::vector<bool> matrix(table.slabs.size());
-  uint64_t matrix_bytes = 0;
+  std::vector<uint8_t> matrix(table.slabs.size());
+  uint64_t matrices = 0, others = table.weight_bytes();
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.spec.kind != WeightKind::kMatrix) continue;
     for (uint32_t i = 0; i < tensor.slab_count; ++i) {
-      matrix[tensor.first_slab + i] = true;
-      matrix_bytes += table.slabs[tensor.first_slab + i].bytes;
+      matrix[tensor.first_slab + i] = 1;
+      matrices += table.slabs[tensor.first_slab + i].bytes;
     }
   }
-  const auto leave = [&](Tier tier, uint64_t bytes, uint64_t matrices) {
-    if (bytes == 0) return;
-    spread(table, matrix, true, tier, bytes, &placement);
-    if (bytes > matrices) spread(table, matrix, false, tier, bytes - matrices, &placement);
+  others -= matrices;
+  const auto leave = [&](Tier tier, uint64_t bytes) {
+    const uint64_t rest = bytes - std::min(bytes, matrices);
+    matrices = spread(table, matrix, true, tier, bytes, matrices, &placement);
+    others = spread(table, matrix, false, tier, rest, others, &placement);
   };
-  leave(Tier::kDisk, disk_bytes, matrix_bytes);
-  leave(Tier::kHost, host_bytes, matrix_bytes - std::min(matrix_bytes, disk_bytes));
+  leave(Tier::kDisk, disk_bytes);
+  leave(Tier::kHost, host_bytes);
+  const std::vector<uint32_t> groups = weight_groups(table);
+  Streamed from_disk(&placement.from_disk), to_device(&placement.to_device);
   for (size_t i = 0; i < table.slabs.size(); ++i) {
     const Tier tier = placement.tiers[i];
-    uint64_t& bytes = tier == Tier::kDevice ? placement.memory_bytes
-                      : tier == Tier::kHost ? placement.host_bytes
-                                            : placement.disk_bytes;
-    bytes += table.slabs[i].bytes;
+    const uint64_t bytes = table.slabs[i].bytes;
+    (tier == Tier::kDevice ? placement.memory_bytes
+     : tier == Tier::kHost ? placement.host_bytes
+                           : placement.disk_bytes) += bytes;
+    if (tier == Tier::kDisk) from_disk.add(groups[i], bytes);
+    if (tier != Tier::kDevice) to_device.add(groups[i], bytes);
   }
-  placement.from_disk = streamed_bytes(table, [&](size_t i) { return placement.on_disk(i); });
-  placement.to_device =
-      streamed_bytes(table, [&](size_t i) { return placement.tiers[i] != Tier::kDevice; });
   return placement;
 }
 

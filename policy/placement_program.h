@@ -26,6 +26,7 @@ struct PlacementRoom {
   uint64_t device = 0, host = 0, disk = 0;        // Room for them on each tier
   bool weights_stream = true;                     // False: all of them on the device
   bool kv_leaves = true;                          // The same of the cache
+  bool kv_to_disk = true;                         // False: not so far
   bool activations_leave = false;                 // The same of activations
 };
 

@@ -40,7 +40,13 @@ TierPercent percent_of(const TierBytes& bytes) {
                                static_cast<double>(bytes.disk) / sum});
 }
 
-constexpr TierPercent kAllOnDevice = {100, 0, 0}, kAllOnDisk = {0, 0, 100};
+constexpr TierPercent kAllOnDevice = {100, 0, 0}, kAllOnHost = {0, 100, 0},
+                      kAllOnDisk = {0, 0, 100};
+// With a little in host memory the CPU attends there, where it is to, and has its buffers.
+constexpr TierPercent kSomeOnHost = {0, 1, 99};
+
+// How far the cache may go from the device: each tier more takes memory for its passage.
+enum class KvReach : uint8_t { kDevice, kHost, kDisk };
 
 class Search {
  public:
@@ -147,38 +153,75 @@ class Search {
     if (flags.micro_batch && *flags.micro_batch > block) return;
     consider(flags);
     for (const bool weights_stream : {false, true}) {
-      for (const bool kv_leaves : {false, true}) {
-        if (weights_stream || kv_leaves) try_shares(flags, weights_stream, kv_leaves, false);
+      for (const KvReach kv : {KvReach::kDevice, KvReach::kHost, KvReach::kDisk}) {
+        if (kv == KvReach::kHost && (!question_.hardware->link || flags.kv)) continue;
+        if (weights_stream || kv != KvReach::kDevice) try_shares(flags, weights_stream, kv, false);
       }
     }
-    if (!flags.activations) try_shares(flags, true, true, true);
+    if (!flags.activations) try_shares(flags, true, KvReach::kDisk, true);
   }
 
-  // What the linear program makes of a block, when weights may or may not pass through, and cache
-  // and activations may or may not leave the device. What a plan with all of them away takes for
-  // buffers is taken from the room first.
-  void try_shares(EngineFlags flags, bool weights_stream, bool kv_leaves, bool activations_leave) {
+  // What the linear program makes of a block, when weights may or may not pass through, the cache
+  // may go so far, and activations may or may not leave the device. What a plan with all of them
+  // away takes for buffers is taken from the room first.
+  void try_shares(EngineFlags flags, bool weights_stream, KvReach kv, bool activations_leave) {
     if (flags.weights && flags.kv) return;  // Nothing is open.
     EngineFlags away = flags;
     if (!away.weights) away.weights = weights_stream ? kAllOnDisk : kAllOnDevice;
-    if (!away.kv) away.kv = kv_leaves ? kAllOnDisk : kAllOnDevice;
-    if (activations_leave) away.activations = kAllOnDisk;
-    const Result<CostedChoice> probe = place(away);
-    if (!probe.ok()) return;
-    PlacementRoom room = room_of(probe.value(), activations_leave);
-    room.weights_stream = weights_stream;
-    room.kv_leaves = kv_leaves;
-    const Result<MachineRates> rates = MachineRates::of(*question_.hardware, probe->plan);
-    if (!rates.ok()) return;
-    const auto shares = best_shares(probe->plan, rates.value(), probe->sweeps, room);
-    if (!shares.ok()) return;
-    if (activations_leave) {
-      flags.activations = percent_of(shares->activations);
-      if ((*flags.activations)[0] == 100) return;  // Looked at before, and without the rings
+    if (!away.kv) {
+      away.kv = kv == KvReach::kDevice ? kAllOnDevice
+                : kv == KvReach::kHost ? kAllOnHost
+                                       : kAllOnDisk;
     }
-    if (!flags.weights) flags.weights = percent_of(shares->weights);
-    if (!flags.kv) flags.kv = percent_of(shares->kv);
-    consider(flags);
+    if (activations_leave) away.activations = kAllOnDisk;
+    Result<CostedChoice> probe = place_with_host_attention(away, flags);
+    if (!probe.ok()) probe = place(away);
+    if (!probe.ok()) return;
+    Result<EngineFlags> found =
+        with_best_shares(flags, probe.value(), weights_stream, kv, activations_leave);
+    if (!found.ok()) return;
+    if (activations_leave && (*found->activations)[0] == 100)
+      return;  // Looked at without the rings
+    // What passes through memory takes less for its passage where less of it passes: with the rings
+    // of what was found there is more room.
+    Result<CostedChoice> closer = place(found.value());
+    if (closer.ok() && weights_stream && !flags.weights) {
+      const auto again =
+          with_best_shares(flags, closer.value(), weights_stream, kv, activations_leave);
+      if (again.ok() && (again->weights != found->weights || again->kv != found->kv)) {
+        consider(again.value());
+      }
+    }
+    if (closer.ok()) consider(std::move(closer).value());
+  }
+
+  // The open flags as the linear program sets them, with the room beside what `probe` takes.
+  Result<EngineFlags> with_best_shares(EngineFlags flags, const CostedChoice& probe,
+                                       bool weights_stream, KvReach kv,
+                                       bool activations_leave) const {
+    PlacementRoom room = room_of(probe, activations_leave);
+    room.weights_stream = weights_stream;
+    room.kv_leaves = kv != KvReach::kDevice;
+    room.kv_to_disk = kv == KvReach::kDisk;
+    SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates,
+                              MachineRates::of(*question_.hardware, probe.plan));
+    SPILLWAY_ASSIGN_OR_RETURN(const PlacementShares shares,
+                              best_shares(probe.plan, rates, probe.sweeps, room));
+    if (activations_leave) flags.activations = percent_of(shares.activations);
+    if (!flags.kv) flags.kv = percent_of(shares.kv);
+    if (!flags.weights) flags.weights = percent_of(shares.weights);
+    return flags;
+  }
+
+  // `away` with some of an open cache, which is all on disk, where the CPU attends to it. An error:
+  // it does not.
+  Result<CostedChoice> place_with_host_attention(EngineFlags away, const EngineFlags& open) {
+    const HardwareProfile& hardware = *question_.hardware;
+    const bool attends = open.attention == "auto" ? host_attention_pays(hardware)
+                                                  : open.attention == "host" && hardware.link;
+    if (!attends || open.kv || *away.kv != kAllOnDisk) return Status(Code::kInfeasible, "");
+    away.kv = kSomeOnHost;
+    return place(away);
   }
 
   PlacementRoom room_of(const CostedChoice& probe, bool activations_leave) const {
@@ -221,8 +264,9 @@ class Search {
 
   void consider(const EngineFlags& flags) {
     Result<CostedChoice> choice = place(flags);
-    if (choice.ok()) candidates_.push_back(filled(pinned(std::move(choice).value())));
+    if (choice.ok()) consider(std::move(choice).value());
   }
+  void consider(CostedChoice placed) { candidates_.push_back(filled(pinned(std::move(placed)))); }
 
   // With the block that its cache holds: a larger one would never be full.
   CostedChoice filled(CostedChoice choice) {

@@ -98,6 +98,52 @@ TEST_CASE("the search is not beaten by a grid") {
   }
 }
 
+TEST_CASE("beside a device the search finds where the CPU should attend: not beaten by a grid") {
+  for (const double memory : {3e9, 5e9}) {
+    const HardwareProfile hardware = machine(memory, true);
+    PlanQuestion asked = question(hardware, "opt-1.3b");
+    asked.workload = {{1024, 256, 0}};
+    const auto found = find_plan(asked);
+    REQUIRE(found.ok());
+    double best = 0;
+    for (int64_t block = 1; block <= 512; block += 1 + block / 4) {
+      for (int host = 0; host <= 100; host += 20) {
+        for (const int kv_host : {0, 50, 100}) {
+          EngineFlags flags = asked.flags;
+          flags.block = block;
+          flags.weights = TierPercent{100 - host, host, 0};
+          flags.kv = TierPercent{100 - kv_host, kv_host, 0};
+          const auto tried = evaluate_plan(asked, flags);
+          if (tried.ok()) best = std::max(best, tried->prediction.tokens_per_second());
+        }
+      }
+    }
+    INFO("memory " << memory << ", grid " << best);
+    REQUIRE(best > 0);
+    CHECK(found->prediction.tokens_per_second() > 0.95 * best);
+  }
+}
+
+TEST_CASE("requests that name a KV rule are planned with what they keep") {
+  const HardwareProfile hardware = machine(5e9, false);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.workload = {{512, 128, 500}};
+  const auto full = find_plan(asked);
+  REQUIRE(full.ok());
+  asked.workload[0].kv.kind = KvRuleKind::kH2o;
+  const auto named = find_plan(asked);
+  REQUIRE(named.ok());
+  CHECK(named->sequences > 3 * full->sequences);
+  CHECK(named->prediction.tokens_per_second() > full->prediction.tokens_per_second());
+  // One in three of them.
+  asked.workload = {{512, 128, 334}, {512, 128, 166}};
+  asked.workload[1].kv.kind = KvRuleKind::kH2o;
+  const auto some = find_plan(asked);
+  REQUIRE(some.ok());
+  CHECK(some->prediction.tokens_per_second() > full->prediction.tokens_per_second());
+  CHECK(some->prediction.tokens_per_second() < named->prediction.tokens_per_second());
+}
+
 TEST_CASE("what is found stays within its budgets and is what its flags say") {
   std::mt19937_64 random(11);
   int fitting = 0;
@@ -149,6 +195,41 @@ TEST_CASE("more memory never predicts less") {
     CHECK(found->prediction.tokens_per_second() > before * 0.99);
     before = found->prediction.tokens_per_second();
   }
+}
+
+TEST_CASE("more memory of either kind never predicts less, whatever the plan") {
+  constexpr uint64_t kSeed = 17;
+  std::mt19937_64 random(kSeed);
+  int compared = 0;
+  for (int round = 0; round < 24; ++round) {
+    const bool own_memory = round % 2 == 1;
+    HardwareProfile hardware =
+        machine(1.5e9 + static_cast<double>(random() % 4'000'000'000), own_memory);
+    PlanQuestion asked = question(hardware, round % 5 == 0 ? "opt-125m" : "opt-1.3b");
+    asked.workload = {{static_cast<int64_t>(1 + random() % 1000),
+                       static_cast<int64_t>(1 + random() % 500),
+                       round % 3 == 0 ? 0 : static_cast<int64_t>(1 + random() % 300)}};
+    asked.lengths_known = random() % 2 == 0;
+    if (round % 4 < 2) asked.flags.format = DType::kQ4;
+    asked.flags.kv_rule = round % 3 == 1 ? "h2o" : round % 3 == 2 ? "window" : "full";
+    const auto before = find_plan(asked);
+    if (!before.ok()) continue;
+    const double more = 1 + static_cast<double>(random() % 100) / 100;
+    const auto grow = [&](Figure* figure) { *figure = test::figure(figure->value * more); };
+    const bool device = own_memory && random() % 2 == 0;
+    grow(device ? &hardware.compute.memory_bytes : &hardware.host.memory_bytes);
+    grow(device ? &hardware.compute.memory_free_bytes : &hardware.host.memory_free_bytes);
+    if (!own_memory) {
+      hardware.compute.memory_bytes = hardware.host.memory_bytes;
+      hardware.compute.memory_free_bytes = hardware.host.memory_free_bytes;
+    }
+    const auto after = find_plan(asked);
+    INFO("seed " << kSeed << ", round " << round << ", " << more << " times");
+    REQUIRE(after.ok());
+    CHECK(after->prediction.tokens_per_second() > 0.99 * before->prediction.tokens_per_second());
+    ++compared;
+  }
+  CHECK(compared > 12);
 }
 
 TEST_CASE("under a latency limit the search is not beaten by a grid") {
