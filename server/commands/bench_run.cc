@@ -21,8 +21,9 @@ namespace {
 struct Pace {
   int64_t generated = 0;
   int64_t sequences_started = 0;  // That have their first token
-  double last_first_token = 0;    // When the latest sequence got its first token
-  double last_token = 0;          // When any sequence got its latest
+  int64_t sequences_finished = 0;
+  double last_first_token = 0;  // When the latest sequence got its first token
+  double last_token = 0;        // When any sequence got its latest
 };
 
 // When sequences got their first and last token, and how the last one ended. The engine's thread
@@ -43,6 +44,7 @@ class Stopwatch {
     const std::lock_guard lock(mutex_);
     if (!finish.status.ok() && status_.ok()) status_ = finish.status;
     end_ = steady_seconds();
+    ++pace_.sequences_finished;
     if (--left_ == 0) done_.notify_all();
   }
 
@@ -82,12 +84,12 @@ class BenchSink final : public TokenSink {
   bool started_ = false;
 };
 
-// "sweep 12, 416 of 2048 tokens, 3.4 tokens/s, 5 min 20 s left" on stderr: one moving line on a
-// terminal, a line every half minute elsewhere.
+// "sweep 3, 12 of 2048 tokens, 8 of 32 prompts", then "sweep 12, 416 of 2048 tokens, 3.4 tokens/s,
+// 5 min 20 s left" on stderr: one moving line on a terminal, a line every half minute elsewhere.
 class ProgressLine {
  public:
-  ProgressLine(int64_t tokens, uint64_t sweeps_before)
-      : tokens_(tokens), sweeps_before_(sweeps_before) {}
+  ProgressLine(int64_t sequences, int64_t tokens, uint64_t sweeps_before)
+      : sequences_(sequences), tokens_(tokens), sweeps_before_(sweeps_before) {}
   ~ProgressLine() {
     if (drawn_) std::fprintf(stderr, "\r\x1b[K");
   }
@@ -95,7 +97,7 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void show(const Pace& pace, uint64_t sweeps) {
-    if (pace.generated > 0 && base_.generated == 0) base_ = pace;
+    if (fills(pace) || base_.generated == 0) base_ = pace;
     const double now = steady_seconds();
     if (now - shown_ < (terminal_ ? 1 : 30)) return;
     shown_ = now;
@@ -106,11 +108,19 @@ class ProgressLine {
   }
 
  private:
+  // The first block's prompts are still being worked through: they say nothing about the rest.
+  bool fills(const Pace& pace) const {
+    return pace.sequences_started < sequences_ && pace.sequences_finished == 0;
+  }
+
   std::string text_of(const Pace& pace, uint64_t sweeps) const {
     std::string text = "sweep " + std::to_string(sweeps + 1) + ", " +
                        std::to_string(pace.generated) + " of " + std::to_string(tokens_) +
                        " tokens";
-    // The rate since the first tokens: the prompts before them say nothing about the rest.
+    if (fills(pace)) {
+      return text + ", " + std::to_string(pace.sequences_started) + " of " +
+             std::to_string(sequences_) + " prompts";
+    }
     const int64_t gained = pace.generated - base_.generated;
     const double seconds = pace.last_token - base_.last_token;
     if (gained <= 0 || seconds <= 0) return text;
@@ -119,7 +129,7 @@ class ProgressLine {
            format_seconds(static_cast<double>(tokens_ - pace.generated) / rate) + " left";
   }
 
-  const int64_t tokens_;
+  const int64_t sequences_, tokens_;
   const uint64_t sweeps_before_;
   const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
   double shown_ = steady_seconds();
@@ -168,7 +178,8 @@ Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
   // Shared with the sinks, which the scheduler may keep after an error here.
   const auto watch = std::make_shared<Stopwatch>(flags.sequences);
   log.take();
-  ProgressLine progress(flags.sequences * flags.new_tokens, scheduler.stats().sweeps);
+  ProgressLine progress(flags.sequences, flags.sequences * flags.new_tokens,
+                        scheduler.stats().sweeps);
   const double start = steady_seconds();
   for (Request& request : requests) {
     SPILLWAY_RETURN_IF_ERROR(

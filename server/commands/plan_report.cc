@@ -106,6 +106,10 @@ std::string budget_text(const PlanReport& report) {
   } else {
     text += "host " + used(device + host + plan.staging_bytes, plan.budget_bytes);
   }
+  const uint64_t disk = plan.kv.disk + plan.activations.disk;
+  if (const auto& budget = report.choice.flags.disk_memory_bytes) {
+    text += ", disk " + used(disk, *budget);
+  }
   return text + ", besides the program itself\n";
 }
 
@@ -153,9 +157,11 @@ void add_workload(const PlanReport& report, json* object) {
   }
   json& groups = (*object)["workload"] = json::array();
   for (const RequestGroup& group : report.workload) {
-    groups.push_back({{"prompt_tokens", group.prompt_tokens},
-                      {"new_tokens", group.new_tokens},
-                      {"count", group.count}});
+    json one = {{"prompt_tokens", group.prompt_tokens},
+                {"new_tokens", group.new_tokens},
+                {"count", group.count}};
+    if (group.kv.kind) one["kv_rule"] = kv_rule_name(*group.kv.kind);
+    groups.push_back(std::move(one));
   }
 }
 
@@ -218,7 +224,11 @@ std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
   size("device-memory", flags.device_memory_bytes);
   size("host-memory", flags.host_memory_bytes);
   size("disk-memory", flags.disk_memory_bytes);
-  if (plan.host_attention) text += " --attention host";
+  // Which the engine would choose by its profile
+  if (plan.device_budget_bytes > 0) {
+    text += plan.host_attention ? " --attention host" : " --attention device";
+  }
+  if (flags.no_overlap) text += " --no-overlap";
   if (flags.format) text += " --format " + std::string(dtype_name(*flags.format));
   if (flags.kv_format) text += " --kv-format " + std::string(dtype_name(*flags.kv_format));
   if (plan.q4_in_int8) text += " --q4-compute int8";
@@ -276,8 +286,6 @@ std::string plan_json(const PlanReport& report) {
                      {"kv", tier_object(plan.kv)},
                      {"activations", tier_object(plan.activations)}}},
                    {"resources", resources}}},
-                 {"prompt_tokens", report.flags.prompt_tokens},
-                 {"new_tokens", report.flags.new_tokens},
                  {"flags", plan_flags_text(report.choice.flags, plan)},
                  {"cost_model", report.flags.cost_model},
                  {"hardware", json::parse(hardware_profile_json(report.hardware))}};
