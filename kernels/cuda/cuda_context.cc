@@ -25,15 +25,24 @@ cudaError_t query(cudaEvent_t event) {
   return state;
 }
 
-Result<std::unique_ptr<CudaContext>> CudaContext::open() {
-  std::unique_ptr<CudaContext> context(new CudaContext());
+cudaError_t use_device(int index) {
+  thread_local int current = -1;
+  if (index == current) return cudaSuccess;
+  const cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess) current = index;
+  return error;
+}
+
+Result<std::unique_ptr<CudaContext>> CudaContext::open(int device) {
+  SPILLWAY_RETURN_IF_ERROR(status_of(use_device(device), "choosing the device"));
+  std::unique_ptr<CudaContext> context(new CudaContext(device));
   SPILLWAY_RETURN_IF_ERROR(status_of(
       cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "making a stream"));
   return context;
 }
 
 cublasHandle_t CudaContext::blas() {
-  if (blas_ != nullptr) return blas_;
+  if (blas_ != nullptr || !ready()) return blas_;
   check_blas(cublasCreate(&blas_), "starting cuBLAS");
   if (blas_ != nullptr) check_blas(cublasSetStream(blas_, stream_), "starting cuBLAS");
   return blas_;
@@ -52,6 +61,7 @@ void CudaContext::allocate_uploads() {
 
 // The stream may still read what is freed here.
 CudaContext::~CudaContext() {
+  bind();
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   trace_.reset();
   if (blas_ != nullptr) cublasDestroy(blas_);
@@ -66,7 +76,7 @@ CudaContext::~CudaContext() {
 
 const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
   SPILLWAY_CHECK(bytes.size() <= kHalfBytes);
-  if (pinned_ == nullptr && status_.ok()) allocate_uploads();
+  if (ready() && pinned_ == nullptr) allocate_uploads();
   if (!status_.ok()) return uploaded_;  // Nothing will read it.
   if (offset_ + bytes.size() > kHalfBytes) {
     check(cudaEventRecord(used_[half_], stream_), "recording an event");
@@ -85,6 +95,7 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
 
 std::byte* CudaContext::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
+  if (!ready()) return nullptr;
   check(cudaStreamSynchronize(stream_), "the device");
   cudaFree(scratch_);
   scratch_ = nullptr;
@@ -105,7 +116,10 @@ void CudaContext::check_blas(cublasStatus_t status, const char* what) {
 }
 
 void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value) {
-  if (CudaTrace* trace = context.trace()) trace->begin(op, value_name, value);
+  CudaTrace* trace = context.trace();
+  if (trace == nullptr) return;
+  context.bind();
+  trace->begin(op, value_name, value);
 }
 
 void end_span(CudaContext& context) {

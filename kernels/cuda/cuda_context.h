@@ -27,12 +27,27 @@ Status status_of(cudaError_t error, const char* what);
 // "not ready" as its last error, which the next launch would be blamed for; this does not.
 cudaError_t query(cudaEvent_t event);
 
+// Makes it the calling thread's device: the runtime keeps one per host thread, device 0 at first.
+// Whoever calls CUDA does this before. Costs nothing when it is that already. REQUIRES: nobody in
+// the process calls cudaSetDevice() but this.
+cudaError_t use_device(int index);
+
 class CudaContext {
  public:
-  static Result<std::unique_ptr<CudaContext>> open();
+  // With a stream on the device, which the calling thread's is from then on.
+  static Result<std::unique_ptr<CudaContext>> open(int device);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
+
+  // Makes the context's device the calling thread's: before any call of CUDA.
+  void bind() { check(use_device(device_), "choosing the device"); }
+
+  // The same; false: there was an error, and no work is taken any more. Every op asks this first.
+  bool ready() {
+    bind();
+    return status_.ok();
+  }
 
   cudaStream_t stream() const { return stream_; }
   // On this stream; made when it is first asked for, since streams that only copy need none. Null:
@@ -64,10 +79,11 @@ class CudaContext {
   const Status& status() const { return status_; }
 
  private:
-  CudaContext() = default;
+  explicit CudaContext(int device) : device_(device) {}
   void allocate_uploads();
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
+  const int device_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;
   BlasPlans plans_;

@@ -20,6 +20,7 @@ class CudaStream final : public Stream {
       : Stream(nullptr, ""), context_(std::move(context)) {}
 
   ~CudaStream() override {
+    context_->bind();
     cudaStreamSynchronize(context_->stream());
     for (const Point& point : recorded_) cudaEventDestroy(point.event);
     for (cudaEvent_t event : free_) cudaEventDestroy(event);
@@ -28,7 +29,7 @@ class CudaStream final : public Stream {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
 
   void copy(std::byte* to, const std::byte* from, size_t bytes) override {
-    if (!context_->status().ok()) return;
+    if (!context_->ready()) return;
     begin_span(*context_, "copy", "bytes", static_cast<int64_t>(bytes));
     context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_->stream()),
                     "a copy");
@@ -45,6 +46,7 @@ class CudaStream final : public Stream {
     auto& other = static_cast<CudaStream&>(*event.stream);
     if (!other.context_->status().ok()) poison(other.context_->status());
     if (cudaEvent_t recorded = other.event_of(event.point)) {
+      context_->bind();  // The other may be another device's.
       context_->check(cudaStreamWaitEvent(context_->stream(), recorded, 0), "waiting for a stream");
     }
   }
@@ -96,8 +98,10 @@ class CudaStream final : public Stream {
     return recorded_[point - recorded_.front().number].event;
   }
 
-  // Takes back the events that have happened, in order. After an error every point is reached.
+  // Takes back the events that have happened, in order. After an error every point is reached. The
+  // stream's device is the calling thread's from here on.
   void retire() {
+    context_->bind();
     while (!recorded_.empty()) {
       const cudaError_t state = query(recorded_.front().event);
       if (state == cudaErrorNotReady) break;
@@ -141,7 +145,7 @@ class CudaDevice final : public Device {
 
   MemoryInfo memory() const override {
     size_t free = 0, total = 0;
-    if (cudaSetDevice(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    if (use_device(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
       return {};
     }
     return {total, free};
@@ -149,7 +153,7 @@ class CudaDevice final : public Device {
 
   Result<Buffer> allocate(Memory memory, size_t bytes) override {
     if (bytes == 0) return Buffer();
-    SPILLWAY_RETURN_IF_ERROR(status_of(cudaSetDevice(index_), "choosing the device"));
+    SPILLWAY_RETURN_IF_ERROR(status_of(use_device(index_), "choosing the device"));
     void* data = nullptr;
     const bool pinned = memory == Memory::kPinned;
     const cudaError_t error =
@@ -158,17 +162,16 @@ class CudaDevice final : public Device {
       return status_of(error, pinned ? "pinned memory" : "device memory")
           .at(std::to_string(bytes) + " bytes");
     }
-    Buffer buffer(static_cast<std::byte*>(data), bytes,
-                  [pinned](std::byte* at) { pinned ? cudaFreeHost(at) : cudaFree(at); });
+    Buffer buffer(static_cast<std::byte*>(data), bytes, [pinned, index = index_](std::byte* at) {
+      use_device(index);  // Else a new thread would open device 0 for it.
+      pinned ? cudaFreeHost(at) : cudaFree(at);
+    });
     SPILLWAY_RETURN_IF_ERROR(status_of(cudaMemset(data, 0, bytes), "clearing memory"));
     return buffer;
   }
 
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
-    if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
-      return std::make_unique<FailedStream>(status_of(error, "choosing the device"));
-    }
-    Result<std::unique_ptr<CudaContext>> context = CudaContext::open();
+    Result<std::unique_ptr<CudaContext>> context = CudaContext::open(index_);
     if (!context.ok()) return std::make_unique<FailedStream>(context.status());
     if (trace() != nullptr) context.value()->trace_to(*trace(), label);
     return std::make_unique<CudaStream>(std::move(context).value());

@@ -1,7 +1,8 @@
 // A CUDA runtime, and what of cuBLAS we use, without a device, for programs that link it instead of
 // the toolkit's: memory is host memory, streams are queues whose work runs when somebody asks for
 // its outcome, in an order among streams that a seed shuffles, as late as it can. So work that did
-// not wait for what it needs reads what is not there yet.
+// not wait for what it needs reads what is not there yet. There are two devices; what is one's is
+// used by a host thread while that device is the thread's, else the call fails.
 #pragma once
 
 #include <cublas_v2.h>
