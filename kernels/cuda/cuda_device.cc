@@ -1,4 +1,5 @@
 // A CUDA device behind kernels/device.h: memory, streams, events.
+#include <cstring>
 #include <deque>
 #include <string>
 #include <vector>
@@ -166,7 +167,14 @@ class CudaDevice final : public Device {
       use_device(index);  // Else a new thread would open device 0 for it.
       pinned ? cudaFreeHost(at) : cudaFree(at);
     });
-    SPILLWAY_RETURN_IF_ERROR(status_of(cudaMemset(data, 0, bytes), "clearing memory"));
+    if (pinned) {
+      std::memset(data, 0, bytes);
+      return buffer;
+    }
+    // On the default stream, which our streams do not wait for: done before anybody fills it.
+    cudaError_t cleared = cudaMemset(data, 0, bytes);
+    if (cleared == cudaSuccess) cleared = cudaStreamSynchronize(nullptr);
+    SPILLWAY_RETURN_IF_ERROR(status_of(cleared, "clearing memory"));
     return buffer;
   }
 

@@ -129,6 +129,28 @@ TEST_CASE("arrays of queued ops survive until they are used") {
   }
 }
 
+TEST_CASE("memory is zero when it is given out, and keeps what it is filled with") {
+  const auto device = open_cuda_device(0).value();
+  const auto stream = device->new_stream("test");
+  for (const Memory kind : {Memory::kDevice, Memory::kPinned}) {
+    std::vector<std::byte> bytes(1000, std::byte{7});
+    const Buffer memory = device->allocate(kind, bytes.size()).value();
+    const auto read = [&] {
+      stream->copy(bytes.data(), memory.data(), bytes.size());
+      REQUIRE(stream->record().wait().ok());
+      return bytes;
+    };
+    CHECK(read() == std::vector<std::byte>(1000));
+    const Buffer other = device->allocate(kind, bytes.size()).value();
+    const std::vector<std::byte> filled(1000, std::byte{9});
+    stream->copy(other.data(), filled.data(), filled.size());
+    REQUIRE(stream->record().wait().ok());
+    stream->copy(bytes.data(), other.data(), bytes.size());
+    REQUIRE(stream->record().wait().ok());
+    CHECK(bytes == filled);
+  }
+}
+
 TEST_CASE("out of device memory is an error that later allocations survive") {
   fake_cudart::limit_memory(size_t{10} << 20);
   const auto device = open_cuda_device(0).value();

@@ -68,6 +68,7 @@ using Allocations = std::map<void*, Allocation>;
 struct Fake {
   std::mt19937_64 random{1};
   std::set<cudaStream_t> streams;
+  CUstream_st default_streams[kDevices] = {{0, {}}, {1, {}}};  // That no other waits for
   std::set<cudaEvent_t> events;
   Allocations device, pinned;
   size_t device_bytes = 0, device_limit = size_t{1} << 40;
@@ -137,6 +138,15 @@ int device_of(const void* address) {
   return at < static_cast<const std::byte*>(memory) + of.bytes ? of.device : -1;
 }
 
+// A default stream's work waits for nothing.
+void run_default(CUstream_st& stream) {
+  const DeviceMemoryOpen open;
+  for (; !stream.work.empty(); stream.work.pop_front()) stream.work.front()();
+}
+void run_defaults() {
+  for (CUstream_st& stream : fake().default_streams) run_default(stream);
+}
+
 template <class Done>
 cudaError_t run_until(const Done& done) {
   while (!done()) {
@@ -144,6 +154,7 @@ cudaError_t run_until(const Done& done) {
     std::fprintf(stderr, "fake CUDA runtime: streams wait for each other\n");
     std::abort();
   }
+  run_defaults();  // Too late for whoever did not wait for it
   return fake().lost;
 }
 
@@ -158,7 +169,9 @@ cudaError_t allocate(Allocations& from, void** memory, size_t bytes) {
   return cudaSuccess;
 }
 
+// Waits for the default streams at least, as the runtime does.
 size_t release(Allocations& from, void* memory) {
+  run_defaults();
   const auto found = from.find(memory);
   if (found == from.end()) {
     std::fprintf(stderr, "fake CUDA runtime: memory given back that was not taken\n");
@@ -293,8 +306,10 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   const Lock lock(mutex());
   const int device = device_of(memory);
   if (device >= 0 && !current(device)) return failed(cudaErrorInvalidValue);
-  const DeviceMemoryOpen open;
-  std::memset(memory, value, bytes);
+  queue(&fake().default_streams[host_thread().device], [=] {
+    if (fake().lost == cudaSuccess) std::memset(memory, value, bytes);
+    return true;
+  });
   return fake().lost;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -312,6 +327,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const Lock lock(mutex());
+  if (stream == nullptr) {
+    run_default(fake().default_streams[host_thread().device]);
+    return fake().lost;
+  }
   if (!current(stream->device)) return failed(cudaErrorInvalidResourceHandle);
   return run_until([&] { return stream->work.empty(); });
 }

@@ -2,7 +2,8 @@
 // the toolkit's: memory is host memory, streams are queues whose work runs when somebody asks for
 // its outcome, in an order among streams that a seed shuffles, as late as it can. So work that did
 // not wait for what it needs reads what is not there yet. There are two devices; what is one's is
-// used by a host thread while that device is the thread's, else the call fails.
+// used by a host thread while that device is the thread's, else the call fails. What the default
+// streams are given runs when somebody waits for it, or else after the next wait for other work.
 #pragma once
 
 #include <cublas_v2.h>
