@@ -109,10 +109,10 @@ std::byte* CudaContext::scratch(size_t bytes) {
 }
 
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS || !status_.ok()) return;
+  if (status == CUBLAS_STATUS_SUCCESS) return;
   const Code code = status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kCapacity : Code::kDeviceLost;
-  status_ = Status(code, std::string("CUDA, ") + what + ": cuBLAS status " +
-                             std::to_string(static_cast<int>(status)));
+  fail({code, std::string("CUDA, ") + what + ": cuBLAS status " +
+                  std::to_string(static_cast<int>(status))});
 }
 
 void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value) {
@@ -127,7 +127,7 @@ void end_span(CudaContext& context) {
 }
 
 void CudaContext::check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess && status_.ok()) status_ = status_of(error, what);
+  if (error != cudaSuccess) fail(status_of(error, what));
 }
 
 }  // namespace spillway::cuda

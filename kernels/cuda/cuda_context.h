@@ -72,7 +72,11 @@ class CudaContext {
   // Null: there is none, and status() says so.
   std::byte* scratch(size_t bytes);
 
-  // The first error of a call or a kernel, from now on.
+  // The first error, of what the stream waits for, of a call or of a kernel: from now on ops and
+  // copies are skipped.
+  void fail(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
   void check(cudaError_t error, const char* what);
   void check_blas(cublasStatus_t status, const char* what);
   void check_launch(const char* what) { check(cudaGetLastError(), what); }

@@ -41,11 +41,11 @@ class CudaStream final : public Stream {
     if (event.stream == nullptr || event.stream == this) return;
     if (event.stream->kind() != DeviceKind::kCuda || event.stream->native() == nullptr) {
       // The host's work is in order with its calls; a stream that could not be made has none.
-      if (Status status = event.wait(); !status.ok()) poison(status);
+      if (const Status status = event.wait(); !status.ok()) context_->fail(status);
       return;
     }
     auto& other = static_cast<CudaStream&>(*event.stream);
-    if (!other.context_->status().ok()) poison(other.context_->status());
+    if (!other.context_->status().ok()) context_->fail(other.context_->status());
     if (cudaEvent_t recorded = other.event_of(event.point)) {
       context_->bind();  // The other may be another device's.
       context_->check(cudaStreamWaitEvent(context_->stream(), recorded, 0), "waiting for a stream");
@@ -76,7 +76,7 @@ class CudaStream final : public Stream {
       context_->check(cudaEventSynchronize(event), "the device");
       retire();
     }
-    return error_.ok() ? context_->status() : error_;
+    return context_->status();
   }
 
   void* native() const override { return context_.get(); }
@@ -86,10 +86,6 @@ class CudaStream final : public Stream {
     uint64_t number;
     cudaEvent_t event;
   };
-
-  void poison(const Status& status) {
-    if (error_.ok()) error_ = status;
-  }
 
   // The first event at or behind the point; null: it has been reached.
   cudaEvent_t event_of(uint64_t point) {
@@ -118,7 +114,6 @@ class CudaStream final : public Stream {
   std::deque<Point> recorded_;
   std::vector<cudaEvent_t> free_;
   uint64_t last_ = 0, done_ = 0;
-  Status error_;
 };
 
 // A stream that could not be made: it answers with why.

@@ -166,6 +166,7 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
   {
     const auto device = open_cuda_device(0).value();
     const auto whole = device->new_stream("whole"), broken = device->new_stream("broken");
+    const auto behind = device->new_stream("behind");
     test::DeviceArray<float> out(*device, *whole, std::vector<float>(8, 1.0f));
     test::DeviceArray<float> table(*device, *whole, std::vector<float>(8, 2.0f));
     const size_t taken = (size_t{1} << 40) - device->memory().free_bytes;
@@ -174,10 +175,16 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
     const WeightMatrix rows{std::span(&slab, 1), DType::kF32, MatrixLayout::kRows, 1, 8, 1};
     const int32_t row = 0;
     gather_rows(*broken, {.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)});
+    // Nor does anything behind it run, on whatever stream.
+    const MatrixView matrix = out.matrix(1, 8);
+    normalize(*broken, {.in = matrix, .out = matrix});
+    behind->wait(broken->record());
+    normalize(*behind, {.in = matrix, .out = matrix});
+    behind->copy(reinterpret_cast<std::byte*>(out.data()),
+                 reinterpret_cast<std::byte*>(table.data()), 32);
+    CHECK(behind->record().wait().code() == Code::kCapacity);
     CHECK(broken->record().wait().code() == Code::kCapacity);
     CHECK(out.read() == std::vector<float>(8, 1.0f));
-    whole->wait(broken->record());
-    CHECK(whole->record().wait().code() == Code::kCapacity);
     fake_cudart::limit_memory(size_t{1} << 40);
   }
   CHECK(fake_cudart::leaks() == 0);
