@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/units.h"
 #include "kernels/cuda/cuda_ops.h"
 
 namespace spillway::cuda {
@@ -13,15 +14,20 @@ constexpr size_t kHalfBytes = size_t{1} << 20;
 
 }  // namespace
 
+void forget_last_error() {
+  static_cast<void>(cudaGetLastError());
+}
+
 Status status_of(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
+  forget_last_error();
   const Code code = error == cudaErrorMemoryAllocation ? Code::kCapacity : Code::kDeviceLost;
   return {code, std::string("CUDA, ") + what + ": " + cudaGetErrorString(error)};
 }
 
 cudaError_t query(cudaEvent_t event) {
   const cudaError_t state = cudaEventQuery(event);
-  if (state == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  if (state == cudaErrorNotReady) forget_last_error();
   return state;
 }
 
@@ -48,13 +54,19 @@ cublasHandle_t CudaContext::blas() {
   return blas_;
 }
 
+// Goes on where it failed the last time, if it did.
 void CudaContext::allocate_uploads() {
   for (cudaEvent_t& event : used_) {
+    if (event != nullptr) continue;
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   }
   void* memory = nullptr;
-  check(cudaMalloc(&memory, 2 * kHalfBytes), "device memory");
-  uploaded_ = static_cast<std::byte*>(memory);
+  if (status_.ok() && uploaded_ == nullptr) {
+    check(cudaMalloc(&memory, 2 * kHalfBytes), "device memory");
+    uploaded_ = static_cast<std::byte*>(memory);
+  }
+  if (!status_.ok()) return;
+  memory = nullptr;
   check(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory");
   pinned_ = static_cast<std::byte*>(memory);
 }
@@ -101,7 +113,9 @@ std::byte* CudaContext::scratch(size_t bytes) {
   scratch_ = nullptr;
   scratch_bytes_ = 0;
   void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "scratch memory");
+  const std::string what =
+      format_bytes(bytes) + " of scratch memory (a smaller --device-memory leaves more for it)";
+  check(cudaMalloc(&memory, bytes), what.c_str());
   if (memory == nullptr) return nullptr;
   scratch_ = static_cast<std::byte*>(memory);
   scratch_bytes_ = bytes;
@@ -110,6 +124,7 @@ std::byte* CudaContext::scratch(size_t bytes) {
 
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
+  forget_last_error();  // Of the runtime's call that failed in there, if one did
   const Code code = status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kCapacity : Code::kDeviceLost;
   fail({code, std::string("CUDA, ") + what + ": cuBLAS status " +
                   std::to_string(static_cast<int>(status))});
@@ -124,6 +139,11 @@ void begin_span(CudaContext& context, const char* op, const char* value_name, in
 
 void end_span(CudaContext& context) {
   if (CudaTrace* trace = context.trace()) trace->end();
+}
+
+void CudaContext::fail(const Status& status) {
+  const bool worse = !lost() && status.code() == Code::kDeviceLost;
+  if (status_.ok() || worse) status_ = status;
 }
 
 void CudaContext::check(cudaError_t error, const char* what) {

@@ -20,11 +20,14 @@
 
 namespace spillway::cuda {
 
-// kCapacity for memory, kDeviceLost for everything else.
+// The runtime keeps what a call returned, "not ready" too, until somebody asks for its last error:
+// check_launch() would blame the next kernel for it. Whoever deals with it says so.
+void forget_last_error();
+
+// kCapacity for memory, kDeviceLost for everything else. Forgets it.
 Status status_of(cudaError_t error, const char* what);
 
-// Whether the event has happened: cudaSuccess, cudaErrorNotReady or an error. The runtime keeps
-// "not ready" as its last error, which the next launch would be blamed for; this does not.
+// Whether the event has happened: cudaSuccess, cudaErrorNotReady, forgotten, or an error.
 cudaError_t query(cudaEvent_t event);
 
 // Makes it the calling thread's device: the runtime keeps one per host thread, device 0 at first.
@@ -69,18 +72,20 @@ class CudaContext {
   }
 
   // Device memory for one op, overwritten by the next; grows to the largest request and stays.
-  // Null: there is none, and status() says so.
+  // Null: there is none, and status() says so; what there was before is gone, too.
   std::byte* scratch(size_t bytes);
 
   // The first error, of what the stream waits for, of a call or of a kernel: from now on ops and
-  // copies are skipped.
-  void fail(const Status& status) {
-    if (status_.ok()) status_ = status;
-  }
+  // copies are skipped; until recover(), unless the device is lost.
+  void fail(const Status& status);
   void check(cudaError_t error, const char* what);
   void check_blas(cublasStatus_t status, const char* what);
   void check_launch(const char* what) { check(cudaGetLastError(), what); }
   const Status& status() const { return status_; }
+  bool lost() const { return status_.code() == Code::kDeviceLost; }
+
+  // Takes work again after an error that somebody has heard of. REQUIRES: !lost().
+  void recover() { status_ = {}; }
 
  private:
   explicit CudaContext(int device) : device_(device) {}
@@ -91,7 +96,8 @@ class CudaContext {
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;
   BlasPlans plans_;
-  // A ring in two halves: a half is written again when the event behind its last use has happened.
+  // A ring in two halves, there when pinned_ is: a half is written again when the event behind its
+  // last use has happened.
   std::byte* pinned_ = nullptr;
   std::byte* uploaded_ = nullptr;
   cudaEvent_t used_[2] = {nullptr, nullptr};

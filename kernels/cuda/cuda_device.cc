@@ -45,7 +45,7 @@ class CudaStream final : public Stream {
       return;
     }
     auto& other = static_cast<CudaStream&>(*event.stream);
-    if (!other.context_->status().ok()) context_->fail(other.context_->status());
+    if (const Status status = other.outcome(event.point); !status.ok()) context_->fail(status);
     if (cudaEvent_t recorded = other.event_of(event.point)) {
       context_->bind();  // The other may be another device's.
       context_->check(cudaStreamWaitEvent(context_->stream(), recorded, 0), "waiting for a stream");
@@ -63,6 +63,8 @@ class CudaStream final : public Stream {
     }
     context_->check(cudaEventRecord(event, context_->stream()), "recording an event");
     recorded_.push_back({++last_, event});
+    const bool skips = !context_->status().ok() && !context_->lost();
+    if (skips && skipped_.to != kOpen) skipped_ = {last_, kOpen, context_->status()};
     return {this, last_};
   }
 
@@ -76,7 +78,12 @@ class CudaStream final : public Stream {
       context_->check(cudaEventSynchronize(event), "the device");
       retire();
     }
-    return context_->status();
+    Status status = outcome(point);
+    if (!status.ok() && !context_->lost() && skipped_.to == kOpen) {
+      skipped_.to = last_;
+      context_->recover();
+    }
+    return status;
   }
 
   void* native() const override { return context_.get(); }
@@ -86,6 +93,20 @@ class CudaStream final : public Stream {
     uint64_t number;
     cudaEvent_t event;
   };
+
+  // The points behind work that found no memory and was skipped, with all that came later until the
+  // host heard of it: then the stream goes on. (A lost device is lost for every point.)
+  struct Skipped {
+    uint64_t from = 1, to = 0;
+    Status why;
+  };
+  static constexpr uint64_t kOpen = UINT64_MAX;  // `to` until then
+
+  // Of the work before the point, as far as it is known.
+  Status outcome(uint64_t point) const {
+    if (context_->lost()) return context_->status();
+    return skipped_.from <= point && point <= skipped_.to ? skipped_.why : Status();
+  }
 
   // The first event at or behind the point; null: it has been reached.
   cudaEvent_t event_of(uint64_t point) {
@@ -114,6 +135,7 @@ class CudaStream final : public Stream {
   std::deque<Point> recorded_;
   std::vector<cudaEvent_t> free_;
   uint64_t last_ = 0, done_ = 0;
+  Skipped skipped_;
 };
 
 // A stream that could not be made: it answers with why.
@@ -142,6 +164,7 @@ class CudaDevice final : public Device {
   MemoryInfo memory() const override {
     size_t free = 0, total = 0;
     if (use_device(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+      forget_last_error();
       return {};
     }
     return {total, free};

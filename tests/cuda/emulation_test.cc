@@ -174,7 +174,8 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
     const WeightSlab slab{reinterpret_cast<const std::byte*>(table.data()), 1};
     const WeightMatrix rows{std::span(&slab, 1), DType::kF32, MatrixLayout::kRows, 1, 8, 1};
     const int32_t row = 0;
-    gather_rows(*broken, {.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)});
+    const GatherArgs gather{.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)};
+    gather_rows(*broken, gather);
     // Nor does anything behind it run, on whatever stream.
     const MatrixView matrix = out.matrix(1, 8);
     normalize(*broken, {.in = matrix, .out = matrix});
@@ -186,6 +187,10 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
     CHECK(broken->record().wait().code() == Code::kCapacity);
     CHECK(out.read() == std::vector<float>(8, 1.0f));
     fake_cudart::limit_memory(size_t{1} << 40);
+    // With memory it does the same work.
+    gather_rows(*broken, gather);
+    CHECK(broken->record().wait().ok());
+    CHECK(out.read() == std::vector<float>(8, 2.0f));
   }
   CHECK(fake_cudart::leaks() == 0);
 }

@@ -280,7 +280,10 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   const Lock lock(mutex());
   const DeviceMemoryOpen open;
-  if (bytes > fake().device_limit - fake().device_bytes) return cudaErrorMemoryAllocation;
+  if (fake().device_bytes > fake().device_limit ||
+      bytes > fake().device_limit - fake().device_bytes) {
+    return failed(cudaErrorMemoryAllocation);
+  }
   fake().device_bytes += bytes;
   return allocate(fake().device, memory, bytes);
 }
