@@ -20,6 +20,10 @@
 
 namespace spillway {
 
+// Whether the ops of such a device run a decoder of this shape. kInvalidArgument names what is too
+// large for them.
+Status check_shape(DeviceKind kind, const ModelShape& shape);
+
 // out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;
 // out is f32 [rows.size(), columns]. REQUIRES: 0 <= rows[i] < table.rows.
 struct GatherArgs {

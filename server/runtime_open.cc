@@ -7,6 +7,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "kernels/ops.h"
 #include "offload/io.h"
 #include "offload/model_catalog.h"
 #include "offload/model_source.h"
@@ -138,6 +139,7 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(flags_.dummy_weights ? find_dummy(model) : find_file(model));
     if (options_.tokenizer_only) return {};
+    SPILLWAY_RETURN_IF_ERROR(check_shape(state_.device->kind(), state_.shape));
     host_attention_ = wants_host_attention();
     Status placed = plan_and_place();
     const bool unasked = flags_.attention != "host";

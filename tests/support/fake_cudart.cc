@@ -59,6 +59,16 @@ bool current(int device) {
   return device == host_thread().device;
 }
 
+// Of a launch; what every device refuses. (For more shared memory a kernel would have to ask.)
+cudaError_t check_grid(const dim3& blocks, const dim3& threads, size_t shared_bytes) {
+  if (shared_bytes > size_t{48} << 10) return cudaErrorInvalidValue;
+  const bool fits = blocks.x > 0 && blocks.y > 0 && blocks.z > 0 && blocks.x < 1u << 31 &&
+                    blocks.y < 1u << 16 && blocks.z < 1u << 16 && threads.x > 0 && threads.y > 0 &&
+                    threads.z > 0 && threads.x <= 1024 && threads.y <= 1024 && threads.z <= 64 &&
+                    threads.x * threads.y * threads.z <= 1024;
+  return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
 struct Allocation {
   size_t bytes = 0;
   int device = 0;
@@ -217,8 +227,10 @@ namespace spillway::emulation {
 void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
             std::function<void()> kernel) {
   const Lock lock(mutex());
-  if (!current(stream->device)) {
-    failed(cudaErrorInvalidResourceHandle);
+  cudaError_t error = check_grid(blocks, threads, shared_bytes);
+  if (!current(stream->device)) error = cudaErrorInvalidResourceHandle;
+  if (error != cudaSuccess) {
+    failed(error);
     return;
   }
   queue(stream, [=] {
@@ -258,6 +270,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
     case cudaErrorInvalidResourceHandle:
       return "invalid resource handle";
     case cudaErrorInvalidValue:
