@@ -219,6 +219,9 @@ class CudaDevice final : public Device {
 
 }  // namespace cuda
 
+// Our kernels are compiled for nothing older (cuda.cmake): major * 10 + minor.
+constexpr int kCapabilityMin = 75;
+
 Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
@@ -232,6 +235,13 @@ Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   cudaDeviceProp properties{};
   SPILLWAY_RETURN_IF_ERROR(
       cuda::status_of(cudaGetDeviceProperties(&properties, index), "asking for the device"));
+  if (properties.major * 10 + properties.minor < kCapabilityMin) {
+    return not_found("CUDA device " + std::to_string(index) + " (" + properties.name +
+                     ") has compute capability " + std::to_string(properties.major) + "." +
+                     std::to_string(properties.minor) +
+                     "; 7.5 (Turing) or newer is needed: choose another with --gpu, or use "
+                     "--device cpu");
+  }
   return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties.name));
 }
 

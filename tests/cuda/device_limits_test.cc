@@ -2,9 +2,11 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "kernels/device.h"
 #include "server/runtime.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/cuda_emulation.h"
+#include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
 
@@ -35,6 +37,27 @@ TEST_CASE("the emulation refuses the launches that a device refuses") {
   CHECK_FALSE(launches(dim3(1, 65536), dim3(1), 0));
   CHECK_FALSE(launches(dim3(1, 1, 65536), dim3(1), 0));
   CHECK_FALSE(launches(dim3(0), dim3(32), 0));
+}
+
+TEST_CASE("a device that our kernels are not compiled for is named, with what is needed") {
+  const std::pair<int, int> too_old[] = {{7, 0}, {6, 1}, {7, 2}};
+  for (const auto& [major, minor] : too_old) {
+    fake_cudart::set_capability(major, minor);
+    const Status status = open_cuda_device(1).status();
+    INFO(status.message());
+    CHECK(status.code() == Code::kNotFound);
+    const std::string has = std::to_string(major) + "." + std::to_string(minor);
+    for (const std::string& part : {std::string("device 1"), std::string("emulated device"), has,
+                                    std::string("7.5"), std::string("--device cpu")}) {
+      CHECK(status.message().find(part) != std::string_view::npos);
+    }
+  }
+  const std::pair<int, int> good[] = {{7, 5}, {8, 0}, {9, 0}, {12, 1}};
+  for (const auto& [major, minor] : good) {
+    fake_cudart::set_capability(major, minor);
+    CHECK(open_cuda_device(0).ok());
+  }
+  fake_cudart::set_capability(9);
 }
 
 TEST_CASE("a model whose heads are too wide for CUDA is refused when it is opened") {
