@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -15,6 +17,8 @@ namespace spillway {
 namespace {
 
 namespace asio = boost::asio;
+
+constexpr std::chrono::seconds kHealthInterval{1};
 
 ApiContext make_context(const ServeFlags& flags, const Scheduler& scheduler,
                         const Tokenizer* tokenizer, int64_t slots_max) {
@@ -75,18 +79,34 @@ Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer*
   announce ? announce(server->url()) : print_url(server->url());
 
   std::optional<Drain> drain;
-  signals.async_wait([&](const boost::system::error_code&, int) {
-    drain.emplace(api, *server, flags.drain_seconds, io);
+  const std::function<void()> await_signal = [&] {
     signals.async_wait([&](const boost::system::error_code& ec, int) {
       if (ec) return;
+      if (!drain) {
+        drain.emplace(api, *server, flags.drain_seconds, io);
+        return await_signal();
+      }
       server->stop();  // Its clients are gone now, so their sequences are cancelled.
       signals.clear();
     });
-  });
+  };
+  asio::steady_timer health(io);
+  const std::function<void()> await_failure = [&] {
+    health.expires_after(kHealthInterval);
+    health.async_wait([&](const boost::system::error_code& ec) {
+      if (ec || drain) return;
+      if (scheduler.stats().healthy) return await_failure();
+      drain.emplace(api, *server, flags.drain_seconds, io);
+    });
+  };
+  await_signal();
+  await_failure();
   io.run();
   drain.reset();
   server->stop();
-  return {};
+  if (scheduler.stats().healthy) return {};
+  return {Code::kDeviceLost,
+          "the engine failed and cannot go on; the log says why. Start it again."};
 }
 
 }  // namespace spillway

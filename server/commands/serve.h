@@ -31,7 +31,8 @@ struct ServeFlags {
 
 // Serves until SIGINT or SIGTERM: then accepts nothing new, answers 503, finishes what runs for up
 // to drain_seconds, and returns OK. A second signal cuts the running answers off; a third ends the
-// process as if it had no handler. `announce` is called once with the URL when it listens; the
+// process as if it had no handler. An engine that only a restart cures is drained in the same way:
+// kDeviceLost. `announce` is called once with the URL when it listens; the
 // default prints one line to standard output. Blocks; call from the main thread. The scheduler is
 // drained afterwards. Errors: the address cannot be listened on.
 Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer* tokenizer,

@@ -98,6 +98,36 @@ TEST_CASE("a second signal does not wait") {
   CHECK(running.read_answer().status == 0);
 }
 
+TEST_CASE("an engine that only a restart cures ends serve with an error") {
+  ServeFlags flags;
+  flags.drain_seconds = 0.2;
+  Served served(flags);
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  REQUIRE(served.engine.wait_submitted(1, 10));
+  CHECK_FALSE(served.ended_within(1.2));  // Looked at once, and found well
+  served.engine.set_healthy(false);
+  CHECK(running.read_answer().status == 503);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().code() == Code::kDeviceLost);
+}
+
+TEST_CASE("a failed engine does not hold back a signal") {
+  ServeFlags flags;
+  flags.drain_seconds = 600;
+  Served served(flags);
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  REQUIRE(served.engine.wait_submitted(1, 10));
+  served.engine.set_healthy(false);
+  CHECK_FALSE(served.ended_within(1.5));  // It drains.
+  std::raise(SIGTERM);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().code() == Code::kDeviceLost);
+}
+
 TEST_CASE("serve says when it cannot listen") {
   Served served;
   ServeFlags flags;
