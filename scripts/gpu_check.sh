@@ -9,15 +9,15 @@
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
+libraries=
 if [[ -d $here/bin ]]; then
-  bin=$here/bin tests=$here/bin share=$here/share
-  export LD_LIBRARY_PATH="$here/lib:/usr/local/cuda/lib64:/usr/local/cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  bin=$here/bin tests=$here/bin share=$here/share/spillway libraries=$here/lib
 else
   here=$(dirname "$here")
   bin=$here/build/cuda tests=$bin/tests share=$here
 fi
 
-quick= run_tests=1 output=gpu-check
+quick='' run_tests=1 output=gpu-check
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=1 ;;
@@ -32,6 +32,43 @@ for program in "$bin/spillway" "$tests/kernels_test" "$tests/endtoend_test"; do
   echo "gpu_check.sh: $program is missing; make it with 'scripts/build cuda' or scripts/gpu_bundle" >&2
   exit 2
 done
+
+# Folders where cuBLAS may lie, best first: the toolkit's that is named, nvcc's, the usual ones,
+# what the loader knows, wheels of this Python.
+cuda_folders() {
+  local root
+  for root in "${CUDA_HOME:-}" "${CUDA_PATH:-}" \
+    "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /)")")")" \
+    /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
+    [[ -n $root ]] && printf '%s\n' "$root/lib64" "$root/lib" "$root/targets/x86_64-linux/lib"
+  done
+  { ldconfig -p || /sbin/ldconfig -p; } 2> /dev/null | sed -n 's/.*=> \(.*\)\/libcublas\.so.*/\1/p'
+  python3 -c 'import glob, sys
+for path in sys.path: print(*glob.glob(path + "/nvidia/*/lib"), sep="\n")' 2> /dev/null
+}
+# The bundle's libraries are for its programs alone: python3 and nvidia-smi have their own.
+loader=(env)
+use_libraries() {
+  [[ -z $libraries ]] || loader=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
+}
+not_found() { "${loader[@]}" ldd "$bin/spillway" "$tests"/*_test 2>&1 | grep 'not found' | sort -u; }
+use_libraries
+for library in $(not_found | sed -n 's/^[[:space:]]*\([^[:space:]]*\) => not found.*/\1/p'); do
+  while read -r folder; do
+    [[ -e $folder/$library ]] || continue
+    [[ :$libraries: == *:"$folder":* ]] || libraries+=${libraries:+:}$folder
+    break
+  done < <(cuda_folders)
+done
+use_libraries
+missing=$(not_found)
+if [[ -n $missing ]]; then
+  echo "gpu_check.sh: the programs cannot start on this machine:" >&2
+  echo "$missing" >&2
+  echo "Looked for CUDA's libraries in: $(cuda_folders | sort -u | tr '\n' ' ')" >&2
+  echo "CUDA_HOME names another toolkit; 'pip install nvidia-cublas' has cuBLAS alone." >&2
+  exit 2
+fi
 if ! command -v nvidia-smi > /dev/null || ! nvidia-smi -L > /dev/null 2>&1; then
   echo "gpu_check.sh: nvidia-smi sees no GPU on this machine" >&2
   exit 2
@@ -44,7 +81,7 @@ failed=0
 {
   date -u +%Y-%m-%dT%H:%MZ
   nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max --format=csv,noheader
-  "$bin/spillway" --version
+  "${loader[@]}" "$bin/spillway" --version
 } > "$summary"
 
 # note LINE: into the summary and on the screen.
@@ -67,7 +104,7 @@ tests() {
 bench() {
   local name=$1
   shift
-  if ! "$bin/spillway" bench --device cuda --dummy-weights --json "$@" > "$output/$name.json" 2> "$output/$name.log"; then
+  if ! "${loader[@]}" "$bin/spillway" bench --device cuda --dummy-weights --json "$@" > "$output/$name.json" 2> "$output/$name.log"; then
     failed=1
     note "$name: FAILED: $(tail -n 1 "$output/$name.log")"
     return
@@ -85,11 +122,11 @@ PYTHON
 }
 
 if [[ -n $run_tests ]]; then
-  tests ops "$tests/kernels_test"
-  tests end-to-end "$tests/endtoend_test"
+  tests ops "${loader[@]}" "$tests/kernels_test"
+  tests end-to-end "${loader[@]}" "$tests/endtoend_test"
   if command -v compute-sanitizer > /dev/null; then
     for tool in memcheck racecheck; do
-      tests "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tests/endtoend_test" \
+      tests "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "${loader[@]}" "$tests/endtoend_test" \
         "every placement over three tiers gives the same tokens, narrow formats"
     done
   else
