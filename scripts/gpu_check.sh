@@ -87,17 +87,25 @@ failed=0
 # note LINE: into the summary and on the screen.
 note() { echo "$1" | tee -a "$summary"; }
 
-# tests NAME COMMAND...: the log's last lines say how many passed.
+# tests NAME COMMAND...: a run that checked nothing has failed, too; the log's last lines say how
+# much it did.
+step_seconds=3600
 tests() {
-  local name=$1
+  local name=$1 counted status=0
   shift
-  if "$@" > "$output/$name.log" 2>&1; then
-    note "$name: passed ($(grep -Eo '[0-9]+ assertions in [0-9]+ test cases?' "$output/$name.log" | tail -n 1))"
-  else
-    failed=1
-    note "$name: FAILED, see $output/$name.log"
-    grep -A 14 'FAILED' "$output/$name.log" | head -n 40
+  timeout "$step_seconds" "$@" -w NoTests > "$output/$name.log" 2>&1 || status=$?
+  counted=$(grep -Eo '[1-9][0-9]* assertions? in [0-9]+ test cases?' "$output/$name.log" | tail -n 1)
+  if [[ $status -eq 0 && -n $counted ]]; then
+    note "$name: passed ($counted)"
+    return
   fi
+  failed=1
+  case $status in
+    0) note "$name: FAILED: nothing was tested, see $output/$name.log" ;;
+    124) note "$name: FAILED: no end within $step_seconds s, see $output/$name.log" ;;
+    *) note "$name: FAILED (exit status $status), see $output/$name.log" ;;
+  esac
+  grep -A 14 -E 'FAILED|=========' "$output/$name.log" | head -n 40
 }
 
 # bench NAME ARGUMENTS...: `spillway bench` on dummy weights, one line in the summary.
@@ -124,13 +132,18 @@ PYTHON
 if [[ -n $run_tests ]]; then
   tests ops "${loader[@]}" "$tests/kernels_test"
   tests end-to-end "${loader[@]}" "$tests/endtoend_test"
-  if command -v compute-sanitizer > /dev/null; then
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null)
+  if [[ -n $sanitizer ]]; then
+    # The cases with the tag: small, and between them every kernel of ours. `env` starts the program,
+    # so the tool follows it there.
     for tool in memcheck racecheck; do
-      tests "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "${loader[@]}" "$tests/endtoend_test" \
-        "every placement over three tiers gives the same tokens, narrow formats"
+      for program in kernels_test endtoend_test; do
+        tests "$tool-$program" "$sanitizer" --tool "$tool" --error-exitcode 1 --target-processes all \
+          "${loader[@]}" "$tests/$program" "[sanitizer]"
+      done
     done
   else
-    note "compute-sanitizer: not on this machine"
+    note "compute-sanitizer: not on this machine, so nothing ran under it"
   fi
 fi
 

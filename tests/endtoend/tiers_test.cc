@@ -161,11 +161,11 @@ TEST_CASE("every placement over three tiers gives the same tokens, float32") {
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, narrow formats") {
+TEST_CASE("every placement over three tiers gives the same tokens, narrow formats", "[sanitizer]") {
   check_placements("post_ln_projected", DType::kBF16, DType::kF16);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, 4 bits") {
+TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[sanitizer]") {
   check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
 }
 

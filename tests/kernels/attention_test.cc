@@ -174,7 +174,7 @@ TEST_CASE("a decode step over a long cache agrees with its definition") {
 }
 
 // The formats that linear layers take; tensor cores round what they multiply, too.
-TEST_CASE("attention with narrow outputs agrees with its definition") {
+TEST_CASE("attention with narrow outputs agrees with its definition", "[sanitizer]") {
   const auto c =
       GENERATE(AttentionCase{2, 2, 64}, AttentionCase{1, 1, 80}, AttentionCase{4, 2, 128},
                AttentionCase{3, 1, 16}, AttentionCase{2, 1, 20});
@@ -187,7 +187,7 @@ TEST_CASE("attention with narrow outputs agrees with its definition") {
 }
 
 // A budget that keeps every position shows the sums of all.
-TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weights") {
+TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weights", "[sanitizer]") {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kSize = 64, kRecent = 5;
   const int64_t tokens = GENERATE(7, 33, 70);
   const int64_t width = (kHeads + 2 * kKvHeads) * kSize;

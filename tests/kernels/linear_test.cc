@@ -96,7 +96,7 @@ TEST_CASE("linear agrees with its definition") {
 }
 
 // Slabs one behind the other are one product.
-TEST_CASE("linear over slabs that lie together is that over slabs apart") {
+TEST_CASE("linear over slabs that lie together is that over slabs apart", "[sanitizer]") {
   constexpr int64_t kRows = 3, kOutputs = 150, kInputs = 40;
   for (const auto& device : test::test_devices()) {
     const auto stream = device->new_stream("test");

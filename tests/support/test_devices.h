@@ -1,4 +1,7 @@
 // The devices that conformance tests run on, and arrays in their memory.
+//
+// Test cases with the tag [sanitizer] also run under compute-sanitizer, which is slow
+// (scripts/gpu_check.sh): small ones, and between them every kernel of ours.
 #pragma once
 
 #include <cstring>
