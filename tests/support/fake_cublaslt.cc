@@ -201,11 +201,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
     std::memset(workspace, 0xee, workspace_bytes);
     for (int64_t column = 0; column < out.columns; ++column) {
       for (int64_t row = 0; row < out.rows; ++row) {
-        double sum = 0;
-        for (int64_t i = 0; i < inner; ++i) {
-          sum += element(weight.type, a, row * weight.stride + i) *
+        double sum = spillway::fake_cudart::product_sum(inner, out.columns, [&](int64_t i) {
+          return element(weight.type, a, row * weight.stride + i) *
                  element(in.type, b, column * in.stride + i);
-        }
+        });
         sum *= scale;
         if (keep != 0) sum += keep * element(before.type, c, column * before.stride + row);
         if (with_bias) sum += element(product.bias_type, product.bias, row);

@@ -1,5 +1,6 @@
 #include "tests/support/fake_cudart.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +45,7 @@ struct Fake {
   cudaError_t lost = cudaSuccess;
   cudaError_t last = cudaSuccess;  // Until somebody asks
 };
+std::atomic<bool> by_shape{false};
 Fake& fake() {
   static Fake one;
   return one;
@@ -154,6 +156,12 @@ void fail_copy(int64_t calls) {
 void limit_memory(size_t bytes) {
   const Lock lock(mutex());
   fake().device_limit = bytes;
+}
+void set_sums_by_shape(bool on) {
+  by_shape = on;
+}
+bool sums_by_shape() {
+  return by_shape;
 }
 uint64_t bytes_to_host() {
   const Lock lock(mutex());
@@ -352,10 +360,9 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
     auto* out = static_cast<float*>(c);
     for (int64_t column = 0; column < n; ++column) {
       for (int64_t row = 0; row < m; ++row) {
-        double sum = 0;
-        for (int64_t i = 0; i < k; ++i) {
-          sum += element(a, row * lda + i) * element(b, column * ldb + i);
-        }
+        const double sum = spillway::fake_cudart::product_sum(k, n, [&](int64_t i) {
+          return element(a, row * lda + i) * element(b, column * ldb + i);
+        });
         float& target = out[column * ldc + row];
         target = static_cast<float>(scale * sum + (keep == 0 ? 0.0 : double{keep} * target));
       }

@@ -26,6 +26,28 @@ uint64_t bytes_to_host();
 // That cuBLASLt was given so far.
 uint64_t fused_products();
 
+// From now on a matrix product rounds as float32 sums do, differently for every number of rows: as
+// a library that chooses its way of summing by the shapes.
+void set_sums_by_shape(bool on);
+bool sums_by_shape();
+
+// The sum of term(0), term(1), ...: an element of a product with so many `tokens`. In double
+// precision; or, by shape, in float32 and in another order for every number of tokens.
+template <class Term>
+double product_sum(int64_t count, int64_t tokens, Term term) {
+  if (!sums_by_shape()) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += term(i);
+    return sum;
+  }
+  constexpr int64_t kParts = 8;
+  float parts[kParts] = {}, sum = 0;
+  const int64_t used = 1 + tokens % kParts;
+  for (int64_t i = 0; i < count; ++i) parts[i % used] += static_cast<float>(term(i));
+  for (const float part : parts) sum += part;
+  return sum;
+}
+
 // Allocations, streams and events that were never given back.
 size_t leaks();
 
