@@ -33,6 +33,12 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   Runtime* const runtime = started.runtime.get();
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
   if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
+  if (flags.decode_steps > 0 && flags.sequences > runtime->plan().sequences_at_once) {
+    return invalid_argument(
+        "--decode-steps is for one block: " + std::to_string(runtime->plan().sequences_at_once) +
+        " of the " + std::to_string(flags.sequences) +
+        " sequences fit; leave it out, or lower --sequences");
+  }
 
   BenchResult result;
   result.flags = flags;
