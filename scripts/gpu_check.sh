@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
 # Is this GPU computed with rightly, and is it well used? On a machine with a GPU:
-#   scripts/gpu_check.sh [--quick] [--no-tests] [--output DIR]
-# from a bundle (scripts/gpu_bundle) or a tree with build/cuda. All conformance tests of the ops and
-# all end-to-end tests on the device, the small ones under compute-sanitizer; then benchmarks, each
-# with the ceilings and the bound measured in its own process just before. Everything runs, whatever
-# fails before it. DIR (by default gpu-check) gets one JSON file a benchmark, the logs, and
-# summary.txt, which is printed at the end.
+#   scripts/gpu_check.sh [--quick] [--full] [--no-tests] [--output DIR] [--disk-dir DIR]
+#                        [--host-memory SIZE] [--device cpu]
+# from a bundle (scripts/gpu_bundle) or a tree with build/cuda. First the machine is profiled, by
+# which the benchmarks are planned: copies, matrix products, attention, disk. Then all conformance
+# tests of the ops and all end-to-end tests on the device, the small ones under compute-sanitizer;
+# then benchmarks, each with the ceilings and the bound measured in its own process just before.
+# Everything runs, whatever fails before it. DIR (by default gpu-check) gets profile.json, one JSON
+# file a benchmark, the logs, and summary.txt, which is printed at the end.
+#   --quick        no opt-30b
+#   --full         opt-30b with 512 new tokens to the end, instead of projected from 24 decode steps
+#   --disk-dir     of what spills to disk; by default in DIR
+#   --host-memory  by default 100GiB
+#   --device cpu   rehearses all this without a GPU, on opt-125m: says nothing about one
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,13 +24,17 @@ else
   bin=$here/build/cuda tests=$bin/tests share=$here
 fi
 
-quick='' run_tests=1 output=gpu-check
+quick='' full='' run_tests=1 output=gpu-check disk='' memory='' device=cuda
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=1 ;;
+    --full) full=1 ;;
     --no-tests) run_tests= ;;
     --output) output=${2:?--output needs a folder}; shift ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    --disk-dir) disk=${2:?--disk-dir needs a folder}; shift ;;
+    --host-memory) memory=${2:?--host-memory needs a size}; shift ;;
+    --device) device=${2:?--device needs cuda or cpu}; shift ;;
+    *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
   shift
 done
@@ -69,19 +80,29 @@ if [[ -n $missing ]]; then
   echo "CUDA_HOME names another toolkit; 'pip install nvidia-cublas' has cuBLAS alone." >&2
   exit 2
 fi
-if ! command -v nvidia-smi > /dev/null || ! nvidia-smi -L > /dev/null 2>&1; then
+if [[ $device == cuda ]] && { ! command -v nvidia-smi > /dev/null || ! nvidia-smi -L > /dev/null 2>&1; }; then
   echo "gpu_check.sh: nvidia-smi sees no GPU on this machine" >&2
   exit 2
 fi
 
+[[ -n $memory ]] || memory=100GiB
+mkdir -p "$output" "${disk:=$output/scratch}"
+output=$(cd "$output" && pwd) disk=$(cd "$disk" && pwd)
 export SPILLWAY_SOURCE=$share SPILLWAY_PROGRAM=$bin/spillway
-mkdir -p "$output"
+# Profile and benchmarks share a cache, where plans find the profile, by the disk's name.
+engine=("${loader[@]}" "SPILLWAY_CACHE=$output/cache" "$bin/spillway")
+place=(--device "$device" --disk-dir "$disk")
 summary=$output/summary.txt
 failed=0
 {
   date -u +%Y-%m-%dT%H:%MZ
-  nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max --format=csv,noheader
-  "${loader[@]}" "$bin/spillway" --version
+  if [[ $device == cuda ]]; then
+    nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max --format=csv,noheader
+  else
+    echo "A rehearsal on the CPU: no figure here is a GPU's"
+  fi
+  echo "$(nproc) CPU cores, $memory of host memory"
+  "${engine[@]}" --version
 } > "$summary"
 
 # note LINE: into the summary and on the screen.
@@ -108,26 +129,46 @@ tests() {
   grep -A 14 -E 'FAILED|=========' "$output/$name.log" | head -n 40
 }
 
+# report NAME FILES...: runs the Python that comes on stdin over the files; its line into the summary.
+report() { python3 - "$@" | tee -a "$summary"; }
+
 # bench NAME ARGUMENTS...: `spillway bench` on dummy weights, one line in the summary.
 bench() {
   local name=$1
   shift
-  if ! "${loader[@]}" "$bin/spillway" bench --device cuda --dummy-weights --json "$@" > "$output/$name.json" 2> "$output/$name.log"; then
+  if ! "${engine[@]}" bench "$@" "${place[@]}" --host-memory "$memory" --dummy-weights --json > "$output/$name.json" 2> "$output/$name.log"; then
     failed=1
     note "$name: FAILED: $(tail -n 1 "$output/$name.log")"
     return
   fi
-  python3 - "$name" "$output/$name.json" <<'PYTHON' | tee -a "$summary"
+  report "$name" "$output/$name.json" <<'PYTHON'
 import json, sys
 run = json.load(open(sys.argv[2]))
-rates = run["hardware"]
-print(f"{sys.argv[1]}: {run['tokens_per_second']:.1f} tokens/s, decode {run['decode_tokens_per_second']:.1f}, "
-      f"prefill {run['prefill_tokens_per_second']:.0f}, efficiency {run['efficiency']:.2f} "
-      f"(decode {run['decode_efficiency']:.2f}, prefill {run['prefill_efficiency']:.2f}; bound: {run['bound']['resource']}), "
-      f"link {rates['host_to_device_bytes_per_second'] / 1e9:.1f} GB/s up, "
-      f"{rates['device_to_host_bytes_per_second'] / 1e9:.1f} down, device taken {run['peak_device_bytes'] / 2**30:.1f} GiB")
+rates, decode, plan = run["hardware"], run["time_by_cause"]["decode"], run["plan"]
+projected = run["measured"] and f", projected from {run['measured']['decode_steps']} decode steps"
+up = rates["host_to_device_bytes_per_second"]
+line = (f"{sys.argv[1]}: {run['tokens_per_second']:.1f} tokens/s{projected or ''}, {run['sequences']} sequences of "
+        f"{run['prompt_tokens']} + {run['new_tokens']}, decode {run['decode_tokens_per_second']:.1f}, "
+        f"prefill {run['prefill_tokens_per_second']:.0f}, efficiency {run['efficiency']:.2f} "
+        f"(decode {run['decode_efficiency']:.2f}, prefill {run['prefill_efficiency']:.2f}; bound: {run['bound']['resource']})")
+if predicted := run["predicted_tokens_per_second"]:
+    line += f", predicted {predicted:.1f}"
+if up:
+    streamed = decode["host_to_device_bytes"] / decode["seconds"] if decode["seconds"] else 0
+    line += (f", link {up / 1e9:.1f} GB/s up, of which decode used {streamed / up:.0%}, "
+             f"{rates['device_to_host_bytes_per_second'] / 1e9:.1f} down, device taken "
+             f"{run['peak_device_bytes'] / 2**30:.1f} GiB, attention on the {plan['attention']}")
+print(line)
 PYTHON
 }
+
+# Without it plans are a rule of thumb, and the CPU never attends.
+if "${engine[@]}" profile "${place[@]}" --output "$output/profile.json" > "$output/profile.txt" 2> "$output/profile.log"; then
+  cat "$output/profile.txt" >> "$summary"
+else
+  failed=1
+  note "profile: FAILED: $(tail -n 1 "$output/profile.log")"
+fi
 
 if [[ -n $run_tests ]]; then
   tests ops "${loader[@]}" "$tests/kernels_test"
@@ -147,15 +188,32 @@ if [[ -n $run_tests ]]; then
   fi
 fi
 
-bench opt-1.3b-resident opt-1.3b --format f16 --sequences 64 --prompt-tokens 128 --new-tokens 64
-bench opt-6.7b-6GiB opt-6.7b --format f16 --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 16
-bench opt-6.7b-6GiB-q4 opt-6.7b --format q4 --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 16
-if [[ -z $quick ]]; then
+if [[ $device == cpu ]]; then
+  bench opt-125m opt-125m --sequences 4 --prompt-tokens 16 --new-tokens 8
+  bench opt-125m-h2o opt-125m --sequences 4 --prompt-tokens 16 --new-tokens 8 --kv-rule h2o --decode-steps 3
+else
+  bench opt-1.3b-resident opt-1.3b --format f16 --sequences 64 --prompt-tokens 128 --new-tokens 64
+  bench opt-6.7b-6GiB opt-6.7b --format f16 --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 16
+  bench opt-6.7b-6GiB-q4 opt-6.7b --format q4 --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 16
+fi
+if [[ $device == cuda && -z $quick ]]; then
   # The papers' machine: OPT-30B on 16 GB (FlexGen, arXiv 2303.06865, section 6; H2O, arXiv 2306.14048, section 5).
-  for rule in full "h2o --kv-heavy 0.1 --kv-recent 0.1"; do
-    # shellcheck disable=SC2086
-    bench "opt-30b-16GB-${rule%% *}" opt-30b --format f16 --device-memory 16GB --host-memory 100GiB \
-      --sequences 0 --prompt-tokens 512 --new-tokens 32 --kv-rule $rule
+  for tokens in 32 512; do
+    steps=()
+    [[ $tokens -eq 32 || -n $full ]] || steps=(--decode-steps 24)
+    for rule in full h2o; do
+      keep=(--kv-rule "$rule")
+      [[ $rule == full ]] || keep+=(--kv-heavy 0.1 --kv-recent 0.1)
+      bench "opt-30b-16GB-512+$tokens-$rule" opt-30b --format f16 --device-memory 16GB --sequences 0 \
+        --prompt-tokens 512 --new-tokens "$tokens" "${keep[@]}" "${steps[@]}"
+    done
+    report "opt-30b-16GB-512+$tokens" "$output/opt-30b-16GB-512+$tokens-"{full,h2o}.json <<'PYTHON'
+import json, sys
+full, h2o = (json.load(open(name)) for name in sys.argv[2:])
+times = h2o["tokens_per_second"] / full["tokens_per_second"]
+print(f"{sys.argv[1]}: h2o, 20 % of the cache, has {times:.2f} times the tokens/s of the full cache"
+      + (" (projected)" if full["projected"] or h2o["projected"] else ""))
+PYTHON
   done
 fi
 
