@@ -11,7 +11,7 @@
 #   --quick        no opt-30b
 #   --full         opt-30b with 512 new tokens to the end, instead of projected from 24 decode steps
 #   --disk-dir     of what spills to disk; by default in DIR
-#   --host-memory  by default 100GiB
+#   --host-memory  by default nine tenths of what is available, at most 200 GiB
 #   --device cpu   rehearses all this without a GPU, on opt-125m: says nothing about one
 set -uo pipefail
 
@@ -85,7 +85,18 @@ if [[ $device == cuda ]] && { ! command -v nvidia-smi > /dev/null || ! nvidia-sm
   exit 2
 fi
 
-[[ -n $memory ]] || memory=100GiB
+# GiB of memory that may be taken: of what is available here, and to this container.
+available_gib() {
+  local group=/sys/fs/cgroup/memory.max used=/sys/fs/cgroup/memory.current left
+  left=$(awk '/^MemAvailable:/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
+  if [[ -r $group && $(< "$group") != max ]]; then
+    left=$(awk -v left="$left" -v limit="$(< "$group")" -v used="$(< "$used")" \
+      '$1 == "inactive_file" || $1 == "active_file" { used -= $2 }
+       END { free = limit - used; printf "%.0f", free < left ? free : left }' /sys/fs/cgroup/memory.stat)
+  fi
+  awk -v left="$left" 'BEGIN { gib = left * 0.9 / 2^30; printf "%d", gib < 200 ? gib : 200 }'
+}
+[[ -n $memory ]] || memory=$(available_gib)GiB
 mkdir -p "$output" "${disk:=$output/scratch}"
 output=$(cd "$output" && pwd) disk=$(cd "$disk" && pwd)
 export SPILLWAY_SOURCE=$share SPILLWAY_PROGRAM=$bin/spillway
@@ -130,7 +141,16 @@ tests() {
 }
 
 # report NAME FILES...: runs the Python that comes on stdin over the files; its line into the summary.
-report() { python3 - "$@" | tee -a "$summary"; }
+report() {
+  local name=$1 line
+  if line=$(python3 - "$@" 2> "$output/$name.report.log"); then
+    rm "$output/$name.report.log"
+    note "$line"
+  else
+    failed=1
+    note "$name: FAILED: its report cannot be written: $(tail -n 1 "$output/$name.report.log")"
+  fi
+}
 
 # bench NAME ARGUMENTS...: `spillway bench` on dummy weights, one line in the summary.
 bench() {
