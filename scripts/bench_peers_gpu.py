@@ -28,6 +28,7 @@ from pathlib import Path
 
 import bench_peers
 from bench_peers import RUNNERS, last_error, machine, run_logged
+from peers.word_tokenizer import write_tokenizer
 
 GB = 10**9
 GIB = 1 << 30
@@ -136,7 +137,6 @@ class GpuBench(bench_peers.Bench):
     def flexgen(self, name, checkout, python, policy, extra=()):
         """FlexGen's flex_opt.py with dummy weights."""
         options = self.options
-        self.make_model()  # For its tokenizer, and so that all ask for the same shape
         batch, batches, percent = parse_policy(policy)
         offload = self.work / "offload"
         shutil.rmtree(offload, ignore_errors=True)
@@ -144,6 +144,7 @@ class GpuBench(bench_peers.Bench):
         log = self.work / f"result-{name}.log"
         log.unlink(missing_ok=True)
         tokenizer = self.model.with_name(self.model.name + "-tokenizer")
+        write_tokenizer(tokenizer, bench_peers.SHAPES[options.shape]["vocab"])
         command = [python, RUNNERS / "run_flexgen.py", options.gpu_bytes, tokenizer, checkout / "flexgen" / "flex_opt.py"]
         command += ["--model", f"facebook/{options.shape}", "--path", "_DUMMY_", "--offload-dir", offload]
         command += ["--prompt-len", options.prompt_tokens, "--gen-len", options.new_tokens, "--percent", *percent]
