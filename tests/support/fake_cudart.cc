@@ -40,7 +40,7 @@ struct Fake {
   std::map<void*, size_t> device, pinned;
   size_t device_bytes = 0, device_limit = size_t{1} << 40;
   int64_t copies_left = -1;
-  uint64_t to_host_bytes = 0;
+  uint64_t to_host_bytes = 0, to_device_queued = 0;
   cudaError_t lost = cudaSuccess;
   cudaError_t last = cudaSuccess;  // Until somebody asks
 };
@@ -159,6 +159,10 @@ uint64_t bytes_to_host() {
   const Lock lock(mutex());
   return fake().to_host_bytes;
 }
+uint64_t bytes_to_device_queued() {
+  const Lock lock(mutex());
+  return fake().to_device_queued;
+}
 size_t leaks() {
   const Lock lock(mutex());
   const Fake& one = fake();
@@ -264,6 +268,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const Lock lock(mutex());
+  if (on_device(to) && !on_device(from)) fake().to_device_queued += bytes;
   queue(stream, [=] {
     if (fake().copies_left >= 0 && fake().copies_left-- == 0)
       fake().lost = cudaErrorECCUncorrectable;

@@ -23,6 +23,9 @@ void limit_memory(size_t bytes);
 // Copied from device memory to the host's so far.
 uint64_t bytes_to_host();
 
+// To be copied from the host's memory to the device's, done or not, so far.
+uint64_t bytes_to_device_queued();
+
 // That cuBLASLt was given so far.
 uint64_t fused_products();
 
