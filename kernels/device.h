@@ -133,7 +133,8 @@ class Device {
   virtual DType activation_dtype(DType weights) const = 0;
   virtual MatrixLayout matrix_layout(DType weights) const = 0;
 
-  // True when the CPU multiplies bf16 natively (decides the default format of f16 checkpoints).
+  // True when it multiplies bf16 natively. (On a CPU this decides the default format of f16
+  // checkpoints; other devices compute in f16 as well.)
   virtual bool native_bf16() const = 0;
 
   // Streams made from now on record what they do, each on the track of its label. Null: they do

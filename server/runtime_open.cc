@@ -221,7 +221,8 @@ class Opener {
     Device& device = *state_.device;
     ModelSourceOptions source;
     source.format = flags_.format;
-    source.bf16_for_f16 = device.native_bf16();
+    // A CPU computes with f16 weights in float32 only; other devices take them as they are.
+    source.bf16_for_f16 = !own_memory_ && device.native_bf16();
     source.layout = [&](DType format) { return device.matrix_layout(format); };
     source.announce = options_.say;
     source.progress = ConvertPrinter(options_);
