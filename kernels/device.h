@@ -112,6 +112,10 @@ inline Status Event::wait() const {
 struct MemoryInfo {
   size_t total_bytes = 0;
   size_t free_bytes = 0;
+  // Of a device's own: what this Device gave out, scratch of ops included, and the most of it since
+  // limit_memory(). The driver's and its libraries' share is not in it.
+  size_t taken_bytes = 0;
+  size_t peak_bytes = 0;
 };
 
 class Device {
@@ -127,6 +131,10 @@ class Device {
   // not fit. 0 bytes give an empty Buffer.
   virtual Result<Buffer> allocate(Memory memory, size_t bytes) = 0;
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
+
+  // Of a device's own memory: whatever would make memory().taken_bytes more than this fails with
+  // kCapacity from now on; 0: no limit. The peak begins anew.
+  virtual void limit_memory(size_t) {}
 
   // The format in which activations enter linear layers whose weights are in `weights`, and the
   // layout the kernels want those weights in.

@@ -149,6 +149,7 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(placed);
     if (options_.plan_only) return {};
+    if (own_memory_) state_.device->limit_memory(device_budget_.bytes);
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());

@@ -25,8 +25,8 @@ cudaError_t query(cudaEvent_t event) {
   return state;
 }
 
-Result<std::unique_ptr<CudaContext>> CudaContext::open() {
-  std::unique_ptr<CudaContext> context(new CudaContext());
+Result<std::unique_ptr<CudaContext>> CudaContext::open(DeviceMemory& memory) {
+  std::unique_ptr<CudaContext> context(new CudaContext(memory));
   SPILLWAY_RETURN_IF_ERROR(status_of(
       cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "making a stream"));
   return context;
@@ -44,7 +44,7 @@ void CudaContext::allocate_uploads() {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   }
   void* memory = nullptr;
-  check(cudaMalloc(&memory, 2 * kHalfBytes), "device memory");
+  note(memory_.allocate(&memory, 2 * kHalfBytes, "device memory"));
   uploaded_ = static_cast<std::byte*>(memory);
   check(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory");
   pinned_ = static_cast<std::byte*>(memory);
@@ -58,8 +58,8 @@ CudaContext::~CudaContext() {
   for (cudaEvent_t event : used_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
-  cudaFree(scratch_);
-  cudaFree(uploaded_);
+  memory_.free(scratch_, scratch_bytes_);
+  memory_.free(uploaded_, 2 * kHalfBytes);
   cudaFreeHost(pinned_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -86,11 +86,11 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
 std::byte* CudaContext::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
   check(cudaStreamSynchronize(stream_), "the device");
-  cudaFree(scratch_);
+  memory_.free(scratch_, scratch_bytes_);
   scratch_ = nullptr;
   scratch_bytes_ = 0;
   void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "scratch memory");
+  note(memory_.allocate(&memory, bytes, "scratch memory"));
   if (memory == nullptr) return nullptr;
   scratch_ = static_cast<std::byte*>(memory);
   scratch_bytes_ = bytes;

@@ -17,6 +17,7 @@
 #include "kernels/base/status.h"
 #include "kernels/cuda/blas_plans.h"
 #include "kernels/cuda/cuda_trace.h"
+#include "kernels/cuda/device_memory.h"
 
 namespace spillway::cuda {
 
@@ -29,7 +30,8 @@ cudaError_t query(cudaEvent_t event);
 
 class CudaContext {
  public:
-  static Result<std::unique_ptr<CudaContext>> open();
+  // What it takes of the device's memory is counted there, which must outlive it.
+  static Result<std::unique_ptr<CudaContext>> open(DeviceMemory& memory);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -64,10 +66,14 @@ class CudaContext {
   const Status& status() const { return status_; }
 
  private:
-  CudaContext() = default;
+  explicit CudaContext(DeviceMemory& memory) : memory_(memory) {}
+  void note(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
   void allocate_uploads();
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
+  DeviceMemory& memory_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;
   BlasPlans plans_;

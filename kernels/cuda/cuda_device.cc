@@ -144,7 +144,7 @@ class CudaDevice final : public Device {
     if (cudaSetDevice(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
       return {};
     }
-    return {total, free};
+    return {total, free, memory_.taken(), memory_.peak()};
   }
 
   Result<Buffer> allocate(Memory memory, size_t bytes) override {
@@ -152,23 +152,27 @@ class CudaDevice final : public Device {
     SPILLWAY_RETURN_IF_ERROR(status_of(cudaSetDevice(index_), "choosing the device"));
     void* data = nullptr;
     const bool pinned = memory == Memory::kPinned;
-    const cudaError_t error =
-        pinned ? cudaHostAlloc(&data, bytes, cudaHostAllocDefault) : cudaMalloc(&data, bytes);
-    if (error != cudaSuccess) {
-      return status_of(error, pinned ? "pinned memory" : "device memory")
-          .at(std::to_string(bytes) + " bytes");
+    if (pinned) {
+      SPILLWAY_RETURN_IF_ERROR(
+          status_of(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "pinned memory")
+              .at(std::to_string(bytes) + " bytes"));
+    } else {
+      SPILLWAY_RETURN_IF_ERROR(memory_.allocate(&data, bytes, "device memory"));
     }
-    Buffer buffer(static_cast<std::byte*>(data), bytes,
-                  [pinned](std::byte* at) { pinned ? cudaFreeHost(at) : cudaFree(at); });
+    Buffer buffer(static_cast<std::byte*>(data), bytes, [this, pinned, bytes](std::byte* at) {
+      pinned ? static_cast<void>(cudaFreeHost(at)) : memory_.free(at, bytes);
+    });
     SPILLWAY_RETURN_IF_ERROR(status_of(cudaMemset(data, 0, bytes), "clearing memory"));
     return buffer;
   }
+
+  void limit_memory(size_t bytes) override { memory_.limit(bytes); }
 
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
     if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
       return std::make_unique<FailedStream>(status_of(error, "choosing the device"));
     }
-    Result<std::unique_ptr<CudaContext>> context = CudaContext::open();
+    Result<std::unique_ptr<CudaContext>> context = CudaContext::open(memory_);
     if (!context.ok()) return std::make_unique<FailedStream>(context.status());
     if (trace() != nullptr) context.value()->trace_to(*trace(), label);
     return std::make_unique<CudaStream>(std::move(context).value());
@@ -184,6 +188,7 @@ class CudaDevice final : public Device {
  private:
   int index_;
   std::string name_;
+  DeviceMemory memory_;
 };
 
 }  // namespace

@@ -112,6 +112,7 @@ std::string bench_json(const BenchResult& result) {
       {"decode_tokens_per_second", ratio(decoded, result.decode_seconds)},
       {"tokens_per_second", ratio(generated, result.total_seconds)},
       {"peak_device_bytes", result.peak_device_bytes},
+      {"other_device_bytes", result.other_device_bytes},
       {"peak_host_bytes", result.peak_host_bytes},
       {"disk_bytes_read", all.disk_read_bytes},
       {"disk_bytes_written", all.disk_write_bytes},

@@ -42,9 +42,11 @@ std::string head(const BenchResult& r) {
          text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
                    format_bytes(r.peak_host_bytes).c_str(),
                    format_bytes(r.plan.budget_bytes).c_str()) +
-         (r.own_memory ? text_line("device   %s: %s of its memory taken, budget %s",
+         (r.own_memory ? text_line("device   %s: peak %s of its memory, budget %s; %s are the "
+                                   "driver's, its libraries' and other programs'",
                                    r.device.c_str(), format_bytes(r.peak_device_bytes).c_str(),
-                                   format_bytes(r.plan.device_budget_bytes).c_str())
+                                   format_bytes(r.plan.device_budget_bytes).c_str(),
+                                   format_bytes(r.other_device_bytes).c_str())
                        : "");
 }
 

@@ -23,7 +23,9 @@ struct BenchResult {
   RuntimePlan plan;
   bool overlap = true;
   uint64_t peak_host_bytes = 0;
-  uint64_t peak_device_bytes = 0;  // Of a device's own memory, whoever took it; 0: it has none
+  uint64_t peak_device_bytes = 0;  // Of a device's own memory, by the run; 0: it has none
+  // The same beside it, at the end: its driver and libraries, and other programs.
+  uint64_t other_device_bytes = 0;
 
   double prefill_seconds = 0;  // Until the last sequence had its first token
   double decode_seconds = 0;   // The rest
