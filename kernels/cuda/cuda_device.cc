@@ -134,7 +134,8 @@ class FailedStream final : public Stream {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
+  CudaDevice(int index, const cudaDeviceProp& properties)
+      : index_(index), name_(properties.name), native_bf16_(properties.major >= 8) {}
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string_view name() const override { return name_; }
@@ -178,16 +179,19 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(std::move(context).value());
   }
 
-  // float32 weights are for comparisons; 4-bit ones are computed with in bf16.
+  // float32 weights are for comparisons; 4-bit ones are computed with in bf16, or in f16 where
+  // tensor cores have nothing else.
   DType activation_dtype(DType weights) const override {
-    return weights == DType::kQ4 ? DType::kBF16 : weights;
+    if (weights != DType::kQ4) return weights;
+    return native_bf16_ ? DType::kBF16 : DType::kF16;
   }
   MatrixLayout matrix_layout(DType) const override { return kCudaMatrixLayout; }
-  bool native_bf16() const override { return true; }
+  bool native_bf16() const override { return native_bf16_; }
 
  private:
   int index_;
   std::string name_;
+  bool native_bf16_;  // From compute capability 8.0 on
   DeviceMemory memory_;
 };
 
@@ -208,7 +212,7 @@ Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   cudaDeviceProp properties{};
   SPILLWAY_RETURN_IF_ERROR(
       cuda::status_of(cudaGetDeviceProperties(&properties, index), "asking for the device"));
-  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties.name));
+  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties));
 }
 
 }  // namespace spillway

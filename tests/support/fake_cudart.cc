@@ -40,7 +40,9 @@ struct Fake {
   std::map<void*, size_t> device, pinned;
   size_t device_bytes = 0, device_limit = size_t{1} << 40;
   int64_t copies_left = -1;
-  uint64_t to_host_bytes = 0, to_device_queued = 0;
+  uint64_t to_host_bytes = 0;
+  uint64_t to_device_queued = 0;
+  int major = 9, minor = 0;  // Compute capability
   cudaError_t lost = cudaSuccess;
   cudaError_t last = cudaSuccess;  // Until somebody asks
 };
@@ -155,6 +157,11 @@ void limit_memory(size_t bytes) {
   const Lock lock(mutex());
   fake().device_limit = bytes;
 }
+void set_capability(int major, int minor) {
+  const Lock lock(mutex());
+  fake().major = major;
+  fake().minor = minor;
+}
 uint64_t bytes_to_host() {
   const Lock lock(mutex());
   return fake().to_host_bytes;
@@ -195,6 +202,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   const Lock lock(mutex());
   *properties = {};
   std::strcpy(properties->name, "emulated device");
+  properties->major = fake().major;
+  properties->minor = fake().minor;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) {

@@ -20,14 +20,17 @@ void fail_copy(int64_t calls);
 // Device memory that can be had; what is there already counts.
 void limit_memory(size_t bytes);
 
+// Compute capability of the devices that are opened from now on; 9.0 at first.
+void set_capability(int major, int minor = 0);
+
 // Copied from device memory to the host's so far.
 uint64_t bytes_to_host();
 
-// To be copied from the host's memory to the device's, done or not, so far.
-uint64_t bytes_to_device_queued();
-
 // That cuBLASLt was given so far.
 uint64_t fused_products();
+
+// To be copied from the host's memory to the device's, done or not, so far.
+uint64_t bytes_to_device_queued();
 
 // Allocations, streams and events that were never given back.
 size_t leaks();
