@@ -17,8 +17,10 @@ struct Served {
     flags.port = 0;
     std::promise<std::string> listening;
     std::future<std::string> url = listening.get_future();
+    model.context = fake_context(engine.shape(), &tokenizer);
+    model.scheduler = &engine;
     result = std::async(std::launch::async, [this, flags, &listening] {
-      return run_serve(flags, engine, &tokenizer,
+      return run_serve(flags, model,
                        [&](std::string_view text) { listening.set_value(std::string(text)); });
     });
     const std::string text = url.get();
@@ -32,6 +34,7 @@ struct Served {
 
   Tokenizer tokenizer = byte_tokenizer();
   FakeScheduler engine;
+  ServedModel model;
   std::future<Status> result;
   uint16_t port = 0;
 };
@@ -102,8 +105,7 @@ TEST_CASE("serve says when it cannot listen") {
   Served served;
   ServeFlags flags;
   flags.port = served.port;
-  FakeScheduler other;
-  const Status status = run_serve(flags, other, nullptr, [](std::string_view) {});
+  const Status status = run_serve(flags, served.model, [](std::string_view) {});
   CHECK_FALSE(status.ok());
   std::raise(SIGTERM);
   REQUIRE(served.ended_within(10));
