@@ -1,35 +1,47 @@
 // What this machine reaches alone: the rates that `bench` holds a run against. Each is the best of
 // several short runs just now, since these machines are shared and a ceiling is what is possible.
+// Each call blocks, and takes memory for as long; kCapacity, which says how much, when that is not
+// there.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/device.h"
+#include "kernels/rates.h"
 #include "kernels/tensor.h"
 
 namespace spillway {
 
 // Bytes per second that the device reads from its memory, from a buffer that no cache holds; on
 // CUDA, that it reads and writes together in a copy.
-double measure_memory_read(Device& device);
+Result<double> measure_memory_read(Device& device);
 
 // Bytes per second of copies between pinned host memory and a device's own: each direction alone,
 // and the sum of both at once.
 struct CopyCeiling {
   double to_device = 0, to_host = 0, both = 0;
 };
-CopyCeiling measure_copies(Device& device);
+Result<CopyCeiling> measure_copies(Device& device);
 
 // Floating-point operations per second of `rows` x [outputs, inputs] in `weights` format: the
 // better of our linear op and of the vendor library's product (oneDNN, in its own layout and the
 // format of the activations: it has no 4-bit weights, so theirs is the f32 or bf16 product; on CUDA
-// cuBLAS, through our op). Large matrices are measured on a part of their outputs.
+// cuBLAS, through our op).
 struct MatrixCeiling {
   double ours = 0;
   double library = 0;
   double best() const { return ours > library ? ours : library; }
 };
-MatrixCeiling measure_matrix(Device& device, DType weights, int64_t rows, int64_t outputs,
-                             int64_t inputs);
+
+// Of each probe, all in one format. On the CPU large matrices are measured on a part of their
+// outputs; a device with memory of its own, which is fast only when all of it has work, is given
+// whole ones, out of as much memory as is left beside what it holds.
+Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
+                                                    std::span<const LinearProbe> probes);
+
+// FLOP/s of prompt attention, as rates.h counts them.
+Result<double> measure_prompt_attention(Device& device, const AttentionProbe& probe);
 
 }  // namespace spillway

@@ -112,6 +112,10 @@ inline Status Event::wait() const {
 struct MemoryInfo {
   size_t total_bytes = 0;
   size_t free_bytes = 0;
+  // Of a device's own: what this Device gave out, scratch of ops included, and the most of it since
+  // limit_memory(). The driver's and its libraries' share is not in it.
+  size_t taken_bytes = 0;
+  size_t peak_bytes = 0;
 };
 
 class Device {
@@ -134,12 +138,17 @@ class Device {
 
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
 
+  // Of a device's own memory: whatever would make memory().taken_bytes more than this fails with
+  // kCapacity from now on; 0: no limit. The peak begins anew.
+  virtual void limit_memory(size_t) {}
+
   // The format in which activations enter linear layers whose weights are in `weights`, and the
   // layout the kernels want those weights in.
   virtual DType activation_dtype(DType weights) const = 0;
   virtual MatrixLayout matrix_layout(DType weights) const = 0;
 
-  // True when the CPU multiplies bf16 natively (decides the default format of f16 checkpoints).
+  // True when it multiplies bf16 natively. (On a CPU this decides the default format of f16
+  // checkpoints; other devices compute in f16 as well.)
   virtual bool native_bf16() const = 0;
 
   // Streams made from now on record what they do, each on the track of its label. Null: they do

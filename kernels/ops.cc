@@ -1,5 +1,7 @@
 #include "kernels/ops.h"
 
+#include <string>
+
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -40,6 +42,13 @@ TraceSpan span_of(const Stream& stream, const char* op, int64_t rows) {
 }
 
 }  // namespace
+
+Status check_shape(DeviceKind kind, const ModelShape& shape) {
+  if (kind == DeviceKind::kCpu || shape.head_size <= cuda::kHeadSizeMax) return {};
+  return invalid_argument("the model's attention heads are " + std::to_string(shape.head_size) +
+                          " wide, and CUDA kernels take up to " +
+                          std::to_string(cuda::kHeadSizeMax) + "; use --device cpu");
+}
 
 void gather_rows(Stream& stream, const GatherArgs& args) {
   SPILLWAY_CHECK(args.table.layout == MatrixLayout::kRows && args.table.slab_rows > 0);

@@ -20,6 +20,10 @@
 
 namespace spillway {
 
+// Whether the ops of such a device run a decoder of this shape. kInvalidArgument names what is too
+// large for them.
+Status check_shape(DeviceKind kind, const ModelShape& shape);
+
 // out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;
 // out is f32 [rows.size(), columns]. REQUIRES: 0 <= rows[i] < table.rows.
 struct GatherArgs {
@@ -77,7 +81,9 @@ constexpr int64_t kFewRows = 8;
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
 // [W.rows] or null (CUDA rounds it to the format of out). Accumulates in f32; a row's result
-// depends on that row alone.
+// depends on that row alone. On a GPU also on how the library sums, which it chooses by the shapes
+// and alignments of a product: there a row is the same bits in products of the same shapes, and the
+// same to within rounding in others.
 struct LinearArgs {
   ConstMatrixView in;
   WeightMatrix weight;

@@ -34,8 +34,8 @@ class DevicePlacer {
         layer_on_disk_(round_up(request.kv_layer_disk_bytes, kIoAlignment)),
         staged_layer_(
             round_up(std::max(request.kv_staged_bytes_max, layer_on_disk_), kIoAlignment)),
-        device_room_(minus(own_.bytes, own_.process_bytes + own_.buffer_bytes)),
-        host_room_(minus(request.memory_bytes, request.process_bytes + request.buffer_bytes)) {
+        device_room_(minus(own_.bytes, device_fixed())),
+        host_room_(minus(request.memory_bytes, host_fixed())) {
     if (!r_.weights_disk_share) return;
     const auto all = static_cast<double>(all_);
     pinned_ =
@@ -50,10 +50,19 @@ class DevicePlacer {
         if (auto placement = fit(choice, deep)) return std::move(*placement);
       }
     }
+    if (host_fixed() > r_.memory_bytes) {
+      PlacementRequest roomier = r_;
+      roomier.memory_bytes = host_fixed();
+      if (DevicePlacer(roomier).place().ok()) return host_too_small();
+    }
     return infeasible(choices.back());
   }
 
  private:
+  // What is taken whatever lives where.
+  uint64_t device_fixed() const { return own_.process_bytes + own_.buffer_bytes; }
+  uint64_t host_fixed() const { return r_.process_bytes + r_.buffer_bytes; }
+
   uint64_t ring_good() const {
     return std::max(kStagedLayers * staged_layer_,
                     std::min(kDeviceRingBytesGood, device_room_ / kDeviceRingPart));
@@ -129,15 +138,17 @@ class DevicePlacer {
   }
 
   std::optional<Placement> fit(const KvChoice& kv, bool deep) const {
-    const uint64_t device_fixed = kv.device + kv.ring, host_fixed = kv.host + kv.staging;
-    if (device_fixed > device_room_ || host_fixed > host_room_ || kv.disk > r_.disk_bytes) {
+    // Rooms end at 0: that may be less than nothing.
+    if (device_fixed() > own_.bytes || host_fixed() > r_.memory_bytes) return std::nullopt;
+    const uint64_t device_kv = kv.device + kv.ring, host_kv = kv.host + kv.staging;
+    if (device_kv > device_room_ || host_kv > host_room_ || kv.disk > r_.disk_bytes) {
       return std::nullopt;
     }
     const auto on_device = [&](const WeightPlacement& w) {
-      return w.memory_bytes + ring(w.to_device, deep) <= device_room_ - device_fixed;
+      return w.memory_bytes + ring(w.to_device, deep) <= device_room_ - device_kv;
     };
     const auto on_host = [&](const WeightPlacement& w) {
-      return w.host_bytes + ring(w.from_disk, deep) <= host_room_ - host_fixed;
+      return w.host_bytes + ring(w.from_disk, deep) <= host_room_ - host_kv;
     };
     std::optional<WeightPlacement> weights;
     if (pinned_) {
@@ -193,11 +204,24 @@ class DevicePlacer {
     return high;
   }
 
+  // With nothing in host memory but what must be there.
+  Status host_too_small() const {
+    return {Code::kInfeasible,
+            "host memory is " + format_bytes(host_fixed() - r_.memory_bytes) + " short: buffers " +
+                format_bytes(r_.buffer_bytes) + " and process " + format_bytes(r_.process_bytes) +
+                " do not fit " + host_budget() +
+                "; the smallest budget that fits is --host-memory " + mebibytes(host_fixed())};
+  }
+  std::string host_budget() const {
+    return (r_.memory_from_flag ? "--host-memory " : "what is free, ") +
+           format_bytes(r_.memory_bytes);
+  }
+
   // Why not even the least fits: with all weights on disk, unless the user says where they are.
   Status infeasible(const KvChoice& kv) const {
     const WeightPlacement weights = pinned_ ? *pinned_ : place_weights(*r_.table, all_);
-    const uint64_t device = own_.process_bytes + own_.buffer_bytes + weights.memory_bytes +
-                            ring(weights.to_device, false) + kv.device + kv.ring;
+    const uint64_t device = device_fixed() + weights.memory_bytes + ring(weights.to_device, false) +
+                            kv.device + kv.ring;
     if (device > own_.bytes) {
       return {Code::kInfeasible,
               "device memory is " + format_bytes(device - own_.bytes) + " short: weights " +
@@ -210,17 +234,15 @@ class DevicePlacer {
                   format_bytes(own_.bytes) + "; the smallest budget that fits is --device-memory " +
                   mebibytes(device)};
     }
-    const uint64_t host = r_.process_bytes + r_.buffer_bytes + weights.host_bytes +
-                          ring(weights.from_disk, false) + kv.host + kv.staging;
+    const uint64_t host =
+        host_fixed() + weights.host_bytes + ring(weights.from_disk, false) + kv.host + kv.staging;
     if (host > r_.memory_bytes) {
       return {Code::kInfeasible,
               "host memory is " + format_bytes(host - r_.memory_bytes) + " short: weights " +
                   format_bytes(weights.host_bytes + ring(weights.from_disk, false)) + ", buffers " +
                   format_bytes(r_.buffer_bytes) + ", KV cache " +
                   format_bytes(kv.host + kv.staging) + " and process " +
-                  format_bytes(r_.process_bytes) + " do not fit " +
-                  (r_.memory_from_flag ? "--host-memory " : "what is free, ") +
-                  format_bytes(r_.memory_bytes) +
+                  format_bytes(r_.process_bytes) + " do not fit " + host_budget() +
                   "; the smallest budget that fits is --host-memory " + mebibytes(host)};
     }
     const uint64_t scratch = kv.disk + (r_.weights_in_scratch ? weights.disk_bytes : 0);

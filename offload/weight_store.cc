@@ -41,6 +41,15 @@ struct WeightStore::State {
   };
   std::optional<Copied> copied;
 
+  // Of the next group that passes through the ring: how many of its slabs in host memory were
+  // brought already, while another is in use.
+  struct Ahead {
+    uint32_t group = 0;
+    size_t slabs = 0;
+  } ahead;
+  bool bring_ahead = false;
+  uint64_t bytes_brought = 0;  // Of groups acquired
+
   std::vector<uint32_t> slabs(bool on_disk) const {
     std::vector<uint32_t> found;
     for (uint32_t i = 0; i < table.slabs.size(); ++i) {
@@ -54,7 +63,10 @@ struct WeightStore::State {
   Status start_stream(const WeightStoreOptions& options, File file,
                       std::vector<StreamedSlab> slabs);
   Status acquire(uint32_t group);
+  uint64_t passing_bytes(uint32_t group) const;
+  size_t bring_from_host(uint32_t group, size_t before, bool all);
   Status bring(uint32_t group, WeightStream::Range from_disk);
+  void bring_next(uint32_t group);
   void release(uint32_t group);
   void restart();
 };
@@ -131,6 +143,7 @@ Status WeightStore::State::allocate(const WeightStoreOptions& options) {
   const uint64_t wanted =
       options.device_ring_bytes == 0 ? placement.to_device.ring_good() : options.device_ring_bytes;
   SPILLWAY_CHECK(wanted >= placement.to_device.ring_min());
+  bring_ahead = options.prefetch;
   SPILLWAY_ASSIGN_OR_RETURN(ring_memory,
                             device.allocate(Memory::kDevice, round_up(wanted, kFileAlignment)));
   return {};
@@ -168,25 +181,71 @@ Status WeightStore::State::acquire(uint32_t group) {
   return {};
 }
 
+// What a group brings into the device's memory, each time.
+uint64_t WeightStore::State::passing_bytes(uint32_t group) const {
+  const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
+  uint64_t bytes = 0;
+  for (auto at = first; at != last; ++at) {
+    const auto slab = static_cast<size_t>(at - groups.begin());
+    if (placement.on_disk(slab)) bytes += table.slabs[slab].bytes;
+    if (placement.tiers[slab] == Tier::kHost) bytes += homes[slab].bytes;
+  }
+  return bytes;
+}
+
+// The group's slabs that live in host memory, but for the first `before`, in order: all, or until
+// the ring is full. How many of them are in it now.
+size_t WeightStore::State::bring_from_host(uint32_t group, size_t before, bool all) {
+  const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
+  size_t count = 0;
+  for (auto at = first; at != last; ++at) {
+    const auto slab = static_cast<uint32_t>(at - groups.begin());
+    if (placement.tiers[slab] != Tier::kHost) continue;
+    if (count >= before) {
+      const uint64_t bytes = homes[slab].bytes;
+      std::byte* memory = ring->bring(homes[slab].memory, bytes, bytes);
+      if (memory == nullptr) {
+        SPILLWAY_CHECK(!all);  // The ring holds any group, and the others are finished.
+        break;
+      }
+      views.place(slab, memory);
+    }
+    ++count;
+  }
+  return count;
+}
+
 // Into the device's memory: what lives in host memory and what came there from disk.
 Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) {
   SPILLWAY_CHECK(ring.has_value() && pieces == 0);
-  const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
-  size_t next_from_disk = from_disk.first;
-  for (auto at = first; at != last; ++at) {
-    const auto slab = static_cast<uint32_t>(at - groups.begin());
-    if (placement.tiers[slab] == Tier::kDevice) continue;
-    const bool disk = placement.on_disk(slab);
-    const std::byte* from = disk ? stream->data(next_from_disk++) : homes[slab].memory;
-    const uint64_t bytes = disk ? table.slabs[slab].bytes : homes[slab].bytes;
-    std::byte* memory = ring->bring(from, bytes, bytes);
-    SPILLWAY_CHECK(memory != nullptr);  // The ring holds any group, and the others are finished.
-    views.place(slab, memory);
-    ++pieces;
+  const uint64_t bytes = passing_bytes(group);
+  if (bytes > 0) {
+    SPILLWAY_CHECK(ahead.slabs == 0 || ahead.group == group);
+    pieces = bring_from_host(group, std::exchange(ahead.slabs, 0), true);
+    for (size_t i = from_disk.first; i < from_disk.last; ++i, ++pieces) {
+      const StreamedSlab& slab = stream->slabs()[i];
+      std::byte* memory = ring->bring(stream->data(i), slab.bytes, slab.bytes);
+      SPILLWAY_CHECK(memory != nullptr);
+      views.place(slab.slab, memory);
+    }
+    bytes_brought += bytes;
   }
   ring->arrive();
   if (from_disk.first != from_disk.last) copied = Copied{group, ring->copied()};
+  if (bring_ahead) bring_next(group);
   return {};
+}
+
+// While the group is in use, and whoever uses it may be waiting for something else (attention by
+// the CPU, the cache from disk), the link works for the next that needs it.
+void WeightStore::State::bring_next(uint32_t group) {
+  const uint32_t count = groups.back() + 1;
+  for (uint32_t i = 1; i < count; ++i) {
+    const uint32_t next = (group + i) % count;
+    if (passing_bytes(next) == 0) continue;
+    ahead = {next, bring_from_host(next, ahead.slabs, false)};
+    return;
+  }
 }
 
 void WeightStore::State::release(uint32_t group) {
@@ -200,6 +259,7 @@ void WeightStore::State::release(uint32_t group) {
 void WeightStore::State::restart() {
   if (ring) ring->clear();
   pieces = 0;
+  ahead = {};
   copied.reset();
   if (stream) stream->restart();
 }
@@ -268,7 +328,11 @@ void WeightStore::attach(Stream& compute) {
 }
 
 void WeightStore::detach() {
-  state_->ring.reset();
+  State& state = *state_;
+  state.ring.reset();
+  state.pieces = 0;
+  state.ahead = {};
+  if (state.copied) state.stream->release(std::exchange(state.copied, std::nullopt)->group);
 }
 
 const ModelShape& WeightStore::shape() const {
@@ -281,7 +345,7 @@ bool WeightStore::repacked() const {
   return state_->repacked;
 }
 uint64_t WeightStore::bytes_brought() const {
-  return state_->ring ? state_->ring->bytes_brought() : 0;
+  return state_->bytes_brought;
 }
 const WeightPlacement& WeightStore::placement() const {
   return state_->placement;

@@ -24,7 +24,7 @@ struct WeightStoreOptions {
   WeightPlacement placement;           // Of this model's slabs; none: all in memory
   uint64_t ring_bytes = 0;             // Those on disk pass through; 0: ring_bytes_good()
   uint64_t device_ring_bytes = 0;      // ... and, into the device; 0: to_device.ring_good()
-  bool prefetch = true;                // False: read only what is being waited for
+  bool prefetch = true;                // False: bring only what is being waited for
   TransferQueue* transfers = nullptr;  // Needed with slabs on disk; outlives the store
   File scratch;                        // dummy() only: room for the slabs on disk
   LoadProgress progress;
@@ -55,7 +55,9 @@ class WeightStore {
   void attach(Stream& compute);
   void detach();
 
-  uint64_t bytes_brought() const;  // Into a device's own memory, so far
+  // Into a device's own memory, of all groups acquired so far. (Of the next one, what lives in host
+  // memory is on its way as soon as its ring has room.)
+  uint64_t bytes_brought() const;
 
   // The group's weights, usable by work queued on the stream until its release. Waits for those on
   // disk. After an error, which names file and slab, restart() comes next.

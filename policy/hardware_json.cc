@@ -160,13 +160,31 @@ class Parser {
   HardwareProfile::Link link(const json& object) {
     HardwareProfile::Link link;
     JsonReader reader = at(object, "link");
-    reader.only(
-        {"to_device_bytes_per_second", "to_host_bytes_per_second", "both_bytes_per_second"});
+    reader.only({"to_device_bytes_per_second", "to_host_bytes_per_second", "both_bytes_per_second",
+                 "small_copies"});
     link.to_device = figure(reader, "link", "to_device_bytes_per_second");
     link.to_host = figure(reader, "link", "to_host_bytes_per_second");
     link.both = figure(reader, "link", "both_bytes_per_second");
+    if (reader.has("small_copies")) link.small = copies(reader);  // Newer than the others
     keep(reader);
     return link;
+  }
+
+  std::vector<CopyFigure> copies(JsonReader& parent) {
+    std::vector<CopyFigure> figures;
+    const json& list = parent.array("small_copies", kItemsMax);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string path = "link.small_copies[" + std::to_string(i) + "]";
+      JsonReader reader = at(list[i], path);
+      reader.only({"bytes", "to_device_bytes_per_second", "to_host_bytes_per_second"});
+      CopyFigure copy;
+      copy.bytes = static_cast<uint64_t>(reader.integer("bytes", 1, kSizeMax));
+      copy.to_device = figure(reader, path, "to_device_bytes_per_second");
+      copy.to_host = figure(reader, path, "to_host_bytes_per_second");
+      keep(reader);
+      figures.push_back(copy);
+    }
+    return figures;
   }
 
   HardwareProfile::Disk disk(const json& object) {
@@ -255,6 +273,16 @@ Ordered requests_list(const std::vector<DiskFigure>& figures) {
   return list;
 }
 
+Ordered copies_list(const std::vector<CopyFigure>& figures) {
+  Ordered list = Ordered::array();
+  for (const CopyFigure& one : figures) {
+    list.push_back({{"bytes", one.bytes},
+                    {"to_device_bytes_per_second", figure_object(one.to_device)},
+                    {"to_host_bytes_per_second", figure_object(one.to_host)}});
+  }
+  return list;
+}
+
 }  // namespace
 
 Result<HardwareProfile> parse_hardware_profile(std::string_view text, std::string_view what) {
@@ -280,6 +308,9 @@ std::string hardware_profile_json(const HardwareProfile& profile) {
     root["link"] = {{"to_device_bytes_per_second", figure_object(profile.link->to_device)},
                     {"to_host_bytes_per_second", figure_object(profile.link->to_host)},
                     {"both_bytes_per_second", figure_object(profile.link->both)}};
+    if (!profile.link->small.empty()) {
+      root["link"]["small_copies"] = copies_list(profile.link->small);
+    }
   }
   root["disk"] = {{"free_bytes", figure_object(profile.disk.free_bytes)},
                   {"read", requests_list(profile.disk.read)},

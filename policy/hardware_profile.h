@@ -36,6 +36,12 @@ struct DiskFigure {
   Figure rate;
 };
 
+// Bytes/s of copies over the link to a device, each of so many bytes.
+struct CopyFigure {
+  uint64_t bytes = 0;
+  Figure to_device, to_host;
+};
+
 struct HardwareProfile {
   std::string name;         // "2 x Intel(R) Xeon(R) Processor", "T4 16 GB, ..."
   std::string measured_at;  // ISO 8601; empty for a hand-written one
@@ -59,7 +65,8 @@ struct HardwareProfile {
   } host;                     // Of a CPU: the same as `compute`
 
   struct Link {
-    Figure to_device, to_host, both;  // Bytes/s; both directions at once, summed
+    Figure to_device, to_host, both;     // Bytes/s; both directions at once, summed
+    std::vector<CopyFigure> small = {};  // Copies of less than those; none: not measured
   };
   std::optional<Link> link;  // Where the device has memory of its own
 

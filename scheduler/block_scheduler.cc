@@ -46,7 +46,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   const ModelShape& shape() const override { return engine_->shape(); }
   int64_t queue_max() const override { return options_.queue_max; }
-  const KvRule& kv_rule() const override { return options_.kv_rule; }
 
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
     SPILLWAY_CHECK(sink != nullptr);
@@ -269,13 +268,18 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->finish(FinishReason::kError, status);
   }
 
-  // `ended`: what the KV rules of sequences that have ended did.
-  void publish_counts(const KvUsage& ended = {}) {
+  void publish_counts() {
     const std::lock_guard lock(mutex_);
-    stats_.kv.add(ended);
     stats_.running = static_cast<int64_t>(running_.size());
     stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
     stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
+  }
+
+  void count_ended(const Finish& finish) {
+    const std::lock_guard lock(mutex_);
+    stats_.kv.add(finish.usage.kv);
+    ++stats_.ended[static_cast<size_t>(finish.reason)];
+    stats_.times.add(finish);
   }
 
   // Gives back the memory of finished sequences, then reports them: who hears of an ending finds it
@@ -290,14 +294,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     };
     take_ended(running_);
     take_ended(waiting_);
-    KvUsage kv;
     for (const auto& sequence : ended) {
-      sequence->note_kv(engine_->kv());
-      kv.add(sequence->kv_usage());
+      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     }
-    publish_counts(kv);
-    for (const auto& sequence : ended) sequence->report(steady_seconds());
+    publish_counts();
+    for (const auto& sequence : ended) sequence->report();
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
     if (all_reported_) idle_.notify_all();

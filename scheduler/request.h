@@ -53,6 +53,7 @@ struct TokenLogprobs {
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+constexpr size_t kFinishReasons = 4;
 
 // What a KV rule kept and dropped of the positions that were computed, and how much smaller its
 // reservation was than the full rule's. Sums of several sequences, too.

@@ -4,14 +4,36 @@
 // sinks included, happens on the one engine thread that the scheduler owns.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "scheduler/request.h"
+#include "scheduler/seconds_histogram.h"
 
 namespace spillway {
+
+// Of sequences that ended by a stop or by their length.
+struct SequenceTimes {
+  SecondsHistogram queue{kRequestBounds};           // Submitted until admitted
+  SecondsHistogram prefill{kRequestBounds};         // Admitted until the first token
+  SecondsHistogram decode{kRequestBounds};          // First token until the last
+  SecondsHistogram whole{kRequestBounds};           // Submitted until the last token
+  SecondsHistogram first_token{kFirstTokenBounds};  // Submitted until the first; if there is one
+
+  void add(const Finish& finish) {
+    if (finish.reason != FinishReason::kStop && finish.reason != FinishReason::kLength) return;
+    const Usage& usage = finish.usage;
+    const double first = usage.queue_seconds + usage.prefill_seconds;
+    queue.add(usage.queue_seconds);
+    prefill.add(usage.prefill_seconds);
+    decode.add(usage.decode_seconds);
+    whole.add(first + usage.decode_seconds);
+    if (usage.generated_tokens > 0) first_token.add(first);
+  }
+};
 
 struct SchedulerStats {
   int64_t running = 0;  // Sequences in the block
@@ -21,7 +43,9 @@ struct SchedulerStats {
   uint64_t generated_tokens = 0;
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;
-  KvUsage kv;               // Of all sequences that have ended
+  KvUsage kv;                                    // Of all sequences that have ended
+  std::array<uint64_t, kFinishReasons> ended{};  // Sequences, by FinishReason
+  SequenceTimes times;
   double busy_seconds = 0;  // Inside sweeps
   bool healthy = true;      // False after an engine error that only a restart cures
 };
@@ -34,9 +58,6 @@ class Scheduler {
 
   // The most sequences one request can have in the queue and in the block together.
   virtual int64_t queue_max() const = 0;
-
-  // The KV rule of requests that say nothing else.
-  virtual const KvRule& kv_rule() const = 0;
 
   // Checks the request against the model and the KV memory and queues it. kInvalidArgument: it can
   // never run. kCapacity: the queue is full, try later. kCancelled: draining.

@@ -125,27 +125,29 @@ void Sequence::end_sweep() {
   prefilling_ = false;
 }
 
-void Sequence::note_kv(const KvCache& cache) {
-  if (kv_ == nullptr) return;
-  kv_usage_.rule = promise_.rule;
-  kv_usage_.rows_kept = promise_.budget.rows(cached_);
-  kv_usage_.rows_dropped = cached_ - kv_usage_.rows_kept;
+KvUsage Sequence::kv_usage(const KvCache& cache) const {
+  if (kv_ == nullptr) return {};
+  KvUsage usage;
+  usage.rule = promise_.rule;
+  usage.rows_kept = promise_.budget.rows(cached_);
+  usage.rows_dropped = cached_ - usage.rows_kept;
   // A budget that is nearly full can take more, for what it remembers; then nothing is saved.
   const uint64_t full = cache.sequence_bytes(promise_.positions);
   const uint64_t taken = cache.sequence_bytes(promise_.positions, promise_.budget);
-  kv_usage_.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
+  usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
+  return usage;
 }
 
-void Sequence::report(double now) {
+const Finish& Sequence::sum_up(const KvCache& cache, double now) {
   SPILLWAY_CHECK(finished());
   Usage& usage = finish_->usage;
   usage.prompt_tokens = prompt_tokens();
   usage.generated_tokens = generated_;
-  usage.kv = kv_usage_;
+  usage.kv = kv_usage(cache);
   usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;
   if (admitted()) usage.prefill_seconds = (first_token_ > 0 ? first_token_ : now) - admitted_;
   if (first_token_ > 0) usage.decode_seconds = last_token_time_ - first_token_;
-  sink_->on_finish(*finish_);
+  return *finish_;
 }
 
 }  // namespace spillway

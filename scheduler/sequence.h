@@ -60,22 +60,21 @@ class Sequence {
   void finish(FinishReason reason, Status status);
   bool finished() const { return finish_.has_value(); }
 
-  // Before the cache is given back: what its rule did.
-  void note_kv(const KvCache& cache);
-  const KvUsage& kv_usage() const { return kv_usage_; }
+  // Before the cache is given back: works out the usage. REQUIRES: finished().
+  const Finish& sum_up(const KvCache& cache, double now);
 
-  // Tells the sink, once. REQUIRES: finished().
-  void report(double now);
+  // Tells the sink, once. REQUIRES: summed up.
+  void report() { sink_->on_finish(*finish_); }
 
  private:
   void draw(std::span<float> logits, double now);
   void take_token(int32_t token, const TokenLogprobs* logprobs, double now);
   bool is_stop(int32_t token) const;
+  KvUsage kv_usage(const KvCache& cache) const;
 
   RequestId id_;
   Request request_;
   KvPromise promise_;
-  KvUsage kv_usage_;
   std::shared_ptr<TokenSink> sink_;
   Sampler sampler_;
   std::vector<int32_t> end_tokens_;  // The model's, unless ignored, and the request's

@@ -214,7 +214,10 @@ def markdown(rows, head):
 
 def peers(bench, options):
     """Every system in turn; a failure becomes a row."""
-    bench.make_model()
+    try:
+        bench.make_model()
+    except RuntimeError as reason:
+        raise SystemExit(str(reason)) from None
     runs = [("accelerate", bench.accelerate)] if not options.skip_accelerate else []
     if options.spillway:
         extra = shlex.split(options.spillway_args)

@@ -155,9 +155,11 @@ class Bench:
             self.say(name)
             try:
                 rows.append(run())
-            except RuntimeError as reason:
-                self.say(f"{name}: {reason}")
-                rows.append({"system": name, "failed": str(reason)})
+            except (RuntimeError, OSError, ValueError, KeyError) as reason:
+                # Others than our own RuntimeErrors: a result that is missing, or lacks something.
+                text = str(reason) if isinstance(reason, RuntimeError) else f"{type(reason).__name__}: {reason}"
+                self.say(f"{name}: {text}")
+                rows.append({"system": name, "failed": text})
         return rows
 
     def python(self, environment):
@@ -198,7 +200,7 @@ class Bench:
         stamp.write_text(wanted)
 
     def make_model(self):
-        """The random checkpoint, in bfloat16, Hugging Face layout, from a seed."""
+        """The random checkpoint, in bfloat16, Hugging Face layout, from a seed; raises RuntimeError with the reason."""
         if (self.model / "config.json").exists():
             return
         self.install("transformers")
@@ -206,7 +208,7 @@ class Bench:
         shape = json.dumps(SHAPES[self.options.shape])
         log = self.logs / "checkpoint.log"
         if run_logged([self.python("transformers"), RUNNERS / "make_checkpoint.py", self.model, shape], log, 3600) != 0:
-            raise SystemExit(f"no checkpoint: {last_error(log)}")
+            raise RuntimeError(f"no checkpoint: {last_error(log)} ({log.name})")
 
     def make_prompts(self):
         """Three sets of prompts with the same lengths and different ids: no cache can know the measured ones."""
@@ -378,7 +380,10 @@ def main():
             print(f"{peer.name:20} {peer.format:5} {peer.about}")
         return
     bench = Bench(options)
-    bench.make_model()
+    try:
+        bench.make_model()
+    except RuntimeError as reason:
+        raise SystemExit(str(reason)) from None
     prompt_tokens = bench.make_prompts()
     failed = bench.prepare(peers)
     if options.install_only:

@@ -9,7 +9,8 @@ own cap for the peers, --device-memory for Spillway. tokens/s is generated token
 loading and warm-up. FlexGen and its fork are run from checkouts, with an interpreter that has what they need; without
 --flexgen-policy and --h2o-policy they run what their authors published for opt-30b on 16 GB. accelerate gets
 the largest batch that runs, halved from --sequences until one does; a few of its decode steps are measured and the others
-projected from them, as its row says. Spillway runs --sequences as it places them by itself, and again with the fork's H2O.
+projected from them, as its row says. Spillway profiles the machine, then runs --sequences as it places them by itself, and
+again with the fork's H2O.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import bench_peers
 from bench_peers import RUNNERS, last_error, machine, run_logged
+from peers.word_tokenizer import write_tokenizer
 
 GB = 10**9
 GIB = 1 << 30
@@ -135,7 +137,6 @@ class GpuBench(bench_peers.Bench):
     def flexgen(self, name, checkout, python, policy, extra=()):
         """FlexGen's flex_opt.py with dummy weights."""
         options = self.options
-        self.make_model()  # For its tokenizer, and so that all ask for the same shape
         batch, batches, percent = parse_policy(policy)
         offload = self.work / "offload"
         shutil.rmtree(offload, ignore_errors=True)
@@ -143,6 +144,7 @@ class GpuBench(bench_peers.Bench):
         log = self.work / f"result-{name}.log"
         log.unlink(missing_ok=True)
         tokenizer = self.model.with_name(self.model.name + "-tokenizer")
+        write_tokenizer(tokenizer, bench_peers.SHAPES[options.shape]["vocab"])
         command = [python, RUNNERS / "run_flexgen.py", options.gpu_bytes, tokenizer, checkout / "flexgen" / "flex_opt.py"]
         command += ["--model", f"facebook/{options.shape}", "--path", "_DUMMY_", "--offload-dir", offload]
         command += ["--prompt-len", options.prompt_tokens, "--gen-len", options.new_tokens, "--percent", *percent]
@@ -158,6 +160,25 @@ class GpuBench(bench_peers.Bench):
         note = f"policy {policy}" + (", projected" if found["projected"] else "")
         return self.row(name, batch * batches, found["prefill"], found["total"], found["peak"], note, found)
 
+    def spillway_env(self):
+        """A cache of its own, in which the runs find the profile."""
+        return {"SPILLWAY_CACHE": str(self.work / "cache")}
+
+    def profile(self):
+        """What this machine can do, by which Spillway plans; without it its rows say so. The profile, None without."""
+        options = self.options
+        result = self.work / "profile.json"
+        result.unlink(missing_ok=True)
+        command = [options.spillway.resolve(), "profile", "--device", "cuda", "--disk-dir", self.work]
+        command += ["--threads", options.threads, "--output", result]
+        self.say("Spillway: measuring the machine")
+        try:
+            self.logged("profile", command, self.spillway_env())
+            return json.loads(result.read_text())
+        except (RuntimeError, OSError, ValueError) as reason:
+            self.say(f"no profile: {reason}")
+            return None
+
     def spillway(self, name, extra=()):
         """`spillway bench` with random weights of the shape."""
         options = self.options
@@ -169,10 +190,14 @@ class GpuBench(bench_peers.Bench):
         result = self.work / f"result-{name}.json"
         # The shell keeps stdout (the result) apart from stderr (the log).
         line = " ".join(shlex.quote(str(part)) for part in command) + f" > {shlex.quote(str(result))}"
-        self.logged(name, ["sh", "-c", line])
+        self.logged(name, ["sh", "-c", line], self.spillway_env())
         found = json.loads(result.read_text())
         note = f"efficiency {found['efficiency']:.2f} ({found['bound']['resource']})"
         note += f", attention on the {found['plan']['attention']}"
+        predicted = found["predicted_tokens_per_second"]
+        note += f", predicted {predicted:.2f}" if predicted else ", placed without a profile"
+        if found["projected"]:
+            note += f", projected from {found['measured']['decode_steps']} decode steps"
         prefill, total, peak = found["prefill_seconds"], found["total_seconds"], found["peak_device_bytes"]
         return self.row(name, options.sequences, prefill, total, peak, note, found)
 
@@ -259,6 +284,7 @@ def main():
     options = parse_arguments()
     gpu = gpu_name()
     bench = GpuBench(options)
+    profile = bench.profile() if options.spillway else None
     rows = bench.rows_of(bench.runs())
     if not rows:
         raise SystemExit("nothing to run: give --spillway, --flexgen or --h2o")
@@ -271,7 +297,7 @@ def main():
     print(text, end="")
     if options.output:
         options.output.with_suffix(".md").write_text(text)
-        options.output.with_suffix(".json").write_text(json.dumps({"about": head, "rows": rows}, indent=1) + "\n")
+        options.output.with_suffix(".json").write_text(json.dumps({"about": head, "profile": profile, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ namespace spillway {
 constexpr uint64_t kProcessBytes = uint64_t{256} << 20;
 
 // The same on a device with memory of its own: context, kernels, cuBLAS and its workspace, the ops'
-// scratch.
+// scratch. A guess: the scratch is counted (MemoryInfo), the rest is what `bench` shows as
+// other_device_bytes on a device that nobody else uses.
 constexpr uint64_t kDeviceProcessBytes = uint64_t{768} << 20;
 
 // Bytes that this process may still take: what is available, also in its memory group.

@@ -20,6 +20,22 @@ std::string identity_of(const std::string& source, const RuntimePlan& plan) {
          std::string(dtype_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
 }
 
+// Where the plan put what.
+std::vector<TierAmount> amounts_of(const RuntimePlan& plan) {
+  std::vector<TierAmount> all;
+  const auto add = [&](const char* kind, const TierBytes& bytes) {
+    all.push_back({"device", kind, bytes.device});
+    all.push_back({"host", kind, bytes.host});
+    all.push_back({"disk", kind, bytes.disk});
+  };
+  add("weights", plan.weights);
+  add("kv", plan.kv);
+  add("activations", plan.activations);
+  all.push_back({"device", "staging", plan.device_staging_bytes});
+  all.push_back({"host", "staging", plan.staging_bytes});
+  return all;
+}
+
 ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   ServedModel model;
   model.context.shape = &runtime->shape();
@@ -29,7 +45,10 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   model.identity = identity_of(runtime->source(), runtime->plan());
   model.context.kv_rule = runtime->plan().kv_rule;
   model.context.fingerprint = "spillway-" SPILLWAY_VERSION;
-  model.scheduler = runtime->plan().block_sequences > 0 ? &runtime->scheduler() : nullptr;
+  if (runtime->plan().block_sequences > 0) {
+    model.scheduler = &runtime->scheduler();
+    model.tier_bytes = amounts_of(runtime->plan());
+  }
   model.owner = std::move(runtime);
   return model;
 }

@@ -7,6 +7,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "kernels/ops.h"
 #include "offload/io.h"
 #include "offload/model_catalog.h"
 #include "offload/model_source.h"
@@ -138,6 +139,7 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(flags_.dummy_weights ? find_dummy(model) : find_file(model));
     if (options_.tokenizer_only) return {};
+    SPILLWAY_RETURN_IF_ERROR(check_shape(state_.device->kind(), state_.shape));
     host_attention_ = wants_host_attention();
     Status placed = plan_and_place();
     const bool unasked = flags_.attention != "host";
@@ -149,6 +151,7 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(placed);
     if (options_.plan_only) return {};
+    if (own_memory_) state_.device->limit_memory(device_budget_.bytes);
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());
@@ -221,7 +224,8 @@ class Opener {
     Device& device = *state_.device;
     ModelSourceOptions source;
     source.format = flags_.format;
-    source.bf16_for_f16 = device.native_bf16();
+    // A CPU computes with f16 weights in float32 only; other devices take them as they are.
+    source.bf16_for_f16 = !own_memory_ && device.native_bf16();
     source.layout = [&](DType format) { return device.matrix_layout(format); };
     source.announce = options_.say;
     source.progress = ConvertPrinter(options_);

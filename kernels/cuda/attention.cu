@@ -35,7 +35,7 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
 }  // namespace
 
 void attention(CudaContext& context, const AttentionArgs& args) {
-  if (!context.status().ok()) return;
+  if (!context.ready()) return;
   std::vector<ItemOnDevice> prompts, steps;
   int64_t tokens_max = 0, rows_max = 0, sums = 0;
   bool scored = false;  // Some decode step

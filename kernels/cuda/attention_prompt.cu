@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/cuda_ops.h"
 
 namespace spillway::cuda {
 
@@ -14,7 +15,8 @@ namespace {
 constexpr int kWarps = 4;  // Queries of a block
 constexpr unsigned kThreads = kWarps * kWarp;
 constexpr int64_t kTile = kWarp;  // Keys: a lane each
-constexpr int kColumnsMax = 8;    // Of a lane: head sizes up to 256
+constexpr int kColumnsMax = 8;    // Of a lane
+static_assert(kColumnsMax * kWarp == kHeadSizeMax);
 
 // A tile's keys or values in shared memory, rows of head_size + 1: lanes that read one column each
 // of neighbouring rows then meet no bank twice.
@@ -46,7 +48,14 @@ __device__ void load_query(const AttentionOnDevice& a, const ItemOnDevice& item,
   }
 }
 
-// Shared memory: keys and values of a tile, and a query a warp.
+// Shared memory of both kernels: a tile, and a query a warp.
+constexpr size_t shared_bytes(int64_t head_size) {
+  const auto columns = static_cast<size_t>(head_size);
+  return (kTile * (columns + 1) + kWarps * columns) * sizeof(float);
+}
+static_assert(shared_bytes(kHeadSizeMax) + kWarps * kWarp * sizeof(float) <= kSharedBytesMax);
+
+// Keys and values take turns in the tile.
 __global__ void prompt_kernel(AttentionOnDevice a) {
   const ItemOnDevice item = a.items[blockIdx.z];
   const int64_t head = blockIdx.y, kv_head = head / a.group();
@@ -54,19 +63,20 @@ __global__ void prompt_kernel(AttentionOnDevice a) {
   if (first >= item.tokens) return;  // The whole block
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t token = first + warp;
-  auto* keys = dynamic_shared<float>();
-  float* values = keys + kTile * (a.head_size + 1);
-  float* q = values + kTile * (a.head_size + 1) + warp * a.head_size;
+  auto* shared = dynamic_shared<float>();
+  float* q = shared + kTile * (a.head_size + 1) + warp * a.head_size;
   load_query(a, item, token, head, q);
   float most = -INFINITY, sum = 0, out[kColumnsMax] = {};
   const int64_t last = first + kWarps < item.tokens ? first + kWarps : item.tokens;
   for (int64_t tile = 0; tile < last; tile += kTile) {
     __syncthreads();  // The tile before has been used.
-    load_tile(a, item, kv_head, tile, false, keys);
-    load_tile(a, item, kv_head, tile, true, values);
+    load_tile(a, item, kv_head, tile, false, shared);
     __syncthreads();
     const bool past = tile + lane <= token && tile + lane < item.tokens;
-    const float score = past ? dot_key(a, q, keys) : -INFINITY;
+    const float score = past ? dot_key(a, q, shared) : -INFINITY;
+    __syncthreads();  // All have used the keys.
+    load_tile(a, item, kv_head, tile, true, shared);
+    __syncthreads();
     const float next = fmaxf(most, warp_max(score));
     // A row beyond the prompt's end has keys in its past, too: nothing here is infinite twice.
     const float weight = past ? expf(score - next) : 0.0f;
@@ -78,7 +88,7 @@ __global__ void prompt_kernel(AttentionOnDevice a) {
       const float w = __shfl_sync(0xffffffffu, weight, key);
       for (int i = 0; i < kColumnsMax; ++i) {
         const int64_t column = lane + i * kWarp;
-        if (column < a.head_size) out[i] += w * values[key * (a.head_size + 1) + column];
+        if (column < a.head_size) out[i] += w * shared[key * (a.head_size + 1) + column];
       }
     }
   }
@@ -203,19 +213,18 @@ unsigned blocks(int64_t count, int64_t each) {
 
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                     int64_t tokens_max) {
-  SPILLWAY_CHECK(a.head_size <= kColumnsMax * kWarp && items < 65536);
+  SPILLWAY_CHECK(a.head_size <= kHeadSizeMax && items < 65536);
   const auto z = static_cast<unsigned>(items);
-  const auto row = static_cast<size_t>(a.head_size) * sizeof(float);
-  const size_t tile = kTile * (row + sizeof(float));
+  const size_t shared = shared_bytes(a.head_size);
   const auto plain = [&] {
     launch(context.stream(),
            {dim3(blocks(tokens_max, kWarps), static_cast<unsigned>(a.heads), z), dim3(kThreads),
-            2 * tile + kWarps * row},
+            shared},
            prompt_kernel, a);
     if (a.statistics == nullptr) return;
     launch(context.stream(),
            {dim3(blocks(tokens_max, kTile), static_cast<unsigned>(a.kv_heads), z), dim3(kThreads),
-            tile + kWarps * row},
+            shared},
            column_sums_kernel, a);
   };
   if (can_tile(a)) {

@@ -37,10 +37,12 @@ struct Shared {
     keys = queries + kQueries * stride;
   }
 };
-size_t shared_bytes(int64_t head_size) {
+constexpr size_t shared_bytes(int64_t head_size) {
   const auto row = static_cast<size_t>(head_size + 8) * 2;
   return kQueries * (kScoreStride * sizeof(float) + kWeightStride * 2) + (kQueries + kKeys) * row;
 }
+static_assert(shared_bytes(kHeadTilesMax * kTileSide) + kWarps * kWarp * sizeof(float) <=
+              kSharedBytesMax);
 
 // `rows` rows of the prompt from `first` on; behind its end zeros.
 template <class T>

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/units.h"
 #include "kernels/cuda/cuda_ops.h"
 
 namespace spillway::cuda {
@@ -13,60 +14,81 @@ constexpr size_t kHalfBytes = size_t{1} << 20;
 
 }  // namespace
 
+void forget_last_error() {
+  static_cast<void>(cudaGetLastError());
+}
+
 Status status_of(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
+  forget_last_error();
   const Code code = error == cudaErrorMemoryAllocation ? Code::kCapacity : Code::kDeviceLost;
   return {code, std::string("CUDA, ") + what + ": " + cudaGetErrorString(error)};
 }
 
 cudaError_t query(cudaEvent_t event) {
   const cudaError_t state = cudaEventQuery(event);
-  if (state == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  if (state == cudaErrorNotReady) forget_last_error();
   return state;
 }
 
-Result<std::unique_ptr<CudaContext>> CudaContext::open() {
-  std::unique_ptr<CudaContext> context(new CudaContext());
+cudaError_t use_device(int index) {
+  thread_local int current = -1;
+  if (index == current) return cudaSuccess;
+  const cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess) current = index;
+  return error;
+}
+
+Result<std::unique_ptr<CudaContext>> CudaContext::open(int device, DeviceMemory& memory) {
+  SPILLWAY_RETURN_IF_ERROR(status_of(use_device(device), "choosing the device"));
+  std::unique_ptr<CudaContext> context(new CudaContext(device, memory));
   SPILLWAY_RETURN_IF_ERROR(status_of(
       cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "making a stream"));
   return context;
 }
 
 cublasHandle_t CudaContext::blas() {
-  if (blas_ != nullptr) return blas_;
+  if (blas_ != nullptr || !ready()) return blas_;
   check_blas(cublasCreate(&blas_), "starting cuBLAS");
   if (blas_ != nullptr) check_blas(cublasSetStream(blas_, stream_), "starting cuBLAS");
   return blas_;
 }
 
+// Goes on where it failed the last time, if it did.
 void CudaContext::allocate_uploads() {
   for (cudaEvent_t& event : used_) {
+    if (event != nullptr) continue;
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   }
   void* memory = nullptr;
-  check(cudaMalloc(&memory, 2 * kHalfBytes), "device memory");
-  uploaded_ = static_cast<std::byte*>(memory);
+  if (status_.ok() && uploaded_ == nullptr) {
+    fail(memory_.allocate(&memory, 2 * kHalfBytes, "device memory"));
+    uploaded_ = static_cast<std::byte*>(memory);
+  }
+  if (!status_.ok()) return;
+  memory = nullptr;
   check(cudaHostAlloc(&memory, 2 * kHalfBytes, cudaHostAllocDefault), "pinned memory");
   pinned_ = static_cast<std::byte*>(memory);
 }
 
 // The stream may still read what is freed here.
 CudaContext::~CudaContext() {
+  bind();
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   trace_.reset();
   if (blas_ != nullptr) cublasDestroy(blas_);
   for (cudaEvent_t event : used_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
-  cudaFree(scratch_);
-  cudaFree(uploaded_);
+  memory_.free(scratch_, scratch_bytes_);
+  memory_.free(uploaded_, 2 * kHalfBytes);
   cudaFreeHost(pinned_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
 const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
   SPILLWAY_CHECK(bytes.size() <= kHalfBytes);
-  if (pinned_ == nullptr && status_.ok()) allocate_uploads();
+  if (ready() && pinned_ == nullptr) allocate_uploads();
   if (!status_.ok()) return uploaded_;  // Nothing will read it.
   if (offset_ + bytes.size() > kHalfBytes) {
     check(cudaEventRecord(used_[half_], stream_), "recording an event");
@@ -85,12 +107,14 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
 
 std::byte* CudaContext::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
+  if (!ready()) return nullptr;
   check(cudaStreamSynchronize(stream_), "the device");
-  cudaFree(scratch_);
+  memory_.free(scratch_, scratch_bytes_);
   scratch_ = nullptr;
   scratch_bytes_ = 0;
   void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "scratch memory");
+  fail(memory_.allocate(&memory, bytes,
+                        "scratch memory (a smaller --device-memory leaves more for it)"));
   if (memory == nullptr) return nullptr;
   scratch_ = static_cast<std::byte*>(memory);
   scratch_bytes_ = bytes;
@@ -98,22 +122,35 @@ std::byte* CudaContext::scratch(size_t bytes) {
 }
 
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS || !status_.ok()) return;
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  forget_last_error();  // Of the runtime's call that failed in there, if one did
   const Code code = status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kCapacity : Code::kDeviceLost;
-  status_ = Status(code, std::string("CUDA, ") + what + ": cuBLAS status " +
-                             std::to_string(static_cast<int>(status)));
+  fail({code, std::string("CUDA, ") + what + ": cuBLAS status " +
+                  std::to_string(static_cast<int>(status))});
 }
 
 void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value) {
-  if (CudaTrace* trace = context.trace()) trace->begin(op, value_name, value);
+  CudaTrace* trace = context.trace();
+  if (trace == nullptr) return;
+  context.bind();
+  trace->begin(op, value_name, value);
 }
 
 void end_span(CudaContext& context) {
   if (CudaTrace* trace = context.trace()) trace->end();
 }
 
+void CudaContext::recover() {
+  status_ = {};
+}
+
+void CudaContext::fail(const Status& status) {
+  const bool worse = !lost() && status.code() == Code::kDeviceLost;
+  if (status_.ok() || worse) status_ = status;
+}
+
 void CudaContext::check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess && status_.ok()) status_ = status_of(error, what);
+  if (error != cudaSuccess) fail(status_of(error, what));
 }
 
 }  // namespace spillway::cuda

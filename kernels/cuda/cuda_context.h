@@ -17,22 +17,42 @@
 #include "kernels/base/status.h"
 #include "kernels/cuda/blas_plans.h"
 #include "kernels/cuda/cuda_trace.h"
+#include "kernels/cuda/device_memory.h"
 
 namespace spillway::cuda {
 
-// kCapacity for memory, kDeviceLost for everything else.
+// The runtime keeps what a call returned, "not ready" too, until somebody asks for its last error:
+// check_launch() would blame the next kernel for it. Whoever deals with it says so.
+void forget_last_error();
+
+// kCapacity for memory, kDeviceLost for everything else. Forgets it.
 Status status_of(cudaError_t error, const char* what);
 
-// Whether the event has happened: cudaSuccess, cudaErrorNotReady or an error. The runtime keeps
-// "not ready" as its last error, which the next launch would be blamed for; this does not.
+// Whether the event has happened: cudaSuccess, cudaErrorNotReady, forgotten, or an error.
 cudaError_t query(cudaEvent_t event);
+
+// Makes it the calling thread's device: the runtime keeps one per host thread, device 0 at first.
+// Whoever calls CUDA does this before. Costs nothing when it is that already. REQUIRES: nobody in
+// the process calls cudaSetDevice() but this.
+cudaError_t use_device(int index);
 
 class CudaContext {
  public:
-  static Result<std::unique_ptr<CudaContext>> open();
+  // With a stream on the device, which the calling thread's is from then on. What it takes of the
+  // device's memory is counted there, which must outlive it.
+  static Result<std::unique_ptr<CudaContext>> open(int device, DeviceMemory& memory);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
+
+  // Makes the context's device the calling thread's: before any call of CUDA.
+  void bind() { check(use_device(device_), "choosing the device"); }
+
+  // The same; false: there was an error, and no work is taken any more. Every op asks this first.
+  bool ready() {
+    bind();
+    return status_.ok();
+  }
 
   cudaStream_t stream() const { return stream_; }
   // On this stream; made when it is first asked for, since streams that only copy need none. Null:
@@ -54,24 +74,33 @@ class CudaContext {
   }
 
   // Device memory for one op, overwritten by the next; grows to the largest request and stays.
-  // Null: there is none, and status() says so.
+  // Null: there is none, and status() says so; what there was before is gone, too.
   std::byte* scratch(size_t bytes);
 
-  // The first error of a call or a kernel, from now on.
+  // The first error, of what the stream waits for, of a call or of a kernel: from now on ops and
+  // copies are skipped; until recover(), unless the device is lost.
+  void fail(const Status& status);
   void check(cudaError_t error, const char* what);
   void check_blas(cublasStatus_t status, const char* what);
   void check_launch(const char* what) { check(cudaGetLastError(), what); }
   const Status& status() const { return status_; }
+  bool lost() const { return status_.code() == Code::kDeviceLost; }
+
+  // Takes work again after an error that somebody has heard of. REQUIRES: !lost().
+  void recover();
 
  private:
-  CudaContext() = default;
+  CudaContext(int device, DeviceMemory& memory) : device_(device), memory_(memory) {}
   void allocate_uploads();
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
+  const int device_;
+  DeviceMemory& memory_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;
   BlasPlans plans_;
-  // A ring in two halves: a half is written again when the event behind its last use has happened.
+  // A ring in two halves, there when pinned_ is: a half is written again when the event behind its
+  // last use has happened.
   std::byte* pinned_ = nullptr;
   std::byte* uploaded_ = nullptr;
   cudaEvent_t used_[2] = {nullptr, nullptr};

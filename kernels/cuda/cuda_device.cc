@@ -1,4 +1,5 @@
 // A CUDA device behind kernels/device.h: memory, streams, events.
+#include <cstring>
 #include <deque>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ class CudaStream final : public Stream {
       : Stream(nullptr, ""), context_(std::move(context)) {}
 
   ~CudaStream() override {
+    context_->bind();
     cudaStreamSynchronize(context_->stream());
     for (const Point& point : recorded_) cudaEventDestroy(point.event);
     for (cudaEvent_t event : free_) cudaEventDestroy(event);
@@ -28,7 +30,7 @@ class CudaStream final : public Stream {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
 
   void copy(std::byte* to, const std::byte* from, size_t bytes) override {
-    if (!context_->status().ok()) return;
+    if (!context_->ready()) return;
     begin_span(*context_, "copy", "bytes", static_cast<int64_t>(bytes));
     context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_->stream()),
                     "a copy");
@@ -39,12 +41,13 @@ class CudaStream final : public Stream {
     if (event.stream == nullptr || event.stream == this) return;
     if (event.stream->kind() != DeviceKind::kCuda || event.stream->native() == nullptr) {
       // The host's work is in order with its calls; a stream that could not be made has none.
-      if (Status status = event.wait(); !status.ok()) poison(status);
+      if (const Status status = event.wait(); !status.ok()) context_->fail(status);
       return;
     }
     auto& other = static_cast<CudaStream&>(*event.stream);
-    if (!other.context_->status().ok()) poison(other.context_->status());
+    if (const Status status = other.outcome(event.point); !status.ok()) context_->fail(status);
     if (cudaEvent_t recorded = other.event_of(event.point)) {
+      context_->bind();  // The other may be another device's.
       context_->check(cudaStreamWaitEvent(context_->stream(), recorded, 0), "waiting for a stream");
     }
   }
@@ -60,6 +63,8 @@ class CudaStream final : public Stream {
     }
     context_->check(cudaEventRecord(event, context_->stream()), "recording an event");
     recorded_.push_back({++last_, event});
+    const bool skips = !context_->status().ok() && !context_->lost();
+    if (skips && skipped_.to != kOpen) skipped_ = {last_, kOpen, context_->status()};
     return {this, last_};
   }
 
@@ -73,7 +78,12 @@ class CudaStream final : public Stream {
       context_->check(cudaEventSynchronize(event), "the device");
       retire();
     }
-    return error_.ok() ? context_->status() : error_;
+    Status status = outcome(point);
+    if (!status.ok() && !context_->lost() && skipped_.to == kOpen) {
+      skipped_.to = last_;
+      context_->recover();
+    }
+    return status;
   }
 
   void* native() const override { return context_.get(); }
@@ -84,8 +94,18 @@ class CudaStream final : public Stream {
     cudaEvent_t event;
   };
 
-  void poison(const Status& status) {
-    if (error_.ok()) error_ = status;
+  // The points behind work that found no memory and was skipped, with all that came later until the
+  // host heard of it: then the stream goes on. (A lost device is lost for every point.)
+  struct Skipped {
+    uint64_t from = 1, to = 0;
+    Status why;
+  };
+  static constexpr uint64_t kOpen = UINT64_MAX;  // `to` until then
+
+  // Of the work before the point, as far as it is known.
+  Status outcome(uint64_t point) const {
+    if (context_->lost()) return context_->status();
+    return skipped_.from <= point && point <= skipped_.to ? skipped_.why : Status();
   }
 
   // The first event at or behind the point; null: it has been reached.
@@ -96,8 +116,10 @@ class CudaStream final : public Stream {
     return recorded_[point - recorded_.front().number].event;
   }
 
-  // Takes back the events that have happened, in order. After an error every point is reached.
+  // Takes back the events that have happened, in order. After an error every point is reached. The
+  // stream's device is the calling thread's from here on.
   void retire() {
+    context_->bind();
     while (!recorded_.empty()) {
       const cudaError_t state = query(recorded_.front().event);
       if (state == cudaErrorNotReady) break;
@@ -113,7 +135,7 @@ class CudaStream final : public Stream {
   std::deque<Point> recorded_;
   std::vector<cudaEvent_t> free_;
   uint64_t last_ = 0, done_ = 0;
-  Status error_;
+  Skipped skipped_;
 };
 
 // A stream that could not be made: it answers with why.
@@ -134,61 +156,79 @@ class FailedStream final : public Stream {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
+  CudaDevice(int index, const cudaDeviceProp& properties)
+      : index_(index), name_(properties.name), native_bf16_(properties.major >= 8) {}
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string_view name() const override { return name_; }
 
   MemoryInfo memory() const override {
     size_t free = 0, total = 0;
-    if (cudaSetDevice(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    if (use_device(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+      forget_last_error();
       return {};
     }
-    return {total, free};
+    return {total, free, memory_.taken(), memory_.peak()};
   }
 
   Result<Buffer> allocate(Memory memory, size_t bytes) override {
     if (bytes == 0) return Buffer();
-    SPILLWAY_RETURN_IF_ERROR(status_of(cudaSetDevice(index_), "choosing the device"));
+    SPILLWAY_RETURN_IF_ERROR(status_of(use_device(index_), "choosing the device"));
     void* data = nullptr;
     const bool pinned = memory == Memory::kPinned;
-    const cudaError_t error =
-        pinned ? cudaHostAlloc(&data, bytes, cudaHostAllocDefault) : cudaMalloc(&data, bytes);
-    if (error != cudaSuccess) {
-      return status_of(error, pinned ? "pinned memory" : "device memory")
-          .at(std::to_string(bytes) + " bytes");
+    if (pinned) {
+      SPILLWAY_RETURN_IF_ERROR(
+          status_of(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "pinned memory")
+              .at(std::to_string(bytes) + " bytes"));
+    } else {
+      SPILLWAY_RETURN_IF_ERROR(memory_.allocate(&data, bytes, "device memory"));
     }
-    Buffer buffer(static_cast<std::byte*>(data), bytes,
-                  [pinned](std::byte* at) { pinned ? cudaFreeHost(at) : cudaFree(at); });
-    SPILLWAY_RETURN_IF_ERROR(status_of(cudaMemset(data, 0, bytes), "clearing memory"));
+    Buffer buffer(static_cast<std::byte*>(data), bytes, [this, pinned, bytes](std::byte* at) {
+      use_device(index_);  // Else a new thread would open device 0 for it.
+      pinned ? static_cast<void>(cudaFreeHost(at)) : memory_.free(at, bytes);
+    });
+    if (pinned) {
+      std::memset(data, 0, bytes);
+      return buffer;
+    }
+    // On the default stream, which our streams do not wait for: done before anybody fills it.
+    cudaError_t cleared = cudaMemset(data, 0, bytes);
+    if (cleared == cudaSuccess) cleared = cudaStreamSynchronize(nullptr);
+    SPILLWAY_RETURN_IF_ERROR(status_of(cleared, "clearing memory"));
     return buffer;
   }
 
+  void limit_memory(size_t bytes) override { memory_.limit(bytes); }
+
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
-    if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
-      return std::make_unique<FailedStream>(status_of(error, "choosing the device"));
-    }
-    Result<std::unique_ptr<CudaContext>> context = CudaContext::open();
+    Result<std::unique_ptr<CudaContext>> context = CudaContext::open(index_, memory_);
     if (!context.ok()) return std::make_unique<FailedStream>(context.status());
     if (trace() != nullptr) context.value()->trace_to(*trace(), label);
     return std::make_unique<CudaStream>(std::move(context).value());
   }
 
-  // float32 weights are for comparisons; 4-bit ones are computed with in bf16.
+  // float32 weights are for comparisons; 4-bit ones are computed with in bf16, or in f16 where
+  // tensor cores have nothing else.
   DType activation_dtype(DType weights) const override {
-    return weights == DType::kQ4 ? DType::kBF16 : weights;
+    if (weights != DType::kQ4) return weights;
+    return native_bf16_ ? DType::kBF16 : DType::kF16;
   }
   MatrixLayout matrix_layout(DType) const override { return kCudaMatrixLayout; }
-  bool native_bf16() const override { return true; }
+  bool native_bf16() const override { return native_bf16_; }
 
  private:
   int index_;
   std::string name_;
+  bool native_bf16_;  // From compute capability 8.0 on
+  DeviceMemory memory_;
 };
 
 }  // namespace
 
 }  // namespace cuda
+
+// Our kernels are compiled for nothing older (cuda.cmake): major * 10 + minor.
+constexpr int kCapabilityMin = 75;
 
 Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   int count = 0;
@@ -203,7 +243,14 @@ Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   cudaDeviceProp properties{};
   SPILLWAY_RETURN_IF_ERROR(
       cuda::status_of(cudaGetDeviceProperties(&properties, index), "asking for the device"));
-  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties.name));
+  if (properties.major * 10 + properties.minor < kCapabilityMin) {
+    return not_found("CUDA device " + std::to_string(index) + " (" + properties.name +
+                     ") has compute capability " + std::to_string(properties.major) + "." +
+                     std::to_string(properties.minor) +
+                     "; 7.5 (Turing) or newer is needed: choose another with --gpu, or use "
+                     "--device cpu");
+  }
+  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties));
 }
 
 }  // namespace spillway

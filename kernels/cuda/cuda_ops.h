@@ -9,6 +9,8 @@ namespace spillway::cuda {
 
 class CudaContext;
 
+constexpr int64_t kHeadSizeMax = 256;  // Of attention()
+
 // Around an op, for the trace of a traced device.
 void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value);
 void end_span(CudaContext& context);

@@ -18,7 +18,7 @@ constexpr size_t kUncollectedMax = 256;
 CudaTrace::CudaTrace(Trace& trace, std::string_view label, cudaStream_t stream)
     : trace_(trace), track_(trace.track(label)), stream_(stream) {
   anchor_ = record();
-  broken_ = broken_ || cudaEventSynchronize(anchor_) != cudaSuccess;
+  if (!broken_ && cudaEventSynchronize(anchor_) != cudaSuccess) give_up();
   anchor_seconds_ = steady_seconds();
 }
 
@@ -40,11 +40,16 @@ cudaEvent_t CudaTrace::record() {
     event = free_.back();
     free_.pop_back();
   } else if (cudaEventCreateWithFlags(&event, cudaEventDefault) != cudaSuccess) {
-    broken_ = true;
+    give_up();
     return nullptr;
   }
-  broken_ = broken_ || cudaEventRecord(event, stream_) != cudaSuccess;
+  if (!broken_ && cudaEventRecord(event, stream_) != cudaSuccess) give_up();
   return event;
+}
+
+void CudaTrace::give_up() {
+  broken_ = true;
+  forget_last_error();
 }
 
 void CudaTrace::begin(const char* name, const char* value_name, int64_t value) {
@@ -61,7 +66,7 @@ void CudaTrace::hand_over(const Span& span) {
   float before = 0, length = 0;
   if (cudaEventElapsedTime(&before, anchor_, span.start) != cudaSuccess ||
       cudaEventElapsedTime(&length, span.start, span.end) != cudaSuccess) {
-    broken_ = true;
+    give_up();
     return;
   }
   const double start = anchor_seconds_ + static_cast<double>(before) / 1e3;
@@ -75,7 +80,7 @@ void CudaTrace::collect() {
     const cudaError_t state = query(span.end);
     if (state == cudaErrorNotReady) return;
     if (state != cudaSuccess) {
-      broken_ = true;
+      give_up();
       return;
     }
     hand_over(span);

@@ -41,6 +41,7 @@ class CudaTrace {
   };
   cudaEvent_t record();
   void hand_over(const Span& span);
+  void give_up();
 
   Trace& trace_;
   const Trace::Track track_;

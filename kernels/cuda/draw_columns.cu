@@ -247,7 +247,7 @@ __global__ void draw_kernel(float* in, int64_t stride, const DrawRule* rules, in
 }  // namespace
 
 void draw_columns(CudaContext& context, const DrawArgs& args) {
-  if (args.in.rows == 0 || !context.status().ok()) return;
+  if (args.in.rows == 0 || !context.ready()) return;
   SPILLWAY_CHECK(args.in.rows < (int64_t{1} << 31));
   const DrawRule* rules = context.upload(args.rules);
   if (!context.status().ok()) return;

@@ -37,7 +37,7 @@ void expand_slab(CudaContext& context, const WeightSlab& slab, const MatrixView&
 }
 
 void expand_rows(CudaContext& context, const ExpandArgs& args) {
-  if (!context.status().ok()) return;
+  if (!context.ready()) return;
   int64_t first = 0;
   for (const WeightSlab& slab : args.from.slabs) {
     expand_slab(context, slab, args.out.slice_rows(first, slab.rows));

@@ -18,10 +18,14 @@ namespace spillway::cuda {
 
 constexpr int kWarp = 32;
 
+// Shared memory of a block, dynamic and static, that every device gives unasked: for more a kernel
+// would need cudaFuncSetAttribute(), and 64 KiB is where Turing ends.
+constexpr size_t kSharedBytesMax = size_t{48} << 10;
+
 struct Grid {
-  dim3 blocks;
-  dim3 threads;  // At most 1,024
-  size_t shared_bytes = 0;
+  dim3 blocks;              // In y and z at most 65,535
+  dim3 threads;             // At most 1,024
+  size_t shared_bytes = 0;  // Dynamic
 };
 
 #ifdef SPILLWAY_CUDA_EMULATED

@@ -263,7 +263,7 @@ class Linear {
 }  // namespace
 
 void linear(CudaContext& context, const LinearArgs& args) {
-  if (!context.status().ok()) return;
+  if (!context.ready()) return;
   if (takes_linear_q4(args)) return linear_q4(context, args);
   // More rows than a grid has in y go in parts.
   constexpr int64_t kRowsMax = 65535;

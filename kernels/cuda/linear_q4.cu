@@ -30,8 +30,10 @@ constexpr int64_t kChunkGroups = 16;
 // The pad keeps threads that store neighbouring columns out of each other's banks.
 constexpr int kPitch = static_cast<int>(kChunkGroups) * kWords + 8;
 
+// T: the format of what goes in, and of a narrow output.
+template <class T>
 struct Q4Product {
-  const __nv_bfloat16* in;
+  const T* in;
   int64_t in_stride, rows, columns;
   const std::byte* weights;
   int64_t row_bytes, outputs;
@@ -50,8 +52,8 @@ struct Q4Product {
 };
 
 // Columns of the groups from `chunk` on, of every row; 0 where there are none.
-template <int Count>
-__device__ void stage(const Q4Product& p, int64_t chunk, float (*x)[kNibbles][kPitch]) {
+template <int Count, class T>
+__device__ void stage(const Q4Product<T>& p, int64_t chunk, float (*x)[kNibbles][kPitch]) {
   for (int64_t i = threadIdx.x; i < kChunkGroups * kQ4Group; i += blockDim.x) {
     const int64_t group = i / kQ4Group, column = chunk * kQ4Group + i;
     if (chunk + group >= p.groups()) return;
@@ -69,7 +71,8 @@ __device__ void stage(const Q4Product& p, int64_t chunk, float (*x)[kNibbles][kP
 }
 
 // The eight weights of a word; zeros where the output does not exist.
-__device__ void unpack(const Q4Product& p, int64_t output, int64_t group, int word,
+template <class T>
+__device__ void unpack(const Q4Product<T>& p, int64_t output, int64_t group, int word,
                        float (&weights)[kNibbles]) {
   uint32_t nibbles = 0;
   float scale = 0, minimum = 0;
@@ -82,19 +85,20 @@ __device__ void unpack(const Q4Product& p, int64_t output, int64_t group, int wo
   SPILLWAY_UNROLL
   for (int i = 0; i < kNibbles; ++i) {
     const auto nibble = static_cast<float>(nibbles >> (4 * i) & 15u);
-    weights[i] = widen(narrow<__nv_bfloat16>(fmaf(nibble, scale, minimum)));
+    weights[i] = widen(narrow<T>(fmaf(nibble, scale, minimum)));
   }
 }
 
-__device__ void store(const Q4Product& p, int64_t row, int64_t output, float sum) {
+template <class T>
+__device__ void store(const Q4Product<T>& p, int64_t row, int64_t output, float sum) {
   if (p.bias != nullptr) {
     // In the format of the output, as cuBLASLt has it: few rows and many give the same.
     const float bias = p.bias[output];
-    sum += p.narrow_out ? widen(narrow<__nv_bfloat16>(bias)) : bias;
+    sum += p.narrow_out ? widen(narrow<T>(bias)) : bias;
   }
   const int64_t at = row * p.out_stride + output;
   if (p.narrow_out) {
-    static_cast<__nv_bfloat16*>(p.out)[at] = narrow<__nv_bfloat16>(activate(p.activation, sum));
+    static_cast<T*>(p.out)[at] = narrow<T>(activate(p.activation, sum));
   } else {
     float* out = static_cast<float*>(p.out) + at;
     *out = p.accumulate ? *out + sum : activate(p.activation, sum);
@@ -102,8 +106,8 @@ __device__ void store(const Q4Product& p, int64_t row, int64_t output, float sum
 }
 
 // Up to `Count` rows.
-template <int Count>
-__global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product p) {
+template <class T, int Count>
+__global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product<T> p) {
   __shared__ float x[Count][kNibbles][kPitch];
   const int lane = threadIdx.x % kWarp, word = lane % kWords;
   const int64_t first =
@@ -144,31 +148,23 @@ __global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product p) {
   }
 }
 
-void launch_product(cudaStream_t stream, const Q4Product& product) {
+template <class T>
+void launch_product(cudaStream_t stream, const Q4Product<T>& product) {
   constexpr int64_t kEach = int64_t{kWarps} * kOutputs;
   const Grid grid{dim3(static_cast<unsigned>((product.outputs + kEach - 1) / kEach)),
                   dim3(kThreads)};
-  if (product.rows == 1) return launch(stream, grid, q4_kernel<1>, product);
-  if (product.rows == 2) return launch(stream, grid, q4_kernel<2>, product);
-  if (product.rows <= 4) return launch(stream, grid, q4_kernel<4>, product);
-  launch(stream, grid, q4_kernel<8>, product);
+  if (product.rows == 1) return launch(stream, grid, q4_kernel<T, 1>, product);
+  if (product.rows == 2) return launch(stream, grid, q4_kernel<T, 2>, product);
+  if (product.rows <= 4) return launch(stream, grid, q4_kernel<T, 4>, product);
+  launch(stream, grid, q4_kernel<T, 8>, product);
 }
 
-}  // namespace
-
-bool takes_linear_q4(const LinearArgs& args) {
-  return args.weight.format == DType::kQ4 && args.in.dtype == DType::kBF16 &&
-         args.in.rows <= kFewRows;
-}
-
-void linear_q4(CudaContext& context, const LinearArgs& args) {
-  SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kRows && args.in.rows <= kFewRows);
-  SPILLWAY_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == DType::kBF16);
-  const bool narrow_out = args.out.dtype == DType::kBF16;
+template <class T>
+void run(CudaContext& context, const LinearArgs& args) {
   int64_t first = 0;
   for (const WeightSlab& slab : args.weight.slabs) {
-    const Q4Product product{
-        .in = reinterpret_cast<const __nv_bfloat16*>(args.in.data),
+    const Q4Product<T> product{
+        .in = reinterpret_cast<const T*>(args.in.data),
         .in_stride = args.in.stride,
         .rows = args.in.rows,
         .columns = args.in.columns,
@@ -178,13 +174,27 @@ void linear_q4(CudaContext& context, const LinearArgs& args) {
         .bias = args.bias == nullptr ? nullptr : args.bias + first,
         .activation = args.activation,
         .accumulate = args.accumulate,
-        .narrow_out = narrow_out,
+        .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
     launch_product(context.stream(), product);
     first += slab.rows;
   }
   context.check_launch("linear, 4-bit");
+}
+
+}  // namespace
+
+bool takes_linear_q4(const LinearArgs& args) {
+  const bool sixteen_bits = args.in.dtype == DType::kBF16 || args.in.dtype == DType::kF16;
+  return args.weight.format == DType::kQ4 && sixteen_bits && args.in.rows <= kFewRows;
+}
+
+void linear_q4(CudaContext& context, const LinearArgs& args) {
+  SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kRows && args.in.rows <= kFewRows);
+  SPILLWAY_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == args.in.dtype);
+  if (args.in.dtype == DType::kF16) return run<__half>(context, args);
+  run<__nv_bfloat16>(context, args);
 }
 
 }  // namespace spillway::cuda

@@ -100,7 +100,7 @@ const float* f32(const ConstMatrixView& view) {
 }  // namespace
 
 void gather_rows(CudaContext& context, const GatherArgs& args) {
-  if (args.rows.empty() || !context.status().ok()) return;
+  if (args.rows.empty() || !context.ready()) return;
   const WeightMatrix& table = args.table;
   std::vector<const std::byte*> slabs;
   for (const WeightSlab& slab : table.slabs) slabs.push_back(slab.data);
@@ -120,7 +120,7 @@ void gather_rows(CudaContext& context, const GatherArgs& args) {
 }
 
 void normalize(CudaContext& context, const NormArgs& args) {
-  if (args.in.rows == 0 || !context.status().ok()) return;
+  if (args.in.rows == 0 || !context.ready()) return;
   const NormKernel kernel{.in = f32(args.in),
                           .in_stride = args.in.stride,
                           .columns = args.in.columns,
@@ -139,7 +139,7 @@ void normalize(CudaContext& context, const NormArgs& args) {
 }
 
 void convert_rows(CudaContext& context, const ConvertArgs& args) {
-  if (args.in.rows == 0 || !context.status().ok()) return;
+  if (args.in.rows == 0 || !context.ready()) return;
   const Grid grid{dim3(count_of(args.in.rows)), dim3(kThreads)};
   const auto run = [&](auto kernel) {
     launch(context.stream(), grid, kernel, f32(args.in), args.in.stride, args.in.columns,

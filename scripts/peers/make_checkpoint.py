@@ -10,21 +10,8 @@ import sys
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import OPTConfig, OPTForCausalLM
-
-
-def write_tokenizer(directory, vocab):
-    """A tokenizer of the words "t0", "t1", ..."""
-    directory.mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(directory / "tokenizer.json"))
-    special = {"bos_token": "t2", "eos_token": "t2", "unk_token": "t3", "pad_token": "t1"}
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special})
-    )
-    (directory / "special_tokens_map.json").write_text(json.dumps(special))
+from word_tokenizer import write_tokenizer
 
 
 def main():

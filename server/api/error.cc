@@ -113,6 +113,12 @@ ApiError engine_error() {
   return error;
 }
 
+ApiError engine_failed() {
+  ApiError error = unavailable("The engine has failed and needs a restart.", "engine_error");
+  error.retry_after_seconds = 10;
+  return error;
+}
+
 ApiError request_timeout(int64_t seconds) {
   ApiError error = unavailable("The request took longer than the " + std::to_string(seconds) +
                                    " s that this server allows. Use a smaller max_tokens, or a "
@@ -131,6 +137,11 @@ ApiError refused_by_scheduler(const Status& status) {
       return queue_full(1);
     case Code::kCancelled:
       return shutting_down();
+    case Code::kDeviceLost: {
+      ApiError error = engine_failed();
+      error.log_detail = status.message();
+      return error;
+    }
     default: {
       ApiError error = engine_error();
       error.log_detail = status.message();

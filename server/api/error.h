@@ -47,6 +47,7 @@ ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64
 ApiError queue_full(int retry_after_seconds);
 ApiError shutting_down();
 ApiError engine_error();
+ApiError engine_failed();  // Only a restart cures it.
 ApiError request_timeout(int64_t seconds);
 
 // What a refusal of Scheduler::submit means to the caller.

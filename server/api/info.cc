@@ -26,14 +26,6 @@ Json model_json(const ApiContext& context, const std::string& name) {
           {"permission", Json::array()}};
 }
 
-ApiError unhealthy() {
-  ApiError error = engine_error();
-  error.status = 503;
-  error.type = "unavailable_error";
-  error.message = "The engine has failed and needs a restart.";
-  return error;
-}
-
 }  // namespace
 
 void handle_models(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
@@ -55,7 +47,7 @@ void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& excha
 
 void handle_health(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   if (api.draining) return exchange->respond(error_response(shutting_down()));
-  if (!api.scheduler.stats().healthy) return exchange->respond(error_response(unhealthy()));
+  if (!api.scheduler.stats().healthy) return exchange->respond(error_response(engine_failed()));
   exchange->respond(json_response({{"status", "ok"}}));
 }
 

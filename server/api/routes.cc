@@ -20,6 +20,7 @@ constexpr ApiRoute kRoutes[] = {
     {"POST", "/tokenize", handle_tokenize, true},
     {"POST", "/detokenize", handle_detokenize, true},
     {"GET", "/version", handle_version},
+    {"GET", "/metrics", handle_metrics},
     {"GET", "/health", handle_health, false, true},
 };
 

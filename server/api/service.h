@@ -10,6 +10,7 @@
 #include "scheduler/scheduler.h"
 #include "server/api/admission.h"
 #include "server/api/completion.h"
+#include "server/api/metrics.h"
 #include "server/http/router.h"
 
 namespace spillway {
@@ -21,6 +22,7 @@ struct ApiService {
   Scheduler& scheduler;
   const ApiContext context;
   Admission admission;
+  PlanFigures plan;  // Set before the server starts
   std::atomic<bool> draining{false};
   int64_t request_seconds_max = 0;  // 0: no bound
   double ping_seconds = 15;         // Of silence in a stream; 0: no pings
@@ -35,6 +37,7 @@ void handle_models(ApiService& api, HttpRequest request, const ExchangePtr& exch
 void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_health(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_version(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_metrics(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_tokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_detokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 

@@ -13,6 +13,7 @@ struct BenchFlags {
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 32;
   int64_t sequences = 32;
+  int64_t decode_steps = 0;  // To run before the rest is projected from them; 0: all
   bool json = false;
 };
 

@@ -12,31 +12,54 @@ namespace spillway {
 
 namespace {
 
-// Rows of the linear layers in decode and in prefill, the head's included; more are no faster.
-std::vector<int64_t> heights_of(const BenchFlags& flags, const RuntimePlan& plan) {
-  constexpr int64_t kRowsMax = 512;
+// Rows of the linear layers in decode and in prefill, the head's included: the engine gives them no
+// more at once, and a CPU gains nothing above 512.
+std::vector<int64_t> heights_of(const BenchFlags& flags, const RuntimePlan& plan, bool own_memory) {
+  constexpr int64_t kCpuRowsMax = 512;
+  const int64_t most = own_memory ? plan.micro_batch_tokens : kCpuRowsMax;
   const int64_t block = std::min(flags.sequences, plan.block_sequences);
-  std::vector<int64_t> heights = {std::min(block, kRowsMax)};
-  const int64_t prefill = std::min(block * flags.prompt_tokens, kRowsMax);
+  std::vector<int64_t> heights = {std::min(block, most)};
+  const int64_t prefill = std::min(block * flags.prompt_tokens, most);
   if (prefill != heights.front()) heights.push_back(prefill);
   return heights;
 }
 
-void measure_matrices(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
+Status measure_products(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
   constexpr int64_t kHeadRowsMax = 64;  // The engine's head runs on at most this many at once.
-  double best = 0;
-  const std::vector<int64_t> heights = heights_of(flags, runtime.plan());
+  const bool own_memory = !runtime.device().shares_host_memory();
+  const std::vector<int64_t> heights = heights_of(flags, runtime.plan(), own_memory);
+  std::vector<LinearProbe> probes;
   for (const LinearShape& linear : linear_shapes(runtime.shape())) {
     for (int64_t rows : heights) {
       if (linear.head && rows > kHeadRowsMax && rows != heights.front()) continue;
-      const MatrixCeiling ceiling = measure_matrix(runtime.device(), runtime.plan().format, rows,
-                                                   linear.outputs, linear.inputs);
-      result->ceilings.matrix.push_back({rows, linear.outputs, linear.inputs, ceiling.best()});
-      result->matrix.push_back(ceiling);
-      best = std::max(best, ceiling.best());
+      probes.push_back({runtime.plan().format, rows, linear.outputs, linear.inputs});
     }
   }
+  SPILLWAY_ASSIGN_OR_RETURN(result->matrix, measure_matrices(runtime.device(), probes));
+  double best = 0;
+  for (size_t i = 0; i < probes.size(); ++i) {
+    const double rate = result->matrix[i].best();
+    result->ceilings.matrix.push_back({probes[i].rows, probes[i].outputs, probes[i].inputs, rate});
+    best = std::max(best, rate);
+  }
   result->ceilings.attention_flops_per_second = best;
+  return {};
+}
+
+// A micro-batch of the run's prompts. On a device whose products run on units of their own the best
+// of them says nothing about attention.
+Status measure_attention(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
+  const RuntimePlan& plan = runtime.plan();
+  const ModelShape& shape = runtime.shape();
+  const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens / flags.prompt_tokens);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      result->ceilings.attention_flops_per_second,
+      measure_prompt_attention(runtime.device(), {.kv = plan.kv_format,
+                                                  .sequences = std::min(together, flags.sequences),
+                                                  .tokens = flags.prompt_tokens,
+                                                  .heads = shape.heads,
+                                                  .head_size = shape.head_size}));
+  return {};
 }
 
 constexpr size_t kProbeDepth = 32;  // Requests under way
@@ -88,15 +111,20 @@ bool uses_disk(const RuntimePlan& plan) {
 }
 
 Status measure_ceilings(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
-  measure_matrices(flags, runtime, result);
-  result->ceilings.memory_bytes_per_second = measure_memory_read(runtime.device());
-  if (!runtime.device().shares_host_memory()) {
-    result->copies = measure_copies(runtime.device());
+  Device& device = runtime.device();
+  SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, result));
+  SPILLWAY_ASSIGN_OR_RETURN(result->ceilings.memory_bytes_per_second, measure_memory_read(device));
+  if (!device.shares_host_memory()) {
+    SPILLWAY_RETURN_IF_ERROR(
+        measure_attention(flags, runtime, result).at("measuring prompt attention"));
+    Result<CopyCeiling> copies = measure_copies(device);
+    if (!copies.ok()) return copies.status().at("measuring the link");
+    result->copies = copies.value();
     result->ceilings.to_device_bytes_per_second = result->copies.to_device;
     result->ceilings.to_host_bytes_per_second = result->copies.to_host;
   }
   if (!uses_disk(runtime.plan())) return {};
-  return measure_disk(runtime.device(), runtime.plan(), &result->ceilings).at("measuring the disk");
+  return measure_disk(device, runtime.plan(), &result->ceilings).at("measuring the disk");
 }
 
 void hold_against_bound(Runtime& runtime, BenchResult* result) {

@@ -11,8 +11,9 @@ namespace spillway {
 bool uses_disk(const RuntimePlan& plan);
 
 // Fills in result->ceilings and result->matrix: every matrix at the heights that the run will have,
-// memory, the link to a device with memory of its own, and, where the plan uses the disk, its two
-// links. An error of the disk is one of the run.
+// memory, the link to a device with memory of its own and its attention to prompts, and, where the
+// plan uses the disk, its two links. kCapacity: no memory to measure with. An error of the disk is
+// one of the run.
 Status measure_ceilings(const BenchFlags& flags, Runtime& runtime, BenchResult* result);
 
 // Fills in the bounds. REQUIRES: ceilings and sweeps are there.

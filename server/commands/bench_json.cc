@@ -65,6 +65,13 @@ json plan_object(const BenchResult& result) {
   return plan_json;
 }
 
+json cut_object(const BenchResult::Cut& cut) {
+  return {{"decode_steps", cut.decode_steps},
+          {"decode_seconds", cut.decode_seconds},
+          {"total_seconds", cut.total_seconds},
+          {"generated_tokens", cut.generated}};
+}
+
 json hardware_object(const BenchResult& result) {
   const Ceilings& ceilings = result.ceilings;
   json matrix = json::array();
@@ -112,6 +119,7 @@ std::string bench_json(const BenchResult& result) {
       {"decode_tokens_per_second", ratio(decoded, result.decode_seconds)},
       {"tokens_per_second", ratio(generated, result.total_seconds)},
       {"peak_device_bytes", result.peak_device_bytes},
+      {"other_device_bytes", result.other_device_bytes},
       {"peak_host_bytes", result.peak_host_bytes},
       {"disk_bytes_read", all.disk_read_bytes},
       {"disk_bytes_written", all.disk_write_bytes},
@@ -122,15 +130,16 @@ std::string bench_json(const BenchResult& result) {
       {"time_by_cause",
        {{"prefill", time_object(prefill)},
         {"decode", time_object(decode)},
-        {"outside_sweeps_seconds", std::max(0.0, result.total_seconds - all.seconds)}}},
+        {"outside_sweeps_seconds", std::max(0.0, result.measured_seconds() - all.seconds)}}},
       {"bound", bound_object(result.bound)},
-      {"efficiency", ratio(result.bound.seconds, result.total_seconds)},
+      {"efficiency", ratio(result.bound.seconds, result.measured_seconds())},
       {"prefill_bound", bound_object(result.prefill_bound)},
       {"prefill_efficiency", ratio(result.prefill_bound.seconds, prefill.seconds)},
       {"decode_bound", bound_object(result.decode_bound)},
       {"decode_efficiency", ratio(result.decode_bound.seconds, decode.seconds)},
       {"predicted_tokens_per_second", result.predicted ? json(*result.predicted) : json()},
-      {"projected", false},
+      {"projected", result.cut.has_value()},
+      {"measured", result.cut ? cut_object(*result.cut) : json()},
       {"hardware", hardware_object(result)}};
   return object.dump(2);
 }

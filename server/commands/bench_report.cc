@@ -42,9 +42,11 @@ std::string head(const BenchResult& r) {
          text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
                    format_bytes(r.peak_host_bytes).c_str(),
                    format_bytes(r.plan.budget_bytes).c_str()) +
-         (r.own_memory ? text_line("device   %s: %s of its memory taken, budget %s",
+         (r.own_memory ? text_line("device   %s: peak %s of its memory, budget %s; %s are the "
+                                   "driver's, its libraries' and other programs'",
                                    r.device.c_str(), format_bytes(r.peak_device_bytes).c_str(),
-                                   format_bytes(r.plan.device_budget_bytes).c_str())
+                                   format_bytes(r.plan.device_budget_bytes).c_str(),
+                                   format_bytes(r.other_device_bytes).c_str())
                        : "");
 }
 
@@ -56,7 +58,12 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
                    prefill.seconds) +
          rate_line("decode", r.decode_seconds, generated - sequences, r.decode_bound,
                    decode.seconds) +
-         rate_line("total", r.total_seconds, generated, r.bound, r.total_seconds) +
+         rate_line("total", r.total_seconds, generated, r.bound, r.measured_seconds()) +
+         (r.cut ? text_line("projected: decode and total, from %lld of %lld decode steps, %.2f s; "
+                            "bound and efficiency are of what ran",
+                            static_cast<long long>(r.cut->decode_steps),
+                            static_cast<long long>(r.flags.new_tokens - 1), r.cut->decode_seconds)
+                : "") +
          (r.predicted
               ? text_line("predicted %23.1f tokens/s by the profile of this machine: measured "
                           "is %.2f of it",
@@ -65,7 +72,7 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
 }
 
 std::string causes(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
-  const double outside = r.total_seconds - prefill.seconds - decode.seconds;
+  const double outside = r.measured_seconds() - prefill.seconds - decode.seconds;
   return text_line("time by cause (s)             prefill     decode") +
          cause_line("compute", prefill.compute_seconds, decode.compute_seconds) +
          cause_line("waiting for weights", prefill.weights_wait_seconds,

@@ -23,12 +23,23 @@ struct BenchResult {
   RuntimePlan plan;
   bool overlap = true;
   uint64_t peak_host_bytes = 0;
-  uint64_t peak_device_bytes = 0;  // Of a device's own memory, whoever took it; 0: it has none
+  uint64_t peak_device_bytes = 0;  // Of a device's own memory, by the run; 0: it has none
+  // The same beside it, at the end: its driver and libraries, and other programs.
+  uint64_t other_device_bytes = 0;
 
   double prefill_seconds = 0;  // Until the last sequence had its first token
   double decode_seconds = 0;   // The rest
   double total_seconds = 0;
   int64_t generated = 0;  // Tokens
+  // A run that was cut short: what was measured. The three above are then projected from it, each
+  // step as long as the mean of those that ran; with a cache that grows later ones would be longer.
+  struct Cut {
+    int64_t decode_steps = 0;
+    double decode_seconds = 0;  // Of these
+    double total_seconds = 0;
+    int64_t generated = 0;
+  };
+  std::optional<Cut> cut;
   std::vector<SweepWork> sweeps;
   std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
@@ -36,6 +47,9 @@ struct BenchResult {
   std::vector<MatrixCeiling> matrix;         // Beside ceilings.matrix
   CopyCeiling copies;                        // Of a device with memory of its own
   Bound bound, prefill_bound, decode_bound;  // A sweep with a prompt is a prefill.
+
+  // That the sweeps took, and what is between them.
+  double measured_seconds() const { return cut ? cut->total_seconds : total_seconds; }
 };
 
 // Where the time of some sweeps went.

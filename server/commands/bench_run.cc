@@ -24,21 +24,32 @@ struct Pace {
   int64_t sequences_finished = 0;
   double last_first_token = 0;  // When the latest sequence got its first token
   double last_token = 0;        // When any sequence got its latest
+  double cut = 0;               // When the run was cut short; 0: it was not
 };
 
 // When sequences got their first and last token, and how the last one ended. The engine's thread
 // writes, another waits.
 class Stopwatch {
  public:
-  explicit Stopwatch(int64_t sequences) : left_(sequences) {}
+  // Cuts the run short after so many decode steps; 0: never.
+  Stopwatch(int64_t sequences, int64_t decode_steps)
+      : sequences_(sequences), left_(sequences), steps_left_(decode_steps) {}
 
-  void token(bool first) {
+  // A sequence got a token, its first or a later one. False: that was enough.
+  // Steps are counted by the sequence that was the last to start, and cut off in the middle of a
+  // sweep: the neighbours before it there go on for another.
+  bool token(const void* sequence, bool first) {
     const std::lock_guard lock(mutex_);
     ++pace_.generated;
     pace_.last_token = steady_seconds();
-    if (!first) return;
-    ++pace_.sequences_started;
-    pace_.last_first_token = pace_.last_token;
+    if (first) {
+      ++pace_.sequences_started;
+      pace_.last_first_token = pace_.last_token;
+      latest_ = sequence;
+    } else if (sequence == latest_ && pace_.sequences_started == sequences_ && --steps_left_ == 0) {
+      pace_.cut = pace_.last_token;
+    }
+    return pace_.cut == 0;
   }
   void finished(const Finish& finish) {
     const std::lock_guard lock(mutex_);
@@ -64,7 +75,10 @@ class Stopwatch {
  private:
   mutable std::mutex mutex_;
   std::condition_variable done_;
+  const int64_t sequences_;
   int64_t left_;
+  int64_t steps_left_;
+  const void* latest_ = nullptr;  // The sequence that got its first token last
   Pace pace_;
   double end_ = 0;
   Status status_;
@@ -74,8 +88,7 @@ class BenchSink final : public TokenSink {
  public:
   explicit BenchSink(std::shared_ptr<Stopwatch> watch) : watch_(std::move(watch)) {}
   bool on_token(int32_t, const TokenLogprobs*) override {
-    watch_->token(!std::exchange(started_, true));
-    return true;
+    return watch_->token(this, !std::exchange(started_, true));
   }
   void on_finish(const Finish& finish) override { watch_->finished(finish); }
 
@@ -159,6 +172,17 @@ std::vector<Request> requests_of(const BenchFlags& flags, const ModelShape& shap
   return requests;
 }
 
+// The whole run's times from those of a run that was cut short, whose decode steps took
+// `decode_seconds`.
+void project(const BenchFlags& flags, double decode_seconds, BenchResult* result) {
+  result->cut = BenchResult::Cut{flags.decode_steps, decode_seconds, result->total_seconds,
+                                 result->generated};
+  const double step = decode_seconds / static_cast<double>(flags.decode_steps);
+  result->decode_seconds = step * static_cast<double>(flags.new_tokens - 1);
+  result->total_seconds = result->prefill_seconds + result->decode_seconds;
+  result->generated = flags.sequences * flags.new_tokens;
+}
+
 }  // namespace
 
 Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
@@ -176,7 +200,8 @@ Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
   Scheduler& scheduler = runtime.scheduler();
   std::vector<Request> requests = requests_of(flags, runtime.shape());
   // Shared with the sinks, which the scheduler may keep after an error here.
-  const auto watch = std::make_shared<Stopwatch>(flags.sequences);
+  const bool cut = flags.decode_steps > 0 && flags.decode_steps < flags.new_tokens - 1;
+  const auto watch = std::make_shared<Stopwatch>(flags.sequences, cut ? flags.decode_steps : 0);
   log.take();
   ProgressLine progress(flags.sequences, flags.sequences * flags.new_tokens,
                         scheduler.stats().sweeps);
@@ -195,6 +220,8 @@ Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
   result->total_seconds = watch->end() - start;
   result->generated = pace.generated;
   result->sweeps = log.take();
+  result->cut.reset();
+  if (cut) project(flags, pace.cut - pace.last_first_token, result);
   return {};
 }
 

@@ -10,7 +10,8 @@ namespace spillway {
 // The flags fit the model. kInvalidArgument: they do not.
 Status check_bench(const BenchFlags& flags, const ModelShape& shape);
 
-// Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps.
+// Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
+// steps, or flags.decode_steps after the last sequence's first token, projecting the others.
 // `log` is the one the runtime was opened with. Shows the progress of a long run on stderr.
 Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
                        BenchResult* result);

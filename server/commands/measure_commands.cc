@@ -62,6 +62,9 @@ Command bench_command() {
                        "tokens to generate for each");
   settings.add_integer("sequences", &state->flags.sequences, 0, 65536,
                        "how many at once; 0: as many as the block and the KV cache hold");
+  settings.add_integer("decode-steps", &state->flags.decode_steps, 0, 1 << 20,
+                       "stop after so many decode steps of the whole block and project the rest "
+                       "from them; 0: run all");
   settings.add_switch("json", &state->flags.json, "print one JSON object");
   add_engine_flags(settings, &state->engine);
   command.check = [state] { return validate(state->engine); };

@@ -32,6 +32,7 @@ constexpr size_t kCachesInPool = 4;
 constexpr size_t kFreeShare = 4;  // One part of so many of what is free
 
 constexpr size_t kCopyBytes = size_t{64} << 20;
+constexpr size_t kSmallCopyBytes[] = {size_t{1} << 20, size_t{8} << 20};
 
 // opt-6.7b's heads.
 constexpr int64_t kHeads = 32, kHeadSize = 128;
@@ -101,8 +102,16 @@ class Processors {
     if (!options_.keep_going()) return interrupted();
     options_.say("Measuring the link");
     SPILLWAY_ASSIGN_OR_RETURN(CopyRates rates, copy_rates(device, kCopyBytes, other()));
-    profile_.link = {figure_of(std::move(rates.to_device)), figure_of(std::move(rates.to_host)),
-                     figure_of(std::move(rates.both))};
+    profile_.link = {figure_of(std::move(rates.to_device)),
+                     figure_of(std::move(rates.to_host)),
+                     figure_of(std::move(rates.both)),
+                     {}};
+    for (const size_t bytes : kSmallCopyBytes) {
+      if (!options_.keep_going()) return interrupted();
+      SPILLWAY_ASSIGN_OR_RETURN(CopyRates small, copy_rates(device, bytes, other()));
+      profile_.link->small.push_back(
+          {bytes, figure_of(std::move(small.to_device)), figure_of(std::move(small.to_host))});
+    }
     return {};
   }
 

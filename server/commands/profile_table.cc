@@ -73,6 +73,11 @@ std::string profile_table(const HardwareProfile& profile) {
     text += rate_line("host to device", profile.link->to_device);
     text += rate_line("device to host", profile.link->to_host);
     text += rate_line("both at once", profile.link->both);
+    for (const CopyFigure& copy : profile.link->small) {
+      const std::string each = ", " + format_bytes(copy.bytes) + " each";
+      text += rate_line("host to device" + each, copy.to_device);
+      text += rate_line("device to host" + each, copy.to_host);
+    }
     text += heading("host, GB/s");
     text += rate_line("memory read", profile.host.memory_read);
     text += rate_line("attention of decode steps", profile.host.decode_attention);

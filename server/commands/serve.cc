@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <thread>
 
+#include "kernels/base/check.h"
 #include "server/api/service.h"
 #include "server/http/server.h"
 
@@ -16,16 +18,11 @@ namespace {
 
 namespace asio = boost::asio;
 
-ApiContext make_context(const ServeFlags& flags, const Scheduler& scheduler,
-                        const Tokenizer* tokenizer, int64_t slots_max) {
-  ApiContext context;
-  context.shape = &scheduler.shape();
-  context.tokenizer = tokenizer;
-  context.model_names = flags.served_model_names;
-  if (context.model_names.empty()) context.model_names = {scheduler.shape().name};
-  context.created = static_cast<int64_t>(std::time(nullptr));
-  context.kv_rule = scheduler.kv_rule();
-  context.fingerprint = "spillway-" SPILLWAY_VERSION;
+constexpr std::chrono::seconds kHealthInterval{1};
+
+ApiContext make_context(const ServeFlags& flags, const ServedModel& model, int64_t slots_max) {
+  ApiContext context = model.context;
+  if (!flags.served_model_names.empty()) context.model_names = flags.served_model_names;
   context.limits.strict_params = flags.strict_params;
   context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);
   return context;
@@ -58,11 +55,13 @@ class Drain {
 
 }  // namespace
 
-Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer* tokenizer,
+Status run_serve(const ServeFlags& flags, const ServedModel& model,
                  std::function<void(std::string_view)> announce) {
-  const int64_t queue_max = scheduler.queue_max();
+  SPILLWAY_CHECK(model.scheduler != nullptr);
+  const int64_t queue_max = model.scheduler->queue_max();
   const int64_t slots_max = flags.queue_max > 0 ? std::min(flags.queue_max, queue_max) : queue_max;
-  ApiService api(scheduler, make_context(flags, scheduler, tokenizer, slots_max), slots_max);
+  ApiService api(*model.scheduler, make_context(flags, model, slots_max), slots_max);
+  api.plan = {model.tier_bytes, model.predicted_tokens_per_second};
   api.request_seconds_max = flags.request_seconds_max;
   api.ping_seconds = flags.ping_seconds;
 
@@ -75,18 +74,34 @@ Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer*
   announce ? announce(server->url()) : print_url(server->url());
 
   std::optional<Drain> drain;
-  signals.async_wait([&](const boost::system::error_code&, int) {
-    drain.emplace(api, *server, flags.drain_seconds, io);
+  const std::function<void()> await_signal = [&] {
     signals.async_wait([&](const boost::system::error_code& ec, int) {
       if (ec) return;
+      if (!drain) {
+        drain.emplace(api, *server, flags.drain_seconds, io);
+        return await_signal();
+      }
       server->stop();  // Its clients are gone now, so their sequences are cancelled.
       signals.clear();
     });
-  });
+  };
+  asio::steady_timer health(io);
+  const std::function<void()> await_failure = [&] {
+    health.expires_after(kHealthInterval);
+    health.async_wait([&](const boost::system::error_code& ec) {
+      if (ec || drain) return;
+      if (model.scheduler->stats().healthy) return await_failure();
+      drain.emplace(api, *server, flags.drain_seconds, io);
+    });
+  };
+  await_signal();
+  await_failure();
   io.run();
   drain.reset();
   server->stop();
-  return {};
+  if (model.scheduler->stats().healthy) return {};
+  return {Code::kDeviceLost,
+          "the engine failed and cannot go on; the log says why. Start it again."};
 }
 
 }  // namespace spillway

@@ -9,17 +9,15 @@
 #include <vector>
 
 #include "kernels/base/status.h"
-#include "scheduler/scheduler.h"
+#include "server/commands/served_model.h"
 #include "server/http/limits.h"
 
 namespace spillway {
 
-class Tokenizer;
-
 struct ServeFlags {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;                         // 0: any free port
-  std::vector<std::string> served_model_names;  // None: the shape's name
+  std::vector<std::string> served_model_names;  // None: the model's own
   std::vector<std::string> api_keys;            // None: everyone may ask
   int64_t queue_max = 0;            // Sequences running and waiting; 0: what the scheduler takes
   int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
@@ -31,10 +29,11 @@ struct ServeFlags {
 
 // Serves until SIGINT or SIGTERM: then accepts nothing new, answers 503, finishes what runs for up
 // to drain_seconds, and returns OK. A second signal cuts the running answers off; a third ends the
-// process as if it had no handler. `announce` is called once with the URL when it listens; the
+// process as if it had no handler. An engine that only a restart cures is drained in the same way:
+// kDeviceLost. `announce` is called once with the URL when it listens; the
 // default prints one line to standard output. Blocks; call from the main thread. The scheduler is
-// drained afterwards. Errors: the address cannot be listened on.
-Status run_serve(const ServeFlags& flags, Scheduler& scheduler, const Tokenizer* tokenizer,
+// drained afterwards. Errors: the address cannot be listened on. REQUIRES: model.scheduler.
+Status run_serve(const ServeFlags& flags, const ServedModel& model,
                  std::function<void(std::string_view url)> announce = nullptr);
 
 }  // namespace spillway

@@ -65,8 +65,9 @@ Command serve_command(const OpenModel& open) {
   command.summary = "answer completions over HTTP, OpenAI-compatible";
   command.description =
       "Loads the model and serves POST /v1/completions (also streaming), GET /v1/models, GET "
-      "/health, GET /version, POST /tokenize and POST /detokenize. Stops gracefully on SIGTERM or "
-      "Ctrl-C.";
+      "/health, GET /version, GET /metrics (Prometheus), POST /tokenize and POST /detokenize. "
+      "Stops "
+      "gracefully on SIGTERM or Ctrl-C.";
   command.arguments = {{"MODEL",
                         "a Hugging Face model directory or a packed .spill file; with "
                         "--dummy-weights the name of a shape such as opt-1.3b",
@@ -80,10 +81,7 @@ Command serve_command(const OpenModel& open) {
     Result<ServedModel> model = open(state->model, state->engine,
                                      {.tokenizer_only = false, .workload = {kTypicalRequests}});
     if (!model.ok()) return report("serve", model.status());
-    if (state->serve.served_model_names.empty()) {
-      state->serve.served_model_names = model->context.model_names;
-    }
-    const Status served = run_serve(state->serve, *model->scheduler, model->context.tokenizer);
+    const Status served = run_serve(state->serve, model.value());
     print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
     return report("serve", served);
   };

@@ -12,6 +12,7 @@
 #include "policy/sweep_schedule.h"
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
+#include "server/api/metrics.h"
 #include "server/config/engine_flags.h"
 
 namespace spillway {
@@ -21,6 +22,7 @@ struct ServedModel {
   Scheduler* scheduler = nullptr;  // Null when opened without weights
   std::string identity;            // Differs whenever weights or format differ, as far as is known
   std::optional<double> predicted_tokens_per_second;  // Of the workload it was opened for
+  std::vector<TierAmount> tier_bytes;                 // Of the plan; empty without one
   std::shared_ptr<void> owner;
 };
 

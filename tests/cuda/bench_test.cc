@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "server/commands/bench_ceilings.h"
+#include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
 
 namespace spillway {
@@ -27,9 +29,20 @@ class Captured {
   std::streambuf* before_;
 };
 
+struct Ran {
+  int status = 0;
+  std::string out, log;
+};
+
+Ran run(const BenchFlags& flags, const EngineFlags& engine) {
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const Captured out(std::cout), log(std::cerr);
+  const int status = run_bench(flags, engine, model);
+  return {status, out.text(), log.text()};
+}
+
 TEST_CASE("bench measures a device with memory of its own and the link to it") {
   const test::TemporaryCache place;
-  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   EngineFlags engine;
   engine.device = "cuda";
   engine.format = DType::kBF16;
@@ -37,14 +50,10 @@ TEST_CASE("bench measures a device with memory of its own and the link to it") {
   engine.kv = {50, 50, 0};
   engine.host_memory_bytes = engine.device_memory_bytes = uint64_t{1} << 30;
   const BenchFlags flags{.prompt_tokens = 5, .new_tokens = 4, .sequences = 3, .json = true};
-  json result;
-  {
-    const Captured out(std::cout), log(std::cerr);
-    const int status = run_bench(flags, engine, model);
-    INFO(log.text());
-    REQUIRE(status == 0);
-    result = json::parse(out.text());
-  }
+  const Ran ran = run(flags, engine);
+  INFO(ran.log);
+  REQUIRE(ran.status == 0);
+  const json result = json::parse(ran.out);
   CHECK(result["plan"]["device"] == "cuda");
   CHECK(result["plan"]["weights"] == json({0, 100, 0}));
   const json& rates = result["hardware"];
@@ -61,7 +70,43 @@ TEST_CASE("bench measures a device with memory of its own and the link to it") {
   CHECK(decode["device_to_host_bytes"].get<uint64_t>() > 0);
   CHECK(result["bound"]["host_to_device_seconds"].get<double>() > 0);
   CHECK(result["efficiency"].get<double>() > 0);
-  CHECK(result["peak_device_bytes"].get<uint64_t>() > weights / 100);
+  // Attention at its own rate, not at that of the best product.
+  double best = 0;
+  for (const json& matrix : rates["matrix"]) {
+    best = std::max(best, matrix["own_flops_per_second"].get<double>());
+  }
+  CHECK(rates["attention_flops_per_second"].get<double>() > 0);
+  CHECK(rates["attention_flops_per_second"].get<double>() != best);
+  // Of the run: what its ceilings were measured with is not in it, nor what others take.
+  const auto peak = result["peak_device_bytes"].get<uint64_t>();
+  CHECK(peak > weights / 100);
+  CHECK(peak < uint64_t{128} << 20);
+  CHECK(result["other_device_bytes"] == 0);
+}
+
+TEST_CASE("bench without the device memory to measure ceilings with ends before the run") {
+  const test::TemporaryCache place;
+  EngineFlags engine;
+  engine.device = "cuda";
+  engine.format = DType::kBF16;
+  engine.block = 3;
+  engine.host_memory_bytes = engine.device_memory_bytes = uint64_t{1} << 30;
+  const BenchFlags flags{.prompt_tokens = 5, .new_tokens = 2, .sequences = 3, .json = true};
+  fake_cudart::limit_memory(size_t{192} << 20);
+  const Ran ran = run(flags, engine);
+  INFO(ran.log);
+  CHECK(ran.status == 1);
+  CHECK(ran.out.empty());
+  CHECK_THAT(ran.log, Catch::Contains("Measuring this machine's ceilings"));
+  CHECK_THAT(ran.log, !Catch::Contains("Running"));
+  const auto runtime =
+      Runtime::open(test::read_golden("pre_ln_relu").checkpoints.front(), engine, {}).value();
+  BenchResult result;
+  const Status status = measure_ceilings(flags, *runtime, &result);
+  fake_cudart::limit_memory(size_t{1} << 40);
+  CHECK(status.code() == Code::kCapacity);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("measuring matrix products takes"));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("left beside the model"));
 }
 
 }  // namespace

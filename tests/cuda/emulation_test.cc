@@ -129,6 +129,28 @@ TEST_CASE("arrays of queued ops survive until they are used") {
   }
 }
 
+TEST_CASE("memory is zero when it is given out, and keeps what it is filled with") {
+  const auto device = open_cuda_device(0).value();
+  const auto stream = device->new_stream("test");
+  for (const Memory kind : {Memory::kDevice, Memory::kPinned}) {
+    std::vector<std::byte> bytes(1000, std::byte{7});
+    const Buffer memory = device->allocate(kind, bytes.size()).value();
+    const auto read = [&] {
+      stream->copy(bytes.data(), memory.data(), bytes.size());
+      REQUIRE(stream->record().wait().ok());
+      return bytes;
+    };
+    CHECK(read() == std::vector<std::byte>(1000));
+    const Buffer other = device->allocate(kind, bytes.size()).value();
+    const std::vector<std::byte> filled(1000, std::byte{9});
+    stream->copy(other.data(), filled.data(), filled.size());
+    REQUIRE(stream->record().wait().ok());
+    stream->copy(bytes.data(), other.data(), bytes.size());
+    REQUIRE(stream->record().wait().ok());
+    CHECK(bytes == filled);
+  }
+}
+
 TEST_CASE("out of device memory is an error that later allocations survive") {
   fake_cudart::limit_memory(size_t{10} << 20);
   const auto device = open_cuda_device(0).value();
@@ -144,6 +166,7 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
   {
     const auto device = open_cuda_device(0).value();
     const auto whole = device->new_stream("whole"), broken = device->new_stream("broken");
+    const auto behind = device->new_stream("behind");
     test::DeviceArray<float> out(*device, *whole, std::vector<float>(8, 1.0f));
     test::DeviceArray<float> table(*device, *whole, std::vector<float>(8, 2.0f));
     const size_t taken = (size_t{1} << 40) - device->memory().free_bytes;
@@ -151,12 +174,23 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
     const WeightSlab slab{reinterpret_cast<const std::byte*>(table.data()), 1};
     const WeightMatrix rows{std::span(&slab, 1), DType::kF32, MatrixLayout::kRows, 1, 8, 1};
     const int32_t row = 0;
-    gather_rows(*broken, {.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)});
+    const GatherArgs gather{.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)};
+    gather_rows(*broken, gather);
+    // Nor does anything behind it run, on whatever stream.
+    const MatrixView matrix = out.matrix(1, 8);
+    normalize(*broken, {.in = matrix, .out = matrix});
+    behind->wait(broken->record());
+    normalize(*behind, {.in = matrix, .out = matrix});
+    behind->copy(reinterpret_cast<std::byte*>(out.data()),
+                 reinterpret_cast<std::byte*>(table.data()), 32);
+    CHECK(behind->record().wait().code() == Code::kCapacity);
     CHECK(broken->record().wait().code() == Code::kCapacity);
     CHECK(out.read() == std::vector<float>(8, 1.0f));
-    whole->wait(broken->record());
-    CHECK(whole->record().wait().code() == Code::kCapacity);
     fake_cudart::limit_memory(size_t{1} << 40);
+    // With memory it does the same work.
+    gather_rows(*broken, gather);
+    CHECK(broken->record().wait().ok());
+    CHECK(out.read() == std::vector<float>(8, 2.0f));
   }
   CHECK(fake_cudart::leaks() == 0);
 }

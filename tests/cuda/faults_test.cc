@@ -1,11 +1,15 @@
 // A device that is lost or has no memory: requests end with an error that says so, nothing hangs,
 // nothing leaks, and the process goes on.
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
 
+#include "server/commands/serve.h"
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
+#include "tests/support/http_client.h"
 
 namespace spillway {
 namespace {
@@ -65,6 +69,38 @@ TEST_CASE("a device lost in mid-run ends its requests and refuses new ones") {
   CHECK(fake_cudart::leaks() == before);
   const auto again = Runtime::open(checkpoint, flags, {}).value();
   for (const Finish& finish : run(*again, 3)) CHECK(finish.status.ok());
+}
+
+TEST_CASE("serve answers with an error when its device is lost, and ends") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
+  {
+    const auto runtime = Runtime::open(checkpoint, three_tiers(), {}).value();
+    ServeFlags flags;
+    flags.port = 0;
+    std::promise<std::string> listening;
+    std::future<Status> served = std::async(std::launch::async, [&] {
+      ServedModel model;
+      model.context.shape = &runtime->shape();
+      model.context.model_names = {runtime->model_name()};
+      model.scheduler = &runtime->scheduler();
+      return run_serve(flags, model,
+                       [&](std::string_view url) { listening.set_value(std::string(url)); });
+    });
+    const std::string url = listening.get_future().get();
+    const auto port = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+    const auto ask = [&] {
+      return HttpClient(port).post("/v1/completions", R"({"prompt":[5,7],"max_tokens":4})").status;
+    };
+    CHECK(ask() == 200);
+    fake_cudart::fail_copy(10);
+    CHECK(ask() == 500);
+    const int later = ask();
+    CHECK((later == 503 || later == 0));  // 0: it has closed already.
+    REQUIRE(served.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+    CHECK(served.get().code() == Code::kDeviceLost);
+  }
+  fake_cudart::fail_copy(-1);
 }
 
 TEST_CASE("a device that is not there is named, and asking for it never means the CPU") {

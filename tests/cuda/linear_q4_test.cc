@@ -6,6 +6,7 @@
 #include "tests/support/cuda_emulation.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
+#include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -20,28 +21,41 @@ constexpr int64_t kOutputs = 37, kColumns = 2 * 1024 + 70;
 
 class Product {
  public:
-  Product()
-      : device_(open_cuda_device(0).value()),
+  explicit Product(DType in = DType::kBF16)
+      : in_(in),
+        device_(open_cuda_device(0).value()),
         stream_(device_->new_stream("test")),
         packed_(device_->matrix_layout(DType::kQ4), DType::kQ4,
                 test::random_floats(kOutputs * kColumns, 2), kOutputs, kColumns, 64),
         weights_(*device_, *stream_, packed_) {}
 
   // Of rows [first, first + rows) of eight.
-  std::vector<float> run(int64_t first, int64_t rows) {
-    const auto all = test::random_floats(8 * kColumns, 1);
-    const std::vector<float> in(all.begin() + first * kColumns,
-                                all.begin() + (first + rows) * kColumns);
-    const DeviceArray<std::byte> there(*device_, *stream_, test::bytes_of(DType::kBF16, in));
-    const DeviceArray<float> out(*device_, *stream_,
-                                 std::vector<float>(static_cast<size_t>(rows * kOutputs)));
-    linear(*stream_, {.in = dense_matrix(there.data(), DType::kBF16, rows, kColumns),
+  std::vector<float> run(int64_t first, int64_t rows, bool narrow_out = false) {
+    const DType out_format = narrow_out ? in_ : DType::kF32;
+    const DeviceArray<std::byte> there(*device_, *stream_, test::bytes_of(in_, input(first, rows)));
+    const DeviceArray<std::byte> out(
+        *device_, *stream_,
+        std::vector<std::byte>(static_cast<size_t>(rows * kOutputs) * dtype_bytes(out_format)));
+    linear(*stream_, {.in = dense_matrix(there.data(), in_, rows, kColumns),
                       .weight = weights_.matrix(),
-                      .out = out.matrix(rows, kOutputs)});
-    return out.read();
+                      .out = dense_matrix(out.data(), out_format, rows, kOutputs)});
+    return test::floats_of(out_format, out.read());
+  }
+
+  // What it should be, of weights that are expanded in the format of what goes in.
+  std::vector<float> expected(int64_t first, int64_t rows) const {
+    return scalar::linear(test::rounded(in_, input(first, rows)),
+                          test::rounded(in_, packed_.rounded()), {}, {}, Activation::kNone, rows,
+                          kOutputs, kColumns);
   }
 
  private:
+  static std::vector<float> input(int64_t first, int64_t rows) {
+    const auto all = test::random_floats(8 * kColumns, 1);
+    return {all.begin() + first * kColumns, all.begin() + (first + rows) * kColumns};
+  }
+
+  const DType in_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   PackedMatrix packed_;
@@ -58,6 +72,19 @@ TEST_CASE("a row over 4-bit weights is the same alone and among others, in any o
       INFO(rows << " rows from " << first);
       const std::vector<float> some = product.run(first, rows);
       CHECK(std::equal(some.begin(), some.end(), all.begin() + first * kOutputs));
+    }
+  }
+}
+
+TEST_CASE("4-bit weights with activations in either format of 16 bits agree with the definition") {
+  for (const DType in : {DType::kBF16, DType::kF16}) {
+    INFO(dtype_name(in));
+    Product product(in);
+    for (const int64_t rows : {1, 2, 4, 7}) {
+      const auto expected = product.expected(1, rows);
+      CHECK(test::relative_error(product.run(1, rows), expected) < 2e-5);
+      const double one_place = in == DType::kF16 ? 0x1p-10 : 0x1p-7;
+      CHECK(test::relative_error(product.run(1, rows, true), expected) < one_place);
     }
   }
 }

@@ -64,7 +64,7 @@ class Batch {
     ::dup2(log, STDERR_FILENO);
     ::execl(program.c_str(), "spillway", "batch", model_.c_str(), "--input", input().c_str(),
             "--output", output().c_str(), "--resume", "--seed", "11", "--format", "f32", "--block",
-            "8", nullptr);
+            "8", "--device", "cpu", nullptr);
     ::_exit(127);
   }
 

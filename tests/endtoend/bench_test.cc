@@ -51,6 +51,38 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
   }
 }
 
+TEST_CASE("bench projects the decode steps that it was told to leave out") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const std::string report = place.path() + "/report.json";
+  const std::string bench = test::program() + " bench " + model +
+                            " --sequences 5 --prompt-tokens 5 --new-tokens 60 --json";
+  const std::string out = " > " + report + " 2> " + place.path() + "/log";
+  REQUIRE(test::exit_of(bench + " --decode-steps 7" + out) == 0);
+  const json result = test::read_json(report);
+  CHECK(result["projected"] == true);
+  const json& measured = result["measured"];
+  CHECK(measured["decode_steps"] == 7);
+  // A first token and 7 of each, and what those that started earlier have more.
+  const auto generated = measured["generated_tokens"].get<int>();
+  CHECK(generated >= 5 * 8);
+  CHECK(generated < 5 * 60);
+  const double prefill = result["prefill_seconds"], decode = result["decode_seconds"];
+  CHECK(decode == Approx(measured["decode_seconds"].get<double>() / 7 * 59));
+  CHECK(result["total_seconds"].get<double>() == Approx(prefill + decode));
+  CHECK(result["tokens_per_second"].get<double>() == Approx(5 * 60 / (prefill + decode)));
+  // What ran is held against its own bound.
+  CHECK(measured["total_seconds"].get<double>() < prefill + decode);
+  CHECK(result["efficiency"].get<double>() ==
+        Approx(result["bound"]["seconds"].get<double>() / measured["total_seconds"].get<double>()));
+
+  // No fewer steps than there are: nothing to project.
+  REQUIRE(test::exit_of(bench + " --decode-steps 59" + out) == 0);
+  CHECK(test::read_json(report)["projected"] == false);
+  CHECK(test::read_json(report)["measured"].is_null());
+  CHECK(test::exit_of(bench + " --decode-steps 7 --block 3" + out) == 2);
+}
+
 TEST_CASE("a prediction that cannot be made does not cost the result") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();

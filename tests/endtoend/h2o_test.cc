@@ -240,16 +240,16 @@ TEST_CASE("KV rules agree with the reference as far as the cache's format allows
 
 TEST_CASE("a sequence alone keeps what it keeps in a block") {
   const test::TemporaryCache cache;
-  const auto all = read_cases();
-  const auto& [checkpoint, cases] = *all.begin();
-  const auto runtime = open(checkpoint, DType::kF32, kPlaces[0]);
-  for (const Case& c : cases) {
-    INFO("prompt of " << c.prompt.size() << ", " << to_string(c.rule));
-    Block block(runtime->engine(), {&c, 1});
-    CHECK(block.run() == 1.0);
-    const Agreement agreement = compare(block, 0, c);
-    CHECK(agreement.same == agreement.all);
-    CHECK(agreement.score_error <= 1e-4);
+  for (const auto& [checkpoint, cases] : read_cases()) {
+    const auto runtime = open(checkpoint, DType::kF32, kPlaces[0]);
+    for (const Case& c : cases) {
+      INFO(checkpoint << ", prompt of " << c.prompt.size() << ", " << to_string(c.rule));
+      Block block(runtime->engine(), {&c, 1});
+      CHECK(block.run() == 1.0);
+      const Agreement agreement = compare(block, 0, c);
+      CHECK(agreement.same == agreement.all);
+      CHECK(agreement.score_error <= 1e-4);
+    }
   }
 }
 

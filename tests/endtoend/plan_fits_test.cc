@@ -70,8 +70,9 @@ TEST_CASE("every plan that is found runs within its budgets") {
     ++fitting;
     if (test::read_json(plan)["weights"][2] > 0) ++spilling;
     const Ended ended =
-        run(test::program() + " bench opt-125m --dummy-weights --disk-dir " + place.path() +
-            lengths + sequences + " --json --plan " + plan + " > " + report + " 2> " + log);
+        run(test::program() + " bench opt-125m --dummy-weights --device cpu --disk-dir " +
+            place.path() + lengths + sequences + " --json --plan " + plan + " > " + report +
+            " 2> " + log);
     INFO(text_of(log));
     REQUIRE(ended.exit == 0);
     const nlohmann::json result = test::read_json(report);

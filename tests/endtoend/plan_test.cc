@@ -38,13 +38,13 @@ TEST_CASE("a plan is found, written, read and carried out") {
   CHECK(predicted["resources"]["compute"].get<double>() > 0);
 
   // The engine carries it out; flags go before it.
-  REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
-                        " --sequences 2 --json --plan " + plan + " > " + report + log) == 0);
+  const std::string bench = test::program() + " bench " + model + lengths + " --device cpu";
+  REQUIRE(test::exit_of(bench + " --sequences 2 --json --plan " + plan + " > " + report + log) ==
+          0);
   CHECK(test::read_json(report)["plan"]["block"] == written["block"]);
   CHECK(test::read_json(report)["plan"]["host_memory_bytes"] == uint64_t{2} << 30);
-  REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
-                        " --sequences 2 --block 5 --json --plan " + plan + " > " + report + log) ==
-          0);
+  REQUIRE(test::exit_of(bench + " --sequences 2 --block 5 --json --plan " + plan + " > " + report +
+                        log) == 0);
   CHECK(test::read_json(report)["plan"]["block"] == 5);
 
   CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +

@@ -109,7 +109,8 @@ std::vector<float> steps(std::mt19937_64& random, int64_t columns) {
   return row;
 }
 
-TEST_CASE("draw_columns without a temperature finds the first highest number of each row") {
+TEST_CASE("draw_columns without a temperature finds the first highest number of each row",
+          "[sanitizer]") {
   const int64_t columns = GENERATE(1, 31, 600, 2049);
   std::mt19937_64 random(static_cast<uint64_t>(columns));
   const auto any = [&] { return random() % static_cast<uint64_t>(columns); };
@@ -130,7 +131,7 @@ TEST_CASE("draw_columns without a temperature finds the first highest number of 
   check_draws(rows, rules);
 }
 
-TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p") {
+TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p", "[sanitizer]") {
   const int64_t columns = GENERATE(1, 33, 700, 2049);
   const bool ties = GENERATE(false, true);
   std::mt19937_64 random(static_cast<uint64_t>(columns) * 2 + (ties ? 1 : 0));
@@ -157,7 +158,8 @@ TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p") {
   check_draws(rows, rules);
 }
 
-TEST_CASE("draw_columns draws from the ends of a distribution, and from extreme ones") {
+TEST_CASE("draw_columns draws from the ends of a distribution, and from extreme ones",
+          "[sanitizer]") {
   std::mt19937_64 random(5);
   constexpr int64_t kColumns = 1500;
   constexpr auto kCount = static_cast<int32_t>(kColumns);

@@ -148,7 +148,7 @@ void check_budgets(Device& device, const Shape& s, DType dtype, int64_t steps) {
   }
 }
 
-TEST_CASE("attention under a limited KV budget agrees with its definition") {
+TEST_CASE("attention under a limited KV budget agrees with its definition", "[sanitizer]") {
   const auto shape = GENERATE(Shape{2, 2, 64}, Shape{3, 3, 5}, Shape{4, 2, 20});
   const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
@@ -201,7 +201,7 @@ class OneHead {
   DeviceArray<std::byte> kv_, state_;
 };
 
-TEST_CASE("of rows with equal scores the later position stays") {
+TEST_CASE("of rows with equal scores the later position stays", "[sanitizer]") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
     OneHead sequence(*device, {1, 2, true});
@@ -222,7 +222,7 @@ TEST_CASE("of rows with equal scores the later position stays") {
   }
 }
 
-TEST_CASE("of rows with equal scores a decode step drops the earliest") {
+TEST_CASE("of rows with equal scores a decode step drops the earliest", "[sanitizer]") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
     OneHead sequence(*device, {1, 2, true});

@@ -95,8 +95,8 @@ TEST_CASE("linear agrees with its definition") {
   }
 }
 
-// Slabs one behind the other are one product.
-TEST_CASE("linear over slabs that lie together is that over slabs apart") {
+// Slabs one behind the other are one product; a GPU's library may sum the larger one otherwise.
+TEST_CASE("linear over slabs that lie together is that over slabs apart", "[sanitizer]") {
   constexpr int64_t kRows = 3, kOutputs = 150, kInputs = 40;
   for (const auto& device : test::test_devices()) {
     const auto stream = device->new_stream("test");
@@ -125,7 +125,8 @@ TEST_CASE("linear over slabs that lie together is that over slabs apart") {
     matrix.slabs = slabs;
     linear(*stream,
            {.in = in.matrix(kRows, kInputs), .weight = matrix, .out = b.matrix(kRows, kOutputs)});
-    CHECK(a.read() == b.read());
+    const bool exact = device->shares_host_memory() || !test::sums_by_shape();
+    CHECK(relative_error(a.read(), b.read()) <= (exact ? 0 : kError));
   }
 }
 

@@ -22,7 +22,7 @@ using test::relative_error;
 
 constexpr double kF32Error = 2e-5;  // Of the largest value
 
-TEST_CASE("normalize agrees with its definition") {
+TEST_CASE("normalize agrees with its definition", "[sanitizer]") {
   const auto kind = GENERATE(NormKind::kLayerNorm, NormKind::kRmsNorm);
   const auto affine = GENERATE(true, false);
   const int64_t columns = GENERATE(1, 7, 64, 1000, 2049);
@@ -51,7 +51,7 @@ TEST_CASE("normalize agrees with its definition") {
   }
 }
 
-TEST_CASE("convert_rows rounds to nearest, rows apart in memory") {
+TEST_CASE("convert_rows rounds to nearest, rows apart in memory", "[sanitizer]") {
   const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 5, kColumns = 129, kStride = 200;
   for (const auto& device : test::test_devices()) {
@@ -73,7 +73,7 @@ TEST_CASE("convert_rows rounds to nearest, rows apart in memory") {
   }
 }
 
-TEST_CASE("normalize writes the format of activations") {
+TEST_CASE("normalize writes the format of activations", "[sanitizer]") {
   const auto dtype = GENERATE(DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 3, kColumns = 77;
   for (const auto& device : test::test_devices()) {
@@ -91,7 +91,7 @@ TEST_CASE("normalize writes the format of activations") {
   }
 }
 
-TEST_CASE("expand_rows gives 4-bit rows in any format") {
+TEST_CASE("expand_rows gives 4-bit rows in any format", "[sanitizer]") {
   const int64_t columns = GENERATE(37, 64, 200);
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 150;
@@ -110,7 +110,7 @@ TEST_CASE("expand_rows gives 4-bit rows in any format") {
   }
 }
 
-TEST_CASE("gather_rows reads any slab and format") {
+TEST_CASE("gather_rows reads any slab and format", "[sanitizer]") {
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   const int64_t kColumns = GENERATE(37, 64, 200);
   constexpr int64_t kRows = 300;

@@ -121,24 +121,55 @@ TEST_CASE("shares of three tiers that the user fixed are kept") {
         Approx(3).epsilon(0.05));
 }
 
+// Of a refusal, the budget that it names.
+uint64_t named_budget(const PlacementRequest& request, const std::string& flag) {
+  const Status status = place(request).status();
+  const std::string message(status.message());
+  INFO(message);
+  CHECK(status.code() == Code::kInfeasible);
+  const size_t at = message.find(flag + " ", message.find("smallest budget"));
+  REQUIRE(at != std::string::npos);
+  return std::stoull(message.substr(at + flag.size() + 1)) * kMiB;
+}
+
 TEST_CASE("the smallest budget of the tier that is short fits") {
   Case c("opt-30b");
-  const auto named = [&](const char* flag) {
-    const Status status = c.place_in(c.request.device->bytes, c.request.memory_bytes).status();
-    const std::string message(status.message());
-    INFO(message);
-    CHECK(status.code() == Code::kInfeasible);
-    const size_t at = message.find(std::string(flag) + " ", message.find("smallest budget"));
-    REQUIRE(at != std::string::npos);
-    return std::stoull(message.substr(at + std::string(flag).size() + 1)) * kMiB;
-  };
   c.request.device->bytes = kGiB / 2;
   c.request.memory_bytes = 16 * kGiB;
-  c.request.device->bytes = named("--device-memory");
+  c.request.device->bytes = named_budget(c.request, "--device-memory");
   CHECK(place(c.request).ok());
   c.request.memory_bytes = kGiB / 4;
-  c.request.memory_bytes = named("--host-memory");
+  c.request.memory_bytes = named_budget(c.request, "--host-memory");
   CHECK(place(c.request).ok());
+}
+
+TEST_CASE("a budget below what is taken whatever lives where is refused, on either tier") {
+  Case c("opt-1.3b");
+  const uint64_t host = c.request.process_bytes + c.request.buffer_bytes;
+  CHECK(c.place_in(40 * kGiB, host).ok());
+  for (const uint64_t bytes : {host - 1, 100 * kMiB, uint64_t{0}}) {
+    INFO("host " << bytes);
+    const Status status = c.place_in(40 * kGiB, bytes).status();
+    CHECK_THAT(std::string(status.message()), Catch::Contains("host memory is"));
+    // No more than it takes, though without host memory everything must fit the device.
+    CHECK(named_budget(c.request, "--host-memory") == host + kMiB);
+    c.request.memory_bytes = named_budget(c.request, "--host-memory");
+    CHECK(place(c.request).ok());
+  }
+  // The user's shares, all of them away from the device.
+  c.request.weights_disk_share = 0;
+  c.request.device->weights_host_share = 1;
+  c.request.kv_disk_share = 0;
+  c.request.device->kv_host_share = 1;
+  const uint64_t device = c.request.device->process_bytes + c.request.device->buffer_bytes;
+  for (const uint64_t bytes : {device, device - 1, 100 * kMiB, uint64_t{0}}) {
+    INFO("device " << bytes);
+    const Status status = c.place_in(bytes, 64 * kGiB).status();
+    CHECK_THAT(std::string(status.message()), Catch::Contains("device memory is"));
+    c.request.device->bytes = named_budget(c.request, "--device-memory");
+    CHECK(place(c.request).ok());
+  }
+  CHECK(c.place_in(40 * kGiB, host - 1).status().code() == Code::kInfeasible);
 }
 
 }  // namespace

@@ -65,7 +65,12 @@ TEST_CASE("a hardware profile reads back as it was") {
     CHECK(profile.host.memory_free_bytes.value == before.host.memory_free_bytes.value);
     CHECK(profile.host.decode_attention.value == before.host.decode_attention.value);
     REQUIRE(profile.link.has_value() == own_memory);
-    if (own_memory) CHECK(profile.link->both.value == before.link->both.value);
+    if (own_memory) {
+      CHECK(profile.link->both.value == before.link->both.value);
+      REQUIRE(profile.link->small.size() == 1);
+      CHECK(profile.link->small[0].bytes == before.link->small[0].bytes);
+      CHECK(profile.link->small[0].to_host.value == before.link->small[0].to_host.value);
+    }
     REQUIRE(profile.disk.read.size() == before.disk.read.size());
     CHECK(profile.disk.read[1].block_bytes == before.disk.read[1].block_bytes);
     CHECK(profile.disk.read[1].depth == before.disk.read[1].depth);
@@ -114,8 +119,8 @@ TEST_CASE("unknown fields of a hardware profile are refused at every level") {
   for (const char* parent :
        {"", "/compute", "/compute/memory_bytes", "/compute/matrix/0",
         "/compute/matrix/0/flops_per_second", "/compute/decode_attention_bytes_per_second", "/host",
-        "/host/memory_read_bytes_per_second", "/link", "/link/both_bytes_per_second", "/disk",
-        "/disk/read/0", "/disk/write/0/bytes_per_second"}) {
+        "/host/memory_read_bytes_per_second", "/link", "/link/both_bytes_per_second",
+        "/link/small_copies/0", "/disk", "/disk/read/0", "/disk/write/0/bytes_per_second"}) {
     json root = good();
     root[json::json_pointer(parent)]["sped"] = 1;
     INFO(parent);

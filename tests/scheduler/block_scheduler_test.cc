@@ -2,6 +2,7 @@
 // cancellation, draining.
 #include "scheduler/block_scheduler.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "tests/support/collecting_sink.h"
@@ -158,6 +159,11 @@ TEST_CASE("cancelling frees the sequence's memory, running or waiting") {
   CHECK((b.reason == FinishReason::kCancelled || b.reason == FinishReason::kLength));
   f.scheduler->drain(10);
   CHECK(f.scheduler->stats().kv_bytes_used == 0);
+  std::array<uint64_t, kFinishReasons> ended{};
+  for (const Finish& finish : {a, b}) ++ended[static_cast<size_t>(finish.reason)];
+  CHECK(f.scheduler->stats().ended == ended);
+  CHECK(f.scheduler->stats().times.whole.count() ==
+        ended[static_cast<size_t>(FinishReason::kLength)]);
 }
 
 TEST_CASE("draining refuses new requests, then cancels what takes too long") {
@@ -232,7 +238,41 @@ TEST_CASE("usage and statistics tell what a KV rule kept, dropped and saved") {
   CHECK(kv.bytes_saved == 2 * (block - state));
   CHECK(f.submit(greedy({3}, 4))->wait().usage.kv.rule == KvRuleKind::kFull);
   CHECK(f.scheduler->stats().kv.rows_dropped == 24);
+  CHECK(f.scheduler->stats().kv.rows_kept == 16 + 4);
   CHECK(f.scheduler->stats().kv.bytes_saved == kv.bytes_saved);
+  CHECK(f.scheduler->stats().ended == std::array<uint64_t, kFinishReasons>{0, 2, 0, 0});
+}
+
+TEST_CASE("statistics count how long sequences took") {
+  Fixture f;
+  double queue = 0, first = 0, whole = 0;
+  for (const int32_t tokens : {0, 1, 9}) {
+    const Usage usage = f.submit(greedy({3, 4}, tokens))->wait().usage;
+    queue += usage.queue_seconds;
+    if (tokens > 0) first += usage.queue_seconds + usage.prefill_seconds;
+    whole += usage.queue_seconds + usage.prefill_seconds + usage.decode_seconds;
+  }
+  const SequenceTimes times = f.scheduler->stats().times;
+  CHECK(times.queue.count() == 3);
+  CHECK(times.first_token.count() == 2);
+  CHECK(times.whole.count() == 3);
+  CHECK(times.queue.sum() == Approx(queue));
+  CHECK(times.first_token.sum() == Approx(first));
+  CHECK(times.whole.sum() == Approx(whole));
+  CHECK(times.prefill.sum() + times.decode.sum() + queue == Approx(whole));
+}
+
+TEST_CASE("a histogram counts up to and with its bounds") {
+  SecondsHistogram histogram(kRequestBounds);
+  for (const double seconds : {0.0, 0.3, 0.31, 28800.0, 28801.0}) histogram.add(seconds);
+  CHECK(std::is_sorted(kRequestBounds.begin(), kRequestBounds.end()));
+  CHECK(std::is_sorted(kFirstTokenBounds.begin(), kFirstTokenBounds.end()));
+  CHECK(histogram.count(0) == 2);
+  CHECK(histogram.count(1) == 1);
+  CHECK(histogram.count(21) == 1);
+  CHECK(histogram.count(22) == 1);
+  CHECK(histogram.count() == 5);
+  CHECK(histogram.sum() == Approx(57601.61));
 }
 
 // With a limited budget a sequence's memory does not grow: 20,000 tokens in the room of 64.

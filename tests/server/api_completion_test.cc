@@ -314,7 +314,7 @@ TEST_CASE("a refusal says what it means to the caller") {
   const std::tuple<Code, int, const char*> cases[] = {
       {Code::kInvalidArgument, 400, "invalid_value"}, {Code::kInfeasible, 400, "invalid_value"},
       {Code::kCapacity, 429, "queue_full"},           {Code::kCancelled, 503, "shutting_down"},
-      {Code::kDeviceLost, 500, "engine_error"},
+      {Code::kDeviceLost, 503, "engine_error"},       {Code::kIoError, 500, "engine_error"},
   };
   for (const auto& [code, status, name] : cases) {
     const ApiError error = refused_by_scheduler(Status(code, "because"));

@@ -47,7 +47,6 @@ class MadeUpScheduler final : public Scheduler {
 
   const ModelShape& shape() const override { return shape_; }
   int64_t queue_max() const override { return queue_max_; }
-  const KvRule& kv_rule() const override { return rule_; }
 
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
     const std::lock_guard lock(mutex_);
@@ -145,7 +144,6 @@ class MadeUpScheduler final : public Scheduler {
 
   ModelShape shape_;
   const int64_t queue_max_;
-  const KvRule rule_;
   const std::chrono::microseconds sweep_;
   std::atomic<uint64_t> generated_{0};
   std::mutex mutex_;

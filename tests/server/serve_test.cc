@@ -17,8 +17,10 @@ struct Served {
     flags.port = 0;
     std::promise<std::string> listening;
     std::future<std::string> url = listening.get_future();
+    model.context = fake_context(engine.shape(), &tokenizer);
+    model.scheduler = &engine;
     result = std::async(std::launch::async, [this, flags, &listening] {
-      return run_serve(flags, engine, &tokenizer,
+      return run_serve(flags, model,
                        [&](std::string_view text) { listening.set_value(std::string(text)); });
     });
     const std::string text = url.get();
@@ -32,6 +34,7 @@ struct Served {
 
   Tokenizer tokenizer = byte_tokenizer();
   FakeScheduler engine;
+  ServedModel model;
   std::future<Status> result;
   uint16_t port = 0;
 };
@@ -98,12 +101,41 @@ TEST_CASE("a second signal does not wait") {
   CHECK(running.read_answer().status == 0);
 }
 
+TEST_CASE("an engine that only a restart cures ends serve with an error") {
+  ServeFlags flags;
+  flags.drain_seconds = 0.2;
+  Served served(flags);
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  REQUIRE(served.engine.wait_submitted(1, 10));
+  CHECK_FALSE(served.ended_within(1.2));  // Looked at once, and found well
+  served.engine.set_healthy(false);
+  CHECK(running.read_answer().status == 503);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().code() == Code::kDeviceLost);
+}
+
+TEST_CASE("a failed engine does not hold back a signal") {
+  ServeFlags flags;
+  flags.drain_seconds = 600;
+  Served served(flags);
+  served.engine.hold();
+  HttpClient running(served.port);
+  running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  REQUIRE(served.engine.wait_submitted(1, 10));
+  served.engine.set_healthy(false);
+  CHECK_FALSE(served.ended_within(1.5));  // It drains.
+  std::raise(SIGTERM);
+  REQUIRE(served.ended_within(10));
+  CHECK(served.result.get().code() == Code::kDeviceLost);
+}
+
 TEST_CASE("serve says when it cannot listen") {
   Served served;
   ServeFlags flags;
   flags.port = served.port;
-  FakeScheduler other;
-  const Status status = run_serve(flags, other, nullptr, [](std::string_view) {});
+  const Status status = run_serve(flags, served.model, [](std::string_view) {});
   CHECK_FALSE(status.ok());
   std::raise(SIGTERM);
   REQUIRE(served.ended_within(10));

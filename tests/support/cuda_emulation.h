@@ -29,7 +29,8 @@ void set_seed(uint64_t seed);
 // From now on __syncthreads() does nothing: for the test that missing barriers are found.
 void remove_barriers(bool removed);
 
-// Queues a kernel on a stream of the fake runtime (tests/support/fake_cudart.cc).
+// Queues a kernel on a stream of the fake runtime (tests/support/fake_cudart.cc). A launch that a
+// device would refuse leaves its error to cudaGetLastError().
 void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
             std::function<void()> kernel);
 

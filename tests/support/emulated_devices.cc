@@ -20,6 +20,13 @@ size_t accelerator_leaks() {
   return fake_cudart::leaks();
 }
 
+bool sums_by_shape() {
+  return fake_cudart::sums_by_shape();
+}
+void emulate_sums_by_shape(bool on) {
+  fake_cudart::set_sums_by_shape(on);
+}
+
 bool thorough() {
   return false;
 }

@@ -12,6 +12,15 @@
 
 namespace {
 
+// As a handle, it belongs to the device on which it was made.
+struct Handle {
+  int device = 0;
+};
+int current_device() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
 struct Layout {
   cudaDataType type;
   int64_t rows, columns, stride;
@@ -83,12 +92,10 @@ uint64_t spillway::fake_cudart::fused_products() {
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  *handle = reinterpret_cast<cublasLtHandle_t>(new char);
-  return CUBLAS_STATUS_SUCCESS;
+  return create(handle, Handle{current_device()});
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  delete reinterpret_cast<char*>(handle);
-  return CUBLAS_STATUS_SUCCESS;
+  return destroy<Handle>(handle);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
@@ -169,13 +176,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, const void* alpha,
-                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
-                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
-                              cublasLtMatrixLayout_t c_layout, void* d,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t described,
+                              const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
+                              const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
+  if (own<Handle>(handle).device != current_device()) return CUBLAS_STATUS_EXECUTION_FAILED;
   const Product product = own<Product>(described);
   const auto weight = own<Layout>(a_layout), in = own<Layout>(b_layout);
   const auto before = own<Layout>(c_layout), out = own<Layout>(d_layout);
@@ -201,11 +209,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
     std::memset(workspace, 0xee, workspace_bytes);
     for (int64_t column = 0; column < out.columns; ++column) {
       for (int64_t row = 0; row < out.rows; ++row) {
-        double sum = 0;
-        for (int64_t i = 0; i < inner; ++i) {
-          sum += element(weight.type, a, row * weight.stride + i) *
+        double sum = spillway::fake_cudart::product_sum(inner, out.columns, [&](int64_t i) {
+          return element(weight.type, a, row * weight.stride + i) *
                  element(in.type, b, column * in.stride + i);
-        }
+        });
         sum *= scale;
         if (keep != 0) sum += keep * element(before.type, c, column * before.stride + row);
         if (with_bias) sum += element(product.bias_type, product.bias, row);

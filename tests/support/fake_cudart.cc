@@ -1,5 +1,6 @@
 #include "tests/support/fake_cudart.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,29 +22,74 @@
 
 // The opaque types of the runtime.
 struct CUstream_st {
+  int device = 0;
   std::deque<std::function<bool()>> work;  // False: not yet, something else must run first.
 };
 struct cublasContext {
+  int device = 0;
   cudaStream_t stream = nullptr;
 };
 struct CUevent_st {
+  int device = 0;
   uint64_t recorded = 0, happened = 0;
   double at = 0;  // steady_seconds() of the latter
 };
 
 namespace {
 
+constexpr int kDevices = 2;
+
+// What the runtime keeps for every host thread.
+struct HostThread {
+  int device = 0;
+  cudaError_t last = cudaSuccess;  // Until somebody asks
+};
+HostThread& host_thread() {
+  thread_local HostThread one;
+  return one;
+}
+
+// What a call that fails returns.
+cudaError_t failed(cudaError_t error) {
+  return host_thread().last = error;
+}
+
+// Stricter than the runtime, which minds when it launches and records: everything is used while its
+// device is the calling thread's.
+bool current(int device) {
+  return device == host_thread().device;
+}
+
+// Of a launch; what every device refuses. (For more shared memory a kernel would have to ask.)
+cudaError_t check_grid(const dim3& blocks, const dim3& threads, size_t shared_bytes) {
+  if (shared_bytes > size_t{48} << 10) return cudaErrorInvalidValue;
+  const bool fits = blocks.x > 0 && blocks.y > 0 && blocks.z > 0 && blocks.x < 1u << 31 &&
+                    blocks.y < 1u << 16 && blocks.z < 1u << 16 && threads.x > 0 && threads.y > 0 &&
+                    threads.z > 0 && threads.x <= 1024 && threads.y <= 1024 && threads.z <= 64 &&
+                    threads.x * threads.y * threads.z <= 1024;
+  return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
+struct Allocation {
+  size_t bytes = 0;
+  int device = 0;
+};
+using Allocations = std::map<void*, Allocation>;
+
 struct Fake {
   std::mt19937_64 random{1};
   std::set<cudaStream_t> streams;
+  CUstream_st default_streams[kDevices] = {{0, {}}, {1, {}}};  // That no other waits for
   std::set<cudaEvent_t> events;
-  std::map<void*, size_t> device, pinned;
+  Allocations device, pinned;
   size_t device_bytes = 0, device_limit = size_t{1} << 40;
   int64_t copies_left = -1;
   uint64_t to_host_bytes = 0;
+  uint64_t to_device_queued = 0;
+  int major = 9, minor = 0;  // Compute capability
   cudaError_t lost = cudaSuccess;
-  cudaError_t last = cudaSuccess;  // Until somebody asks
 };
+std::atomic<bool> by_shape{false};
 Fake& fake() {
   static Fake one;
   return one;
@@ -61,11 +107,11 @@ class DeviceMemoryOpen {
  public:
   DeviceMemoryOpen() {
     if (depth_++ > 0) return;
-    for (const auto& [memory, bytes] : fake().device) unpoison(memory, bytes);
+    for (const auto& [memory, of] : fake().device) unpoison(memory, of.bytes);
   }
   ~DeviceMemoryOpen() {
     if (--depth_ > 0) return;
-    for (const auto& [memory, bytes] : fake().device) poison(memory, bytes);
+    for (const auto& [memory, of] : fake().device) poison(memory, of.bytes);
   }
   DeviceMemoryOpen(const DeviceMemoryOpen&) = delete;
 
@@ -97,12 +143,22 @@ bool run_one() {
   return false;
 }
 
-bool on_device(const void* address) {
+// In whose memory it lies; -1: in the host's.
+int device_of(const void* address) {
   const auto* at = static_cast<const std::byte*>(address);
   const auto after = fake().device.upper_bound(const_cast<void*>(address));
-  if (after == fake().device.begin()) return false;
-  const auto& [memory, bytes] = *std::prev(after);
-  return at < static_cast<const std::byte*>(memory) + bytes;
+  if (after == fake().device.begin()) return -1;
+  const auto& [memory, of] = *std::prev(after);
+  return at < static_cast<const std::byte*>(memory) + of.bytes ? of.device : -1;
+}
+
+// A default stream's work waits for nothing.
+void run_default(CUstream_st& stream) {
+  const DeviceMemoryOpen open;
+  for (; !stream.work.empty(); stream.work.pop_front()) stream.work.front()();
+}
+void run_defaults() {
+  for (CUstream_st& stream : fake().default_streams) run_default(stream);
 }
 
 template <class Done>
@@ -112,6 +168,7 @@ cudaError_t run_until(const Done& done) {
     std::fprintf(stderr, "fake CUDA runtime: streams wait for each other\n");
     std::abort();
   }
+  run_defaults();  // Too late for whoever did not wait for it
   return fake().lost;
 }
 
@@ -119,20 +176,22 @@ void queue(cudaStream_t stream, std::function<bool()> work) {
   stream->work.push_back(std::move(work));
 }
 
-cudaError_t allocate(std::map<void*, size_t>& from, void** memory, size_t bytes) {
+cudaError_t allocate(Allocations& from, void** memory, size_t bytes) {
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);  // Pages, as the driver's
   std::memset(*memory, 0xcd, bytes);                                 // As good as any other garbage
-  from[*memory] = bytes;
+  from[*memory] = {bytes, host_thread().device};
   return cudaSuccess;
 }
 
-size_t release(std::map<void*, size_t>& from, void* memory) {
+// Waits for the default streams at least, as the runtime does.
+size_t release(Allocations& from, void* memory) {
+  run_defaults();
   const auto found = from.find(memory);
   if (found == from.end()) {
     std::fprintf(stderr, "fake CUDA runtime: memory given back that was not taken\n");
     std::abort();
   }
-  const size_t bytes = found->second;
+  const size_t bytes = found->second.bytes;
   from.erase(found);
   std::free(memory);
   return bytes;
@@ -155,9 +214,24 @@ void limit_memory(size_t bytes) {
   const Lock lock(mutex());
   fake().device_limit = bytes;
 }
+void set_capability(int major, int minor) {
+  const Lock lock(mutex());
+  fake().major = major;
+  fake().minor = minor;
+}
+void set_sums_by_shape(bool on) {
+  by_shape = on;
+}
+bool sums_by_shape() {
+  return by_shape;
+}
 uint64_t bytes_to_host() {
   const Lock lock(mutex());
   return fake().to_host_bytes;
+}
+uint64_t bytes_to_device_queued() {
+  const Lock lock(mutex());
+  return fake().to_device_queued;
 }
 size_t leaks() {
   const Lock lock(mutex());
@@ -172,6 +246,12 @@ namespace spillway::emulation {
 void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
             std::function<void()> kernel) {
   const Lock lock(mutex());
+  cudaError_t error = check_grid(blocks, threads, shared_bytes);
+  if (!current(stream->device)) error = cudaErrorInvalidResourceHandle;
+  if (error != cudaSuccess) {
+    failed(error);
+    return;
+  }
   queue(stream, [=] {
     if (fake().lost == cudaSuccess) run_grid(blocks, threads, shared_bytes, kernel);
     return true;
@@ -184,25 +264,46 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   const Lock lock(mutex());
-  *count = 1;
+  *count = kDevices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   const Lock lock(mutex());
   *properties = {};
   std::strcpy(properties->name, "emulated device");
+  properties->major = fake().major;
+  properties->minor = fake().minor;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) {
+cudaError_t cudaSetDevice(int device) {
   const Lock lock(mutex());
+  if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
+  if (fake().lost == cudaSuccess) host_thread().device = device;
   return fake().lost;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = host_thread().device;
+  return cudaSuccess;
+}
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "out of memory" : "the device is lost";
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    default:
+      return "the device is lost";
+  }
 }
 cudaError_t cudaGetLastError() {
   const Lock lock(mutex());
-  const cudaError_t last = std::exchange(fake().last, cudaSuccess);
+  const cudaError_t last = std::exchange(host_thread().last, cudaSuccess);
   return fake().lost != cudaSuccess ? fake().lost : last;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -214,14 +315,20 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   const Lock lock(mutex());
   const DeviceMemoryOpen open;
-  if (bytes > fake().device_limit - fake().device_bytes) return cudaErrorMemoryAllocation;
+  if (fake().device_bytes > fake().device_limit ||
+      bytes > fake().device_limit - fake().device_bytes) {
+    return failed(cudaErrorMemoryAllocation);
+  }
   fake().device_bytes += bytes;
   return allocate(fake().device, memory, bytes);
 }
 cudaError_t cudaFree(void* memory) {
   const Lock lock(mutex());
   const DeviceMemoryOpen open;
-  if (memory != nullptr) fake().device_bytes -= release(fake().device, memory);
+  if (memory == nullptr) return fake().lost;
+  const int device = device_of(memory);
+  if (device >= 0 && !current(device)) return failed(cudaErrorInvalidValue);
+  fake().device_bytes -= release(fake().device, memory);
   return fake().lost;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
@@ -235,17 +342,22 @@ cudaError_t cudaFreeHost(void* memory) {
 }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   const Lock lock(mutex());
-  const DeviceMemoryOpen open;
-  std::memset(memory, value, bytes);
+  const int device = device_of(memory);
+  if (device >= 0 && !current(device)) return failed(cudaErrorInvalidValue);
+  queue(&fake().default_streams[host_thread().device], [=] {
+    if (fake().lost == cudaSuccess) std::memset(memory, value, bytes);
+    return true;
+  });
   return fake().lost;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const Lock lock(mutex());
-  *stream = *fake().streams.insert(new CUstream_st()).first;
+  *stream = *fake().streams.insert(new CUstream_st{host_thread().device, {}}).first;
   return fake().lost;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(mutex());
+  if (!current(stream->device)) return failed(cudaErrorInvalidResourceHandle);
   run_until([&] { return stream->work.empty(); });
   fake().streams.erase(stream);
   delete stream;
@@ -253,10 +365,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const Lock lock(mutex());
+  if (stream == nullptr) {
+    run_default(fake().default_streams[host_thread().device]);
+    return fake().lost;
+  }
+  if (!current(stream->device)) return failed(cudaErrorInvalidResourceHandle);
   return run_until([&] { return stream->work.empty(); });
 }
+// The event may be another device's.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(mutex());
+  if (!current(stream->device)) return failed(cudaErrorInvalidResourceHandle);
   const uint64_t wanted = event->recorded;
   queue(stream, [=] { return event->happened >= wanted; });
   return fake().lost;
@@ -264,22 +383,28 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const Lock lock(mutex());
+  if (!current(stream->device)) return failed(cudaErrorInvalidResourceHandle);
+  for (const int device : {device_of(from), device_of(to)}) {
+    if (device >= 0 && device != stream->device) return failed(cudaErrorInvalidValue);
+  }
+  if (device_of(to) >= 0 && device_of(from) < 0) fake().to_device_queued += bytes;
   queue(stream, [=] {
     if (fake().copies_left >= 0 && fake().copies_left-- == 0)
       fake().lost = cudaErrorECCUncorrectable;
     if (fake().lost == cudaSuccess) std::memcpy(to, from, bytes);
-    if (on_device(from) && !on_device(to)) fake().to_host_bytes += bytes;
+    if (device_of(from) >= 0 && device_of(to) < 0) fake().to_host_bytes += bytes;
     return true;
   });
   return fake().lost;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   const Lock lock(mutex());
-  *event = *fake().events.insert(new CUevent_st()).first;
+  *event = *fake().events.insert(new CUevent_st{.device = host_thread().device}).first;
   return fake().lost;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const Lock lock(mutex());
+  if (!current(event->device)) return failed(cudaErrorInvalidResourceHandle);
   run_until([&] { return event->happened >= event->recorded; });
   fake().events.erase(event);
   delete event;
@@ -287,6 +412,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(mutex());
+  if (!current(stream->device) || event->device != stream->device) {
+    return failed(cudaErrorInvalidResourceHandle);
+  }
   const uint64_t number = ++event->recorded;
   queue(stream, [=] {
     event->happened = number;
@@ -299,26 +427,28 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 // error all the same.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(mutex());
+  if (!current(event->device)) return failed(cudaErrorInvalidResourceHandle);
   for (uint64_t steps = fake().random() % 3; steps > 0; --steps) run_one();
-  if (event->happened < event->recorded) return fake().last = cudaErrorNotReady;
+  if (event->happened < event->recorded) return failed(cudaErrorNotReady);
   return fake().lost;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const Lock lock(mutex());
   if (start->happened < start->recorded || end->happened < end->recorded) {
-    return fake().last = cudaErrorNotReady;
+    return failed(cudaErrorNotReady);
   }
   *milliseconds = static_cast<float>((end->at - start->at) * 1e3);
   return fake().lost;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(mutex());
+  if (!current(event->device)) return failed(cudaErrorInvalidResourceHandle);
   return run_until([&] { return event->happened >= event->recorded; });
 }
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   const Lock lock(mutex());
-  *handle = new cublasContext();
+  *handle = new cublasContext{.device = host_thread().device};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
@@ -342,6 +472,9 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
       compute != CUBLAS_COMPUTE_32F || lda < k || ldb < k || ldc < m) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (!current(handle->device) || !current(handle->stream->device)) {
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   const auto element = [type_a](const void* matrix, int64_t i) -> double {
     if (type_a == CUDA_R_32F) return static_cast<const float*>(matrix)[i];
@@ -352,10 +485,9 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
     auto* out = static_cast<float*>(c);
     for (int64_t column = 0; column < n; ++column) {
       for (int64_t row = 0; row < m; ++row) {
-        double sum = 0;
-        for (int64_t i = 0; i < k; ++i) {
-          sum += element(a, row * lda + i) * element(b, column * ldb + i);
-        }
+        const double sum = spillway::fake_cudart::product_sum(k, n, [&](int64_t i) {
+          return element(a, row * lda + i) * element(b, column * ldb + i);
+        });
         float& target = out[column * ldc + row];
         target = static_cast<float>(scale * sum + (keep == 0 ? 0.0 : double{keep} * target));
       }

@@ -1,7 +1,9 @@
 // A CUDA runtime, and what of cuBLAS we use, without a device, for programs that link it instead of
 // the toolkit's: memory is host memory, streams are queues whose work runs when somebody asks for
 // its outcome, in an order among streams that a seed shuffles, as late as it can. So work that did
-// not wait for what it needs reads what is not there yet.
+// not wait for what it needs reads what is not there yet. There are two devices; what is one's is
+// used by a host thread while that device is the thread's, else the call fails. What the default
+// streams are given runs when somebody waits for it, or else after the next wait for other work.
 #pragma once
 
 #include <cublas_v2.h>
@@ -20,11 +22,39 @@ void fail_copy(int64_t calls);
 // Device memory that can be had; what is there already counts.
 void limit_memory(size_t bytes);
 
+// Compute capability of the devices that are opened from now on; 9.0 at first.
+void set_capability(int major, int minor = 0);
+
 // Copied from device memory to the host's so far.
 uint64_t bytes_to_host();
 
 // That cuBLASLt was given so far.
 uint64_t fused_products();
+
+// From now on a matrix product rounds as float32 sums do, differently for every number of rows: as
+// a library that chooses its way of summing by the shapes.
+void set_sums_by_shape(bool on);
+bool sums_by_shape();
+
+// The sum of term(0), term(1), ...: an element of a product with so many `tokens`. In double
+// precision; or, by shape, in float32 and in another order for every number of tokens.
+template <class Term>
+double product_sum(int64_t count, int64_t tokens, Term term) {
+  if (!sums_by_shape()) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += term(i);
+    return sum;
+  }
+  constexpr int64_t kParts = 8;
+  float parts[kParts] = {}, sum = 0;
+  const int64_t used = 1 + tokens % kParts;
+  for (int64_t i = 0; i < count; ++i) parts[i % used] += static_cast<float>(term(i));
+  for (const float part : parts) sum += part;
+  return sum;
+}
+
+// To be copied from the host's memory to the device's, done or not, so far.
+uint64_t bytes_to_device_queued();
 
 // Allocations, streams and events that were never given back.
 size_t leaks();

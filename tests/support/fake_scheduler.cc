@@ -85,8 +85,9 @@ void FakeScheduler::drain(double seconds) {
 
 SchedulerStats FakeScheduler::stats() const {
   const std::lock_guard lock(mutex_);
-  SchedulerStats stats;
-  stats.running = std::ssize(alive_);
+  SchedulerStats stats = stats_;
+  stats.waiting = std::ssize(mailbox_);
+  stats.running = std::ssize(alive_) - stats.waiting;
   stats.healthy = healthy_;
   return stats;
 }
@@ -161,6 +162,7 @@ void FakeScheduler::run() {
         still.push_back(std::move(sequence));
         continue;
       }
+      count(*finish);
       sequence.sink->on_finish(*finish);
       sequence.sink.reset();
       record(sequence.id, *finish);
@@ -223,6 +225,15 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
 bool FakeScheduler::is_cancelled(RequestId id) {
   const std::lock_guard lock(mutex_);
   return cancelled_.contains(id);
+}
+
+void FakeScheduler::count(const Finish& finish) {
+  const std::lock_guard lock(mutex_);
+  stats_.prompt_tokens += static_cast<uint64_t>(finish.usage.prompt_tokens);
+  stats_.generated_tokens += static_cast<uint64_t>(finish.usage.generated_tokens);
+  stats_.kv.add(finish.usage.kv);
+  ++stats_.ended[static_cast<size_t>(finish.reason)];
+  stats_.times.add(finish);
 }
 
 void FakeScheduler::record(RequestId id, const Finish& finish) {

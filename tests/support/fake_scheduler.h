@@ -39,7 +39,6 @@ class FakeScheduler : public Scheduler {
 
   const ModelShape& shape() const override { return shape_; }
   int64_t queue_max() const override { return options_.queue_max; }
-  const KvRule& kv_rule() const override { return options_.kv_rule; }
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override;
   void drain(double seconds) override;
@@ -72,6 +71,7 @@ class FakeScheduler : public Scheduler {
   void run();
   std::optional<Finish> step(Sequence& sequence);  // A finish when it ends
   bool is_cancelled(RequestId id);
+  void count(const Finish& finish);  // In the statistics, before the sink hears of it
   void record(RequestId id, const Finish& finish);
 
   const Options options_;
@@ -84,6 +84,7 @@ class FakeScheduler : public Scheduler {
   std::vector<Request> seen_;
   std::set<RequestId> alive_;
   int64_t submitted_ = 0;
+  SchedulerStats stats_;  // Of ended sequences
   int64_t accept_left_ = INT64_MAX;
   Status refusal_;
   bool held_ = false;

@@ -80,11 +80,16 @@ TemporaryCache::TemporaryCache() {
   std::string pattern = (fs::temp_directory_path() / "spillway-test-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
   path_ = pattern;
+  if (const char* before = getenv("SPILLWAY_CACHE")) before_ = before;
   setenv("SPILLWAY_CACHE", path_.c_str(), 1);
 }
 
 TemporaryCache::~TemporaryCache() {
-  unsetenv("SPILLWAY_CACHE");
+  if (before_) {
+    setenv("SPILLWAY_CACHE", before_->c_str(), 1);
+  } else {
+    unsetenv("SPILLWAY_CACHE");
+  }
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,7 +41,7 @@ std::vector<std::string> golden_variants();
 Golden read_golden(const std::string& variant);
 
 // A fresh directory that is removed at the end of the scope, used as the cache of packed files
-// (SPILLWAY_CACHE) meanwhile.
+// (SPILLWAY_CACHE) meanwhile. One within another's scope gives way to it at its own end.
 class TemporaryCache {
  public:
   TemporaryCache();
@@ -51,6 +52,7 @@ class TemporaryCache {
 
  private:
   std::string path_;
+  std::optional<std::string> before_;
 };
 
 }  // namespace spillway::test

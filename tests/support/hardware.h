@@ -26,7 +26,12 @@ inline HardwareProfile sample_hardware(bool own_memory) {
                   .memory_free_bytes = known(60e9),
                   .memory_read = measured(4e10),
                   .decode_attention = measured(3e10)};
-  if (own_memory) profile.link = {measured(12e9), measured(11e9), measured(20e9)};
+  if (own_memory) {
+    profile.link = {measured(12e9),
+                    measured(11e9),
+                    measured(20e9),
+                    {{uint64_t{1} << 20, measured(7e9), measured(6e9)}}};
+  }
   profile.disk = {.free_bytes = known(1e12),
                   .read = {{1 << 20, 1, measured(1e9)}, {1 << 20, 8, measured(2e9)}},
                   .write = {{1 << 20, 1, measured(5e8)}},

@@ -8,7 +8,7 @@
 
 namespace spillway::test {
 
-class RecordingTrace final : public Trace {
+class RecordingTrace : public Trace {
  public:
   struct Span {
     Track track;

@@ -1,4 +1,7 @@
 // The devices that conformance tests run on, and arrays in their memory.
+//
+// Test cases with the tag [sanitizer] also run under compute-sanitizer, which is slow
+// (scripts/gpu_check.sh): small ones, and between them every kernel of ours.
 #pragma once
 
 #include <cstring>
@@ -24,6 +27,12 @@ void shuffle_accelerator(uint64_t seed);
 
 // Allocations, streams and events of an emulated device that were never given back.
 size_t accelerator_leaks();
+
+// Whether matrix products of the accelerator round by their shapes, as cuBLAS's do, so that a run
+// with other blocks is the same to within rounding only. The emulated device sums in double
+// precision: only when it was told to.
+bool sums_by_shape();
+void emulate_sums_by_shape(bool on);
 
 // False where a device is emulated and thousands of times slower: then the small cases must do.
 bool thorough();

@@ -1,0 +1,90 @@
+// What a device cannot do is refused before it fails in mid-run.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "kernels/device.h"
+#include "server/runtime.h"
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/cuda_emulation.h"
+#include "tests/support/fake_cudart.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_directory.h"
+
+namespace spillway {
+namespace {
+
+// Whether the emulation takes such a launch, and then runs it.
+bool launches(dim3 blocks, dim3 threads, size_t shared_bytes) {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  bool ran = false;
+  emulation::launch(stream, blocks, threads, shared_bytes, [&] { ran = true; });
+  const cudaError_t error = cudaGetLastError();
+  CHECK(cudaGetLastError() == cudaSuccess);  // The first told it.
+  CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  CHECK(ran == (error == cudaSuccess));
+  return ran;
+}
+
+TEST_CASE("the emulation refuses the launches that a device refuses") {
+  CHECK(launches(dim3(1), dim3(1024), size_t{48} << 10));
+  CHECK_FALSE(launches(dim3(1), dim3(32), (size_t{48} << 10) + 1));
+  CHECK_FALSE(launches(dim3(1), dim3(1025), 0));
+  CHECK_FALSE(launches(dim3(1), dim3(32, 33), 0));
+  CHECK(launches(dim3(70000), dim3(1), 0));
+  CHECK_FALSE(launches(dim3(1, 65536), dim3(1), 0));
+  CHECK_FALSE(launches(dim3(1, 1, 65536), dim3(1), 0));
+  CHECK_FALSE(launches(dim3(0), dim3(32), 0));
+}
+
+TEST_CASE("a device that our kernels are not compiled for is named, with what is needed") {
+  const std::pair<int, int> too_old[] = {{7, 0}, {6, 1}, {7, 2}};
+  for (const auto& [major, minor] : too_old) {
+    fake_cudart::set_capability(major, minor);
+    const Status status = open_cuda_device(1).status();
+    INFO(status.message());
+    CHECK(status.code() == Code::kNotFound);
+    const std::string has = std::to_string(major) + "." + std::to_string(minor);
+    for (const std::string& part : {std::string("device 1"), std::string("emulated device"), has,
+                                    std::string("7.5"), std::string("--device cpu")}) {
+      CHECK(status.message().find(part) != std::string_view::npos);
+    }
+  }
+  const std::pair<int, int> good[] = {{7, 5}, {8, 0}, {9, 0}, {12, 1}};
+  for (const auto& [major, minor] : good) {
+    fake_cudart::set_capability(major, minor);
+    CHECK(open_cuda_device(0).ok());
+  }
+  fake_cudart::set_capability(9);
+}
+
+TEST_CASE("a model whose heads are too wide for CUDA is refused when it is opened") {
+  const test::TemporaryCache cache;
+  const TempDirectory temp;
+  ModelShape shape = tiny_shape();
+  shape.heads = shape.kv_heads = 1;
+  const auto open = [&](int64_t head_size, const char* device) {
+    shape.hidden = shape.embedding = shape.head_size = head_size;
+    const std::string directory = temp / std::to_string(head_size);
+    std::filesystem::create_directories(directory);
+    write_file(directory + "/config.json", opt_config(shape));
+    write_file(directory + "/model.safetensors", safetensors_file(opt_tensors(shape)));
+    EngineFlags flags;
+    flags.device = device;
+    flags.host_memory_bytes = flags.device_memory_bytes = uint64_t{1} << 30;
+    return Runtime::open(directory, flags, {}).status();
+  };
+  const Status status = open(320, "cuda");
+  INFO(status.message());
+  CHECK(status.code() == Code::kInvalidArgument);
+  for (const char* part : {"320", "256", "--device cpu"}) {
+    CHECK(status.message().find(part) != std::string_view::npos);
+  }
+  CHECK(open(320, "cpu").ok());
+  CHECK(open(256, "cuda").ok());
+}
+
+}  // namespace
+}  // namespace spillway
