@@ -168,14 +168,19 @@ class Search {
     if (flags.weights && flags.kv) return;  // Nothing is open.
     EngineFlags away = flags;
     if (!away.weights) away.weights = weights_stream ? kAllOnDisk : kAllOnDevice;
-    if (!away.kv) {
+    const bool attends = !flags.kv && kv == KvReach::kDisk && cpu_attends(flags);
+    if (!flags.kv) {
       away.kv = kv == KvReach::kDevice ? kAllOnDevice
                 : kv == KvReach::kHost ? kAllOnHost
+                : attends              ? kSomeOnHost
                                        : kAllOnDisk;
     }
     if (activations_leave) away.activations = kAllOnDisk;
-    Result<CostedChoice> probe = place_with_host_attention(away, flags);
-    if (!probe.ok()) probe = place(away);
+    Result<CostedChoice> probe = place(away);
+    if (!probe.ok() && attends) {
+      away.kv = kAllOnDisk;
+      probe = place(away);
+    }
     if (!probe.ok()) return;
     Result<EngineFlags> found =
         with_best_shares(flags, probe.value(), weights_stream, kv, activations_leave);
@@ -213,15 +218,11 @@ class Search {
     return flags;
   }
 
-  // `away` with some of an open cache, which is all on disk, where the CPU attends to it. An error:
-  // it does not.
-  Result<CostedChoice> place_with_host_attention(EngineFlags away, const EngineFlags& open) {
+  // Whether the CPU would attend to what lies in host memory.
+  bool cpu_attends(const EngineFlags& flags) const {
     const HardwareProfile& hardware = *question_.hardware;
-    const bool attends = open.attention == "auto" ? host_attention_pays(hardware)
-                                                  : open.attention == "host" && hardware.link;
-    if (!attends || open.kv || *away.kv != kAllOnDisk) return Status(Code::kInfeasible, "");
-    away.kv = kSomeOnHost;
-    return place(away);
+    return flags.attention == "auto" ? host_attention_pays(hardware)
+                                     : flags.attention == "host" && hardware.link;
   }
 
   PlacementRoom room_of(const CostedChoice& probe, bool activations_leave) const {

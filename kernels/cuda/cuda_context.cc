@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/base/units.h"
 #include "kernels/cuda/cuda_ops.h"
 
 namespace spillway::cuda {
@@ -113,8 +112,7 @@ std::byte* CudaContext::scratch(size_t bytes) {
   scratch_ = nullptr;
   scratch_bytes_ = 0;
   void* memory = nullptr;
-  fail(memory_.allocate(&memory, bytes,
-                        "scratch memory (a smaller --device-memory leaves more for it)"));
+  fail(memory_.allocate(&memory, bytes, "scratch memory"));
   if (memory == nullptr) return nullptr;
   scratch_ = static_cast<std::byte*>(memory);
   scratch_bytes_ = bytes;

@@ -29,10 +29,12 @@ Status DeviceMemory::allocate(void** memory, size_t bytes, const char* what) {
   SPILLWAY_RETURN_IF_ERROR(take(bytes, what));
   const cudaError_t error = cudaMalloc(memory, bytes);
   if (error == cudaSuccess) return {};
-  static_cast<void>(cudaGetLastError());  // Else the next launch would be blamed for it.
   const std::lock_guard lock(mutex_);
   taken_ -= bytes;
-  return status_of(error, what).at(std::to_string(bytes) + " bytes");
+  const Status status = status_of(error, what).at(std::to_string(bytes) + " bytes");
+  if (status.code() != Code::kCapacity) return status;
+  return {Code::kCapacity, std::string(status.message()) +
+                               "; a smaller --device-memory leaves more for libraries and others"};
 }
 
 void DeviceMemory::free(void* memory, size_t bytes) {
