@@ -1,6 +1,7 @@
 #include "offload/spill_stager.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -13,8 +14,11 @@ namespace spillway {
 
 namespace {
 
-// Uses in the ring at once, whatever their size.
+// Uses in the ring at once, whatever their size, and copies on their way home.
 constexpr size_t kUnitsMax = 1024;
+
+// A change is small that is at most one so-manieth of what the use takes.
+constexpr uint64_t kSmallShare = 4;
 
 // Two objects never hash alike because their bytes do: the place is part of the checksum.
 uint64_t piece_checksum(const SpilledObject& object, const std::byte* memory, uint64_t piece) {
@@ -31,13 +35,19 @@ bool has_bytes(const SpillUse& use) {
 
 }  // namespace
 
-SpillStager::SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap)
+SpillStager::SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap,
+                         uint64_t outbox_bytes)
     : queue_(queue),
       file_(file),
       buffer_(std::move(memory)),
       overlap_(overlap),
-      ring_({buffer_.data(), buffer_.bytes()}),
+      outbox_bytes_(overlap ? outbox_bytes : 0),
+      ring_({buffer_.data(), buffer_.bytes() - outbox_bytes_}),
       units_(kUnitsMax) {
+  if (outbox_bytes_ > 0) {
+    outbox_.emplace(std::span(buffer_.data() + ring_.bytes(), outbox_bytes_));
+    leaving_.resize(kUnitsMax);
+  }
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
   queue_.io().use_file(file_);
 }
@@ -117,7 +127,7 @@ void SpillStager::pump(uint64_t wanted) {
          (overlap_ || next_ <= wanted)) {
     const SpillUse& use = uses_[next_ - base_];
     // What is still being written must be home before it is read again.
-    if (use.object->last_unit > front_) return;
+    if (use.object->last_unit > front_ || use.object->leaving > 0) return;
     // A guess about what failed has nothing to read.
     if (next_ - base_ >= sure_ && !has_bytes(use)) return;
     std::byte* memory = ring_.take(use.bytes);
@@ -143,6 +153,22 @@ void SpillStager::written(Transfer& transfer) {
   stager.pump(0);
 }
 
+// As written(), of a copy.
+void SpillStager::copy_written(Transfer& transfer) {
+  auto& stager = *static_cast<SpillStager*>(transfer.user);
+  const std::lock_guard lock(stager.mutex_);
+  Leaving& copy = stager.leaving(transfer.index);
+  Status& failed = copy.object->failed;
+  if (failed.ok()) failed = transfer.status;
+  --copy.object->leaving;
+  copy.home = true;
+  for (; stager.left_ < stager.leave_next_ && stager.leaving(stager.left_).home; ++stager.left_) {
+    stager.outbox_->give_back();
+  }
+  stager.changed_.notify_all();
+  stager.pump(0);
+}
+
 bool SpillStager::ready(size_t use) {
   if (!overlap_) return false;
   const uint64_t number = base_ + use;
@@ -158,8 +184,10 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   pump(number);
   const double start = number >= next_ ? steady_seconds() : 0;
   while (number >= next_) {
-    // No room: the oldest use is on its way home, since the caller has finished it.
-    SPILLWAY_CHECK(front_ < next_ && unit(front_).state == State::kWriting);
+    // No room, or what was written last is not home: the oldest use is on its way there, since the
+    // caller has finished it, or a copy is.
+    SPILLWAY_CHECK(left_ < leave_next_ ||
+                   (front_ < next_ && unit(front_).state == State::kWriting));
     changed_.wait(lock);
     pump(number);
   }
@@ -199,20 +227,48 @@ void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Trans
   bytes_written_ += write->bytes;
 }
 
+// A copy of what `write` takes home, ready to start, if it is small and there is room; else null.
+SpillStager::Leaving* SpillStager::copy_out(const Unit& unit, const Transfer& write) {
+  if (!outbox_ || write.bytes > unit.use.bytes / kSmallShare) return nullptr;
+  Leaving* copy;
+  std::byte* memory;
+  {
+    const std::lock_guard lock(mutex_);
+    if (leave_next_ - left_ == leaving_.size()) return nullptr;
+    memory = outbox_->take(write.bytes);
+    if (memory == nullptr) return nullptr;
+    copy = &leaving(leave_next_);
+    *copy = {unit.use.object, write};
+    copy->write.index = leave_next_++;
+    ++unit.use.object->leaving;
+  }
+  std::memcpy(memory, write.memory, write.bytes);
+  copy->write.memory = memory;
+  copy->write.arrived = &SpillStager::copy_written;
+  return copy;
+}
+
 void SpillStager::finish(size_t use, std::span<const ByteRange> changes) {
   const uint64_t number = base_ + use;
   Unit& done = unit(number);
   SPILLWAY_CHECK(done.state == State::kInUse);
   // Before any starts: they must not move then.
   if (done.writes.size() < changes.size()) done.writes.resize(changes.size());
-  for (size_t i = 0; i < changes.size(); ++i) {
-    prepare_write(done, changes[i], &done.writes[i]);
-    done.writes[i].index = number;
+  size_t in_place = 0;
+  for (const ByteRange& change : changes) {
+    Transfer& write = done.writes[in_place];
+    prepare_write(done, change, &write);
+    write.index = number;
+    if (Leaving* copy = copy_out(done, write)) {
+      queue_.start(copy->write);
+    } else {
+      ++in_place;
+    }
   }
   std::unique_lock lock(mutex_);
   done.state = State::kWriting;
-  done.writes_left = changes.size();
-  for (size_t i = 0; i < changes.size(); ++i) queue_.start(done.writes[i]);
+  done.writes_left = in_place;
+  for (size_t i = 0; i < in_place; ++i) queue_.start(done.writes[i]);
   if (!overlap_) changed_.wait(lock, [&] { return done.writes_left == 0; });
   pump(overlap_ ? next_ : 0);
 }
@@ -240,7 +296,7 @@ void SpillStager::flush() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
     retire_written();
-    return front_ == next_ || unit(front_).state != State::kWriting;
+    return left_ == leave_next_ && (front_ == next_ || unit(front_).state != State::kWriting);
   });
 }
 

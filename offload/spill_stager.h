@@ -1,6 +1,8 @@
 // Brings objects that live in a scratch file (a sequence's keys and values of one layer, a
 // micro-batch's activations) into memory in the order in which they will be used, ahead of their
-// use as far as a ring of memory allows, and writes back what changed behind the use.
+// use as far as a ring of memory allows, and writes back what changed behind the use. A small
+// change is copied out first, so that the room of the whole object need not wait for it: a write
+// that queues behind reads of hundreds of MiB takes as long as they do.
 //
 // What is read is verified against checksums kept in memory. An error (I/O, corruption) belongs to
 // its object and stays with it; others are not touched.
@@ -13,6 +15,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,6 +47,7 @@ struct SpilledObject {
 
   // The stager's.
   uint64_t last_unit = 0;  // Its latest use, counted from 1
+  size_t leaving = 0;      // Writes of copies, not yet home
   Status failed;
 };
 
@@ -57,9 +61,12 @@ struct SpillUse {
 
 class SpillStager {
  public:
-  // `memory` holds at least one object's bytes, better several. Without `overlap` it reads when it
-  // is asked to wait, and waits for what it writes. `file` and `queue` must outlive the stager.
-  SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap);
+  // `memory` holds, beside `outbox_bytes` for copies of small changes (0: none is copied; a
+  // multiple of kIoAlignment), at least one object's bytes, better several. Without `overlap` it
+  // reads when it is asked to wait, and waits for what it writes. `file` and `queue` must outlive
+  // the stager.
+  SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap,
+              uint64_t outbox_bytes = 0);
   ~SpillStager() { abandon(); }
 
   // The uses of the next sweep, in order; the last `guessed` of them are what the sweep after that
@@ -108,10 +115,19 @@ class SpillStager {
     std::vector<Transfer> writes;
     size_t writes_left = 0;  // Not yet home
   };
+  // A change on its way home from a copy.
+  struct Leaving {
+    SpilledObject* object = nullptr;
+    Transfer write;
+    bool home = false;
+  };
 
   Unit& unit(uint64_t number) { return units_[number % units_.size()]; }
+  Leaving& leaving(uint64_t number) { return leaving_[number % leaving_.size()]; }
   static Status verify(const Transfer& transfer);
   static void written(Transfer& transfer);
+  static void copy_written(Transfer& transfer);
+  Leaving* copy_out(const Unit& unit, const Transfer& write);
   void prepare_write(const Unit& unit, const ByteRange& change, Transfer* write);
   // REQUIRES for these: the lock is held.
   void retire_written();
@@ -123,13 +139,17 @@ class SpillStager {
   const File& file_;
   const Buffer buffer_;
   const bool overlap_;
+  const uint64_t outbox_bytes_;
   StagingRing ring_;
   // A unit in use is the engine thread's; the others, and what follows, are under the lock.
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // A unit was written or given back.
-  std::vector<Unit> units_;          // A window [front_, next_) on the endless line of uses
-  std::span<const SpillUse> uses_;   // Of this sweep, then guesses; use i is unit base_ + i.
-  size_t sure_ = 0;                  // Uses that are no guesses
+  std::condition_variable changed_;  // A unit was written or given back, or a copy is home.
+  std::optional<StagingRing> outbox_;
+  std::vector<Leaving> leaving_;  // A window [left_, leave_next_) of copies, as units_ is of uses
+  uint64_t left_ = 0, leave_next_ = 0;
+  std::vector<Unit> units_;         // A window [front_, next_) on the endless line of uses
+  std::span<const SpillUse> uses_;  // Of this sweep, then guesses; use i is unit base_ + i.
+  size_t sure_ = 0;                 // Uses that are no guesses
   uint64_t base_ = 0, front_ = 0, next_ = 0;
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;  // The engine thread's

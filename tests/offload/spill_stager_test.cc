@@ -48,7 +48,7 @@ TEST_CASE("each use of an object sees what the last one left") {
   const auto seed = GENERATE(range(uint64_t{0}, uint64_t{150}));
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  constexpr uint64_t kPieces = 9;
+  constexpr uint64_t kPieces = 24;
   Objects objects(5, kPieces);
   // A first piece of its own size, as a cache with scores has.
   const uint64_t head = seed % 2 == 0 ? 0 : kIoAlignment;
@@ -60,7 +60,10 @@ TEST_CASE("each use of an object sees what the last one left") {
   FakeIo io({.seed = seed});
   TransferQueue queue(io, nullptr);
   const File file = test::memory_file(5 * objects.stride);
-  SpillStager stager(queue, file, ring(*device, objects.stride * (1 + seed % 4)), seed % 3 != 0);
+  // None, one small change, or some.
+  const uint64_t outbox = kIoAlignment * (seed % 5 < 3 ? seed % 5 : 8);
+  SpillStager stager(queue, file, ring(*device, objects.stride * (1 + seed % 4) + outbox),
+                     seed % 3 != 0, outbox);
   // What each object holds: pieces of one repeated byte.
   std::vector<std::vector<uint8_t>> holds(5);
   std::vector<SpillUse> uses, last_uses;  // Which the stager may look at until the next ones.
@@ -85,7 +88,7 @@ TEST_CASE("each use of an object sees what the last one left") {
     }
     for (uint64_t i = 0; i < 3 + random() % 9; ++i) {
       const size_t which = random() % 5;
-      const uint64_t after = std::min(kPieces, lengths[which] + random() % 3);
+      const uint64_t after = std::min(kPieces, lengths[which] + random() % 8);
       if (after > 0) add(which, after);
     }
     const size_t sure = uses.size();
@@ -217,6 +220,77 @@ TEST_CASE("room is used as soon as a write has made it, whatever the caller does
     REQUIRE(stager.wait(use).ok());
     stager.finish(use, {});
   }
+}
+
+TEST_CASE("a small change does not keep its object's room until it is home") {
+  const auto device = open_cpu_device(1).value();
+  constexpr uint64_t kPieces = 16;
+  Objects objects(3, kPieces);
+  FakeIo io({.seed = 6});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(3 * objects.stride);
+  const uint64_t outbox = GENERATE(uint64_t{0}, 2 * kIoAlignment);
+  SpillStager stager(queue, file, ring(*device, 2 * objects.stride + outbox), true, outbox);
+  std::vector<SpillUse> uses;
+  for (SpilledObject& object : objects.all) uses.push_back({&object, 0, kPieces * kPiece});
+  stager.begin(uses);
+  for (size_t use = 0; use < uses.size(); ++use) {
+    std::memset(stager.wait(use).value(), 1, kPieces * kPiece);
+    finish(stager, use, 0, kPieces * kPiece);
+  }
+  stager.flush();
+  for (SpillUse& use : uses) use.read_bytes = kPieces * kPiece;
+  uses.push_back(uses.front());
+  stager.begin(uses);
+  for (size_t use = 0; use < 2; ++use) {
+    const double deadline = steady_seconds() + 60;
+    while (!stager.ready(use) && steady_seconds() < deadline) std::this_thread::yield();
+  }
+  io.hold();
+  std::memset(stager.wait(0).value(), 2, kPiece);
+  finish(stager, 0, 0, kPiece);
+  // The write, and with its bytes copied the third object's read.
+  CHECK(io.in_flight() == (outbox == 0 ? 1 : 2));
+  io.release();
+  for (size_t use = 1; use < uses.size(); ++use) {
+    const std::byte* memory = stager.wait(use).value();
+    CHECK(memory[0] == std::byte(use == 3 ? 2 : 1));
+    CHECK(memory[2 * kPiece] == std::byte{1});
+    stager.finish(use, {});
+  }
+  stager.flush();
+}
+
+TEST_CASE("a copy that cannot be written is its object's failure") {
+  const auto device = open_cpu_device(1).value();
+  constexpr uint64_t kPieces = 16;
+  Objects objects(2, kPieces);
+  FakeIo io({.seed = 8});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(2 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, 2 * objects.stride + kIoAlignment), true,
+                     kIoAlignment);
+  std::vector<SpillUse> uses;
+  for (SpilledObject& object : objects.all) uses.push_back({&object, 0, kPieces * kPiece});
+  stager.begin(uses);
+  for (size_t use = 0; use < uses.size(); ++use) {
+    std::memset(stager.wait(use).value(), 1, kPieces * kPiece);
+    if (use == 0) {
+      stager.flush();
+      io.add_fault({.effect = IoFault::Effect::kError,
+                    .kind = IoRequest::Kind::kWrite,
+                    .end = objects.stride,
+                    .error = ENOSPC});
+    }
+    finish(stager, use, 0, use == 0 ? kPiece : kPieces * kPiece);
+  }
+  stager.flush();
+  stager.begin(uses);
+  CHECK(stager.wait(0).status().code() == Code::kIoError);
+  stager.finish(0, {});
+  CHECK(stager.wait(1).ok());
+  stager.finish(1, {});
+  stager.flush();
 }
 
 // One sweep over the first `count` objects: each is filled, or checked and filled again.
