@@ -2,6 +2,7 @@
 """OPT with a limited KV cache, as plainly as PyTorch allows: the reference that Spillway's KV rules are held against.
 
     python scripts/h2o_reference.py --golden tests/golden                      # writes tests/golden/h2o.json
+    python scripts/h2o_reference.py --golden tests/golden --kv-format q4       # writes tests/golden/h2o_q4.json
     python scripts/h2o_reference.py MODEL_DIR --prompt 5,7,11 --new-tokens 20 --rule h2o --heavy 4 --recent 0.1
 
 The rules are those of the user guide ("Keeping less of the KV cache"; after H2O, arXiv 2306.14048):
@@ -14,7 +15,16 @@ window  The last `recent` positions and the first `sink`.
 
 Every KV head of every layer keeps its own rows, as a list in order of position. Amounts below 1 are shares of
 (prompt + new tokens), or with --ratio-of prompt of the prompt, rounded down; `recent` is at least 1; a rule that would
-keep every position is the full cache. Everything is float32.
+keep every position is the full cache.
+
+Everything is float32, but for what --kv-format makes of keys and values in the cache: each becomes the nearest bf16 or
+f16, or a 4-bit number of its row (q4_row below). A prompt attends to its rows as they were before that, a decode step
+to what is cached, its own row included.
+
+A golden file has prompts of which another order of summation turns no decision. The two best logits and the scores of
+the row that goes and the next lie apart (GAP_MIN, SCORE_GAP_MIN). And a number that lies between two of a format's may
+be rounded to either: so keys and values are moved by noise before they are rounded, several times over, and tokens and
+positions have to stay what they are, and scores nearly (bf16 and q4; NOISE, NOISY_RUNS, SCORE_MOVE_MAX).
 
 Needs PyTorch and transformers (scripts/oracle/requirements.txt), which read the checkpoint and nothing else.
 """
@@ -30,8 +40,13 @@ import transformers
 
 NEW_TOKENS = 40
 PROMPT_TOKENS = (1, 23, 60)
+PROMPT_TOKENS_ROUNDED = (23, 60)  # of the other formats' files
 GAP_MIN = 1e-3  # of the two best logits of a greedy step
 SCORE_GAP_MIN = 1e-4  # of the score that stays and the one that goes
+NOISE = 1e-6  # of the largest number of a row; an order of summation moves a number by less
+NOISY_RUNS = 8
+# By noise, of the largest score; the tests allow 5e-4. Among f16's fine steps some number always turns.
+SCORE_MOVE_MAX = {"bf16": 1e-4, "q4": 1e-4}
 
 
 @dataclass
@@ -61,23 +76,60 @@ class Rule:
         return None if kept + recent >= positions else (kept, recent)
 
 
+def float16_beside(value, towards):
+    """The float16 nearest to `value` among those between it and `towards`."""
+    nearest, towards = value.half(), torch.tensor(towards).half()
+    crossed = nearest.float() < value if towards > 0 else nearest.float() > value
+    return (torch.nextafter(nearest, towards) if crossed else nearest).float()
+
+
+def q4_row(row):
+    """Groups of 64 as 0 to 15 steps above a minimum; step and minimum are float16 and leave no number outside."""
+    groups = []
+    for group in row.split(64):
+        minimum = float16_beside(group.min(), -math.inf)
+        step = float16_beside((group.max() - minimum) / 15, math.inf)
+        steps = torch.floor((group - minimum) / step + 0.5).clamp(0, 15) if step > 0 else torch.zeros_like(group)
+        groups.append(minimum + steps * step)
+    return torch.cat(groups)
+
+
+# What the cache gives back of a row of keys or values.
+KV_FORMATS = {
+    "f32": lambda row: row,
+    "f16": lambda row: row.half().float(),
+    "bf16": lambda row: row.bfloat16().float(),
+    "q4": q4_row,
+}
+
+
+def noisy(cached, seed):
+    """As `cached`, of rows as another order of summation may make them."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda row: cached(row + NOISE * row.abs().max() * torch.randn(row.shape, generator=generator))
+
+
 @dataclass
 class Head:
-    """The cache of one KV head of one layer; lists in order of position."""
+    """The cache of one KV head of one layer, in order of position."""
 
     by_score: bool
     budget: tuple
+    cached: callable  # of KV_FORMATS
     positions: list = field(default_factory=list)
     keys: list = field(default_factory=list)
     values: list = field(default_factory=list)
-    scores: list = field(default_factory=list)
+    scores: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     gap: float = math.inf  # the closest decision so far
+
+    def scored(self):
+        """Whether scores decide what is kept."""
+        return self.by_score and self.budget is not None and self.budget[0] > 0
 
     def attend(self, query):
         """softmax(q K^T) V over what is kept; the weights go into the scores."""
         weights = torch.softmax(torch.stack(self.keys) @ query, dim=0)
-        for row, weight in enumerate(weights):
-            self.scores[row] = self.scores[row] + weight
+        self.scores = self.scores + weights
         return weights @ torch.stack(self.values)
 
     def append(self, position, key, value):
@@ -85,7 +137,7 @@ class Head:
         self.positions.append(position)
         self.keys.append(key)
         self.values.append(value)
-        self.scores.append(torch.zeros(()))
+        self.scores = torch.cat([self.scores, torch.zeros(1)])
 
     def drop(self, positions):
         """Drops rows until the budget holds, with `positions` positions seen so far."""
@@ -95,14 +147,16 @@ class Head:
         while len(self.positions) > kept + recent:
             outside = [row for row, position in enumerate(self.positions) if position < positions - recent]
             if self.by_score:
-                victim = min(outside, key=lambda row: (float(self.scores[row]), self.positions[row]))
-                others = [abs(float(self.scores[row] - self.scores[victim])) for row in outside if row != victim]
+                scores = self.scores.tolist()
+                victim = min(outside, key=lambda row: (scores[row], self.positions[row]))
+                others = [scores[row] - scores[victim] for row in outside if row != victim]
                 if others:
-                    self.gap = min(self.gap, min(others) / max(1e-3, float(self.scores[victim])))
+                    self.gap = min(self.gap, min(others) / max(1e-3, scores[victim]))
             else:
                 victim = outside[-1]
-            for rows in (self.positions, self.keys, self.values, self.scores):
+            for rows in (self.positions, self.keys, self.values):
                 del rows[victim]
+            self.scores = torch.cat([self.scores[:victim], self.scores[victim + 1 :]])
 
 
 class Opt:
@@ -150,19 +204,24 @@ class Opt:
         for index, head in enumerate(heads):
             out = []
             for row in range(len(rows)):
+                key, value = keys[row, index], values[row, index]
+                if first_position > 0:
+                    key, value = head.cached(key), head.cached(value)
                 # In a prompt, a query sees the positions up to its own: those appended so far, none dropped.
-                head.append(first_position + row, keys[row, index], values[row, index])
+                head.append(first_position + row, key, value)
                 out.append(head.attend(queries[row, index]))
             head.drop(first_position + len(rows))
+            if first_position == 0:
+                head.keys, head.values = [head.cached(k) for k in head.keys], [head.cached(v) for v in head.values]
             outputs.append(torch.stack(out))
         return attention.out_proj(torch.stack(outputs, dim=1).reshape(len(rows), -1))
 
     @torch.no_grad()
-    def generate(self, prompt, new_tokens, rule):
+    def generate(self, prompt, new_tokens, rule, cached):
         """Greedy tokens, and the caches after the last step; `gaps` are the closest decisions on the way."""
         budget = rule.budget(len(prompt), new_tokens)
         layers, heads = self.config.num_hidden_layers, self.config.num_attention_heads
-        caches = [[Head(rule.kind == "h2o", budget) for _ in range(heads)] for _ in range(layers)]
+        caches = [[Head(rule.kind == "h2o", budget, cached) for _ in range(heads)] for _ in range(layers)]
         logits = self.run(prompt, 0, caches)
         tokens, gap = [], math.inf
         while True:
@@ -201,49 +260,74 @@ CASES = [
 
 
 def kept(caches):
-    """Positions and scores by layer and head, as the golden file has them."""
-    return [
-        [{"positions": head.positions, "scores": [float(f"{float(s):.7g}") for s in head.scores]} for head in layer]
-        for layer in caches
-    ]
+    """Positions by layer and head, and scores where these decide, as the golden file has them."""
+
+    def rows(head):
+        scores = {"scores": [round(score, 5) for score in head.scores.tolist()]} if head.scored() else {}
+        return {"positions": head.positions, **scores}
+
+    return [[rows(head) for head in layer] for layer in caches]
 
 
-def golden_prompts(model, rule, case):
+def moved(caches, others):
+    """The largest difference of two runs' scores, relative to the largest; infinite if they keep other positions."""
+    heads = [(head, other) for pair in zip(caches, others) for head, other in zip(*pair)]
+    if any(head.positions != other.positions for head, other in heads):
+        return math.inf
+    most = max(float(head.scores.max()) for head, _ in heads)
+    return max(float((head.scores - other.scores).abs().max()) for head, other in heads) / most
+
+
+def bears_noise(model, prompt, rule, kv_format, tokens, caches):
+    """Whether numbers that are rounded to the other side leave the outcome as it is."""
+    for seed in range(NOISY_RUNS):
+        others = model.generate(prompt, NEW_TOKENS, rule, noisy(KV_FORMATS[kv_format], seed))
+        if others[0] != tokens or moved(caches, others[1]) > SCORE_MOVE_MAX[kv_format]:
+            return False
+    return True
+
+
+def golden_prompts(model, rule, case, kv_format):
     """Prompts whose every decision is clear: rounding turns neither a token nor a choice of rows."""
     vocabulary = model.config.vocab_size
-    for length in PROMPT_TOKENS:
+    for length in PROMPT_TOKENS if kv_format == "f32" else PROMPT_TOKENS_ROUNDED:
         for attempt in range(100):
             generator = torch.Generator().manual_seed(1000 * case + 10 * length + attempt)
             prompt = torch.randint(3, vocabulary, (length,), generator=generator).tolist()
-            tokens, caches, gap, score_gap = model.generate(prompt, NEW_TOKENS, rule)
-            if gap > GAP_MIN and score_gap > SCORE_GAP_MIN and len(set(tokens)) > 5:
+            tokens, caches, gap, score_gap = model.generate(prompt, NEW_TOKENS, rule, KV_FORMATS[kv_format])
+            if gap <= GAP_MIN or score_gap <= SCORE_GAP_MIN or len(set(tokens)) <= 5:
+                continue
+            if kv_format not in SCORE_MOVE_MAX or bears_noise(model, prompt, rule, kv_format, tokens, caches):
                 break
         else:
             raise SystemExit(f"case {case}: no prompt of {length} tokens with clear decisions")
         yield {"prompt": prompt, "tokens": tokens, "kept": kept(caches)}
 
 
-def write_golden(directory):
+def write_golden(directory, kv_format):
     """Every case, one prompt a line."""
     cases = []
     for index, (variant, rule) in enumerate(CASES):
         about = json.loads((directory / f"{variant}.json").read_text())
         checkpoint = next(iter(about["checkpoints"].values()))
         model = Opt(directory / checkpoint)
-        prompts = ",\n".join(json.dumps(p, separators=(",", ":")) for p in golden_prompts(model, rule, index))
+        lines = golden_prompts(model, rule, index, kv_format)
+        prompts = ",\n".join(json.dumps(prompt, separators=(",", ":")) for prompt in lines)
         head = {"checkpoint": checkpoint, "rule": rule.kind, "heavy": rule.heavy, "recent": rule.recent}
         head.update(sink=rule.sink, ratio_of=rule.ratio_of, new_tokens=NEW_TOKENS)
         cases.append(json.dumps(head)[:-1] + ', "prompts": [\n' + prompts + "\n]}")
         print(f"{index + 1} of {len(CASES)}: {variant}, {rule}", flush=True)
     versions = json.dumps({"transformers": transformers.__version__, "torch": torch.__version__})[:-1]
-    (directory / "h2o.json").write_text(versions + ', "cases": [\n' + ",\n".join(cases) + "\n]}\n")
+    name = "h2o.json" if kv_format == "f32" else f"h2o_{kv_format}.json"
+    (directory / name).write_text(versions + ', "cases": [\n' + ",\n".join(cases) + "\n]}\n")
 
 
 def main():
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path, help="an OPT checkpoint")
-    parser.add_argument("--golden", type=Path, help="write h2o.json here, from the checkpoints beside it")
+    parser.add_argument("--golden", type=Path, help="write h2o.json or h2o_FORMAT.json here, from the checkpoints")
+    parser.add_argument("--kv-format", choices=KV_FORMATS, default="f32", help="of the cache")
     parser.add_argument("--prompt", help="token ids, comma-separated")
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
     parser.add_argument("--rule", choices=["full", "h2o", "window"], default="h2o")
@@ -254,13 +338,14 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.golden:
-        write_golden(options.golden)
+        write_golden(options.golden, options.kv_format)
         return
     if not options.model or not options.prompt:
         parser.error("a model and --prompt, or --golden, are needed")
     rule = Rule(options.rule, options.heavy, options.recent, options.sink, options.ratio_of)
     prompt = [int(token) for token in options.prompt.split(",")]
-    tokens, caches, _, _ = Opt(options.model).generate(prompt, options.new_tokens, rule)
+    cached = KV_FORMATS[options.kv_format]
+    tokens, caches, _, _ = Opt(options.model).generate(prompt, options.new_tokens, rule, cached)
     print(json.dumps({"tokens": tokens, "kept": kept(caches)}))
 
 
