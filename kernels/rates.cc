@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
@@ -19,14 +20,25 @@ constexpr const char* kTrack = "ceiling";  // In a trace
 constexpr int kRepeatsMax = 1000;
 constexpr size_t kPlaceBytes = 4096;  // Matrices of a pool start at multiples.
 
-// 0x38 in every byte is a small finite number in every format, 4-bit groups included; untouched
-// pages would all be one page of zeros.
-Status fill(Device& device, Buffer& buffer) {
-  if (device.shares_host_memory()) {
-    std::memset(buffer.data(), 0x38, buffer.bytes());
-    return {};
+// Random numbers, as weights are: a GPU multiplies constant ones with less power, so faster. Finite
+// in every format, 4-bit groups included: the upper byte of each half word is between 0x34 and 0x3b
+// or that with the sign (in f16 and as a group's scale 0.25 to 1; in bf16 and f32 2^-23 to 2^-7).
+// Not a power of two long, so that no rows of a matrix are the same.
+std::vector<std::byte> random_numbers() {
+  constexpr size_t kBytes = size_t{64} * 16411;
+  std::mt19937_64 random(0x5eed);
+  std::vector<std::byte> numbers(kBytes);
+  for (size_t at = 0; at < kBytes; at += sizeof(uint64_t)) {
+    const uint64_t bits = random();
+    const uint64_t some = (bits & 0x87ff'87ff'87ff'87ff) +
+                          uint64_t{0x3400'3400'3400'3400};  // No carry out of either.
+    std::memcpy(numbers.data() + at, &some, sizeof(some));
   }
-  const std::vector<std::byte> some(size_t{1} << 20, std::byte{0x38});
+  return numbers;
+}
+
+Status fill(Device& device, const Buffer& buffer) {
+  const std::vector<std::byte> some = random_numbers();
   const auto stream = device.new_stream("fill");
   for (size_t at = 0; at < buffer.bytes(); at += some.size()) {
     stream->copy(buffer.data() + at, some.data(), std::min(some.size(), buffer.bytes() - at));
@@ -96,7 +108,7 @@ Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limi
   const auto up = device.new_stream("ceiling up"), down = device.new_stream("ceiling down");
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer host, device.allocate(Memory::kPinned, 2 * bytes));
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer own, device.allocate(Memory::kDevice, 2 * bytes));
-  std::memset(host.data(), 0x38, host.bytes());
+  SPILLWAY_RETURN_IF_ERROR(fill(device, host));
   const auto measure = [&](double count, bool to_device, bool to_host) {
     return sample(
         count * static_cast<double>(bytes), limits,

@@ -31,8 +31,9 @@ struct CopyRates {
 };
 Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limits);
 
-// Memory of the device in which weights lie, finite in every format. Matrices are taken from it in
-// turn, so that a pool several times larger than the last cache gives weights from memory.
+// Memory of the device in which weights lie, random ones, finite in every format. Matrices are
+// taken from it in turn, so that a pool several times larger than the last cache gives weights from
+// memory.
 class WeightPool {
  public:
   static Result<WeightPool> open(Device& device, size_t bytes);

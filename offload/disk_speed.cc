@@ -1,6 +1,10 @@
 #include "offload/disk_speed.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -19,12 +23,13 @@ namespace {
 // Keeps all requests under way until the probe ends.
 class Pump {
  public:
-  Pump(Io& io, IoRequest::Kind kind, const File& file, uint64_t file_bytes,
+  // `places`: offsets of requests, taken in turn
+  Pump(Io& io, IoRequest::Kind kind, const File& file, std::vector<uint64_t> places,
        std::span<std::byte> memory, const DiskProbe& probe)
       : io_(io),
         request_bytes_(probe.request_bytes),
         checksum_(probe.checksum && kind == IoRequest::Kind::kRead),
-        requests_of_file_(file_bytes / probe.request_bytes),
+        places_(std::move(places)),
         requests_max_(std::max<uint64_t>(1, probe.bytes_max / probe.request_bytes)),
         start_(steady_seconds()),
         deadline_(start_ + probe.seconds_max),
@@ -64,7 +69,7 @@ class Pump {
     {
       const std::lock_guard lock(mutex_);
       if (started_ == requests_max_ || !first_error_.ok() || steady_seconds() > deadline_) return;
-      request.offset = started_ % requests_of_file_ * request_bytes_;
+      request.offset = places_[started_ % places_.size()];
       ++started_;
       ++under_way_;
     }
@@ -82,7 +87,8 @@ class Pump {
   const size_t request_bytes_;
   const bool checksum_;
   std::atomic<uint64_t> sums_{0};
-  const uint64_t requests_of_file_, requests_max_;
+  const std::vector<uint64_t> places_;
+  const uint64_t requests_max_;
   const double start_, deadline_;
   std::vector<IoRequest> requests_;
 
@@ -94,6 +100,29 @@ class Pump {
   Status first_error_;
 };
 
+// Offsets of all whole requests in a file of `file_bytes` bytes.
+std::vector<uint64_t> places_in(const File& file, uint64_t file_bytes, const DiskProbe& probe) {
+  std::vector<uint64_t> places;
+  uint64_t begin = 0;
+  while (begin < file_bytes) {
+    uint64_t end = file_bytes;
+    if (probe.data_only) {
+      const off_t data = ::lseek(file.fd(), static_cast<off_t>(begin), SEEK_DATA);
+      if (data < 0 && errno == ENXIO) break;  // Nothing behind here
+      if (data >= 0) {
+        begin = (static_cast<uint64_t>(data) + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+        const off_t hole = ::lseek(file.fd(), data, SEEK_HOLE);
+        if (hole >= 0) end = static_cast<uint64_t>(hole);
+      }  // Else the file system does not tell.
+    }
+    for (; begin + probe.request_bytes <= end; begin += probe.request_bytes) {
+      places.push_back(begin);
+    }
+    begin = std::max(begin, end);
+  }
+  return places;
+}
+
 Result<DiskSpeed> measure(Io& io, IoRequest::Kind kind, const File& file,
                           std::span<std::byte> memory, const DiskProbe& probe) {
   SPILLWAY_CHECK(probe.request_bytes > 0 && probe.request_bytes <= memory.size());
@@ -103,7 +132,12 @@ Result<DiskSpeed> measure(Io& io, IoRequest::Kind kind, const File& file,
                             ", too little to measure a disk with; it takes " +
                             format_bytes(probe.request_bytes));
   }
-  return Pump(io, kind, file, stamp.bytes, memory, probe).run();
+  std::vector<uint64_t> places = places_in(file, stamp.bytes, probe);
+  if (places.empty()) {
+    return invalid_argument("nothing in " + file.path() + " to measure a disk with: no " +
+                            format_bytes(probe.request_bytes) + " in one piece were written");
+  }
+  return Pump(io, kind, file, std::move(places), memory, probe).run();
 }
 
 }  // namespace

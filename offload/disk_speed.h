@@ -20,6 +20,9 @@ struct DiskProbe {
   double seconds_max = 2;                  // or so many seconds, whichever comes first.
   size_t request_bytes = size_t{2} << 20;
   bool checksum = false;  // Of what was read, as weights and cache are checked
+  // Only places that hold data, as far as the file system tells (lseek(2), SEEK_DATA): reading
+  // holes and space that is only reserved costs no disk anything.
+  bool data_only = false;
 };
 
 struct DiskSpeed {
@@ -31,9 +34,9 @@ struct DiskSpeed {
 // Reads, or overwrites with what is in `memory`, the file from its start, and again when it is
 // shorter than the probe. As many requests are kept in flight as `memory` has room for: 32 MiB
 // keeps a queue of 32 full. Blocks until the last has ended. kInvalidArgument when the file is
-// shorter than one request; else the first error of a request. For a measure of the disk and not of
-// the page cache the file must be open with O_DIRECT. REQUIRES: room for a request in `memory`,
-// both multiples of kIoAlignment.
+// shorter than one request, or with data_only no request finds data; else the first error of a
+// request. For a measure of the disk and not of the page cache the file must be open with O_DIRECT.
+// REQUIRES: room for a request in `memory`, both multiples of kIoAlignment.
 Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byte> memory,
                                     const DiskProbe& probe);
 Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,

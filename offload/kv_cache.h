@@ -130,13 +130,15 @@ class KvCache {
   void find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
                     int64_t tokens, std::vector<ByteRange>* changes) const;
 
+  // What a layer of `rows` positions takes on disk, and of the ring on its way.
+  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget) const;
+
   void verify() const;
 
  private:
   KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options);
   uint64_t state_bytes(const KvBudget& budget) const;
   uint64_t layer_bytes(int64_t rows, const KvBudget& budget) const;
-  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget) const;
   bool try_reserve(KvSequence* sequence, int64_t disk_layers);
   bool try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t host_layers);
 

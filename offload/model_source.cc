@@ -97,6 +97,7 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
 Result<ModelSource> resolve_directory(const std::string& directory,
                                       const ModelSourceOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(directory));
+  if (options.accepts) SPILLWAY_RETURN_IF_ERROR(options.accepts(config.shape));
   SPILLWAY_ASSIGN_OR_RETURN(const std::string fingerprint, checkpoint_fingerprint(directory));
   std::string cache = options.cache_directory;
   if (cache.empty()) {

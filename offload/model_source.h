@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/weight_layout.h"
 
@@ -20,6 +21,10 @@ struct ModelSourceOptions {
   std::function<MatrixLayout(DType)> layout;
   std::string cache_directory;  // Empty: default_cache_directory().
   bool lenient_header = false;  // safetensors_reader.h
+
+  // Whether whoever wants the model can compute with it; asked before a conversion, which is
+  // minutes and gigabytes. Its error is the answer. May be empty.
+  std::function<Status(const ModelShape&)> accepts;
 
   // Called once before a conversion starts and when another process is waited for: a line for
   // people. May be empty.

@@ -8,22 +8,50 @@ namespace spillway {
 
 namespace {
 
-// Gives `tier` `target` of the `all` bytes of the slabs with kind[slab] == wanted that are still on
-// the device, spread evenly over their order. What it has left there.
-uint64_t spread(const ModelFileTable& table, const std::vector<uint8_t>& matrix, bool wanted,
+// Neighbouring slabs that a tier takes from the end: those of one matrix or table, or a single slab
+// of vectors.
+struct Stretch {
+  size_t first = 0, last = 0;
+  bool matrix = false;
+};
+
+std::vector<Stretch> stretches_of(const ModelFileTable& table) {
+  std::vector<Stretch> stretches;
+  for (const TensorInfo& tensor : table.tensors) {
+    const size_t first = tensor.first_slab;
+    stretches.push_back(
+        {first, first + tensor.slab_count, tensor.spec.kind == WeightKind::kMatrix});
+  }
+  std::sort(stretches.begin(), stretches.end(),
+            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
+  // The vectors of a layer share their slab.
+  const auto same = [](const Stretch& a, const Stretch& b) { return a.first == b.first; };
+  stretches.erase(std::unique(stretches.begin(), stretches.end(), same), stretches.end());
+  return stretches;
+}
+
+// Gives `tier` `target` of the `all` bytes of the stretches with matrix == wanted that are still on
+// the device: an even share of each, to within half a slab, which the next one makes up for. What
+// it has left there.
+uint64_t spread(const ModelFileTable& table, const std::vector<Stretch>& stretches, bool wanted,
                 Tier tier, uint64_t target, uint64_t all, WeightPlacement* placement) {
   if (target == 0 || all == 0) return all;
   const double share = std::min(1.0, static_cast<double>(target) / static_cast<double>(all));
   double passed = 0, taken = 0;
   uint64_t left = all;
-  for (size_t i = 0; i < table.slabs.size(); ++i) {
-    if ((matrix[i] != 0) != wanted || placement->tiers[i] != Tier::kDevice) continue;
-    const auto bytes = static_cast<double>(table.slabs[i].bytes);
-    passed += bytes;
-    if (taken + bytes / 2 > share * passed) continue;
-    taken += bytes;
-    placement->tiers[i] = tier;
-    left -= table.slabs[i].bytes;
+  for (const Stretch& stretch : stretches) {
+    if (stretch.matrix != wanted) continue;
+    size_t end = stretch.first;
+    for (; end < stretch.last && placement->tiers[end] == Tier::kDevice; ++end) {
+      passed += static_cast<double>(table.slabs[end].bytes);
+    }
+    for (; end > stretch.first; --end) {
+      const uint64_t bytes = table.slabs[end - 1].bytes;
+      if (taken + static_cast<double>(bytes) / 2 > share * passed) break;
+      taken += static_cast<double>(bytes);
+      placement->tiers[end - 1] = tier;
+      left -= bytes;
+    }
   }
   return left;
 }
@@ -78,20 +106,18 @@ WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
                               uint64_t host_bytes) {
   WeightPlacement placement;
   placement.tiers.resize(table.slabs.size(), Tier::kDevice);
-  std::vector<uint8_t> matrix(table.slabs.size());
+  const std::vector<Stretch> stretches = stretches_of(table);
   uint64_t matrices = 0, others = table.weight_bytes();
-  for (const TensorInfo& tensor : table.tensors) {
-    if (tensor.spec.kind != WeightKind::kMatrix) continue;
-    for (uint32_t i = 0; i < tensor.slab_count; ++i) {
-      matrix[tensor.first_slab + i] = 1;
-      matrices += table.slabs[tensor.first_slab + i].bytes;
+  for (const Stretch& stretch : stretches) {
+    for (size_t i = stretch.first; stretch.matrix && i < stretch.last; ++i) {
+      matrices += table.slabs[i].bytes;
     }
   }
   others -= matrices;
   const auto leave = [&](Tier tier, uint64_t bytes) {
     const uint64_t rest = bytes - std::min(bytes, matrices);
-    matrices = spread(table, matrix, true, tier, bytes, matrices, &placement);
-    others = spread(table, matrix, false, tier, rest, others, &placement);
+    matrices = spread(table, stretches, true, tier, bytes, matrices, &placement);
+    others = spread(table, stretches, false, tier, rest, others, &placement);
   };
   leave(Tier::kDisk, disk_bytes);
   leave(Tier::kHost, host_bytes);

@@ -2,9 +2,11 @@
 // disk. Pure arithmetic; any thread.
 //
 // Slabs that live elsewhere pass through the faster tiers once a sweep, group by group: the
-// embeddings, each layer, the head. Each tier's share is spread evenly, so that a link is asked for
-// the same amount in every layer. Tables (of which a sweep needs a few rows) and vectors leave the
-// device last.
+// embeddings, each layer, the head. Each tier's share is spread evenly over the matrices, so that a
+// link is asked for the same amount in every layer; within a matrix a tier has one piece, the
+// device the first, then the host, then the disk: what lies together is one product (kernels/cuda,
+// and oneDNN on the CPU), and many thin ones would leave a large device idle. Tables (of which a
+// sweep needs a few rows) and vectors leave the device last.
 #pragma once
 
 #include <cstdint>

@@ -42,12 +42,13 @@ struct WeightStore::State {
   std::optional<Copied> copied;
 
   // Of the next group that passes through the ring: how many of its slabs in host memory were
-  // brought already, while another is in use.
+  // brought already, while another is in use, and then of those that came there from disk.
   struct Ahead {
     uint32_t group = 0;
-    size_t slabs = 0;
+    size_t from_host = 0, from_disk = 0;
   } ahead;
-  bool bring_ahead = false;
+  uint32_t in_use = 0;
+  bool brings_ahead = false;
   uint64_t bytes_brought = 0;  // Of groups acquired
 
   std::vector<uint32_t> slabs(bool on_disk) const {
@@ -64,9 +65,10 @@ struct WeightStore::State {
                       std::vector<StreamedSlab> slabs);
   Status acquire(uint32_t group);
   uint64_t passing_bytes(uint32_t group) const;
-  size_t bring_from_host(uint32_t group, size_t before, bool all);
+  bool bring_from_host(uint32_t group);
+  bool bring_from_disk(uint32_t group, bool all);
   Status bring(uint32_t group, WeightStream::Range from_disk);
-  void bring_next(uint32_t group);
+  void bring_ahead();
   void release(uint32_t group);
   void restart();
 };
@@ -143,7 +145,7 @@ Status WeightStore::State::allocate(const WeightStoreOptions& options) {
   const uint64_t wanted =
       options.device_ring_bytes == 0 ? placement.to_device.ring_good() : options.device_ring_bytes;
   SPILLWAY_CHECK(wanted >= placement.to_device.ring_min());
-  bring_ahead = options.prefetch;
+  brings_ahead = options.prefetch;
   SPILLWAY_ASSIGN_OR_RETURN(ring_memory,
                             device.allocate(Memory::kDevice, round_up(wanted, kFileAlignment)));
   return {};
@@ -163,6 +165,7 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
 }
 
 Status WeightStore::State::acquire(uint32_t group) {
+  in_use = group;
   if (copied) {
     const Copied last = *std::exchange(copied, std::nullopt);
     SPILLWAY_RETURN_IF_ERROR(last.event.wait());
@@ -193,57 +196,67 @@ uint64_t WeightStore::State::passing_bytes(uint32_t group) const {
   return bytes;
 }
 
-// The group's slabs that live in host memory, but for the first `before`, in order: all, or until
-// the ring is full. How many of them are in it now.
-size_t WeightStore::State::bring_from_host(uint32_t group, size_t before, bool all) {
+// The group's slabs that live in host memory, in order, from the first that is not in the ring yet.
+// False: it is full.
+bool WeightStore::State::bring_from_host(uint32_t group) {
   const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
   size_t count = 0;
   for (auto at = first; at != last; ++at) {
     const auto slab = static_cast<uint32_t>(at - groups.begin());
-    if (placement.tiers[slab] != Tier::kHost) continue;
-    if (count >= before) {
-      const uint64_t bytes = homes[slab].bytes;
-      std::byte* memory = ring->bring(homes[slab].memory, bytes, bytes);
-      if (memory == nullptr) {
-        SPILLWAY_CHECK(!all);  // The ring holds any group, and the others are finished.
-        break;
-      }
-      views.place(slab, memory);
-    }
-    ++count;
+    if (placement.tiers[slab] != Tier::kHost || count++ < ahead.from_host) continue;
+    const uint64_t bytes = homes[slab].bytes;
+    std::byte* memory = ring->bring(homes[slab].memory, bytes, bytes);
+    if (memory == nullptr) return false;
+    views.place(slab, memory);
+    ++ahead.from_host;
   }
-  return count;
+  return true;
 }
 
-// Into the device's memory: what lives in host memory and what came there from disk.
+// The same of those on disk, which came to host memory: all, being acquired, or what is there.
+bool WeightStore::State::bring_from_disk(uint32_t group, bool all) {
+  if (!stream) return true;
+  const auto [first, last] = stream->range_of(group);
+  for (size_t i = first + ahead.from_disk; i < last; ++i, ++ahead.from_disk) {
+    if (!all && !stream->there(i)) return true;
+    const StreamedSlab& slab = stream->slabs()[i];
+    std::byte* memory = ring->bring(stream->data(i), slab.bytes, slab.bytes);
+    if (memory == nullptr) return false;
+    views.place(slab.slab, memory);
+  }
+  return true;
+}
+
+// Into the device's memory, but for what was brought ahead.
 Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) {
   SPILLWAY_CHECK(ring.has_value() && pieces == 0);
-  const uint64_t bytes = passing_bytes(group);
-  if (bytes > 0) {
-    SPILLWAY_CHECK(ahead.slabs == 0 || ahead.group == group);
-    pieces = bring_from_host(group, std::exchange(ahead.slabs, 0), true);
-    for (size_t i = from_disk.first; i < from_disk.last; ++i, ++pieces) {
-      const StreamedSlab& slab = stream->slabs()[i];
-      std::byte* memory = ring->bring(stream->data(i), slab.bytes, slab.bytes);
-      SPILLWAY_CHECK(memory != nullptr);
-      views.place(slab.slab, memory);
-    }
+  if (const uint64_t bytes = passing_bytes(group); bytes > 0) {
+    SPILLWAY_CHECK(ahead.from_host + ahead.from_disk == 0 || ahead.group == group);
+    // The ring holds any group, and the others are finished.
+    SPILLWAY_CHECK(bring_from_host(group) && bring_from_disk(group, true));
+    pieces = ahead.from_host + ahead.from_disk;
+    ahead = {};
     bytes_brought += bytes;
   }
   ring->arrive();
   if (from_disk.first != from_disk.last) copied = Copied{group, ring->copied()};
-  if (bring_ahead) bring_next(group);
+  bring_ahead();
   return {};
 }
 
 // While the group is in use, and whoever uses it may be waiting for something else (attention by
 // the CPU, the cache from disk), the link works for the next that needs it.
-void WeightStore::State::bring_next(uint32_t group) {
+void WeightStore::State::bring_ahead() {
+  if (!brings_ahead || !ring) return;
+  if (copied && copied->event.done() && copied->event.wait().ok()) {
+    stream->release(std::exchange(copied, std::nullopt)->group);  // The disk goes on reading.
+  }
   const uint32_t count = groups.back() + 1;
   for (uint32_t i = 1; i < count; ++i) {
-    const uint32_t next = (group + i) % count;
+    const uint32_t next = (in_use + i) % count;
     if (passing_bytes(next) == 0) continue;
-    ahead = {next, bring_from_host(next, ahead.slabs, false)};
+    ahead.group = next;
+    if (bring_from_host(next)) (void)bring_from_disk(next, false);
     return;
   }
 }
@@ -346,6 +359,9 @@ bool WeightStore::repacked() const {
 }
 uint64_t WeightStore::bytes_brought() const {
   return state_->bytes_brought;
+}
+void WeightStore::bring_ahead() {
+  state_->bring_ahead();
 }
 const WeightPlacement& WeightStore::placement() const {
   return state_->placement;

@@ -111,6 +111,14 @@ Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
   return range;
 }
 
+bool WeightStream::there(size_t index) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t count = slabs_.size();
+  const uint64_t position = released_ + (index + count - released_ % count) % count;
+  return position < issued_ && queue_.done(transfers_[index]) &&
+         queue_.wait(transfers_[index]).ok();
+}
+
 Status WeightStream::read_again(size_t index) {
   {
     const std::lock_guard lock(mutex_);

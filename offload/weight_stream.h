@@ -45,6 +45,11 @@ class WeightStream {
   Result<Range> acquire(uint32_t group);
   const std::byte* data(size_t index) const { return data_[index]; }
 
+  // The group's slabs; and whether one of a group that is still to be acquired has been read ahead
+  // and is well: then its data() is there, until the group was acquired and released.
+  Range range_of(uint32_t group) const;
+  bool there(size_t index);
+
   // The group's memory may be used for others.
   void release(uint32_t group);
 
@@ -52,7 +57,6 @@ class WeightStream {
   void restart();
 
  private:
-  Range range_of(uint32_t group) const;
   void pump();  // REQUIRES: the lock is held.
   void arrived(size_t index);
   Status read_again(size_t index);

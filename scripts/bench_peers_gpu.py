@@ -57,7 +57,7 @@ def parse_flexgen(text):
         elif phase:
             found[phase] = float(seconds)
         else:
-            found["projected"] = projected == "True"
+            found["projected"] = projected not in ("False", "None")  # Or why: how far it was cut short.
     return {key: found[key] for key in ("prefill", "decode", "total", "peak", "projected")}
 
 

@@ -99,4 +99,11 @@ MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag) {
   return {free - std::min(free, free / 20), false};
 }
 
+uint64_t device_limit(const Device& device, const MemoryBudget& budget) {
+  if (!budget.from_flag) return budget.bytes;
+  const MemoryInfo memory = device.memory();
+  const uint64_t context = memory.total_bytes - memory.free_bytes - memory.taken_bytes;
+  return budget.bytes - std::min({context, kDeviceProcessBytes, budget.bytes});
+}
+
 }  // namespace spillway

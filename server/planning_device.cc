@@ -1,5 +1,7 @@
 #include "server/planning_device.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/weight_layout.h"
 
@@ -7,11 +9,24 @@ namespace spillway {
 
 namespace {
 
+// Whether it computes in bf16 as fast as in f16, as devices from Ampere on do; on older ones (a T4)
+// products in bf16 have no units, and take several times as long where they were measured at all.
+bool computes_in_bf16(const HardwareProfile::Compute& compute) {
+  double bf16 = 0, f16 = 0;
+  for (const MatrixFigure& one : compute.matrix) {
+    if (one.format == DType::kBF16) bf16 = std::max(bf16, one.rate.value);
+    if (one.format == DType::kF16) f16 = std::max(f16, one.rate.value);
+  }
+  return bf16 >= f16 / 2;
+}
+
 class PlanningDevice final : public Device {
  public:
   // `like`: a CPU's formats and layouts are those of this machine's.
   PlanningDevice(const HardwareProfile& hardware, std::unique_ptr<Device> like)
-      : name_(hardware.name), like_(std::move(like)) {
+      : name_(hardware.name),
+        like_(std::move(like)),
+        native_bf16_(like_ ? like_->native_bf16() : computes_in_bf16(hardware.compute)) {
     const HardwareProfile::Compute& compute = hardware.compute;
     memory_.total_bytes = static_cast<uint64_t>(compute.memory_bytes.value);
     memory_.free_bytes = static_cast<uint64_t>(compute.memory_free_bytes.value);
@@ -32,16 +47,18 @@ class PlanningDevice final : public Device {
 
   DType activation_dtype(DType weights) const override {
     if (like_) return like_->activation_dtype(weights);
-    return weights == DType::kQ4 ? DType::kBF16 : weights;
+    if (weights != DType::kQ4) return weights;
+    return native_bf16_ ? DType::kBF16 : DType::kF16;
   }
   MatrixLayout matrix_layout(DType weights) const override {
     return like_ ? like_->matrix_layout(weights) : kCudaMatrixLayout;
   }
-  bool native_bf16() const override { return like_ == nullptr || like_->native_bf16(); }
+  bool native_bf16() const override { return native_bf16_; }
 
  private:
   std::string name_;
   std::unique_ptr<Device> like_;
+  bool native_bf16_;
   MemoryInfo memory_;
 };
 

@@ -46,6 +46,7 @@ struct RuntimePlan {
   KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
   uint64_t device_budget_bytes = 0;    // The same of a device's own; 0: it has none
+  uint64_t device_limit_bytes = 0;     // Of that, what the run takes itself: without the context
   TierBytes weights, kv, activations;  // Activations: working memory too
   uint64_t staging_bytes = 0;          // Host memory through which what is on disk passes
   uint64_t device_staging_bytes = 0;   // A device's own, through which what is elsewhere passes
@@ -55,6 +56,7 @@ struct RuntimePlan {
   } host_rings, device_rings;
   std::string weights_file;  // What weights on disk are read from; empty: none are on disk
   std::string disk_dir;      // Where KV and activations on disk lie; empty: none do
+  std::string kv_file;       // What holds the KV there, to be opened while the runtime lives
   int64_t block_sequences = 0;
   int64_t sequences_at_once = 0;  // Of the longest, that the block and the KV cache hold
   int64_t micro_batch_tokens = 0;

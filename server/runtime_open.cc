@@ -74,6 +74,11 @@ class ConvertPrinter {
   std::shared_ptr<LoadPrinter> printer_;  // std::function copies; the count must be one.
 };
 
+// Of a file that has no name any more, the one that the kernel still has for it.
+std::string proc_name(const File& file) {
+  return "/proc/self/fd/" + std::to_string(file.fd());
+}
+
 // What clients call the model: the last part of its path, without ".spill".
 std::string name_of(const std::string& model, const ModelShape& shape) {
   std::filesystem::path path(model);
@@ -151,7 +156,10 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(placed);
     if (options_.plan_only) return {};
-    if (own_memory_) state_.device->limit_memory(device_budget_.bytes);
+    if (own_memory_) {
+      state_.plan.device_limit_bytes = device_limit(*state_.device, device_budget_);
+      state_.device->limit_memory(state_.plan.device_limit_bytes);
+    }
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());
@@ -227,6 +235,7 @@ class Opener {
     // A CPU computes with f16 weights in float32 only; other devices take them as they are.
     source.bf16_for_f16 = !own_memory_ && device.native_bf16();
     source.layout = [&](DType format) { return device.matrix_layout(format); };
+    source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind(), shape); };
     source.announce = options_.say;
     source.progress = ConvertPrinter(options_);
     SPILLWAY_ASSIGN_OR_RETURN(const ModelSource found, resolve_model(model, source));
@@ -446,6 +455,7 @@ class Opener {
     state_.plan.disk_dir = scratch_path_;
     SPILLWAY_RETURN_IF_ERROR(create(dummy, &dummy_file_));
     SPILLWAY_RETURN_IF_ERROR(create(plan.kv.disk, &files_.kv));
+    if (plan.kv.disk > 0) state_.plan.kv_file = proc_name(files_.kv);
     return create(plan.activations.disk, &files_.activations);
   }
 
@@ -464,10 +474,7 @@ class Opener {
     } else {
       say("Making random weights of " + state_.shape.name + " in " +
           std::string(dtype_name(plan.format)));
-      // The file has no name any more; the kernel still has one for it.
-      if (plan.weights.disk > 0) {
-        plan.weights_file = "/proc/self/fd/" + std::to_string(dummy_file_.fd());
-      }
+      if (plan.weights.disk > 0) plan.weights_file = proc_name(dummy_file_);
       options.scratch = std::move(dummy_file_);
       SPILLWAY_ASSIGN_OR_RETURN(
           state_.weights, WeightStore::dummy(*state_.device, state_.shape, plan.format, flags_.seed,

@@ -1,7 +1,8 @@
-// Attention on the device: the items of a call go there in one upload, prompts and decode steps in
+// Attention on the device: the items of a call go there in an upload, prompts and decode steps in
 // launches of their own.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/attention.cuh"
@@ -32,9 +33,26 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
   return a;
 }
 
+// Uploads as many of the items at once as go, for each launch().
+template <class Launch>
+void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const ItemOnDevice> items,
+               const Launch& launch) {
+  constexpr size_t kEach = CudaContext::kUploadCount<ItemOnDevice>;
+  for (size_t first = 0; first < items.size(); first += kEach) {
+    const auto part = items.subspan(first, std::min(kEach, items.size() - first));
+    a.items = context.upload(part);
+    if (!context.status().ok()) return;
+    launch(static_cast<int64_t>(part.size()));
+  }
+}
+
 }  // namespace
 
 void attention(CudaContext& context, const AttentionArgs& args) {
+  attention_within(context, args, kDecodeScratchBytes);
+}
+
+void attention_within(CudaContext& context, const AttentionArgs& args, int64_t scratch_bytes) {
   if (!context.ready()) return;
   std::vector<ItemOnDevice> prompts, steps;
   int64_t tokens_max = 0, rows_max = 0, sums = 0;
@@ -76,15 +94,12 @@ void attention(CudaContext& context, const AttentionArgs& args) {
         scratch += args.kv.heads * item.tokens;
       }
     }
-    a.items = context.upload(std::span<const ItemOnDevice>(prompts));
-    if (!context.status().ok()) return;
-    launch_prompts(context, a, static_cast<int64_t>(prompts.size()), tokens_max);
+    for_parts(context, a, prompts,
+              [&](int64_t count) { launch_prompts(context, a, count, tokens_max); });
   }
-  if (!steps.empty()) {
-    a.items = context.upload(std::span<const ItemOnDevice>(steps));
-    if (!context.status().ok()) return;
-    launch_decode(context, a, static_cast<int64_t>(steps.size()), rows_max, scored);
-  }
+  for_parts(context, a, steps, [&](int64_t count) {
+    launch_decode(context, a, count, rows_max, scored, scratch_bytes);
+  });
 }
 
 }  // namespace spillway::cuda

@@ -218,9 +218,7 @@ __global__ void combine_kernel(AttentionOnDevice a, Partials partials) {
 }  // namespace
 
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                   int64_t rows_max, bool scored) {
-  // Items go in parts whose partial results fit this.
-  constexpr int64_t kScratchBytes = int64_t{32} << 20;
+                   int64_t rows_max, bool scored, int64_t scratch_bytes) {
   constexpr int64_t kItemsMax = 65535;
   Partials partials{};
   partials.split_count = (rows_max + kSplitRows - 1) / kSplitRows;
@@ -229,7 +227,7 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
   const int64_t splits = a.heads * partials.split_count * (2 + a.head_size);
   const int64_t scores = scored ? a.heads * rows_max : 0;
   const int64_t item_bytes = (splits + scores) * static_cast<int64_t>(sizeof(float));
-  const int64_t most = std::clamp<int64_t>(kScratchBytes / item_bytes, 1, kItemsMax);
+  const int64_t most = std::clamp<int64_t>(scratch_bytes / item_bytes, 1, kItemsMax);
   const int64_t each = std::min(most, items);
   auto* scratch = reinterpret_cast<float*>(context.scratch(static_cast<size_t>(each * item_bytes)));
   if (scratch == nullptr) return;  // The context remembers why.

@@ -3,15 +3,25 @@
 
 #include <cstdint>
 
+namespace spillway {
+struct AttentionArgs;
+}
+
 namespace spillway::cuda {
 
 class CudaContext;
 struct AttentionOnDevice;
 
+// Decode steps go in parts whose partial results fit this.
+constexpr int64_t kDecodeScratchBytes = int64_t{32} << 20;
+
+// attention(), with another number for that.
+void attention_within(CudaContext& context, const AttentionArgs& args, int64_t scratch_bytes);
+
 // `items` decode steps, none of which attends to more than `rows_max` rows; `scored`: some have a
-// budget by score.
+// budget by score. In parts of one step or more.
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                   int64_t rows_max, bool scored);
+                   int64_t rows_max, bool scored, int64_t scratch_bytes);
 
 // `items` prompts of at most `tokens_max` tokens: output, and the rows that stay in the cache.
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,

@@ -168,9 +168,8 @@ __global__ void keep_prompt_kernel(AttentionOnDevice a) {
   // A position's rank by score says whether it stays, the number of those that stay before it
   // where: quadratic, and nothing against the attention before it.
   __shared__ int64_t stays;
+  if (threadIdx.x == 0) stays = 0;
   for (int64_t first = 0; first < old; first += blockDim.x) {
-    if (first == 0 && threadIdx.x == 0) stays = 0;
-    __syncthreads();
     const int64_t position = first + threadIdx.x;
     bool keep = position < old;
     if (keep && !item.scored) keep = position < count;

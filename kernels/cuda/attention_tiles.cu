@@ -57,7 +57,8 @@ __device__ void load_rows(const AttentionOnDevice& a, const ItemOnDevice& item, 
   }
 }
 
-// This warp's 16 queries times the tile's 32 keys, into its rows of `scores`.
+// This warp's 16 queries times the tile's 32 keys, into its rows of `scores`, which its lanes have
+// used: a barrier of the block lies between two calls.
 template <class T>
 __device__ void multiply_keys(const AttentionOnDevice& a, const Shared<T>& shared) {
   const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
@@ -118,7 +119,6 @@ __global__ void tiles_kernel(AttentionOnDevice a) {
     added += __shfl_xor_sync(0xffffffffu, added, 1);
     sum = sum * expf(most - next) + added;
     most = next;
-    __syncwarp();
   }
   if (item.sums != nullptr && query < item.tokens && lane % 2 == 0) {
     float* statistics = a.statistics + ((item.first_row + query) * a.heads + head) * 2;
@@ -196,7 +196,6 @@ __global__ void column_sums_kernel(AttentionOnDevice a) {
         const float score = shared.scores[(warp * kTileSide + row) * kScoreStride + lane];
         sum += expf(score - statistics[0]) / statistics[1];
       }
-      __syncwarp();
     }
   }
   partial[warp][lane] = sum;

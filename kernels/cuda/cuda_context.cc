@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_context.h"
 
 #include <cstring>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -9,7 +10,7 @@ namespace spillway::cuda {
 
 namespace {
 
-constexpr size_t kHalfBytes = size_t{1} << 20;
+constexpr size_t kHalfBytes = CudaContext::kUploadBytesMax;
 
 }  // namespace
 
@@ -79,10 +80,12 @@ CudaContext::~CudaContext() {
   for (cudaEvent_t event : used_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
-  memory_.free(scratch_, scratch_bytes_);
+  memory_.free_of(stream_, scratch_);
   memory_.free(uploaded_, 2 * kHalfBytes);
   cudaFreeHost(pinned_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  if (stream_ == nullptr) return;
+  cudaStreamSynchronize(stream_);  // The pool gives back what it has of it.
+  cudaStreamDestroy(stream_);
 }
 
 const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
@@ -105,24 +108,23 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
 }
 
 std::byte* CudaContext::scratch(size_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
-  if (!ready()) return nullptr;
-  check(cudaStreamSynchronize(stream_), "the device");
-  memory_.free(scratch_, scratch_bytes_);
-  scratch_ = nullptr;
-  scratch_bytes_ = 0;
-  void* memory = nullptr;
-  fail(memory_.allocate(&memory, bytes, "scratch memory"));
-  if (memory == nullptr) return nullptr;
-  scratch_ = static_cast<std::byte*>(memory);
-  scratch_bytes_ = bytes;
-  return scratch_;
+  if (bytes > scratch_.bytes) {
+    if (!ready()) return nullptr;
+    // What is queued still uses it; first, since the new one may get its place.
+    memory_.free_of(stream_, std::exchange(scratch_, {}));
+    fail(memory_.allocate_for(stream_, &scratch_, bytes, "scratch memory"));
+  }
+  return static_cast<std::byte*>(scratch_.at);
 }
 
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  forget_last_error();  // Of the runtime's call that failed in there, if one did
-  const Code code = status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kCapacity : Code::kDeviceLost;
+  // Of the runtime's call that failed in there, if one did. A device without memory for a handle is
+  // "not initialized" to cuBLAS; of one that is lost the next call says so.
+  const bool memory = cudaGetLastError() == cudaErrorMemoryAllocation ||
+                      status == CUBLAS_STATUS_ALLOC_FAILED ||
+                      status == CUBLAS_STATUS_NOT_INITIALIZED;
+  const Code code = memory ? Code::kCapacity : Code::kDeviceLost;
   fail({code, std::string("CUDA, ") + what + ": cuBLAS status " +
                   std::to_string(static_cast<int>(status))});
 }

@@ -66,15 +66,21 @@ class CudaContext {
   void trace_to(Trace& trace, std::string_view label) { trace_.emplace(trace, label, stream_); }
   CudaTrace* trace() { return trace_ ? &*trace_ : nullptr; }  // Null: nobody looks
 
-  // A copy of `values` in device memory, there for work queued later, until 1 MiB more has been
-  // uploaded. Blocks only when the device is that far behind.
+  // A copy of `values` in device memory, there for work queued later, until kUploadBytesMax more
+  // have been uploaded. Blocks only when the device is that far behind. REQUIRES: at most
+  // kUploadBytesMax; who may have more uploads it in parts of, say, kUploadCount, with a launch of
+  // its own for each.
+  static constexpr size_t kUploadBytesMax = size_t{1} << 20;
+  template <class T>
+  static constexpr size_t kUploadCount = kUploadBytesMax / 4 / sizeof(T);
   template <class T>
   const T* upload(std::span<const T> values) {
     return reinterpret_cast<const T*>(upload_bytes(std::as_bytes(values)));
   }
 
-  // Device memory for one op, overwritten by the next; grows to the largest request and stays.
-  // Null: there is none, and status() says so; what there was before is gone, too.
+  // Device memory for one op, overwritten by the next; grows to the largest request, in the
+  // stream's order, and stays. Null: there is none, and status() says so; what there was before is
+  // gone, too.
   std::byte* scratch(size_t bytes);
 
   // The first error, of what the stream waits for, of a call or of a kernel: from now on ops and
@@ -105,8 +111,7 @@ class CudaContext {
   std::byte* uploaded_ = nullptr;
   cudaEvent_t used_[2] = {nullptr, nullptr};
   size_t half_ = 0, offset_ = 0;
-  std::byte* scratch_ = nullptr;
-  size_t scratch_bytes_ = 0;
+  DeviceMemory::Ordered scratch_;
   Status status_;
   std::optional<CudaTrace> trace_;
 };

@@ -157,17 +157,23 @@ class FailedStream final : public Stream {
 class CudaDevice final : public Device {
  public:
   CudaDevice(int index, const cudaDeviceProp& properties)
-      : index_(index), name_(properties.name), native_bf16_(properties.major >= 8) {}
+      : index_(index),
+        name_(properties.name),
+        native_bf16_(properties.major >= 8),
+        memory_(index) {}
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string_view name() const override { return name_; }
 
+  // Makes the context if nothing has yet: so it tells why there is none.
+  Status ask_memory(size_t* free, size_t* total) const {
+    SPILLWAY_RETURN_IF_ERROR(status_of(use_device(index_), "choosing the device"));
+    return status_of(cudaMemGetInfo(free, total), "making a context");
+  }
+
   MemoryInfo memory() const override {
     size_t free = 0, total = 0;
-    if (use_device(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
-      forget_last_error();
-      return {};
-    }
+    if (!ask_memory(&free, &total).ok()) return {};
     return {total, free, memory_.taken(), memory_.peak()};
   }
 
@@ -250,7 +256,16 @@ Result<std::unique_ptr<Device>> open_cuda_device(int index) {
                      "; 7.5 (Turing) or newer is needed: choose another with --gpu, or use "
                      "--device cpu");
   }
-  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(index, properties));
+  auto device = std::make_unique<cuda::CudaDevice>(index, properties);
+  size_t free = 0, total = 0;
+  if (const Status status = device->ask_memory(&free, &total); !status.ok()) {
+    return Status(status.code(),
+                  std::string(status.message()) + " (CUDA device " + std::to_string(index) + ", " +
+                      properties.name +
+                      "): another program may have it for itself or fill it; end that, choose "
+                      "another device with --gpu, or use --device cpu");
+  }
+  return std::unique_ptr<Device>(std::move(device));
 }
 
 }  // namespace spillway

@@ -1,8 +1,7 @@
 #include "kernels/cuda/device_memory.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "kernels/base/check.h"
@@ -11,17 +10,43 @@
 
 namespace spillway::cuda {
 
+DeviceMemory::~DeviceMemory() {
+  SPILLWAY_CHECK(taken_ == 0);
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+}
+
+// The pool counts with what it has of the device, not with what it gave out: that is what nobody
+// else can have, and it is more by its rounding and by what came back and is still in use.
+size_t DeviceMemory::all() const {
+  uint64_t pooled = 0;
+  if (pool_ != nullptr &&
+      cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &pooled) != cudaSuccess) {
+    forget_last_error();
+  }
+  return taken_ + pooled;
+}
+
+bool DeviceMemory::fits(size_t bytes) const {
+  return limit_ == 0 || bytes <= limit_ - std::min(limit_, all());
+}
+
+// What the pool has and nobody uses goes back to the device.
+void DeviceMemory::trim() {
+  if (pool_ != nullptr && cudaMemPoolTrimTo(pool_, 0) != cudaSuccess) forget_last_error();
+}
+
 // Before the device is asked, so that threads cannot pass the limit together.
 Status DeviceMemory::take(size_t bytes, const char* what) {
   const std::lock_guard lock(mutex_);
-  if (limit_ > 0 && bytes > limit_ - std::min(limit_, taken_)) {
+  if (!fits(bytes)) trim();
+  if (!fits(bytes)) {
     return {Code::kCapacity, std::string("CUDA, ") + what + ": " + format_bytes(bytes) +
-                                 " more do not fit the device's budget, " + format_bytes(taken_) +
+                                 " more do not fit the device's budget, " + format_bytes(all()) +
                                  " of " + format_bytes(limit_) +
                                  " are taken; raise --device-memory or lower --block"};
   }
   taken_ += bytes;
-  peak_ = std::max(peak_, taken_);
+  peak_ = std::max(peak_, all());
   return {};
 }
 
@@ -45,15 +70,75 @@ void DeviceMemory::free(void* memory, size_t bytes) {
   taken_ -= bytes;
 }
 
+// It keeps nothing that is not in use beyond the next wait for the device: its release threshold is
+// the runtime's own, 0.
+bool DeviceMemory::open_pool() {
+  if (pool_ != nullptr || no_pool_) return !no_pool_;
+  int supported = 0;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device_;
+  cudaError_t error = cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device_);
+  if (error == cudaSuccess && supported != 0) error = cudaMemPoolCreate(&pool_, &properties);
+  if (error != cudaSuccess) forget_last_error();
+  no_pool_ = pool_ == nullptr;
+  return !no_pool_;
+}
+
+// False: there is no room without waiting, or no pool.
+bool DeviceMemory::from_pool(cudaStream_t stream, Ordered* memory, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!open_pool() || !fits(bytes)) return false;
+  void* at = nullptr;
+  if (cudaMallocFromPoolAsync(&at, bytes, pool_, stream) != cudaSuccess) {
+    forget_last_error();
+    return false;
+  }
+  const size_t now = all();
+  if (limit_ > 0 && now > limit_) {
+    // By how much the pool rounds up is known only now.
+    if (cudaFreeAsync(at, stream) != cudaSuccess) forget_last_error();
+    return false;
+  }
+  peak_ = std::max(peak_, now);
+  *memory = {at, bytes, true};
+  return true;
+}
+
+Status DeviceMemory::allocate_for(cudaStream_t stream, Ordered* memory, size_t bytes,
+                                  const char* what) {
+  if (from_pool(stream, memory, bytes)) return {};
+  SPILLWAY_RETURN_IF_ERROR(status_of(cudaStreamSynchronize(stream), "the device"));
+  {
+    const std::lock_guard lock(mutex_);
+    trim();
+  }
+  void* at = nullptr;
+  SPILLWAY_RETURN_IF_ERROR(allocate(&at, bytes, what));
+  *memory = {at, bytes, false};
+  return {};
+}
+
+void DeviceMemory::free_of(cudaStream_t stream, const Ordered& memory) {
+  if (memory.at == nullptr) return;
+  if (memory.pooled) {
+    if (cudaFreeAsync(memory.at, stream) != cudaSuccess) forget_last_error();
+    return;
+  }
+  if (cudaStreamSynchronize(stream) != cudaSuccess) forget_last_error();
+  free(memory.at, memory.bytes);
+}
+
 void DeviceMemory::limit(size_t bytes) {
   const std::lock_guard lock(mutex_);
   limit_ = bytes;
-  peak_ = taken_;
+  peak_ = all();
 }
 
 size_t DeviceMemory::taken() const {
   const std::lock_guard lock(mutex_);
-  return taken_;
+  return all();
 }
 
 size_t DeviceMemory::peak() const {

@@ -5,7 +5,8 @@
 //
 // A block a row. A warp owns a part of the row, a lane every 32nd number of it: nothing depends on
 // other rows, and all sums are added in one order.
-#include "kernels/base/check.h"
+#include <algorithm>
+
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.h"
@@ -75,7 +76,8 @@ class Row {
     end_ = begin_ + part < count ? begin_ + part : count;
   }
 
-  // Index -1: a number is NaN or +inf, or none is above -inf.
+  // Index -1: a number is NaN or +inf, or none is above -inf. Once a kernel: what it shares nobody
+  // else writes, so nobody waits for those who still read it.
   __device__ Best best() {
     Best best{-INFINITY, -1};
     bool invalid = false;
@@ -96,7 +98,6 @@ class Row {
       valid = valid && shared_->indices[w] != -2;
       best.take(shared_->values[w], shared_->indices[w]);
     }
-    __syncthreads();
     return valid ? best : Best{-INFINITY, -1};
   }
 
@@ -136,9 +137,7 @@ class Row {
       if (lane_ == 0) shared_->index = found;
     }
     __syncthreads();
-    const int32_t index = shared_->index;
-    __syncthreads();
-    return index;
+    return shared_->index;  // The next call writes it behind its first barrier.
   }
 
   // The highest float from `low` to `high` that reaches its goal; `low` if none does.
@@ -248,11 +247,15 @@ __global__ void draw_kernel(float* in, int64_t stride, const DrawRule* rules, in
 
 void draw_columns(CudaContext& context, const DrawArgs& args) {
   if (args.in.rows == 0 || !context.ready()) return;
-  SPILLWAY_CHECK(args.in.rows < (int64_t{1} << 31));
-  const DrawRule* rules = context.upload(args.rules);
-  if (!context.status().ok()) return;
-  launch(context.stream(), {dim3(static_cast<unsigned>(args.in.rows)), dim3(kThreads)}, draw_kernel,
-         reinterpret_cast<float*>(args.in.data), args.in.stride, rules, args.out);
+  constexpr size_t kEach = CudaContext::kUploadCount<DrawRule>;
+  for (size_t first = 0; first < args.rules.size(); first += kEach) {
+    const auto part = args.rules.subspan(first, std::min(kEach, args.rules.size() - first));
+    const DrawRule* rules = context.upload(part);
+    if (!context.status().ok()) return;
+    auto* in = reinterpret_cast<float*>(args.in.row(static_cast<int64_t>(first)));
+    launch(context.stream(), {dim3(static_cast<unsigned>(part.size())), dim3(kThreads)},
+           draw_kernel, in, args.in.stride, rules, args.out + first);
+  }
   context.check_launch("the index drawn from each row");
 }
 

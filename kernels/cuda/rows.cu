@@ -1,4 +1,5 @@
 // The ops that work row by row: table look-up, LayerNorm and RMSNorm, conversion.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -104,18 +105,29 @@ void gather_rows(CudaContext& context, const GatherArgs& args) {
   const WeightMatrix& table = args.table;
   std::vector<const std::byte*> slabs;
   for (const WeightSlab& slab : table.slabs) slabs.push_back(slab.data);
-  const GatherKernel kernel{
-      .slabs = context.upload(std::span<const std::byte* const>(slabs)),
-      .rows = context.upload(args.rows),
+  GatherKernel kernel{
+      .slabs = nullptr,
+      .rows = nullptr,
       .slab_rows = table.slab_rows,
       .row_bytes = static_cast<int64_t>(packed_bytes(table.layout, table.format, 1, table.columns)),
       .columns = table.columns,
       .format = table.format,
-      .out = reinterpret_cast<float*>(args.out.data),
+      .out = nullptr,
       .out_stride = args.out.stride,
       .accumulate = args.accumulate};
-  if (!context.status().ok()) return;  // Not uploaded
-  launch(context.stream(), {dim3(count_of(args.out.rows)), dim3(kThreads)}, gather_kernel, kernel);
+  // No more than a row has numbers for.
+  const auto threads = static_cast<unsigned>(
+      std::min<int64_t>(kThreads, (table.columns + kWarp - 1) / kWarp * kWarp));
+  constexpr size_t kEach = CudaContext::kUploadCount<int32_t>;
+  for (size_t first = 0; first < args.rows.size(); first += kEach) {
+    const auto rows = args.rows.subspan(first, std::min(kEach, args.rows.size() - first));
+    kernel.slabs = context.upload(std::span<const std::byte* const>(slabs));
+    kernel.rows = context.upload(rows);
+    kernel.out = reinterpret_cast<float*>(args.out.row(static_cast<int64_t>(first)));
+    if (!context.status().ok()) return;  // Not uploaded
+    launch(context.stream(), {dim3(static_cast<unsigned>(rows.size())), dim3(threads)},
+           gather_kernel, kernel);
+  }
   context.check_launch("gather");
 }
 

@@ -56,6 +56,14 @@ void count_item(const SweepItem& item, SweepWork* work) {
   }
 }
 
+// The part of the KV cache's staging for copies of the blocks that a step changed: enough for some
+// layers' worth of a block, and never what a ring of two of the longest sequence's layers needs.
+uint64_t outbox_bytes(uint64_t staging, uint64_t longest) {
+  constexpr uint64_t kOutboxBytesMax = uint64_t{32} << 20;
+  const uint64_t bytes = std::min(staging / 8, kOutboxBytesMax) / kIoAlignment * kIoAlignment;
+  return staging - bytes >= 2 * longest ? bytes : 0;
+}
+
 }  // namespace
 
 EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
@@ -128,7 +136,10 @@ Status Engine::allocate(EngineScratch scratch) {
     SPILLWAY_ASSIGN_OR_RETURN(
         Buffer staging,
         device_.allocate(Memory::kPinned, round_up(options_.kv_staging_bytes, kIoAlignment)));
-    kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap);
+    const uint64_t outbox =
+        outbox_bytes(staging.bytes(), kv_->disk_layer_bytes(model.positions, {}));
+    kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap,
+                       outbox);
   }
   weights_.attach(*stream_);
   if (!device_.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(allocate_rings());
@@ -388,6 +399,7 @@ Status Engine::run_layers() {
 // begun, so that the device has work meanwhile.
 Status Engine::run_layer(int64_t layer, const LayerWeights& weights, size_t index) {
   SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+  weights_.bring_ahead();  // From disk something may have come.
   const LayerBuffers& buffers = buffers_.layers[index % 2];
   kv_feed_->begin(layer, micro_batches_[index]);
   begin_decoder_layer(*stream_, shape(), weights, buffers, hidden, *kv_feed_, kv_->layout());

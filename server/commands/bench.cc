@@ -16,14 +16,23 @@ namespace {
 
 constexpr int64_t kPrefillTokensMax = 16384;  // Of one sweep; bounds the activations.
 
+// What the run has taken so far.
+void note_peaks(Runtime& runtime, BenchResult* result) {
+  result->peak_host_bytes = peak_resident_bytes();
+  if (!result->own_memory) return;
+  const MemoryInfo memory = runtime.device().memory();
+  result->peak_device_bytes = std::max<uint64_t>(result->peak_device_bytes, memory.peak_bytes);
+  result->other_device_bytes = memory.total_bytes - memory.free_bytes - memory.taken_bytes;
+}
+
 // What a device's ceilings are measured with may be all that it has left, whatever the budget of
 // the run, for these seconds; the run's peak is without it.
-Status measure_beside_budget(const BenchFlags& flags, Runtime& runtime, BenchResult* result) {
+Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime& runtime,
+                                               bool after_run) {
   Device& device = runtime.device();
-  result->peak_device_bytes = device.memory().peak_bytes;
   device.limit_memory(0);
-  const Status measured = measure_ceilings(flags, runtime, result);
-  device.limit_memory(runtime.plan().device_budget_bytes);
+  Result<MeasuredCeilings> measured = measure_ceilings(flags, runtime, after_run);
+  device.limit_memory(runtime.plan().device_limit_bytes);
   return measured;
 }
 
@@ -62,17 +71,21 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, &result));
   say("Measuring this machine's ceilings");
-  SPILLWAY_RETURN_IF_ERROR(measure_beside_budget(flags, *runtime, &result));
+  note_peaks(*runtime, &result);
+  SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
   say("Running");
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *options.log, &result));
+  note_peaks(*runtime, &result);
+  say("Measuring the ceilings again");
+  // The run is not lost with it.
+  const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, true);
+  if (!after.ok()) {
+    say("bench: the ceilings are those before the run: " + std::string(after.status().message()));
+  }
+  result.after = after.ok() ? after.value() : result.before;
+  result.ceilings = mean_of(result.before, result.after);
   hold_against_bound(*runtime, &result);
   if (started.predicted) result.predicted = started.predicted->tokens_per_second();
-  result.peak_host_bytes = peak_resident_bytes();
-  if (result.own_memory) {
-    const MemoryInfo memory = runtime->device().memory();
-    result.peak_device_bytes = std::max<uint64_t>(result.peak_device_bytes, memory.peak_bytes);
-    result.other_device_bytes = memory.total_bytes - memory.free_bytes - memory.taken_bytes;
-  }
   if (flags.json) {
     std::cout << bench_json(result) << std::endl;
   } else {

@@ -1,6 +1,10 @@
-// The rates that a benchmark is held against, measured in its own process just before the run, with
-// the model in memory. One thread, which blocks: a few seconds for each shape of matrix.
+// The rates that a benchmark is held against, measured in its own process just before and just
+// after the run, with the model in memory. One thread, which blocks: a few seconds for each shape
+// of matrix.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "server/commands/bench_result.h"
 #include "server/runtime.h"
@@ -10,11 +14,18 @@ namespace spillway {
 // Whether the plan has bytes on disk that a sweep moves.
 bool uses_disk(const RuntimePlan& plan);
 
-// Fills in result->ceilings and result->matrix: every matrix at the heights that the run will have,
-// memory, the link to a device with memory of its own and its attention to prompts, and, where the
-// plan uses the disk, its two links. kCapacity: no memory to measure with. An error of the disk is
-// one of the run.
-Status measure_ceilings(const BenchFlags& flags, Runtime& runtime, BenchResult* result);
+// Rows of the linear layers in decode and in prefill, the head's included: a layer gives them no
+// more than its chunk at once, on a device with memory of its own no more than a micro-batch
+// either.
+std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const RuntimePlan& plan,
+                                     bool own_memory);
+
+// Every matrix at the heights that the run has, memory, the link to a device with memory of its own
+// and its attention to prompts, and, where the plan uses the disk, its two links: reading from the
+// weights' file if some are there, else after the run from the cache that the run left. kCapacity:
+// no memory to measure with. An error of the disk is one of the run.
+Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
+                                          bool after_run);
 
 // Fills in the bounds. REQUIRES: ceilings and sweeps are there.
 void hold_against_bound(Runtime& runtime, BenchResult* result);

@@ -72,16 +72,23 @@ json cut_object(const BenchResult::Cut& cut) {
           {"generated_tokens", cut.generated}};
 }
 
+// Of the ceilings that change most on a shared machine, beside their means.
+json at_one_time(const Ceilings& ceilings) {
+  return {{"memory_bytes_per_second", ceilings.memory_bytes_per_second},
+          {"disk_read_bytes_per_second", ceilings.disk_read_bytes_per_second},
+          {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second}};
+}
+
 json hardware_object(const BenchResult& result) {
-  const Ceilings& ceilings = result.ceilings;
+  const Ceilings& ceilings = result.ceilings.rates;
   json matrix = json::array();
-  for (size_t i = 0; i < result.matrix.size(); ++i) {
+  for (size_t i = 0; i < result.ceilings.matrix.size(); ++i) {
     const MatrixRate& rate = ceilings.matrix[i];
     matrix.push_back({{"rows", rate.rows},
                       {"outputs", rate.outputs},
                       {"inputs", rate.inputs},
-                      {"library_flops_per_second", result.matrix[i].library},
-                      {"own_flops_per_second", result.matrix[i].ours}});
+                      {"library_flops_per_second", result.ceilings.matrix[i].library},
+                      {"own_flops_per_second", result.ceilings.matrix[i].ours}});
   }
   return {{"device", result.device},
           {"memory_bytes_per_second", ceilings.memory_bytes_per_second},
@@ -90,7 +97,10 @@ json hardware_object(const BenchResult& result) {
           {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second},
           {"host_to_device_bytes_per_second", ceilings.to_device_bytes_per_second},
           {"device_to_host_bytes_per_second", ceilings.to_host_bytes_per_second},
-          {"both_directions_bytes_per_second", result.copies.both},
+          {"both_directions_bytes_per_second", result.ceilings.copies.both},
+          {"disk_read_of_own_file", result.ceilings.of_own_file},
+          {"before", at_one_time(result.before.rates)},
+          {"after", at_one_time(result.after.rates)},
           {"matrix", matrix}};
 }
 

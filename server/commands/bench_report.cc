@@ -99,26 +99,41 @@ std::string tiers(const BenchResult& r, const TimeByCause& all) {
                        : "");
 }
 
+// Of the two times, and their mean.
+std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings::*rate) {
+  return text_line("  %-11s %6.2f GB/s (%.2f before, %.2f after)", name,
+                   r.ceilings.rates.*rate / 1e9, r.before.rates.*rate / 1e9,
+                   r.after.rates.*rate / 1e9);
+}
+
 std::string ceilings(const BenchResult& r) {
-  std::string text = text_line("ceilings measured just before: memory %.1f GB/s",
-                               r.ceilings.memory_bytes_per_second / 1e9);
-  if (r.ceilings.disk_read_bytes_per_second > 0) {
-    text += text_line("  disk read %.2f GB/s", r.ceilings.disk_read_bytes_per_second / 1e9);
+  const Ceilings& rates = r.ceilings.rates;
+  const CopyCeiling& copies = r.ceilings.copies;
+  std::string text = text_line("ceilings, the mean of just before and just after the run") +
+                     ceiling_line(r, "memory", &Ceilings::memory_bytes_per_second);
+  if (rates.disk_read_bytes_per_second > 0) {
+    text += r.ceilings.of_own_file
+                ? text_line(
+                      "  disk read   %6.2f GB/s, of the run's own file after it (%.2f before, "
+                      "of a new one)",
+                      rates.disk_read_bytes_per_second / 1e9,
+                      r.before.rates.disk_read_bytes_per_second / 1e9)
+                : ceiling_line(r, "disk read", &Ceilings::disk_read_bytes_per_second);
   }
-  if (r.ceilings.disk_write_bytes_per_second > 0) {
-    text += text_line("  disk write %.2f GB/s", r.ceilings.disk_write_bytes_per_second / 1e9);
+  if (rates.disk_write_bytes_per_second > 0) {
+    text += ceiling_line(r, "disk write", &Ceilings::disk_write_bytes_per_second);
   }
   if (r.own_memory) {
     text += text_line("  host to device %.1f GB/s, back %.1f, both at once %.1f",
-                      r.copies.to_device / 1e9, r.copies.to_host / 1e9, r.copies.both / 1e9);
+                      copies.to_device / 1e9, copies.to_host / 1e9, copies.both / 1e9);
   }
   text += text_line("  matrix products (GFLOP/s)");
-  for (size_t i = 0; i < r.matrix.size(); ++i) {
-    const MatrixRate& rate = r.ceilings.matrix[i];
+  for (size_t i = 0; i < rates.matrix.size(); ++i) {
+    const MatrixRate& rate = rates.matrix[i];
     text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f",
                       static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
                       static_cast<long long>(rate.inputs), r.own_memory ? "cuBLAS" : "oneDNN",
-                      r.matrix[i].library / 1e9, r.matrix[i].ours / 1e9);
+                      r.ceilings.matrix[i].library / 1e9, r.ceilings.matrix[i].ours / 1e9);
   }
   return text;
 }

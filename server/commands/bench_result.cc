@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kernels/base/check.h"
+
 namespace spillway {
 
 namespace {
@@ -12,6 +14,31 @@ bool has_prompt(const SweepWork& work) {
 }
 
 }  // namespace
+
+MeasuredCeilings mean_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
+  SPILLWAY_CHECK(a.matrix.size() == b.matrix.size() && a.rates.matrix.size() == a.matrix.size() &&
+                 b.rates.matrix.size() == b.matrix.size());
+  const auto mean = [&](auto part, auto rate) { return (a.*part.*rate + b.*part.*rate) / 2; };
+  MeasuredCeilings found = a;
+  for (const auto rate :
+       {&Ceilings::attention_flops_per_second, &Ceilings::memory_bytes_per_second,
+        &Ceilings::disk_read_bytes_per_second, &Ceilings::disk_write_bytes_per_second,
+        &Ceilings::to_device_bytes_per_second, &Ceilings::to_host_bytes_per_second}) {
+    found.rates.*rate = mean(&MeasuredCeilings::rates, rate);
+  }
+  if (b.of_own_file) found.rates.disk_read_bytes_per_second = b.rates.disk_read_bytes_per_second;
+  found.of_own_file = b.of_own_file;
+  for (const auto rate : {&CopyCeiling::to_device, &CopyCeiling::to_host, &CopyCeiling::both}) {
+    found.copies.*rate = mean(&MeasuredCeilings::copies, rate);
+  }
+  for (size_t i = 0; i < found.matrix.size(); ++i) {
+    found.matrix[i].ours = (a.matrix[i].ours + b.matrix[i].ours) / 2;
+    found.matrix[i].library = (a.matrix[i].library + b.matrix[i].library) / 2;
+    found.rates.matrix[i].flops_per_second =
+        (a.rates.matrix[i].flops_per_second + b.rates.matrix[i].flops_per_second) / 2;
+  }
+  return found;
+}
 
 TimeByCause time_by_cause(std::span<const SweepWork> sweeps) {
   TimeByCause time;

@@ -1,5 +1,5 @@
-// What a benchmark found out: the run, the ceilings measured just before, and the bound they give.
-// Plain values.
+// What a benchmark found out: the run, the ceilings measured just before and just after, and the
+// bound they give. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,18 @@
 #include "server/runtime.h"
 
 namespace spillway {
+
+// What the machine reaches alone, at one time.
+struct MeasuredCeilings {
+  Ceilings rates;
+  std::vector<MatrixCeiling> matrix;  // Beside rates.matrix
+  CopyCeiling copies;                 // Of a device with memory of its own
+  bool of_own_file = false;           // The disk's reading is of the cache that the run left there
+};
+
+// Rate by rate; but what was read from the run's own file is its own best measure, and stands
+// alone. REQUIRES: both are of the same probes; a is of before the run.
+MeasuredCeilings mean_of(const MeasuredCeilings& a, const MeasuredCeilings& b);
 
 struct BenchResult {
   BenchFlags flags;
@@ -43,9 +55,8 @@ struct BenchResult {
   std::vector<SweepWork> sweeps;
   std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
-  Ceilings ceilings;
-  std::vector<MatrixCeiling> matrix;         // Beside ceilings.matrix
-  CopyCeiling copies;                        // Of a device with memory of its own
+  MeasuredCeilings before, after;
+  MeasuredCeilings ceilings;                 // Their mean, which the bounds take
   Bound bound, prefill_bound, decode_bound;  // A sweep with a prompt is a prefill.
 
   // That the sweeps took, and what is between them.

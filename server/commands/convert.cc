@@ -7,7 +7,9 @@
 #include "kernels/base/units.h"
 #include "kernels/base/weights.h"
 #include "kernels/device.h"
+#include "kernels/ops.h"
 #include "offload/convert/converter.h"
+#include "offload/convert/hf_config.h"
 #include "server/commands/byte_progress.h"
 #include "server/commands/input_status.h"
 
@@ -42,6 +44,10 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   options.verify_crc = !flags.no_crc;
   options.lenient_header = flags.lenient_header;
   options.threads = static_cast<unsigned>(flags.threads);
+  if (flags.device == "cuda") {
+    SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(flags.directory));
+    SPILLWAY_RETURN_IF_ERROR(check_shape(DeviceKind::kCuda, config.shape));
+  }
   // The file is for this machine's kernels, or for a GPU's; others repack while they load.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
   options.layout = [&](DType format) {

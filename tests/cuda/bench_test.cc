@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "kernels/decoder_layer.h"
 #include "server/commands/bench_ceilings.h"
 #include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
@@ -84,6 +85,19 @@ TEST_CASE("bench measures a device with memory of its own and the link to it") {
   CHECK(result["other_device_bytes"] == 0);
 }
 
+TEST_CASE("products are measured with as many rows as a layer gives them at once") {
+  BenchFlags flags{.prompt_tokens = 512, .new_tokens = 32, .sequences = 144};
+  RuntimePlan plan;
+  plan.block_sequences = 144;
+  plan.micro_batch_tokens = 1024;  // Goes through a layer in two chunks.
+  CHECK(ceiling_heights(flags, plan, true) == std::vector<int64_t>{144, kLayerChunkRows});
+  plan.micro_batch_tokens = 100;
+  CHECK(ceiling_heights(flags, plan, true) == std::vector<int64_t>{100});
+  flags.sequences = 3;
+  flags.prompt_tokens = 20;
+  CHECK(ceiling_heights(flags, plan, true) == std::vector<int64_t>{3, 60});
+}
+
 TEST_CASE("bench without the device memory to measure ceilings with ends before the run") {
   const test::TemporaryCache place;
   EngineFlags engine;
@@ -101,8 +115,7 @@ TEST_CASE("bench without the device memory to measure ceilings with ends before 
   CHECK_THAT(ran.log, !Catch::Contains("Running"));
   const auto runtime =
       Runtime::open(test::read_golden("pre_ln_relu").checkpoints.front(), engine, {}).value();
-  BenchResult result;
-  const Status status = measure_ceilings(flags, *runtime, &result);
+  const Status status = measure_ceilings(flags, *runtime, false).status();
   fake_cudart::limit_memory(size_t{1} << 40);
   CHECK(status.code() == Code::kCapacity);
   CHECK_THAT(std::string(status.message()), Catch::Contains("measuring matrix products takes"));

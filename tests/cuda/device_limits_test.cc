@@ -3,6 +3,8 @@
 #include <filesystem>
 
 #include "kernels/device.h"
+#include "offload/convert/converter.h"
+#include "server/commands/convert.h"
 #include "server/runtime.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/cuda_emulation.h"
@@ -60,30 +62,72 @@ TEST_CASE("a device that our kernels are not compiled for is named, with what is
   fake_cudart::set_capability(9);
 }
 
-TEST_CASE("a model whose heads are too wide for CUDA is refused when it is opened") {
+TEST_CASE("a device that gives no context says why, not that its memory is short") {
+  for (const cudaError_t why : {cudaErrorDevicesUnavailable, cudaErrorMemoryAllocation}) {
+    fake_cudart::refuse_context(why);
+    const Status status = open_cuda_device(1).status();
+    EngineFlags flags;
+    flags.device = "auto";
+    flags.dummy_weights = true;
+    const Status opened = Runtime::open("opt-125m", flags, {}).status();
+    fake_cudart::refuse_context(cudaSuccess);
+    INFO(status.message());
+    CHECK(status.code() ==
+          (why == cudaErrorMemoryAllocation ? Code::kCapacity : Code::kDeviceLost));
+    for (const std::string& part :
+         {std::string(cudaGetErrorString(why)), std::string("making a context"),
+          std::string("device 1"), std::string("--gpu"), std::string("--device cpu")}) {
+      CHECK(status.message().find(part) != std::string_view::npos);
+    }
+    INFO(opened.message());
+    CHECK(opened.code() == status.code());
+    CHECK(opened.message().find("making a context") != std::string_view::npos);
+  }
+  CHECK(open_cuda_device(1).ok());
+}
+
+TEST_CASE("a model whose heads are too wide for CUDA is refused before it is converted") {
   const test::TemporaryCache cache;
   const TempDirectory temp;
   ModelShape shape = tiny_shape();
   shape.heads = shape.kv_heads = 1;
-  const auto open = [&](int64_t head_size, const char* device) {
+  std::vector<std::string> said;
+  const auto open = [&](const std::string& model, const char* device) {
+    EngineFlags flags;
+    flags.device = device;
+    flags.host_memory_bytes = flags.device_memory_bytes = uint64_t{1} << 30;
+    RuntimeOptions options;
+    options.say = [&](const std::string& line) { said.push_back(line); };
+    return Runtime::open(model, flags, options).status();
+  };
+  const auto checkpoint = [&](int64_t head_size) {
     shape.hidden = shape.embedding = shape.head_size = head_size;
     const std::string directory = temp / std::to_string(head_size);
     std::filesystem::create_directories(directory);
     write_file(directory + "/config.json", opt_config(shape));
     write_file(directory + "/model.safetensors", safetensors_file(opt_tensors(shape)));
-    EngineFlags flags;
-    flags.device = device;
-    flags.host_memory_bytes = flags.device_memory_bytes = uint64_t{1} << 30;
-    return Runtime::open(directory, flags, {}).status();
+    return directory;
   };
-  const Status status = open(320, "cuda");
-  INFO(status.message());
-  CHECK(status.code() == Code::kInvalidArgument);
-  for (const char* part : {"320", "256", "--device cpu"}) {
-    CHECK(status.message().find(part) != std::string_view::npos);
+  const std::string wide = checkpoint(320), packed = temp / "wide.spill";
+  REQUIRE(convert_checkpoint(wide, packed, {}).ok());
+  for (const std::string& model : {wide, packed}) {
+    const Status status = open(model, "cuda");
+    INFO(status.message());
+    CHECK(status.code() == Code::kInvalidArgument);
+    for (const char* part : {"320", "256", "--device cpu"}) {
+      CHECK(status.message().find(part) != std::string_view::npos);
+    }
   }
-  CHECK(open(320, "cpu").ok());
-  CHECK(open(256, "cuda").ok());
+  CHECK(said.empty());  // A conversion is announced.
+  ConvertFlags convert;
+  convert.directory = wide;
+  convert.output = temp / "unwanted.spill";
+  convert.device = "cuda";
+  CHECK(run_convert(convert, {}).code() == Code::kInvalidArgument);
+  CHECK_FALSE(std::filesystem::exists(convert.output));
+  CHECK(open(wide, "cpu").ok());
+  CHECK(said.size() == 1);
+  CHECK(open(checkpoint(256), "cuda").ok());
 }
 
 }  // namespace

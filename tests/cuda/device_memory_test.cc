@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/ops.h"
+#include "server/memory_budget.h"
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_cudart.h"
@@ -110,6 +111,28 @@ TEST_CASE("a run keeps its device's memory within --device-memory") {
   // The limit holds, whoever asks.
   const Status more = runtime->device().allocate(Memory::kDevice, 900 * kMiB).status();
   CHECK(more.code() == Code::kCapacity);
+}
+
+TEST_CASE("the context is in --device-memory, too") {
+  const test::TemporaryCache cache;
+  EngineFlags flags;
+  flags.device = "cuda";
+  flags.format = DType::kQ4;
+  flags.host_memory_bytes = flags.device_memory_bytes = 1000 * kMiB;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  // The context's, and other programs' which cannot be told from it.
+  for (const size_t gone : {size_t{0}, 300 * kMiB, 5000 * kMiB}) {
+    INFO(gone / kMiB << " MiB are gone");
+    fake_cudart::set_context_bytes(gone);
+    const auto opened = Runtime::open(model, flags, {});
+    fake_cudart::set_context_bytes(0);
+    REQUIRE(opened.ok());
+    Device& device = opened.value()->device();
+    const size_t context = std::min<size_t>(gone, kDeviceProcessBytes);
+    const size_t left = 1000 * kMiB - context - device.memory().taken_bytes;
+    CHECK(device.allocate(Memory::kDevice, left).ok());
+    CHECK(device.allocate(Memory::kDevice, left + 1).status().code() == Code::kCapacity);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // The emulation itself: that it runs what a device would run, and finds what a device would punish.
 // And the host side of the CUDA device over a runtime that does everything as late as it can.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/ops.h"
@@ -14,33 +16,6 @@ namespace spillway {
 namespace {
 
 using test::DeviceArray;
-
-// How many of the seeds give a wrong LayerNorm.
-int wrong_norms(int seeds) {
-  const auto device = open_cuda_device(0).value();
-  const auto stream = device->new_stream("test");
-  constexpr int64_t kRows = 3, kColumns = 700;
-  const auto in = test::random_floats(kRows * kColumns, 5);
-  const auto expected = scalar::normalize(NormKind::kLayerNorm, 1e-5f, in, {}, {}, kRows, kColumns);
-  const DeviceArray<float> x(*device, *stream, in),
-      out(*device, *stream, std::vector<float>(in.size()));
-  int wrong = 0;
-  for (int seed = 0; seed < seeds; ++seed) {
-    emulation::set_seed(static_cast<uint64_t>(seed));
-    normalize(*stream, {.in = x.matrix(kRows, kColumns), .out = out.matrix(kRows, kColumns)});
-    wrong += test::relative_error(out.read(), expected) < 2e-5 ? 0 : 1;
-  }
-  return wrong;
-}
-
-TEST_CASE("a missing barrier gives wrong results in the emulation") {
-  CHECK(wrong_norms(20) == 0);
-  emulation::remove_barriers(true);
-  const int wrong = wrong_norms(20);
-  emulation::remove_barriers(false);
-  INFO(wrong << " of 20 orders of the threads");
-  CHECK(wrong >= 10);
-}
 
 TEST_CASE("warp collectives exchange what every lane gave, in any order of lanes") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
@@ -90,6 +65,37 @@ TEST_CASE("a stream waits for another stream's event, whatever runs first") {
     CHECK(test::relative_error(out, expected) < 2e-5);
   }
   CHECK(fake_cudart::leaks() == 0);
+}
+
+TEST_CASE("a copy may happen before its source is filled, or after, whatever the host does") {
+  int early = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    fake_cudart::set_seed(seed);
+    const auto device = open_cuda_device(0).value();
+    const auto stream = device->new_stream("copy");
+    const Buffer there = device->allocate(Memory::kDevice, 64).value();
+    std::vector<std::byte> source(64, std::byte{1}), back(64);
+    stream->copy(there.data(), source.data(), 64);
+    std::fill(source.begin(), source.end(), std::byte{2});
+    stream->copy(back.data(), there.data(), 64);
+    REQUIRE(stream->record().wait().ok());
+    early += back[0] == std::byte{1} ? 1 : 0;
+  }
+  CHECK(early >= 4);
+  CHECK(early <= 10);
+}
+
+TEST_CASE("shared memory that a kernel has not written is no number, in every block") {
+#ifndef __SANITIZE_ADDRESS__
+  std::vector<float> found;
+  emulation::run_grid(dim3(3), dim3(1), 0, [&] {
+    __shared__ float memory[2];
+    found.push_back(memory[1]);
+    memory[1] = 1;
+  });
+  REQUIRE(found.size() == 3);
+  for (const float x : found) CHECK(std::isnan(x));
+#endif
 }
 
 TEST_CASE("asking for an event that has not happened spoils no later launch") {

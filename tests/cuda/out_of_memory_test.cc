@@ -32,6 +32,23 @@ class MemoryLeft {
   MemoryLeft& operator=(const MemoryLeft&) = delete;
 };
 
+TEST_CASE("a device without memory for cuBLAS fails that work alone") {
+  const auto device = open_cuda_device(0).value();
+  const auto stream = device->new_stream("compute");
+  auto& context = *static_cast<cuda::CudaContext*>(stream->native());
+  for (const cublasStatus_t why : {CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_ALLOC_FAILED}) {
+    fake_cudart::refuse_blas(why);
+    CHECK(context.blas() == nullptr);
+    fake_cudart::refuse_blas(CUBLAS_STATUS_SUCCESS);
+    const Status status = stream->record().wait();
+    INFO(status.message());
+    CHECK(status.code() == Code::kCapacity);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("starting cuBLAS"));
+    CHECK(stream->record().wait().ok());
+  }
+  CHECK(context.blas() != nullptr);
+}
+
 TEST_CASE("work without scratch memory fails alone") {
   {
     const auto device = open_cuda_device(0).value();

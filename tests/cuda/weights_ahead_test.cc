@@ -1,8 +1,9 @@
-// Weights that live in host memory are on their way to the device before they are asked for: while
-// the CPU attends in a layer, the link brings the next one.
+// Weights that live in host memory or on disk are on their way to the device before they are asked
+// for: while the CPU attends in a layer, the link brings the next one.
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "kernels/base/clock.h"
 #include "scheduler/engine/engine.h"
 #include "tests/support/fake_cudart.h"
 #include "tests/support/fake_io.h"
@@ -38,9 +39,11 @@ std::vector<std::byte> bytes_of(Stream& stream, const WeightMatrix& matrix) {
   return all;
 }
 
-// What work on the compute stream sees of every matrix, in `sweeps` sweeps.
+// What work on the compute stream sees of every matrix, in `sweeps` sweeps. Now and then it asks
+// for more of the next group.
 std::vector<std::vector<std::byte>> seen_in(Device& device, WeightStore& store, int sweeps) {
   std::vector<std::vector<std::byte>> seen;
+  std::mt19937_64 random(17);
   const auto stream = device.new_stream("compute");
   store.attach(*stream);
   for (int sweep = 0; sweep < sweeps; ++sweep) {
@@ -51,6 +54,7 @@ std::vector<std::vector<std::byte>> seen_in(Device& device, WeightStore& store, 
       for (const WeightMatrix* matrix :
            {&weights.qkv, &weights.attention_out, &weights.mlp_up, &weights.mlp_down}) {
         seen.push_back(bytes_of(*stream, *matrix));
+        if (random() % 2 == 0) store.bring_ahead();
       }
       store.release(layer);
     }
@@ -90,6 +94,61 @@ TEST_CASE("weights brought ahead are the right ones, whatever the ring holds and
     // Another engine begins anew.
     CHECK(seen_in(*device, *store, 3) == expected);
   }
+}
+
+// Asks for more of the next group until so much was queued for the device, or for 20 seconds.
+bool comes(WeightStore& store, uint64_t queued) {
+  const double deadline = steady_seconds() + 20;
+  while (fake_cudart::bytes_to_device_queued() < queued && steady_seconds() < deadline) {
+    store.bring_ahead();
+  }
+  return fake_cudart::bytes_to_device_queued() >= queued;
+}
+
+TEST_CASE("while a group is in use the next one comes from disk to the device") {
+  const auto device = open_cuda_device(0).value();
+  const ModelFileTable table = table_of(*device);
+  const std::vector<uint32_t> groups = weight_groups(table);
+  std::vector<uint64_t> group_bytes(groups.back() + 1);
+  for (size_t i = 0; i < groups.size(); ++i) group_bytes[groups[i]] += table.slabs[i].bytes;
+  const auto resident = dummy(*device, {});
+  const auto expected = seen_in(*device, *resident, 1);
+
+  // Room in host memory for little more than a group: it must be let go of when it was copied.
+  const bool tight = GENERATE(false, true);
+  INFO("tight " << tight);
+  test::FakeIo io({.seed = 5});
+  TransferQueue transfers(io, nullptr);
+  WeightStoreOptions options;
+  options.placement = place_weights(table, table.weight_bytes());
+  REQUIRE(options.placement.disk_bytes == table.weight_bytes());
+  options.device_ring_bytes = 2 * options.placement.to_device.ring_good();
+  options.ring_bytes = tight ? options.placement.ring_bytes_min() : 2 * table.weight_bytes();
+  options.transfers = &transfers;
+  options.scratch = test::memory_file(uint64_t{4} << 20);
+  const auto store = dummy(*device, std::move(options));
+  CHECK(seen_in(*device, *store, 1) == expected);
+
+  const auto stream = device->new_stream("compute");
+  store->attach(*stream);
+  uint64_t queued = fake_cudart::bytes_to_device_queued();
+  const auto tokens = bytes_of(*stream, store->acquire_embedding().value()->tokens);
+  queued += group_bytes[0] + group_bytes[1];
+  CHECK(comes(*store, queued));
+  store->release_embedding();
+  // Of what is ahead nothing is sent twice, and the disk waits for nobody.
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    REQUIRE(store->acquire(layer).ok());
+    queued += group_bytes[static_cast<size_t>(layer) + 2];
+    CHECK(comes(*store, queued));
+    CHECK(fake_cudart::bytes_to_device_queued() == queued);
+    store->release(layer);
+  }
+  REQUIRE(store->acquire_head().ok());
+  store->release_head();
+  REQUIRE(stream->record().wait().ok());
+  CHECK(tokens == expected.front());
+  store->detach();
 }
 
 // What was queued for the device when the CPU had attended, layer by layer.

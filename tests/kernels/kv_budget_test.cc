@@ -96,20 +96,21 @@ void check_kept(Case& c, const KvLayout& layout, int64_t positions) {
   }
 }
 
-void check_budgets(Device& device, const Shape& s, DType dtype, int64_t steps) {
+struct Sequence {
+  KvBudget budget;
+  int64_t prompt;
+};
+
+void check_budgets(Device& device, const Shape& s, DType dtype,
+                   const std::vector<Sequence>& sequences, int64_t steps) {
   const auto stream = device.new_stream("test");
   const KvLayout layout{s.kv_heads, s.head_size, dtype};
-  const std::vector<KvBudget> budgets = {
-      {3, 4, true},   {1, 0, true},  {1, 1, true},  {16, 15, true},  {7, 30, true},
-      {40, 20, true}, {5, 2, false}, {4, 0, false}, {17, 16, false}, {}};
   std::vector<Case> cases;
-  for (const KvBudget& budget : budgets) {
-    for (const int64_t prompt : test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200}
-                                                 : std::vector<int64_t>{1, 31, 70}) {
-      // A budget that never drops a row is the full one: resolve() sees to that.
-      const bool limits = budget.full() || budget.recent + budget.kept < prompt + steps;
-      if (limits) cases.emplace_back(device, *stream, layout, budget, prompt, steps);
-    }
+  for (const Sequence& one : sequences) {
+    // A budget that never drops a row is the full one: resolve() sees to that.
+    const KvBudget& budget = one.budget;
+    const bool limits = budget.full() || budget.recent + budget.kept < one.prompt + steps;
+    if (limits) cases.emplace_back(device, *stream, layout, budget, one.prompt, steps);
   }
   for (int64_t step = 0; step <= steps; ++step) {
     std::vector<AttentionItem> items;
@@ -153,9 +154,26 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
   const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
                 << ", KV " << dtype_name(dtype));
+  const std::vector<KvBudget> budgets = {
+      {3, 4, true},   {1, 0, true},  {1, 1, true},  {16, 15, true},  {7, 30, true},
+      {40, 20, true}, {5, 2, false}, {4, 0, false}, {17, 16, false}, {}};
+  const std::vector<int64_t> prompts =
+      test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200} : std::vector<int64_t>{1, 31, 70};
+  std::vector<Sequence> sequences;
+  for (const KvBudget& budget : budgets) {
+    for (const int64_t prompt : prompts) sequences.push_back({budget, prompt});
+  }
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
-    check_budgets(*device, shape, dtype, test::thorough() ? 45 : 13);
+    check_budgets(*device, shape, dtype, sequences, test::thorough() ? 45 : 13);
+  }
+}
+
+// A block of a device takes 256 rows of a decode step, and 128 candidates for what is kept.
+TEST_CASE("a KV budget of more rows than a block takes agrees with its definition", "[sanitizer]") {
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name());
+    check_budgets(*device, {2, 1, 8}, DType::kF32, {{{100, 290, true}, 400}}, 8);
   }
 }
 

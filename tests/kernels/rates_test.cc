@@ -1,10 +1,14 @@
 // Rates on every device of this program: as many samples as asked for, all of them possible.
 #include "kernels/rates.h"
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
+#include <set>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/dtype.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -43,6 +47,37 @@ TEST_CASE("rates of memory, matrices and attention on every device") {
     }
   }
   CHECK(test::accelerator_leaks() == 0);
+}
+
+TEST_CASE("what rates are measured on is random, and finite in every format") {
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name());
+    const auto pool = WeightPool::open(*device, size_t{3} << 20);
+    REQUIRE(pool.ok());
+    const Buffer& memory = pool.value().memory();
+    std::vector<uint16_t> words(memory.bytes() / sizeof(uint16_t));
+    const auto stream = device->new_stream("test");
+    stream->copy(reinterpret_cast<std::byte*>(words.data()), memory.data(), memory.bytes());
+    REQUIRE(stream->record().wait().ok());
+    std::set<uint16_t> kinds;
+    double sum = 0;
+    bool finite = true;
+    for (size_t i = 0; i < words.size(); ++i) {
+      const float half = f16_to_f32(words[i]), brain = bf16_to_f32(words[i]);
+      const float single = std::bit_cast<float>(static_cast<uint32_t>(words[i]) << 16 |
+                                                words[i == 0 ? words.size() - 1 : i - 1]);
+      finite = finite && std::isfinite(half) && std::isfinite(brain) && std::isfinite(single) &&
+               half != 0 && brain != 0;
+      sum += half;
+      kinds.insert(words[i]);
+    }
+    CHECK(finite);
+    CHECK(kinds.size() > 4000);  // Constant data takes a GPU less power: its clock would be higher.
+    CHECK(std::abs(sum / static_cast<double>(words.size())) < 0.01);
+    for (const size_t apart : {size_t{1} << 12, size_t{1} << 20}) {
+      CHECK(std::memcmp(words.data(), words.data() + apart / sizeof(uint16_t), 256) != 0);
+    }
+  }
 }
 
 TEST_CASE("rates stop at their time, but not before the least number of samples") {

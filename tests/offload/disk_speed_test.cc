@@ -44,6 +44,29 @@ TEST_CASE("disk speed: every place of the file in turn, as often as the probe as
   CHECK(measure_disk_read(io, file, memory, checked).value().bytes == 25 * kRequestBytes);
 }
 
+TEST_CASE("disk speed: what was never written is not read, if the probe says so") {
+  // File systems tell holes in units of their own: memory with huge pages, of 2 MiB. A request is
+  // no divisor of that, so that none begins at a multiple of its size.
+  constexpr size_t kUnit = size_t{2} << 20;
+  constexpr size_t kOddBytes = 3 * kRequestBytes;
+  test::FakeIo io({.seed = 4});
+  const File file = test::memory_file(4 * kUnit);  // All holes
+  AlignedBytes owner;
+  const auto memory = owner.reserve(kOddBytes);  // One request at a time: the last one's bytes stay
+  DiskProbe probe{.seconds_max = 60, .request_bytes = kOddBytes, .data_only = true};
+  const auto empty = measure_disk_read(io, file, memory, probe);
+  CHECK(empty.status().code() == Code::kInvalidArgument);
+  CHECK_THAT(std::string(empty.status().message()), Catch::Contains("were written"));
+  const std::vector<std::byte> written(kUnit, std::byte{7});  // Ten places and two thirds
+  REQUIRE(file.write(2 * kUnit, written).ok());
+  for (int last = 1; last <= 14; ++last) {
+    probe.bytes_max = static_cast<uint64_t>(last) * kOddBytes;
+    std::memset(memory.data(), 0, memory.size());
+    CHECK(measure_disk_read(io, file, memory, probe).value().bytes == probe.bytes_max);
+    CHECK(std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{7}; }));
+  }
+}
+
 TEST_CASE("disk speed: the rate is that of the disk, and time ends the probe too") {
   test::FakeIo io({.seed = 4});
   const File file = test::memory_file(10 * kRequestBytes);

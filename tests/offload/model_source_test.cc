@@ -51,6 +51,19 @@ TEST_CASE("a directory is converted once, with an announcement") {
   CHECK(setup.said.size() == 1);
 }
 
+TEST_CASE("a model that its user cannot compute with is not converted") {
+  Setup setup;
+  setup.options.accepts = [](const ModelShape& shape) -> Status {
+    CHECK(shape.layers == tiny_shape().layers);
+    return invalid_argument("too wide");
+  };
+  const Status status = resolve_model(setup.directory, setup.options).status();
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(status.message() == "too wide");
+  CHECK(setup.said.empty());
+  CHECK_FALSE(fs::exists(setup.options.cache_directory));
+}
+
 TEST_CASE("another format and a changed checkpoint are converted again") {
   Setup setup;
   const ModelSource first = setup.resolve();

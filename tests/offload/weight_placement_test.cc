@@ -1,8 +1,11 @@
-// Which slabs go to disk: as many bytes as asked for, evenly over the layers, matrices first.
+// Which slabs go to disk: as many bytes as asked for, evenly over the layers, matrices first, one
+// piece of each.
 #include "offload/weight_placement.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <utility>
 
 #include "offload/model_catalog.h"
 
@@ -46,6 +49,29 @@ TEST_CASE("every layer has its share on disk, and tables stay until nothing else
   for (size_t group = 1; group < disk.size(); ++group) {
     INFO("group " << group);
     CHECK(std::abs(disk[group] - share * all[group]) <= 2.0 * kSlabBytesMax);
+  }
+}
+
+TEST_CASE("a tier has one piece of a matrix, and its share of all of them") {
+  for (const char* model : {"opt-1.3b", "opt-6.7b", "opt-30b"}) {
+    const ModelFileTable table = table_of(model, DType::kF16);
+    const uint64_t all = table.weight_bytes();
+    for (const auto& [host, disk] :
+         {std::pair{0, 0}, {80, 0}, {0, 80}, {50, 30}, {3, 5}, {30, 70}, {95, 4}, {100, 0}}) {
+      INFO(model << ", " << host << " % host, " << disk << " % disk");
+      const uint64_t on_host = all / 100 * static_cast<uint64_t>(host);
+      const uint64_t on_disk = all / 100 * static_cast<uint64_t>(disk);
+      const WeightPlacement placed = place_weights(table, on_disk, on_host);
+      const auto off = [](uint64_t a, uint64_t b) { return a > b ? a - b : b - a; };
+      CHECK(off(placed.host_bytes, on_host) <= kSlabBytesMax);
+      CHECK(off(placed.disk_bytes, on_disk) <= kSlabBytesMax);
+      CHECK(placed.memory_bytes + placed.host_bytes + placed.disk_bytes == all);
+      for (const TensorInfo& tensor : table.tensors) {
+        const auto first = placed.tiers.begin() + tensor.first_slab;
+        // kDevice, then kHost, then kDisk.
+        CHECK(std::is_sorted(first, first + tensor.slab_count));
+      }
+    }
   }
 }
 

@@ -43,10 +43,16 @@ BenchResult made_up() {
                         .kv_wait_seconds = 0.25,
                         .staging_wait_seconds = 0.125});
   }
-  r.ceilings.memory_bytes_per_second = 2e10;
-  r.ceilings.disk_read_bytes_per_second = 1.5e9;
-  r.ceilings.matrix = {{10, 64, 32, 9e10}};
-  r.matrix = {{8e10, 9e10}};
+  r.before.rates.memory_bytes_per_second = 2e10;
+  r.before.rates.disk_read_bytes_per_second = 1e9;
+  r.before.rates.matrix = {{10, 64, 32, 9e10}};
+  r.before.matrix = {{8e10, 9e10}};
+  r.before.copies = {.to_device = 1, .to_host = 2, .both = 3};
+  r.after = r.before;
+  r.after.rates.disk_read_bytes_per_second = 2e9;
+  r.after.rates.matrix = {{10, 64, 32, 11e10}};
+  r.after.matrix = {{11e10, 10e10}};
+  r.ceilings = mean_of(r.before, r.after);
   r.bound = {.resource = "disk read", .seconds = 8.1};
   r.prefill_bound = {.resource = "compute", .seconds = 3};
   r.decode_bound = {.resource = "disk read", .seconds = 3.6};
@@ -96,6 +102,30 @@ TEST_CASE("bench --json has every field that INTERFACES names") {
   CHECK(object["plan"]["activations"] == json{0, 67, 33});
   CHECK(object["plan"]["format"] == "q4");
   CHECK(object["hardware"]["disk_read_bytes_per_second"] == 1.5e9);
+  CHECK(object["hardware"]["before"]["disk_read_bytes_per_second"] == 1e9);
+  CHECK(object["hardware"]["after"]["disk_read_bytes_per_second"] == 2e9);
+  CHECK(object["hardware"]["memory_bytes_per_second"] == 2e10);
+  CHECK(object["hardware"]["both_directions_bytes_per_second"] == 3);
+  CHECK(object["hardware"]["matrix"][0]["own_flops_per_second"] == 9.5e10);
+  CHECK(object["hardware"]["matrix"][0]["library_flops_per_second"] == 9.5e10);
+}
+
+TEST_CASE("the ceilings of a run are the mean of both times") {
+  const BenchResult r = made_up();
+  CHECK(r.ceilings.rates.matrix[0].flops_per_second == 1e11);  // Of the better product each time
+  CHECK(r.ceilings.rates.disk_write_bytes_per_second == 0);
+  CHECK(r.ceilings.copies.to_host == 2);
+  CHECK_FALSE(r.ceilings.of_own_file);
+}
+
+TEST_CASE("the disk's ceiling is that of the file which the run read, where it was measured") {
+  BenchResult r = made_up();
+  r.after.of_own_file = true;
+  r.ceilings = mean_of(r.before, r.after);
+  CHECK(r.ceilings.rates.disk_read_bytes_per_second == 2e9);
+  CHECK_THAT(bench_table(r), Catch::Contains("disk read     2.00 GB/s, of the run's own file after "
+                                             "it (1.00 before, of a new one)"));
+  CHECK(json::parse(bench_json(r))["hardware"]["disk_read_of_own_file"] == true);
 }
 
 TEST_CASE("bench says where the time of its sweeps went") {
@@ -116,7 +146,7 @@ TEST_CASE("bench says where the time of its sweeps went") {
   const std::string table = bench_table(result);
   CHECK_THAT(table, Catch::Contains("waiting for weights            1.00       1.50"));
   CHECK_THAT(table, Catch::Contains("1 and 2 sweeps; 1.00 s outside of them"));
-  CHECK_THAT(table, Catch::Contains("disk read 1.50 GB/s"));
+  CHECK_THAT(table, Catch::Contains("disk read     1.50 GB/s (1.00 before, 2.00 after)"));
   CHECK_THAT(table, !Catch::Contains("disk write"));
 }
 

@@ -7,12 +7,21 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
+
+// The section of static shared memory, from the linker.
+extern "C" {
+extern std::byte __start_spillway_shared[] __attribute__((weak));
+extern std::byte __stop_spillway_shared[] __attribute__((weak));
+}
 
 namespace spillway::emulation {
 
@@ -49,8 +58,8 @@ struct Warp {
 };
 
 [[noreturn]] void fail(const char* what, const dim3& block) {
-  std::fprintf(stderr, "CUDA emulation: %s in block (%u, %u, %u)\n", what, block.x, block.y,
-               block.z);
+  std::fprintf(stderr, "CUDA emulation: %s in block (%u, %u, %u); SPILLWAY_EMULATION_SEED=%llu\n",
+               what, block.x, block.y, block.z, static_cast<unsigned long long>(run_seed()));
   std::abort();
 }
 
@@ -76,6 +85,9 @@ class Block {
     }
     order_.resize(threads_.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
+    lanes_ = order_;
+    warp_order_.resize((threads_.size() + 31) / 32);
+    std::iota(warp_order_.begin(), warp_order_.end(), size_t{0});
   }
 
   void run(dim3 index, dim3 grid, const std::function<void()>& kernel, std::mt19937_64& random);
@@ -90,7 +102,6 @@ class Block {
   void* shared() { return shared_.data(); }
 
   dim3 index_, grid_, size_;
-  bool barriers_ = true;
 
  private:
   bool ready(const Thread& thread) const {
@@ -102,10 +113,14 @@ class Block {
   }
   void resume(size_t number);
   void start(size_t number, const std::function<void()>& kernel);
+  bool step(std::span<const size_t> numbers);
+  bool run_warps(std::mt19937_64& random);
 
   std::vector<std::byte> shared_;
   std::vector<Thread> threads_;
-  std::vector<size_t> order_;
+  std::vector<size_t> order_;       // Of all threads
+  std::vector<size_t> lanes_;       // The same, warp by warp
+  std::vector<size_t> warp_order_;  // Of the warps
   std::vector<Warp> warps_;
   size_t current_ = 0, alive_ = 0, arrived_ = 0;
   uint64_t generation_ = 0;
@@ -119,9 +134,10 @@ class Block {
 
 // One per process: kernels run one after another on the thread that drives the fake runtime.
 struct Emulator {
-  std::mt19937_64 random{1};
+  std::mt19937_64 random{seed_of_run(0)};
   Block* block = nullptr;
-  bool barriers = true;
+  std::set<Barrier>* seen = nullptr;  // Barriers, by who looks for them
+  std::optional<Barrier> dropped;
   std::vector<std::unique_ptr<std::byte[]>> stacks;
 };
 Emulator& emulator() {
@@ -206,23 +222,47 @@ void Block::arrive(unsigned mask, const void* mine, size_t bytes, bool vote) {
   }
 }
 
+// Runs each of the threads that waits for nothing up to its next switch; whether there was one.
+bool Block::step(std::span<const size_t> numbers) {
+  bool progress = false;
+  for (const size_t number : numbers) {
+    if (!ready(threads_[number])) continue;
+    progress = true;
+    resume(number);
+    if (threads_[number].waits == Waits::kEnded) --alive_;
+  }
+  return progress;
+}
+
+// Runs each warp in turn as far as it gets.
+bool Block::run_warps(std::mt19937_64& random) {
+  std::shuffle(warp_order_.begin(), warp_order_.end(), random);
+  bool progress = false;
+  for (const size_t warp : warp_order_) {
+    const size_t first = warp * 32, count = std::min<size_t>(32, lanes_.size() - first);
+    const std::span<size_t> lanes(lanes_.data() + first, count);
+    for (bool more = true; more; progress = progress || more) {
+      std::shuffle(lanes.begin(), lanes.end(), random);
+      more = step(lanes);
+    }
+  }
+  return progress;
+}
+
 void Block::run(dim3 index, dim3 grid, const std::function<void()>& kernel,
                 std::mt19937_64& random) {
   index_ = index;
   grid_ = grid;
   arrived_ = 0;
   std::fill(shared_.begin(), shared_.end(), std::byte{0xff});
+  std::fill(__start_spillway_shared, __stop_spillway_shared, std::byte{0xff});
   warps_.assign((threads_.size() + 31) / 32, Warp());
   for (size_t i = 0; i < threads_.size(); ++i) start(i, kernel);
+  // Keeping step alone would hide what goes wrong when a warp is far behind.
+  const bool in_step = random() % 2 == 0;
   for (alive_ = threads_.size(); alive_ > 0;) {
-    std::shuffle(order_.begin(), order_.end(), random);
-    bool progress = false;
-    for (const size_t number : order_) {
-      if (!ready(threads_[number])) continue;
-      progress = true;
-      resume(number);
-      if (threads_[number].waits == Waits::kEnded) --alive_;
-    }
+    if (in_step) std::shuffle(order_.begin(), order_.end(), random);
+    const bool progress = in_step ? step(order_) : run_warps(random);
     if (!progress) fail("threads wait at a barrier that others never reach", index_);
   }
   if (arrived_ != 0) fail("threads ended while others waited at __syncthreads()", index_);
@@ -230,18 +270,33 @@ void Block::run(dim3 index, dim3 grid, const std::function<void()>& kernel,
 
 }  // namespace
 
-void set_seed(uint64_t seed) {
-  emulator().random.seed(seed);
+uint64_t run_seed() {
+  static const uint64_t seed = [] {
+    const char* given = std::getenv("SPILLWAY_EMULATION_SEED");
+    return given == nullptr ? uint64_t{0} : std::strtoull(given, nullptr, 10);
+  }();
+  return seed;
 }
 
-void remove_barriers(bool removed) {
-  emulator().barriers = !removed;
+void set_seed(uint64_t seed) {
+  emulator().random.seed(seed_of_run(seed));
+}
+
+std::set<Barrier> barriers_of(const std::function<void()>& run) {
+  std::set<Barrier> seen;
+  emulator().seen = &seen;
+  run();
+  emulator().seen = nullptr;
+  return seen;
+}
+
+void drop_barrier(const Barrier& barrier) {
+  emulator().dropped = barrier;
 }
 
 void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const std::function<void()>& kernel) {
   Emulator& one = emulator();
   Block block(threads, shared_bytes, &one.stacks);
-  block.barriers_ = one.barriers;
   std::vector<dim3> order;
   for (unsigned z = 0; z < blocks.z; ++z) {
     for (unsigned y = 0; y < blocks.y; ++y) {
@@ -270,9 +325,16 @@ void* shared_memory() {
   return emulator().block->shared();
 }
 
+bool reaches_barrier(const std::source_location& call) {
+  Emulator& one = emulator();
+  if (one.seen == nullptr && !one.dropped) return true;
+  const std::string_view path = call.file_name();
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  if (one.seen != nullptr) one.seen->insert({std::string(file), call.line()});
+  return !one.dropped || one.dropped->line != call.line() || one.dropped->file != file;
+}
 void sync_threads() {
-  Block& block = *emulator().block;
-  if (block.barriers_) block.sync_threads();
+  emulator().block->sync_threads();
 }
 
 void exchange(unsigned mask, const void* mine, void* theirs, size_t bytes, unsigned from) {

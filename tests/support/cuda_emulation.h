@@ -1,6 +1,7 @@
 // The execution model of a CUDA device in plain C++, so that the sources of kernels/cuda run where
 // there is no device: blocks one after another in a shuffled order; the threads of a block as
-// fibers that switch at barriers and warp collectives only, each time in a shuffled order. What it
+// fibers that switch at barriers and warp collectives only, each time in a shuffled order: in some
+// blocks all keep step, in others one warp runs as far as it gets while the rest stand. What it
 // finds: wrong indices, accesses outside of buffers and of shared memory (under ASan), missing
 // barriers (some order of threads reads what is not there yet), divergent barriers (an abort that
 // says where). What it says nothing about: speed.
@@ -15,19 +16,41 @@
 
 #include <bit>
 #include <cmath>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <set>
+#include <source_location>
+#include <string>
 #include <type_traits>
 
 namespace spillway::emulation {
 
-// Of the shuffles from now on.
+// Which of all runs this is: SPILLWAY_EMULATION_SEED of the environment, 0 without.
+uint64_t run_seed();
+
+// `seed` of this run: what a generator of the emulation starts from.
+inline uint64_t seed_of_run(uint64_t seed) {
+  return seed + run_seed() * 1'000'003;
+}
+
+// Of the shuffles from now on, in this run.
 void set_seed(uint64_t seed);
 
-// From now on __syncthreads() does nothing: for the test that missing barriers are found.
-void remove_barriers(bool removed);
+// A call of __syncthreads() or __syncwarp() in the source of a kernel.
+struct Barrier {
+  std::string file;  // Without its folder
+  unsigned line = 0;
+  auto operator<=>(const Barrier&) const = default;
+};
+
+// Where `run` comes to one.
+std::set<Barrier> barriers_of(const std::function<void()>& run);
+
+// From now on this one does nothing: for the test that a missing barrier is found.
+void drop_barrier(const Barrier& barrier);
 
 // Queues a kernel on a stream of the fake runtime (tests/support/fake_cudart.cc). A launch that a
 // device would refuse leaves its error to cudaGetLastError().
@@ -44,6 +67,8 @@ const dim3& block_size();
 const dim3& grid_size();
 void* shared_memory();  // Dynamic; fresh for every block, filled with NaN
 
+// A barrier's call comes first; it says whether there is one.
+bool reaches_barrier(const std::source_location& call);
 void sync_threads();
 
 // Gives `mine` to the lanes of `mask`, which all call this, and returns lane `from`'s.
@@ -69,8 +94,14 @@ inline unsigned lane() {
 #undef __global__
 #undef __device__
 #undef __launch_bounds__
-// Blocks run one after another, so what is static is shared by the threads of a block.
+// Blocks run one after another, so what is static is shared by the threads of a block. In a section
+// of its own it is NaN, or -1, at a block's start; but AddressSanitizer watches only the bounds of
+// what lies where the compiler puts it.
+#ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
+#else
+#define __shared__ static __attribute__((section("spillway_shared")))
+#endif
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
@@ -80,11 +111,12 @@ inline unsigned lane() {
 #define blockDim (::spillway::emulation::block_size())
 #define gridDim (::spillway::emulation::grid_size())
 
-inline void __syncthreads() {
-  ::spillway::emulation::sync_threads();
+inline void __syncthreads(std::source_location call = std::source_location::current()) {
+  if (::spillway::emulation::reaches_barrier(call)) ::spillway::emulation::sync_threads();
 }
-inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  ::spillway::emulation::ballot(mask, true);
+inline void __syncwarp(unsigned mask = 0xffffffffu,
+                       std::source_location call = std::source_location::current()) {
+  if (::spillway::emulation::reaches_barrier(call)) ::spillway::emulation::ballot(mask, true);
 }
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from) {

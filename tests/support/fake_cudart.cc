@@ -4,12 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <random>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,25 +15,29 @@
 
 #include "kernels/base/clock.h"
 #include "tests/support/cuda_emulation.h"
+#include "tests/support/fake_cudart_state.h"
 
-// The opaque types of the runtime.
-struct CUstream_st {
-  int device = 0;
-  std::deque<std::function<bool()>> work;  // False: not yet, something else must run first.
-};
 struct cublasContext {
   int device = 0;
   cudaStream_t stream = nullptr;
 };
-struct CUevent_st {
-  int device = 0;
-  uint64_t recorded = 0, happened = 0;
-  double at = 0;  // steady_seconds() of the latter
-};
+
+namespace spillway::fake_cudart {
+
+Fake& fake() {
+  static Fake one;
+  return one;
+}
+std::recursive_mutex& mutex() {
+  static std::recursive_mutex one;
+  return one;
+}
+
+}  // namespace spillway::fake_cudart
 
 namespace {
 
-constexpr int kDevices = 2;
+using namespace spillway::fake_cudart;
 
 // What the runtime keeps for every host thread.
 struct HostThread {
@@ -49,16 +49,9 @@ HostThread& host_thread() {
   return one;
 }
 
-// What a call that fails returns.
-cudaError_t failed(cudaError_t error) {
-  return host_thread().last = error;
-}
-
-// Stricter than the runtime, which minds when it launches and records: everything is used while its
-// device is the calling thread's.
-bool current(int device) {
-  return device == host_thread().device;
-}
+// Why there is none, if so
+std::atomic<cudaError_t> no_context{cudaSuccess};
+std::atomic<cublasStatus_t> no_blas{CUBLAS_STATUS_SUCCESS};
 
 // Of a launch; what every device refuses. (For more shared memory a kernel would have to ask.)
 cudaError_t check_grid(const dim3& blocks, const dim3& threads, size_t shared_bytes) {
@@ -70,44 +63,16 @@ cudaError_t check_grid(const dim3& blocks, const dim3& threads, size_t shared_by
   return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
 }
 
-struct Allocation {
-  size_t bytes = 0;
-  int device = 0;
-};
-using Allocations = std::map<void*, Allocation>;
-
-struct Fake {
-  std::mt19937_64 random{1};
-  std::set<cudaStream_t> streams;
-  CUstream_st default_streams[kDevices] = {{0, {}}, {1, {}}};  // That no other waits for
-  std::set<cudaEvent_t> events;
-  Allocations device, pinned;
-  size_t device_bytes = 0, device_limit = size_t{1} << 40;
-  int64_t copies_left = -1;
-  uint64_t to_host_bytes = 0;
-  uint64_t to_device_queued = 0;
-  int major = 9, minor = 0;  // Compute capability
-  cudaError_t lost = cudaSuccess;
-};
 std::atomic<bool> by_shape{false};
-Fake& fake() {
-  static Fake one;
-  return one;
-}
-
-// Any thread may call the runtime. Whoever waits does the work of all.
-using Lock = std::lock_guard<std::recursive_mutex>;
-std::recursive_mutex& mutex() {
-  static std::recursive_mutex one;
-  return one;
-}
 
 // Under AddressSanitizer the host cannot reach the device's memory, but through one of these.
 class DeviceMemoryOpen {
  public:
   DeviceMemoryOpen() {
     if (depth_++ > 0) return;
-    for (const auto& [memory, of] : fake().device) unpoison(memory, of.bytes);
+    for (const auto& [memory, of] : fake().device) {
+      if (of.there) unpoison(memory, of.bytes);
+    }
   }
   ~DeviceMemoryOpen() {
     if (--depth_ > 0) return;
@@ -115,7 +80,8 @@ class DeviceMemoryOpen {
   }
   DeviceMemoryOpen(const DeviceMemoryOpen&) = delete;
 
- private:
+  static bool any() { return depth_ > 0; }
+
 #ifdef __SANITIZE_ADDRESS__
   static void poison(void* memory, size_t bytes) {
     __asan_poison_memory_region(memory, bytes);
@@ -127,6 +93,8 @@ class DeviceMemoryOpen {
   static void poison(void*, size_t) {}
   static void unpoison(void*, size_t) {}
 #endif
+
+ private:
   static inline int depth_ = 0;
 };
 
@@ -163,17 +131,15 @@ void run_defaults() {
 
 template <class Done>
 cudaError_t run_until(const Done& done) {
+  ++fake().waits;
   while (!done()) {
     if (run_one()) continue;
     std::fprintf(stderr, "fake CUDA runtime: streams wait for each other\n");
     std::abort();
   }
   run_defaults();  // Too late for whoever did not wait for it
+  release_unused();
   return fake().lost;
-}
-
-void queue(cudaStream_t stream, std::function<bool()> work) {
-  stream->work.push_back(std::move(work));
 }
 
 cudaError_t allocate(Allocations& from, void** memory, size_t bytes) {
@@ -201,14 +167,62 @@ size_t release(Allocations& from, void* memory) {
 
 namespace spillway::fake_cudart {
 
+cudaError_t failed(cudaError_t error) {
+  return host_thread().last = error;
+}
+bool current(int device) {
+  return device == host_thread().device;
+}
+void queue(cudaStream_t stream, std::function<bool()> work) {
+  stream->work.push_back(std::move(work));
+  if (!fake().eager) return;
+  if (!fake().streams.contains(stream)) return run_default(*stream);
+  uint64_t steps = fake().random() % 4 == 0 ? fake().random() % 3 : UINT64_MAX;
+  while (steps > 0 && run_one()) --steps;
+}
+cudaError_t take_device_memory(void** memory, size_t bytes) {
+  const DeviceMemoryOpen open;
+  if (fake().device_bytes > fake().device_limit ||
+      bytes > fake().device_limit - fake().device_bytes) {
+    return failed(cudaErrorMemoryAllocation);
+  }
+  fake().device_bytes += bytes;
+  return allocate(fake().device, memory, bytes);
+}
+void give_device_memory(void* memory) {
+  const DeviceMemoryOpen open;
+  if (fake().device.contains(memory)) set_there(memory, true);
+  fake().device_bytes -= release(fake().device, memory);
+}
+
+void set_there(void* memory, bool there) {
+  Allocation& of = fake().device.at(memory);
+  of.there = there;
+  DeviceMemoryOpen::unpoison(memory, of.bytes);
+  std::memset(memory, there ? 0xcd : 0xdd, of.bytes);
+  if (!there || !DeviceMemoryOpen::any()) DeviceMemoryOpen::poison(memory, of.bytes);
+}
+
+void refuse_blas(cublasStatus_t why) {
+  no_blas = why;
+}
+void set_context_bytes(size_t bytes) {
+  const Lock lock(mutex());
+  fake().context_bytes = bytes;
+}
 void set_seed(uint64_t seed) {
   const Lock lock(mutex());
-  fake().random.seed(seed);
+  const uint64_t own = spillway::emulation::seed_of_run(seed);
+  fake().random.seed(own);
+  fake().eager = own % 2 == 1;
 }
 void fail_copy(int64_t calls) {
   const Lock lock(mutex());
   fake().copies_left = calls;
   fake().lost = cudaSuccess;
+}
+void refuse_context(cudaError_t why) {
+  no_context = why;
 }
 void limit_memory(size_t bytes) {
   const Lock lock(mutex());
@@ -233,10 +247,15 @@ uint64_t bytes_to_device_queued() {
   const Lock lock(mutex());
   return fake().to_device_queued;
 }
+uint64_t waits() {
+  const Lock lock(mutex());
+  return fake().waits;
+}
 size_t leaks() {
   const Lock lock(mutex());
   const Fake& one = fake();
-  return one.streams.size() + one.events.size() + one.device.size() + one.pinned.size();
+  return one.streams.size() + one.events.size() + one.device.size() + one.pinned.size() +
+         one.pools.size();
 }
 
 }  // namespace spillway::fake_cudart
@@ -308,27 +327,23 @@ cudaError_t cudaGetLastError() {
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Lock lock(mutex());
+  if (no_context != cudaSuccess) return failed(no_context);
   *total = fake().device_limit;
-  *free = fake().device_limit - fake().device_bytes;
+  const size_t taken = fake().device_bytes + fake().context_bytes;
+  *free = fake().device_limit - std::min(taken, fake().device_limit);
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   const Lock lock(mutex());
-  const DeviceMemoryOpen open;
-  if (fake().device_bytes > fake().device_limit ||
-      bytes > fake().device_limit - fake().device_bytes) {
-    return failed(cudaErrorMemoryAllocation);
-  }
-  fake().device_bytes += bytes;
-  return allocate(fake().device, memory, bytes);
+  return take_device_memory(memory, bytes);
 }
 cudaError_t cudaFree(void* memory) {
   const Lock lock(mutex());
-  const DeviceMemoryOpen open;
   if (memory == nullptr) return fake().lost;
   const int device = device_of(memory);
   if (device >= 0 && !current(device)) return failed(cudaErrorInvalidValue);
-  fake().device_bytes -= release(fake().device, memory);
+  ++fake().waits;
+  give_device_memory(memory);
   return fake().lost;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
@@ -448,6 +463,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   const Lock lock(mutex());
+  *handle = nullptr;
+  if (no_blas != CUBLAS_STATUS_SUCCESS) return no_blas;
   *handle = new cublasContext{.device = host_thread().device};
   return CUBLAS_STATUS_SUCCESS;
 }

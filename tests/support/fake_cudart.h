@@ -1,7 +1,8 @@
 // A CUDA runtime, and what of cuBLAS we use, without a device, for programs that link it instead of
 // the toolkit's: memory is host memory, streams are queues whose work runs when somebody asks for
 // its outcome, in an order among streams that a seed shuffles, as late as it can. So work that did
-// not wait for what it needs reads what is not there yet. There are two devices; what is one's is
+// not wait for what it needs reads what is not there yet. Or, by the seed, mostly as soon as it is
+// queued: then it reads what is filled in too late. There are two devices; what is one's is
 // used by a host thread while that device is the thread's, else the call fails. What the default
 // streams are given runs when somebody waits for it, or else after the next wait for other work.
 #pragma once
@@ -14,6 +15,8 @@
 
 namespace spillway::fake_cudart {
 
+// Of the orders from now on, in this run (emulation::run_seed()). Of two neighbours one has work
+// done late, the other at once; in the run of seed 0 the even ones are late.
 void set_seed(uint64_t seed);
 
 // The `calls`-th copy from now on, and everything behind it, fails as a lost device does. -1: none.
@@ -21,6 +24,22 @@ void fail_copy(int64_t calls);
 
 // Device memory that can be had; what is there already counts.
 void limit_memory(size_t bytes);
+
+// Whether devices that are opened from now on have memory pools, and in steps of how many bytes
+// these grow.
+void set_memory_pools(bool there, size_t step = 4096);
+
+// What cudaMemGetInfo says is gone beside what was allocated: the context's, or other programs'.
+void set_context_bytes(size_t bytes);
+
+// Calls so far that waited for work of the device.
+uint64_t waits();
+
+// From now on cuBLAS gives no handle, for this reason; CUBLAS_STATUS_SUCCESS: it does.
+void refuse_blas(cublasStatus_t why);
+
+// From now on no device gives a context, for this reason; cudaSuccess: each does.
+void refuse_context(cudaError_t why);
 
 // Compute capability of the devices that are opened from now on; 9.0 at first.
 void set_capability(int major, int minor = 0);
@@ -56,7 +75,7 @@ double product_sum(int64_t count, int64_t tokens, Term term) {
 // To be copied from the host's memory to the device's, done or not, so far.
 uint64_t bytes_to_device_queued();
 
-// Allocations, streams and events that were never given back.
+// Allocations, pools, streams and events that were never given back.
 size_t leaks();
 
 }  // namespace spillway::fake_cudart

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""What scripts/kernel_report.py reads of ptxas, and when it takes a report for outdated."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"))
+import kernel_report  # noqa: E402  (the path comes first)
+
+PTXAS = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3onePf' for 'sm_90'
+ptxas info    : Function properties for _Z3onePf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 4224 bytes smem
+ptxas info    : Compiling entry function '_Z3twoPf' for 'sm_90'
+ptxas info    : Function properties for _Z3twoPf
+    16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 255 registers, used 0 barriers
+"""
+
+
+def report(release="13.0", registers="40 | 38", kernel="one", rest=""):
+    """A report of one kernel."""
+    return f"`scripts/kernel_report.py`, nvcc {release}, `-O3`.\n\n| a.cu | `{kernel}` | {registers} | 0 |\n{rest}"
+
+
+class KernelReport(unittest.TestCase):
+    """Its parts."""
+
+    def test_registers_spills_and_shared_memory_are_read(self):
+        self.assertEqual(list(kernel_report.parse(PTXAS)), [("_Z3onePf", 32, 0, 4224), ("_Z3twoPf", 255, 20, 0)])
+
+    def test_the_same_report_is_current(self):
+        self.assertEqual(kernel_report.difference(report(), report()), [])
+
+    def test_another_number_of_registers_is_a_difference_with_the_same_compiler_only(self):
+        self.assertTrue(kernel_report.difference(report(), report(registers="40 | 39")))
+        self.assertEqual(kernel_report.difference(report(), report(release="13.1", registers="41 | 39")), [])
+
+    def test_spills_and_other_kernels_are_differences_with_any_compiler(self):
+        for release in ("13.0", "13.1"):
+            changed = {"registers": "40, spills 8 | 38"}, {"kernel": "two"}, {"rest": "| b.cu | `more` | 10 | 10 | 0 |\n"}
+            for change in changed:
+                self.assertTrue(kernel_report.difference(report(), report(release=release, **change)), change)
+            spilled = report(registers="40, spills 8 | 38")
+            more = report(release=release, registers="40, spills 16 | 38")
+            self.assertTrue(kernel_report.difference(spilled, more))
+
+
+if __name__ == "__main__":
+    unittest.main()
