@@ -1,0 +1,50 @@
+// How fast the linear op is at given shapes, its weights coming from memory: GFLOP/s, the median
+// and the best of several runs of about a third of a second. Usage: linear_bench
+// f32|bf16|q4|q4-int8 ROWS,OUTPUTS,INPUTS...
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "kernels/device.h"
+#include "kernels/rates.h"
+
+namespace spillway {
+namespace {
+
+constexpr size_t kPoolBytes = size_t{512} << 20;  // Several times larger than a last cache
+
+int run(const std::string& format, int count, char** shapes) {
+  const std::map<std::string, DType> formats = {
+      {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"q4", DType::kQ4}, {"q4-int8", DType::kQ4}};
+  if (!formats.contains(format) || count == 0) {
+    std::fputs("usage: linear_bench f32|bf16|q4|q4-int8 ROWS,OUTPUTS,INPUTS...\n", stderr);
+    return 2;
+  }
+  const auto device =
+      open_cpu_device(0, format == "q4-int8" ? CpuProducts::kInt8 : CpuProducts::kFastest).value();
+  const WeightPool pool = WeightPool::open(*device, kPoolBytes).value();
+  for (int i = 0; i < count; ++i) {
+    LinearProbe probe{.weights = formats.at(format)};
+    if (std::sscanf(shapes[i], "%ld,%ld,%ld", &probe.rows, &probe.outputs, &probe.inputs) != 3 ||
+        std::min({probe.rows, probe.outputs, probe.inputs}) < 1 ||
+        weight_bytes(*device, probe) > kPoolBytes) {
+      std::fprintf(stderr, "%s: three numbers, and a matrix within 512 MiB, are needed\n",
+                   shapes[i]);
+      return 2;
+    }
+    const RunLimits limits{.runs_min = 9, .runs_max = 15, .seconds_max = 4, .run_seconds = 0.3};
+    Rates rates = linear_rates(*device, pool, probe, limits).value();
+    std::sort(rates.begin(), rates.end());
+    std::printf("%20s  median %7.1f  best %7.1f GFLOP/s\n", shapes[i],
+                rates[rates.size() / 2] / 1e9, rates.back() / 1e9);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace spillway
+
+int main(int argc, char** argv) {
+  return spillway::run(argc > 1 ? argv[1] : "", std::max(0, argc - 2), argv + 2);
+}
