@@ -14,6 +14,7 @@ rate follows the share of the time that has passed, so a slower machine sees few
 updates and still ends at a learning rate of zero. Checkpoints are written on the way.
 
   train     train_demo_model.py --minutes 55 --out configs/demo
+  go on     train_demo_model.py --init configs/demo --hide 0.6 --rest 0.05 --minutes 30 --out configs/demo
   measure   train_demo_model.py --evaluate configs/demo
   sample    train_demo_model.py --sample configs/demo
 
@@ -39,7 +40,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, GenerationConfig, OPTConfig, OPTForCausalLM
+from transformers import AttentionInterface, AutoTokenizer, GenerationConfig, OPTConfig, OPTForCausalLM
 
 CONTEXT = 1024  # positions the model learns
 EOS = 2  # `</s>`: begins every prompt and separates documents, as in OPT
@@ -275,6 +276,63 @@ def batches(tokenizer, documents, args, progress):
                     break  # a new pass, with long windows
 
 
+class SparseAttention:
+    """Attention that learns what large models do: to read few positions and to rest on the first.
+
+    A model of this size, trained for an hour, averages over all it has read. In a large one few
+    positions matter (Z. Zhang et al., "H2O", 2023, section 3), and heads that look for nothing rest
+    on position 0, an attention sink (G. Xiao et al., "Efficient Streaming Language Models with
+    Attention Sinks", 2024, section 3). Two things teach it early:
+    `hide`, the share of all heads of a window that see position 0, the last 24 to 400 positions and a random
+    part, 0 to 50 %, of those between, drawn anew for each update; and `rest`, the weight of a loss
+    that is zero for queries that give position 0 half their attention or more.
+    """
+
+    QUERIES = 64  # of each head that the loss looks at
+
+    def __init__(self, hide, rest, seed):
+        self.hide, self.rest = hide, rest
+        self.rng = np.random.default_rng(seed)
+        self.masks = None  # [rows, heads, length, length], to be added to the scores
+        self.losses = []  # a scalar of each layer
+        AttentionInterface.register("sparse", self.attend)
+
+    def draw(self, rows, heads, length, device):
+        """Choose what the next update sees; `heads` as many as a layer has."""
+        self.losses = []
+        self.looked_at = torch.from_numpy(self.rng.choice(length, self.QUERIES, replace=False)).to(device)
+        if self.hide == 0:
+            return
+        recent = np.exp(self.rng.uniform(math.log(24), math.log(400), (rows, heads))).astype(np.int64)
+        recent[self.rng.random((rows, heads)) >= self.hide] = length
+        kept = self.rng.choice([0.0, 0.05, 0.1, 0.2, 0.5], (rows, heads, 1))
+        keep = self.rng.random((rows, heads, length)) < kept
+        keep[..., 0] = True
+        recent, keep = (torch.from_numpy(part).to(device) for part in (recent, keep))
+        position = torch.arange(length, device=device)
+        distance = (position[:, None] - position).to(torch.int16)
+        seen = (distance < recent[..., None, None]).logical_or_(keep[:, :, None]).logical_and_(distance >= 0)
+        self.masks = torch.zeros(seen.shape, dtype=torch.bfloat16, device=device).masked_fill_(~seen, -math.inf)
+
+    def loss(self):
+        """What resting too little costs, to be added to the loss of the last call."""
+        return self.rest * sum(self.losses) / max(1, len(self.losses))
+
+    def attend(self, module, query, key, value, attention_mask, scaling=None, **_):
+        """What transformers calls; query, key, value [rows, heads, length, head]."""
+        mask = None
+        if self.masks is not None:  # layers differ in who sees what
+            mask = self.masks[:, self.rng.permutation(query.size(1))].to(query.dtype)
+        if self.rest > 0:
+            scores = query[:, :, self.looked_at] @ key.transpose(2, 3) * (scaling or query.size(3) ** -0.5)
+            later = torch.arange(key.size(2), device=key.device) > self.looked_at[:, None]
+            scores = scores.float().masked_fill(later, -math.inf)
+            self.losses.append((-math.log(2) - scores.log_softmax(-1)[..., 0]).relu().mean())
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling)
+        return mixed.transpose(1, 2).contiguous(), None
+
+
 def learning_rate(step, done, args):
     """The share of the peak: up over `args.warmup` updates, then a cosine over the time `done` to zero."""
     return min(1.0, (step + 1) / args.warmup) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
@@ -285,11 +343,12 @@ class Muon(torch.optim.Optimizer):
 
     K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024: five steps of a
     Newton-Schulz iteration with the coefficients given there. torch.optim.Muon computes them in
-    bfloat16, which processors without such instructions do 50 times slower; this one is float32.
+    bfloat16, which processors without such instructions do 50 times slower; this one does as told.
     """
 
-    def __init__(self, matrices, lr, momentum=0.95, weight_decay=0.1):
+    def __init__(self, matrices, lr, momentum=0.95, weight_decay=0.1, dtype=torch.float32):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self):
@@ -297,20 +356,20 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 average = self.state[matrix].setdefault("average", torch.zeros_like(matrix))
                 average.lerp_(matrix.grad, 1 - group["momentum"])
-                update = orthogonal(matrix.grad.lerp(average, group["momentum"]))
+                update = orthogonal(matrix.grad.lerp(average, group["momentum"]), self.dtype)
                 scale = max(1.0, matrix.size(0) / matrix.size(1)) ** 0.5
                 matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"] * scale)
 
 
-def orthogonal(matrix):
-    """Bring all singular values of `matrix` near one (0.7 to 1.2)."""
-    x = matrix / (matrix.norm() + 1e-7)
+def orthogonal(matrix, dtype):
+    """Bring all singular values of `matrix` near one (0.7 to 1.2), computing in `dtype`."""
+    x = (matrix / (matrix.norm() + 1e-7)).to(dtype)
     if matrix.size(0) > matrix.size(1):
         x = x.T
     for _ in range(5):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
-    return x.T if matrix.size(0) > matrix.size(1) else x
+    return (x.T if matrix.size(0) > matrix.size(1) else x).to(matrix.dtype)
 
 
 def make_optimizers(model, args):
@@ -318,13 +377,14 @@ def make_optimizers(model, args):
     matrices, others = [], []
     for name, parameter in model.named_parameters():
         (others if parameter.dim() < 2 or "embed" in name else matrices).append(parameter)
-    return [Muon(matrices, lr=args.matrix_lr, weight_decay=args.weight_decay),
+    dtype = torch.bfloat16 if args.bfloat16 else torch.float32
+    return [Muon(matrices, lr=args.matrix_lr, weight_decay=args.weight_decay, dtype=dtype),
             torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]
 
 
-def loss_of(model, ids, positions, device):
+def loss_of(model, ids, positions, device, bfloat16=False):
     """Mean negative log-likelihood (nats) of each token after the first; ids [rows, length]."""
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=bfloat16):
         logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
@@ -334,9 +394,16 @@ def train(args):
     args.out.mkdir(parents=True, exist_ok=True)
     documents, heldout = split_heldout(read_corpus(fetch_packages(args.work)), args.heldout)
     (args.out / "heldout.jsonl").write_text("".join(json.dumps(document) + "\n" for document in heldout))
-    tokenizer = train_tokenizer(documents, args.vocab)
+    sparse = SparseAttention(args.hide, args.rest, args.seed)
+    if args.init:
+        tokenizer = Tokenizer.from_file(str(args.init / "tokenizer.json"))
+        model = OPTForCausalLM.from_pretrained(args.init, dtype=torch.float32)
+    else:
+        tokenizer = train_tokenizer(documents, args.vocab)
+        model = new_model(args.vocab, args.hidden, args.layers)
+    model.set_attn_implementation("sparse")
+    model.to(args.device).train()
     save_tokenizer(tokenizer, args.out)
-    model = new_model(args.vocab, args.hidden, args.layers).to(args.device)
     optimizers = make_optimizers(model, args)
     peaks = [args.matrix_lr, args.lr]
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(documents)} documents, "
@@ -357,8 +424,9 @@ def train(args):
         for optimizer, peak in zip(optimizers, peaks):
             for group in optimizer.param_groups:
                 group["lr"] = peak * learning_rate(step, progress(), args)
-        loss = loss_of(model, ids.to(args.device), positions.to(args.device), args.device)
-        loss.backward()
+        sparse.draw(len(ids), model.config.num_attention_heads, ids.size(1), args.device)
+        loss = loss_of(model, ids.to(args.device), positions.to(args.device), args.device, args.bfloat16)
+        (loss + sparse.loss()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
@@ -423,7 +491,11 @@ def parse_arguments():
     add("--work", type=pathlib.Path, default="build/demo-model", help="where packages are unpacked (%(default)s)")
     add("--minutes", type=float, default=55, help="time for the training loop (%(default)s)")
     add("--checkpoint-minutes", type=float, default=5, help="time between checkpoints (%(default)s)")
+    add("--init", type=pathlib.Path, metavar="DIR", help="go on with the model in DIR and its tokenizer")
+    add("--hide", type=float, default=0.0, help="share of heads that positions are hidden from (%(default)s)")
+    add("--rest", type=float, default=0.0, help="weight of the loss for not resting on position 0 (%(default)s)")
     add("--device", choices=["cpu", "cuda"], default="cpu", help="cuda computes in bfloat16 (%(default)s)")
+    add("--bfloat16", action="store_true", help="compute in bfloat16 on a CPU, too: fast where it has AVX-512-BF16")
     add("--threads", type=int, default=2, help="CPU threads (%(default)s)")
     add("--vocab", type=int, default=4096, help="entries of the tokenizer (%(default)s)")
     add("--hidden", type=int, default=256, help="width, a multiple of 64 (%(default)s)")
@@ -438,7 +510,9 @@ def parse_arguments():
     add("--repeats", type=float, default=0.1, help="share of windows with a passage twice (%(default)s)")
     add("--heldout", type=float, default=0.02, help="share of the text never trained on (%(default)s)")
     add("--seed", type=int, default=1, help="seed of weights, order and samples (%(default)s)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.bfloat16 = args.bfloat16 or args.device == "cuda"
+    return args
 
 
 def main():
