@@ -125,6 +125,24 @@ Result<double> measure_memory_read(Device& device) {
   return best_of(memory_read_rates(device, bytes, limits_of(device)));
 }
 
+Result<MemoryMeter> MemoryMeter::open(Device& device) {
+  SPILLWAY_CHECK(device.shares_host_memory());
+  SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, kMemoryReadBytes));
+  return MemoryMeter(std::move(pool), device.new_stream("ceiling"));
+}
+
+double MemoryMeter::measure() {
+  constexpr int kReads = 3;
+  auto& context = *static_cast<cpu::CpuContext*>(stream_->native());
+  double best = 0;
+  for (int i = 0; i < kReads; ++i) {
+    const double start = steady_seconds();
+    cpu::read_memory(context, pool_.memory().data(), bytes());
+    best = std::max(best, static_cast<double>(bytes()) / (steady_seconds() - start));
+  }
+  return best;
+}
+
 Result<CopyCeiling> measure_copies(Device& device) {
   SPILLWAY_ASSIGN_OR_RETURN(const CopyRates rates,
                             copy_rates(device, kMemoryReadBytes / 2, limits_of(device)));

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/device.h"
@@ -17,6 +19,25 @@ namespace spillway {
 // Bytes per second that the device reads from its memory, from a buffer that no cache holds; on
 // CUDA, that it reads and writes together in a copy.
 Result<double> measure_memory_read(Device& device);
+
+// The same for a CPU, again and again between other work, since what memory gives on a shared
+// machine changes within minutes (seen: 77 GB/s just before a run, 43 GB/s just after). Holds its
+// buffer as long as it lives. One thread, not inside an op.
+class MemoryMeter {
+ public:
+  // REQUIRES: the device shares host memory, and lives longer.
+  static Result<MemoryMeter> open(Device& device);
+
+  size_t bytes() const { return pool_.memory().bytes(); }
+  double measure();  // Bytes per second, the best of three reads: about 10 ms
+
+ private:
+  MemoryMeter(WeightPool pool, std::unique_ptr<Stream> stream)
+      : pool_(std::move(pool)), stream_(std::move(stream)) {}
+
+  WeightPool pool_;
+  std::unique_ptr<Stream> stream_;
+};
 
 // Bytes per second of copies between pinned host memory and a device's own: each direction alone,
 // and the sum of both at once.

@@ -115,7 +115,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (prompt + request.max_tokens > model.positions) {
       return invalid_argument("the model has " + number(model.positions) + " positions; prompt (" +
                               number(prompt) + ") and max_tokens (" + number(request.max_tokens) +
-                              ") need " + number(prompt + request.max_tokens));
+                              ") need " + number(prompt + request.max_tokens) +
+                              "; shorten the prompt or lower max_tokens");
     }
     for (int32_t token : request.prompt) {
       if (token < 0 || token >= model.vocabulary) {

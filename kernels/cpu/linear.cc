@@ -13,10 +13,11 @@ namespace spillway::cpu {
 
 namespace {
 
-// Packed activations of one pass over the weights: bounds scratch memory, and keeps what all
-// threads read again for each panel near them: a core's share of a server's L3 cache is small, and
-// with 16 MiB products of 2048 rows ran at 0.6 to 0.75 of this rate (tests/bench/linear_bench). The
-// weights pass once for each 100 to 500 rows, far below what memory gives.
+// Packed activations of one pass over the weights, unless kGemmRowsMax rows take more: bounds
+// scratch memory, and keeps what all threads read again for each panel near them: a core's share of
+// a server's L3 cache is small, and with 16 MiB products of 2048 rows ran at 0.6 to 0.75 of this
+// rate (tests/bench/linear_bench). The weights pass once for each 96 rows or more, which takes a
+// quarter of what memory gives at most.
 constexpr size_t kPackedBytesMax = size_t{4} << 20;
 
 // Rows that one task packs: a whole number of strips of 3, 6 and 12 rows.

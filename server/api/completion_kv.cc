@@ -1,6 +1,7 @@
 #include "server/api/completion_kv.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace spillway {
 
@@ -37,14 +38,16 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
     }
   }
   const KvRuleKind kind = choice.kind.value_or(base.kind);
-  if (choice.heavy && kind != KvRuleKind::kH2o) {
-    fields.fail(invalid_value("kv_heavy", "needs kv_rule h2o"));
-  }
-  if (choice.recent && kind == KvRuleKind::kFull) {
-    fields.fail(invalid_value("kv_recent", "needs kv_rule h2o or window"));
-  }
-  if (choice.sink.value_or(0) > 0 && kind != KvRuleKind::kWindow) {
-    fields.fail(invalid_value("kv_sink", "needs kv_rule window"));
+  const auto refuse = [&](const char* name, const std::string& rules) {
+    fields.fail(invalid_value(name, "needs kv_rule " + rules + "; the rule is " +
+                                        std::string(kv_rule_name(kind)) +
+                                        (choice.kind ? "" : ", the server's")));
+  };
+  if (choice.heavy && kind != KvRuleKind::kH2o) refuse("kv_heavy", "h2o");
+  if (choice.recent && kind == KvRuleKind::kFull) refuse("kv_recent", "h2o or window");
+  if (choice.sink.value_or(0) > 0 && kind != KvRuleKind::kWindow) refuse("kv_sink", "window");
+  if (choice.ratio_of_prompt.value_or(false) && kind == KvRuleKind::kFull) {
+    refuse("kv_ratio_of", "h2o or window");
   }
   return choice;
 }

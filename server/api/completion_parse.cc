@@ -231,11 +231,18 @@ void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
 void read_names(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
   fields.find("user");  // Accepted for the sake of clients; means nothing here.
   call.ignored = fields.unknown_names(32);
-  if (context.limits.strict_params && !call.ignored.empty()) {
-    ApiError error = invalid_value(call.ignored.front(), "is not a parameter of this endpoint");
-    error.code = "unknown_parameter";
-    fields.fail(std::move(error));
-  }
+  // Our own names are never another server's: who writes "kv_rules" means something here, and
+  // would get another cache than asked for.
+  const auto ours = [](const std::string& name) {
+    return name.rfind("kv_", 0) == 0 || name.rfind("kv-", 0) == 0;
+  };
+  const auto refused = context.limits.strict_params
+                           ? call.ignored.begin()
+                           : std::find_if(call.ignored.begin(), call.ignored.end(), ours);
+  if (refused == call.ignored.end()) return;
+  ApiError error = invalid_value(*refused, "is not a parameter of this endpoint");
+  error.code = "unknown_parameter";
+  fields.fail(std::move(error));
 }
 
 }  // namespace

@@ -91,6 +91,10 @@ void print_summary(const BatchProgress& progress, const BatchFlags& flags,
   say("Output: " + flags.output);
 }
 
+void warn_of(const IgnoredNames& ignored) {
+  if (const std::string text = ignored.text(); !text.empty()) say("Warning: " + text + ".");
+}
+
 Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
   constexpr int64_t kShown = 10;
   SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
@@ -98,6 +102,7 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
   SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
   CustomIds ids;
   InputLine text;
+  IgnoredNames ignored;
   int64_t lines = 0, bad = 0, sequences = 0, prompt_tokens = 0, new_tokens_max = 0;
   for (;;) {
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
@@ -109,6 +114,7 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
       auto parsed = parse_batch_line(line, model.context, setup.seed);
       if (const auto* error = std::get_if<ApiError>(&parsed)) line.error = *error;
       if (const auto* call = std::get_if<CompletionCall>(&parsed)) {
+        ignored.add(*call);
         for (const Request& request : call->requests) {
           ++sequences;
           prompt_tokens += static_cast<int64_t>(request.prompt.size());
@@ -120,6 +126,7 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
     if (++bad <= kShown) say("line " + std::to_string(line.number) + ": " + line.error->message);
   }
   if (bad > kShown) say("... and " + std::to_string(bad - kShown) + " more");
+  warn_of(ignored);
   std::printf(
       "%lld lines, %lld good, %lld bad; %lld sequences, %lld prompt tokens, at most %lld "
       "new tokens\n",
@@ -209,8 +216,10 @@ Status run_batch(const BatchFlags& flags, const BatchSetup& setup) {
   const CrashMark mark(mark_path(flags));
   ProgressDisplay display(progress_kind(flags.progress, STDERR_FILENO), stderr);
   BatchProgress progress;
+  IgnoredNames ignored;
   BatchJob job;
   job.input = &input;
+  job.ignored = &ignored;
   job.journal = &journal;
   job.scheduler = model.scheduler;
   job.context = &model.context;
@@ -228,6 +237,7 @@ Status run_batch(const BatchFlags& flags, const BatchSetup& setup) {
     return explain_stop(done.status(), flags, journal);
   }
   display.finish(done.value(), "done");
+  warn_of(ignored);
   if (input.hash() != summary.hash) {
     return invalid_argument(flags.input +
                             " changed while it was read; no output was written, and " +

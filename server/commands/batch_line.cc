@@ -106,6 +106,24 @@ ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiConte
   return parsed;
 }
 
+void IgnoredNames::add(const CompletionCall& call) {
+  constexpr size_t kNamesMax = 8;
+  if (call.ignored.empty()) return;
+  ++lines_;
+  for (const std::string& name : call.ignored) {
+    if (names_.size() < kNamesMax) names_.insert(name);
+  }
+}
+
+std::string IgnoredNames::text() const {
+  if (lines_ == 0) return "";
+  std::string names;
+  for (const std::string& name : names_) names += (names.empty() ? "" : ", ") + name;
+  return std::to_string(lines_) +
+         (lines_ == 1 ? " line has parameters" : " lines have parameters") +
+         " that mean nothing here: " + names;
+}
+
 std::string answer_line(const std::string& run_id, const BatchLine& line,
                         const std::string& answer_json) {
   return envelope(run_id, line, 200, answer_json, "null");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,18 @@ BatchLine read_batch_line(const InputLine& line, const ApiContext& context);
 // line's number and the prompt's place in it, so a resumed run draws what an uninterrupted one did.
 ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
                                            uint64_t run_seed);
+
+// Parameters that lines of a batch have and that mean nothing here.
+class IgnoredNames {
+ public:
+  void add(const CompletionCall& call);
+  // "2 lines have parameters that mean nothing here: foo, top_j"; empty: none has.
+  std::string text() const;
+
+ private:
+  int64_t lines_ = 0;
+  std::set<std::string> names_;  // A few of them
+};
 
 // One line of the output, without its newline. `run_id` tells runs apart: 16 hex digits.
 std::string answer_line(const std::string& run_id, const BatchLine& line,

@@ -174,6 +174,7 @@ class Runner {
     auto parsed = parse_batch_line(line, *job_.context, job_.seed);
     if (const auto* error = std::get_if<ApiError>(&parsed)) return fail(line, *error);
     Ready ready{std::move(line), std::get<CompletionCall>(std::move(parsed))};
+    if (job_.ignored != nullptr) job_.ignored->add(ready.call);
     if (ready.sequences() > window_) {
       return fail(ready.line, too_many_sequences(ready.sequences(), window_));
     }

@@ -34,7 +34,8 @@ struct BatchJob {
 
   std::function<bool()> interrupted;
   std::function<void(const BatchProgress&)> show;
-  double grace_seconds = 5;  // What runs may finish within this time after an interrupt
+  IgnoredNames* ignored = nullptr;  // Of the rows that run
+  double grace_seconds = 5;         // What runs may finish within this time after an interrupt
 };
 
 // Runs every row that the journal has no result of. Everything finished is committed when it

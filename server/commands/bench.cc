@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "server/commands/bench_ceilings.h"
 #include "server/commands/bench_report.h"
@@ -16,9 +17,10 @@ namespace {
 
 constexpr int64_t kPrefillTokensMax = 16384;  // Of one sweep; bounds the activations.
 
-// What the run has taken so far.
-void note_peaks(Runtime& runtime, BenchResult* result) {
-  result->peak_host_bytes = peak_resident_bytes();
+// What the run has taken so far, without `meter_bytes` that were there to measure with.
+void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
+  const uint64_t peak = peak_resident_bytes();
+  result->peak_host_bytes = std::max(result->peak_host_bytes, peak - std::min(peak, meter_bytes));
   if (!result->own_memory) return;
   const MemoryInfo memory = runtime.device().memory();
   result->peak_device_bytes = std::max<uint64_t>(result->peak_device_bytes, memory.peak_bytes);
@@ -69,13 +71,19 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   result.overlap = !engine.no_overlap;
   say("Warming up");
   const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
-  SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, &result));
+  SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, nullptr, &result));
   say("Measuring this machine's ceilings");
-  note_peaks(*runtime, &result);
+  note_peaks(*runtime, 0, &result);
   SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
+  std::optional<MemoryMeter> meter;
+  if (!result.own_memory && !uses_disk(runtime->plan())) {
+    SPILLWAY_ASSIGN_OR_RETURN(meter, MemoryMeter::open(runtime->device()));
+  }
   say("Running");
-  SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *options.log, &result));
-  note_peaks(*runtime, &result);
+  SPILLWAY_RETURN_IF_ERROR(
+      run_bench_block(flags, *runtime, *options.log, meter ? &*meter : nullptr, &result));
+  note_peaks(*runtime, meter ? meter->bytes() : 0, &result);
+  meter.reset();
   say("Measuring the ceilings again");
   // The run is not lost with it.
   const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, true);
@@ -83,7 +91,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
     say("bench: the ceilings are those before the run: " + std::string(after.status().message()));
   }
   result.after = after.ok() ? after.value() : result.before;
-  result.ceilings = mean_of(result.before, result.after);
+  result.ceilings = ceilings_of_run(result);
   hold_against_bound(*runtime, &result);
   if (started.predicted) result.predicted = started.predicted->tokens_per_second();
   if (flags.json) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "server/commands/bench_report.h"
@@ -79,6 +80,15 @@ json at_one_time(const Ceilings& ceilings) {
           {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second}};
 }
 
+// Null: nothing was measured during the run.
+json during_run(const std::vector<double>& memory) {
+  if (memory.empty()) return nullptr;
+  const auto [low, high] = std::minmax_element(memory.begin(), memory.end());
+  return {{"memory_samples", memory.size()},
+          {"memory_bytes_per_second_low", *low},
+          {"memory_bytes_per_second_high", *high}};
+}
+
 json hardware_object(const BenchResult& result) {
   const Ceilings& ceilings = result.ceilings.rates;
   json matrix = json::array();
@@ -101,6 +111,7 @@ json hardware_object(const BenchResult& result) {
           {"disk_read_of_own_file", result.ceilings.of_own_file},
           {"before", at_one_time(result.before.rates)},
           {"after", at_one_time(result.after.rates)},
+          {"during", during_run(result.memory_during)},
           {"matrix", matrix}};
 }
 

@@ -106,11 +106,21 @@ std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings
                    r.after.rates.*rate / 1e9);
 }
 
+std::string memory_line(const BenchResult& r) {
+  if (r.memory_during.empty()) {
+    return ceiling_line(r, "memory", &Ceilings::memory_bytes_per_second);
+  }
+  return text_line("  memory      %6.2f GB/s, between decode steps (%.2f before, %.2f after)",
+                   r.ceilings.rates.memory_bytes_per_second / 1e9,
+                   r.before.rates.memory_bytes_per_second / 1e9,
+                   r.after.rates.memory_bytes_per_second / 1e9);
+}
+
 std::string ceilings(const BenchResult& r) {
   const Ceilings& rates = r.ceilings.rates;
   const CopyCeiling& copies = r.ceilings.copies;
-  std::string text = text_line("ceilings, the mean of just before and just after the run") +
-                     ceiling_line(r, "memory", &Ceilings::memory_bytes_per_second);
+  std::string text =
+      text_line("ceilings, the mean of just before and just after the run") + memory_line(r);
   if (rates.disk_read_bytes_per_second > 0) {
     text += r.ceilings.of_own_file
                 ? text_line(

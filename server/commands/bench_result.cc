@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "kernels/base/check.h"
 
@@ -36,6 +37,17 @@ MeasuredCeilings mean_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
     found.matrix[i].library = (a.matrix[i].library + b.matrix[i].library) / 2;
     found.rates.matrix[i].flops_per_second =
         (a.rates.matrix[i].flops_per_second + b.rates.matrix[i].flops_per_second) / 2;
+  }
+  return found;
+}
+
+MeasuredCeilings ceilings_of_run(const BenchResult& result) {
+  MeasuredCeilings found = mean_of(result.before, result.after);
+  const std::vector<double>& during = result.memory_during;
+  if (!during.empty()) {
+    // Samples at equal distances: their mean is what could have been read in all that time.
+    found.rates.memory_bytes_per_second =
+        std::accumulate(during.begin(), during.end(), 0.0) / static_cast<double>(during.size());
   }
   return found;
 }

@@ -23,6 +23,10 @@ struct MeasuredCeilings {
   bool of_own_file = false;           // The disk's reading is of the cache that the run left there
 };
 
+// Of what was measured before, during and after a run.
+struct BenchResult;
+MeasuredCeilings ceilings_of_run(const BenchResult& result);
+
 // Rate by rate; but what was read from the run's own file is its own best measure, and stands
 // alone. REQUIRES: both are of the same probes; a is of before the run.
 MeasuredCeilings mean_of(const MeasuredCeilings& a, const MeasuredCeilings& b);
@@ -56,7 +60,10 @@ struct BenchResult {
   std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
   MeasuredCeilings before, after;
-  MeasuredCeilings ceilings;                 // Their mean, which the bounds take
+  // What memory gave between decode steps, where nothing else moves through it then: on a CPU, with
+  // nothing on disk. Empty: not measured.
+  std::vector<double> memory_during;         // Bytes per second
+  MeasuredCeilings ceilings;                 // What the bounds take: ceilings_of_run()
   Bound bound, prefill_bound, decode_bound;  // A sweep with a prompt is a prefill.
 
   // That the sweeps took, and what is between them.

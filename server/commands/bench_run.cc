@@ -31,14 +31,16 @@ struct Pace {
 // writes, another waits.
 class Stopwatch {
  public:
-  // Cuts the run short after so many decode steps; 0: never.
-  Stopwatch(int64_t sequences, int64_t decode_steps)
-      : sequences_(sequences), left_(sequences), steps_left_(decode_steps) {}
+  // Cuts the run short after so many decode steps; 0: never. A meter (or null) lives until
+  // disarm().
+  Stopwatch(int64_t sequences, int64_t decode_steps, MemoryMeter* meter)
+      : sequences_(sequences), left_(sequences), steps_left_(decode_steps), meter_(meter) {}
 
   // A sequence got a token, its first or a later one. False: that was enough.
   // Steps are counted by the sequence that was the last to start, and cut off in the middle of a
   // sweep: the neighbours before it there go on for another.
   bool token(const void* sequence, bool first) {
+    measure_memory(sequence, first);
     const std::lock_guard lock(mutex_);
     ++pace_.generated;
     pace_.last_token = steady_seconds();
@@ -72,12 +74,33 @@ class Stopwatch {
   const Status& status() const { return status_; }
   double end() const { return end_; }
 
+  // The meter is used no more; what it measured, in bytes per second.
+  std::vector<double> disarm() {
+    const std::lock_guard lock(meter_mutex_);
+    meter_ = nullptr;
+    return memory_;
+  }
+
  private:
+  // Now and then, when a step is done: the engine waits in here, and nothing else computes.
+  void measure_memory(const void* sequence, bool first) {
+    constexpr double kSecondsBetween = 2;
+    const std::lock_guard lock(meter_mutex_);
+    if (meter_ == nullptr || first || sequence != latest_) return;
+    if (steady_seconds() - measured_ < kSecondsBetween) return;
+    memory_.push_back(meter_->measure());
+    measured_ = steady_seconds();
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable done_;
   const int64_t sequences_;
   int64_t left_;
   int64_t steps_left_;
+  std::mutex meter_mutex_;
+  MemoryMeter* meter_;
+  double measured_ = 0;
+  std::vector<double> memory_;
   const void* latest_ = nullptr;  // The sequence that got its first token last
   Pace pace_;
   double end_ = 0;
@@ -189,19 +212,26 @@ Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
   if (flags.prompt_tokens + flags.new_tokens > shape.positions) {
     return invalid_argument("the model has " + std::to_string(shape.positions) +
                             " positions; --prompt-tokens + --new-tokens is " +
-                            std::to_string(flags.prompt_tokens + flags.new_tokens));
+                            std::to_string(flags.prompt_tokens + flags.new_tokens) +
+                            "; lower one of them");
   }
   return {};
 }
 
-Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
+Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, MemoryMeter* meter,
                        BenchResult* result) {
   constexpr std::chrono::milliseconds kTick(200);
   Scheduler& scheduler = runtime.scheduler();
   std::vector<Request> requests = requests_of(flags, runtime.shape());
   // Shared with the sinks, which the scheduler may keep after an error here.
   const bool cut = flags.decode_steps > 0 && flags.decode_steps < flags.new_tokens - 1;
-  const auto watch = std::make_shared<Stopwatch>(flags.sequences, cut ? flags.decode_steps : 0);
+  const auto watch =
+      std::make_shared<Stopwatch>(flags.sequences, cut ? flags.decode_steps : 0, meter);
+  // Sinks that the scheduler keeps after an error here must not measure any more.
+  struct Disarm {
+    ~Disarm() { watch->disarm(); }
+    std::shared_ptr<Stopwatch> watch;
+  } disarm{watch};
   log.take();
   ProgressLine progress(flags.sequences, flags.sequences * flags.new_tokens,
                         scheduler.stats().sweeps);
@@ -219,6 +249,7 @@ Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
   result->decode_seconds = watch->end() - pace.last_first_token;
   result->total_seconds = watch->end() - start;
   result->generated = pace.generated;
+  result->memory_during = watch->disarm();
   result->sweeps = log.take();
   result->cut.reset();
   if (cut) project(flags, pace.cut - pace.last_first_token, result);

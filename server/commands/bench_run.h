@@ -1,6 +1,7 @@
 // Runs the block of a benchmark through the scheduler and times it. One thread, which blocks.
 #pragma once
 
+#include "kernels/ceilings.h"
 #include "scheduler/engine/engine.h"
 #include "server/commands/bench_result.h"
 #include "server/runtime.h"
@@ -12,8 +13,10 @@ Status check_bench(const BenchFlags& flags, const ModelShape& shape);
 
 // Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
 // steps, or flags.decode_steps after the last sequence's first token, projecting the others.
-// `log` is the one the runtime was opened with. Shows the progress of a long run on stderr.
-Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
+// `log` is the one the runtime was opened with. With a meter memory is measured every two seconds
+// of decode steps, on the run's own time (half a per cent). Shows the progress of a long run on
+// stderr.
+Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, MemoryMeter* meter,
                        BenchResult* result);
 
 // A short run of the same kind, which touches the weights once and compiles what is compiled at

@@ -23,9 +23,10 @@ int64_t tokens_of(const RequestGroup& group) {
 Status Workload::add_group(const RequestGroup& group) {
   const int64_t positions = context_.shape->positions;
   if (kv_positions(group.prompt_tokens, group.new_tokens) > positions) {
-    return invalid_argument(
-        std::to_string(group.prompt_tokens) + " + " + std::to_string(group.new_tokens) +
-        " tokens are more than the model's " + std::to_string(positions) + " positions hold");
+    return invalid_argument(std::to_string(group.prompt_tokens) + " + " +
+                            std::to_string(group.new_tokens) +
+                            " tokens are more than the model's " + std::to_string(positions) +
+                            " positions hold; give fewer of either");
   }
   if (group.count > kWorkloadRequestsMax - requests_) {
     return invalid_argument("more than " + std::to_string(kWorkloadRequestsMax) +

@@ -40,7 +40,9 @@ Result<KvAmount> parse_amount(const std::string& text) {
         std::from_chars(text.data(), end, amount.ratio, std::chars_format::fixed);
     if (error == std::errc() && rest == end && amount.ratio >= 0 && amount.ratio < 1) return amount;
   }
-  return invalid_argument("must be a whole number of positions (256) or a ratio below 1 (0.1)");
+  return invalid_argument(
+      "'" + text.substr(0, 64) +
+      "' is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
 }
 
 Result<DType> parse_format(const std::string& text) {
@@ -106,6 +108,7 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
                        "first positions that the window rule protects");
   settings.add_choice("kv-ratio-of", &flags->kv_ratio_of, {"prompt", "total"},
                       "what ratios refer to: the prompt, or prompt and new tokens");
+  settings.qualify("kv-rule", {"kv-heavy", "kv-recent", "kv-sink", "kv-ratio-of"});
   settings.add_choice("attention", &flags->attention, {"auto", "device", "host"},
                       "where attention over a KV cache in host memory runs");
   settings.add_switch("no-overlap", &flags->no_overlap,
@@ -139,13 +142,16 @@ Status validate(const EngineFlags& flags) {
                             " is larger than --block " + std::to_string(*flags.block));
   }
   if (flags.kv_heavy && flags.kv_rule != "h2o") {
-    return invalid_argument("--kv-heavy needs --kv-rule h2o");
+    return invalid_argument("--kv-heavy needs --kv-rule h2o; the rule is " + flags.kv_rule);
   }
   if (flags.kv_recent && flags.kv_rule == "full") {
-    return invalid_argument("--kv-recent needs --kv-rule h2o or window");
+    return invalid_argument("--kv-recent needs --kv-rule h2o or window; the rule is full");
   }
   if (flags.kv_sink != 0 && flags.kv_rule != "window") {
-    return invalid_argument("--kv-sink needs --kv-rule window");
+    return invalid_argument("--kv-sink needs --kv-rule window; the rule is " + flags.kv_rule);
+  }
+  if (flags.kv_ratio_of == "prompt" && flags.kv_rule == "full") {
+    return invalid_argument("--kv-ratio-of prompt needs --kv-rule h2o or window; the rule is full");
   }
   return {};
 }

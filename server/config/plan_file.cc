@@ -26,6 +26,21 @@ Status apply_plan_file(const std::string& path, Settings& settings) {
   return apply_plan_text(text, file, settings);
 }
 
+namespace {
+
+// Whether a stronger source gives `owner` another value than the plan does (Settings::qualify).
+bool overridden(const Settings& settings, const std::string& owner, const nlohmann::json& plan) {
+  if (owner.empty()) return false;
+  std::string member = owner;
+  std::replace(member.begin(), member.end(), '-', '_');
+  const auto planned = plan.find(member);
+  const Setting& setting = *settings.find(owner);
+  return setting.source != SettingSource::kDefault && planned != plan.end() &&
+         planned->is_string() && *planned != setting.value;
+}
+
+}  // namespace
+
 Status apply_plan_text(const std::string& text, const std::string& file, Settings& settings) {
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json plan,
                             json_object(text, file, "what `spillway plan --output` writes"));
@@ -45,6 +60,7 @@ Status apply_plan_text(const std::string& text, const std::string& file, Setting
     SPILLWAY_ASSIGN_OR_RETURN(const std::string as_flag, setting_text(value, where));
     const Setting* setting = settings.find(name);
     if (setting == nullptr || setting->source != SettingSource::kDefault) continue;
+    if (overridden(settings, setting->of, plan)) continue;
     SPILLWAY_RETURN_IF_ERROR(settings.set(name, as_flag, SettingSource::kPlan, where));
   }
   return {};

@@ -1,5 +1,8 @@
 // Settings::resolve: flag, then environment, then configuration file, then plan, then default.
+#include <map>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 
 #include "server/config/json_settings.h"
 #include "server/config/plan_file.h"
@@ -9,7 +12,12 @@ namespace spillway {
 
 namespace {
 
-Status apply_config(Settings& settings, const SettingInputs& inputs) {
+// What a source says, by setting.
+using Texts = std::map<std::string, std::string>;
+
+// The file's values, as flags would have them.
+Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs) {
+  Texts texts;
   const std::string where = "--config " + inputs.config_file + ": ";
   const std::string file = "--config " + inputs.config_file;
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_json_text(inputs.config_file, file));
@@ -22,25 +30,63 @@ Status apply_config(Settings& settings, const SettingInputs& inputs) {
     }
     if (value.is_null()) continue;
     SPILLWAY_ASSIGN_OR_RETURN(const std::string as_flag, setting_text(value, where + name));
-    SPILLWAY_RETURN_IF_ERROR(settings.set(name, as_flag, SettingSource::kFile, where + name));
+    texts[name] = as_flag;
   }
-  return {};
+  return texts;
+}
+
+Texts read_environment(const Settings& settings, const SettingInputs& inputs) {
+  Texts texts;
+  for (const Setting& setting : settings.all()) {
+    const std::string variable = setting.environment_name();
+    const char* value = inputs.environment ? inputs.environment(variable.c_str()) : nullptr;
+    if (value != nullptr && *value != '\0') texts[setting.name] = value;
+  }
+  return texts;
+}
+
+// A source and those that it overrides, weakest first.
+using Sources = std::span<const Texts* const>;
+
+const std::string* strongest(Sources sources, const std::string& name) {
+  for (size_t i = sources.size(); i-- > 0;) {
+    const auto found = sources[i]->find(name);
+    if (found != sources[i]->end()) return &found->second;
+  }
+  return nullptr;
+}
+
+// Whether what the last of `seen` says of `setting` still holds among `all` (Settings::qualify).
+bool holds(const Setting& setting, Sources seen, Sources all) {
+  const std::string* owner = setting.of.empty() ? nullptr : strongest(seen, setting.of);
+  return owner == nullptr || *owner == *strongest(all, setting.of);
 }
 
 }  // namespace
 
 Status resolve(Settings& settings, const SettingInputs& inputs) {
-  if (!inputs.config_file.empty()) SPILLWAY_RETURN_IF_ERROR(apply_config(settings, inputs));
+  Texts file;
+  if (!inputs.config_file.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(file, read_config(settings, inputs));
+  }
+  const Texts environment = read_environment(settings, inputs);
+  const Texts* const layers[] = {&file, &environment, &inputs.flags};
+  const Sources all = layers;
   for (const Setting& setting : settings.all()) {
     const std::string name = setting.name;
+    // A file's value is checked even where another one is stronger: it is wrong for the next run.
+    if (file.contains(name) && holds(setting, all.first(1), all)) {
+      SPILLWAY_RETURN_IF_ERROR(settings.set(name, file[name], SettingSource::kFile,
+                                            "--config " + inputs.config_file + ": " + name));
+    }
     if (const auto flag = inputs.flags.find(name); flag != inputs.flags.end()) {
       SPILLWAY_RETURN_IF_ERROR(settings.set(name, flag->second, SettingSource::kFlag, "--" + name));
       continue;
     }
-    const std::string variable = setting.environment_name();
-    const char* value = inputs.environment ? inputs.environment(variable.c_str()) : nullptr;
-    if (value == nullptr || *value == '\0') continue;
-    SPILLWAY_RETURN_IF_ERROR(settings.set(name, value, SettingSource::kEnvironment, variable));
+    const auto variable = environment.find(name);
+    if (variable == environment.end() || !holds(setting, all.first(2), all)) continue;
+    SPILLWAY_RETURN_IF_ERROR(settings.set(name, variable->second, SettingSource::kEnvironment,
+                                          setting.environment_name()));
   }
   const Setting* plan = settings.find("plan");
   if (plan == nullptr || plan->value.empty()) return {};

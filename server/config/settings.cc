@@ -166,6 +166,15 @@ const Setting* Settings::find(std::string_view name) const {
   return found == settings_.end() ? nullptr : &*found;
 }
 
+void Settings::qualify(std::string_view owner, const std::vector<std::string_view>& names) {
+  SPILLWAY_CHECK(find(owner) != nullptr);
+  for (const std::string_view name : names) {
+    auto* setting = const_cast<Setting*>(find(name));
+    SPILLWAY_CHECK(setting != nullptr);
+    setting->of = owner;
+  }
+}
+
 Status Settings::set(std::string_view name, const std::string& value, SettingSource source,
                      const std::string& place) {
   auto* setting = const_cast<Setting*>(find(name));

@@ -31,6 +31,7 @@ struct Setting {
   std::function<Status(const std::string&)> assign;  // Checks the text and stores the value
   SettingSource source = SettingSource::kDefault;
   bool repeats = false;  // A flag that comes again adds to the list, comma-separated
+  std::string of = {};   // The setting whose value this one is about: see qualify()
 
   bool is_switch() const { return meaning.empty(); }
   std::string environment_name() const;  // "SPILLWAY_HOST_MEMORY"
@@ -60,6 +61,11 @@ class Settings {
 
   // For values of a kind that nothing above covers.
   void add(Setting setting);
+
+  // `names` say more about `owner`: what a source says of them holds as long as no stronger source
+  // gives the owner another value than this source saw. (A plan's kv-heavy is about its kv-rule;
+  // with --kv-rule window beside the plan it means nothing.) REQUIRES: all exist.
+  void qualify(std::string_view owner, const std::vector<std::string_view>& names);
 
   const std::vector<Setting>& all() const { return settings_; }
   const Setting* find(std::string_view name) const;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "kernels/device.h"
 #include "kernels/rates.h"
@@ -21,8 +22,13 @@ int run(const std::string& format, int count, char** shapes) {
     std::fputs("usage: linear_bench f32|bf16|q4|q4-int8 ROWS,OUTPUTS,INPUTS...\n", stderr);
     return 2;
   }
-  const auto device =
-      open_cpu_device(0, format == "q4-int8" ? CpuProducts::kInt8 : CpuProducts::kFastest).value();
+  auto opened =
+      open_cpu_device(0, format == "q4-int8" ? CpuProducts::kInt8 : CpuProducts::kFastest);
+  if (!opened.ok()) {
+    std::fprintf(stderr, "linear_bench: %s\n", std::string(opened.status().message()).c_str());
+    return 1;
+  }
+  const auto device = std::move(opened).value();
   const WeightPool pool = WeightPool::open(*device, kPoolBytes).value();
   for (int i = 0; i < count; ++i) {
     LinearProbe probe{.weights = formats.at(format)};

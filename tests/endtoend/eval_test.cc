@@ -53,11 +53,46 @@ TEST_CASE("eval holds a KV rule against the full cache") {
   CHECK(result["budgets"][1]["kv_rule"] == "window");
 }
 
+// scripts/oracle/make_eval_golden.py: the reference implementation's windows, targets and bytes.
+TEST_CASE("eval says what the reference implementation says") {
+  std::ifstream in(test::source_directory() + "/tests/golden/eval.json");
+  const json golden = json::parse(in);
+  REQUIRE(golden["rules"].size() >= 5);
+  const std::string windows = "--format f32 --kv-format f32 --context " + golden["context"].dump() +
+                              " --prompt-tokens " + golden["prompt_tokens"].dump() + " --windows " +
+                              golden["windows"].dump();
+  for (const json& rule : golden["rules"]) {
+    INFO(rule.dump());
+    const auto kind = rule["rule"].get<std::string>();
+    std::string flags = windows + " --kv-rule " + kind;
+    if (kind == "h2o") flags += " --kv-heavy " + rule["heavy"].dump();
+    if (kind != "full") {
+      flags += " --kv-recent " + rule["recent"].dump() + " --kv-ratio-of " +
+               rule["ratio_of"].get<std::string>();
+    }
+    if (kind == "window") flags += " --kv-sink " + rule["sink"].dump();
+    const json result = evaluate(flags);
+    CHECK(result["tokens"] == golden["tokens"]);
+    CHECK(result["perplexity"].get<double>() ==
+          Approx(rule["perplexity"].get<double>()).epsilon(1e-4));
+    CHECK(result["bits_per_byte"].get<double>() ==
+          Approx(rule["bits_per_byte"].get<double>()).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("a budget in per cent is the rule with these amounts") {
+  const std::string windows = "--context 200 --prompt-tokens 120 --windows 2 ";
+  const json budgets = evaluate(windows + "--kv-budgets 20")["budgets"];
+  const json h2o = evaluate(windows + "--kv-rule h2o --kv-heavy 0.1 --kv-recent 0.1");
+  const json window = evaluate(windows + "--kv-rule window --kv-recent 0.2");
+  CHECK(budgets[0]["perplexity"] == h2o["perplexity"]);
+  CHECK(budgets[1]["perplexity"] == window["perplexity"]);
+}
+
 // What the rules are for: heavy hitters carry most of what the cache is worth, the last positions
 // alone do not. docs/benchmarks/README.md has the whole curve.
 TEST_CASE("h2o at a fifth of the cache stays close to all of it, a window of that size does not") {
-  const json result =
-      evaluate("--context 1024 --prompt-tokens 512 --windows 2 --kv-budgets 20");
+  const json result = evaluate("--context 1024 --prompt-tokens 512 --windows 2 --kv-budgets 20");
   const auto full = result["perplexity"].get<double>();
   REQUIRE(result["budgets"].size() == 2);
   CHECK(result["budgets"][0]["kv_rule"] == "h2o");

@@ -42,7 +42,7 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup)
   return std::move(runtime).value();
 }
 
-// Sixty-five distinct ragged requests, every second one sampled.
+// Sixty-five distinct ragged requests, every second one sampled, every second one with a KV rule.
 std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Request> requests(65);
@@ -54,6 +54,12 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
     request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     request.sampling.seed = i;
     request.sampling.repetition_penalty = i % 5 == 0 ? 1.2f : 1.0f;
+    if (i % 4 == 1) {
+      request.kv = {KvRuleKind::kH2o, KvAmount{4, 0}, KvAmount{0, 0.2}, {}, {}};
+    }
+    if (i % 4 == 2) {
+      request.kv = {KvRuleKind::kWindow, {}, KvAmount{7, 0}, 2, {}};
+    }
   }
   return requests;
 }

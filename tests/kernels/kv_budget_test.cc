@@ -2,6 +2,7 @@
 // kept positions, their scores, keys and values, after a prompt and every decode step.
 #include <catch2/catch.hpp>
 
+#include "kernels/cpu/attention_body.h"
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/random_data.h"
@@ -253,6 +254,19 @@ TEST_CASE("of rows with equal scores a decode step drops the earliest", "[saniti
     REQUIRE(kept.size() == 3);
     for (size_t i = 0; i < 3; ++i) CHECK(kept[i].position == static_cast<int64_t>(i) + 1);
   }
+}
+
+// The S x S matrix is never there: what a prompt takes beside its rows grows as they do.
+TEST_CASE("scores of a prompt take memory in proportion to its length") {
+  const auto bytes = [](int64_t tokens, bool scored) {
+    cpu::HeadView view;
+    view.tokens = tokens;
+    view.head_size = 128;
+    return static_cast<double>(cpu::prompt_scratch_bytes(view, scored));
+  };
+  CHECK(bytes(8192, true) < 2.05 * bytes(4096, true));
+  CHECK(bytes(8192, true) < 2 * bytes(8192, false));
+  CHECK(bytes(8192, true) < 0.1 * 8192 * 8192 * sizeof(float));
 }
 
 }  // namespace

@@ -245,6 +245,9 @@ TEST_CASE("KV fields that make no sense are refused by name") {
       {"kv_sink", R"("kv_rule":"h2o","kv_sink":5)"},
       {"kv_sink", R"("kv_rule":"window","kv_sink":0.5)"},
       {"kv_ratio_of", R"("kv_rule":"h2o","kv_ratio_of":"half")"},
+      {"kv_ratio_of", R"("kv_ratio_of":"prompt")"},
+      {"kv_rules", R"("kv_rules":"h2o")"},
+      {"kv-rule", R"("kv-rule":"h2o")"},
   };
   for (const auto& [name, fields] : cases) {
     INFO(fields);
@@ -252,6 +255,14 @@ TEST_CASE("KV fields that make no sense are refused by name") {
     CHECK(error.status == 400);
     CHECK(error.param == name);
   }
+}
+
+TEST_CASE("a refused KV field says which rule holds, and whose") {
+  Fixture f;
+  CHECK_THAT(f.error_with(R"("kv_heavy":0.1)").message,
+             Catch::Contains("the rule is full, the server's"));
+  CHECK_THAT(f.error_with(R"("kv_rule":"window","kv_heavy":5)").message,
+             Catch::EndsWith("the rule is window."));
 }
 
 TEST_CASE("unknown names are listed, or refused when strict") {

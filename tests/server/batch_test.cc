@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "server/commands/batch_input.h"
+#include "server/commands/batch_line.h"
 #include "server/commands/batch_progress.h"
 #include "tests/server/batch_fixture.h"
 
@@ -227,6 +228,27 @@ TEST_CASE("a dry run counts and runs nothing") {
   CHECK(scheduler.stats().generated_tokens == 0);
   CHECK_FALSE(std::filesystem::exists(place.flags.output));
   CHECK_FALSE(std::filesystem::exists(place.journal()));
+}
+
+TEST_CASE("parameters that mean nothing are told of, and those that look like ours refused") {
+  IgnoredNames ignored;
+  CHECK(ignored.text().empty());
+  CompletionCall call;
+  ignored.add(call);
+  CHECK(ignored.text().empty());
+  call.ignored = {"top_j", "foo"};
+  ignored.add(call);
+  CHECK(ignored.text() == "1 line has parameters that mean nothing here: foo, top_j");
+  call.ignored = {"foo"};
+  ignored.add(call);
+  CHECK(ignored.text() == "2 lines have parameters that mean nothing here: foo, top_j");
+  Place place;
+  place.write_input("{\"prompt\":[1],\"foo\":1}\n{\"prompt\":[1],\"kv_rules\":\"h2o\"}\n");
+  REQUIRE(place.run().ok());
+  const auto rows = place.rows();
+  CHECK(status_of(rows.at(0)) == 200);
+  CHECK(status_of(rows.at(1)) == 400);
+  CHECK(code_of(rows.at(1)) == "unknown_parameter");
 }
 
 TEST_CASE("progress is written for people and for programs") {

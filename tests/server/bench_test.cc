@@ -59,6 +59,24 @@ BenchResult made_up() {
   return r;
 }
 
+TEST_CASE("memory's ceiling is what it gave during the run, where that was measured") {
+  BenchResult r = made_up();
+  CHECK(ceilings_of_run(r).rates.memory_bytes_per_second == 2e10);
+  CHECK(json::parse(bench_json(r))["hardware"]["during"].is_null());
+  r.memory_during = {1e10, 4e10, 1e10};
+  r.ceilings = ceilings_of_run(r);
+  CHECK(r.ceilings.rates.memory_bytes_per_second == 2e10);
+  CHECK(r.ceilings.rates.disk_read_bytes_per_second == 1.5e9);  // As before
+  r.memory_during.push_back(4e10);
+  r.ceilings = ceilings_of_run(r);
+  const json hardware = json::parse(bench_json(r))["hardware"];
+  CHECK(hardware["memory_bytes_per_second"] == 2.5e10);
+  CHECK(hardware["during"]["memory_samples"] == 4);
+  CHECK(hardware["during"]["memory_bytes_per_second_low"] == 1e10);
+  CHECK(hardware["during"]["memory_bytes_per_second_high"] == 4e10);
+  CHECK_THAT(bench_table(r), Catch::Contains("25.00 GB/s, between decode steps (20.00 before"));
+}
+
 TEST_CASE("bench --json has every field that INTERFACES names") {
   const json object = json::parse(bench_json(made_up()));
   for (const char* key : {"model",

@@ -141,6 +141,7 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
       {"m", "--kv-rule", "h2o", "--kv-heavy", "1.0"},
       {"m", "--kv-heavy", "4"},
       {"m", "--kv-sink", "4"},
+      {"m", "--kv-ratio-of", "prompt"},
       {"m", "--format", "i32"},
       {"m", "--block", "4", "--micro-batch", "5"},
       {"m", "--no-overlap=maybe"},
@@ -162,6 +163,31 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
     CHECK(run({"m", "--config", file.c_str()}).exit == 2);
     std::filesystem::remove(file);
   }
+}
+
+TEST_CASE("amounts belong to the KV rule that their source saw") {
+  const std::string file = config_file(
+      R"({"kv-rule": "h2o", "kv-heavy": 0.3, "kv-recent": 0.1, "kv-ratio-of": "prompt"})");
+  const Call other = run({"m", "--config", file.c_str(), "--kv-rule", "window"});
+  CHECK(other.exit == 7);
+  CHECK_FALSE(other.flags.kv_heavy);
+  CHECK_FALSE(other.flags.kv_recent);
+  CHECK(other.flags.kv_ratio_of == "total");
+  const Call same = run({"m", "--config", file.c_str(), "--kv-rule", "h2o"});
+  CHECK(same.flags.kv_heavy == KvAmount{0, 0.3});
+  // A variable that names no rule speaks of the file's; a rule beside it is another one.
+  const Call variable = run({"m", "--config", file.c_str()}, {{"SPILLWAY_KV_HEAVY", "5"}});
+  CHECK(variable.flags.kv_heavy == KvAmount{5, 0});
+  const Call both = run({"m", "--config", file.c_str(), "--kv-rule", "full"},
+                        {{"SPILLWAY_KV_HEAVY", "5"}, {"SPILLWAY_KV_RULE", "h2o"}});
+  CHECK(both.exit == 7);
+  CHECK_FALSE(both.flags.kv_heavy);
+  std::filesystem::remove(file);
+  // Amounts without a rule anywhere wait for one.
+  const std::string amounts = config_file(R"({"kv-heavy": 0.05})");
+  const Call waited = run({"m", "--config", amounts.c_str(), "--kv-rule", "h2o"});
+  CHECK(waited.flags.kv_heavy == KvAmount{0, 0.05});
+  std::filesystem::remove(amounts);
 }
 
 TEST_CASE("the flag print-config and --help do nothing else") {

@@ -43,6 +43,34 @@ TEST_CASE_METHOD(Fixture, "a plan sets what nobody else did") {
   CHECK(!flags.disk_memory_bytes);
 }
 
+TEST_CASE_METHOD(Fixture, "another KV rule than the plan's starts from its own amounts") {
+  const std::string h2o = R"({"version": 1, "kv_rule": "h2o", "kv_heavy": 0.3, "kv_recent": 7,
+                              "kv_ratio_of": "prompt"})";
+  SECTION("full") {
+    REQUIRE(read(h2o, {{"kv-rule", "full"}}).ok());
+    REQUIRE(validate(flags).ok());
+    CHECK(kv_rule_of(flags) == KvRule());
+  }
+  SECTION("window") {
+    REQUIRE(read(h2o, {{"kv-rule", "window"}}).ok());
+    REQUIRE(validate(flags).ok());
+    CHECK(kv_rule_of(flags) == apply({KvRuleKind::kWindow, {}, {}, {}, {}}, {}));
+  }
+  SECTION("the same rule keeps the plan's, but for what is said") {
+    REQUIRE(read(h2o, {{"kv-rule", "h2o"}, {"kv-recent", "9"}}).ok());
+    CHECK(flags.kv_heavy == KvAmount{0, 0.3});
+    CHECK(flags.kv_recent == KvAmount{9, 0});
+    CHECK(flags.kv_ratio_of == "prompt");
+  }
+  SECTION("h2o after a plan of window keeps a fifth, not more") {
+    REQUIRE(read(R"({"version": 1, "kv_rule": "window", "kv_recent": 0.2, "kv_sink": 4})",
+                 {{"kv-rule", "h2o"}})
+                .ok());
+    REQUIRE(validate(flags).ok());
+    CHECK(kv_rule_of(flags) == apply({KvRuleKind::kH2o, {}, {}, {}, {}}, {}));
+  }
+}
+
 TEST_CASE_METHOD(Fixture, "a plan that cannot be read is refused by name") {
   CHECK(message("[1]").find("not a JSON object") != std::string::npos);
   CHECK(message("{}").find("version is missing") != std::string::npos);
