@@ -18,6 +18,24 @@ bool known(const std::string& name) {
   return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);
 }
 
+// "micro_batch" and "micro-batch" are the same member.
+std::string setting_name(std::string member) {
+  std::replace(member.begin(), member.end(), '_', '-');
+  return member;
+}
+
+// Whether a stronger source gives `owner` another value than the plan does (Settings::qualify).
+bool overridden(const Settings& settings, const std::string& owner, const nlohmann::json& plan) {
+  if (owner.empty()) return false;
+  const Setting& setting = *settings.find(owner);
+  if (setting.source == SettingSource::kDefault) return false;
+  const auto items = plan.items();
+  return std::any_of(items.begin(), items.end(), [&](const auto& item) {
+    return setting_name(item.key()) == owner && !item.value().is_null() &&
+           item.value() != setting.value;
+  });
+}
+
 }  // namespace
 
 Status apply_plan_file(const std::string& path, Settings& settings) {
@@ -25,21 +43,6 @@ Status apply_plan_file(const std::string& path, Settings& settings) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_json_text(path, file));
   return apply_plan_text(text, file, settings);
 }
-
-namespace {
-
-// Whether a stronger source gives `owner` another value than the plan does (Settings::qualify).
-bool overridden(const Settings& settings, const std::string& owner, const nlohmann::json& plan) {
-  if (owner.empty()) return false;
-  std::string member = owner;
-  std::replace(member.begin(), member.end(), '-', '_');
-  const auto planned = plan.find(member);
-  const Setting& setting = *settings.find(owner);
-  return setting.source != SettingSource::kDefault && planned != plan.end() &&
-         planned->is_string() && *planned != setting.value;
-}
-
-}  // namespace
 
 Status apply_plan_text(const std::string& text, const std::string& file, Settings& settings) {
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json plan,
@@ -52,8 +55,7 @@ Status apply_plan_text(const std::string& text, const std::string& file, Setting
   }
   for (const auto& [member, value] : plan.items()) {
     if (member == "version" || member == "model") continue;
-    std::string name = member;
-    std::replace(name.begin(), name.end(), '_', '-');
+    const std::string name = setting_name(member);
     const std::string where = file + ": " + member.substr(0, 64);
     if (!known(name)) return invalid_argument(where + ": a plan has no such member");
     if (value.is_null()) continue;

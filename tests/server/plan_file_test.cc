@@ -56,6 +56,12 @@ TEST_CASE_METHOD(Fixture, "another KV rule than the plan's starts from its own a
     REQUIRE(validate(flags).ok());
     CHECK(kv_rule_of(flags) == apply({KvRuleKind::kWindow, {}, {}, {}, {}}, {}));
   }
+  SECTION("written by hand, as the flags are") {
+    REQUIRE(
+        read(R"({"version": 1, "kv-rule": "h2o", "kv-heavy": 9})", {{"kv-rule", "window"}}).ok());
+    REQUIRE(validate(flags).ok());
+    CHECK_FALSE(flags.kv_heavy);
+  }
   SECTION("the same rule keeps the plan's, but for what is said") {
     REQUIRE(read(h2o, {{"kv-rule", "h2o"}, {"kv-recent", "9"}}).ok());
     CHECK(flags.kv_heavy == KvAmount{0, 0.3});
