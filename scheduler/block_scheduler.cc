@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
@@ -170,10 +171,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     auto sequence = std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
                                                std::move(arrival.sink), shape(), promise,
                                                options_.sampling_vocabulary, arrival.submitted);
-    const auto later = [&](const std::unique_ptr<Sequence>& other) {
-      return other->priority() > sequence->priority();
+    // From the back: with one priority, as most queues have, nobody is looked at.
+    const auto not_later = [&](const std::unique_ptr<Sequence>& other) {
+      return other->priority() <= sequence->priority();
     };
-    waiting_.insert(std::find_if(waiting_.begin(), waiting_.end(), later), std::move(sequence));
+    const auto place = std::find_if(waiting_.rbegin(), waiting_.rend(), not_later).base();
+    waiting_.insert(place, std::move(sequence));
   }
 
   void cancel_sequences(const std::vector<RequestId>& ids, bool everything) {
@@ -185,6 +188,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (ids.empty() && !everything) return;
     std::for_each(running_.begin(), running_.end(), apply);
     std::for_each(waiting_.begin(), waiting_.end(), apply);
+    waiting_ended_ = true;
     retire();
   }
 
@@ -294,7 +298,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequences.erase(first, sequences.end());
     };
     take_ended(running_);
-    take_ended(waiting_);
+    if (std::exchange(waiting_ended_, false)) take_ended(waiting_);
     for (const auto& sequence : ended) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
@@ -320,6 +324,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   // Engine thread only.
   std::deque<std::unique_ptr<Sequence>> waiting_;
+  bool waiting_ended_ = false;  // Some were cancelled; nothing else ends one that waits.
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;
