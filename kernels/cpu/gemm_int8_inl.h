@@ -21,10 +21,11 @@ constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
 constexpr int64_t kGroupQuads = kQ4Group / 4;
 
 inline void prefetch_group(const Q4PanelGroup* group) {
-  // Weights pass once and come from memory; see gemm_inl.h.
+  // Weights pass once and come from memory; see gemm_inl.h. A whole group's lines of several panels
+  // at once would fill the first level's miss buffers: into the second.
   constexpr size_t kAhead = 2048;
   const auto* at = reinterpret_cast<const char*>(group) + kAhead;
-  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i);
+  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 // sum + what a group gives.

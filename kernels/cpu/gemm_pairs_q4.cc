@@ -62,9 +62,11 @@ inline __m512 widen(const uint16_t* from) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
+// A whole group's lines of several panels at once would fill the first level's miss buffers: into
+// the second.
 inline void prefetch_group(const Q4PanelGroup* group) {
-  const auto* at = reinterpret_cast<const char*>(group);
-  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) prefetch(at + i);
+  const auto* at = reinterpret_cast<const char*>(group) + kPrefetchBytes;
+  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 // c = a . w over all groups for kPanels panels that are `groups` groups apart.

@@ -105,7 +105,10 @@ void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT 
     for (int p = 0; p < kPanels; ++p) {
       scales[p].load(w[p * panel_groups]);
       const auto* group = reinterpret_cast<const std::byte*>(w + p * panel_groups);
-      for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) prefetch(group + i);
+      // So many lines at once would fill the first level's miss buffers: into the second.
+      for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) {
+        __builtin_prefetch(group + kPrefetchBytes + i, 0, 2);
+      }
     }
     const int64_t count = std::min(kQ4Group, depth - first);
     for (int64_t k = 0; k < count; k += kQ4NibblesPerWord) {
