@@ -64,6 +64,15 @@ def parse_flexgen(text):
 class GpuBench(bench_peers.Bench):
     """Environments and checkpoint of bench_peers.py; each method is a row of the table."""
 
+    def python(self, environment):
+        """The interpreter that --python names has everything."""
+        return self.options.python or super().python(environment)
+
+    def install(self, name):
+        """Nothing where --python names an interpreter: then no package index is needed."""
+        if not self.options.python:
+            super().install(name)
+
     def row(self, system, sequences, prefill, total, peak, note, detail):
         """The figures of one system; tokens/s from the same formula for all."""
         tokens = sequences * self.options.new_tokens
@@ -263,11 +272,14 @@ def parse_arguments():
         published = FLEXGEN_POLICY if name == "flexgen" else H2O_POLICY
         parser.add_argument(f"--{name}-policy", default=published, help="default: %(default)s")
     parser.add_argument("--skip-accelerate", action="store_true")
+    parser.add_argument("--python", type=Path, help="has torch, transformers and accelerate; without it pip installs them")
     parser.add_argument("--time-limit", type=int, default=7200, help="seconds for one run")
     parser.add_argument("--output", type=Path, help="writes OUTPUT.md and OUTPUT.json")
     options = parser.parse_args()
     options.gpu_bytes, options.host_bytes = int(options.gpu_gib * GIB), int(options.host_memory_gib * GIB)
     options.threads = options.threads or len(os.sched_getaffinity(0))
+    if options.python and not shutil.which(options.python):
+        parser.error(f"--python {options.python}: there is no such program")
     for name in ("flexgen", "h2o"):
         checkout = getattr(options, name)
         if checkout and not (checkout / "flexgen" / "flex_opt.py").exists():

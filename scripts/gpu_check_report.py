@@ -3,6 +3,8 @@
 
     gpu_check_report.py bench NAME RUN.json         one line about a run of `spillway bench --json`
     gpu_check_report.py times NAME FULL.json H2O.json   ... about two runs beside each other
+    gpu_check_report.py ops TRACE                   the time of each op, stream by stream, in a trace of Spillway's
+    gpu_check_report.py runs-on ARCHS CAPABILITY    whether CMake's list ("75-real;90") has code for a GPU ("9.0")
     gpu_check_report.py table DIR                   all steps: a table, and DIR/results.json
 
 DIR has steps.tsv (name, kind, result, seconds, detail of every step) and about.tsv (name and value), NAME.json
@@ -68,6 +70,61 @@ def times_line(name, full, h2o):
     return f"{name}: h2o, 20 % of the cache, has {times:.2f} times the tokens/s of the full cache{projected}"
 
 
+def op_name(event):
+    """An op with the rows that it had: a decode step's is another matter than a prompt's."""
+    rows = event.get("args", {}).get("rows")
+    return event["name"] if rows is None else f"{event['name']}, {rows} rows"
+
+
+def ops_table(events, most=60):
+    """What each op took in a trace: a table of at most so many lines."""
+    tracks, spans, rows = {}, {}, {}
+    for event in events:
+        if event["ph"] == "M" and event["name"] == "thread_name":
+            tracks[event["tid"]] = event["args"]["name"]
+        if event["ph"] == "X":
+            spans.setdefault(event["tid"], []).append(event)
+    busy, begin, end = {}, None, None
+    for tid, of in spans.items():
+        track = tracks.get(tid, str(tid))
+        for event in of:
+            row = rows.setdefault((track, op_name(event)), [0, 0.0, 0])
+            row[0] += 1
+            row[1] += event["dur"]
+            row[2] += event.get("args", {}).get("bytes", 0)
+            busy[track] = busy.get(track, 0.0) + event["dur"]
+            begin = event["ts"] if begin is None else min(begin, event["ts"])
+            end = max(end or 0, event["ts"] + event["dur"])
+    if not rows:
+        raise SystemExit("the trace has no spans")
+    lines = [f"{'stream':38} {'op':28} {'calls':>8} {'ms':>10} {'us a call':>10} {'of stream':>9} {'of run':>7} {'GB/s':>8}"]
+    ordered = sorted(rows.items(), key=lambda row: (row[0][0] != "compute", -row[1][1]))
+    for (track, name), (calls, total, moved) in ordered[:most]:
+        rate = f"{moved / total / 1e3:8.1f}" if moved and total else f"{'':8}"
+        lines.append(
+            f"{track[:38]:38} {name[:28]:28} {calls:8} {total / 1e3:10.2f} {total / calls:10.1f} "
+            f"{total / (busy[track] or 1):9.1%} {total / ((end - begin) or 1):7.1%} {rate}"
+        )
+    if len(ordered) > most:
+        lines.append(f"... and {len(ordered) - most} more kinds, {sum(row[1][1] for row in ordered[most:]) / 1e3:.2f} ms")
+    return lines
+
+
+def runs_on(architectures, capability):
+    """Whether one of CMake's architectures has machine code, or PTX, for a GPU."""
+    major, minor = (int(part) for part in capability.strip().split("."))
+    for entry in architectures.split(";"):
+        number, _, kind = entry.partition("-")
+        digits = int("".join(c for c in number if c.isdigit()))
+        has_major, has_minor = divmod(digits, 10)
+        if kind != "virtual" and has_major == major and has_minor <= minor:
+            return True
+        # PTX is in an entry without a kind, too, and is compiled for what is newer.
+        if kind != "real" and not number.endswith("a") and (has_major, has_minor) <= (major, minor):
+            return True
+    return False
+
+
 def pairs(path):
     """Lines of fields between tabs."""
     return [line.split("\t") for line in path.read_text().splitlines() if line]
@@ -80,6 +137,8 @@ def results(folder):
         step = {"name": name, "kind": kind, "result": result, "seconds": int(seconds), "detail": detail}
         if kind == "bench" and result == "passed":
             step["figures"] = figures(json.loads((folder / f"{name}.json").read_text()))
+        if kind == "trace" and result == "passed":
+            step["ops"] = (folder / f"{name.removesuffix('-ops')}.ops.txt").read_text().splitlines()
         steps.append(step)
     passed = all(step["result"] in ("passed", "skipped") for step in steps)
     try:
@@ -123,6 +182,10 @@ def main():
         print(bench_line(arguments[0], json.loads(pathlib.Path(arguments[1]).read_text())))
     elif what == "times" and len(arguments) == 3:
         print(times_line(arguments[0], *(json.loads(pathlib.Path(path).read_text()) for path in arguments[1:])))
+    elif what == "ops" and len(arguments) == 1:
+        print("\n".join(ops_table(json.loads(pathlib.Path(arguments[0]).read_text())["traceEvents"])))
+    elif what == "runs-on" and len(arguments) == 2:
+        sys.exit(0 if runs_on(*arguments) else 1)
     elif what == "table" and len(arguments) == 1:
         folder = pathlib.Path(arguments[0])
         found = results(folder)

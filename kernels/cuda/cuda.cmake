@@ -16,7 +16,8 @@ endif()
 if(SPILLWAY_HAS_CUDA)
   # One binary for Turing to Hopper, and PTX for what comes after.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90 CACHE STRING
+      "What the CUDA device is compiled for")
   endif()
   enable_language(CUDA)
   set_target_properties(spillway_kernels PROPERTIES

@@ -51,7 +51,7 @@ Request greedy(std::vector<int32_t> prompt, int32_t tokens) {
   return request;
 }
 
-TEST_CASE("the demo model's tokens on CUDA are those on the CPU") {
+TEST_CASE("the demo model's tokens on CUDA are those on the CPU", "[gpu]") {
   if (!test::has_accelerator()) return;
   const test::Golden golden = test::read_golden("demo");
   std::vector<Request> requests;
@@ -81,7 +81,7 @@ void write_random_checkpoint(const std::string& folder, const ModelShape& shape)
   write_file(folder + "/config.json", opt_config(shape));
 }
 
-TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU") {
+TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU", "[gpu]") {
   if (!test::has_accelerator()) return;
   const test::TemporaryCache place;  // For the checkpoint
   ModelShape shape = find_model_shape("opt-125m").value();

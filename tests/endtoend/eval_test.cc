@@ -7,6 +7,7 @@
 
 #include "tests/support/golden.h"
 #include "tests/support/places.h"
+#include "tests/support/test_devices.h"
 
 namespace spillway {
 namespace {
@@ -24,6 +25,12 @@ json evaluate(const std::string& flags) {
   REQUIRE(std::system(command.c_str()) == 0);
   std::ifstream in(report);
   return json::parse(in);
+}
+
+// Perplexities of blocks that are put together differently: equal on the CPU, but not where a
+// library chooses its way of summing by the shapes.
+bool same(double one, double other) {
+  return test::sums_by_shape() ? one == Approx(other).epsilon(1e-3) : one == other;
 }
 
 TEST_CASE("eval holds a KV rule against the full cache") {
@@ -47,7 +54,7 @@ TEST_CASE("eval holds a KV rule against the full cache") {
     INFO(budget.dump());
     // All of the cache is the full cache, by whatever name.
     const auto perplexity = budget["perplexity"].get<double>();
-    CHECK((perplexity == full) == (budget["percent"] == 100));
+    CHECK(same(perplexity, full) == (budget["percent"] == 100));
   }
   CHECK(result["budgets"][0]["kv_rule"] == "h2o");
   CHECK(result["budgets"][1]["kv_rule"] == "window");
@@ -85,8 +92,8 @@ TEST_CASE("a budget in per cent is the rule with these amounts") {
   const json budgets = evaluate(windows + "--kv-budgets 20")["budgets"];
   const json h2o = evaluate(windows + "--kv-rule h2o --kv-heavy 0.1 --kv-recent 0.1");
   const json window = evaluate(windows + "--kv-rule window --kv-recent 0.2");
-  CHECK(budgets[0]["perplexity"] == h2o["perplexity"]);
-  CHECK(budgets[1]["perplexity"] == window["perplexity"]);
+  CHECK(same(budgets[0]["perplexity"], h2o["perplexity"]));
+  CHECK(same(budgets[1]["perplexity"], window["perplexity"]));
 }
 
 // What the rules are for: heavy hitters carry most of what the cache is worth, the last positions

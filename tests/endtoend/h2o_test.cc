@@ -219,7 +219,7 @@ void check(DType kv_format, double score_error_max) {
   CHECK(rules >= (kv_format == DType::kF32 ? 48 : 32));  // 16 rules each
 }
 
-TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores") {
+TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores", "[gpu]") {
   check(DType::kF32, 1e-4);
 }
 
@@ -227,13 +227,13 @@ TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores"
 // here, too, 4-bit ones included. Where a number lies between two of the format's, the order of a
 // sum decides which it becomes, and scores follow by a little: 1e-4 of the largest in bf16 and
 // 4-bit (the reference's SCORE_MOVE_MAX), 1.5e-4 measured in f16, where some number always does.
-TEST_CASE("KV rules agree with the reference in the cache's narrow formats") {
+TEST_CASE("KV rules agree with the reference in the cache's narrow formats", "[gpu]") {
   check(GENERATE(DType::kF16, DType::kBF16, DType::kQ4), 5e-4);
 }
 
 // The plan's own rule: room for as many sequences as it says, each reserved for the longest that
 // may come.
-TEST_CASE("a plan with a KV rule holds the block that it says") {
+TEST_CASE("a plan with a KV rule holds the block that it says", "[gpu]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = read_cases(DType::kF32).begin()->first;
   const std::string rule = GENERATE("h2o", "window");

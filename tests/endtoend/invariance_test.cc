@@ -83,7 +83,7 @@ Answers run_staggered(Runtime& runtime, const std::vector<Request>& requests) {
   return test::answers_of(sinks);
 }
 
-TEST_CASE("tokens do not depend on the company a sequence keeps") {
+TEST_CASE("tokens do not depend on the company a sequence keeps", "[gpu]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
   constexpr uint64_t kSeed = 20261121;
@@ -117,7 +117,7 @@ TEST_CASE("tokens do not depend on the company a sequence keeps") {
   }
 }
 
-TEST_CASE("a narrower cache is batch-invariant, too") {
+TEST_CASE("a narrower cache is batch-invariant, too", "[gpu]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("post_ln_projected").checkpoints.front();
   for (const DType kv : {DType::kBF16, DType::kF16}) {
@@ -131,7 +131,7 @@ TEST_CASE("a narrower cache is batch-invariant, too") {
   }
 }
 
-TEST_CASE("little KV memory delays sequences and changes nothing") {
+TEST_CASE("little KV memory delays sequences and changes nothing", "[gpu]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
   const auto roomy = open(checkpoint, {});

@@ -155,20 +155,21 @@ void check_placements(const std::string& variant, DType format, DType kv_format)
   CHECK(test::accelerator_leaks() == before);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, float32") {
+TEST_CASE("every placement over three tiers gives the same tokens, float32", "[gpu]") {
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, narrow formats", "[sanitizer]") {
+TEST_CASE("every placement over three tiers gives the same tokens, narrow formats",
+          "[gpu][sanitizer]") {
   check_placements("post_ln_projected", DType::kBF16, DType::kF16);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[sanitizer]") {
+TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[gpu][sanitizer]") {
   check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
 }
 
 // What is asked of a real device, whose products round by their shapes, in an emulation of that.
-TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes") {
+TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes", "[gpu]") {
   if (test::thorough()) return;  // A real one
   test::emulate_sums_by_shape(true);
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);

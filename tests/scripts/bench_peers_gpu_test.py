@@ -30,6 +30,13 @@ cat >> "$2" <<'END'
 {FLEXGEN_LOG}END
 """
 
+# One that has everything that transformers + accelerate need, and writes down what they would find.
+TORCH = """#!/bin/sh
+echo "torch $@" >> "$CALLS"
+while [ $# -gt 0 ] && [ "$1" != --result ]; do shift; done
+[ $# -eq 0 ] || echo '{"prefill_seconds": 10.0, "step_seconds": [1.0, 2.0, 3.0], "gpu_peak_bytes": 1073741824}' > "$2"
+"""
+
 SPILLWAY = """#!/usr/bin/env python3
 import json, os, sys
 with open(os.environ["CALLS"], "a") as calls:
@@ -121,6 +128,23 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("--percent 20 80 0 100 0 100 --gpu-batch-size 48 --num-gpu-batches 3", lines[1])
         self.assertIn("--hh-ratio 0.1 --hh-all", lines[2])
         self.assertIn("--device-memory 16000000000 ", lines[3])
+
+    def test_with_an_interpreter_that_has_everything_nothing_is_installed(self):
+        (self.root / "torch").write_text(TORCH)
+        (self.root / "torch").chmod(0o755)
+        calls = self.root / "calls"
+        command = [sys.executable, "-B", SCRIPTS / "bench_peers_gpu.py", "--work", self.root / "work"]
+        command += ["--python", self.root / "torch", "--host-memory-gib", "32", "--sequences", "4", "--output", self.root / "table"]
+        env = dict(os.environ, CALLS=str(calls), PATH=f"{self.root}:{os.environ['PATH']}")
+        run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        (row,) = json.loads((self.root / "table.json").read_text())["rows"]
+        self.assertEqual(row["tokens_per_second"], 4 * 32 / (10 + 31 * 2))
+        self.assertFalse((self.root / "work/venvs").exists())
+        for line in calls.read_text().splitlines():
+            self.assertTrue(line.startswith("torch "), line)
+        refused = subprocess.run([*command, "--python", self.root / "none"], capture_output=True, text=True, env=env, timeout=120)
+        self.assertIn("there is no such program", refused.stderr)
 
 
 if __name__ == "__main__":

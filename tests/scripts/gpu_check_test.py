@@ -7,6 +7,8 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import tarfile
+import time
 import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
@@ -19,7 +21,9 @@ echo "All tests passed (12 assertions in 3 test cases)"
 """
 
 SPILLWAY = """#!/usr/bin/env python3
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
+with open(os.environ["CALLS"], "a") as calls:
+    print(*sys.argv, file=calls)
 if sys.argv[1] == "--version":
     print("spillway 1.2.3")
 elif sys.argv[1] == "profile":
@@ -29,6 +33,10 @@ else:
     if "bench" in os.environ.get("FAILING", "").split():
         sys.exit("no memory for that")
     own = "cuda" in sys.argv
+    if "slow" in os.environ.get("FAILING", "").split():
+        time.sleep(100)
+    if "--trace" in sys.argv:
+        pathlib.Path(sys.argv[sys.argv.index("--trace") + 1]).write_text(os.environ["TRACE"])
     print(json.dumps({
         "hardware": {"host_to_device_bytes_per_second": 20e9 * own, "device_to_host_bytes_per_second": 19e9 * own},
         "time_by_cause": {"decode": {"host_to_device_bytes": 10e9, "seconds": 1.0}},
@@ -38,6 +46,16 @@ else:
         "bound": {"resource": "memory"}, "predicted_tokens_per_second": 13.0, "peak_device_bytes": 2**31}))
 """
 
+# What the made-up program leaves where it was asked for a trace.
+TRACE = {"traceEvents": [
+    {"name": "thread_name", "ph": "M", "tid": 1, "args": {"name": "compute"}},
+    {"name": "thread_name", "ph": "M", "tid": 2, "args": {"name": "weights"}},
+    {"name": "linear", "ph": "X", "tid": 1, "ts": 0.0, "dur": 30.0, "args": {"rows": 4}},
+    {"name": "linear", "ph": "X", "tid": 1, "ts": 30.0, "dur": 50.0, "args": {"rows": 4}},
+    {"name": "linear", "ph": "X", "tid": 1, "ts": 80.0, "dur": 15.0, "args": {"rows": 64}},
+    {"name": "attention", "ph": "X", "tid": 1, "ts": 95.0, "dur": 5.0, "args": {"rows": 4}},
+    {"name": "copy", "ph": "X", "tid": 2, "ts": 0.0, "dur": 100.0, "args": {"bytes": 5000000}}]}
+
 SANITIZER = """#!/bin/sh
 echo "compute-sanitizer $*" >> "$CALLS"
 while [ "$1" != env ]; do shift; done
@@ -46,6 +64,7 @@ exec "$@"
 
 NVIDIA_SMI = """#!/bin/sh
 echo "nvidia-smi $*" >> "$CALLS"
+case "$*" in *compute_cap*) echo 8.6; exit;; *nounits*) echo 16384; exit;; esac
 echo "A GPU made up, 16384 MiB, 1.2, 4, 16"
 """
 
@@ -76,10 +95,13 @@ class GpuCheck(unittest.TestCase):
 
     def check(self, *options, failing=""):
         """Its exit status and what it printed."""
-        env = dict(os.environ, CALLS=str(self.calls), FAILING=failing)
+        env = dict(os.environ, CALLS=str(self.calls), FAILING=failing, TRACE=json.dumps(TRACE))
         env["PATH"] = f"{self.root}/tools:{env['PATH']}"
         env.pop("CUDA_VISIBLE_DEVICES", None)
-        command = ["bash", self.root / "gpu_check.sh", "--quick", "--host-memory", "1GiB", "--output", self.output]
+        command = ["bash", self.root / "gpu_check.sh", "--output", self.output]
+        if "--no-defaults" not in options:
+            command += ["--quick", "--host-memory", "1GiB"]
+        options = [option for option in options if option != "--no-defaults"]
         run = subprocess.run([*command, *options], capture_output=True, text=True, env=env, timeout=120)
         self.text = run.stdout + run.stderr
         return run.returncode
@@ -96,6 +118,8 @@ class GpuCheck(unittest.TestCase):
             self.assertIn("--report-api-errors no", call)
         for call in self.called("--tool racecheck"):
             self.assertNotIn("--report-api-errors", call)
+        for call in self.called("--tool"):
+            self.assertIn("--kernel-regex kns=spillway", call)
 
     def results(self):
         """results.json, and the step of each name in it."""
@@ -109,9 +133,12 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("A GPU made up", found["gpu"])
         self.assertEqual(found["spillway"], "spillway 1.2.3")
         self.assertEqual(found["profile"], {"name": "made up"})
-        names = ["profile", "ops", "end-to-end"]
+        traced = ["opt-6.7b-resident-traced", "opt-1.3b-resident-1-traced", "opt-6.7b-6GiB-traced"]
+        names = ["smoke", "ops", "profile", "opt-1.3b-resident", "opt-1.3b-resident-1", "opt-6.7b-resident"]
+        names += ["opt-6.7b-resident-1", "opt-6.7b-resident-q4"]
+        names += [name + end for name in traced for end in ("", "-ops")]
+        names += ["opt-6.7b-6GiB", "opt-6.7b-6GiB-q4", "end-to-end"]
         names += [f"{tool}-{program}" for tool in ("memcheck", "racecheck") for program in ("kernels_test", "endtoend_test")]
-        names += ["opt-1.3b-resident", "opt-6.7b-6GiB", "opt-6.7b-6GiB-q4"]
         self.assertEqual(list(steps), names)
         self.assertEqual(steps["ops"]["detail"], "12 assertions in 3 test cases")
         figures = steps["opt-6.7b-6GiB"]["figures"]
@@ -122,6 +149,62 @@ class GpuCheck(unittest.TestCase):
         rows = [line for line in summary.splitlines() if line.startswith("| ")]
         self.assertEqual([row.split()[1] for row in rows], ["step", *names])
         self.assertIn("Everything passed.", summary)
+        for row in rows:
+            self.assertGreaterEqual(self.text.count(row), 1)
+        ops = steps["opt-6.7b-resident-traced-ops"]["ops"]
+        self.assertEqual([line.split()[:4] for line in ops[1:4]],
+                         [["compute", "linear,", "4", "rows"], ["compute", "linear,", "64", "rows"],
+                          ["compute", "attention,", "4", "rows"]])
+        self.assertEqual(ops[1].split()[4:], ["2", "0.08", "40.0", "80.0%", "80.0%"])
+        self.assertEqual(ops[4].split(), ["weights", "copy", "1", "0.10", "100.0", "100.0%", "100.0%", "50.0"])
+        self.assertFalse(list(self.output.glob("*.trace.json")))
+
+    def test_one_file_to_bring_back_has_everything_after_every_step(self):
+        self.assertEqual(self.check("--parts", "smoke,ops"), 0, self.text)
+        with tarfile.open(self.output / "results.tar.gz") as packed:
+            names = {name.removeprefix("./") for name in packed.getnames()}
+            found = json.load(packed.extractfile("./results.json"))
+        self.assertLessEqual({"summary.txt", "smoke.json", "ops.log"}, names)
+        self.assertEqual([step["name"] for step in found["steps"]], ["smoke", "ops"])
+
+    def test_parts_run_in_the_order_in_which_they_are_named(self):
+        self.assertEqual(self.check("--parts", "ops,smoke"), 0, self.text)
+        self.assertEqual(list(self.results()[1]), ["ops", "smoke"])
+        self.assertEqual(self.check("--parts", "ops,nonsense"), 2)
+        self.assertIn("there is no part nonsense", self.text)
+
+    def test_what_the_time_is_too_short_for_is_skipped_and_nothing_has_failed(self):
+        start = time.monotonic()
+        self.assertEqual(self.check("--parts", "ops,smoke,stream", "--seconds", "25", failing="slow"), 0, self.text)
+        self.assertLess(time.monotonic() - start, 60)
+        _, steps = self.results()
+        self.assertEqual(steps["ops"]["result"], "skipped")  # 25 of its 240 s are too few.
+        self.assertEqual(steps["smoke"]["result"], "skipped")
+        self.assertIn("no time: no end within", steps["smoke"]["detail"])
+        self.assertEqual(steps["opt-6.7b-6GiB"]["detail"], "no time")
+        self.assertEqual(self.check("--seconds", "soon"), 2)
+
+    def test_a_large_model_pins_less_memory_where_time_is_short(self):
+        self.check("--no-defaults", "--parts", "h2o-30b", "--seconds", "1000")
+        for call in self.called("opt-30b"):
+            gib = int(call.split("--host-memory ")[1].split("GiB")[0])
+            self.assertLessEqual(gib, 72)
+        self.assertEqual(len(self.called("opt-30b")), 2)
+        self.check("--no-defaults", "--parts", "resident-30b")
+        self.assertEqual(self.results()[1]["opt-30b-resident"]["result"], "skipped")
+
+    def test_a_gpu_that_the_programs_are_not_for_is_refused_before_anything_runs(self):
+        (self.root / "architectures").write_text("90-real")
+        self.assertEqual(self.check(), 2)
+        self.assertIn("compute capability 8.6, these programs are for 90-real", self.text)
+        self.assertIn("gpu_bundle --arch 86", self.text)
+        self.assertFalse(self.called("kernels_test"))
+        for architectures in ("80-real", "75-real;86-real", "75", "80-virtual", "80-real;90"):
+            (self.root / "architectures").write_text(architectures)
+            self.assertEqual(self.check("--parts", "smoke"), 0, self.text)
+        for architectures in ("75-real", "89", "90a-real"):
+            (self.root / "architectures").write_text(architectures)
+            self.assertEqual(self.check("--parts", "smoke"), 2, architectures)
 
     def test_what_fails_fails_the_check_and_the_rest_still_runs(self):
         self.assertEqual(self.check(failing="kernels_test bench"), 1)
@@ -138,9 +221,9 @@ class GpuCheck(unittest.TestCase):
         if pathlib.Path("/usr/local/cuda/bin/compute-sanitizer").exists():
             self.skipTest("this machine has it")
         self.assertEqual(self.check(), 1)
-        self.assertEqual(self.results()[1]["compute-sanitizer"]["result"], "MISSING")
+        self.assertEqual(self.results()[1]["memcheck"]["result"], "MISSING")
         self.assertEqual(self.check("--no-sanitizer"), 0, self.text)
-        self.assertEqual(self.results()[1]["compute-sanitizer"]["result"], "skipped")
+        self.assertEqual(self.results()[1]["racecheck"]["result"], "skipped")
 
     def test_a_gpu_is_named_and_demanded(self):
         self.assertEqual(self.check("--gpu", "3"), 0, self.text)
@@ -155,6 +238,7 @@ class GpuCheck(unittest.TestCase):
         (self.root / "tools/compute-sanitizer").unlink()
         self.assertEqual(self.check("--device", "cpu"), 0, self.text)
         self.assertFalse(self.called("SPILLWAY_TEST_CUDA=required"))
+        self.assertIn("opt-125m-h2o", self.results()[1])
         self.assertIsNone(self.results()[1]["opt-125m"]["figures"]["link_used_in_decode"])
 
     def test_the_help_says_what_is_needed(self):
