@@ -17,6 +17,7 @@
 #include "scheduler/journal.h"
 #include "tests/support/golden.h"
 #include "tests/support/places.h"
+#include "tests/support/seed.h"
 
 namespace spillway {
 namespace {
@@ -113,8 +114,8 @@ bool ends_within(pid_t child, std::chrono::microseconds time, int* status) {
 }
 
 TEST_CASE("kill -9 twenty times in the middle of a batch: every line once") {
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const Batch batch;
   batch.write_input(random);

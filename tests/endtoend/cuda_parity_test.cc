@@ -11,6 +11,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
+#include "tests/support/skip.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -52,7 +53,7 @@ Request greedy(std::vector<int32_t> prompt, int32_t tokens) {
 }
 
 TEST_CASE("the demo model's tokens on CUDA are those on the CPU", "[gpu]") {
-  if (!test::has_accelerator()) return;
+  if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::Golden golden = test::read_golden("demo");
   std::vector<Request> requests;
   for (const test::GoldenPrompt& prompt : golden.prompts) {
@@ -82,7 +83,7 @@ void write_random_checkpoint(const std::string& folder, const ModelShape& shape)
 }
 
 TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU", "[gpu]") {
-  if (!test::has_accelerator()) return;
+  if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::TemporaryCache place;  // For the checkpoint
   ModelShape shape = find_model_shape("opt-125m").value();
   if (!test::thorough()) {

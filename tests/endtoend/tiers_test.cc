@@ -10,6 +10,7 @@
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
+#include "tests/support/skip.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -132,7 +133,8 @@ Ran run_on(const std::string& checkpoint, const char* device, DType format, DTyp
 }
 
 void check_placements(const std::string& variant, DType format, DType kv_format) {
-  if (!test::has_accelerator()) return;  // Only cuda_test has one on most machines.
+  // Only cuda_test has one on most machines.
+  if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
   INFO(variant << ", weights " << dtype_name(format) << ", KV " << dtype_name(kv_format));
@@ -170,7 +172,7 @@ TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[gp
 
 // What is asked of a real device, whose products round by their shapes, in an emulation of that.
 TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes", "[gpu]") {
-  if (test::thorough()) return;  // A real one
+  if (test::thorough()) return test::skip("not an emulated device");
   test::emulate_sums_by_shape(true);
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);
   check_placements("post_ln_projected", DType::kBF16, DType::kF16);

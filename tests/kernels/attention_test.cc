@@ -243,8 +243,9 @@ TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weight
           const int64_t slot = recent ? position % budget.ring() : budget.ring() + position;
           if (!recent) REQUIRE(one.positions[position] == position);
           INFO("head " << head << " position " << position);
-          CHECK(one.scores[slot] ==
-                Approx(sums[static_cast<size_t>(head * tokens + position)]).epsilon(0.03));
+          // The CPU computes in float32 whatever it writes; tensor cores multiply narrow numbers.
+          CHECK(one.scores[slot] == Approx(sums[static_cast<size_t>(head * tokens + position)])
+                                        .epsilon(cpu ? 2e-6 : 0.03));
         }
       }
     }

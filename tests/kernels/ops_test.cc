@@ -94,18 +94,36 @@ TEST_CASE("a row of linear does not depend on its batch") {
   }
 }
 
-TEST_CASE_METHOD(CpuFixture, "linear writes bfloat16 rounded to nearest") {
-  auto in = random_floats(3 * 40, 7);
-  const PackedMatrix w(MatrixLayout::kPanels16, DType::kF32, random_floats(70 * 40, 8), 70, 40,
-                       128);
-  std::vector<float> full(3 * 70);
-  std::vector<uint16_t> out(3 * 70);
-  linear(*stream, {.in = view(in, 3, 40), .weight = w.matrix(), .out = view(full, 3, 70)});
-  linear(*stream,
-         {.in = view(in, 3, 40),
-          .weight = w.matrix(),
-          .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kBF16, 3, 70)});
-  for (size_t i = 0; i < out.size(); ++i) CHECK(out[i] == f32_to_bf16(full[i]));
+// Products that are one weight each, or its opposite, so that what is rounded is known to the bit.
+TEST_CASE_METHOD(CpuFixture, "linear writes bfloat16 rounded to nearest, ties to even") {
+  constexpr std::pair<float, uint16_t> kRounded[] = {
+      {0x1p+0f, 0x3f80},        {0x1.01p+0f, 0x3f80},  // A tie: the even one is below,
+      {0x1.03p+0f, 0x3f82},                            // above,
+      {0x1.ffp+0f, 0x4000},                            // above and a power of two on.
+      {0x1.00fffep+0f, 0x3f80}, {0x1.010002p+0f, 0x3f81},  {0x1.02fffep+0f, 0x3f81},
+      {0x1.01p-10f, 0x3a80},    {0x1.030002p-10f, 0x3a82}, {0x1.01p+100f, 0x7180},
+      {0x1p-126f, 0x0080},      {0x1.fffffep+127f, 0x7f80}};  // The largest becomes infinite.
+  constexpr int64_t kOutputs = 70, kInputs = 40;
+  std::vector<float> weights(kOutputs * kInputs);
+  for (size_t row = 0; row < kOutputs; ++row) {
+    weights[row * kInputs] = kRounded[row % std::size(kRounded)].first;
+  }
+  const PackedMatrix w(MatrixLayout::kPanels16, DType::kF32, weights, kOutputs, kInputs, 128);
+  std::vector<float> in(3 * kInputs);
+  in[0] = in[2 * kInputs] = 1;
+  in[kInputs] = -1;
+  std::vector<uint16_t> out(3 * kOutputs);
+  linear(*stream, {.in = view(in, 3, kInputs),
+                   .weight = w.matrix(),
+                   .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kBF16, 3,
+                                       kOutputs)});
+  for (size_t row = 0; row < kOutputs; ++row) {
+    const auto [value, bits] = kRounded[row % std::size(kRounded)];
+    INFO("output " << row << ", " << value);
+    CHECK(out[row] == bits);
+    CHECK(out[kOutputs + row] == (bits | 0x8000));
+    CHECK(out[2 * kOutputs + row] == bits);
+  }
 }
 
 }  // namespace

@@ -26,6 +26,7 @@
 #include "offload/aligned_bytes.h"
 #include "offload/file.h"
 #include "tests/support/fake_io.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_directory.h"
 
 namespace spillway {
@@ -44,7 +45,7 @@ std::unique_ptr<Io> open_backend(const std::string& name, const IoOptions& optio
   Result<std::unique_ptr<Io>> io =
       name == "io_uring" ? open_uring_io(options) : open_threads_io(options);
   if (!io.ok()) {
-    WARN("skipped: " << io.status().message());
+    test::skip(std::string(io.status().message()));
     return nullptr;
   }
   CHECK(io.value()->name() == name);
@@ -438,7 +439,7 @@ TEST_CASE("io: without io_uring it is threads") {
     if (io.ok()) name = io.value()->name();
   }).join();
   if (uring_message.empty() && name.empty()) {
-    WARN("skipped: no seccomp here");
+    test::skip("no seccomp here");
     return;
   }
   CHECK_THAT(uring_message, Catch::Contains("io_uring") && Catch::Contains("not permitted"));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <random>
 
+#include "tests/support/seed.h"
 #include "tests/support/torch_writer.h"
 
 namespace spillway {
@@ -264,8 +265,8 @@ TEST_CASE("mutated pickles never break the machine") {
   writer.text("a").tensor(kFloat, "0", 12, 0, {3, 4}, {4, 1});
   writer.text("b").tensor("HalfStorage", "1", 300, 4, {6}, {1});
   const Bytes good = finish_state_dict(writer);
-  const auto seed = std::random_device()();
-  INFO("seed " << seed);
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
   std::minstd_rand random(seed);
   int refused = 0;
   for (int i = 0; i < 5000; ++i) {

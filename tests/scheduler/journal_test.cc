@@ -13,6 +13,7 @@
 #include <random>
 
 #include "scheduler/database.h"
+#include "tests/support/seed.h"
 
 namespace spillway {
 namespace {
@@ -212,8 +213,8 @@ class Damaged {
 };
 
 TEST_CASE("damaged bytes give an error or the right rows, never others") {
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   Damaged journal;
   for (int round = 0; round < 30; ++round) {
@@ -247,8 +248,8 @@ TEST_CASE("a journal cut short inside a result is refused") {
 
 // A child finishes rows until it is killed; what it reported as committed must be there.
 TEST_CASE("kill -9 at any instant loses nothing that was committed") {
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const Place place;
   int64_t next = 1;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/server/batch_fixture.h"
+#include "tests/support/seed.h"
 
 namespace spillway::batch_test {
 namespace {
@@ -36,8 +37,8 @@ int wait_for(pid_t child) {
 }
 
 TEST_CASE("killed twenty times, every line is there once and as if nothing had happened") {
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   Place place;
   place.write_input(mixed_input(400));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/skip.h"
 #include "tests/tokenizer/tokenizer_support.h"
 
 namespace spillway {
@@ -31,10 +32,8 @@ TEST_CASE("OPT's ids are those of the tokenizers library") {
   const auto tokenizer = load_opt();
   const auto golden = read_file(test::source_directory() + "/tests/golden/tokenizer_opt.jsonl");
   if (!tokenizer || !golden) {
-    WARN("skipped: no " << (tokenizer ? "tests/golden/tokenizer_opt.jsonl"
-                                      : "OPT vocabulary beside the sources or at SPILLWAY_SHARED"));
-    SUCCEED();
-    return;
+    return test::skip(tokenizer ? "no tests/golden/tokenizer_opt.jsonl"
+                                : "no OPT vocabulary beside the sources or at SPILLWAY_SHARED");
   }
   CHECK(compare_with_golden(*tokenizer, *golden) >= 5000);
 }
@@ -47,10 +46,8 @@ TEST_CASE("the demo model's ids are those of the tokenizers library") {
     if (auto text = read_file(folder + name)) files.emplace_back(name, std::move(*text));
   }
   if (files.empty() || !golden) {
-    WARN("skipped: no " << (golden ? "tokenizer in configs/demo"
-                                   : "tests/golden/tokenizer_demo.jsonl"));
-    SUCCEED();
-    return;
+    return test::skip(golden ? "no tokenizer in configs/demo"
+                             : "no tests/golden/tokenizer_demo.jsonl");
   }
   const auto tokenizer = Tokenizer::load(files, TokenizerDefaults());
   REQUIRE(tokenizer.status().message() == "");
@@ -60,9 +57,7 @@ TEST_CASE("the demo model's ids are those of the tokenizers library") {
 TEST_CASE("OPT's documented encodings") {
   const auto tokenizer = load_opt();
   if (!tokenizer) {
-    WARN("skipped: no OPT vocabulary beside the sources or at SPILLWAY_SHARED");
-    SUCCEED();
-    return;
+    return test::skip("no OPT vocabulary beside the sources or at SPILLWAY_SHARED");
   }
   CHECK(tokenizer->vocabulary() == 50265);
   CHECK(tokenizer->encode("Hey, are you conscious? Can you talk to me?", {}) ==
