@@ -84,6 +84,9 @@ struct Finish {
   FinishReason reason = FinishReason::kStop;
   std::optional<int32_t> stop_token;  // The stop token that ended it; it was not emitted.
   Status status;                      // For kError and kCancelled
+  // kError by this sequence's own numbers (its logits are not finite): it would end so again. Any
+  // other error is the machine's; the same request may well succeed later.
+  bool own_fault = false;
   Usage usage;
 };
 

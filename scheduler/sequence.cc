@@ -73,7 +73,7 @@ void Sequence::draw(std::span<float> logits, double now) {
       sampler_.next(logits.first(sampling_vocabulary_), static_cast<uint64_t>(generated_),
                     bar_end ? std::span<const int32_t>(end_tokens_) : std::span<const int32_t>());
   if (!drawn.ok()) {
-    finish(FinishReason::kError, drawn.status());
+    fail(drawn.status());
     return;
   }
   if (!log) return take_token(drawn.value(), nullptr, now);
@@ -116,7 +116,17 @@ bool Sequence::is_stop(int32_t token) const {
 
 void Sequence::finish(FinishReason reason, Status status) {
   if (finished()) return;
-  finish_ = Finish{.reason = reason, .stop_token = {}, .status = std::move(status), .usage = {}};
+  finish_ = Finish{.reason = reason,
+                   .stop_token = {},
+                   .status = std::move(status),
+                   .own_fault = false,
+                   .usage = {}};
+}
+
+void Sequence::fail(Status status) {
+  if (finished()) return;
+  finish(FinishReason::kError, std::move(status));
+  finish_->own_fault = true;
 }
 
 void Sequence::end_sweep() {

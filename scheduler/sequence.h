@@ -58,6 +58,8 @@ class Sequence {
 
   // Ends the sequence from outside. Keeps the first ending.
   void finish(FinishReason reason, Status status);
+  // Ends it by its own fault: its numbers give no token.
+  void fail(Status status);
   bool finished() const { return finish_.has_value(); }
 
   // Before the cache is given back: works out the usage. REQUIRES: finished().

@@ -1,18 +1,14 @@
 #include "server/open_model.h"
 
 #include <ctime>
-#include <iostream>
 
 #include "offload/model_catalog.h"
+#include "server/log.h"
 #include "server/start_plan.h"
 
 namespace spillway {
 
 namespace {
-
-void say(const std::string& line) {
-  std::cerr << line << std::endl;
-}
 
 // What differs whenever answers may differ: the checkpoint's fingerprint and the number formats.
 std::string identity_of(const std::string& source, const RuntimePlan& plan) {
@@ -61,11 +57,11 @@ OpenModel model_opener() {
     StartQuestion question;
     question.model = model;
     question.flags = question.unplanned = flags;
-    question.options.say = say;
+    question.options.say = [](const std::string& line) { log_info(line); };
     question.options.tokenizer_only = purpose.tokenizer_only;
     question.workload = purpose.workload;
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started, open_planned(question));
-    if (!purpose.tokenizer_only) say(plan_line(*started.runtime));
+    if (!purpose.tokenizer_only) log_info(plan_line(*started.runtime));
     ServedModel served = view_of(std::move(started.runtime));
     if (started.predicted) {
       served.predicted_tokens_per_second = started.predicted->tokens_per_second();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "server/api/sequence_text.h"
 
@@ -30,6 +31,11 @@ class CompletionRun::State {
   std::optional<ApiError> submit_all(const std::shared_ptr<State>& self);
   void cancel();
 
+  void on_admitted() {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kAbandoned || !events_.on_admitted) return;
+    std::exchange(events_.on_admitted, nullptr)();
+  }
   void on_prompt_logprobs(size_t index, std::span<const TokenLogprobs> logprobs) {
     const std::lock_guard lock(mutex_);
     sequences_[index].add_prompt_scores(logprobs);
@@ -88,6 +94,7 @@ class Sink : public TokenSink {
   Sink(std::shared_ptr<CompletionRun::State> state, size_t index)
       : state_(std::move(state)), index_(index) {}
 
+  void on_admitted() override { state_->on_admitted(); }
   void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) override {
     state_->on_prompt_logprobs(index_, logprobs);
   }
@@ -172,7 +179,11 @@ void CompletionRun::State::deliver(size_t index) {
 }
 
 void CompletionRun::State::note_failure(const Finish& finish) {
-  if (!result_.error) result_.error = error_of(finish);
+  if (!result_.error) {
+    result_.error = error_of(finish);
+    result_.own_fault = finish.own_fault;
+    result_.engine = finish.status;
+  }
   result_.cancelled |= finish.reason == FinishReason::kCancelled;
 }
 

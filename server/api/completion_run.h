@@ -49,6 +49,8 @@ struct ChoiceText {
 struct CompletionResult {
   std::optional<ApiError> error;    // Set: there is no answer
   bool cancelled = false;           // cancel() was called or the scheduler gave up; error is set
+  bool own_fault = false;           // `error` would come again: see Finish::own_fault
+  Status engine;                    // What the engine said, when it is its error
   std::vector<ChoiceText> choices;  // By index; empty when streaming
   CompletionUsage usage;
   double queue_seconds = 0;    // The longest of the sequences
@@ -57,6 +59,7 @@ struct CompletionResult {
 };
 
 struct CompletionEvents {
+  std::function<void()> on_admitted;              // Once, when the first sequence enters the block
   std::function<void(ChoiceText)> on_text;        // Streaming calls only; never empty-texted early
   std::function<void(CompletionResult)> on_done;  // Exactly once, after every sequence has ended
 };

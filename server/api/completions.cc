@@ -1,5 +1,4 @@
 // POST /v1/completions: from the exchange to a CompletionRun and back.
-#include <spdlog/spdlog.h>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -14,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void log(const ApiError& error) {
-  if (!error.log_detail.empty()) spdlog::error("/v1/completions: {}", error.log_detail);
+ApiError logged_here(const ApiError& error) {
+  return logged(error, "/v1/completions");
 }
 
 double seconds_since(Clock::time_point then) {
@@ -93,8 +92,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
     if (refusal->status == 429) {
       refusal->retry_after_seconds = api_.admission.retry_after_seconds();
     }
-    log(*refusal);
-    return exchange_->respond(error_response(*refusal));
+    return exchange_->respond(error_response(logged_here(*refusal)));
   }
   exchange_->post([self, run = std::get<0>(std::move(started))] { self->on_started(run); });
 }
@@ -122,9 +120,12 @@ void CompletionAnswer::on_text(const ChoiceText& piece) {
 }
 
 void CompletionAnswer::on_done(const CompletionResult& result) {
-  if (result.error) log(*result.error);
+  if (result.error) {
+    const ApiError error = logged_here(*result.error);  // Also when nobody waits for it any more
+    if (!gone_ && !ended_) end_with(error);
+    return;
+  }
   if (gone_ || ended_) return;
-  if (result.error) return end_with(*result.error);
   if (!call_.stream) return respond_whole(result);
   begin_stream();
   if (call_.include_usage) {

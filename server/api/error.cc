@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "server/log.h"
+
 namespace spillway {
 namespace {
 
@@ -106,8 +108,7 @@ ApiError shutting_down() {
 }
 
 ApiError engine_error() {
-  ApiError error = unavailable(
-      "The engine failed while it ran this request; the server's log says why.", "engine_error");
+  ApiError error = unavailable("The engine failed while it ran this request.", "engine_error");
   error.status = 500;
   error.type = "server_error";
   return error;
@@ -125,6 +126,22 @@ ApiError request_timeout(int64_t seconds) {
                                    "batch.",
                                "request_timeout");
   error.retry_is_useless = true;
+  return error;
+}
+
+ApiError logged(ApiError error, std::string_view where) {
+  if (error.log_detail.empty()) return error;
+  log_error(std::string(where) + ": " + error.log_detail);
+  error.message += " The server's log says why.";
+  error.log_detail.clear();
+  return error;
+}
+
+ApiError with_cause(ApiError error) {
+  if (error.log_detail.empty()) return error;
+  if (!error.message.empty() && error.message.back() == '.') error.message.pop_back();
+  error.message += ": " + error.log_detail;
+  error.log_detail.clear();
   return error;
 }
 

@@ -82,7 +82,7 @@ class Inbox {
 
 Status status_of(const ApiError& error) {
   const Code code = error.status < 500 ? Code::kInvalidArgument : Code::kDeviceLost;
-  return {code, error.message};
+  return {code, with_cause(error).message};
 }
 
 Status write(std::FILE* out, const std::string& text) {

@@ -48,10 +48,11 @@ void Exchange::post_work(std::function<void()> task) {
   connection_->core().post_work([self = shared_from_this(), t = std::move(task)] {
     try {
       t();
-    } catch (const std::exception&) {
+    } catch (const std::exception& exception) {
       ApiError error = engine_error();
       error.message = "The server could not handle this request.";
-      self->respond(error_response(error));
+      error.log_detail = exception.what();
+      self->respond(error_response(logged(error, "a request ended in an exception")));
     }
   });
 }

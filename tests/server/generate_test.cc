@@ -76,7 +76,9 @@ TEST_CASE("what the model refuses is bad input, a broken engine is not") {
   flags.prompt_file = "/no/such/file";
   CHECK(generate(flags, 0, scheduler).status.code() == Code::kNotFound);
   scheduler.break_after_tokens = 1;
-  CHECK(exit_status_of(generate(token_prompt(), 0, scheduler).status) == 1);
+  const Status broken = generate(token_prompt(), 0, scheduler).status;
+  CHECK(exit_status_of(broken) == 1);
+  CHECK(std::string(broken.message()) == "The engine failed while it ran this request: broken");
 }
 
 TEST_CASE("SIGINT ends the completion") {
