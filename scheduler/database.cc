@@ -1,6 +1,7 @@
 #include "scheduler/database.h"
 
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -92,6 +93,11 @@ Result<Database> Database::open(const std::string& path, Mode mode) {
   database.database_.reset(handle);
   if (code != SQLITE_OK) return failure(handle, path);
   SPILLWAY_RETURN_IF_ERROR(database.configure());
+  // Without one (SQLite may have a file system of its own) the file is never taken for ours.
+  if (struct stat info{}; ::stat(path.c_str(), &info) == 0) {
+    database.device_ = info.st_dev;
+    database.inode_ = info.st_ino;
+  }
   return database;
 }
 
@@ -116,6 +122,20 @@ Status Database::remove(const std::string& path) {
     if (::unlink(name.c_str()) != 0 && errno != ENOENT) return io_error("remove " + name, errno);
   }
   return {};
+}
+
+Status Database::discard(Database database) {
+  struct stat info {};
+  const bool ours = ::stat(database.path_.c_str(), &info) == 0 && info.st_dev == database.device_ &&
+                    info.st_ino == database.inode_;
+  if (!ours) {
+    // Closing would delete the write-ahead log by its name, which is another process's.
+    sqlite3_db_config(database.database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    return {};
+  }
+  // Without a write-ahead log closing deletes nothing, so the names may go under the lock.
+  SPILLWAY_RETURN_IF_ERROR(database.execute("PRAGMA journal_mode = DELETE"));
+  return remove(database.path_);
 }
 
 Status Database::execute(const char* sql) {

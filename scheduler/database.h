@@ -54,6 +54,10 @@ class Database {
   // Deletes the file and what SQLite keeps beside it. REQUIRES: closed. No file is OK.
   static Status remove(const std::string& path);
 
+  // Closes an open database and deletes its file while no other process can have it; a file of
+  // another process that has come to be at the path is left alone.
+  static Status discard(Database database);
+
   Status execute(const char* sql);
   Result<Statement> prepare(const char* sql);
 
@@ -73,6 +77,7 @@ class Database {
   };
   std::unique_ptr<sqlite3, Close> database_;
   std::string path_;
+  uint64_t device_ = 0, inode_ = 0;  // Of the file that was opened
 };
 
 }  // namespace spillway

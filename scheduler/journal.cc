@@ -2,7 +2,9 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <unordered_map>
 
 #include "scheduler/database.h"
@@ -12,19 +14,20 @@ namespace spillway {
 namespace {
 
 // "SPWJ" and the version, in SQLite's own header fields.
-constexpr const char* kStamp = "PRAGMA application_id = 1397774154; PRAGMA user_version = 2";
+constexpr const char* kStamp = "PRAGMA application_id = 1397774154; PRAGMA user_version = 3";
 constexpr int64_t kApplicationId = 1397774154;
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 constexpr int64_t kValueMax = int64_t{1} << 40;  // Of any number in a row; sums stay in range.
 
 constexpr const char* kSchema =
     "CREATE TABLE head (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
-    // result is NULL while the row runs. SQLite checks the structure of its pages, not the bytes of
-    // a value (a file cut short inside its last page ends in zeros), so a result has a checksum.
-    "CREATE TABLE rows (number INTEGER PRIMARY KEY, crashes INTEGER NOT NULL DEFAULT 0,"
-    " failed INTEGER NOT NULL DEFAULT 0, prompt_tokens INTEGER NOT NULL DEFAULT 0,"
-    " generated_tokens INTEGER NOT NULL DEFAULT 0, result TEXT,"
-    " checksum INTEGER NOT NULL DEFAULT 0) STRICT;";
+    // SQLite checks the structure of its pages, not the bytes of a value (a file cut short inside
+    // its last page ends in zeros), so a result has a checksum.
+    "CREATE TABLE rows (number INTEGER PRIMARY KEY, failed INTEGER NOT NULL,"
+    " prompt_tokens INTEGER NOT NULL, generated_tokens INTEGER NOT NULL, result TEXT NOT NULL,"
+    " checksum INTEGER NOT NULL) STRICT;"
+    "CREATE TABLE suspects (number INTEGER PRIMARY KEY, crashes INTEGER NOT NULL,"
+    " party INTEGER NOT NULL, convicted INTEGER NOT NULL) STRICT;";
 
 // Of everything a finished row holds: XXH3-64, seeded by that of its numbers.
 int64_t checksum_of(const JournalRow& row) {
@@ -88,20 +91,14 @@ Status initialise(Database& database, const JournalHead& head) {
   return database.commit();
 }
 
-Status check_head(Database& database, const JournalHead& head) {
-  SPILLWAY_ASSIGN_OR_RETURN(Statement select,
-                            database.prepare("SELECT value FROM head WHERE name = ?"));
-  std::string different;
-  for (const auto& [name, value] : head) {
-    SPILLWAY_ASSIGN_OR_RETURN(const bool found, select.bind(name).step());
-    const std::string before = found ? std::string(select.text(0)) : "nothing";
-    select.reset();
-    if (before != value) {
-      different += (different.empty() ? "" : "; ") + name + " was " + before + ", now " + value;
-    }
+Result<JournalHead> read_head(Database& database) {
+  SPILLWAY_ASSIGN_OR_RETURN(Statement all, database.prepare("SELECT name, value FROM head"));
+  JournalHead head;
+  for (;;) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, all.step());
+    if (!found) return head;
+    head.emplace_back(all.text(0), all.text(1));
   }
-  if (different.empty()) return {};
-  return invalid_argument(database.path() + " belongs to another run: " + different);
 }
 
 }  // namespace
@@ -112,59 +109,88 @@ class Journal::Body {
 
   // Reads what is there and prepares what will be written.
   Status load() {
+    SPILLWAY_ASSIGN_OR_RETURN(head, read_head(database));
+    SPILLWAY_RETURN_IF_ERROR(load_rows());
+    SPILLWAY_RETURN_IF_ERROR(load_suspects());
+    committed = counts;
+    SPILLWAY_ASSIGN_OR_RETURN(finish_row,
+                              database.prepare("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)"));
+    SPILLWAY_ASSIGN_OR_RETURN(suspect_row,
+                              database.prepare("REPLACE INTO suspects VALUES (?, ?, ?, ?)"));
+    return {};
+  }
+
+  Status load_rows() {
     SPILLWAY_ASSIGN_OR_RETURN(
         Statement all,
-        database.prepare("SELECT number, crashes, failed, prompt_tokens, generated_tokens,"
-                         " result IS NOT NULL, result, checksum FROM rows"));
+        database.prepare("SELECT number, failed, prompt_tokens, generated_tokens, result, checksum"
+                         " FROM rows"));
     for (;;) {
       SPILLWAY_ASSIGN_OR_RETURN(const bool found, all.step());
-      if (!found) break;
-      const bool done = all.integer(5) != 0;
-      for (const int column : {0, 1, 3, 4}) {
-        if (all.integer(column) < 0 || all.integer(column) > kValueMax) {
-          return corruption(database.path() + ": row " + std::to_string(all.integer(0)) +
-                            " holds an impossible number");
-        }
-      }
-      rows[all.integer(0)] = {done, all.integer(1)};
-      if (!done) continue;
-      const JournalRow row = {all.integer(0), all.integer(2) != 0, all.integer(3), all.integer(4),
-                              all.text(6)};
-      if (checksum_of(row) != all.integer(7)) {
+      if (!found) return {};
+      SPILLWAY_RETURN_IF_ERROR(check_numbers(all, {0, 2, 3}));
+      const JournalRow row = {all.integer(0), all.integer(1) != 0, all.integer(2), all.integer(3),
+                              all.text(4)};
+      if (checksum_of(row) != all.integer(5)) {
         return damaged(database, "the result of row " + std::to_string(row.row) +
                                      " does not match its checksum");
       }
       count(row);
     }
+  }
+
+  Status load_suspects() {
     SPILLWAY_ASSIGN_OR_RETURN(
-        start_row, database.prepare("INSERT INTO rows (number) VALUES (?) ON CONFLICT DO NOTHING"));
-    SPILLWAY_ASSIGN_OR_RETURN(
-        finish_row, database.prepare(
-                        "INSERT INTO rows (number, failed, prompt_tokens, generated_tokens, result,"
-                        " checksum) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                        " failed = excluded.failed, prompt_tokens = excluded.prompt_tokens,"
-                        " generated_tokens = excluded.generated_tokens,"
-                        " result = excluded.result, checksum = excluded.checksum"));
+        Statement all, database.prepare("SELECT number, crashes, party, convicted FROM suspects"));
+    for (;;) {
+      SPILLWAY_ASSIGN_OR_RETURN(const bool found, all.step());
+      if (!found) return {};
+      SPILLWAY_RETURN_IF_ERROR(check_numbers(all, {0, 1, 2}));
+      last_party = std::max(last_party, all.integer(2));
+      suspects[all.integer(0)] = {all.integer(1), all.integer(2), all.integer(3) != 0};
+    }
+  }
+
+  Status check_numbers(const Statement& row, std::initializer_list<int> columns) const {
+    for (const int column : columns) {
+      const int64_t least = column == 0 ? 1 : 0;
+      if (row.integer(column) >= least && row.integer(column) <= kValueMax) continue;
+      return corruption(database.path() + ": row " + std::to_string(row.integer(0)) +
+                        " holds an impossible number");
+    }
     return {};
   }
 
   void count(const JournalRow& row) {
+    finished[row.row] = row.failed;
     ++counts.finished;
     counts.failed += row.failed ? 1 : 0;
     counts.prompt_tokens += row.prompt_tokens;
     counts.generated_tokens += row.generated_tokens;
   }
 
-  struct RowState {
-    bool finished = false;
-    int64_t crashes = 0;
-  };
+  Status commit() {
+    SPILLWAY_RETURN_IF_ERROR(database.commit());
+    committed = counts;
+    return {};
+  }
+
+  Status write_suspect(int64_t row, const Suspect& suspect) {
+    suspects[row] = suspect;
+    return suspect_row.bind(row)
+        .bind(suspect.crashes)
+        .bind(suspect.party)
+        .bind(int64_t{suspect.convicted})
+        .run();
+  }
 
   Database database;  // First: it outlives the statements.
-  std::unordered_map<int64_t, RowState> rows;
-  JournalCounts counts;
-  Statement start_row;
-  Statement finish_row;
+  JournalHead head;
+  std::unordered_map<int64_t, bool> finished;  // By row, whether it failed
+  std::map<int64_t, Suspect> suspects;         // By row; also such as have finished since
+  int64_t last_party = 0;
+  JournalCounts counts, committed;
+  Statement finish_row, suspect_row;
 };
 
 Journal::Journal(std::unique_ptr<Body> body) : body_(std::move(body)) {}
@@ -174,61 +200,85 @@ Journal::~Journal() = default;
 
 Result<Journal> Journal::create(const std::string& path, const JournalHead& head) {
   SPILLWAY_ASSIGN_OR_RETURN(Database database, Database::open(path, Database::Mode::kCreate));
-  SPILLWAY_RETURN_IF_ERROR(initialise(database, head));
+  Journal journal(std::make_unique<Body>(std::move(database)));
+  SPILLWAY_RETURN_IF_ERROR(journal.adopt(head));
+  return journal;
+}
+
+Result<Journal> Journal::open(const std::string& path) {
+  SPILLWAY_ASSIGN_OR_RETURN(Database database, Database::open(path, Database::Mode::kOpen));
+  SPILLWAY_ASSIGN_OR_RETURN(const bool empty, is_empty(database));
   auto body = std::make_unique<Body>(std::move(database));
-  SPILLWAY_RETURN_IF_ERROR(body->load());
+  if (!empty) {
+    SPILLWAY_RETURN_IF_ERROR(check_identity(body->database));
+    SPILLWAY_RETURN_IF_ERROR(body->load());
+  }
   return Journal(std::move(body));
 }
 
 Result<Journal> Journal::resume(const std::string& path, const JournalHead& head) {
-  SPILLWAY_ASSIGN_OR_RETURN(Database database, Database::open(path, Database::Mode::kOpen));
-  SPILLWAY_ASSIGN_OR_RETURN(const bool empty, is_empty(database));
-  if (empty) {
-    SPILLWAY_RETURN_IF_ERROR(initialise(database, head));
-  } else {
-    SPILLWAY_RETURN_IF_ERROR(check_identity(database));
-    SPILLWAY_RETURN_IF_ERROR(check_head(database, head));
-  }
-  auto body = std::make_unique<Body>(std::move(database));
-  SPILLWAY_RETURN_IF_ERROR(body->load());
-  return Journal(std::move(body));
+  SPILLWAY_ASSIGN_OR_RETURN(Journal journal, open(path));
+  SPILLWAY_RETURN_IF_ERROR(journal.adopt(head));
+  return journal;
 }
 
 Result<JournalCounts> Journal::inspect(const std::string& path) {
-  SPILLWAY_ASSIGN_OR_RETURN(Database database, Database::open(path, Database::Mode::kOpen));
-  SPILLWAY_ASSIGN_OR_RETURN(const bool empty, is_empty(database));
-  if (empty) return JournalCounts{};
-  SPILLWAY_RETURN_IF_ERROR(check_identity(database));
-  Body body(std::move(database));
-  SPILLWAY_RETURN_IF_ERROR(body.load());
-  return body.counts;
+  SPILLWAY_ASSIGN_OR_RETURN(const Journal journal, open(path));
+  return journal.counts();
+}
+
+const JournalHead& Journal::head() const {
+  return body_->head;
+}
+
+Status Journal::check(const JournalHead& entries) const {
+  if (body_->head.empty()) return {};
+  std::string different;
+  for (const auto& [name, value] : entries) {
+    std::string before = "nothing";
+    for (const auto& [other, held] : body_->head) {
+      if (other == name) before = held;
+    }
+    if (before == value) continue;
+    different += (different.empty() ? "" : "; ") + name + " was " + before + ", now " + value;
+  }
+  if (different.empty()) return {};
+  return invalid_argument(body_->database.path() + " belongs to another run: " + different);
+}
+
+Status Journal::adopt(const JournalHead& head) {
+  SPILLWAY_ASSIGN_OR_RETURN(const bool empty, is_empty(body_->database));
+  if (!empty) return check(head);
+  SPILLWAY_RETURN_IF_ERROR(initialise(body_->database, head));
+  return body_->load();
 }
 
 Status Journal::remove(const std::string& path) {
   return Database::remove(path);
 }
 
+Status Journal::discard(Journal journal) {
+  Body& body = *journal.body_;
+  body.finish_row = Statement();
+  body.suspect_row = Statement();
+  return Database::discard(std::move(body.database));
+}
+
 const JournalCounts& Journal::counts() const {
   return body_->counts;
 }
 
+const JournalCounts& Journal::committed() const {
+  return body_->committed;
+}
+
 bool Journal::finished(int64_t row) const {
-  const auto found = body_->rows.find(row);
-  return found != body_->rows.end() && found->second.finished;
+  return body_->finished.count(row) != 0;
 }
 
-int64_t Journal::crashes(int64_t row) const {
-  const auto found = body_->rows.find(row);
-  return found == body_->rows.end() ? 0 : found->second.crashes;
-}
-
-Status Journal::start(std::span<const int64_t> rows) {
-  SPILLWAY_RETURN_IF_ERROR(body_->database.begin());
-  for (const int64_t row : rows) {
-    SPILLWAY_CHECK(row > 0 && !finished(row));
-    SPILLWAY_RETURN_IF_ERROR(body_->start_row.bind(row).run());
-  }
-  return body_->database.commit();
+const Suspect* Journal::suspect(int64_t row) const {
+  const auto found = body_->suspects.find(row);
+  return found == body_->suspects.end() || finished(row) ? nullptr : &found->second;
 }
 
 Status Journal::finish(const JournalRow& row) {
@@ -241,28 +291,52 @@ Status Journal::finish(const JournalRow& row) {
                                .bind(row.line)
                                .bind(checksum_of(row))
                                .run());
-  body_->rows[row.row].finished = true;
   body_->count(row);
   return {};
 }
 
 Status Journal::commit() {
-  return body_->database.commit();
+  return body_->commit();
 }
 
-Status Journal::blame_running() {
-  SPILLWAY_RETURN_IF_ERROR(
-      body_->database.execute("UPDATE rows SET crashes = crashes + 1 WHERE result IS NULL"));
-  for (auto& [row, state] : body_->rows) state.crashes += state.finished ? 0 : 1;
-  return {};
+Status Journal::blame(std::span<const int64_t> rows) {
+  std::vector<int64_t> ran;
+  for (const int64_t row : rows) {
+    if (row > 0 && row <= kValueMax && !finished(row)) ran.push_back(row);
+  }
+  std::sort(ran.begin(), ran.end());
+  ran.erase(std::unique(ran.begin(), ran.end()), ran.end());
+  const bool alone = ran.size() == 1;
+  const int64_t first_party = body_->last_party + 1;
+  SPILLWAY_RETURN_IF_ERROR(body_->database.begin());
+  for (size_t i = 0; i < ran.size(); ++i) {
+    Suspect suspect = body_->suspects[ran[i]];
+    ++suspect.crashes;
+    suspect.party = first_party + (i < (ran.size() + 1) / 2 ? 0 : 1);
+    suspect.convicted = alone && suspect.crashes > 1;
+    SPILLWAY_RETURN_IF_ERROR(body_->write_suspect(ran[i], suspect));
+  }
+  body_->last_party = first_party + 1;
+  return body_->commit();
+}
+
+Status Journal::forget_failed() {
+  SPILLWAY_RETURN_IF_ERROR(body_->database.begin());
+  for (auto& [row, suspect] : body_->suspects) {
+    if (!suspect.convicted) continue;
+    SPILLWAY_RETURN_IF_ERROR(body_->write_suspect(row, {1, ++body_->last_party, false}));
+  }
+  SPILLWAY_RETURN_IF_ERROR(body_->database.execute("DELETE FROM rows WHERE failed <> 0"));
+  body_->finished.clear();
+  body_->counts = {};
+  SPILLWAY_RETURN_IF_ERROR(body_->load_rows());
+  return body_->commit();
 }
 
 Status Journal::for_each(
     const std::function<Status(int64_t row, std::string_view line)>& visit) const {
   SPILLWAY_ASSIGN_OR_RETURN(
-      Statement all,
-      body_->database.prepare(
-          "SELECT number, result FROM rows WHERE result IS NOT NULL ORDER BY number"));
+      Statement all, body_->database.prepare("SELECT number, result FROM rows ORDER BY number"));
   for (;;) {
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, all.step());
     if (!found) return {};

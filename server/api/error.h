@@ -26,7 +26,7 @@ struct ApiError {
   std::string code;   // Empty: null in JSON.
   std::vector<std::pair<std::string, int64_t>> numbers;  // Machine-readable extras inside "error".
   int retry_after_seconds = 0;                           // 0: no Retry-After header.
-  std::string log_detail;  // The cause: for logged() and with_cause(), never sent as it is
+  std::string log_detail;         // The cause: for logged() and with_cause(), never sent as it is
   bool retry_is_useless = false;  // Sent as `x-should-retry: false` on 5xx and 429.
 
   // {"error":{"message","type","param","code", numbers...}}; always valid JSON.
@@ -50,9 +50,9 @@ ApiError engine_error();
 ApiError engine_failed();  // Only a restart cures it.
 ApiError request_timeout(int64_t seconds);
 
-// Writes the cause, if there is one, to the log, and says in the message that it is there: for those
-// who ask over HTTP, to whom files and addresses of the machine are no business. `where` begins the
-// line: "/v1/completions".
+// Writes the cause, if there is one, to the log, and says in the message that it is there: for
+// those who ask over HTTP, to whom files and addresses of the machine are no business. `where`
+// begins the line: "/v1/completions".
 ApiError logged(ApiError error, std::string_view where);
 
 // The error with its cause in the message: for those who run the program themselves.

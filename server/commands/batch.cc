@@ -15,6 +15,7 @@
 #include "server/commands/batch_run.h"
 #include "server/commands/interrupt.h"
 #include "server/commands/workload_file.h"
+#include "server/log.h"
 
 namespace spillway {
 
@@ -32,10 +33,22 @@ void say(const std::string& text) {
   std::fprintf(stderr, "%s\n", text.c_str());
 }
 
-JournalHead head_of(const BatchSetup& setup, const InputSummary& input, const ServedModel& model) {
-  JournalHead head = {{"input", input.hash}, {"model", model.identity}};
+// All but the model, which takes longer to know.
+JournalHead head_without_model(const BatchSetup& setup, const InputSummary& input) {
+  JournalHead head = {{"input", input.hash}};
   head.insert(head.end(), setup.settings.begin(), setup.settings.end());
   return head;
+}
+
+JournalHead head_of(const BatchSetup& setup, const InputSummary& input,
+                    const std::string& identity) {
+  JournalHead head = head_without_model(setup, input);
+  head.insert(head.begin() + 1, {"model", identity});
+  return head;
+}
+
+bool continues(const BatchFlags& flags) {
+  return flags.resume || flags.retry_errors;
 }
 
 // 16 hex digits that name the run: equal runs give their rows equal ids.
@@ -48,32 +61,62 @@ std::string run_id_of(const JournalHead& head) {
   return text;
 }
 
-// Refuses before anything slow happens.
-Status check_files(const BatchFlags& flags) {
-  if (flags.dry_run) return {};
-  SPILLWAY_RETURN_IF_ERROR(check_output(flags.output, flags.input));
-  const std::string journal = journal_path(flags);
-  if (flags.resume || !std::filesystem::exists(journal)) return {};
-  const Result<JournalCounts> counts = Journal::inspect(journal);
-  const std::string what =
-      counts.ok() ? "an unfinished run with " + std::to_string(counts->finished) + " lines done"
-                  : "an unfinished run that cannot be read";
-  return invalid_argument(journal + " holds " + what +
-                          "; continue it with --resume, or delete it to begin anew");
+// A journal that cannot be opened, told apart: one that is in use is not to be deleted.
+Status explain_journal(const Status& status, const std::string& journal) {
+  if (status.code() != Code::kCapacity) return status;
+  return {Code::kCapacity, journal +
+                               " is in use by another process: a batch with this output is "
+                               "running. Wait for its end, or stop it and use --resume"};
 }
 
-// Opens the journal of this run, and settles the blame if the program crashed in the last one.
-Result<Journal> open_journal(const BatchFlags& flags, const JournalHead& head) {
-  const std::string path = journal_path(flags);
-  const bool resumes = flags.resume && std::filesystem::exists(path);
-  SPILLWAY_ASSIGN_OR_RETURN(Journal journal,
-                            resumes ? Journal::resume(path, head) : Journal::create(path, head));
-  // The mark goes first: blame twice for one crash would condemn rows that did nothing.
-  if (::unlink(mark_path(flags).c_str()) == 0 && resumes) {
-    SPILLWAY_RETURN_IF_ERROR(journal.blame_running());
-    say("The last run crashed; the rows that it was running now run one at a time.");
+// Refuses before anything slow happens.
+Status check_files(const BatchFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(check_output(output_target(flags.output), flags.input));
+  const std::string journal = journal_path(flags);
+  if (continues(flags)) return {};
+  if (std::filesystem::exists(journal)) {
+    const Result<JournalCounts> counts = Journal::inspect(journal);
+    if (counts.status().code() == Code::kCapacity) return explain_journal(counts.status(), journal);
+    const std::string what =
+        counts.ok() ? "an unfinished run with " + std::to_string(counts->finished) + " lines done"
+                    : "an unfinished run that cannot be read (" +
+                          std::string(counts.status().message()) + ")";
+    return invalid_argument(journal + " holds " + what +
+                            "; continue it with --resume, or delete it to begin anew");
   }
-  return journal;
+  if (std::filesystem::exists(flags.output) && !flags.overwrite) {
+    return invalid_argument(flags.output +
+                            " exists; choose another --output, or --overwrite to replace it");
+  }
+  return {};
+}
+
+// The journal of an earlier run, if there is one to go on with. Its lock is held from here on.
+Result<std::optional<Journal>> open_earlier(const BatchFlags& flags) {
+  const std::string path = journal_path(flags);
+  if (!continues(flags) || !std::filesystem::exists(path)) return std::optional<Journal>();
+  Result<Journal> journal = Journal::open(path);
+  if (!journal.ok()) return explain_journal(journal.status(), path);
+  return std::optional<Journal>(std::move(journal).value());
+}
+
+// Settles who is to blame if the program crashed in the last run.
+Status blame(const BatchFlags& flags, Journal& journal) {
+  const std::vector<int64_t> ran = CrashMark::read(mark_path(flags));
+  // The mark goes first: blame twice for one crash would condemn rows that did nothing.
+  if (::unlink(mark_path(flags).c_str()) != 0) return {};
+  log_warning("The last run crashed with " + std::to_string(ran.size()) +
+              " lines in the block. They run last, and apart from the others.");
+  return journal.blame(ran);
+}
+
+// The output of this very run, taken apart again so that what failed in it can run again.
+Result<Journal> reopen_output(const BatchFlags& flags, const JournalHead& head) {
+  SPILLWAY_ASSIGN_OR_RETURN(Journal journal, Journal::create(journal_path(flags), head));
+  const Status read = read_back(output_target(flags.output), journal);
+  if (read.ok()) return journal;
+  SPILLWAY_RETURN_IF_ERROR(Journal::discard(std::move(journal)));
+  return read;
 }
 
 void print_summary(const BatchProgress& progress, const BatchFlags& flags,
@@ -92,7 +135,7 @@ void print_summary(const BatchProgress& progress, const BatchFlags& flags,
 }
 
 void warn_of(const IgnoredNames& ignored) {
-  if (const std::string text = ignored.text(); !text.empty()) say("Warning: " + text + ".");
+  if (const std::string text = ignored.text(); !text.empty()) log_warning(text + ".");
 }
 
 Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
@@ -139,15 +182,11 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
 }
 
 // What the first lines say of all, so that a plan can be found for it.
-Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
-                                                    const BatchSetup& setup,
-                                                    const InputSummary& summary) {
+Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const ServedModel& model,
+                                                    uint64_t seed, const InputSummary& summary) {
   constexpr int64_t kSampledLines = 2000;
   constexpr size_t kSampledBytes = size_t{4} << 20;
   constexpr size_t kGroups = 32;
-  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
-                            setup.open({.tokenizer_only = true, .workload = {}}));
-  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
   std::vector<RequestGroup> sample;
   InputLine text;
   int64_t lines = 0;
@@ -157,7 +196,7 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
     bytes += text.text.size();
     const BatchLine line = read_batch_line(text, model.context);
     if (line.error) continue;
-    const auto parsed = parse_batch_line(line, model.context, setup.seed);
+    const auto parsed = parse_batch_line(line, model.context, seed);
     const auto* call = std::get_if<CompletionCall>(&parsed);
     if (call == nullptr) continue;
     for (const Request& request : call->requests) {
@@ -165,6 +204,7 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
                         std::max<int64_t>(1, request.max_tokens), 1, request.kv});
     }
   }
+  input.rewind();
   const double rows_of_line = static_cast<double>(summary.rows) / static_cast<double>(lines);
   std::vector<RequestGroup> groups = few_groups(std::move(sample), kGroups);
   for (RequestGroup& group : groups) {
@@ -175,47 +215,76 @@ Result<std::vector<RequestGroup>> expected_workload(const BatchFlags& flags,
 }
 
 // All rows have their result: the journal becomes the output.
-Status conclude(const BatchFlags& flags, const InputSummary& summary, Journal journal) {
-  SPILLWAY_CHECK(journal.counts().finished == summary.rows);
-  SPILLWAY_RETURN_IF_ERROR(write_output(journal, flags.output));
-  { const Journal closed = std::move(journal); }
-  return Journal::remove(journal_path(flags));
+Status conclude(const BatchFlags& flags, const InputSummary& summary, const std::string& run_id,
+                Journal journal) {
+  if (journal.counts().finished != summary.rows) {
+    return corruption(journal_path(flags) + " has " + std::to_string(journal.counts().finished) +
+                      " lines and " + flags.input + " has " + std::to_string(summary.rows) +
+                      "; --export writes what the journal holds");
+  }
+  SPILLWAY_RETURN_IF_ERROR(write_output(journal, output_target(flags.output), run_id));
+  return Journal::discard(std::move(journal));
 }
 
 Status explain_stop(const Status& status, const BatchFlags& flags, const Journal& journal) {
-  const std::string kept = std::to_string(journal.counts().finished) +
-                           " finished lines are safe in " + journal_path(flags) +
-                           "; continue with the same command and --resume";
+  const std::string kept =
+      std::to_string(journal.committed().finished) + " finished lines are safe in " +
+      journal_path(flags) +
+      (status.code() == Code::kInvalidArgument
+           ? "; bring the input back as it was and continue with the same command and --resume, or "
+             "write them with: spillway batch --export " +
+                 journal_path(flags) + " --output FILE"
+           : "; continue with the same command and --resume");
   return {status.code(), std::string(status.message()) + ": " + kept};
 }
 
-}  // namespace
+// What the second interrupt leaves on the screen.
+std::string last_words(const BatchFlags& flags) {
+  return "\nspillway batch: ended at once. Finished lines are in " + journal_path(flags) +
+         "; continue with the same command and --resume.\n";
+}
 
-Status run_batch(const BatchFlags& flags, const BatchSetup& setup) {
-  SPILLWAY_RETURN_IF_ERROR(check_files(flags));
-  if (flags.dry_run) return dry_run(flags, setup);
-  SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(flags.input));
-  OpenFor purpose;
-  SPILLWAY_ASSIGN_OR_RETURN(purpose.workload, expected_workload(flags, setup, summary));
-  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
-  const JournalHead head = head_of(setup, summary, model);
-  const std::string run_id = run_id_of(head);
-  if (flags.resume && !std::filesystem::exists(journal_path(flags)) && summary.rows > 0 &&
-      is_output_of(flags.output, run_id, summary.last_row)) {
-    say("Nothing to resume: " + flags.output + " is the finished output of this run.");
-    return {};
-  }
-  SPILLWAY_ASSIGN_OR_RETURN(Journal journal, open_journal(flags, head));
-  if (journal.counts().finished > 0) {
-    say("Resuming: " + std::to_string(journal.counts().finished) + " of " +
-        std::to_string(summary.rows) + " lines are done.");
-  }
-  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
+// A run that is ready to be run: who it is, and what an earlier one has left of it.
+struct Prepared {
+  InputSummary summary;
+  std::vector<RequestGroup> workload;
+  JournalHead head;
+  std::string run_id;
+  OutputFound output;
+  std::optional<Journal> journal;
+};
 
-  const InterruptGuard guard;
-  const CrashMark mark(mark_path(flags));
+// Everything that can be refused is refused here, before weights are packed or loaded.
+Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, BatchInput& input) {
+  Prepared run;
+  SPILLWAY_ASSIGN_OR_RETURN(run.journal, open_earlier(flags));
+  SPILLWAY_ASSIGN_OR_RETURN(run.summary, summarize(input));
+  if (run.journal) {
+    SPILLWAY_RETURN_IF_ERROR(run.journal->check(head_without_model(setup, run.summary)));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
+                            setup.open({.tokenizer_only = true, .workload = {}}));
+  run.head = head_of(setup, run.summary, model.identity);
+  run.run_id = run_id_of(run.head);
+  if (run.journal) SPILLWAY_RETURN_IF_ERROR(run.journal->check(run.head));
+  SPILLWAY_ASSIGN_OR_RETURN(run.output, find_output(output_target(flags.output), run.run_id,
+                                                    run.summary.rows, run.summary.last_row));
+  if (run.output.exists && !run.output.whole && !flags.overwrite) {
+    return invalid_argument(flags.output +
+                            " exists and is not the output of this run; choose another --output, "
+                            "or --overwrite to replace it");
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(run.workload, expected_workload(input, model, setup.seed, run.summary));
+  return run;
+}
+
+Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const ServedModel& model,
+                    const Prepared& run, BatchInput& input, Journal& journal,
+                    BatchProgress* progress) {
+  const InterruptGuard guard(last_words(flags));
+  CrashMark mark(mark_path(flags),
+                 static_cast<size_t>(std::max<int64_t>(1, model.scheduler->queue_max())));
   ProgressDisplay display(progress_kind(flags.progress, STDERR_FILENO), stderr);
-  BatchProgress progress;
   IgnoredNames ignored;
   BatchJob job;
   job.input = &input;
@@ -223,28 +292,80 @@ Status run_batch(const BatchFlags& flags, const BatchSetup& setup) {
   job.journal = &journal;
   job.scheduler = model.scheduler;
   job.context = &model.context;
-  job.run_id = run_id;
+  job.run_id = run.run_id;
   job.seed = setup.seed;
-  job.rows = summary.rows;
+  job.rows = run.summary.rows;
+  job.mark = &mark;
+  job.errors_max = flags.max_errors;
+  job.retry = setup.retry;
   job.interrupted = [&] { return guard.interrupted(); };
   job.show = [&](const BatchProgress& now) {
-    progress = now;
+    *progress = now;
     display.update(now);
   };
   const Result<BatchProgress> done = run_rows(job);
   if (!done.ok()) {
-    display.finish(progress, "interrupted");
+    display.finish(*progress, "interrupted");
     return explain_stop(done.status(), flags, journal);
   }
-  display.finish(done.value(), "done");
+  *progress = done.value();
+  display.finish(*progress, "done");
   warn_of(ignored);
-  if (input.hash() != summary.hash) {
-    return invalid_argument(flags.input +
-                            " changed while it was read; no output was written, and " +
-                            journal_path(flags) + " is of no use any more");
+  return {};
+}
+
+}  // namespace
+
+Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup) {
+  if (flags.dry_run) {
+    SPILLWAY_RETURN_IF_ERROR(dry_run(flags, setup));
+    return BatchOutcome{};
   }
-  SPILLWAY_RETURN_IF_ERROR(conclude(flags, summary, std::move(journal)));
-  print_summary(done.value(), flags, model.predicted_tokens_per_second);
+  SPILLWAY_RETURN_IF_ERROR(check_files(flags));
+  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
+  SPILLWAY_ASSIGN_OR_RETURN(Prepared run, prepare(flags, setup, input));
+  const bool retries = flags.retry_errors && run.output.failed > 0;
+  if (!run.journal && run.output.whole && continues(flags) && !retries) {
+    say("Nothing to resume: " + flags.output + " is the finished output of this run.");
+    return BatchOutcome{run.output.failed};
+  }
+  OpenFor purpose;
+  purpose.workload = run.workload;
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
+  if (run.journal) {
+    SPILLWAY_RETURN_IF_ERROR(run.journal->adopt(run.head));
+    SPILLWAY_RETURN_IF_ERROR(blame(flags, *run.journal));
+    if (flags.retry_errors) SPILLWAY_RETURN_IF_ERROR(run.journal->forget_failed());
+  } else {
+    ::unlink(mark_path(flags).c_str());  // Of a run that is no more.
+    SPILLWAY_ASSIGN_OR_RETURN(run.journal, run.output.whole && retries
+                                               ? reopen_output(flags, run.head)
+                                               : Journal::create(journal_path(flags), run.head));
+  }
+  if (const int64_t finished = run.journal->counts().finished; finished > 0) {
+    log_info("Resuming: " + std::to_string(finished) + " of " + std::to_string(run.summary.rows) +
+             " lines are done.");
+  }
+  BatchProgress progress;
+  SPILLWAY_RETURN_IF_ERROR(run_prepared(flags, setup, model, run, input, *run.journal, &progress));
+  SPILLWAY_RETURN_IF_ERROR(conclude(flags, run.summary, run.run_id, *std::move(run.journal)));
+  print_summary(progress, flags, model.predicted_tokens_per_second);
+  return BatchOutcome{progress.lines_failed};
+}
+
+Status export_batch(const BatchFlags& flags) {
+  const std::string output = output_target(flags.output);
+  SPILLWAY_RETURN_IF_ERROR(check_output(output, flags.export_journal));
+  if (std::filesystem::exists(output) && !flags.overwrite) {
+    return invalid_argument(flags.output +
+                            " exists; choose another --output, or --overwrite to replace it");
+  }
+  const Result<Journal> journal = Journal::open(flags.export_journal);
+  if (!journal.ok()) return explain_journal(journal.status(), flags.export_journal);
+  SPILLWAY_RETURN_IF_ERROR(write_output(journal.value(), output, "export"));
+  const JournalCounts& counts = journal->counts();
+  say(std::to_string(counts.finished) + " lines, " + std::to_string(counts.failed) +
+      " of them failed. Output: " + flags.output);
   return {};
 }
 

@@ -3,15 +3,17 @@
 //   input file -> BatchInput -> BatchLine -> scheduler -> Journal (SQLite) -> output file
 //
 // The output appears at the end, whole and in input order; until then everything finished is in
-// OUTPUT.journal, from which --resume goes on.
+// OUTPUT.journal, from which --resume goes on and --export writes what is there.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "kernels/base/status.h"
 #include "scheduler/journal.h"
+#include "server/commands/batch_retry.h"
 #include "server/commands/served_model.h"
 #include "server/config/command_line.h"
 
@@ -20,8 +22,13 @@ namespace spillway {
 struct BatchFlags {
   std::string input;
   std::string output;
+  std::string export_journal;  // Set: writes its lines to `output`, and nothing else happens
   bool resume = false;
   bool dry_run = false;
+  bool overwrite = false;
+  bool retry_errors = false;  // As resume, and lines that failed run again
+  bool fail_on_errors = false;
+  std::optional<int64_t> max_errors;
   std::string progress = "auto";
 };
 
@@ -30,12 +37,21 @@ struct BatchSetup {
   uint64_t seed = 0;
   JournalHead settings;  // All flags that change results, by name
   std::function<Result<ServedModel>(const OpenFor&)> open;
+  BatchRetry::Limits retry;
+};
+
+struct BatchOutcome {
+  int64_t failed = 0;  // Lines of the output that have an error
 };
 
 // Runs the batch and prints its summary on stderr. Errors as of Status: kInvalidArgument and
-// kNotFound for wrong input, kCancelled when interrupted (the resume command has been printed).
-// Main thread; blocks. Installs signal handlers while it runs.
-Status run_batch(const BatchFlags& flags, const BatchSetup& setup);
+// kNotFound for wrong input, kCancelled when interrupted; others when the machine failed or too
+// many lines did. What was finished is in the journal then, and the message says how to go on. Main
+// thread; blocks. Installs signal handlers while it runs.
+Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup);
+
+// Writes what the journal flags.export_journal holds to flags.output, in input order.
+Status export_batch(const BatchFlags& flags);
 
 // The settings of `flags` that change what a request is answered.
 JournalHead result_settings(const EngineFlags& flags);

@@ -1,7 +1,9 @@
 // The command line of `spillway batch`.
+#include <csignal>
 #include <memory>
 
 #include "server/commands/batch.h"
+#include "server/log.h"
 
 namespace spillway {
 
@@ -30,9 +32,27 @@ void add_batch_flags(Settings& settings, BatchFlags* flags) {
                     "one line per line of the input, in its order; appears when all are done");
   settings.add_switch("resume", &flags->resume,
                       "go on with the unfinished run that left OUTPUT.journal, if there is one");
+  settings.add_switch("overwrite", &flags->overwrite, "replace an OUTPUT that is there already");
+  settings.add_switch("retry-errors", &flags->retry_errors,
+                      "as --resume, and run lines that failed again, also those of a finished "
+                      "OUTPUT");
+  settings.add_integer("max-errors", &flags->max_errors, 0, INT64_MAX,
+                       "stop when more lines than this have failed; what is done is kept");
+  settings.add_switch("fail-on-errors", &flags->fail_on_errors,
+                      "exit with 1 if a line failed; without it with 0, every line has its row");
+  settings.add_text("export", &flags->export_journal, "JOURNAL",
+                    "write what an unfinished run's journal holds to --output; needs no MODEL");
   settings.add_switch("dry-run", &flags->dry_run, "check every line and count tokens; run nothing");
   settings.add_choice("progress", &flags->progress, {"auto", "plain", "json", "none"},
                       "what stderr shows; auto: one moving line on a terminal, else plain lines");
+}
+
+Status check_flags(const std::string& model, const BatchFlags& flags, const EngineFlags& engine) {
+  const bool exports = !flags.export_journal.empty();
+  if (!exports && model.empty()) return invalid_argument("MODEL is missing");
+  if (!exports && flags.input.empty()) return invalid_argument("--input is missing");
+  if (flags.output.empty() && !flags.dry_run) return invalid_argument("--output is missing");
+  return validate(engine);
 }
 
 }  // namespace
@@ -58,26 +78,32 @@ Command batch_command(const OpenModel& open) {
   command.description =
       "Completes every line of a file and writes one line for each. Finished lines are kept in "
       "OUTPUT.journal until all are done, so a run that was interrupted, killed or cut off goes on "
-      "with the same command and --resume: no line is lost, none runs twice. A bad line gets an "
-      "error of its own and stops nothing.";
+      "with the same command and --resume: no line is lost, none has two results. A bad line gets "
+      "an error of its own and stops nothing. A fault of the machine (a disk, memory, a GPU) is no "
+      "line's result: its lines run again, and if that does not help the run stops with status 1, "
+      "to be resumed.";
   command.usage = "--input FILE --output FILE";
-  command.arguments = {
-      {"MODEL", "a Hugging Face model directory or a packed .spill file", &state->model}};
+  command.arguments = {{"MODEL", "a Hugging Face model directory or a packed .spill file",
+                        &state->model, /*optional=*/true}};
   add_batch_flags(command.settings, &state->batch);
   add_engine_flags(command.settings, &state->engine);
   command.check = [state]() -> Status {
-    if (state->batch.input.empty()) return invalid_argument("--input is missing");
-    if (state->batch.output.empty() && !state->batch.dry_run) {
-      return invalid_argument("--output is missing");
-    }
-    return validate(state->engine);
+    return check_flags(state->model, state->batch, state->engine);
   };
-  command.run = [state, open] {
+  command.run = [state, open]() -> int {
     BatchSetup setup;
     setup.seed = state->engine.seed;
     setup.settings = result_settings(state->engine);
     setup.open = [&](const OpenFor& purpose) { return open(state->model, state->engine, purpose); };
-    return report("batch", run_batch(state->batch, setup));
+    // Whoever reads our stderr may leave at any time, also while the model is loaded.
+    std::signal(SIGPIPE, SIG_IGN);
+    if (!state->batch.export_journal.empty()) return report("batch", export_batch(state->batch));
+    const Result<BatchOutcome> outcome = run_batch(state->batch, setup);
+    if (!outcome.ok() || !state->batch.fail_on_errors || outcome->failed == 0) {
+      return report("batch", outcome.status());
+    }
+    log_error(std::to_string(outcome->failed) + " lines failed (--fail-on-errors)");
+    return static_cast<int>(kExitFailure);
   };
   return command;
 }

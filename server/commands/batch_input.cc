@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <vector>
@@ -28,8 +29,12 @@ bool is_blank(std::string_view text) {
 
 class BatchInput::Body {
  public:
-  Body(int fd, std::string path)
-      : fd_(fd), path_(std::move(path)), chunk_(kChunkBytes), hash_(XXH3_createState()) {
+  Body(int fd, std::string path, uint64_t bytes)
+      : fd_(fd),
+        path_(std::move(path)),
+        bytes_(bytes),
+        chunk_(kChunkBytes),
+        hash_(XXH3_createState()) {
     SPILLWAY_CHECK(hash_ != nullptr);
     XXH3_128bits_reset(hash_.get());
   }
@@ -48,6 +53,14 @@ class BatchInput::Body {
         return true;
       }
     }
+  }
+
+  void rewind() {
+    SPILLWAY_CHECK(offset_ == bytes_ || known_);
+    known_ = true;
+    offset_ = 0;
+    at_ = filled_ = 0;
+    number_ = 0;
   }
 
   std::string hash() const {
@@ -84,21 +97,44 @@ class BatchInput::Body {
     }
   }
 
+  // The next bytes into chunk_; none at the end.
   Status read_chunk() {
     at_ = 0;
     filled_ = 0;
-    ssize_t got = 0;
-    do {
-      got = ::read(fd_, chunk_.data(), chunk_.size());
-    } while (got < 0 && errno == EINTR);
-    if (got < 0) return io_error("read " + path_, errno);
-    filled_ = static_cast<size_t>(got);
-    XXH3_128bits_update(hash_.get(), chunk_.data(), filled_);
+    const size_t wanted = std::min<uint64_t>(chunk_.size(), bytes_ - offset_);
+    while (filled_ < wanted) {
+      const ssize_t got = ::pread(fd_, chunk_.data() + filled_, wanted - filled_,
+                                  static_cast<off_t>(offset_ + filled_));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return io_error("read " + path_, errno);
+      if (got == 0) return changed("is shorter than it was");
+      filled_ += static_cast<size_t>(got);
+    }
+    if (filled_ == 0) return {};
+    const uint64_t part = XXH3_64bits(chunk_.data(), filled_);
+    const size_t index = offset_ / kChunkBytes;
+    if (!known_) {
+      parts_.push_back(part);
+      XXH3_128bits_update(hash_.get(), chunk_.data(), filled_);
+    } else if (parts_[index] != part) {
+      filled_ = 0;
+      return changed("has changed");
+    }
+    offset_ += filled_;
     return {};
+  }
+
+  Status changed(const std::string& how) const {
+    return invalid_argument(path_ + " " + how + " since this run began to read it (bytes " +
+                            std::to_string(offset_) + " and on)");
   }
 
   int fd_;
   std::string path_;
+  const uint64_t bytes_;         // Of the file when it was opened
+  uint64_t offset_ = 0;          // Of the bytes behind chunk_
+  bool known_ = false;           // The first pass is over
+  std::vector<uint64_t> parts_;  // Hashes of its chunks
   std::vector<char> chunk_;
   size_t at_ = 0;
   size_t filled_ = 0;
@@ -116,9 +152,13 @@ BatchInput::~BatchInput() = default;
 Result<BatchInput> BatchInput::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A FIFO must not hang.
   if (fd < 0) return io_error("open " + path, errno);
-  auto body = std::make_unique<Body>(fd, path);
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return io_error("stat " + path, errno);
+  if (::fstat(fd, &info) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return io_error("stat " + path, error);
+  }
+  auto body = std::make_unique<Body>(fd, path, static_cast<uint64_t>(info.st_size));
   if (!S_ISREG(info.st_mode)) {
     return invalid_argument(path +
                             ": not a regular file; the input is read twice, so save it first");
@@ -134,8 +174,11 @@ std::string BatchInput::hash() const {
   return body_->hash();
 }
 
-Result<InputSummary> summarize(const std::string& path) {
-  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(path));
+void BatchInput::rewind() {
+  body_->rewind();
+}
+
+Result<InputSummary> summarize(BatchInput& input) {
   InputSummary summary;
   InputLine line;
   for (;;) {
@@ -145,6 +188,7 @@ Result<InputSummary> summarize(const std::string& path) {
     summary.last_row = line.number;
   }
   summary.hash = input.hash();
+  input.rewind();
   return summary;
 }
 

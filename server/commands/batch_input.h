@@ -1,4 +1,7 @@
-// The input of a batch: JSON Lines, read once from front to back in bounded memory.
+// The input of a batch: JSON Lines, read from front to back in bounded memory, several times. What
+// the file held when it was opened is the input: what is appended later does not count, and the
+// bytes of a later pass are held against those of the first, 256 KiB at a time, before a line of
+// them is used.
 //
 // A line ends with LF or CR LF; the last one may lack it. Blank lines are counted but skipped. A
 // byte order mark at the start of the file is skipped. One thread.
@@ -24,16 +27,21 @@ struct InputLine {
 
 class BatchInput {
  public:
-  // kInvalidArgument when it is not a regular file (it is read twice: a pipe cannot be).
+  // kInvalidArgument when it is not a regular file (it is read twice: a pipe cannot be). A file
+  // that is renamed or deleted from here on is still read.
   static Result<BatchInput> open(const std::string& path);
   BatchInput(BatchInput&&) noexcept;
   BatchInput& operator=(BatchInput&&) noexcept;
   ~BatchInput();
 
-  // The next line that is not blank; false at the end of the file. Blocks for the disk.
+  // The next line that is not blank; false at the end. kInvalidArgument when the file has changed
+  // since the first pass. Blocks for the disk.
   Result<bool> next(InputLine* line);
 
-  // Of all bytes read so far, 32 hex digits (XXH3-128).
+  // Back to the first line. REQUIRES: the first pass has reached the end.
+  void rewind();
+
+  // Of all bytes of the first pass so far, 32 hex digits (XXH3-128).
   std::string hash() const;
 
  private:
@@ -42,13 +50,14 @@ class BatchInput {
   std::unique_ptr<Body> body_;
 };
 
-// What a first pass over the file tells.
+// What the first pass over the file tells.
 struct InputSummary {
   std::string hash;
   int64_t rows = 0;      // Lines that are not blank
   int64_t last_row = 0;  // Number of the last of them
 };
 
-Result<InputSummary> summarize(const std::string& path);
+// Reads the input to its end and rewinds it. REQUIRES: nothing was read yet.
+Result<InputSummary> summarize(BatchInput& input);
 
 }  // namespace spillway

@@ -46,6 +46,16 @@ void read_envelope(nlohmann::json& object, BatchLine* line) {
   line->body = body->dump();
 }
 
+// The JSON reader speaks of a request's body; what it read here is the whole line.
+ApiError about_line(ApiError error) {
+  for (const std::string_view body : {"The body ", "'body' "}) {
+    if (error.message.compare(0, body.size(), body) != 0) continue;
+    error.message.replace(0, body.size(), "The line ");
+    error.param.clear();
+  }
+  return error;
+}
+
 uint64_t mixed(uint64_t value) {  // The finaliser of SplitMix64.
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
@@ -83,7 +93,7 @@ BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
   }
   auto parsed = parse_json_object(line.text, context.limits.json_values_max);
   if (auto* error = std::get_if<ApiError>(&parsed)) {
-    read.error = std::move(*error);
+    read.error = about_line(std::move(*error));
   } else {
     read_envelope(std::get<nlohmann::json>(parsed), &read);
   }

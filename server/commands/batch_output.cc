@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 namespace spillway {
 
@@ -63,6 +65,28 @@ class Writer {
   std::string buffer_;
 };
 
+// How a line begins and, without an error, ends: batch_line.cc writes them.
+std::string id_start(const std::string& run_id) {
+  return "{\"id\":\"batch_req_" + run_id + "_";
+}
+constexpr std::string_view kNoError = ",\"error\":null}";
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// The line number in a line's id; 0 when it is no line of ours.
+int64_t row_number(const nlohmann::json& line) {
+  if (!line.is_object() || !line.contains("id") || !line["id"].is_string()) return 0;
+  if (!line.contains("response") || !line["response"].is_object()) return 0;
+  if (!line["response"].contains("body") || !line["response"]["body"].is_object()) return 0;
+  const std::string id = line["id"];
+  int64_t row = 0;
+  const char* end = id.data() + id.size();
+  const auto [rest, error] = std::from_chars(id.data() + id.rfind('_') + 1, end, row);
+  return error == std::errc() && rest == end ? row : 0;
+}
+
 Status sync_directory(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return io_error("open " + path, errno);
@@ -74,8 +98,8 @@ Status sync_directory(const std::string& path) {
 
 }  // namespace
 
-Status write_output(const Journal& journal, const std::string& path) {
-  const std::string temporary = path + ".tmp";
+Status write_output(const Journal& journal, const std::string& path, const std::string& tag) {
+  const std::string temporary = path + "." + tag + ".tmp";
   {
     Writer writer(temporary);
     SPILLWAY_RETURN_IF_ERROR(writer.open());
@@ -85,6 +109,16 @@ Status write_output(const Journal& journal, const std::string& path) {
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) return io_error("rename to " + path, errno);
   return sync_directory(directory_of(path));
+}
+
+std::string output_target(const std::string& path) {
+  constexpr int kLinksMax = 40;  // As the kernel's
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int links = 0; links < kLinksMax && std::filesystem::is_symlink(target, error); ++links) {
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  }
+  return target.string();
 }
 
 Status check_output(const std::string& path, const std::string& input) {
@@ -106,14 +140,46 @@ Status check_output(const std::string& path, const std::string& input) {
   return {};
 }
 
-bool is_output_of(const std::string& path, const std::string& run_id, int64_t last_row) {
+Result<OutputFound> find_output(const std::string& path, const std::string& run_id, int64_t rows,
+                                int64_t last_row) {
+  OutputFound found;
+  found.exists = ::access(path.c_str(), F_OK) == 0;
+  if (!found.exists) return found;
   std::ifstream in(path, std::ios::binary);
+  if (!in) return io_error("open " + path, errno);
   std::string line;
   std::string last;
-  while (std::getline(in, line)) last.swap(line);
-  const std::string start =
-      "{\"id\":\"batch_req_" + run_id + "_" + std::to_string(last_row) + "\",";
-  return last.compare(0, start.size(), start) == 0;
+  int64_t lines = 0;
+  while (std::getline(in, line)) {
+    ++lines;
+    if (!ends_with(line, kNoError)) ++found.failed;
+    last.swap(line);
+  }
+  const std::string start = id_start(run_id) + std::to_string(last_row) + "\",";
+  found.whole = lines == rows && (rows == 0 || last.compare(0, start.size(), start) == 0);
+  return found;
+}
+
+Status read_back(const std::string& path, Journal& journal) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return io_error("open " + path, errno);
+  int64_t before = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (!ends_with(line, kNoError)) continue;
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    JournalRow row;
+    row.line = line;
+    row.row = row_number(json);
+    if (row.row <= before) {
+      return corruption(path + ": a line is damaged; --overwrite runs every line again");
+    }
+    before = row.row;
+    const nlohmann::json usage = json["response"]["body"].value("usage", nlohmann::json::object());
+    row.prompt_tokens = usage.value("prompt_tokens", int64_t{0});
+    row.generated_tokens = usage.value("completion_tokens", int64_t{0});
+    SPILLWAY_RETURN_IF_ERROR(journal.finish(row));
+  }
+  return journal.commit();
 }
 
 }  // namespace spillway

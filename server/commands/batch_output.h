@@ -1,4 +1,5 @@
-// From the journal to the output file, all or nothing. One thread.
+// From the journal to the output file, all or nothing; and from an output back to a journal. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,30 @@
 
 namespace spillway {
 
-// Writes the journal's lines in input order to "PATH.tmp", syncs it, renames it to PATH and syncs
-// the directory: whatever happens, PATH is the old file or the whole new one. Blocks for the disk.
-Status write_output(const Journal& journal, const std::string& path);
+// Writes the journal's lines in input order to "PATH.TAG.tmp", syncs it, renames it to PATH and
+// syncs the directory: whatever happens, PATH is the old file or the whole new one. `tag` is the
+// writer's own, so that no other file is written over. Blocks for the disk.
+Status write_output(const Journal& journal, const std::string& path, const std::string& tag);
+
+// Where `path` leads: the target of a symbolic link, so that the file behind it is written and the
+// link stays; else `path` itself.
+std::string output_target(const std::string& path);
 
 // OK when PATH can become the output: its directory takes files, and PATH, if it exists, is a
 // regular file other than `input`.
 Status check_output(const std::string& path, const std::string& input);
 
-// True when PATH is a finished output of the run `run_id`: its last line is line `last_row`'s.
-bool is_output_of(const std::string& path, const std::string& run_id, int64_t last_row);
+// What a file at the output's path is to the run `run_id`.
+struct OutputFound {
+  bool exists = false;
+  bool whole = false;  // The finished output of this very run
+  int64_t failed = 0;  // Its lines with an error, if it is whole
+};
+Result<OutputFound> find_output(const std::string& path, const std::string& run_id, int64_t rows,
+                                int64_t last_row);
+
+// Puts the lines without an error of this run's output back into an empty journal, so that the
+// others can run again. Commits once, at the end.
+Status read_back(const std::string& path, Journal& journal);
 
 }  // namespace spillway

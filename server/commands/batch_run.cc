@@ -3,15 +3,19 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <ctime>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 
+#include "kernels/base/units.h"
 #include "server/api/completion_run.h"
+#include "server/log.h"
 
 namespace spillway {
 
@@ -19,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kStartRowsMax = 64;   // Rows that one commit starts
+constexpr int64_t kStartRowsMax = 64;   // Lines that are read between two looks at the mailbox
 constexpr int64_t kCommitRowsMax = 64;  // Finished rows that wait for a commit
 constexpr auto kCommitInterval = std::chrono::seconds(1);
 constexpr auto kPoll = std::chrono::milliseconds(100);
@@ -60,7 +64,9 @@ ApiError crashed_row() {
   error.status = 500;
   error.type = "server_error";
   error.code = "row_crashed";
-  error.message = "The program crashed twice with this request running; it was not tried again.";
+  error.message =
+      "The program crashed with this request running, and again with nothing else running; it was "
+      "not tried again.";
   return error;
 }
 
@@ -71,13 +77,33 @@ ApiError too_many_sequences(int64_t sequences, int64_t most) {
   return error;
 }
 
+// A row that is parsed and waits to be started.
+struct Ready {
+  BatchLine line;
+  CompletionCall call;
+  int64_t faults = 0;  // Of the machine, that it was in
+  int64_t sequences() const { return static_cast<int64_t>(call.requests.size()); }
+};
+
+// A call on its way, kept for its answer and for cancel().
+struct Flight {
+  BatchLine line;
+  std::shared_ptr<CompletionRun> run;
+  int64_t faults = 0;
+  int64_t sequences = 0;
+  size_t slot = 0;
+  std::shared_ptr<std::atomic<bool>> in_block;
+};
+
 class Runner {
  public:
   explicit Runner(const BatchJob& job)
       : job_(job),
         window_(std::max<int64_t>(1, job.scheduler->queue_max())),
         refill_(std::clamp<int64_t>(window_ / 4, 1, kStartRowsMax)),
-        mailbox_(std::make_shared<Mailbox>()) {
+        mailbox_(std::make_shared<Mailbox>()),
+        retry_(job.retry, window_) {
+    for (int64_t slot = window_; slot > 0; --slot) slots_.push_back(static_cast<size_t>(slot - 1));
     progress_.lines_total = job.rows;
     progress_.lines_before = job.journal->counts().finished;
     generated_before_ = job.journal->counts().generated_tokens;
@@ -94,69 +120,70 @@ class Runner {
     return progress_;
   }
 
-  const BatchProgress& progress() const { return progress_; }
-
  private:
-  // A call on its way, kept for its answer and for cancel().
-  struct Flight {
-    BatchLine line;
-    std::shared_ptr<CompletionRun> run;
-    int64_t sequences = 0;
-  };
-
-  // A row that is parsed and not yet started.
-  struct Ready {
-    BatchLine line;
-    CompletionCall call;
-    int64_t sequences() const { return static_cast<int64_t>(call.requests.size()); }
-  };
-
   Status loop() {
-    for (;;) {
+    while (!done()) {
       if (job_.interrupted()) return wind_down();
+      SPILLWAY_RETURN_IF_ERROR(retry_or_give_up());
       SPILLWAY_RETURN_IF_ERROR(fill());
-      if (at_end_ && !next_ && flights_.empty()) break;
       SPILLWAY_RETURN_IF_ERROR(collect(may_start() ? std::chrono::milliseconds(0) : kPoll));
       SPILLWAY_RETURN_IF_ERROR(commit_if_due());
       refresh();
       if (job_.show) job_.show(progress_);
     }
+    return set_aside_.empty() ? Status() : rows_left_over();
+  }
+
+  bool done() const {
+    return at_end_ && !next_ && again_.empty() && parties_.empty() && flights_.empty();
+  }
+
+  // There are rows to start, and room for so many that a round of them is worth it.
+  bool may_start() {
+    if (at_end_ && !next_ && again_.empty() && (parties_.empty() || !flights_.empty())) {
+      return false;
+    }
+    if (retry_.holds(Clock::now())) return false;
+    if (in_flight_ == 0) return true;
+    const int64_t wanted = std::max(refill_, next_ ? next_->sequences() : 1);
+    return in_flight_ + wanted <= room_;
+  }
+
+  // Starts rows while there is room for them.
+  Status fill() {
+    if (!may_start()) return {};
+    for (int64_t read = 0; read < kStartRowsMax; ++read) {
+      if (!next_) SPILLWAY_RETURN_IF_ERROR(find_next());
+      if (!next_) {
+        if (at_end_) break;
+        continue;  // That line had its result, or waits with its party.
+      }
+      if (in_flight_ == 0) room_ = window_;
+      room_ = std::min(room_, retry_.at_once(next_->faults));
+      if (in_flight_ > 0 && in_flight_ + next_->sequences() > room_) break;
+      Ready ready = std::move(*next_);
+      next_.reset();
+      SPILLWAY_RETURN_IF_ERROR(submit(std::move(ready)));
+    }
     return {};
   }
 
-  // There are rows to start, and room for so many that a commit is worth it.
-  bool may_start() const {
-    if ((at_end_ && !next_) || alone_) return false;
-    if (in_flight_ == 0) return true;
-    const int64_t wanted = std::max(refill_, next_ ? next_->sequences() : 1);
-    return !suspect_waits_ && in_flight_ + wanted <= window_;
-  }
-
-  // Starts a group of rows if there is room for one: one commit notes them all as running.
-  Status fill() {
-    if (!may_start()) return {};
-    std::vector<Ready> group;
-    int64_t sequences = in_flight_;
-    for (int64_t read = 0; read < kStartRowsMax; ++read) {
-      if (!next_) SPILLWAY_RETURN_IF_ERROR(read_next());
-      if (!next_) {
-        if (at_end_) break;
-        continue;  // That line had its result.
-      }
-      const bool suspect = job_.journal->crashes(next_->line.number) > 0;
-      const bool others = sequences > 0;
-      suspect_waits_ = suspect && others;
-      if (suspect_waits_ || (others && sequences + next_->sequences() > window_)) break;
-      sequences += next_->sequences();
-      group.push_back(std::move(*next_));
-      next_.reset();
-      alone_ = suspect;
-      if (alone_) break;
+  // What runs next: rows that the machine failed, then the input's, at last the suspects.
+  Status find_next() {
+    if (again_.empty() && at_end_ && flights_.empty() && !parties_.empty()) {
+      again_ = std::move(parties_.begin()->second);
+      parties_.erase(parties_.begin());
+      SPILLWAY_RETURN_IF_ERROR(commit());  // Before what may end the program
+      log_info("Running " + std::to_string(again_.size()) +
+               " of the lines that ran in a crash, by themselves.");
     }
-    return start(std::move(group));
+    if (again_.empty()) return at_end_ ? Status() : read_next();
+    next_ = std::move(again_.front());
+    again_.pop_front();
+    return {};
   }
 
-  // Reads one line. Leaves it in next_ if it has to run; otherwise it has its result now.
+  // Reads one line. Leaves it in next_ if it has to run now; otherwise it has its result or waits.
   Status read_next() {
     InputLine text;
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, job_.input->next(&text));
@@ -167,9 +194,8 @@ class Runner {
     BatchLine line = read_batch_line(text, *job_.context);
     ids_.check(&line);
     if (job_.journal->finished(line.number)) return {};
-    if (!line.error && job_.journal->crashes(line.number) >= kCrashesMax) {
-      line.error = crashed_row();
-    }
+    const Suspect* suspect = job_.journal->suspect(line.number);
+    if (!line.error && suspect != nullptr && suspect->convicted) line.error = crashed_row();
     if (line.error) return fail(line, *line.error);
     auto parsed = parse_batch_line(line, *job_.context, job_.seed);
     if (const auto* error = std::get_if<ApiError>(&parsed)) return fail(line, *error);
@@ -178,46 +204,54 @@ class Runner {
     if (ready.sequences() > window_) {
       return fail(ready.line, too_many_sequences(ready.sequences(), window_));
     }
-    next_ = std::move(ready);
-    return {};
-  }
-
-  Status start(std::vector<Ready> group) {
-    if (group.empty()) return {};
-    std::vector<int64_t> rows;
-    for (const Ready& ready : group) rows.push_back(ready.line.number);
-    SPILLWAY_RETURN_IF_ERROR(job_.journal->start(rows));
-    note_commit();
-    for (Ready& ready : group) SPILLWAY_RETURN_IF_ERROR(submit(std::move(ready)));
+    if (suspect != nullptr) {
+      parties_[suspect->party].push_back(std::move(ready));
+    } else {
+      next_ = std::move(ready);
+    }
     return {};
   }
 
   Status submit(Ready ready) {
     const int64_t row = ready.line.number;
-    const int64_t sequences = ready.sequences();
+    Flight flight;
+    flight.faults = ready.faults;
+    flight.sequences = ready.sequences();
+    flight.slot = slots_.back();
+    flight.in_block = std::make_shared<std::atomic<bool>>(false);
     CompletionEvents events;
-    events.on_done = [mailbox = mailbox_, row](CompletionResult result) {
+    events.on_admitted = [mark = job_.mark, in_block = flight.in_block, slot = flight.slot, row] {
+      in_block->store(true);
+      if (mark != nullptr) mark->set(slot, row);
+    };
+    events.on_done = [mark = job_.mark, mailbox = mailbox_, slot = flight.slot,
+                      row](CompletionResult result) {
+      if (mark != nullptr) mark->set(slot, 0);
       mailbox->put({row, std::move(result)});
     };
     auto started = CompletionRun::start(*job_.scheduler, job_.context->tokenizer,
                                         std::move(ready.call), std::move(events));
-    if (const auto* error = std::get_if<ApiError>(&started)) return refused(ready.line, *error);
-    flights_[row] = {std::move(ready.line),
-                     std::get<std::shared_ptr<CompletionRun>>(std::move(started)), sequences};
-    in_flight_ += sequences;
+    flight.line = std::move(ready.line);
+    if (const auto* error = std::get_if<ApiError>(&started)) {
+      if (job_.mark != nullptr) job_.mark->set(flight.slot, 0);
+      return refused(std::move(flight), *error);
+    }
+    slots_.pop_back();
+    in_flight_ += flight.sequences;
+    flight.run = std::get<std::shared_ptr<CompletionRun>>(std::move(started));
+    flights_[row] = std::move(flight);
     return {};
   }
 
-  // Who asks for no more than the window is refused for the row's own fault only.
-  Status refused(const BatchLine& line, const ApiError& error) {
-    if (error.status == 503 || !job_.scheduler->stats().healthy) return engine_lost();
-    alone_ = false;
-    return fail(line, error);
+  Status refused(Flight flight, const ApiError& error) {
+    const std::string why = with_cause(error).message;
+    if (error.status == 503 || !job_.scheduler->stats().healthy) return {Code::kDeviceLost, why};
+    if (error.status != 429 && error.status < 500) return fail(flight.line, error);
+    return machine_failed(std::move(flight), {Code::kCapacity, why});
   }
 
   // Journals the answers that have arrived.
   Status collect(std::chrono::milliseconds timeout) {
-    if (flights_.empty()) return {};
     Status first_error;
     for (Answer& answer : mailbox_->take(timeout)) {
       const auto found = flights_.find(answer.row);
@@ -225,29 +259,79 @@ class Runner {
       Flight flight = std::move(found->second);
       flights_.erase(found);
       in_flight_ -= flight.sequences;
-      if (flights_.empty()) alone_ = false;
-      const Status status = record(flight, answer.result);
+      slots_.push_back(flight.slot);
+      const Status status = record(std::move(flight), answer.result);
       if (first_error.ok()) first_error = status;
     }
     return first_error;
   }
 
-  Status record(const Flight& flight, const CompletionResult& result) {
+  Status record(Flight flight, const CompletionResult& result) {
+    const BatchLine& line = flight.line;
     if (!result.error) {
-      const CompletionHead head = batch_head(job_.run_id, flight.line, std::time(nullptr));
-      const std::string line =
-          answer_line(job_.run_id, flight.line,
-                      completion_body(head, flight.run->call(), *job_.context, result));
-      return finish({flight.line.number, false, result.usage.prompt_tokens,
-                     result.usage.generated_tokens, line});
+      const CompletionHead head = batch_head(job_.run_id, line, std::time(nullptr));
+      retry_.success();
+      return finish(
+          {line.number, false, result.usage.prompt_tokens, result.usage.generated_tokens,
+           answer_line(job_.run_id, line,
+                       completion_body(head, flight.run->call(), *job_.context, result))});
     }
-    if (result.cancelled && stopping_) return {};  // Ours; it runs again after --resume.
-    if (result.cancelled || !job_.scheduler->stats().healthy) return engine_lost();
-    return fail(flight.line, *result.error);
+    if (result.own_fault) {
+      retry_.success();
+      return fail(line, with_cause(*result.error));
+    }
+    // What came first: when one sequence of a row fails, its others are cancelled, too.
+    const bool cancelled = result.engine.ok() || result.engine.code() == Code::kCancelled;
+    if (cancelled && stopping_) return {};  // Ours; it runs again after --resume.
+    if (cancelled || !job_.scheduler->stats().healthy) return engine_lost(result);
+    return machine_failed(std::move(flight), result.engine);
+  }
+
+  // The row runs again, with others that fail now; unless it has had its share of tries.
+  Status machine_failed(Flight flight, const Status& cause) {
+    retry_.fault();
+    if (cause_.message() != cause.message()) log_error("The engine failed: " + text_of(cause));
+    cause_ = cause;
+    if (++flight.faults > job_.retry.faults_max) {
+      set_aside_.push_back(flight.line.number);
+    } else if (!stopping_) {
+      auto parsed = parse_batch_line(flight.line, *job_.context, job_.seed);
+      auto* call = std::get_if<CompletionCall>(&parsed);
+      SPILLWAY_CHECK(call != nullptr);  // As it was before
+      again_.push_back({std::move(flight.line), std::move(*call), flight.faults});
+    }
+    return {};
+  }
+
+  // With nothing running any more, the next try is due or there is no more.
+  Status retry_or_give_up() {
+    if (!flights_.empty() || !retry_.holds(Clock::now())) return {};
+    if (retry_.useless()) return cause_.at("the engine fails again and again");
+    if (retry_.pausing()) return {};
+    retry_.begin_pause(Clock::now());
+    char seconds[32];
+    std::snprintf(seconds, sizeof(seconds), "%.3g", retry_.pause_seconds());
+    log_warning(std::to_string(again_.size()) + " lines have no result of it and run again in " +
+                seconds + " s (try " + std::to_string(retry_.faults()) + " of " +
+                std::to_string(job_.retry.faults_max) + ").");
+    return {};
+  }
+
+  Status rows_left_over() const {
+    return cause_.at(std::to_string(set_aside_.size()) +
+                     " lines failed in every try, by no fault of their own, line " +
+                     std::to_string(*std::min_element(set_aside_.begin(), set_aside_.end())) +
+                     " the first of them");
   }
 
   Status fail(const BatchLine& line, const ApiError& error) {
-    return finish({line.number, true, 0, 0, error_line(job_.run_id, line, error)});
+    SPILLWAY_RETURN_IF_ERROR(
+        finish({line.number, true, 0, 0, error_line(job_.run_id, line, error)}));
+    const int64_t failed = job_.journal->counts().failed;
+    if (!job_.errors_max || failed <= *job_.errors_max) return {};
+    return {Code::kCapacity, std::to_string(failed) + " lines have failed, and --max-errors is " +
+                                 std::to_string(*job_.errors_max) + " (line " +
+                                 std::to_string(line.number) + ": " + error.message + ")"};
   }
 
   Status finish(const JournalRow& row) {
@@ -259,19 +343,25 @@ class Runner {
   Status commit_if_due() {
     if (uncommitted_ == 0) return {};
     if (uncommitted_ < kCommitRowsMax && Clock::now() - committed_ < kCommitInterval) return {};
+    return commit();
+  }
+
+  Status commit() {
     SPILLWAY_RETURN_IF_ERROR(job_.journal->commit());
-    note_commit();
+    uncommitted_ = 0;
+    committed_ = Clock::now();
     return {};
   }
 
-  void note_commit() {
-    uncommitted_ = 0;
-    committed_ = Clock::now();
-  }
-
-  // After an interrupt: nothing new starts, and what runs has a little time to finish.
+  // After an interrupt: nothing new starts, what waits is sent away, and what is in the block has a
+  // little time to finish.
   Status wind_down() {
+    stopping_ = true;
     const Clock::time_point asked = Clock::now();
+    for (auto& [row, flight] : flights_) {
+      if (!flight.in_block->load()) flight.run->cancel();
+    }
+    say_how_long();
     while (!flights_.empty() && seconds_since(asked) < job_.grace_seconds) {
       SPILLWAY_RETURN_IF_ERROR(collect(kPoll));
       refresh();
@@ -279,6 +369,21 @@ class Runner {
     }
     stop_all();
     return {Code::kCancelled, "interrupted"};
+  }
+
+  void say_how_long() const {
+    if (flights_.empty()) return;
+    const SchedulerStats stats = job_.scheduler->stats();
+    std::string sweep = "one pass over the layers";
+    if (stats.sweeps > 0) {
+      const double seconds = stats.busy_seconds / static_cast<double>(stats.sweeps);
+      sweep += " (" + format_seconds(seconds) + " on average)";
+    }
+    log_info("Interrupted: " + std::to_string(flights_.size()) +
+             " lines are in flight; those in "
+             "the block have " +
+             format_seconds(job_.grace_seconds) + " to finish, then they end with " + sweep +
+             ". A second interrupt ends the program at once; nothing finished is lost.");
   }
 
   // Cancels what runs and waits until nothing calls back any more.
@@ -292,7 +397,13 @@ class Runner {
     }
   }
 
-  Status engine_lost() const { return {Code::kDeviceLost, "the engine failed and cannot go on"}; }
+  static Status engine_lost(const CompletionResult& result) {
+    const std::string why = text_of(result.engine);
+    return {Code::kDeviceLost,
+            "the engine failed and cannot go on" + (why.empty() ? "" : ": " + why)};
+  }
+
+  static std::string text_of(const Status& status) { return std::string(status.message()); }
 
   void refresh() {
     const JournalCounts& counts = job_.journal->counts();
@@ -307,17 +418,23 @@ class Runner {
 
   const BatchJob& job_;
   const int64_t window_;  // Sequences in flight at most: enough to fill the block and its queue
-  const int64_t refill_;  // Room that is worth a commit
+  const int64_t refill_;  // Room that is worth a round of starts
   std::shared_ptr<Mailbox> mailbox_;
   CustomIds ids_;
 
   bool at_end_ = false;
   std::optional<Ready> next_;
-  bool alone_ = false;  // A row that ran in a crash runs alone, so that a second crash is its
-  bool suspect_waits_ = false;  // next_ is such a row and waits for the others to end
+  std::deque<Ready> again_;  // Failed by the machine, or a party of suspects whose turn it is
+  std::map<int64_t, std::deque<Ready>> parties_;  // Suspects of a crash, who wait for all others
+  std::map<int64_t, Flight> flights_;             // By row
+  std::vector<size_t> slots_;                     // Of the crash mark, free
+  int64_t in_flight_ = 0;                         // Sequences
+  int64_t room_ = 0;                              // For so many, by the rows in flight
   bool stopping_ = false;
-  std::map<int64_t, Flight> flights_;  // By row
-  int64_t in_flight_ = 0;              // Sequences
+
+  BatchRetry retry_;
+  Status cause_;  // Of the last fault of the machine
+  std::vector<int64_t> set_aside_;
 
   int64_t uncommitted_ = 0;
   Clock::time_point started_ = Clock::now();

@@ -1,12 +1,18 @@
 // The heart of a batch: rows of the input through the scheduler into the journal, in bounded
 // memory, many in flight at once.
 //
+// What a row's own fault is (a bad line, numbers that are not finite, a crash of the program)
+// becomes its result. What the machine does to it (a read that fails, bytes that do not match their
+// checksum, no memory) does not: the row runs again, and if that does not help the run stops
+// without one.
+//
 // Thread rule: run_rows() is called on one thread and returns there; answers arrive from the
 // engine thread through a mailbox.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_set>
 
@@ -17,14 +23,13 @@
 #include "server/commands/batch_input.h"
 #include "server/commands/batch_line.h"
 #include "server/commands/batch_progress.h"
+#include "server/commands/batch_retry.h"
+#include "server/commands/interrupt.h"
 
 namespace spillway {
 
-// A row that ran during this many crashes of the program gets an error instead of another try.
-constexpr int64_t kCrashesMax = 2;
-
 struct BatchJob {
-  BatchInput* input = nullptr;
+  BatchInput* input = nullptr;  // At its first line
   Journal* journal = nullptr;
   Scheduler* scheduler = nullptr;
   const ApiContext* context = nullptr;
@@ -35,12 +40,17 @@ struct BatchJob {
   std::function<bool()> interrupted;
   std::function<void(const BatchProgress&)> show;
   IgnoredNames* ignored = nullptr;  // Of the rows that run
+  CrashMark* mark = nullptr;        // Learns which rows are in the block; a slot for each sequence
   double grace_seconds = 5;         // What runs may finish within this time after an interrupt
+  std::optional<int64_t> errors_max;  // Rows that may fail by their own fault, of all runs
+  BatchRetry::Limits retry;
 };
 
-// Runs every row that the journal has no result of. Everything finished is committed when it
-// returns, whatever it returns. kCancelled: interrupted. kDeviceLost: the engine is out of order;
-// rows that it took down have no result. Blocks; looks at `interrupted` a few times a second.
+// Runs every row that the journal has no result of; suspects of a crash last. Everything finished
+// is committed when it returns, whatever it returns, unless that fails. kCancelled: interrupted.
+// kInvalidArgument: the input has changed. kDeviceLost, kIoError, kCorruption, kCapacity: the
+// engine fails rows, or too many failed by themselves; what it failed has no result. Blocks; looks
+// at `interrupted` a few times a second.
 Result<BatchProgress> run_rows(const BatchJob& job);
 
 // Finds custom_ids that come again. Remembers 128 bits of each, so millions fit.

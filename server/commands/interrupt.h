@@ -4,15 +4,22 @@
 // main thread only. Both put back what was there before.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace spillway {
 
-// While it lives SIGINT and SIGTERM are requests to stop; the second one ends the process at once
-// with status 130. SIGPIPE is ignored.
+// While it lives SIGINT, SIGTERM and SIGHUP (unless it was ignored, as under nohup) are requests to
+// stop; the second one writes `last_words` to stderr and ends the process at once with status 130.
+// SIGPIPE is ignored.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  explicit InterruptGuard(std::string_view last_words = {});
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
@@ -21,13 +28,24 @@ class InterruptGuard {
 };
 
 // While it lives a crash of the program itself (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL; not kill
-// -9, not power) creates the empty file `path` before the process dies as it would have.
+// -9, not power) writes the rows that run then into the file `path` before the process dies as it
+// would have.
 class CrashMark {
  public:
-  explicit CrashMark(const std::string& path);
+  // REQUIRES: no two rows that run at once have one slot.
+  CrashMark(const std::string& path, size_t slots);
   ~CrashMark();
   CrashMark(const CrashMark&) = delete;
   CrashMark& operator=(const CrashMark&) = delete;
+
+  // The row that runs in `slot`, 0: none. Any thread, never blocks.
+  void set(size_t slot, int64_t row) { rows_[slot].store(row, std::memory_order_relaxed); }
+
+  // The rows of a mark; none if there is no such file.
+  static std::vector<int64_t> read(const std::string& path);
+
+ private:
+  std::unique_ptr<std::atomic<int64_t>[]> rows_;
 };
 
 }  // namespace spillway

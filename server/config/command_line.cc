@@ -88,7 +88,8 @@ Status check_words(const Parsed& parsed) {
   if (!parsed.app->remaining().empty()) return invalid_argument(explain_extras(parsed));
   if (parsed.print_config) return {};
   for (const Argument& argument : parsed.command->arguments) {
-    if (argument.field->empty()) return invalid_argument(argument.name + " is missing");
+    if (argument.field->empty() && !argument.optional)
+      return invalid_argument(argument.name + " is missing");
   }
   return {};
 }

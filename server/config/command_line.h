@@ -12,11 +12,12 @@
 
 namespace spillway {
 
-// A value that stands on the line without a flag, such as MODEL. All are required.
+// A value that stands on the line without a flag, such as MODEL.
 struct Argument {
   std::string name;  // "MODEL"
   std::string help;
   std::string* field = nullptr;
+  bool optional = false;  // The command's own check says when it may be missing
 };
 
 struct Command {

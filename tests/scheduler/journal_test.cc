@@ -62,12 +62,15 @@ TEST_CASE("what was committed is there again, with its counts") {
   {
     auto journal = Journal::create(place.path, kHead);
     REQUIRE(journal.ok());
-    const int64_t rows[] = {3, 1, 7};
-    REQUIRE(journal->start(rows).ok());
     REQUIRE(finish(journal.value(), 7, true).ok());
     REQUIRE(finish(journal.value(), 1).ok());
-    REQUIRE(finish(journal.value(), 9).ok());  // A bad line never starts.
+    CHECK(journal->committed().finished == 0);
+    REQUIRE(finish(journal.value(), 9).ok());
     REQUIRE(journal->commit().ok());
+    CHECK(journal->committed().finished == 3);
+    REQUIRE(finish(journal.value(), 10).ok());
+    CHECK(journal->counts().finished == 4);
+    CHECK(journal->committed().finished == 3);
   }
   auto journal = Journal::resume(place.path, kHead);
   REQUIRE(journal.ok());
@@ -127,25 +130,85 @@ TEST_CASE("a second process is kept out while the first lives") {
   CHECK(status == 0);
 }
 
-TEST_CASE("only rows that ran during a crash are blamed") {
+TEST_CASE("suspects of a crash are cut into parties until one is alone") {
   const Place place;
   {
     auto journal = Journal::create(place.path, kHead);
     REQUIRE(journal.ok());
-    const int64_t rows[] = {1, 2, 3};
-    REQUIRE(journal->start(rows).ok());
     REQUIRE(finish(journal.value(), 2).ok());
-    REQUIRE(journal->commit().ok());
+    REQUIRE(journal->blame(std::vector<int64_t>{4, 2, 1, 3, 0, -5, 5, 4}).ok());
   }
-  for (int crash = 1; crash <= 2; ++crash) {
-    auto journal = Journal::resume(place.path, kHead);
+  auto journal = Journal::resume(place.path, kHead);
+  REQUIRE(journal.ok());
+  CHECK(journal->suspect(2) == nullptr);  // It has its result.
+  CHECK(journal->suspect(6) == nullptr);
+  const auto party = [&](int64_t row) { return journal->suspect(row)->party; };
+  CHECK(party(1) == party(3));
+  CHECK(party(4) == party(5));
+  CHECK(party(1) != party(4));
+  REQUIRE(journal->blame(std::vector<int64_t>{4, 5}).ok());
+  CHECK(party(4) != party(5));
+  CHECK(party(4) != party(1));
+  CHECK_FALSE(journal->suspect(5)->convicted);
+  REQUIRE(journal->blame(std::vector<int64_t>{5}).ok());
+  CHECK(journal->suspect(5)->convicted);
+  CHECK(journal->suspect(5)->crashes == 3);
+  CHECK_FALSE(journal->suspect(4)->convicted);
+  REQUIRE(journal->blame(std::vector<int64_t>{9}).ok());  // Alone, but for the first time
+  CHECK_FALSE(journal->suspect(9)->convicted);
+}
+
+TEST_CASE("results of failed rows can be taken back, and convicts get another try") {
+  const Place place;
+  {
+    auto journal = Journal::create(place.path, kHead);
     REQUIRE(journal.ok());
-    REQUIRE(journal->blame_running().ok());
-    CHECK(journal->crashes(1) == crash);
-    CHECK(journal->crashes(2) == 0);
-    CHECK(journal->crashes(4) == 0);
+    REQUIRE(finish(journal.value(), 1).ok());
+    REQUIRE(finish(journal.value(), 2, true).ok());
+    for (int crash = 0; crash < 2; ++crash) {
+      REQUIRE(journal->blame(std::vector<int64_t>{3}).ok());
+    }
+    REQUIRE(journal->suspect(3)->convicted);
+    REQUIRE(finish(journal.value(), 3, true).ok());
+    REQUIRE(journal->forget_failed().ok());
   }
-  CHECK(Journal::resume(place.path, kHead)->crashes(3) == 2);
+  auto journal = Journal::resume(place.path, kHead);
+  REQUIRE(journal.ok());
+  CHECK(contents(journal.value()) == std::map<int64_t, std::string>{{1, line_of(1)}});
+  CHECK(journal->counts().finished == 1);
+  CHECK(journal->counts().failed == 0);
+  REQUIRE(journal->suspect(3) != nullptr);
+  CHECK_FALSE(journal->suspect(3)->convicted);
+}
+
+TEST_CASE("a journal deletes its own file and no other's") {
+  const Place place;
+  const auto files = [&] {
+    return std::distance(
+        std::filesystem::directory_iterator(std::filesystem::path(place.path).parent_path()), {});
+  };
+  {
+    auto journal = Journal::create(place.path, kHead);
+    REQUIRE(finish(journal.value(), 1).ok());
+    REQUIRE(journal->commit().ok());
+    REQUIRE(Journal::discard(std::move(journal).value()).ok());
+    CHECK(files() == 0);
+  }
+  auto first = Journal::create(place.path, kHead);
+  REQUIRE(finish(first.value(), 1).ok());
+  REQUIRE(first->commit().ok());
+  REQUIRE(Journal::remove(place.path).ok());  // By hand, say
+  {
+    auto second = Journal::create(place.path, kHead);
+    REQUIRE(second.ok());
+    REQUIRE(finish(second.value(), 7).ok());
+    REQUIRE(second->commit().ok());
+    REQUIRE(Journal::discard(std::move(first).value()).ok());
+    REQUIRE(finish(second.value(), 8).ok());
+    REQUIRE(second->commit().ok());
+  }
+  CHECK(contents(Journal::resume(place.path, kHead).value()) ==
+        std::map<int64_t, std::string>{{7, line_of(7)}, {8, line_of(8)}});
 }
 
 TEST_CASE("a file without tables, as a crash at creation leaves it, begins anew") {

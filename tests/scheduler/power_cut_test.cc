@@ -52,8 +52,8 @@ std::vector<Cut> cut_power(const std::string& path, std::mt19937& random) {
   created = true;
   for (int64_t row = 1; cuts.size() < kCuts; ++row) {
     if (row % 5 == 0) {
-      const int64_t started[] = {row, row + 1};
-      REQUIRE(journal->start(started).ok());
+      const int64_t suspects[] = {row, row + 1};
+      REQUIRE(journal->blame(suspects).ok());
     }
     REQUIRE(journal->finish({row, false, 2, 3, line_of(row)}).ok());
     if (random() % 3 != 0) continue;

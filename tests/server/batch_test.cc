@@ -48,6 +48,8 @@ TEST_CASE("every line has its row, in order, good or bad") {
   CHECK(rows[0]["custom_id"] == "a");
   CHECK(rows[1]["custom_id"].is_null());
   CHECK(code_of(rows[3]) == "invalid_json");
+  CHECK(std::string(rows[3]["error"]["message"]).find("The line is not valid JSON") == 0);
+  CHECK(rows[4]["error"]["message"] == "The line must be a JSON object.");
   CHECK(code_of(rows[6]) == "duplicate_custom_id");
   CHECK(rows[6]["custom_id"] == "a");
   CHECK(rows[12]["custom_id"] == "e");
@@ -96,6 +98,7 @@ TEST_CASE("results do not depend on how much is in flight") {
   const auto rows = place.rows();
   REQUIRE(rows.size() == 150);
   CHECK(wide.most_in_flight > 32);
+  place.flags.overwrite = true;
   for (const int64_t queue_max : {2, 3, 8}) {
     MadeUpScheduler narrow(queue_max);
     REQUIRE(place.run(&narrow).ok());
@@ -129,6 +132,7 @@ TEST_CASE("draws follow the seed of the run, unless a body names its own") {
   REQUIRE(place.run().ok());
   const nlohmann::json first = tokens(0), second = tokens(1), third = tokens(2);
   CHECK(first != second);
+  place.flags.overwrite = true;
   place.setup.seed = 8;
   REQUIRE(place.run().ok());
   CHECK(tokens(0) != first);

@@ -21,10 +21,9 @@ TEST_CASE("a line of the log has its time and level and goes to stderr") {
   const std::string text = log.end();
   CHECK(out.end().empty());
   const std::string when = "\\[20..-..-.. ..:..:..\\....\\] ";
-  CHECK_THAT(text,
-             Catch::Matches(when + "\\[info\\] loaded\n" + when +
-                            "\\[warning\\] \\{\\} is text, not a format\n" + when +
-                            "\\[error\\] lost\n"));
+  CHECK_THAT(text, Catch::Matches(when + "\\[info\\] loaded\n" + when +
+                                  "\\[warning\\] \\{\\} is text, not a format\n" + when +
+                                  "\\[error\\] lost\n"));
 }
 
 TEST_CASE("what every sequence of a failed sweep has to say is one line, not hundreds") {

@@ -1,4 +1,5 @@
-// What the program writes to stderr, or to stdout, while this lives. At most one at a time for each.
+// What the program writes to stderr, or to stdout, while this lives. At most one at a time for
+// each.
 #pragma once
 
 #include <unistd.h>
