@@ -311,8 +311,8 @@ class Runner {
     retry_.begin_pause(Clock::now());
     char seconds[32];
     std::snprintf(seconds, sizeof(seconds), "%.3g", retry_.pause_seconds());
-    log_warning(std::to_string(again_.size()) + " lines have no result of it and run again in " +
-                seconds + " s (try " + std::to_string(retry_.faults()) + " of " +
+    log_warning(std::to_string(again_.size()) + " lines that it took down run again in " + seconds +
+                " s (try " + std::to_string(retry_.faults()) + " of " +
                 std::to_string(job_.retry.faults_max) + ").");
     return {};
   }

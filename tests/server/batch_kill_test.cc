@@ -123,7 +123,7 @@ TEST_CASE("the second interrupt ends the program at once and says how to go on")
     REQUIRE(holds());
   };
   wait_until([&] { return said("lines_total"); });  // Its progress: the run has begun.
-  ::kill(child, SIGINT);
+  ::kill(child, SIGHUP);  // A terminal that was closed is an interrupt, too.
   wait_until([&] { return said("Interrupted: "); });
   ::kill(child, SIGINT);
   const int status = wait_for(child);
