@@ -223,5 +223,60 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
   }
 }
 
+// Many splits are tried before one fits: what one of them took is given back when another tier has
+// no room for its part.
+TEST_CASE("reservations over three tiers leave nothing behind, whatever was tried") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 8, DType::kF16};
+  const uint64_t layer = layout.sequence_bytes(16);
+  KvCacheOptions options{layout, kLayers, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment};
+  options.host_bytes = 23 * layer;
+  options.device_staging_bytes = 8 * kIoAlignment;
+  const auto cache = KvCache::open(*device, options).value();
+  std::mt19937 random(GENERATE(1u, 2u, 3u, 4u));
+  std::vector<std::unique_ptr<KvSequence>> held;
+  int refused = 0;
+  for (int step = 0; step < 1000; ++step) {
+    if (held.empty() || random() % 5 < 3) {
+      auto got = cache->reserve(static_cast<int64_t>(1 + random() % 40));
+      refused += got.ok() ? 0 : 1;
+      if (got.ok()) held.push_back(std::move(got).value());
+    } else {
+      const size_t index = random() % held.size();
+      cache->release(std::move(held[index]));
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+    uint64_t taken = 0;
+    for (const auto& one : held)
+      taken += one->memory_bytes() + one->host_bytes() + one->disk_bytes();
+    REQUIRE(cache->reserved_bytes() == taken);
+    cache->verify();
+  }
+  CHECK(refused > 0);
+  for (auto& sequence : held) cache->release(std::move(sequence));
+  CHECK(cache->reserved_bytes() == 0);
+}
+
+TEST_CASE("a sequence that can never be held is refused, by what is too small") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 8, DType::kF16};
+  const uint64_t layer = layout.sequence_bytes(64);
+  const auto message = [](const KvCache& cache, int64_t rows) {
+    const Status status = cache.check_holds(rows);
+    return status.ok() ? std::string() : std::string(status.message());
+  };
+  const auto memory = open(*device, layout, kLayers * layer, 0);
+  CHECK(message(*memory, 64) == "");
+  CHECK_THAT(message(*memory, 65), Catch::Contains("of KV cache, and there are"));
+  // One layer at a time passes through the staging.
+  const uint64_t staged = (layer + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+  KvCacheOptions options{layout, kLayers, 0, 100 * kIoAlignment, staged};
+  CHECK(message(*KvCache::open(*device, options).value(), 64) == "");
+  options.staging_bytes = staged - kIoAlignment;
+  if (options.staging_bytes == 0) options.staging_bytes = 512;
+  CHECK_THAT(message(*KvCache::open(*device, options).value(), 64),
+             Catch::Contains("on its way from disk"));
+}
+
 }  // namespace
 }  // namespace spillway

@@ -57,7 +57,7 @@ TEST_CASE("each use of an object sees what the last one left") {
     object.offset *= 2;
   }
   objects.stride *= 2;
-  FakeIo io({.seed = seed});
+  FakeIo io({.seed = seed, .aligned_only = true});
   TransferQueue queue(io, nullptr);
   const File file = test::memory_file(5 * objects.stride);
   // None, one small change, or some.
@@ -163,6 +163,51 @@ TEST_CASE("a failed write comes to light at the next use, and only there") {
   CHECK(status.code() == Code::kIoError);
   CHECK(status.message().find(file.path()) != std::string_view::npos);
   stager.finish(1, {});
+}
+
+// The caller went on without what could not be read: later it would be a layer with a hole.
+TEST_CASE("what could not be read once stays failed") {
+  const auto device = open_cpu_device(1).value();
+  Objects objects(2, 1);
+  FakeIo io({.seed = 9});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(2 * objects.stride);
+  SpillStager stager(queue, file, ring(*device, 4 * objects.stride), true);
+  std::vector<SpillUse> uses = {{&objects.all[0], 0, kPiece}, {&objects.all[1], 0, kPiece}};
+  stager.begin(uses);
+  for (size_t use = 0; use < 2; ++use) {
+    std::memset(stager.wait(use).value(), 7, kPiece);
+    finish(stager, use, 0, kPiece);
+  }
+  stager.flush();
+  // The read and its second try.
+  io.add_fault({.effect = IoFault::Effect::kError, .end = objects.stride, .count = 2});
+  for (SpillUse& use : uses) use.read_bytes = kPiece;
+  for (int sweep = 0; sweep < 2; ++sweep) {
+    INFO("sweep " << sweep);
+    stager.begin(uses);
+    CHECK(stager.wait(0).status().code() == Code::kIoError);
+    stager.finish(0, {});
+    CHECK(stager.wait(1).ok());
+    stager.finish(1, {});
+    stager.flush();
+  }
+}
+
+TEST_CASE("without overlap a use is finished when its bytes are home") {
+  const auto device = open_cpu_device(1).value();
+  Objects objects(1, 1);
+  FakeIo io({.seed = 10});
+  TransferQueue queue(io, nullptr);
+  const File file = test::memory_file(objects.stride);
+  SpillStager stager(queue, file, ring(*device, 2 * objects.stride), false);
+  io.add_fault(
+      {.effect = IoFault::Effect::kSlow, .kind = IoRequest::Kind::kWrite, .seconds = 0.05});
+  const std::vector<SpillUse> uses = {{&objects.all[0], 0, kPiece}};
+  stager.begin(uses);
+  std::memset(stager.wait(0).value(), 7, kPiece);
+  finish(stager, 0, 0, kPiece);
+  CHECK(io.in_flight() == 0);
 }
 
 TEST_CASE("a guess about what could not be written, or never was, reads nothing") {
