@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -32,6 +31,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
       : engine_(std::move(engine)), options_(options) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
+    running_.reserve(static_cast<size_t>(options_.block_sequences_max));
+    items_.reserve(static_cast<size_t>(options_.block_sequences_max));
     thread_ = std::thread([this] { loop(); });
     pthread_setname_np(thread_.native_handle(), "engine");
   }
@@ -59,15 +60,17 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                                          " requests wait); try again later");
     }
     const RequestId id{++last_id_};
+    const double now = steady_seconds();
+    mailbox_.push_back({id, std::move(request), std::move(sink), now});
     ++stats_.waiting;
-    all_reported_ = false;
-    mailbox_.push_back({id, std::move(request), std::move(sink), steady_seconds()});
+    if (std::exchange(all_reported_, false)) progress_ = now;
     wake_.notify_one();
     return id;
   }
 
   void cancel(RequestId id) override {
     const std::lock_guard lock(mutex_);
+    if (all_reported_) return;  // Nobody would take it.
     cancelled_.push_back(id);
     wake_.notify_one();
   }
@@ -85,7 +88,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   SchedulerStats stats() const override {
     const std::lock_guard lock(mutex_);
-    return stats_;
+    SchedulerStats stats = stats_;
+    if (!all_reported_) stats.stalled_seconds = steady_seconds() - progress_;
+    return stats;
   }
 
  private:
@@ -152,18 +157,46 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         return stopping_ || cancel_all_ || stats_.waiting >= options_.block_sequences_max;
       });
     }
-    for (Arrival& arrival : mailbox_) enqueue(std::move(arrival));
-    mailbox_.clear();
+    std::deque<Arrival> arrivals;
+    arrivals.swap(mailbox_);
     const bool everything = stopping_ || cancel_all_;
     cancel_all_ = false;
     const bool last = stopping_;
     std::vector<RequestId> ids;
     ids.swap(cancelled_);
     lock.unlock();
+    for (Arrival& arrival : arrivals) enqueue_or_refuse(std::move(arrival));
     cancel_sequences(ids, everything);
     if (!last) return true;
     retire();
     return false;
+  }
+
+  // Outside of a sweep, too, running out of memory ends requests, not the process.
+  static Status out_of_memory(const std::exception& error) {
+    return {Code::kCapacity, std::string("the request could not be started: ") + error.what()};
+  }
+
+  void enqueue_or_refuse(Arrival arrival) {
+    const std::shared_ptr<TokenSink> sink = arrival.sink;
+    try {
+      enqueue(std::move(arrival));
+    } catch (const std::exception& error) {
+      Finish finish;
+      finish.reason = FinishReason::kError;
+      finish.status = out_of_memory(error);
+      count_ended(finish);
+      publish_counts();
+      tell(*sink, finish);
+    }
+  }
+
+  // A sink that runs out of memory there is the only one that hears of it.
+  static void tell(TokenSink& sink, const Finish& finish) {
+    try {
+      sink.on_finish(finish);
+    } catch (const std::exception&) {
+    }
   }
 
   void enqueue(Arrival arrival) {
@@ -200,15 +233,22 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       if (prompt_tokens > 0 && prompt_tokens + next.prompt_tokens() > options_.prefill_tokens_max) {
         break;
       }
-      Result<std::unique_ptr<KvSequence>> kv =
-          engine_->reserve(next.promise().positions, next.promise().budget);
-      if (!kv.ok()) {
-        // submit() made sure that it fits an empty cache.
-        SPILLWAY_CHECK(!running_.empty());
-        break;
+      try {
+        Result<std::unique_ptr<KvSequence>> kv =
+            engine_->reserve(next.promise().positions, next.promise().budget);
+        if (!kv.ok()) {
+          // submit() made sure that it fits an empty cache.
+          SPILLWAY_CHECK(!running_.empty());
+          break;
+        }
+        next.admit(std::move(kv).value(), steady_seconds());
+      } catch (const std::exception& error) {
+        next.finish(FinishReason::kError, out_of_memory(error));
+        waiting_ended_ = true;
+        retire();
+        continue;
       }
       prompt_tokens += next.prompt_tokens();
-      next.admit(std::move(kv).value(), steady_seconds());
       running_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
     }
@@ -240,10 +280,17 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence->end_sweep();
     }
     const std::lock_guard lock(mutex_);
+    progress_ = steady_seconds();
     ++stats_.sweeps;
+    if (status.ok()) {
+      stats_.failures_in_a_row = 0;
+    } else {
+      ++stats_.sweeps_failed;
+      ++stats_.failures_in_a_row;
+    }
     stats_.prompt_tokens += prompt_tokens;
     stats_.generated_tokens += generated_;
-    stats_.busy_seconds += steady_seconds() - start;
+    stats_.busy_seconds += progress_ - start;
   }
 
   // Running out of memory inside a sweep must end its sequences, not the process.
@@ -273,10 +320,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->finish(FinishReason::kError, status);
   }
 
-  void publish_counts() {
+  void publish_counts() { publish_counts(running_.size(), waiting_.size()); }
+  void publish_counts(size_t running, size_t waiting) {
     const std::lock_guard lock(mutex_);
-    stats_.running = static_cast<int64_t>(running_.size());
-    stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
+    stats_.running = static_cast<int64_t>(running);
+    stats_.waiting = static_cast<int64_t>(waiting + mailbox_.size());
     stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
   }
 
@@ -288,23 +336,29 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   // Gives back the memory of finished sequences, then reports them: who hears of an ending finds it
-  // in the statistics, and drain() returns after the last report.
+  // in the statistics, and drain() returns after the last report. Takes no memory itself, so that
+  // it works when there is none.
   void retire() {
-    std::vector<std::unique_ptr<Sequence>> ended;
-    const auto take_ended = [&](auto& sequences) {
-      const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
-      const auto first = std::stable_partition(sequences.begin(), sequences.end(), lives);
-      std::move(first, sequences.end(), std::back_inserter(ended));
-      sequences.erase(first, sequences.end());
-    };
-    take_ended(running_);
-    if (std::exchange(waiting_ended_, false)) take_ended(waiting_);
-    for (const auto& sequence : ended) {
+    const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
+    const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
+    const auto waiting = std::exchange(waiting_ended_, false)
+                             ? std::stable_partition(waiting_.begin(), waiting_.end(), lives)
+                             : waiting_.end();
+    const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
-    }
-    publish_counts();
-    for (const auto& sequence : ended) sequence->report();
+    };
+    std::for_each(running, running_.end(), settle);
+    std::for_each(waiting, waiting_.end(), settle);
+    publish_counts(static_cast<size_t>(running - running_.begin()),
+                   static_cast<size_t>(waiting - waiting_.begin()));
+    const auto report = [](const std::unique_ptr<Sequence>& sequence) {
+      tell(sequence->sink(), sequence->ending());
+    };
+    std::for_each(running, running_.end(), report);
+    std::for_each(waiting, waiting_.end(), report);
+    running_.erase(running, running_.end());
+    waiting_.erase(waiting, waiting_.end());
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
     if (all_reported_) idle_.notify_all();
@@ -320,11 +374,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   uint64_t last_id_ = 0;
   bool draining_ = false, stopping_ = false, cancel_all_ = false;
   bool all_reported_ = true;  // No sequence waits, runs or is being reported.
+  double progress_ = 0;       // When a sweep ended last, or there was work again
   SchedulerStats stats_;
 
   // Engine thread only.
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  bool waiting_ended_ = false;  // Some were cancelled; nothing else ends one that waits.
+  bool waiting_ended_ = false;  // Some were cancelled, or could not be admitted.
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;

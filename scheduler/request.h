@@ -36,7 +36,7 @@ struct SamplingParams {
 struct Request {
   std::vector<int32_t> prompt;  // 1 .. positions tokens, each in [0, vocabulary)
   int32_t max_tokens = 16;      // 0: only score the prompt
-  int32_t min_tokens = 0;       // Stop tokens are barred before this many
+  int32_t min_tokens = 0;       // Stop tokens are barred before this many others
   bool ignore_eos = false;
   std::vector<int32_t> stop_tokens;  // Besides the model's end tokens
   SamplingParams sampling;
@@ -82,12 +82,19 @@ struct Usage {
 
 struct Finish {
   FinishReason reason = FinishReason::kStop;
-  std::optional<int32_t> stop_token;  // The stop token that ended it; it was not emitted.
+  std::optional<int32_t> stop_token;  // The stop token that ended it
   Status status;                      // For kError and kCancelled
   // kError by this sequence's own numbers (its logits are not finite): it would end so again. Any
   // other error is the machine's; the same request may well succeed later.
   bool own_fault = false;
   Usage usage;
+};
+
+// What a sink makes of its sequence after a token.
+enum class AfterToken : uint8_t {
+  kGoOn,
+  kStop,    // A stop string was found: on_finish(kStop) follows.
+  kCancel,  // Nobody wants the answer any more: on_finish(kCancelled) follows.
 };
 
 // Where a sequence's results go. Called on the engine thread, in order: on_admitted, then
@@ -104,9 +111,14 @@ class TokenSink {
     static_cast<void>(logprobs);
   }
 
-  // Returns false to end the sequence here (a stop string was found): on_finish(kStop) follows.
   // `logprobs` is null unless asked for.
-  virtual bool on_token(int32_t token, const TokenLogprobs* logprobs) = 0;
+  virtual AfterToken on_token(int32_t token, const TokenLogprobs* logprobs) = 0;
+
+  // In its place for the stop token that ends the sequence: a generated token like the others, of
+  // which only the text is left out of the answer.
+  virtual AfterToken on_stop_token(int32_t token, const TokenLogprobs* logprobs) {
+    return on_token(token, logprobs);
+  }
 
   virtual void on_finish(const Finish& finish) = 0;
 };

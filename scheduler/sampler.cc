@@ -18,16 +18,6 @@ bool in_row(std::span<const float> logits, int32_t token) {
   return token >= 0 && static_cast<size_t>(token) < logits.size();
 }
 
-Status no_token_error(std::span<const float> logits) {
-  const size_t bad = find_invalid(logits);
-  if (bad == logits.size()) {
-    return {Code::kCorruption, "no token can be drawn: all logits are -inf or barred"};
-  }
-  return {Code::kCorruption, "the logit of token " + std::to_string(bad) + " is " +
-                                 (std::isnan(logits[bad]) ? "NaN" : "infinite") +
-                                 "; weights or activations overflow, --format f32 may help"};
-}
-
 // A bijection that spreads every bit of `z` over all bits (the finalizer of SplitMix64).
 uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -36,6 +26,16 @@ uint64_t mix(uint64_t z) {
 }
 
 }  // namespace
+
+Status invalid_logits(std::span<const float> logits) {
+  const size_t bad = find_invalid(logits);
+  if (bad == logits.size()) {
+    return {Code::kCorruption, "no token can be drawn: all logits are -inf or barred"};
+  }
+  return {Code::kCorruption, "the logit of token " + std::to_string(bad) + " is " +
+                                 (std::isnan(logits[bad]) ? "NaN" : "infinite") +
+                                 "; weights or activations overflow, --format f32 may help"};
+}
 
 double uniform_draw(uint64_t seed, uint64_t step) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
@@ -89,7 +89,7 @@ Result<int32_t> Sampler::next(std::span<float> logits, uint64_t step,
                               std::span<const int32_t> barred) {
   adjust(logits, barred);
   const int32_t token = draw(logits, rule(step, static_cast<int32_t>(logits.size())));
-  if (token < 0) return no_token_error(logits);
+  if (token < 0) return invalid_logits(logits);
   count(token);
   return token;
 }
@@ -106,7 +106,7 @@ DrawRule Sampler::rule(uint64_t step, int32_t vocabulary) const {
 Status Sampler::probabilities(std::span<float> logits, std::span<const int32_t> barred) const {
   adjust(logits, barred);
   const RowBest best = find_best(logits);
-  if (!best.valid) return no_token_error(logits);
+  if (!best.valid) return invalid_logits(logits);
   if (params_.temperature == 0) {
     std::fill(logits.begin(), logits.end(), 0.0f);
     logits[best.index] = 1.0f;

@@ -54,6 +54,9 @@ class Sampler {
   std::vector<Count> counts_;  // By token
 };
 
+// Why next() refuses `logits`. kCorruption.
+Status invalid_logits(std::span<const float> logits);
+
 // A number in [0, 1) with 53 random bits that depends on its arguments alone (SplitMix64).
 double uniform_draw(uint64_t seed, uint64_t step);
 

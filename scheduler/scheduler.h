@@ -39,7 +39,10 @@ struct SchedulerStats {
   int64_t running = 0;  // Sequences in the block
   int64_t waiting = 0;  // Accepted, not yet admitted
   uint64_t sweeps = 0;
-  uint64_t prompt_tokens = 0;  // Prefilled
+  uint64_t sweeps_failed = 0;     // Of these
+  int64_t failures_in_a_row = 0;  // Sweeps that have failed since the last good one
+  double stalled_seconds = 0;     // There is work, and so long ago the last sweep ended; 0: none
+  uint64_t prompt_tokens = 0;     // Prefilled
   uint64_t generated_tokens = 0;
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;

@@ -1,6 +1,7 @@
 #include "scheduler/sequence.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/check.h"
 
@@ -50,7 +51,8 @@ void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
   if (wants_all_logits()) {
     if (!last) {
       const int32_t next = request_.prompt[static_cast<size_t>(token) + 1];
-      prompt_logprobs_.push_back(token_logprobs(logits, next, request_.prompt_logprobs));
+      const Result<TokenLogprobs> scored = score(logits, next, request_.prompt_logprobs);
+      if (scored.ok()) prompt_logprobs_.push_back(scored.value());
       return;
     }
     sink_->on_prompt_logprobs(prompt_logprobs_);
@@ -77,8 +79,17 @@ void Sequence::draw(std::span<float> logits, double now) {
     return;
   }
   if (!log) return take_token(drawn.value(), nullptr, now);
-  const TokenLogprobs logprobs = token_logprobs(raw_logits_, drawn.value(), request_.logprobs);
-  take_token(drawn.value(), &logprobs, now);
+  const Result<TokenLogprobs> scored = score(raw_logits_, drawn.value(), request_.logprobs);
+  if (scored.ok()) take_token(drawn.value(), &scored.value(), now);
+}
+
+// Logits of which none can be drawn have no logprobs either: the sequence ends.
+Result<TokenLogprobs> Sequence::score(std::span<const float> logits, int32_t token, int32_t best) {
+  TokenLogprobs logprobs = token_logprobs(logits, token, best);
+  if (!std::isnan(logprobs.logprob)) return logprobs;
+  const Status invalid = invalid_logits(logits);
+  fail(invalid);
+  return invalid;
 }
 
 DrawRule Sequence::wants_draw() const {
@@ -96,15 +107,16 @@ void Sequence::take_drawn(int32_t token, double now) {
 void Sequence::take_token(int32_t token, const TokenLogprobs* logprobs, double now) {
   if (generated_ == 0) first_token_ = now;
   last_token_time_ = now;
-  if (is_stop(token)) {
-    finish(FinishReason::kStop, {});
-    finish_->stop_token = token;
-    return;
-  }
   last_token_ = token;
   ++generated_;
-  if (!sink_->on_token(token, logprobs)) {
+  const bool stop = is_stop(token);
+  const AfterToken after =
+      stop ? sink_->on_stop_token(token, logprobs) : sink_->on_token(token, logprobs);
+  if (after == AfterToken::kCancel) {
+    finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
+  } else if (stop || after == AfterToken::kStop) {
     finish(FinishReason::kStop, {});
+    if (stop) finish_->stop_token = token;
   } else if (generated_ >= request_.max_tokens || prompt_tokens() + generated_ >= positions_) {
     finish(FinishReason::kLength, {});
   }

@@ -65,11 +65,13 @@ class Sequence {
   // Before the cache is given back: works out the usage. REQUIRES: finished().
   const Finish& sum_up(const KvCache& cache, double now);
 
-  // Tells the sink, once. REQUIRES: summed up.
-  void report() { sink_->on_finish(*finish_); }
+  // What the sink hears, once. REQUIRES: summed up.
+  const Finish& ending() const { return *finish_; }
+  TokenSink& sink() const { return *sink_; }
 
  private:
   void draw(std::span<float> logits, double now);
+  Result<TokenLogprobs> score(std::span<const float> logits, int32_t token, int32_t best);
   void take_token(int32_t token, const TokenLogprobs* logprobs, double now);
   bool is_stop(int32_t token) const;
   KvUsage kv_usage(const KvCache& cache) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "server/api/sequence_text.h"
@@ -40,7 +41,7 @@ class CompletionRun::State {
     const std::lock_guard lock(mutex_);
     sequences_[index].add_prompt_scores(logprobs);
   }
-  bool on_token(size_t index, int32_t token, const TokenLogprobs* logprobs);
+  AfterToken on_token(size_t index, int32_t token, const TokenLogprobs* logprobs, bool stop);
   void on_finish(size_t index, const Finish& finish);
 
  private:
@@ -98,8 +99,11 @@ class Sink : public TokenSink {
   void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) override {
     state_->on_prompt_logprobs(index_, logprobs);
   }
-  bool on_token(int32_t token, const TokenLogprobs* logprobs) override {
-    return state_->on_token(index_, token, logprobs);
+  AfterToken on_token(int32_t token, const TokenLogprobs* logprobs) override {
+    return state_->on_token(index_, token, logprobs, false);
+  }
+  AfterToken on_stop_token(int32_t token, const TokenLogprobs* logprobs) override {
+    return state_->on_token(index_, token, logprobs, true);
   }
   void on_finish(const Finish& finish) override { state_->on_finish(index_, finish); }
 
@@ -154,14 +158,19 @@ void CompletionRun::State::cancel() {
   for (const RequestId id : ids) scheduler_->cancel(id);
 }
 
-bool CompletionRun::State::on_token(size_t index, int32_t token, const TokenLogprobs* logprobs) {
+AfterToken CompletionRun::State::on_token(size_t index, int32_t token,
+                                          const TokenLogprobs* logprobs, bool stop) {
   const std::lock_guard lock(mutex_);
-  if (cancelled_ || result_.error || phase_ == Phase::kAbandoned) return false;
-  const bool more = sequences_[index].add_token(token, logprobs);
+  if (cancelled_ || result_.error || phase_ == Phase::kAbandoned) return AfterToken::kCancel;
   ++usage_.generated_tokens;
+  if (stop) {
+    sequences_[index].add_stop_token(token, logprobs);
+    return AfterToken::kStop;
+  }
   // The token that completes a stop string is the last: its text goes out with the finish.
-  if (more) deliver(index);
-  return more;
+  if (!sequences_[index].add_token(token, logprobs)) return AfterToken::kStop;
+  deliver(index);
+  return AfterToken::kGoOn;
 }
 
 void CompletionRun::State::deliver(size_t index) {
@@ -205,8 +214,16 @@ void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   } else if (cancelled_) {
     result_.cancelled = true;
   } else if (!result_.error && phase_ != Phase::kAbandoned) {
-    sequences_[index].finish(finish.reason, finish.stop_token);
-    deliver(index);
+    try {
+      sequences_[index].finish(finish.reason, finish.stop_token);
+      deliver(index);
+    } catch (const std::bad_alloc&) {
+      Finish failed;
+      failed.reason = FinishReason::kError;
+      failed.status = Status(Code::kCapacity, "no memory for the answer's text");
+      note_failure(failed);
+      others = ids_;
+    }
   }
   if (left_ == 0 && phase_ == Phase::kRunning) {
     finish_call(std::move(lock));

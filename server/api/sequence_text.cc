@@ -28,14 +28,18 @@ void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
 }
 
 bool SequenceText::add_token(int32_t token, const TokenLogprobs* logprobs) {
-  if (call_->logprobs >= 0) add_score(token, characters_, logprobs);
-  piece_.tokens.push_back(token);
-  ++generated_tokens_;
+  add_stop_token(token, logprobs);
   TextStream::Step step = stream_.push(token, generated_tokens_ > request().min_tokens);
   piece_.text += step.text;
   characters_ += step.decoded;
   stop_ = step.stop;
   return !stop_.has_value();
+}
+
+void SequenceText::add_stop_token(int32_t token, const TokenLogprobs* logprobs) {
+  if (call_->logprobs >= 0) add_score(token, characters_, logprobs);
+  piece_.tokens.push_back(token);
+  ++generated_tokens_;
 }
 
 void SequenceText::finish(FinishReason reason, std::optional<int32_t> stop_token) {

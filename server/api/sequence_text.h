@@ -22,6 +22,9 @@ class SequenceText {
   // False: a stop string was found, no further token is wanted.
   bool add_token(int32_t token, const TokenLogprobs* logprobs);
 
+  // The stop token that ends the choice counts and is scored like any other; it has no text.
+  void add_stop_token(int32_t token, const TokenLogprobs* logprobs);
+
   // Ends the choice. `stop_token` as in Finish.
   void finish(FinishReason reason, std::optional<int32_t> stop_token);
 

@@ -110,8 +110,9 @@ class Stopwatch {
 class BenchSink final : public TokenSink {
  public:
   explicit BenchSink(std::shared_ptr<Stopwatch> watch) : watch_(std::move(watch)) {}
-  bool on_token(int32_t, const TokenLogprobs*) override {
-    return watch_->token(this, !std::exchange(started_, true));
+  AfterToken on_token(int32_t, const TokenLogprobs*) override {
+    const bool more = watch_->token(this, !std::exchange(started_, true));
+    return more ? AfterToken::kGoOn : AfterToken::kStop;
   }
   void on_finish(const Finish& finish) override { watch_->finished(finish); }
 

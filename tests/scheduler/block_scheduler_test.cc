@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <new>
+#include <thread>
 
 #include "tests/support/collecting_sink.h"
+#include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
 
 using test::CollectingSink;
+using test::GateSink;
 using test::tiny_shape;
 
 struct Fixture {
@@ -31,6 +36,15 @@ struct Fixture {
     INFO(id.status().message());
     REQUIRE(id.ok());
     last_id = id.value();
+    return sink;
+  }
+  // Its sequence holds the engine thread at its first token.
+  std::shared_ptr<GateSink> hold(Request request) {
+    auto sink = std::make_shared<GateSink>();
+    const auto id = scheduler->submit(std::move(request), sink);
+    REQUIRE(id.ok());
+    last_id = id.value();
+    sink->wait_held();
     return sink;
   }
   std::unique_ptr<Device> device;
@@ -84,7 +98,7 @@ TEST_CASE("bad requests are refused with a reason") {
   CHECK(refusal(*f.scheduler, more_than_all).code() == Code::kInvalidArgument);
 }
 
-TEST_CASE("a stop token ends the sequence, is not emitted, and waits for min_tokens") {
+TEST_CASE("a stop token ends the sequence, is its last token, and waits for min_tokens") {
   Fixture f;
   const auto free = f.submit(greedy({9, 8}, 12));
   free->wait();
@@ -96,7 +110,10 @@ TEST_CASE("a stop token ends the sequence, is not emitted, and waits for min_tok
   const Finish finish = sink->wait();
   CHECK(finish.reason == FinishReason::kStop);
   CHECK(finish.stop_token == free->tokens[4]);
-  CHECK(sink->tokens.size() == first);
+  CHECK(sink->tokens.size() == first + 1);
+  CHECK(sink->tokens.back() == free->tokens[4]);
+  CHECK(finish.usage.generated_tokens == static_cast<int64_t>(first) + 1);
+  CHECK(f.scheduler->stats().generated_tokens == 12 + first + 1);
 
   stopped.min_tokens = 12;
   const auto patient = f.submit(stopped);
@@ -113,6 +130,26 @@ TEST_CASE("a sink that wants no more ends its sequence at once") {
   CHECK(sink->tokens.size() == 3);
 }
 
+TEST_CASE("a sink that nobody listens to any more is cancelled, and no latency is counted") {
+  Fixture f;
+  auto sink = std::make_shared<CollectingSink>(3, AfterToken::kCancel);
+  REQUIRE(f.scheduler->submit(greedy({1, 2}, 40), sink).ok());
+  const Finish finish = sink->wait();
+  CHECK(finish.reason == FinishReason::kCancelled);
+  CHECK(finish.status.code() == Code::kCancelled);
+  // Nor when the token was the last one, or a stop token.
+  sink = std::make_shared<CollectingSink>(1, AfterToken::kCancel);
+  REQUIRE(f.scheduler->submit(greedy({1, 2}, 1), sink).ok());
+  CHECK(sink->wait().reason == FinishReason::kCancelled);
+  Request stopped = greedy({1, 2}, 40);
+  stopped.stop_tokens = {sink->tokens[0]};
+  sink = std::make_shared<CollectingSink>(1, AfterToken::kCancel);
+  REQUIRE(f.scheduler->submit(stopped, sink).ok());
+  CHECK(sink->wait().reason == FinishReason::kCancelled);
+  CHECK(f.scheduler->stats().ended == std::array<uint64_t, kFinishReasons>{0, 0, 3, 0});
+  CHECK(f.scheduler->stats().times.whole.count() == 0);
+}
+
 TEST_CASE("only ids of the sampling vocabulary are generated") {
   SchedulerOptions options;
   options.sampling_vocabulary = 5;
@@ -122,59 +159,164 @@ TEST_CASE("only ids of the sampling vocabulary are generated") {
   for (int32_t token : sink->tokens) CHECK(token < 5);
 }
 
+// Notes who is admitted.
+class OrderSink final : public TokenSink {
+ public:
+  OrderSink(std::vector<int>* order, int me) : order_(order), me_(me) {}
+  void on_admitted() override { order_->push_back(me_); }
+  AfterToken on_token(int32_t, const TokenLogprobs*) override { return AfterToken::kGoOn; }
+  void on_finish(const Finish&) override {}
+
+ private:
+  std::vector<int>* order_;  // The engine thread's, until all is drained
+  int me_;
+};
+
 TEST_CASE("a full queue answers at once and drains in order of priority") {
   SchedulerOptions options;
   options.queue_max = 3;
   options.block_sequences_max = 1;
   Fixture f(options);
-  const auto running = f.submit(greedy({1}, 60));
-  running->wait_tokens(1);
+  const auto held = f.hold(greedy({1}, 60));
   Request late = greedy({2}, 1), early = greedy({3}, 1);
   late.priority = 1;
-  const auto second = f.submit(late);
-  const auto first = f.submit(early);
-  while (f.scheduler->stats().waiting < 2) {
-  }
-  const auto third = f.submit(greedy({4}, 1));
-  const Status full = refusal(*f.scheduler, greedy({5}, 1));
-  // The long sequence may have ended meanwhile on a slow machine; then nothing was full.
-  if (f.scheduler->stats().running == 1) CHECK(full.code() == Code::kCapacity);
-  const Finish a = first->wait(), b = second->wait();
-  CHECK(a.usage.queue_seconds <= b.usage.queue_seconds);
-  third->wait();
+  std::vector<int> order;
+  REQUIRE(f.scheduler->submit(late, std::make_shared<OrderSink>(&order, 2)).ok());
+  REQUIRE(f.scheduler->submit(early, std::make_shared<OrderSink>(&order, 1)).ok());
+  REQUIRE(f.scheduler->submit(late, std::make_shared<OrderSink>(&order, 3)).ok());
+  CHECK(f.scheduler->stats().running == 1);
+  CHECK(f.scheduler->stats().waiting == 3);
+  CHECK(refusal(*f.scheduler, greedy({5}, 1)).code() == Code::kCapacity);
+  held->open();
+  CHECK(held->wait().reason == FinishReason::kLength);
+  CHECK(f.submit(greedy({5}, 1))->wait().reason == FinishReason::kLength);  // There is room again.
+  f.scheduler->drain(1e6);
+  CHECK(order == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("cancelling frees the sequence's memory, running or waiting") {
+TEST_CASE("a request that does not fit yet is not overtaken by smaller ones that would") {
+  std::vector<int> order;
+  {
+    Fixture f({}, 2);  // 128 positions
+    const auto held = f.hold(greedy(std::vector<int32_t>(20, 1), 28));
+    const auto submit = [&](int me, size_t prompt, int32_t max_tokens) {
+      const auto sink = std::make_shared<OrderSink>(&order, me);
+      REQUIRE(f.scheduler->submit(greedy(std::vector<int32_t>(prompt, 1), max_tokens), sink).ok());
+    };
+    submit(1, 20, 28);                              // Fits beside it: 96 positions are taken.
+    submit(2, 40, 24);                              // Needs 64.
+    for (int i = 3; i < 40; ++i) submit(i, 4, 12);  // 16 each, of which two would fit at once
+    held->open();
+    f.scheduler->drain(1e6);
+  }
+  std::vector<int> arrival(39);
+  for (int i = 0; i < 39; ++i) arrival[static_cast<size_t>(i)] = i + 1;
+  CHECK(order == arrival);
+}
+
+TEST_CASE(
+    "cancelling ends a sequence before its next token, running or waiting, and frees its memory") {
   SchedulerOptions options;
   options.block_sequences_max = 1;
   Fixture f(options);
-  const auto running = f.submit(greedy({1}, 60));
+  const auto running = f.hold(greedy({1}, 60));
   const RequestId running_id = f.last_id;
   const auto waiting = f.submit(greedy({2}, 60));
   const RequestId waiting_id = f.last_id;
+  const auto untouched = f.submit(greedy({3}, 5));
   f.scheduler->cancel(waiting_id);
   f.scheduler->cancel(running_id);
-  const Finish a = waiting->wait(), b = running->wait();
-  CHECK((a.reason == FinishReason::kCancelled || a.reason == FinishReason::kLength));
-  CHECK((b.reason == FinishReason::kCancelled || b.reason == FinishReason::kLength));
+  f.scheduler->cancel(RequestId{4711});
+  running->open();
+  CHECK(waiting->wait().reason == FinishReason::kCancelled);
+  CHECK(waiting->wait().status.code() == Code::kCancelled);
+  CHECK(waiting->tokens.empty());
+  CHECK(running->wait().reason == FinishReason::kCancelled);
+  CHECK(running->tokens() == 1);
+  CHECK(untouched->wait().reason == FinishReason::kLength);
   f.scheduler->drain(10);
   CHECK(f.scheduler->stats().kv_bytes_used == 0);
-  std::array<uint64_t, kFinishReasons> ended{};
-  for (const Finish& finish : {a, b}) ++ended[static_cast<size_t>(finish.reason)];
-  CHECK(f.scheduler->stats().ended == ended);
-  CHECK(f.scheduler->stats().times.whole.count() ==
-        ended[static_cast<size_t>(FinishReason::kLength)]);
+  CHECK(f.scheduler->stats().ended == std::array<uint64_t, kFinishReasons>{0, 1, 2, 0});
+  CHECK(f.scheduler->stats().times.whole.count() == 1);
 }
 
 TEST_CASE("draining refuses new requests, then cancels what takes too long") {
-  Fixture f;
+  ModelShape shape = tiny_shape(1);
+  shape.positions = 21000;
+  SchedulerOptions options;
+  options.kv_rule = {KvRuleKind::kWindow, {0, 0}, {27, 0}, 0, false};
+  Fixture f(options, 1, shape);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int32_t i = 0; i < 40; ++i) sinks.push_back(f.submit(greedy({i}, 60)));
+  for (int32_t i = 0; i < 40; ++i) sinks.push_back(f.submit(greedy({i}, 20000)));
   f.scheduler->drain(0);
   CHECK(refusal(*f.scheduler, greedy({1}, 1)).code() == Code::kCancelled);
-  for (const auto& sink : sinks) sink->wait();
+  for (const auto& sink : sinks) {
+    CHECK(sink->wait().reason == FinishReason::kCancelled);
+    CHECK(sink->tokens.size() < 20000);
+  }
   const SchedulerStats stats = f.scheduler->stats();
   CHECK(stats.running + stats.waiting == 0);
+  CHECK(stats.kv_bytes_used == 0);
+}
+
+TEST_CASE("a drain with time lets what runs and waits end by itself") {
+  Fixture f;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int32_t i = 0; i < 40; ++i) sinks.push_back(f.submit(greedy({i}, 9)));
+  f.scheduler->drain(1e6);
+  for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
+}
+
+TEST_CASE("statistics tell how long work has been there without the end of a sweep") {
+  Fixture f;
+  CHECK(f.scheduler->stats().stalled_seconds == 0);
+  const auto held = f.hold(greedy({1}, 3));
+  const double before = f.scheduler->stats().stalled_seconds;
+  CHECK(before > 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(f.scheduler->stats().stalled_seconds >= before + 0.02);
+  held->open();
+  f.scheduler->drain(1e6);
+  CHECK(f.scheduler->stats().stalled_seconds == 0);
+}
+
+// Runs out of memory when it is admitted, or when it hears of its end.
+class PoorSink final : public TokenSink {
+ public:
+  explicit PoorSink(bool at_admission) : at_admission_(at_admission) {}
+  void on_admitted() override {
+    if (at_admission_) throw std::bad_alloc();
+  }
+  AfterToken on_token(int32_t, const TokenLogprobs*) override { return AfterToken::kGoOn; }
+  void on_finish(const Finish& finish) override {
+    reason = finish.reason;
+    code = finish.status.code();
+    if (!at_admission_) throw std::bad_alloc();
+  }
+  FinishReason reason = FinishReason::kStop;
+  Code code = Code::kOk;
+
+ private:
+  const bool at_admission_;
+};
+
+TEST_CASE("running out of memory outside of a sweep ends that request alone") {
+  Fixture f;
+  const auto held = f.hold(greedy({9}, 4));
+  const auto first = f.submit(greedy({1}, 5));
+  const auto admitted = std::make_shared<PoorSink>(true), ended = std::make_shared<PoorSink>(false);
+  REQUIRE(f.scheduler->submit(greedy({2}, 5), admitted).ok());
+  REQUIRE(f.scheduler->submit(greedy({3}, 5), ended).ok());
+  const auto last = f.submit(greedy({4}, 5));
+  held->open();
+  CHECK(first->wait().reason == FinishReason::kLength);
+  CHECK(last->wait().reason == FinishReason::kLength);
+  f.scheduler->drain(1e6);
+  CHECK(admitted->reason == FinishReason::kError);
+  CHECK(admitted->code == Code::kCapacity);
+  CHECK(ended->reason == FinishReason::kLength);
+  CHECK(f.scheduler->stats().kv_bytes_used == 0);
+  CHECK(f.scheduler->stats().ended == std::array<uint64_t, kFinishReasons>{0, 4, 0, 1});
 }
 
 TEST_CASE("destroying the scheduler ends every sequence") {

@@ -7,6 +7,7 @@
 #include "scheduler/block_scheduler.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_io.h"
+#include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
 
 namespace spillway {
@@ -174,6 +175,24 @@ TEST_CASE("weights that cannot be read fail the sweep's sequences and nothing la
   check_faults({.effect = IoFault::Effect::kFlipBit}, &Spilled::weights_path, Code::kCorruption);
 }
 
+TEST_CASE("statistics tell the sweeps that failed one after another, until one succeeds") {
+  const Request request = make_requests(3).front();
+  FakeIo io({.seed = 3});
+  Spilled spilled(&io);
+  IoFault fault;
+  fault.path_part = spilled.weights_path;
+  io.add_fault(fault);
+  for (int64_t failed = 1; failed <= 4; ++failed) {
+    CHECK_FALSE(run(*spilled.scheduler, {request}).front().status.ok());
+    CHECK(spilled.scheduler->stats().failures_in_a_row == failed);
+  }
+  io.clear_faults();
+  CHECK(run(*spilled.scheduler, {request}).front().status.ok());
+  CHECK(spilled.scheduler->stats().failures_in_a_row == 0);
+  CHECK(spilled.scheduler->stats().sweeps_failed == 4);
+  CHECK(spilled.scheduler->stats().healthy);
+}
+
 TEST_CASE("KV that cannot be read or came back different fails its sequences") {
   check_faults({.effect = IoFault::Effect::kError}, &Spilled::kv_path, Code::kIoError);
   check_faults({.effect = IoFault::Effect::kFlipBit}, &Spilled::kv_path, Code::kCorruption);
@@ -273,15 +292,31 @@ TEST_CASE("cancelling while the disk is busy leaves nothing behind") {
     INFO("seed " << seed);
     FakeIo io({.seed = seed});
     Spilled spilled(&io);
+    const auto held = std::make_shared<test::GateSink>();
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     std::vector<RequestId> ids;
-    for (const Request& request : make_requests(seed)) {
+    std::vector<Request> requests = make_requests(seed);
+    requests.front().max_tokens = 12;
+    for (const Request& request : requests) {
+      if (ids.empty()) {
+        ids.push_back(spilled.scheduler->submit(request, held).value());
+        continue;
+      }
       sinks.push_back(std::make_shared<CollectingSink>());
       ids.push_back(spilled.scheduler->submit(request, sinks.back()).value());
     }
-    sinks[seed % 5]->wait_tokens(1);
+    // The first sweep hands out its tokens, and what it wrote may still be on the way.
+    held->wait_held();
     for (const RequestId id : ids) spilled.scheduler->cancel(id);
-    for (const auto& sink : sinks) (void)sink->wait();
+    held->open();
+    CHECK(held->wait().reason == FinishReason::kCancelled);
+    CHECK(held->tokens() == 1);
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      const Finish finish = sinks[i]->wait();
+      CHECK(sinks[i]->tokens.size() <= 1);
+      const bool complete = requests[i + 1].max_tokens == 1 && sinks[i]->tokens.size() == 1;
+      CHECK(finish.reason == (complete ? FinishReason::kLength : FinishReason::kCancelled));
+    }
     CHECK(spilled.scheduler->stats().kv_bytes_used == 0);
   }
 }

@@ -46,9 +46,9 @@ Request greedy(std::vector<int32_t> prompt, int32_t max_tokens) {
 class FullSink final : public TokenSink {
  public:
   void on_prompt_logprobs(std::span<const TokenLogprobs>) override {}
-  bool on_token(int32_t, const TokenLogprobs*) override {
+  AfterToken on_token(int32_t, const TokenLogprobs*) override {
     if (++tokens_ == 3) throw std::bad_alloc();
-    return true;
+    return AfterToken::kGoOn;
   }
   void on_finish(const Finish& finish) override { inner.on_finish(finish); }
   CollectingSink inner;
@@ -77,7 +77,7 @@ class NamedSink final : public TokenSink {
   NamedSink(char name, std::string* admitted) : name_(name), admitted_(admitted) {}
   void on_admitted() override { *admitted_ += name_; }
   void on_prompt_logprobs(std::span<const TokenLogprobs>) override {}
-  bool on_token(int32_t, const TokenLogprobs*) override { return true; }
+  AfterToken on_token(int32_t, const TokenLogprobs*) override { return AfterToken::kGoOn; }
   void on_finish(const Finish& finish) override { inner.on_finish(finish); }
   CollectingSink inner;
 

@@ -143,8 +143,11 @@ TEST_CASE("stop tokens: end of text has no reason, a named one has") {
     return t < 2 ? 'k' + 1 : static_cast<int32_t>(7 - 7 * (t == 2));
   };
   Runner runner(options);
-  Json choice = runner.answer({{"prompt", "x"}})["choices"][0];
+  const Json answer = runner.answer({{"prompt", "x"}, {"return_token_ids", true}});
+  CHECK(answer["usage"]["completion_tokens"] == 3);  // The end token is one, without text.
+  Json choice = answer["choices"][0];
   CHECK(choice["text"] == "kk");
+  CHECK(choice["token_ids"] == Json{'k' + 1, 'k' + 1, 0});
   CHECK(choice["finish_reason"] == "stop");
   CHECK(choice["stop_reason"].is_null());
   Runner second(options);
@@ -152,6 +155,54 @@ TEST_CASE("stop tokens: end of text has no reason, a named one has") {
       second.answer({{"prompt", "x"}, {"ignore_eos", true}, {"stop_token_ids", {7}}})["choices"][0];
   CHECK(choice["finish_reason"] == "stop");
   CHECK(choice["stop_reason"] == 7);
+}
+
+// What lm-eval's `[ctxlen:-1]` counts on.
+TEST_CASE("a prompt's score has one entry more than the prompt, whatever is drawn") {
+  for (const int32_t drawn : {0, 'k' + 1}) {
+    FakeScheduler::Options options;
+    options.token = [drawn](const Request&, int64_t) { return drawn; };
+    for (const bool stream : {false, true}) {
+      Runner runner(options);
+      const Json body = {{"prompt", "hello"}, {"max_tokens", 1},  {"echo", true},
+                         {"logprobs", 1},     {"stream", stream}, {"return_token_ids", true}};
+      runner.start(body);
+      const CompletionResult result = runner.finish();
+      REQUIRE_FALSE(result.error);
+      std::vector<TokenScore> scores;
+      std::vector<int32_t> tokens;
+      std::string text;
+      for (const ChoiceText& piece : stream ? runner.pieces : result.choices) {
+        scores.insert(scores.end(), piece.scores.begin(), piece.scores.end());
+        tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
+        text += piece.text;
+      }
+      CHECK(scores.size() == static_cast<size_t>(result.usage.prompt_tokens) + 1);
+      CHECK(scores.back().token == drawn);
+      CHECK(scores.back().text_offset == 5);
+      CHECK(scores.back().logprobs.best.size() == 1);
+      CHECK(tokens == std::vector<int32_t>{drawn});
+      CHECK(text == (drawn == 0 ? "hello" : "hellok"));
+      CHECK(result.usage.generated_tokens == 1);
+    }
+  }
+}
+
+TEST_CASE("who leaves in the middle of a sweep is cancelled, not stopped") {
+  std::shared_ptr<CompletionRun> run;
+  FakeScheduler::Options options;
+  options.token = [&](const Request&, int64_t t) {
+    if (t == 2) run->cancel();
+    return 'k' + 1;
+  };
+  Runner runner(options);
+  runner.engine.hold();
+  run = runner.start({{"prompt", "x"}, {"n", 2}, {"max_tokens", 3}});
+  runner.engine.release();
+  CHECK(runner.finish().cancelled);
+  REQUIRE(runner.engine.wait_idle(10));
+  CHECK(runner.engine.finished(FinishReason::kCancelled) == 2);
+  CHECK(runner.engine.stats().times.whole.count() == 0);
 }
 
 TEST_CASE("characters split over tokens arrive whole") {

@@ -12,18 +12,19 @@ namespace spillway::test {
 
 class CollectingSink final : public TokenSink {
  public:
-  // Ends the sequence after `stop_after` tokens; 0: never.
-  explicit CollectingSink(size_t stop_after = 0) : stop_after_(stop_after) {}
+  // Ends the sequence, like `after` says, after `stop_after` tokens; 0: never.
+  explicit CollectingSink(size_t stop_after = 0, AfterToken after = AfterToken::kStop)
+      : stop_after_(stop_after), after_(after) {}
 
   void on_prompt_logprobs(std::span<const TokenLogprobs> all) override {
     prompt_logprobs.assign(all.begin(), all.end());
   }
-  bool on_token(int32_t token, const TokenLogprobs* logprob) override {
+  AfterToken on_token(int32_t token, const TokenLogprobs* logprob) override {
     const std::lock_guard lock(mutex_);
     tokens.push_back(token);
     if (logprob != nullptr) logprobs.push_back(*logprob);
     changed_.notify_all();
-    return stop_after_ == 0 || tokens.size() < stop_after_;
+    return stop_after_ == 0 || tokens.size() < stop_after_ ? AfterToken::kGoOn : after_;
   }
   void on_finish(const Finish& finish) override {
     const std::lock_guard lock(mutex_);
@@ -48,6 +49,7 @@ class CollectingSink final : public TokenSink {
 
  private:
   const size_t stop_after_;
+  const AfterToken after_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Finish> finish_;

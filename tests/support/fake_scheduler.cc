@@ -114,6 +114,12 @@ void FakeScheduler::set_healthy(bool healthy) {
   healthy_ = healthy;
 }
 
+void FakeScheduler::set_sweeps(double stalled_seconds, int64_t failures_in_a_row) {
+  const std::lock_guard lock(mutex_);
+  stats_.stalled_seconds = stalled_seconds;
+  stats_.failures_in_a_row = failures_in_a_row;
+}
+
 int64_t FakeScheduler::submitted() const {
   const std::lock_guard lock(mutex_);
   return submitted_;
@@ -209,15 +215,19 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
   const bool stops = (token == 0 && !request.ignore_eos) ||
                      std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
                          request.stop_tokens.end();
-  if (stops && sequence.generated >= request.min_tokens) {
+  const TokenLogprobs made = fake_logprobs(token, std::max(request.logprobs, 0));
+  const TokenLogprobs* const logprobs = request.logprobs >= 0 ? &made : nullptr;
+  if (stops && sequence.generated++ >= request.min_tokens) {
+    const AfterToken after = sequence.sink->on_stop_token(token, logprobs);
+    if (after == AfterToken::kCancel) return end(FinishReason::kCancelled);
     Finish finish = end(FinishReason::kStop);
     finish.stop_token = token;
     return finish;
   }
-  ++sequence.generated;
-  const TokenLogprobs logprobs = fake_logprobs(token, std::max(request.logprobs, 0));
-  const bool more = sequence.sink->on_token(token, request.logprobs >= 0 ? &logprobs : nullptr);
-  if (!more) return end(FinishReason::kStop);
+  if (!stops) ++sequence.generated;
+  const AfterToken after = sequence.sink->on_token(token, logprobs);
+  if (after == AfterToken::kCancel) return end(FinishReason::kCancelled);
+  if (after == AfterToken::kStop) return end(FinishReason::kStop);
   if (sequence.generated == request.max_tokens) return end(FinishReason::kLength);
   return {};
 }

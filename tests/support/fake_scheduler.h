@@ -50,6 +50,8 @@ class FakeScheduler : public Scheduler {
   // The next submissions, after `accepted` more, are refused with this.
   void refuse_after(int64_t accepted, Status refusal);
   void set_healthy(bool healthy);
+  // What stats() tells of sweeps.
+  void set_sweeps(double stalled_seconds, int64_t failures_in_a_row);
 
   int64_t submitted() const;
   int64_t finished(FinishReason reason) const;

@@ -1,0 +1,159 @@
+// The sweeps that the cost model plans against those that the scheduler really runs: the same
+// requests, sweep by sweep.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "policy/sweep_schedule.h"
+#include "scheduler/block_scheduler.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/gate_sink.h"
+#include "tests/support/tiny_shape.h"
+
+namespace spillway {
+namespace {
+
+using test::CollectingSink;
+using test::GateSink;
+
+// What both sides say of a sweep.
+struct Sweep {
+  int64_t tokens = 0, logit_rows = 0, prompts = 0, prompt_pairs = 0;
+  double cached_rows = 0;
+  friend bool operator==(const Sweep&, const Sweep&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const Sweep& s) {
+    return out << "{tokens " << s.tokens << ", logits " << s.logit_rows << ", prompts " << s.prompts
+               << ", pairs " << s.prompt_pairs << ", rows " << s.cached_rows << "}";
+  }
+};
+
+std::vector<Sweep> unfolded(const std::vector<PlannedSweeps>& planned) {
+  std::vector<Sweep> sweeps;
+  for (const PlannedSweeps& p : planned) {
+    for (int64_t i = 0; i < p.count; ++i) {
+      sweeps.push_back({p.decoding + p.prompt_tokens, p.decoding + p.prompts, p.prompts,
+                        p.prompt_pairs,
+                        p.cached_rows + p.cached_rows_step * static_cast<double>(i)});
+    }
+  }
+  return sweeps;
+}
+
+int64_t total_tokens(const std::vector<Sweep>& sweeps) {
+  int64_t sum = 0;
+  for (const Sweep& sweep : sweeps) sum += sweep.tokens;
+  return sum;
+}
+
+struct Case {
+  std::vector<RequestGroup> groups;
+  SchedulerOptions options;
+  uint64_t kv_bytes = 0;
+};
+
+// A cache that is full has room in pieces where its sequences are of different sizes, and a request
+// that would fit the sum may have to wait. The plan does not know; it is exact otherwise.
+enum class Cache { kAmple, kTightOneSize, kTightMixed };
+
+Case random_case(uint64_t seed, Cache cache, const ModelShape& shape) {
+  std::mt19937_64 random(seed);
+  const auto upto = [&](int64_t most) {
+    return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most));
+  };
+  Case made;
+  made.options.block_sequences_max = upto(8);
+  made.options.prefill_tokens_max = upto(60);
+  const int64_t longest = cache == Cache::kAmple ? 2 * made.options.block_sequences_max : upto(5);
+  made.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(64) *
+                  static_cast<uint64_t>(shape.layers * longest);
+  for (int64_t g = cache == Cache::kTightOneSize ? 1 : upto(4); g > 0; --g) {
+    RequestGroup group = {.prompt_tokens = upto(40), .new_tokens = upto(20), .count = upto(6)};
+    if (random() % 2 == 0) {
+      group.kv.kind = random() % 2 == 0 ? KvRuleKind::kWindow : KvRuleKind::kH2o;
+      group.kv.recent = KvAmount{upto(12), 0};
+      if (group.kv.kind == KvRuleKind::kH2o) group.kv.heavy = KvAmount{upto(12), 0};
+    }
+    if (cache == Cache::kTightOneSize) group.count = 20;
+    made.groups.push_back(group);
+  }
+  return made;
+}
+
+Request request_of(const RequestGroup& group) {
+  Request request;
+  request.prompt.assign(static_cast<size_t>(group.prompt_tokens), 7);
+  request.max_tokens = static_cast<int32_t>(group.new_tokens);
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  request.kv = group.kv;
+  return request;
+}
+
+TEST_CASE("planned sweeps are those that the scheduler runs") {
+  const ModelShape shape = test::tiny_shape();
+  const auto device = open_cpu_device(1).value();
+  const auto weights = WeightStore::dummy(*device, shape, DType::kF32, 1, {}).value();
+  const Cache cache = GENERATE(Cache::kAmple, Cache::kTightOneSize, Cache::kTightMixed);
+  size_t most_at_once = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    INFO("seed " << seed << ", cache " << static_cast<int>(cache));
+    const Case made = random_case(seed, cache, shape);
+    const auto log = std::make_shared<SweepLog>();
+    EngineOptions options;
+    options.sweep_tokens_max = sweep_tokens_max(shape, made.options);
+    options.kv_bytes = made.kv_bytes;
+    options.log = log;
+    auto engine = Engine::open(*device, *weights, options).value();
+    std::vector<KvReservation> reservations;
+    for (const RequestGroup& group : made.groups) {
+      const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
+      const KvBudget budget =
+          resolve(apply(group.kv, made.options.kv_rule), group.prompt_tokens, group.new_tokens);
+      reservations.push_back(
+          {engine->kv().sequence_bytes(positions, budget), budget.rows(positions)});
+    }
+    const std::vector<Sweep> planned =
+        unfolded(plan_sweeps(made.groups, reservations,
+                             {.block_sequences = made.options.block_sequences_max,
+                              .prefill_tokens = made.options.prefill_tokens_max,
+                              .kv_bytes = engine->kv().total_bytes()}));
+
+    const auto scheduler = start_scheduler(std::move(engine), made.options);
+    // All of them come while a sequence of one token holds the engine.
+    const auto held = std::make_shared<GateSink>();
+    REQUIRE(scheduler->submit(request_of({.prompt_tokens = 1, .new_tokens = 1}), held).ok());
+    held->wait_held();
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (const RequestGroup& group : made.groups) {
+      for (int64_t i = 0; i < group.count; ++i) {
+        sinks.push_back(std::make_shared<CollectingSink>());
+        REQUIRE(scheduler->submit(request_of(group), sinks.back()).ok());
+      }
+    }
+    held->open();
+    scheduler->drain(1e6);
+    for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
+
+    std::vector<Sweep> ran;
+    for (const SweepWork& work : log->take()) {
+      ran.push_back({work.tokens, work.logit_rows, work.prompts, work.prompt_pairs,
+                     static_cast<double>(work.cached_rows)});
+    }
+    REQUIRE(!ran.empty());
+    ran.erase(ran.begin());  // The one that held it
+    for (const Sweep& sweep : ran) {
+      most_at_once = std::max(most_at_once, static_cast<size_t>(sweep.logit_rows));
+    }
+    if (cache != Cache::kTightMixed) {
+      CHECK(ran == planned);
+      continue;
+    }
+    CHECK(total_tokens(ran) == total_tokens(planned));
+    CHECK(ran.size() >= planned.size() * 9 / 10);
+    CHECK(ran.size() <= planned.size() * 3 / 2 + 2);
+  }
+  CHECK(most_at_once >= 4);
+}
+
+}  // namespace
+}  // namespace spillway
