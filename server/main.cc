@@ -1,4 +1,5 @@
 // The composition root: nothing above it, everything below is given what it needs.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <climits>
@@ -32,11 +33,20 @@ void relaunch_with_passive_openmp(char** arguments) {
   execv(path, arguments);
 }
 
+// What is large goes back to the kernel when it is freed. By itself glibc comes to keep pieces of
+// up to 32 MiB, and more would be resident than --host-memory counts.
+void return_large_memory() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   using namespace spillway;
   relaunch_with_passive_openmp(arguments);
+  return_large_memory();
   // Writing beyond a limit on file sizes is an error of that write, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const OpenModel open = model_opener();

@@ -13,6 +13,20 @@ namespace {
 // Kept free when no budget is given: the process itself, and the rest of the machine.
 constexpr uint64_t kReserveBytes = uint64_t{1} << 30;
 
+// In kProcessBytes; what is left of it is the program's own (a served model's was 25 MiB).
+constexpr uint64_t kRequestsIncluded = uint64_t{160} << 20;
+constexpr uint64_t kScratchIncluded = uint64_t{32} << 20;
+
+constexpr uint64_t kBodiesBytesMin = uint64_t{48} << 20;
+constexpr uint64_t kBodiesAtOnce = 4;  // Largest ones, at least
+constexpr uint64_t kAnswersBytesMin = uint64_t{48} << 20;
+constexpr uint64_t kAnswersBytesMax = uint64_t{1} << 30;
+constexpr uint64_t kAnswersPart = 16;  // Of the budget
+
+uint64_t above(uint64_t bytes, uint64_t included) {
+  return bytes - std::min(bytes, included);
+}
+
 // MemAvailable of /proc/meminfo, which counts page cache that can be dropped; 0 if unreadable.
 uint64_t available_bytes() {
   std::ifstream file("/proc/meminfo");
@@ -74,6 +88,23 @@ MemoryBudget less_reserve(uint64_t available) {
 }
 
 }  // namespace
+
+uint64_t RequestMemory::bodies_bytes_max() const {
+  return std::max(kBodiesBytesMin, kBodiesAtOnce * body_bytes_max);
+}
+
+RequestMemory within(uint64_t budget_bytes, RequestMemory requests) {
+  if (requests.answers_bytes_max == 0) {
+    requests.answers_bytes_max =
+        std::clamp(budget_bytes / kAnswersPart, kAnswersBytesMin, kAnswersBytesMax);
+  }
+  return requests;
+}
+
+uint64_t process_bytes(uint64_t request_bytes, uint64_t scratch_bytes) {
+  return kProcessBytes + above(request_bytes, kRequestsIncluded) +
+         above(scratch_bytes, kScratchIncluded);
+}
 
 uint64_t available_host_bytes() {
   return std::min(available_bytes(), group_bytes_left());

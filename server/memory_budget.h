@@ -10,8 +10,28 @@
 
 namespace spillway {
 
-// Taken by what no plan counts: code, threads, tokenizer, sockets, scratch.
+// Taken by what no plan counts: code, threads, tokenizer, sockets, and as much of requests and
+// scratch as any run has. What goes beyond, process_bytes() adds.
 constexpr uint64_t kProcessBytes = uint64_t{256} << 20;
+
+// Host memory for requests over HTTP, besides what their sequences have in the engine.
+struct RequestMemory {
+  uint64_t body_bytes_max = uint64_t{8} << 20;  // One body
+  uint64_t answers_bytes_max = 0;  // All prompts and answers together; 0: by the budget
+
+  // All bodies that are held at once, from the first byte until they are parsed.
+  uint64_t bodies_bytes_max() const;
+  // What the bodies cost that are being parsed, two at a time: each up to four times its size.
+  uint64_t parsing_bytes() const { return 8 * body_bytes_max; }
+  uint64_t total() const { return bodies_bytes_max() + parsing_bytes() + answers_bytes_max; }
+};
+
+// With answers_bytes_max, if it is open, as a budget of that many bytes allows.
+RequestMemory within(uint64_t budget_bytes, RequestMemory requests);
+
+// Host memory that the process takes besides weights, cache and the engine's buffers.
+// `scratch_bytes`: of the CPU's threads (kernels/cpu_scratch.h).
+uint64_t process_bytes(uint64_t request_bytes, uint64_t scratch_bytes);
 
 // The same on a device with memory of its own: context, kernels, cuBLAS and its workspace, the ops'
 // scratch. A guess: the scratch is counted (MemoryInfo), the rest is what `bench` shows as

@@ -44,6 +44,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   if (runtime->plan().block_sequences > 0) {
     model.scheduler = &runtime->scheduler();
     model.tier_bytes = amounts_of(runtime->plan());
+    model.requests = runtime->plan().requests;
   }
   model.owner = std::move(runtime);
   return model;
@@ -60,6 +61,7 @@ OpenModel model_opener() {
     question.options.say = [](const std::string& line) { log_info(line); };
     question.options.tokenizer_only = purpose.tokenizer_only;
     question.workload = purpose.workload;
+    question.options.requests = purpose.requests;
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started, open_planned(question));
     if (!purpose.tokenizer_only) log_info(plan_line(*started.runtime));
     ServedModel served = view_of(std::move(started.runtime));

@@ -234,7 +234,7 @@ class Search {
     room.weights = plan.weights.device + plan.weights.host + plan.weights.disk;
     room.kv = probe.kv_bytes_wanted;
     const uint64_t host =
-        left(plan.budget_bytes, kProcessBytes + plan.staging_bytes + plan.activations.host +
+        left(plan.budget_bytes, plan.process_bytes + plan.staging_bytes + plan.activations.host +
                                     (probe.plan.own_memory ? 0 : plan.activations.device));
     if (probe.plan.own_memory) {
       room.device = left(plan.device_budget_bytes,
@@ -334,6 +334,7 @@ Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFla
   options.plan_only = true;
   options.hardware = question.hardware;
   options.prefill_tokens_max = question.prefill_tokens;
+  options.requests = question.requests;
   for (const RequestGroup& group : question.workload) {
     if (!question.lengths_known) break;
     options.prompt_tokens = std::max(options.prompt_tokens, group.prompt_tokens);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,13 @@ struct PlanQuestion {
   std::string model;
   EngineFlags flags;  // What they name stays as it is
   std::vector<RequestGroup> workload;
-  const HardwareProfile* hardware = nullptr;  // Outlives what is made of this
-  int64_t prefill_tokens = 0;                 // Of one sweep; 0: the default
-  bool lengths_known = true;                  // False: room for sequences of any length is kept
-  double latency_seconds = 0;                 // At most, of a full block; 0: no limit
-  bool frontier = false;                      // Asked for, too: more blocks are looked at
-  bool search_formats = false;                // 4-bit weights and KV, too, unless flags name them
+  const HardwareProfile* hardware = nullptr;   // Outlives what is made of this
+  int64_t prefill_tokens = 0;                  // Of one sweep; 0: the default
+  std::optional<RequestMemory> requests = {};  // Of a command that answers over HTTP
+  bool lengths_known = true;                   // False: room for sequences of any length is kept
+  double latency_seconds = 0;                  // At most, of a full block; 0: no limit
+  bool frontier = false;                       // Asked for, too: more blocks are looked at
+  bool search_formats = false;                 // 4-bit weights and KV, too, unless flags name them
 };
 
 struct CostedChoice {

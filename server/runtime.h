@@ -13,6 +13,7 @@
 #include "policy/hardware_profile.h"
 #include "scheduler/block_scheduler.h"
 #include "server/config/engine_flags.h"
+#include "server/memory_budget.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace spillway {
@@ -22,10 +23,11 @@ struct RuntimeOptions {
   int64_t prefill_tokens_max = 0;  // Of one sweep; 0: the default
   int64_t prompt_tokens = 0;       // Of every sequence, and at most so many new ones; 0: unknown
   int64_t new_tokens = 0;
-  std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
-  bool start_scheduler = true;    // Else the caller drives engine() itself
-  bool tokenizer_only = false;    // Neither weights nor engine: shape() and tokenizer() work
-  bool plan_only = false;         // Nothing is loaded or made: shape() and plan() work
+  std::optional<RequestMemory> requests;  // Of a command that answers over HTTP
+  std::shared_ptr<SweepLog> log;          // Null: no sweep is logged
+  bool start_scheduler = true;            // Else the caller drives engine() itself
+  bool tokenizer_only = false;  // Neither weights nor engine: shape() and tokenizer() work
+  bool plan_only = false;       // Nothing is loaded or made: shape() and plan() work
   // Plan for this machine instead of the one at hand; only with plan_only. Must outlive open().
   const HardwareProfile* hardware = nullptr;
   // One line for people about what goes on ("Loading ..."), without a newline; empty: nothing.
@@ -45,6 +47,8 @@ struct RuntimePlan {
   bool q4_in_int8 = false;  // Products with 4-bit weights round activations to 8 bits
   KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
+  uint64_t process_bytes = 0;          // Of that, for the process itself, with the next
+  RequestMemory requests;              // If they were asked for
   uint64_t device_budget_bytes = 0;    // The same of a device's own; 0: it has none
   uint64_t device_limit_bytes = 0;     // Of that, what the run takes itself: without the context
   TierBytes weights, kv, activations;  // Activations: working memory too

@@ -7,6 +7,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "kernels/cpu_scratch.h"
 #include "kernels/ops.h"
 #include "offload/io.h"
 #include "offload/model_catalog.h"
@@ -169,6 +170,7 @@ class Opener {
 
  private:
   Status plan_and_place() {
+    plan_process();
     expand_layer_ = wants_expanded_layer();
     Status placed = place_some_sweep();
     if (placed.code() == Code::kInfeasible && expand_layer_) {
@@ -306,7 +308,20 @@ class Opener {
     }
     const uint64_t all = table_.weight_bytes() + longest_kv().sequence;
     return own_memory_ ? all + kDeviceProcessBytes > device_budget_.bytes
-                       : all + kProcessBytes > budget_.bytes;
+                       : all + state_.plan.process_bytes > budget_.bytes;
+  }
+
+  // What the process takes by itself, of the host's memory.
+  void plan_process() {
+    RuntimePlan& plan = state_.plan;
+    uint64_t scratch = 0;
+    if (!own_memory_ || host_attention_) {
+      const int64_t prompt =
+          options_.prompt_tokens > 0 ? options_.prompt_tokens : state_.shape.positions;
+      scratch = cpu_scratch_bytes(state_.shape, flags_.threads, prompt);
+    }
+    if (options_.requests) plan.requests = within(budget_.bytes, *options_.requests);
+    plan.process_bytes = process_bytes(options_.requests ? plan.requests.total() : 0, scratch);
   }
 
   // `long_sweeps`: many sequences and prompt tokens share one.
@@ -367,7 +382,7 @@ class Opener {
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = !file_.has_value();
-    request.process_bytes = kProcessBytes;
+    request.process_bytes = state_.plan.process_bytes;
     request.buffer_bytes = own_memory_ ? bytes.host() : bytes.memory();
     request.kv_staged_bytes_max = longest.disk_layer_max;
     request.kv_layer_disk_bytes = longest.disk_layer;

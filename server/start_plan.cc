@@ -124,6 +124,7 @@ class Starter {
     asked.lengths_known = question_.options.prompt_tokens > 0;
     asked.hardware = &*profile.value();
     asked.prefill_tokens = question_.options.prefill_tokens_max;
+    asked.requests = question_.options.requests;
     int64_t tried = 0;
     const Result<CostedChoice> best = find_plan(asked, &tried);
     if (!best.ok()) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 
 namespace spillway {
 
+class SeedStream;
 class Tokenizer;
 
 // Bounds of one request; each is tested at the limit and one above.
@@ -43,6 +45,7 @@ struct ApiContext {
   std::string fingerprint;               // system_fingerprint of every answer
   KvRule kv_rule;                        // Of requests that say nothing else
   ApiLimits limits;
+  std::shared_ptr<SeedStream> seeds;  // Of requests without one; null: random ones
 };
 
 struct CompletionCall {
@@ -72,7 +75,7 @@ struct CompletionCall {
 };
 
 // Validates a body strictly: types, ranges, cross-field rules, token ids, context length. Nulls act
-// as absent. A request without a seed gets random ones.
+// as absent. A request without a seed gets one of context.seeds.
 ApiResult<CompletionCall> parse_completion(std::string_view json_body, const ApiContext& context);
 
 // The seed of sample `sample` of a request with `seed`: sample 0 keeps it, so n = 1 and the first

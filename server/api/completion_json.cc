@@ -28,13 +28,17 @@ struct Writer {
   const CompletionCall& call;
   const ApiContext& context;
 
-  Json envelope() const {
+  Json beginning() const {
     return {{"id", head.id},
             {"object", "text_completion"},
             {"created", head.created},
             {"model", call.model},
-            {"system_fingerprint", context.fingerprint},
-            {"choices", Json::array()}};
+            {"system_fingerprint", context.fingerprint}};
+  }
+  Json envelope() const {
+    Json json = beginning();
+    json["choices"] = Json::array();
+    return json;
   }
 
   std::string name(int32_t token) const {
@@ -114,10 +118,15 @@ CompletionHead make_completion_head(const CompletionCall& call) {
 std::string completion_body(const CompletionHead& head, const CompletionCall& call,
                             const ApiContext& context, const CompletionResult& result) {
   const Writer writer{head, call, context};
-  Json json = writer.envelope();
-  for (const ChoiceText& choice : result.choices) json["choices"].push_back(writer.choice(choice));
-  json["usage"] = usage_json(result.usage);
-  return dump(json);
+  // A choice with logprobs is a large tree: one at a time, so that memory holds the text and one.
+  std::string text = dump(writer.beginning());
+  text.back() = ',';
+  text += "\"choices\":[";
+  for (const ChoiceText& choice : result.choices) {
+    if (&choice != &result.choices.front()) text += ',';
+    text += dump(writer.choice(choice));
+  }
+  return text + "],\"usage\":" + dump(usage_json(result.usage)) + "}";
 }
 
 std::string completion_chunk(const CompletionHead& head, const CompletionCall& call,

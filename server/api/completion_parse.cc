@@ -8,6 +8,7 @@
 #include "server/api/completion_kv.h"
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
+#include "server/api/seed_stream.h"
 
 namespace spillway {
 namespace {
@@ -214,15 +215,18 @@ void check_sequences(FieldReader& fields, const ApiContext& context, size_t prom
 }
 
 void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
-            std::optional<uint64_t> seed, CompletionCall& call) {
-  std::random_device random;
+            std::optional<uint64_t> seed, SeedStream* seeds, CompletionCall& call) {
+  const auto drawn = [&] {
+    if (seeds != nullptr) return seeds->next();
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  };
   call.requests.reserve(prompts.size() * static_cast<size_t>(call.samples));
   for (auto& prompt : prompts) {
     for (int32_t sample = 0; sample < call.samples; ++sample) {
       Request request = base;
       request.prompt = prompt;
-      request.sampling.seed =
-          seed ? sample_seed(*seed, sample) : (uint64_t{random()} << 32 | random());
+      request.sampling.seed = seed ? sample_seed(*seed, sample) : drawn();
       call.requests.push_back(std::move(request));
     }
   }
@@ -289,7 +293,8 @@ ApiResult<CompletionCall> parse_completion(std::string_view json_body, const Api
   if (fields.failed()) return fields.error();
   const bool seeded = seed && *seed != -1;  // vLLM's "no seed"
   expand(std::move(prompts), base,
-         seeded ? std::optional(static_cast<uint64_t>(*seed)) : std::nullopt, call);
+         seeded ? std::optional(static_cast<uint64_t>(*seed)) : std::nullopt, context.seeds.get(),
+         call);
   return call;
 }
 

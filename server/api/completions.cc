@@ -52,6 +52,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
 
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
+  std::shared_ptr<void> memory_;  // Of prompts and answer; a whole one keeps it until it is sent
 
   std::shared_ptr<CompletionRun> run_;
   bool gone_ = false;
@@ -75,6 +76,11 @@ void CompletionAnswer::work(const HttpRequest& request) {
   if (!ticket_.grow_to(static_cast<int64_t>(call_.requests.size()))) {
     return exchange_->respond(error_response(queue_full(api_.admission.retry_after_seconds())));
   }
+  auto memory = api_.answers.take(answer_bytes(call_));
+  if (const auto* error = std::get_if<ApiError>(&memory)) {
+    return exchange_->respond(error_response(*error));
+  }
+  memory_ = std::get<0>(std::move(memory));
   head_ = make_completion_head(call_);
   const auto self = shared_from_this();
   CompletionEvents events;
@@ -143,6 +149,7 @@ void CompletionAnswer::respond_whole(CompletionResult result) {
     HttpResponse response;
     response.body = completion_body(self->head_, self->call_, self->api_.context, moved);
     response.fields = self->fields();
+    response.lease = self->memory_;
     self->exchange_->respond(std::move(response));
   });
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "server/api/health.h"
 #include "server/api/service.h"
 
 namespace spillway {
@@ -47,7 +48,9 @@ void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& excha
 
 void handle_health(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   if (api.draining) return exchange->respond(error_response(shutting_down()));
-  if (!api.scheduler.stats().healthy) return exchange->respond(error_response(engine_failed()));
+  if (const auto trouble = engine_trouble(api.scheduler.stats(), api.stall_seconds)) {
+    return exchange->respond(error_response(*trouble));
+  }
   exchange->respond(json_response({{"status", "ok"}}));
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "server/api/health.h"
 #include "server/api/service.h"
 #include "server/tokenizer/utf8.h"
 
@@ -123,13 +124,18 @@ void add_kv_rule(Families& to, const SchedulerStats& stats) {
            number(stats.kv_bytes_total));
 }
 
-void add_engine(Families& to, const SchedulerStats& stats, const PlanFigures& plan) {
+void add_engine(Families& to, const SchedulerStats& stats, bool healthy, const PlanFigures& plan) {
   to.counter("spillway_sweeps_total", "Passes of the block over all layers.", number(stats.sweeps));
   to.counter("spillway_busy_seconds_total",
              "Seconds inside sweeps; generated tokens over these are the engine's pace.",
              stats.busy_seconds);
-  to.gauge("spillway_engine_healthy", "0 after an engine error that only a restart cures, else 1.",
-           stats.healthy ? 1 : 0);
+  to.counter("spillway_sweeps_failed_total", "Of these, the ones that ended with an error.",
+             number(stats.sweeps_failed));
+  to.gauge(
+      "spillway_engine_healthy",
+      "0 while /health answers 503 for the engine: it is lost, no sweep ends, or the last ones "
+      "failed. Else 1.",
+      healthy ? 1 : 0);
   if (plan.predicted_tokens_per_second) {
     to.gauge("spillway_policy_predicted_tokens_per_second",
              "Generated tokens a second that the cost model expects of full blocks.",
@@ -157,14 +163,14 @@ void add_process(Families& to, const ProcessStats& process) {
 
 }  // namespace
 
-std::string metrics_text(std::string_view model_name, const SchedulerStats& stats,
+std::string metrics_text(std::string_view model_name, const SchedulerStats& stats, bool healthy,
                          const PlanFigures& plan, const std::optional<ProcessStats>& process) {
   // One name that is no UTF-8 would make a scraper refuse the whole text.
   Families model({{"model_name", to_utf8(model_name)}});
   add_requests(model, stats);
   add_times(model, stats.times);
   add_kv_rule(model, stats);
-  add_engine(model, stats, plan);
+  add_engine(model, stats, healthy, plan);
   Families server(Labels{});
   server.gauge("spillway_build_info", "1, labelled with what runs.");
   server.sample(1, {{"version", SPILLWAY_VERSION}});
@@ -176,8 +182,10 @@ std::string metrics_text(std::string_view model_name, const SchedulerStats& stat
 void handle_metrics(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = metrics_text(api.context.model_names.front(), api.scheduler.stats(), api.plan,
-                               process_stats());
+  const SchedulerStats stats = api.scheduler.stats();
+  response.body =
+      metrics_text(api.context.model_names.front(), stats,
+                   !engine_trouble(stats, api.stall_seconds), api.plan, process_stats());
   exchange->respond(std::move(response));
 }
 

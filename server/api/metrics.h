@@ -28,8 +28,8 @@ struct PlanFigures {
 };
 
 // Prometheus text format 0.0.4. Names and meanings of `vllm:...` are vLLM's, so that its dashboards
-// work. Without `process` its families are left out.
-std::string metrics_text(std::string_view model_name, const SchedulerStats& stats,
+// work. `healthy`: there is no engine_trouble(). Without `process` its families are left out.
+std::string metrics_text(std::string_view model_name, const SchedulerStats& stats, bool healthy,
                          const PlanFigures& plan, const std::optional<ProcessStats>& process);
 
 }  // namespace spillway

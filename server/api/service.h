@@ -9,6 +9,7 @@
 
 #include "scheduler/scheduler.h"
 #include "server/api/admission.h"
+#include "server/api/answer_memory.h"
 #include "server/api/completion.h"
 #include "server/api/metrics.h"
 #include "server/http/router.h"
@@ -16,15 +17,21 @@
 namespace spillway {
 
 struct ApiService {
-  ApiService(Scheduler& given, ApiContext given_context, int64_t slots_max)
-      : scheduler(given), context(std::move(given_context)), admission(slots_max) {}
+  ApiService(Scheduler& given, ApiContext given_context, int64_t slots_max,
+             uint64_t answers_bytes_max = uint64_t{1} << 30)
+      : scheduler(given),
+        context(std::move(given_context)),
+        admission(slots_max),
+        answers(answers_bytes_max) {}
 
   Scheduler& scheduler;
   const ApiContext context;
   Admission admission;
+  AnswerMemory answers;
   PlanFigures plan;  // Set before the server starts
   std::atomic<bool> draining{false};
   int64_t request_seconds_max = 0;  // 0: no bound
+  int64_t stall_seconds = 0;        // Without a sweep's end, before it counts as stalled; 0: never
   double ping_seconds = 15;         // Of silence in a stream; 0: no pings
 };
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "kernels/base/check.h"
+#include "server/api/seed_stream.h"
 #include "server/api/service.h"
 #include "server/http/server.h"
 
@@ -24,6 +25,7 @@ ApiContext make_context(const ServeFlags& flags, const ServedModel& model, int64
   ApiContext context = model.context;
   if (!flags.served_model_names.empty()) context.model_names = flags.served_model_names;
   context.limits.strict_params = flags.strict_params;
+  context.seeds = std::make_shared<SeedStream>(flags.seed);
   context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);
   return context;
 }
@@ -60,9 +62,11 @@ Status run_serve(const ServeFlags& flags, const ServedModel& model,
   SPILLWAY_CHECK(model.scheduler != nullptr);
   const int64_t queue_max = model.scheduler->queue_max();
   const int64_t slots_max = flags.queue_max > 0 ? std::min(flags.queue_max, queue_max) : queue_max;
-  ApiService api(*model.scheduler, make_context(flags, model, slots_max), slots_max);
+  ApiService api(*model.scheduler, make_context(flags, model, slots_max), slots_max,
+                 flags.answers_bytes_max);
   api.plan = {model.tier_bytes, model.predicted_tokens_per_second};
   api.request_seconds_max = flags.request_seconds_max;
+  api.stall_seconds = flags.stall_seconds;
   api.ping_seconds = flags.ping_seconds;
 
   // Before the first request, so that no signal is lost.

@@ -21,10 +21,13 @@ struct ServeFlags {
   std::vector<std::string> api_keys;            // None: everyone may ask
   int64_t queue_max = 0;            // Sequences running and waiting; 0: what the scheduler takes
   int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
+  int64_t stall_seconds = 900;      // Work without a sweep's end before /health says so; 0: never
   double ping_seconds = 15;         // --sse-ping-interval; 0: never
   double drain_seconds = 60;        // After SIGTERM, for what still runs
   bool strict_params = false;       // Unknown request fields are errors
-  HttpLimits http;                  // body_bytes_max and the others
+  uint64_t answers_bytes_max = uint64_t{1} << 30;  // Prompts and answers of all requests
+  uint64_t seed = 0;                               // Of requests that bring none
+  HttpLimits http;                                 // body_bytes_max and the others
 };
 
 // Serves until SIGINT or SIGTERM: then accepts nothing new, answers 503, finishes what runs for up

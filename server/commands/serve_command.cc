@@ -18,7 +18,8 @@ struct State {
   ServeFlags serve;
   EngineFlags engine;
   int64_t port = 8000;
-  int64_t body_bytes_max = static_cast<int64_t>(HttpLimits().body_bytes_max);
+  int64_t body_bytes_max = static_cast<int64_t>(RequestMemory().body_bytes_max);
+  int64_t answers_bytes_max = 0;
 };
 
 void add_serve_flags(Settings& settings, State* state) {
@@ -33,12 +34,19 @@ void add_serve_flags(Settings& settings, State* state) {
                        "sequences running and waiting before 429; 0: what the scheduler takes");
   settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
                        "longest time of one request; 0: no bound");
+  settings.add_integer("stall-seconds", &flags.stall_seconds, 0, 31'536'000,
+                       "/health answers 503 when there is work and no sweep has ended for so long; "
+                       "0: never");
   settings.add_real("sse-ping-interval", &flags.ping_seconds, 0, 86'400,
                     "seconds of silence before a stream is pinged; 0: never");
   settings.add_real("drain-seconds", &flags.drain_seconds, 0, 86'400,
                     "time for running requests after SIGTERM or Ctrl-C");
   settings.add_integer("body-bytes-max", &state->body_bytes_max, 1024, int64_t{1} << 30,
-                       "largest request body");
+                       "largest request body; what several of these take is kept free of "
+                       "--host-memory");
+  settings.add_integer("answers-bytes-max", &state->answers_bytes_max, 0, int64_t{1} << 40,
+                       "memory of --host-memory for prompts and answers of all requests together; "
+                       "0: a 16th of it, 48 MiB to 1 GiB");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
 }
@@ -77,10 +85,16 @@ Command serve_command(const OpenModel& open) {
   command.check = [state] { return validate(state->engine); };
   command.run = [state, open] {
     state->serve.port = static_cast<uint16_t>(state->port);
-    state->serve.http.body_bytes_max = static_cast<uint64_t>(state->body_bytes_max);
-    Result<ServedModel> model = open(state->model, state->engine,
-                                     {.tokenizer_only = false, .workload = {kTypicalRequests}});
+    state->serve.seed = state->engine.seed;
+    const RequestMemory wanted = {static_cast<uint64_t>(state->body_bytes_max),
+                                  static_cast<uint64_t>(state->answers_bytes_max)};
+    Result<ServedModel> model =
+        open(state->model, state->engine,
+             {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
     if (!model.ok()) return report("serve", model.status());
+    state->serve.http.body_bytes_max = model->requests.body_bytes_max;
+    state->serve.http.bodies_bytes_max = model->requests.bodies_bytes_max();
+    state->serve.answers_bytes_max = model->requests.answers_bytes_max;
     const Status served = run_serve(state->serve, model.value());
     print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
     return report("serve", served);

@@ -14,6 +14,7 @@
 #include "server/api/completion.h"
 #include "server/api/metrics.h"
 #include "server/config/engine_flags.h"
+#include "server/memory_budget.h"
 
 namespace spillway {
 
@@ -23,6 +24,7 @@ struct ServedModel {
   std::string identity;            // Differs whenever weights or format differ, as far as is known
   std::optional<double> predicted_tokens_per_second;  // Of the workload it was opened for
   std::vector<TierAmount> tier_bytes;                 // Of the plan; empty without one
+  RequestMemory requests;                             // What OpenFor asked for, within the budget
   std::shared_ptr<void> owner;
 };
 
@@ -31,6 +33,7 @@ struct OpenFor {
   bool tokenizer_only = false;  // Leaves the weights where they are
   // What is going to run, as far as is known: a plan is searched for it. Empty: none is.
   std::vector<RequestGroup> workload;
+  std::optional<RequestMemory> requests = {};  // Of a command that answers over HTTP
 };
 
 using OpenModel = std::function<Result<ServedModel>(const std::string& model, const EngineFlags&,

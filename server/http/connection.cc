@@ -192,6 +192,7 @@ void Connection::respond(uint64_t serial, const HttpResponse& response) {
   if (!answering(serial) || streaming_) return;
   if (response.close || core_->draining) keep_alive_ = false;
   end_answer();
+  answer_lease_ = response.lease;
   enqueue(serialise(response, {request_id_, keep_alive_}));
 }
 
@@ -293,6 +294,7 @@ void Connection::on_written(size_t bytes) {
 }
 
 void Connection::on_answer_written() {
+  answer_lease_.reset();
   core_->add_busy(-1);
   if (!keep_alive_ || core_->draining) return linger();
   phase_ = Phase::kReading;
@@ -381,6 +383,7 @@ void Connection::close() {
   phase_ = Phase::kClosed;
   const auto gone = std::move(gone_);
   end_answer();
+  answer_lease_.reset();
   disarm();
   error_code ignored;
   net_->socket.close(ignored);

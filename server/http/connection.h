@@ -94,7 +94,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Phase phase_ = Phase::kReading;
   RequestParser parser_;
-  std::shared_ptr<void> body_lease_;  // Of the body that is being read
+  std::shared_ptr<void> body_lease_;    // Of the body that is being read
+  std::shared_ptr<void> answer_lease_;  // Of the answer that is being written
   size_t leased_bytes_ = 0;
   size_t window_bytes_ = 0;  // Body bytes in the present window
   std::string ahead_;        // Came while an answer was due

@@ -10,8 +10,8 @@ struct HttpLimits {
   size_t header_bytes_max = 8192;  // Request line and fields -> 431
   size_t header_fields_max = 100;  // -> 431
   size_t chunk_extension_bytes_max = 4096;
-  size_t body_bytes_max = size_t{32} << 20;     // One body -> 413
-  size_t bodies_bytes_max = size_t{256} << 20;  // All bodies held at once -> 429
+  size_t body_bytes_max = size_t{8} << 20;      // One body -> 413; serve's: RequestMemory
+  size_t bodies_bytes_max = size_t{48} << 20;   // All bodies held at once -> 429; likewise
   size_t output_bytes_max = size_t{256} << 10;  // Unsent events of one stream; beyond: cut off
   size_t pipelined_bytes_max = size_t{64} << 10;
 

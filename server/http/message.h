@@ -32,8 +32,9 @@ struct HttpResponse {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
-  HttpFields fields;   // Besides those that every answer has
-  bool close = false;  // The connection ends after this answer
+  HttpFields fields;            // Besides those that every answer has
+  bool close = false;           // The connection ends after this answer
+  std::shared_ptr<void> lease;  // Held until the answer is written
 };
 
 HttpResponse error_response(const ApiError& error);

@@ -121,7 +121,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   const std::string name = "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xff";
   const Metrics::Labels labels = {
       {"model_name", "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xef\xbf\xbd"}};
-  const Metrics metrics = parse_metrics(metrics_text(name, stats, plan, std::nullopt));
+  const Metrics metrics = parse_metrics(metrics_text(name, stats, true, plan, std::nullopt));
   CHECK(metrics.value("vllm:kv_cache_usage_perc", labels) == 0.25);
   CHECK(metrics.value("spillway_kv_reserved_bytes", labels) == 300);
   CHECK(metrics.value("spillway_kv_capacity_bytes", labels) == 1200);
@@ -150,7 +150,7 @@ TEST_CASE("histograms of how long sequences took") {
   stats.times.add(finish);
   finish.reason = FinishReason::kError;  // Took no time worth counting
   stats.times.add(finish);
-  const Metrics metrics = parse_metrics(metrics_text("fake-model", stats, {}, std::nullopt));
+  const Metrics metrics = parse_metrics(metrics_text("fake-model", stats, true, {}, std::nullopt));
   const auto bucket = [&](const std::string& name, const char* bound) {
     return metrics.value("vllm:" + name + "_seconds_bucket",
                          {{"model_name", "fake-model"}, {"le", bound}});

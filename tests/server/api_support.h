@@ -64,6 +64,7 @@ struct TestServer {
     HttpLimits http;
     int64_t slots_max = 0;  // 0: the engine's queue_max
     int64_t request_seconds_max = 0;
+    uint64_t answers_bytes_max = uint64_t{1} << 30;
     double ping_seconds = 15;
     bool with_tokenizer = true;
     bool strict_params = false;
@@ -74,7 +75,8 @@ struct TestServer {
   explicit TestServer(Options options)
       : engine(options.engine),
         api(engine, context(options),
-            options.slots_max > 0 ? options.slots_max : engine.queue_max()) {
+            options.slots_max > 0 ? options.slots_max : engine.queue_max(),
+            options.answers_bytes_max) {
     api.request_seconds_max = options.request_seconds_max;
     api.ping_seconds = options.ping_seconds;
     server =

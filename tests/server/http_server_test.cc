@@ -5,7 +5,9 @@
 #include <chrono>
 #include <thread>
 
+#include "server/api/health.h"
 #include "tests/server/api_support.h"
+#include "tests/support/prometheus_text.h"
 
 namespace spillway {
 namespace {
@@ -391,6 +393,37 @@ TEST_CASE("models, version and health") {
   CHECK(client.get("/health").body == R"({"status":"ok"})");
   test.engine.set_healthy(false);
   check_error(client.get("/health"), 503, "unavailable_error", "engine_error");
+}
+
+TEST_CASE("health tells when sweeps do not end or fail, and when they are well again") {
+  TestServer test;
+  test.api.stall_seconds = 60;
+  HttpClient client(test.server->port());
+  const auto healthy = [&] {
+    const auto metrics = test::parse_metrics(client.get("/metrics").body);
+    return metrics.value("spillway_engine_healthy", {{"model_name", "fake-model"}}) == 1;
+  };
+  test.engine.set_sweeps(59, kFailedSweepsMax - 1);
+  CHECK(client.get("/health").status == 200);
+  CHECK(healthy());
+  test.engine.set_sweeps(61, 0);
+  const HttpAnswer stalled = client.get("/health");
+  check_error(stalled, 503, "unavailable_error", "engine_stalled");
+  CHECK(stalled.body.find("61 s") != std::string::npos);
+  CHECK_FALSE(healthy());
+  test.engine.set_sweeps(0, kFailedSweepsMax);
+  check_error(client.get("/health"), 503, "unavailable_error", "sweeps_failed");
+  CHECK_FALSE(healthy());
+  test.engine.set_sweeps(0, 0);
+  CHECK(client.get("/health").status == 200);
+  CHECK(healthy());
+}
+
+TEST_CASE("a server that was told to never counts a sweep as stalled") {
+  TestServer test;
+  test.api.stall_seconds = 0;
+  test.engine.set_sweeps(1e9, 0);
+  CHECK(HttpClient(test.server->port()).get("/health").status == 200);
 }
 
 TEST_CASE("tokenize and detokenize are each other's inverse") {

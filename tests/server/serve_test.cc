@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <future>
+#include <set>
 #include <thread>
 
 #include "server/commands/serve.h"
@@ -49,6 +50,29 @@ TEST_CASE("serve answers until it is asked to stop") {
   std::raise(SIGTERM);
   REQUIRE(served.ended_within(10));
   CHECK(served.result.get().ok());
+}
+
+TEST_CASE("draws of requests without a seed follow from the server's") {
+  std::vector<std::vector<uint64_t>> drawn;
+  for (const uint64_t seed : {7, 7, 8}) {
+    ServeFlags flags;
+    flags.seed = seed;
+    Served served(flags);
+    HttpClient client(served.port);
+    for (const char* body : {R"({"prompt":"a","n":2,"max_tokens":1})", R"({"prompt":["a","b"]})",
+                             R"({"prompt":"a","seed":5})", R"({"prompt":"a","seed":-1})"}) {
+      CHECK(client.post("/v1/completions", body).status == 200);
+    }
+    std::vector<uint64_t>& seeds = drawn.emplace_back();
+    for (const Request& request : served.engine.seen()) seeds.push_back(request.sampling.seed);
+    REQUIRE(seeds.size() == 6);
+    CHECK(seeds[4] == 5);
+    CHECK(std::set<uint64_t>(seeds.begin(), seeds.end()).size() == 6);
+    std::raise(SIGTERM);
+    REQUIRE(served.ended_within(10));
+  }
+  CHECK(drawn[0] == drawn[1]);
+  for (const size_t i : {0, 1, 2, 3, 5}) CHECK(drawn[0][i] != drawn[2][i]);
 }
 
 TEST_CASE("a signal lets running answers finish") {

@@ -1,0 +1,34 @@
+#include <algorithm>
+#include <thread>
+
+#include "kernels/base/checked_math.h"
+#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu_scratch.h"
+
+namespace spillway {
+
+namespace {
+
+// linear.cc: rows of one pass, packed; wider rows come by the 96 in float32 at most.
+constexpr uint64_t kPackedBytes = uint64_t{4} << 20;
+constexpr uint64_t kPackedRows = 96;
+
+}  // namespace
+
+uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t prompt_tokens) {
+  if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  cpu::HeadView view;
+  view.tokens = prompt_tokens;
+  view.rows = shape.positions;
+  view.head_size = shape.head_size;
+  view.kv_dtype = DType::kQ4;  // Rows of it are expanded.
+  const uint64_t sums = round_up(static_cast<uint64_t>(prompt_tokens), 64) * sizeof(float);
+  const uint64_t attention = std::max<uint64_t>(sums + cpu::prompt_scratch_bytes(view, true),
+                                                cpu::step_scratch_bytes(view));
+  const auto widest = static_cast<uint64_t>(
+      std::max({shape.hidden, shape.embedding, shape.mlp, shape.query_width()}));
+  return static_cast<uint64_t>(threads) * round_up(attention, 4096) +
+         std::max(kPackedBytes, kPackedRows * round_up(widest, 64) * sizeof(float));
+}
+
+}  // namespace spillway

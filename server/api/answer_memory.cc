@@ -1,0 +1,64 @@
+#include "server/api/answer_memory.h"
+
+#include <string>
+
+#include "kernels/base/units.h"
+
+namespace spillway {
+namespace {
+
+// Of a sequence beside its tokens: its request three times over (the call's, the scheduler's, the
+// answer's), queues, text being held back.
+constexpr uint64_t kSequenceBytes = 4096;
+constexpr uint64_t kPromptTokenBytes = 3 * sizeof(int32_t) + 8;  // ... and its text
+constexpr uint64_t kNewTokenBytes = 48;                          // Id, text, and both as JSON
+// A scored token, and each of its candidates: the entry, and its JSON as tree and as text.
+constexpr uint64_t kScoreBytes = 256;
+constexpr uint64_t kCandidateBytes = 64;
+
+ApiError answer_too_large(uint64_t bytes, uint64_t most) {
+  ApiError error;
+  error.message = "Prompts and answers of this request may take " + format_bytes(bytes) +
+                  " of memory and all requests together have " + format_bytes(most) +
+                  ". Ask for fewer prompts, choices, tokens or logprobs at once; the server's "
+                  "--answers-bytes-max allows more.";
+  error.code = "answer_too_large";
+  error.numbers = {{"max_allowed", static_cast<int64_t>(most)}};
+  return error;
+}
+
+ApiError answers_full() {
+  ApiError error = queue_full(1);
+  error.message =
+      "The answers that are being made leave no memory for this one. Try again later, or ask for "
+      "less at once.";
+  error.code = "answers_full";
+  return error;
+}
+
+}  // namespace
+
+uint64_t answer_bytes(const CompletionCall& call) {
+  uint64_t bytes = 0;
+  const uint64_t scored =
+      call.logprobs < 0 ? 0 : kScoreBytes + kCandidateBytes * static_cast<uint64_t>(call.logprobs);
+  for (const Request& request : call.requests) {
+    const uint64_t prompt = request.prompt.size();
+    const auto made = static_cast<uint64_t>(request.max_tokens);
+    bytes += kSequenceBytes + prompt * kPromptTokenBytes + made * kNewTokenBytes;
+    bytes += scored * (made + (call.echo ? prompt : 0));
+    bytes += request.sampling.logit_bias.size() * 3 * sizeof(request.sampling.logit_bias[0]);
+  }
+  return bytes;
+}
+
+ApiResult<std::shared_ptr<void>> AnswerMemory::take(uint64_t bytes) {
+  if (bytes > bytes_max_) return answer_too_large(bytes, bytes_max_);
+  uint64_t before = held_->load();
+  do {
+    if (bytes > bytes_max_ - before) return answers_full();
+  } while (!held_->compare_exchange_weak(before, before + bytes));
+  return std::shared_ptr<void>(nullptr, [held = held_, bytes](void*) { held->fetch_sub(bytes); });
+}
+
+}  // namespace spillway

@@ -1,0 +1,34 @@
+// Host memory of the requests that are accepted: their prompts, and their answers until they are
+// sent. Each takes its most at once, so that together they never hold more than the plan gave them
+// (memory_budget.h). Any thread. Outlives its leases.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "server/api/completion.h"
+
+namespace spillway {
+
+// The most that a call's prompts, tokens, scores and the JSON made of them hold at once.
+uint64_t answer_bytes(const CompletionCall& call);
+
+class AnswerMemory {
+ public:
+  explicit AnswerMemory(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  // Held until the last copy of the pointer is gone. An error: it is more than there is, now (429)
+  // or ever (400, which names the flag).
+  ApiResult<std::shared_ptr<void>> take(uint64_t bytes);
+
+  uint64_t held() const { return *held_; }
+  uint64_t bytes_max() const { return bytes_max_; }
+
+ private:
+  const uint64_t bytes_max_;
+  const std::shared_ptr<std::atomic<uint64_t>> held_ = std::make_shared<std::atomic<uint64_t>>(0);
+};
+
+}  // namespace spillway
