@@ -116,6 +116,15 @@ TEST_CASE("another run's journal is refused by what differs") {
   CHECK(std::string(status.message()).find("model") == std::string::npos);
 }
 
+TEST_CASE("a second process is kept out between the first one's transactions, too") {
+  const Place place;
+  auto journal = Journal::create(place.path, kHead);
+  REQUIRE(journal.ok());
+  REQUIRE(finish(journal.value(), 1).ok());
+  REQUIRE(journal->commit().ok());
+  CHECK(Journal::resume(place.path, kHead).status().code() == Code::kCapacity);
+}
+
 TEST_CASE("a second process is kept out while the first lives") {
   const Place place;
   auto journal = Journal::create(place.path, kHead);

@@ -15,11 +15,12 @@ using test::CollectingSink;
 using test::tiny_shape;
 
 struct Fixture {
-  explicit Fixture(const SchedulerOptions& options)
+  explicit Fixture(const SchedulerOptions& options, int64_t micro_batch_tokens = 0)
       : device(open_cpu_device(2).value()),
         weights(WeightStore::dummy(*device, tiny_shape(), DType::kF32, 1, {}).value()) {
     EngineOptions engine;
     engine.sweep_tokens_max = sweep_tokens_max(tiny_shape(), options);
+    if (micro_batch_tokens > 0) engine.micro_batch_tokens = micro_batch_tokens;
     engine.kv_bytes = kv_layout(tiny_shape(), DType::kF32).sequence_bytes(64) * 16;
     scheduler = start_scheduler(Engine::open(*device, *weights, engine).value(), options);
   }
@@ -66,9 +67,37 @@ TEST_CASE("an exception in a sweep is the error of its sequences, and the next r
   CHECK(finish.status.code() == Code::kCapacity);
   CHECK(std::string(finish.status.message()).find("the sweep failed") != std::string::npos);
   CHECK(f.scheduler->stats().healthy);
+  // The prompt and the first token were cached; the sweep that failed counts for nothing.
+  CHECK(finish.usage.kv.rows_kept == 4);
   const auto next = std::make_shared<CollectingSink>();
   f.submit(greedy({1, 2, 3}, 20), next);
   CHECK(next->wait().reason == FinishReason::kLength);
+}
+
+TEST_CASE("who has ended in a sweep keeps the ending, though the sweep fails") {
+  SchedulerOptions options;
+  options.block_sequences_max = 2;
+  options.gather_seconds = 600;
+  Fixture f(options);
+  const auto ends = std::make_shared<CollectingSink>(3);  // At its third token, before the other's
+  const auto full = std::make_shared<FullSink>();
+  f.submit(greedy({1, 2, 3}, 20), ends);
+  f.submit(greedy({4, 5, 6}, 20), full);
+  CHECK(ends->wait().reason == FinishReason::kStop);
+  CHECK(full->inner.wait().reason == FinishReason::kError);
+}
+
+TEST_CASE("a prompt joins a micro-batch only where both fit its tokens") {
+  SchedulerOptions options;
+  options.block_sequences_max = 2;
+  options.gather_seconds = 600;
+  Fixture f(options, 16);  // A micro-batch has memory for these, or for one prompt.
+  const auto first = std::make_shared<CollectingSink>(),
+             second = std::make_shared<CollectingSink>();
+  f.submit(greedy(std::vector<int32_t>(10, 3), 2), first);
+  f.submit(greedy(std::vector<int32_t>(60, 4), 2), second);
+  CHECK(first->wait().reason == FinishReason::kLength);
+  CHECK(second->wait().reason == FinishReason::kLength);
 }
 
 // Writes its name down when it is admitted.
@@ -131,6 +160,18 @@ TEST_CASE("an end token is barred from the last of min_tokens, too") {
   patient->wait();
   REQUIRE(patient->tokens.size() > first);
   CHECK(patient->tokens[first] != free->tokens[4]);
+  // With as many tokens before it, it ends the sequence; also where logprobs are asked for, which
+  // takes another way to a token.
+  stopped.min_tokens = static_cast<int32_t>(first);
+  for (const int32_t logprobs : {-1, 0}) {
+    stopped.logprobs = logprobs;
+    const auto ended = std::make_shared<CollectingSink>();
+    f.submit(stopped, ended);
+    const Finish finish = ended->wait();
+    CHECK(finish.reason == FinishReason::kStop);
+    CHECK(finish.stop_token == free->tokens[4]);
+    CHECK(ended->logprobs.size() == (logprobs < 0 ? 0 : ended->tokens.size()));
+  }
 }
 
 // What h2o remembers of its rows can take more than the few rows that it drops.
