@@ -13,6 +13,7 @@ namespace {
 constexpr float kF16Max = 65504.0f;
 constexpr uint16_t kF16Nan = 0x7e00;
 constexpr uint16_t kF16Sign = 0x8000;
+constexpr size_t kGroupWords = kQ4Group / kQ4NibblesPerWord;
 
 // The largest float16 that is not above `value`. REQUIRES: |value| <= 65504.
 uint16_t f16_not_above(float value) {
@@ -34,28 +35,46 @@ int64_t words_of(int64_t count) {
 
 }  // namespace
 
+// Loops in this file go by pointers and in chains of eight, so that the compiler makes vectors of
+// them: bounds-checked spans do not become any.
 Q4Scale quantize_q4(std::span<const float> values, uint8_t* nibbles) {
-  float low = values[0];
-  float high = values[0];
-  float zero = 0.0f;  // Stays 0 unless a value is NaN or infinite.
-  for (const float value : values) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-    zero += value * 0.0f;
+  constexpr size_t kChains = 8;
+  const float* const value = values.data();
+  const size_t count = values.size();
+  float low[kChains], high[kChains];
+  float zero[kChains] = {};  // Stays 0 unless a value is NaN or infinite.
+  std::fill_n(low, kChains, values[0]);
+  std::fill_n(high, kChains, values[0]);
+  size_t at = 0;
+  for (; at + kChains <= count; at += kChains) {
+    for (size_t j = 0; j < kChains; ++j) {
+      const float x = value[at + j];
+      low[j] = x < low[j] ? x : low[j];
+      high[j] = high[j] < x ? x : high[j];
+      zero[j] += x * 0.0f;
+    }
   }
-  if (zero != 0.0f) {  // NaN
-    std::fill_n(nibbles, values.size(), uint8_t{0});
+  for (; at < count; ++at) {
+    low[0] = std::min(low[0], value[at]);
+    high[0] = std::max(high[0], value[at]);
+    zero[0] += value[at] * 0.0f;
+  }
+  const float lowest = *std::min_element(low, low + kChains);
+  const float highest = *std::max_element(high, high + kChains);
+  if (std::any_of(zero, zero + kChains, [](float z) { return z != 0.0f; })) {  // NaN
+    std::fill_n(nibbles, count, uint8_t{0});
     return {0, kF16Nan};
   }
   Q4Scale result;
-  result.minimum = f16_not_above(std::clamp(low, -kF16Max, kF16Max));
+  result.minimum = f16_not_above(std::clamp(lowest, -kF16Max, kF16Max));
   const float minimum = f16_to_f32(result.minimum);
-  result.scale = f16_not_below(std::clamp((high - minimum) / 15.0f, 0.0f, kF16Max));
+  result.scale = f16_not_below(std::clamp((highest - minimum) / 15.0f, 0.0f, kF16Max));
   const float scale = f16_to_f32(result.scale);
   const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float steps = std::clamp((values[i] - minimum) * inverse, 0.0f, 15.0f);
-    nibbles[i] = static_cast<uint8_t>(static_cast<int>(steps + 0.5f));
+  for (size_t i = 0; i < count; ++i) {
+    const float steps = (value[i] - minimum) * inverse;
+    const float inside = steps < 0.0f ? 0.0f : 15.0f < steps ? 15.0f : steps;
+    nibbles[i] = static_cast<uint8_t>(static_cast<int>(inside + 0.5f));
   }
   return result;
 }
@@ -83,9 +102,17 @@ void pack_q4_row(std::span<const float> values, std::byte* row, Q4Error* error) 
     const Q4Scale scale = quantize_q4(group, nibbles);
     if (error != nullptr) add_q4_error(group, scale, nibbles, error);
     const auto words = static_cast<size_t>(words_of(static_cast<int64_t>(group.size())));
-    uint32_t packed[kQ4Group / kQ4NibblesPerWord] = {};
-    for (size_t i = 0; i < group.size(); ++i) {
-      packed[i % words] |= uint32_t{nibbles[i]} << (4 * (i / words));
+    uint32_t packed[kGroupWords] = {};
+    if (words == kGroupWords && group.size() == kQ4Group) {
+      for (size_t j = 0; j < kQ4NibblesPerWord; ++j) {
+        for (size_t w = 0; w < kGroupWords; ++w) {
+          packed[w] |= uint32_t{nibbles[j * kGroupWords + w]} << (4 * j);
+        }
+      }
+    } else {
+      for (size_t i = 0; i < group.size(); ++i) {
+        packed[i % words] |= uint32_t{nibbles[i]} << (4 * (i / words));
+      }
     }
     std::memcpy(row, &scale, sizeof(scale));
     std::memcpy(row + sizeof(scale), packed, words * sizeof(uint32_t));
@@ -102,10 +129,11 @@ void unpack_q4_row(const std::byte* row, std::span<float> values) {
     const float s = f16_to_f32(scale.scale);
     const float m = f16_to_f32(scale.minimum);
     const auto words = static_cast<size_t>(words_of(static_cast<int64_t>(group.size())));
-    uint32_t packed[kQ4Group / kQ4NibblesPerWord];
+    uint32_t packed[kGroupWords];
     std::memcpy(packed, row + sizeof(scale), words * sizeof(uint32_t));
+    float* const value = group.data();
     for (size_t i = 0; i < group.size(); ++i) {
-      group[i] = q4_value(packed[i % words] >> (4 * (i / words)) & 15u, s, m);
+      value[i] = q4_value(packed[i % words] >> (4 * (i / words)) & 15u, s, m);
     }
     row += sizeof(scale) + words * sizeof(uint32_t);
   }
