@@ -1,11 +1,13 @@
 #include "kernels/draw.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kernels/base/check.h"
 #include "kernels/exponentials.h"
 #include "kernels/logits.h"
+#include "kernels/row_passes.h"
 
 namespace spillway {
 namespace {
@@ -22,11 +24,16 @@ double keep_top_p(std::span<float> weights, float top_p) {
   const double low = (sum - wanted) / static_cast<double>(weights.size()) / 2;
   const float threshold = threshold_of_sum(weights, wanted, static_cast<float>(low), 1.0f);
   double kept = sum_from(weights, std::nextafter(threshold, kInfinity));
-  for (float& weight : weights) {
-    if (weight > threshold) continue;
-    const bool keep = weight == threshold && kept < wanted;
-    kept += keep ? weight : 0.0f;
-    weight = keep ? weight : 0.0f;
+  pass_drop_below(weights.data(), weights.size(), threshold);
+  for (size_t begin = 0; begin < weights.size(); begin += kRowBlock) {
+    const auto block = weights.subspan(begin, std::min(kRowBlock, weights.size() - begin));
+    if (!pass_contains(block.data(), block.size(), threshold)) continue;
+    for (float& weight : block) {
+      if (weight != threshold) continue;
+      const bool keep = kept < wanted;
+      kept += keep ? weight : 0.0f;
+      weight = keep ? weight : 0.0f;
+    }
   }
   return sum_from(weights, 0);
 }

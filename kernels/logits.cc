@@ -10,68 +10,15 @@
 
 #include "kernels/base/check.h"
 #include "kernels/exponentials.h"
+#include "kernels/row_passes.h"
 
 namespace spillway {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr size_t kLanes = 16;  // Independent chains, which the compiler turns into vectors.
-constexpr size_t kBlock = 512;
-
-struct BlockBest {
-  float value;
-  bool valid;  // No NaN, no +inf
-};
-
-BlockBest best_of_block(std::span<const float> values) {
-  std::array<float, kLanes> best;
-  std::array<int32_t, kLanes> invalid{};
-  best.fill(-kInfinity);
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const float value = values[i + lane];
-      best[lane] = value > best[lane] ? value : best[lane];
-      invalid[lane] |= value < kInfinity ? 0 : 1;
-    }
-  }
-  for (; i < values.size(); ++i) {
-    best[0] = values[i] > best[0] ? values[i] : best[0];
-    invalid[0] |= values[i] < kInfinity ? 0 : 1;
-  }
-  return {*std::max_element(best.begin(), best.end()),
-          *std::max_element(invalid.begin(), invalid.end()) == 0};
-}
-
-// The sum of the values that are at least `floor`.
-double sum_of_block(std::span<const float> values, float floor) {
-  std::array<float, kLanes> sums{};
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      sums[lane] += values[i + lane] >= floor ? values[i + lane] : 0.0f;
-    }
-  }
-  double sum = 0;
-  for (; i < values.size(); ++i) sum += values[i] >= floor ? values[i] : 0.0f;
-  for (float lane : sums) sum += lane;
-  return sum;
-}
-
-size_t count_from(std::span<const float> row, float floor) {
-  std::array<uint32_t, kLanes> counts{};
-  size_t i = 0;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) counts[lane] += row[i + lane] >= floor ? 1 : 0;
-  }
-  size_t count = 0;
-  for (; i < row.size(); ++i) count += row[i] >= floor ? 1 : 0;
-  for (uint32_t lane : counts) count += lane;
-  return count;
-}
 
 std::span<const float> block_at(std::span<const float> row, size_t begin) {
-  return row.subspan(begin, std::min(kBlock, row.size() - begin));
+  return row.subspan(begin, std::min(kRowBlock, row.size() - begin));
 }
 
 // An unsigned number that orders as the float does, and its inverse.
@@ -110,10 +57,14 @@ float threshold_of_few(std::span<const float> row, size_t count) {
     used = count;
     floor = best[count - 1];
   };
-  for (float value : row) {
-    if (value <= floor && used >= count) continue;
-    best[used++] = value;
-    if (used == best.size()) drop_the_rest();
+  for (size_t begin = 0; begin < row.size(); begin += kRowBlock) {
+    const std::span<const float> block = block_at(row, begin);
+    if (used >= count && pass_best(block.data(), block.size()).value <= floor) continue;
+    for (float value : block) {
+      if (value <= floor && used >= count) continue;
+      best[used++] = value;
+      if (used == best.size()) drop_the_rest();
+    }
   }
   drop_the_rest();
   return floor;
@@ -123,17 +74,11 @@ float threshold_of_few(std::span<const float> row, size_t count) {
 
 RowBest find_best(std::span<const float> row) {
   SPILLWAY_CHECK(!row.empty());
-  RowBest best{0, -kInfinity, true};
-  for (size_t begin = 0; begin < row.size(); begin += kBlock) {
-    const BlockBest block = best_of_block(block_at(row, begin));
-    best.valid = best.valid && block.valid;
-    if (block.value <= best.value) continue;
-    best.value = block.value;
-    best.index = begin;
-  }
-  best.valid = best.valid && best.value > -kInfinity;
+  const PassBest found = pass_best(row.data(), row.size());
+  RowBest best{found.block, found.value, found.valid && found.value > -kInfinity};
   if (best.valid) {  // A second look at one block, which the cache still has.
-    while (row[best.index] != best.value) ++best.index;
+    const float* const value = row.data();
+    while (value[best.index] != best.value) ++best.index;
   }
   return best;
 }
@@ -147,7 +92,9 @@ size_t find_invalid(std::span<const float> row) {
 float threshold_of_count(std::span<const float> row, size_t count) {
   SPILLWAY_CHECK(count >= 1 && count <= row.size());
   if (count <= kFew) return threshold_of_few(row, count);
-  const auto reaches = [&](float value) { return count_from(row, value) >= count; };
+  const auto reaches = [&](float value) {
+    return pass_count(row.data(), row.size(), value) >= count;
+  };
   return highest_that(-kInfinity, find_best(row).value, reaches);
 }
 
@@ -157,17 +104,13 @@ float threshold_of_sum(std::span<const float> weights, double sum, float low, fl
 }
 
 double sum_from(std::span<const float> weights, float floor) {
-  double sum = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    sum += sum_of_block(block_at(weights, begin), floor);
-  }
-  return sum;
+  return pass_sum(weights.data(), weights.size(), floor);
 }
 
 size_t index_at(std::span<const float> weights, double amount) {
-  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
+  for (size_t begin = 0; begin < weights.size(); begin += kRowBlock) {
     const std::span<const float> block = block_at(weights, begin);
-    const double sum = sum_of_block(block, 0);
+    const double sum = sum_from(block, 0);
     if (amount >= sum) {
       amount -= sum;
       continue;
@@ -191,12 +134,12 @@ double log_sum_exp(std::span<const float> row) {
   const RowBest best = find_best(row);
   if (!best.valid) return std::nan("");
   double sum = 0;
-  std::array<float, kBlock> weights;
-  for (size_t begin = 0; begin < row.size(); begin += kBlock) {
+  std::array<float, kRowBlock> weights;
+  for (size_t begin = 0; begin < row.size(); begin += kRowBlock) {
     const std::span<const float> block = block_at(row, begin);
     const std::span<float> target = std::span(weights).first(block.size());
     exponentiate(block, best.value, 1.0f, target);
-    sum += sum_of_block(target, 0);
+    sum += sum_from(target, 0);
   }
   return best.value + std::log(sum);
 }

@@ -450,26 +450,33 @@ void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
          {.in = input, .weight = weights.head, .out = buffers_.logits.slice_rows(0, rows)});
 }
 
-// From a device with memory of its own: what is drawn, of rows that need no more, and the
-// others whole. Blocks until they are there.
+// Draws, of rows that need no more; no other row is changed. False: there is none such.
+bool Engine::draw_rows(int32_t* drawn) {
+  draw_rules_.clear();
+  bool any = false;
+  for (const Wanted& wanted : wanted_) {
+    draw_rules_.push_back(wanted.draw);
+    any = any || wanted.draw.count > 0;
+  }
+  if (!any) return false;
+  const auto rows = static_cast<int64_t>(wanted_.size());
+  draw_columns(*stream_,
+               {.in = buffers_.logits.slice_rows(0, rows), .rules = draw_rules_, .out = drawn});
+  return true;
+}
+
+// From a device with memory of its own: what is drawn, and the other rows whole. Blocks until they
+// are there.
 Status Engine::bring_logits() {
   const size_t row_bytes = static_cast<size_t>(shape().vocabulary) * sizeof(float);
   const auto bring_row = [&](size_t i) {
     stream_->copy(host_logits_.data() + i * row_bytes, buffers_.logits.data + i * row_bytes,
                   row_bytes);
   };
-  draw_rules_.clear();
-  bool any = false;
   for (size_t i = 0; i < wanted_.size(); ++i) {
-    draw_rules_.push_back(wanted_[i].draw);
-    any = any || wanted_[i].draw.count > 0;
     if (wanted_[i].draw.count == 0) bring_row(i);
   }
-  if (!any) return stream_->record().wait();
-  const auto rows = static_cast<int64_t>(wanted_.size());
-  draw_columns(
-      *stream_,
-      {.in = buffers_.logits.slice_rows(0, rows), .rules = draw_rules_, .out = buffers_.drawn});
+  if (!draw_rows(buffers_.drawn)) return stream_->record().wait();
   const size_t bytes = wanted_.size() * sizeof(int32_t);
   std::byte* found = host_logits_.data() + static_cast<size_t>(kHeadRows) * row_bytes;
   SPILLWAY_RETURN_IF_ERROR(to_host(found, reinterpret_cast<std::byte*>(buffers_.drawn), bytes));
@@ -494,6 +501,7 @@ Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
     SPILLWAY_RETURN_IF_ERROR(bring_logits());
     logits.data = host_logits_.data();
   } else {
+    draw_rows(drawn_.data());
     SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
   }
   for (size_t i = 0; i < wanted_.size(); ++i) {

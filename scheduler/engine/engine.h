@@ -161,6 +161,7 @@ class Engine {
   Status select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
                      const HeadWeights& weights, LogitsSink& sink);
   Status flush_head(const HeadWeights& weights, LogitsSink& sink);
+  bool draw_rows(int32_t* drawn);
   Status bring_logits();
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
   void head_rows(const HeadWeights& weights, int64_t rows);
