@@ -14,7 +14,7 @@ constexpr uint64_t kPromptTokenBytes = 3 * sizeof(int32_t) + 8;  // ... and its 
 constexpr uint64_t kNewTokenBytes = 48;                          // Id, text, and both as JSON
 // A scored token, and each of its candidates: the entry, and its JSON as tree and as text.
 constexpr uint64_t kScoreBytes = 256;
-constexpr uint64_t kCandidateBytes = 64;
+constexpr uint64_t kCandidateBytes = 72;
 
 ApiError answer_too_large(uint64_t bytes, uint64_t most) {
   ApiError error;
