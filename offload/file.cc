@@ -21,6 +21,52 @@ std::string range_text(uint64_t offset, size_t bytes) {
   return std::to_string(bytes) + " bytes at " + std::to_string(offset);
 }
 
+const char* kind_text(mode_t mode) {
+  if (S_ISREG(mode)) return "a regular file";
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISCHR(mode)) return "a character device";
+  return "a block device";
+}
+
+Status not_regular(const std::string& path, mode_t mode) {
+  return invalid_argument(path + " is " + kind_text(mode) + ", not a regular file");
+}
+
+constexpr int kLinksMax = 40;  // As many as Linux follows.
+
+Result<std::string> follow_links(const std::string& path) {
+  std::filesystem::path place(path);
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(place, error); ++links) {
+    if (links == kLinksMax) return io_error("follow the links of " + path, ELOOP);
+    const std::filesystem::path target = std::filesystem::read_symlink(place, error);
+    if (error) return io_error("follow the links of " + path, error.value());
+    place = target.is_absolute() ? target : place.parent_path() / target;
+  }
+  return place.string();
+}
+
+// Of what is open already or cannot be renamed over: all of it, where the descriptor stands.
+Status write_through(int fd, const std::string& path, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t put = ::write(fd, content.data(), std::min(content.size(), kCallBytesMax));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return io_error("write " + path, errno);
+    content.remove_prefix(static_cast<size_t>(put));
+  }
+  return {};
+}
+
+// Whether `path` is what this process's standard output goes to ("/dev/stdout", "/dev/fd/1").
+bool is_standard_output(const std::string& path) {
+  struct stat named {};
+  struct stat standard {};
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(STDOUT_FILENO, &standard) == 0 &&
+         named.st_dev == standard.st_dev && named.st_ino == standard.st_ino;
+}
+
 }  // namespace
 
 Result<File> File::open(const std::string& path, int flags, mode_t mode) {
@@ -29,11 +75,22 @@ Result<File> File::open(const std::string& path, int flags, mode_t mode) {
   return File(fd, path);
 }
 
-Result<File> File::open_in(const File& directory, const std::string& name, int flags) {
-  std::string path = directory.path() + "/" + name;
-  const int fd = ::openat(directory.fd(), name.c_str(), flags | O_CLOEXEC);
+Result<File> File::open_regular(int directory, const std::string& name, std::string path) {
+  // Opening a FIFO waits for a writer, unless told not to; so one is opened before it is known.
+  const int fd = ::openat(directory, name.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0 && errno == ENXIO) return not_regular(path, S_IFSOCK);
   if (fd < 0) return io_error("open " + path, errno);
-  return File(fd, std::move(path));
+  File file(fd, std::move(path));
+  SPILLWAY_RETURN_IF_ERROR(file.stamp().status());
+  return file;
+}
+
+Result<File> File::open_to_read(const std::string& path) {
+  return open_regular(AT_FDCWD, path, path);
+}
+
+Result<File> File::open_in(const File& directory, const std::string& name) {
+  return open_regular(directory.fd(), name, directory.path() + "/" + name);
 }
 
 File::File(File&& other) noexcept {
@@ -53,7 +110,7 @@ File::~File() {
 Result<FileStamp> File::stamp() const {
   struct stat info {};
   if (::fstat(fd_, &info) != 0) return io_error("stat " + path_, errno);
-  if (!S_ISREG(info.st_mode)) return invalid_argument(path_ + " is not a regular file");
+  if (!S_ISREG(info.st_mode)) return not_regular(path_, info.st_mode);
   return FileStamp{static_cast<uint64_t>(info.st_size),
                    int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
@@ -106,11 +163,30 @@ Result<std::string> read_small_file(const File& file, uint64_t bytes_max) {
 }
 
 Result<std::string> read_small_file(const std::string& path, uint64_t bytes_max) {
-  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(path, O_RDONLY));
+  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_to_read(path));
   return read_small_file(file, bytes_max);
 }
 
-Status replace_file(const std::string& path, std::string_view content) {
+Result<OutputPlace> output_place(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return invalid_argument(path + " is a directory");
+    if (!S_ISREG(info.st_mode)) return OutputPlace{path, kind_text(info.st_mode)};
+  } else if (errno != ENOENT) {
+    return io_error("look at " + path, errno);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(std::string place, follow_links(path));
+  return OutputPlace{std::move(place), ""};
+}
+
+Status replace_file(const std::string& named, std::string_view content) {
+  if (is_standard_output(named)) return write_through(STDOUT_FILENO, named, content);
+  SPILLWAY_ASSIGN_OR_RETURN(const OutputPlace place, output_place(named));
+  const std::string& path = place.path;
+  if (!place.special.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(path, O_WRONLY | O_NOCTTY));
+    return write_through(file.fd(), path, content);
+  }
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
   const auto write = [&]() -> Status {
     SPILLWAY_ASSIGN_OR_RETURN(const File file,

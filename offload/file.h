@@ -26,8 +26,12 @@ class File {
   // `flags` as in open(2); O_CLOEXEC is added. kNotFound when there is no such file.
   static Result<File> open(const std::string& path, int flags, mode_t mode = 0644);
 
-  // Opens `name` inside the open directory `directory`.
-  static Result<File> open_in(const File& directory, const std::string& name, int flags);
+  // Opens a regular file to read. Anything else is kInvalidArgument with what it is: a FIFO is not
+  // waited for.
+  static Result<File> open_to_read(const std::string& path);
+
+  // The same for `name` inside the open directory `directory`.
+  static Result<File> open_in(const File& directory, const std::string& name);
 
   File() = default;
   File(File&& other) noexcept;
@@ -50,6 +54,7 @@ class File {
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  static Result<File> open_regular(int directory, const std::string& name, std::string path);
 
   int fd_ = -1;
   std::string path_;
@@ -59,8 +64,17 @@ class File {
 Result<std::string> read_small_file(const File& file, uint64_t bytes_max);
 Result<std::string> read_small_file(const std::string& path, uint64_t bytes_max);
 
+// Where an output goes that is to be written under a temporary name and renamed.
+struct OutputPlace {
+  std::string path;     // With its symbolic links followed: the link stays, its target is replaced
+  std::string special;  // "a FIFO", "a character device": there, and no file may replace it
+};
+// kInvalidArgument: `path` is a directory, or its links go round in a circle.
+Result<OutputPlace> output_place(const std::string& path);
+
 // Makes `content` the whole of the file `path`: written under a temporary name beside it, synced,
-// renamed, so that a reader sees the old file or the new one. Blocks.
+// renamed, so that a reader sees the old file or the new one. What is no regular file (a device, a
+// FIFO) and what is this process's standard output is written to, not replaced. Blocks.
 Status replace_file(const std::string& path, std::string_view content);
 
 // fsync of the directory that holds `path`, so that a rename in it survives a power cut.

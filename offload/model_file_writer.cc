@@ -181,9 +181,15 @@ Status check_files(const ModelFileTable& table) {
 
 }  // namespace
 
-Result<std::unique_ptr<ModelFileWriter>> ModelFileWriter::create(const std::string& path,
+Result<std::unique_ptr<ModelFileWriter>> ModelFileWriter::create(const std::string& named,
                                                                  ModelFileTable table) {
   SPILLWAY_RETURN_IF_ERROR(check_files(table));
+  SPILLWAY_ASSIGN_OR_RETURN(const OutputPlace place, output_place(named));
+  const std::string& path = place.path;
+  if (!place.special.empty()) {
+    return invalid_argument(named + " is " + place.special +
+                            "; a packed model is not written in order and must be a file");
+  }
   for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
   if (::getrandom(table.file_id.data(), table.file_id.size(), 0) !=
       static_cast<ssize_t>(table.file_id.size())) {

@@ -2,9 +2,13 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iostream>
 #include <vector>
 
 #include "kernels/device.h"
@@ -41,6 +45,19 @@ void return_large_memory() {
 #endif
 }
 
+// What was printed and could not be written is lost: then no command succeeded. One place for all
+// of them; standard output's error flag stays set until here. (std::cout writes through it.)
+int status_of_output(int status) {
+  std::cout.flush();
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return status;
+  const int error = errno;
+  std::fprintf(stderr, "spillway: writing to standard output failed%s%s; what it printed is lost\n",
+               error == 0 ? "" : ": ", error == 0 ? "" : std::strerror(error));
+  return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -60,6 +77,7 @@ int main(int count, char** arguments) {
   commands.push_back(plan_command());
   commands.push_back(convert_command());
   commands.push_back(inspect_command());
-  return run_command_line(commands, count, arguments,
-                          [](const char* name) { return getenv(name); });
+  const int status =
+      run_command_line(commands, count, arguments, [](const char* name) { return getenv(name); });
+  return status_of_output(status);
 }

@@ -45,7 +45,9 @@ std::string json_text(std::string_view text) {
   return quoted + '"';
 }
 
-// The file's text. Knows nothing of threads: everything has been recorded.
+constexpr const char* kTraceBegin = "{\"displayTimeUnit\":\"ms\",";
+
+// The file's text behind kTraceBegin. Knows nothing of threads: everything has been recorded.
 class TraceWriter {
  public:
   TraceWriter(std::FILE* file, std::vector<std::string> tracks)
@@ -57,7 +59,7 @@ class TraceWriter {
       return a.start != b.start ? a.start < b.start : a.end > b.end;
     });
     origin_ = count == 0 ? 0 : events[0].start;
-    std::fprintf(file_, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_events\":\"%llu\"},",
+    std::fprintf(file_, "\"otherData\":{\"dropped_events\":\"%llu\"},",
                  static_cast<unsigned long long>(dropped));
     std::fprintf(file_, "\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,");
     std::fprintf(file_, "\"args\":{\"name\":\"spillway\"}}");
@@ -191,6 +193,13 @@ class FileTrace final : public Trace {
 Result<std::unique_ptr<Trace>> Trace::open(const std::string& path, uint64_t events_max) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   if (file == nullptr) return io_error("open the trace " + path, errno);
+  // What cannot be written at all is an error now, and not hours later, when nobody can be told.
+  std::fputs(kTraceBegin, file);
+  if (std::fflush(file) != 0) {
+    const int error = errno;
+    std::fclose(file);
+    return io_error("write the trace " + path, error);
+  }
   return std::unique_ptr<Trace>(std::make_unique<FileTrace>(file, path, events_max));
 }
 

@@ -82,7 +82,7 @@ class CheckpointOpener {
 
  private:
   Status add_shards(const Candidate& candidate) {
-    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_in(directory_, candidate.file, O_RDONLY));
+    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_in(directory_, candidate.file));
     SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_small_file(file, kIndexBytesMax));
     SPILLWAY_RETURN_IF_ERROR(refuse_lfs_pointer(text, file.path()));
     SPILLWAY_ASSIGN_OR_RETURN(const auto shards,
@@ -121,7 +121,7 @@ class CheckpointOpener {
   }
 
   Status add_file(const std::string& name) {
-    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open_in(directory_, name, O_RDONLY));
+    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open_in(directory_, name));
     SPILLWAY_ASSIGN_OR_RETURN(auto source, file_source(std::move(file)));
     SPILLWAY_RETURN_IF_ERROR(check_not_pointer(*source));
     const auto file_index = static_cast<uint32_t>(checkpoint_.files_.size());

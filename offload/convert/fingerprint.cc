@@ -8,28 +8,29 @@
 #include <filesystem>
 #include <vector>
 
+#include "offload/convert/byte_source.h"
+#include "offload/convert/safetensors_reader.h"
 #include "offload/file.h"
 
 namespace spillway {
 
 namespace {
 
+constexpr uint64_t kEndBytes = uint64_t{1} << 20;      // Read at the begin and the end of each file
+constexpr uint64_t kSmallTensor = uint64_t{64} << 10;  // Read whole
+constexpr uint64_t kSampleBytes = 4096;
+constexpr uint64_t kSamplesPerFile = 256;  // Of one whose tensors are not known
+
+struct Range {
+  uint64_t offset = 0, bytes = 0;
+};
+
 bool counts(std::string_view name) {
   return name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".json") ||
          name.ends_with(".txt");
 }
 
-std::string hex(const XXH128_hash_t& hash) {
-  char text[33];
-  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return text;
-}
-
-}  // namespace
-
-Result<std::string> checkpoint_fingerprint(const std::string& directory) {
-  SPILLWAY_ASSIGN_OR_RETURN(const File opened, File::open(directory, O_RDONLY | O_DIRECTORY));
+Result<std::vector<std::string>> files_that_count(const std::string& directory) {
   std::error_code error;
   std::vector<std::string> names;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
@@ -39,14 +40,86 @@ Result<std::string> checkpoint_fingerprint(const std::string& directory) {
   }
   if (error) return io_error("list " + directory, error.value());
   std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string hex(const XXH128_hash_t& hash) {
+  char text[33];
+  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text;
+}
+
+std::string hash_of(std::string_view text) {
+  return hex(XXH3_128bits(text.data(), text.size()));
+}
+
+// The ends and the middle of a tensor: training changes all of a matrix or none of it.
+void add_tensor(const Range& tensor, std::vector<Range>& ranges) {
+  if (tensor.bytes <= kSmallTensor) return ranges.push_back(tensor);
+  for (const uint64_t at : {uint64_t{0}, tensor.bytes / 2, tensor.bytes - kSampleBytes}) {
+    ranges.push_back({tensor.offset + at, kSampleBytes});
+  }
+}
+
+// What is read of a file: its ends, where headers and (in a .bin) the checksums of all records lie,
+// and something of every tensor.
+std::vector<Range> samples_of(const std::string& name, const ByteSource& source) {
+  const uint64_t bytes = source.size();
+  if (bytes <= 2 * kEndBytes) return {{0, bytes}};
+  std::vector<Range> ranges = {{0, kEndBytes}, {bytes - kEndBytes, kEndBytes}};
+  if (name.ends_with(".safetensors")) {
+    // A header that cannot be read is for whoever reads the model to complain of.
+    if (const auto tensors = read_safetensors(source, {.lenient_header = true}); tensors.ok()) {
+      for (const StoredTensor& tensor : tensors.value()) {
+        add_tensor({tensor.offset, tensor.bytes}, ranges);
+      }
+      return ranges;
+    }
+  }
+  for (uint64_t i = 0; i < kSamplesPerFile; ++i) {
+    ranges.push_back({(bytes - kSampleBytes) / kSamplesPerFile * i, kSampleBytes});
+  }
+  return ranges;
+}
+
+Result<std::string> contents_of(const std::string& name, File file) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto source, file_source(std::move(file)));
+  std::string hashes;
+  std::vector<std::byte> buffer;
+  for (const Range& range : samples_of(name, *source)) {
+    buffer.resize(range.bytes);
+    SPILLWAY_RETURN_IF_ERROR(source->read(range.offset, buffer));
+    hashes += hash_of({reinterpret_cast<const char*>(buffer.data()), buffer.size()});
+  }
+  return hashes;
+}
+
+// Names, sizes and times, and with `contents` what was read of each file.
+Result<std::string> hash_directory(const std::string& directory, bool contents) {
+  SPILLWAY_ASSIGN_OR_RETURN(const File opened, File::open(directory, O_RDONLY | O_DIRECTORY));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_that_count(directory));
   std::string text;
   for (const std::string& name : names) {
-    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_in(opened, name, O_RDONLY));
+    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open_in(opened, name));
     SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
     text +=
         name + '\n' + std::to_string(stamp.bytes) + ' ' + std::to_string(stamp.modified_ns) + '\n';
+    if (!contents) continue;
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string read, contents_of(name, std::move(file)));
+    text += read + '\n';
   }
-  return hex(XXH3_128bits(text.data(), text.size()));
+  return hash_of(text);
+}
+
+}  // namespace
+
+Result<std::string> checkpoint_fingerprint(const std::string& directory) {
+  return hash_directory(directory, true);
+}
+
+Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& directory) {
+  return hash_directory(directory, false);
 }
 
 }  // namespace spillway
