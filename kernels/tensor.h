@@ -53,6 +53,8 @@ struct WeightSlab {
 };
 
 // A weight matrix [rows, columns] as consecutive slabs. All slabs but the last have `slab_rows`.
+// `finite`: that its model holds no NaN and no infinity is known; else products with it keep NaN
+// where that costs time, too.
 struct WeightMatrix {
   std::span<const WeightSlab> slabs;
   DType format = DType::kF32;
@@ -60,6 +62,7 @@ struct WeightMatrix {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t slab_rows = 0;
+  bool finite = false;
 };
 
 }  // namespace spillway

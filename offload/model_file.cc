@@ -67,6 +67,14 @@ uint64_t ModelFileTable::slab_seed(uint32_t slab) const {
   return seed ^ slab;
 }
 
+std::vector<size_t> ModelFileTable::non_finite() const {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].nan_count + tensors[i].inf_count > 0) found.push_back(i);
+  }
+  return found;
+}
+
 uint64_t ModelFileTable::weight_bytes() const {
   uint64_t bytes = 0;
   for (const SlabInfo& slab : slabs) bytes += slab.bytes;
@@ -84,7 +92,7 @@ uint64_t slab_checksum(std::span<const std::byte> bytes, uint64_t seed) {
 }
 
 Result<ModelFile> ModelFile::open(const std::string& path) {
-  SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(path, O_RDONLY));
+  SPILLWAY_ASSIGN_OR_RETURN(File file, File::open_to_read(path));
   Result<ModelFileTable> table = read_table(file);
   if (!table.ok()) return table.status().at(path);
   return ModelFile(std::move(file),
@@ -104,7 +112,8 @@ Status ModelFile::read_slab(uint32_t index, std::span<std::byte> target) const {
   return corruption(path() + ": slab " + std::to_string(index) + " (bytes " +
                     std::to_string(slab.offset) + " to " +
                     std::to_string(slab.offset + slab.bytes) +
-                    ") does not match its checksum; convert the model again");
+                    ") does not match its checksum; convert the model again, or delete the "
+                    "file if it lies in the model cache");
 }
 
 }  // namespace spillway

@@ -59,6 +59,7 @@ struct TensorInfo {
   Q4Error quantization{};  // Of kQ4: against the checkpoint, as the converter measured it.
 
   int64_t rows_in_slab(uint32_t index) const;  // index < slab_count
+  std::string name() const;                    // "layer 0 mlp_up_weight": for people
 };
 
 struct ModelFileTable {
@@ -71,8 +72,9 @@ struct ModelFileTable {
   std::vector<std::pair<std::string, std::string>> files;  // Tokenizer files: name, contents.
 
   uint64_t slab_seed(uint32_t slab) const;
-  uint64_t weight_bytes() const;  // Sum over the slabs.
-  Q4Error quantization() const;   // Of all kQ4 tensors together.
+  uint64_t weight_bytes() const;           // Sum over the slabs.
+  std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
+  Q4Error quantization() const;            // Of all kQ4 tensors together.
 };
 
 // Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets

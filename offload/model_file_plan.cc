@@ -93,6 +93,11 @@ class Planner {
 
 }  // namespace
 
+std::string TensorInfo::name() const {
+  const std::string role(role_name(spec.role));
+  return spec.layer < 0 ? role : "layer " + std::to_string(spec.layer) + " " + role;
+}
+
 int64_t TensorInfo::rows_in_slab(uint32_t index) const {
   SPILLWAY_CHECK(index < slab_count);
   return std::min(slab_rows, spec.rows - static_cast<int64_t>(index) * slab_rows);

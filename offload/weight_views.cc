@@ -7,8 +7,9 @@ namespace spillway {
 namespace {
 
 WeightMatrix matrix_of(const TensorInfo& tensor, MatrixLayout layout,
-                       std::span<const WeightSlab> slabs) {
-  return {slabs, tensor.format, layout, tensor.spec.rows, tensor.spec.columns, tensor.slab_rows};
+                       std::span<const WeightSlab> slabs, bool finite) {
+  return {slabs, tensor.format, layout, tensor.spec.rows, tensor.spec.columns, tensor.slab_rows,
+          finite};
 }
 
 // Where a role's view goes. Exactly one of the two is set.
@@ -75,6 +76,7 @@ WeightViews::WeightViews(const ModelFileTable& table, MatrixLayout layout)
     if (table.tensors[i].spec.kind != WeightKind::kVector) count += table.tensors[i].slab_count;
   }
   views_.resize(count);
+  const bool finite = table.non_finite().empty();
   for (size_t i = 0; i < table.tensors.size(); ++i) {
     const TensorInfo& tensor = table.tensors[i];
     LayerWeights* layer =
@@ -86,7 +88,7 @@ WeightViews::WeightViews(const ModelFileTable& table, MatrixLayout layout)
     }
     const bool is_matrix = tensor.spec.kind == WeightKind::kMatrix;
     *target.matrix = matrix_of(tensor, is_matrix ? layout : MatrixLayout::kRows,
-                               {views_.data() + first[i], tensor.slab_count});
+                               {views_.data() + first[i], tensor.slab_count}, finite);
     for (uint32_t slab = 0; slab < tensor.slab_count; ++slab) {
       WeightSlab& view = views_[first[i] + slab];
       view.rows = tensor.rows_in_slab(slab);

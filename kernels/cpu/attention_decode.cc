@@ -163,6 +163,11 @@ HWY_INLINE void sum_rows(const float* HWY_RESTRICT weights, const T* HWY_RESTRIC
   }
 }
 
+// e^x, and NaN for NaN, of which Highway's Exp makes 0.
+HWY_INLINE V exp_or_nan(V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
+}
+
 // scores -> exp(score - max); returns the sum.
 float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   const D d;
@@ -172,7 +177,7 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   V sum = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= rows; i += lanes) {
-    const V e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), m));
+    const V e = exp_or_nan(hn::Sub(hn::LoadU(d, scores + i), m));
     hn::StoreU(e, d, scores + i);
     sum = hn::Add(sum, e);
   }
@@ -180,7 +185,7 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   if (i < rows) {
     HWY_ALIGN float rest[hn::MaxLanes(D())] = {};
     std::copy(scores + i, scores + rows, rest);
-    hn::Store(hn::Exp(d, hn::Sub(hn::Load(d, rest), m)), d, rest);
+    hn::Store(exp_or_nan(hn::Sub(hn::Load(d, rest), m)), d, rest);
     for (size_t j = 0; i < rows; ++i, ++j) total += scores[i] = rest[j];
   }
   return total;

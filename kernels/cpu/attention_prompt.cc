@@ -40,8 +40,10 @@ float SoftmaxStep(float* HWY_RESTRICT row, int64_t valid, float* running_max, fl
   V sum = hn::Zero(d);
   for (size_t j = 0; j < kWidth; j += lanes) {
     // Exp's own domain ends near -104; clamping keeps -infinity out of it.
-    const V x = hn::Max(hn::Sub(hn::Load(d, row + j), m), hn::Set(d, -100.0f));
-    const V e = hn::Exp(d, x);
+    const V score = hn::Sub(hn::Load(d, row + j), m);
+    const V clamped = hn::Exp(d, hn::Max(score, hn::Set(d, -100.0f)));
+    // Neither Max nor Exp keeps NaN; from here on the sum does.
+    const V e = hn::IfThenElse(hn::IsNaN(score), score, clamped);
     hn::Store(e, d, row + j);
     sum = hn::Add(sum, e);
   }

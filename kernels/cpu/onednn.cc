@@ -37,6 +37,10 @@ int64_t height_of(int64_t rows) {
   return rows >= kMost ? kMost : rows / kStep * kStep;
 }
 
+// Below zero, of oneDNN's ReLU. With a slope of 0 it is a maximum that makes NaN 0; with one it
+// compares and keeps NaN. So small a slope is nothing to any sum, and no product of it is denormal.
+constexpr float kReluSlope = 1e-30f;
+
 // Rows of the input and of the output are dense: for others oneDNN 2.6 has a scalar body alone.
 struct Key {
   DType format, in, out;
@@ -52,7 +56,7 @@ dnnl::primitive_attr attributes(const Key& key) {
     case Activation::kNone:
       break;
     case Activation::kRelu:
-      post.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+      post.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, kReluSlope, 0.0f);
       break;
     case Activation::kGelu:
       post.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_erf, 0.0f, 0.0f);

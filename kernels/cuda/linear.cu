@@ -55,13 +55,16 @@ __global__ void narrow_kernel(const float* in, int64_t count, T* out) {
 }
 
 // What cuBLASLt can do behind a product; nothing for an activation that it does not have.
-// Its GELU's accuracy is not documented: good enough for a narrow output. Its ReLU may make NaN 0;
-// the residual stream keeps what made it.
-std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, bool narrow_out) {
+// Its GELU's accuracy is not documented: good enough for a narrow output. Its ReLU may make NaN 0:
+// it is taken where the model's weights are known to be finite. NaN in its input alone comes out of
+// the residual stream, which keeps it.
+std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, bool narrow_out,
+                                              bool finite_weights) {
   switch (activation) {
     case Activation::kNone:
       return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     case Activation::kRelu:
+      if (!finite_weights) return std::nullopt;
       return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     case Activation::kGeluTanh:
       if (!narrow_out) return std::nullopt;
@@ -137,7 +140,8 @@ class Linear {
   // Whether cuBLASLt has an algorithm for each run. Notes the largest workspace.
   bool can_fuse() {
     const DType out = args_.out.dtype;
-    const auto epilogue = epilogue_of(args_.activation, args_.bias != nullptr, out != DType::kF32);
+    const auto epilogue = epilogue_of(args_.activation, args_.bias != nullptr, out != DType::kF32,
+                                      args_.weight.finite);
     if (!epilogue || (out != DType::kF32 && out != args_.in.dtype)) return false;
     epilogue_ = *epilogue;
     bool all = true;

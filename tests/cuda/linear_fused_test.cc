@@ -18,7 +18,8 @@ using test::PackedMatrix;
 constexpr int64_t kRows = 13, kInputs = 64;
 
 // How many products cuBLASLt was given for one layer of two slabs.
-uint64_t fused(DType format, DType out_dtype, int64_t outputs, Activation activation) {
+uint64_t fused(DType format, DType out_dtype, int64_t outputs, Activation activation,
+               bool finite = true) {
   const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("test");
   const DType in_dtype = device->activation_dtype(format);
@@ -32,8 +33,10 @@ uint64_t fused(DType format, DType out_dtype, int64_t outputs, Activation activa
       *device, *stream,
       std::vector<std::byte>(static_cast<size_t>(kRows * outputs) * dtype_bytes(out_dtype)));
   const uint64_t before = fake_cudart::fused_products();
+  WeightMatrix matrix = weights.matrix();
+  matrix.finite = finite;
   linear(*stream, {.in = dense_matrix(in.data(), in_dtype, kRows, kInputs),
-                   .weight = weights.matrix(),
+                   .weight = matrix,
                    .bias = bias.data(),
                    .activation = activation,
                    .out = dense_matrix(out.data(), out_dtype, kRows, outputs)});
@@ -55,6 +58,11 @@ TEST_CASE("products that cuBLASLt cannot finish end in a kernel of ours") {
   CHECK(fused(DType::kF32, DType::kF32, 128, Activation::kGelu) == 0);
   CHECK(fused(DType::kBF16, DType::kBF16, 128, Activation::kSilu) == 0);
   CHECK(fused(DType::kF32, DType::kF32, 128, Activation::kGeluTanh) == 0);
+  // Its ReLU makes NaN 0.
+  for (const DType out : {DType::kF32, DType::kBF16}) {
+    CHECK(fused(DType::kBF16, out, 128, Activation::kRelu, false) == 0);
+    CHECK(fused(DType::kBF16, out, 128, Activation::kNone, false) == 2);
+  }
   // No algorithm for the second slab: the layer is finished in one way.
   CHECK(fused(DType::kF32, DType::kF32, 64 + 7, Activation::kRelu) == 0);
 }

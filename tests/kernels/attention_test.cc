@@ -118,6 +118,49 @@ TEST_CASE("attention agrees with its definition") {
   }
 }
 
+// A softmax that takes the largest of NaN and a number, or the exponential of NaN as 0, would leave
+// the number out and answer.
+TEST_CASE("NaN in a query or a key stays NaN") {
+  constexpr int64_t kHeads = 2, kSize = 16, kPrompt = 70;
+  constexpr int64_t kWidth = 3 * kHeads * kSize;
+  const KvLayout layout{kHeads, kSize, DType::kF32};
+  const bool in_key = GENERATE(false, true);
+  const int64_t bad = GENERATE(66, 70);  // Of the prompt, or the decode step's own
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", NaN in " << (in_key ? "the key" : "the query") << " of row " << bad);
+    const auto stream = device->new_stream("test");
+    auto qkv = random_floats((kPrompt + 1) * kWidth, 3);
+    qkv[static_cast<size_t>(bad * kWidth + (in_key ? kHeads * kSize : 0) + 5)] = std::nanf("");
+    const DeviceArray<std::byte> cache(*device, *stream,
+                                       std::vector<std::byte>(layout.sequence_bytes(kPrompt + 1)));
+    const auto run = [&](int64_t position, int64_t tokens) {
+      const float* first = qkv.data() + position * kWidth;
+      const DeviceArray<float> there(*device, *stream,
+                                     std::vector<float>(first, first + tokens * kWidth));
+      const Output out(*device, *stream, DType::kF32, tokens, kHeads * kSize);
+      const AttentionItem item{0, tokens, position, cache.data()};
+      attention(*stream, {.qkv = there.matrix(tokens, kWidth),
+                          .items = std::span(&item, 1),
+                          .heads = kHeads,
+                          .kv = layout,
+                          .out = out.matrix()});
+      const std::vector<float> found = out.read();
+      for (int64_t row = 0; row < tokens; ++row) {
+        // Of a key all later rows know; the other head knows nothing.
+        const bool expected = in_key ? position + row >= bad : position + row == bad;
+        const float* heads = found.data() + row * kHeads * kSize;
+        INFO("position " << position + row);
+        CHECK(
+            std::all_of(heads, heads + kSize, [&](float x) { return std::isnan(x) == expected; }));
+        CHECK(
+            std::none_of(heads + kSize, heads + 2 * kSize, [](float x) { return std::isnan(x); }));
+      }
+    };
+    run(0, kPrompt);
+    run(kPrompt, 1);
+  }
+}
+
 // More rows than one block of a device takes.
 TEST_CASE("a decode step over a long cache agrees with its definition") {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kSize = 16;

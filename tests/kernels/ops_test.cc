@@ -3,6 +3,7 @@
 #include "kernels/ops.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "kernels/cpu/onednn.h"
 #include "tests/support/packed_matrix.h"
@@ -65,6 +66,37 @@ TEST_CASE_METHOD(CpuFixture, "linear on oneDNN agrees with its definition") {
   onednn.linear(args);
   expected = scalar::linear(in, w.rounded(), bias, before, activation, c.rows, c.outputs, c.inputs);
   CHECK(relative_error(out, expected) < kF32Error);
+}
+
+TEST_CASE_METHOD(CpuFixture, "NaN passes through every activation, oneDNN's too") {
+  const auto activation = GENERATE(Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                   Activation::kGeluTanh, Activation::kSilu);
+  const auto layout = GENERATE(MatrixLayout::kPanels16, MatrixLayout::kPanels64);
+  constexpr int64_t kRows = 3, kOutputs = 70, kInputs = 64;
+  auto in = random_floats(kRows * kInputs, 1);
+  in[kInputs + 7] = std::nanf("");  // Of row 1
+  const PackedMatrix w(layout, DType::kF32, random_floats(kOutputs * kInputs, 2), kOutputs, kInputs,
+                       128);
+  auto bias = random_floats(kOutputs, 3);
+  bias[5] = std::nanf("");
+  std::vector<float> out(kRows * kOutputs);
+  const LinearArgs args{.in = view(in, kRows, kInputs),
+                        .weight = w.matrix(),
+                        .bias = bias.data(),
+                        .activation = activation,
+                        .out = view(out, kRows, kOutputs)};
+  if (layout == MatrixLayout::kPanels64) {
+    cpu::OneDnn(2, true).linear(args);
+  } else {
+    linear(*stream, args);
+    CHECK(stream->record().wait().ok());
+  }
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t i = 0; i < kOutputs; ++i) {
+      INFO(activation_name(activation) << ", row " << row << ", output " << i);
+      CHECK(std::isnan(out[static_cast<size_t>(row * kOutputs + i)]) == (row == 1 || i == 5));
+    }
+  }
 }
 
 TEST_CASE("a row of linear does not depend on its batch") {
