@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -64,6 +65,19 @@ class CacheLock {
   File file_;  // Closing it unlocks.
 };
 
+// What the packed file itself knows of numbers that are none. Every start says it: the conversion,
+// which said it first, may have been another user's, a year ago.
+std::vector<std::string> warnings_of(const std::string& path, const ModelFileTable& table) {
+  std::vector<std::string> warnings;
+  for (const size_t i : table.non_finite()) {
+    const TensorInfo& tensor = table.tensors[i];
+    warnings.push_back(
+        path + ": " +
+        damage_text({tensor.name(), {tensor.nan_count, tensor.inf_count}, 0}, tensor.format));
+  }
+  return warnings;
+}
+
 Status make_directory(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -87,7 +101,7 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
   convert.progress = options.progress;
   SPILLWAY_ASSIGN_OR_RETURN(const ConvertReport report,
                             convert_checkpoint(directory, packed, convert));
-  ModelSource source{packed, true, report.notes};
+  ModelSource source{packed, true, true, report.notes};
   for (const TensorDamage& damage : report.damage) {
     source.warnings.push_back(directory + ": " + damage_text(damage, report.format));
   }
@@ -112,15 +126,59 @@ Result<ModelSource> resolve_directory(const std::string& directory,
                                              : MatrixLayout::kPanels16;
   const std::string packed_for =
       layout == MatrixLayout::kPanels16 ? "" : "-" + std::string(layout_name(layout));
-  const std::string packed = cache + "/" + file_stem(config.shape.name) + "-" +
-                             fingerprint.substr(0, 16) + "-" + format + packed_for + ".spill";
+  const auto packed_path = [&](const std::string& print) {
+    return cache + "/" + file_stem(config.shape.name) + "-" + print.substr(0, 16) + "-" + format +
+           packed_for + ".spill";
+  };
+  const std::string packed = packed_path(fingerprint);
   SPILLWAY_ASSIGN_OR_RETURN(const CacheLock lock, CacheLock::take(packed, options));
   const Result<ModelFile> cached = ModelFile::open(packed);
-  if (cached.ok()) return ModelSource{packed, false, {}};
+  if (cached.ok() && cached->table().file_id != options.damaged) {
+    return ModelSource{packed, true, false, warnings_of(packed, cached->table())};
+  }
   // A file of another version or a damaged one is made anew; a disk that fails is not.
   const Code code = cached.status().code();
   if (code == Code::kIoError) return cached.status();
+  if (options.announce && code == Code::kNotFound) {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string old, checkpoint_fingerprint_of_stamps(directory));
+    const std::string before = packed_path(old);
+    if (fs::exists(before)) {
+      options.announce(before +
+                       " is not used any more: an earlier version named it by sizes and "
+                       "times alone, which another model may share; it can be deleted");
+    }
+  } else if (options.announce) {
+    options.announce(cached.ok()
+                         ? packed +
+                               ": weights in it do not match their checksums; the "
+                               "model is packed again"
+                         : std::string(cached.status().message()) + "; the model is packed again");
+  }
   return convert_into(directory, packed, options);
+}
+
+// What a file is that is no packed model, and what to give instead; OK when it is not known.
+Status another_kind(const std::string& path) {
+  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_to_read(path));
+  SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
+  std::string head(std::min<uint64_t>(stamp.bytes, 16), '\0');
+  SPILLWAY_RETURN_IF_ERROR(file.read(0, std::as_writable_bytes(std::span(head))));
+  if (head.starts_with("GGUF")) {
+    return invalid_argument(path +
+                            " is a GGUF file, of llama.cpp, which Spillway does not read; download "
+                            "the model as Hugging Face has it (config.json with *.safetensors or "
+                            "pytorch_model*.bin) and give its directory");
+  }
+  // A safetensors file begins with the length of its header, 8 bytes, and the header.
+  const bool safetensors = path.ends_with(".safetensors") || head.find("{\"") == 8;
+  const bool torch = path.ends_with(".bin") || path.ends_with(".pt") || head.starts_with("PK");
+  if (!safetensors && !torch) return {};
+  fs::path parent = fs::path(path).parent_path();
+  if (parent.empty()) parent = ".";
+  return invalid_argument(path + " is " + (safetensors ? "a safetensors" : "a PyTorch") +
+                          " file, weights alone; give the directory that holds it with its "
+                          "config.json and tokenizer: " +
+                          parent.string());
 }
 
 }  // namespace
@@ -132,13 +190,19 @@ Result<std::string> default_cache_directory() {
   return not_found("no folder for packed models: set SPILLWAY_CACHE, or use 'spillway convert'");
 }
 
+Result<ModelFile> open_packed(const std::string& path) {
+  Result<ModelFile> file = ModelFile::open(path);
+  if (file.status().code() == Code::kCorruption) SPILLWAY_RETURN_IF_ERROR(another_kind(path));
+  return file;
+}
+
 Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOptions& options) {
   std::error_code error;
   const fs::file_status status = fs::status(model, error);
   if (fs::is_directory(status)) return resolve_directory(model, options);
   if (fs::is_regular_file(status)) {
-    SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, ModelFile::open(model));
-    return ModelSource{model, false, {}};
+    SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, open_packed(model));
+    return ModelSource{model, false, false, warnings_of(model, file.table())};
   }
   return not_found(in_quotes(model) +
                    " is neither a model directory nor a .spill file; for random weights of a known "

@@ -2,6 +2,7 @@
 // directory is converted into a cache folder on first use.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/weight_layout.h"
+#include "offload/model_file.h"
 
 namespace spillway {
 
@@ -32,12 +34,17 @@ struct ModelSourceOptions {
 
   // As ConvertOptions::progress. May be empty.
   std::function<bool(uint64_t, uint64_t)> progress;
+
+  // The file id of a cached file whose weights did not match their checksums: it is made anew,
+  // unless another process did that already.
+  std::optional<std::array<uint8_t, 16>> damaged;
 };
 
 struct ModelSource {
   std::string path;                   // Of a packed file.
+  bool cached = false;                // A directory's, in the cache: it can be made anew.
   bool converted = false;             // Just now.
-  std::vector<std::string> warnings;  // Of the conversion: files ignored, NaN and infinity found.
+  std::vector<std::string> warnings;  // NaN and infinity in it; of a conversion also files ignored.
 };
 
 // $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound without a home.
@@ -46,7 +53,12 @@ Result<std::string> default_cache_directory();
 // The packed file of `model`, a .spill file or a model directory. The cached file's name carries
 // the directory's fingerprint and the format, so that a changed directory is converted again; two
 // processes that want the same one convert it once. kNotFound: there is no such path, or it is
-// neither. kCapacity: no room, with needed and free. Blocks, for minutes when it converts.
+// neither. kInvalidArgument: it is a file of another kind, and the message says which and what to
+// do. kCapacity: no room, with needed and free. Blocks, for minutes when it converts.
 Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOptions& options);
+
+// Opens the packed file `path`. What is another kind of file (GGUF, a checkpoint without its
+// directory) is kInvalidArgument with what to give instead.
+Result<ModelFile> open_packed(const std::string& path);
 
 }  // namespace spillway

@@ -43,6 +43,8 @@ Status check_supported(const EngineFlags& flags) {
   return {};
 }
 
+using FileId = decltype(ModelFileTable::file_id);
+
 // Shows loading as a share of the whole, in steps of 10 %.
 class LoadPrinter {
  public:
@@ -120,10 +122,13 @@ TierBytes by_tier(const std::optional<TierPercent>& percent, uint64_t memory, ui
 
 class Opener {
  public:
-  Opener(const EngineFlags& flags, const RuntimeOptions& options, Runtime::State& state)
+  // `damaged`: as in ModelSourceOptions.
+  Opener(const EngineFlags& flags, const RuntimeOptions& options, Runtime::State& state,
+         std::optional<FileId> damaged)
       : flags_(flags),
         options_(options),
         state_(state),
+        damaged_(damaged),
         budget_(options.hardware != nullptr
                     ? host_budget(*options.hardware, flags.host_memory_bytes)
                     : host_budget(flags.host_memory_bytes)) {}
@@ -163,10 +168,15 @@ class Opener {
     }
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
-    SPILLWAY_RETURN_IF_ERROR(load());
+    const Status loaded = load();
+    if (loaded.code() == Code::kCorruption && cached_) damaged_ = table_.file_id;
+    SPILLWAY_RETURN_IF_ERROR(loaded);
     state_.plan.load_seconds = steady_seconds() - start;
     return open_engine();
   }
+
+  // Of the cached file that open() found to be damaged.
+  std::optional<FileId> damaged() const { return damaged_; }
 
  private:
   Status plan_and_place() {
@@ -240,7 +250,9 @@ class Opener {
     source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind(), shape); };
     source.announce = options_.say;
     source.progress = ConvertPrinter(options_);
+    source.damaged = damaged_;
     SPILLWAY_ASSIGN_OR_RETURN(const ModelSource found, resolve_model(model, source));
+    cached_ = found.cached;
     for (const std::string& warning : found.warnings) say("warning: " + warning);
     SPILLWAY_ASSIGN_OR_RETURN(ModelFile file, ModelFile::open(found.path));
     file_.emplace(std::move(file));
@@ -524,6 +536,8 @@ class Opener {
   const EngineFlags& flags_;
   const RuntimeOptions& options_;
   Runtime::State& state_;
+  std::optional<FileId> damaged_;
+  bool cached_ = false;  // The packed file is a directory's, in the cache
   const MemoryBudget budget_;
   MemoryBudget device_budget_;
   bool own_memory_ = false;  // The device has some
@@ -544,9 +558,16 @@ class Opener {
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const EngineFlags& flags,
                                                const RuntimeOptions& options) {
   SPILLWAY_RETURN_IF_ERROR(check_supported(flags));
-  auto state = std::make_unique<State>();
-  SPILLWAY_RETURN_IF_ERROR(Opener(flags, options, *state).open(model));
-  return std::unique_ptr<Runtime>(new Runtime(std::move(state)));
+  std::optional<FileId> damaged;
+  while (true) {
+    auto state = std::make_unique<State>();
+    Opener opener(flags, options, *state, damaged);
+    const Status opened = opener.open(model);
+    if (opened.ok()) return std::unique_ptr<Runtime>(new Runtime(std::move(state)));
+    // A damaged file in the cache is packed again from its directory, once.
+    if (damaged || !opener.damaged()) return opened;
+    damaged = opener.damaged();
+  }
 }
 
 }  // namespace spillway

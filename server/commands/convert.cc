@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "kernels/base/units.h"
@@ -10,6 +11,7 @@
 #include "kernels/ops.h"
 #include "offload/convert/converter.h"
 #include "offload/convert/hf_config.h"
+#include "offload/model_source.h"
 #include "server/commands/byte_progress.h"
 #include "server/commands/input_status.h"
 
@@ -33,9 +35,23 @@ void print_report(const ConvertFlags& flags, const ConvertReport& report, double
               report.quantization.relative_rms() * 100, report.quantization.error_max);
 }
 
+// The first argument is a directory; what people give instead is said to be what it is.
+Status check_is_directory(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status) || std::filesystem::is_directory(status)) return {};
+  const Result<ModelFile> packed = open_packed(path);
+  if (packed.status().code() == Code::kInvalidArgument) return packed.status();
+  return invalid_argument(path +
+                          (packed.ok() ? " is a packed model already" : " is not a directory") +
+                          "; convert wants the Hugging Face model directory" +
+                          (packed.ok() ? " that it was made from" : ""));
+}
+
 }  // namespace
 
 Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_going) {
+  SPILLWAY_RETURN_IF_ERROR(check_is_directory(flags.directory));
   ConvertOptions options;
   if (flags.format != "auto") {
     options.format = dtype_of_name(flags.format);

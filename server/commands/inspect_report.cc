@@ -12,6 +12,7 @@
 #include "offload/convert/weight_map.h"
 #include "offload/model_catalog.h"
 #include "offload/model_file.h"
+#include "offload/model_source.h"
 #include "policy/json_reader.h"
 
 namespace spillway {
@@ -43,28 +44,23 @@ void add_table(const ModelFileTable& table, InspectReport& report) {
   }
 }
 
-std::string packed_name(const TensorInfo& tensor) {
-  const std::string role(role_name(tensor.spec.role));
-  return tensor.spec.layer < 0 ? role : "layer " + std::to_string(tensor.spec.layer) + " " + role;
-}
-
 void add_quantization(const ModelFileTable& table, InspectReport& report) {
   report.quantization = table.quantization();
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.quantization.relative_rms() <= report.quantization_worst_rms) continue;
-    report.quantization_worst = packed_name(tensor);
+    report.quantization_worst = tensor.name();
     report.quantization_worst_rms = tensor.quantization.relative_rms();
   }
 }
 
 Result<InspectReport> inspect_packed(const std::string& path, const InspectOptions& options) {
-  SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, ModelFile::open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, open_packed(path));
   InspectReport report;
   report.kind = "packed";
   add_table(file.table(), report);
-  for (const TensorInfo& tensor : file.table().tensors) {
-    if (tensor.nan_count + tensor.inf_count == 0) continue;
-    report.damage.push_back({packed_name(tensor), {tensor.nan_count, tensor.inf_count}, 0});
+  for (const size_t i : file.table().non_finite()) {
+    const TensorInfo& tensor = file.table().tensors[i];
+    report.damage.push_back({tensor.name(), {tensor.nan_count, tensor.inf_count}, 0});
   }
   add_quantization(file.table(), report);
   if (options.verify) {

@@ -2,11 +2,13 @@
 #include "offload/model_source.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <thread>
 
+#include "offload/convert/fingerprint.h"
 #include "offload/model_file.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
@@ -85,12 +87,114 @@ TEST_CASE("another format and a changed checkpoint are converted again") {
   CHECK(setup.resolve().converted);
 }
 
-TEST_CASE("a cached file that is damaged is made anew") {
+TEST_CASE("a cached file that is damaged is made anew, which is said") {
   Setup setup;
   const ModelSource first = setup.resolve();
+  CHECK(first.cached);
   fs::resize_file(first.path, fs::file_size(first.path) / 2);
+  setup.said.clear();
   CHECK(setup.resolve().converted);
   CHECK(ModelFile::open(first.path).ok());
+  REQUIRE(setup.said.size() == 2);
+  CHECK_THAT(setup.said[0], Catch::Contains(first.path) && Catch::Contains("packed again"));
+  // One whose slabs are damaged is known by who loads it; another process may have been faster.
+  const auto id = ModelFile::open(first.path).value().table().file_id;
+  setup.options.damaged = id;
+  CHECK(setup.resolve().converted);
+  CHECK(ModelFile::open(first.path).value().table().file_id != id);
+  CHECK_FALSE(setup.resolve().converted);
+}
+
+TEST_CASE("fine-tunings of one shape and one time do not share a packed file") {
+  Setup setup;
+  const std::string weights = setup.directory + "/model.safetensors";
+  const auto time = fs::last_write_time(weights);
+  const ModelSource first = setup.resolve();
+  const std::string source = ModelFile::open(first.path).value().table().source;
+  auto tensors = opt_tensors(tiny_shape());
+  tensors.back().data[0] ^= std::byte{1};
+  write_file(weights, safetensors_file(tensors));
+  fs::last_write_time(weights, time);
+  const ModelSource second = setup.resolve();
+  CHECK(second.converted);
+  CHECK(second.path != first.path);
+  // By which a batch's journal knows the model.
+  CHECK(ModelFile::open(second.path).value().table().source != source);
+}
+
+TEST_CASE("each tensor of a large file counts for its fingerprint") {
+  const TempDirectory temp;
+  const std::string weights = temp / "model.safetensors";
+  std::vector<TensorData> tensors;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+    tensors.push_back(make_tensor(name, {300, 1000}));  // 1.1 MiB
+  }
+  tensors.push_back(make_tensor("small", {100}));
+  const auto print = [&] {
+    write_file(weights, safetensors_file(tensors));
+    fs::last_write_time(weights, fs::file_time_type() + std::chrono::hours(1));
+    return checkpoint_fingerprint(temp.path()).value();
+  };
+  const std::string before = print();
+  CHECK(print() == before);
+  for (TensorData& tensor : tensors) {
+    INFO(tensor.name);
+    const Bytes data = tensor.data;
+    for (size_t i = 0; i < data.size(); i += 4) tensor.data[i] ^= std::byte{1};
+    CHECK(print() != before);
+    tensor.data = data;
+  }
+  CHECK(print() == before);
+}
+
+TEST_CASE("a cached file of before contents counted is left and told of") {
+  Setup setup;
+  const std::string now = setup.resolve().path;
+  const std::string print = checkpoint_fingerprint(setup.directory).value().substr(0, 16);
+  const std::string old = checkpoint_fingerprint_of_stamps(setup.directory).value().substr(0, 16);
+  std::string before = now;
+  before.replace(before.find(print), print.size(), old);
+  fs::rename(now, before);
+  setup.said.clear();
+  CHECK(setup.resolve().converted);
+  REQUIRE(setup.said.size() == 2);
+  CHECK_THAT(setup.said[0], Catch::Contains(before) && Catch::Contains("can be deleted"));
+  CHECK(fs::exists(before));
+}
+
+TEST_CASE("a FIFO in a model directory is refused, not waited for") {
+  Setup setup;
+  for (const char* name : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    const std::string path = setup.directory + "/" + name;
+    const std::string aside = setup.temp / "aside";
+    if (fs::exists(path)) fs::rename(path, aside);
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    const Status refused = resolve_model(setup.directory, setup.options).status();
+    CHECK(refused.code() == Code::kInvalidArgument);
+    CHECK_THAT(std::string(refused.message()), Catch::Contains(path + " is a FIFO"));
+    fs::remove(path);
+    if (fs::exists(aside)) fs::rename(aside, path);
+  }
+  CHECK(setup.resolve().converted);
+}
+
+TEST_CASE("files of other kinds are told apart, with what to give instead") {
+  Setup setup;
+  const auto refused = [&](const std::string& path) {
+    const Status status = resolve_model(path, setup.options).status();
+    CHECK(status.code() == Code::kInvalidArgument);
+    return std::string(status.message());
+  };
+  write_file(setup.temp / "model.gguf", "GGUF\x03 and so on");
+  CHECK_THAT(refused(setup.temp / "model.gguf"),
+             Catch::Contains("GGUF") && Catch::Contains("*.safetensors"));
+  const std::string weights = setup.directory + "/model.safetensors";
+  CHECK_THAT(refused(weights), Catch::Contains("a safetensors file") &&
+                                   Catch::EndsWith("tokenizer: " + setup.directory));
+  fs::copy(weights, setup.temp / "renamed");
+  CHECK_THAT(refused(setup.temp / "renamed"), Catch::Contains("a safetensors file"));
+  write_file(setup.temp / "pytorch_model.bin", "PK\x03\x04");
+  CHECK_THAT(refused(setup.temp / "pytorch_model.bin"), Catch::Contains("a PyTorch file"));
 }
 
 TEST_CASE("processes that want the same model convert it once") {
@@ -121,6 +225,13 @@ TEST_CASE("damage in the checkpoint comes back as warnings") {
   const ModelSource source = setup.resolve();
   REQUIRE(source.warnings.size() == 1);
   CHECK_THAT(source.warnings[0], Catch::Contains("NaN"));
+  // The cached file knows it, too, and of the head that is packed from the same numbers.
+  for (const ModelSource& later : {setup.resolve(), resolve_model(source.path, {}).value()}) {
+    CHECK_FALSE(later.converted);
+    REQUIRE(later.warnings.size() == 2);
+    CHECK_THAT(later.warnings[0], Catch::Contains("token_embedding") && Catch::Contains("1 NaN"));
+    CHECK_THAT(later.warnings[1], Catch::Contains("head") && Catch::Contains("1 NaN"));
+  }
 }
 
 TEST_CASE("a .spill file is taken as it is") {

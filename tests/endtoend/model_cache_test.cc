@@ -1,0 +1,133 @@
+// The program and what it is given for a model, or finds in its cache of packed models.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "offload/model_file.h"
+#include "offload/model_source.h"
+#include "server/runtime.h"
+#include "tests/support/golden.h"
+#include "tests/support/places.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string checkpoint() {
+  return test::source_directory() + "/tests/golden/checkpoints/pre_ln_relu/safetensors";
+}
+
+// Flips a bit in the middle of a slab.
+void damage(const std::string& path, uint32_t slab) {
+  const SlabInfo about = ModelFile::open(path).value().table().slabs[slab];
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(about.offset + about.bytes / 2);
+  file.seekg(at);
+  const int byte = file.get();
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+TEST_CASE("a cached model whose weights are damaged is packed again by who loads it") {
+  const test::TemporaryCache cache;
+  EngineFlags flags;
+  flags.device = "cpu";
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  std::vector<std::string> said;
+  RuntimeOptions options;
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  ModelSourceOptions as_f32;
+  flags.format = as_f32.format = DType::kF32;
+  REQUIRE(Runtime::open(checkpoint(), flags, options).ok());
+  const std::string packed = [&] {
+    for (const auto& entry : fs::directory_iterator(cache.path())) {
+      if (entry.path().extension() == ".spill") return entry.path().string();
+    }
+    return std::string();
+  }();
+  damage(packed, 1);
+  said.clear();
+  const auto again = Runtime::open(checkpoint(), flags, options);
+  INFO(again.status().message());
+  REQUIRE(again.ok());
+  CHECK(std::count_if(said.begin(), said.end(), [&](const std::string& line) {
+          return line.find(packed) != std::string::npos &&
+                 line.find("packed again") != std::string::npos;
+        }) == 1);
+  said.clear();
+  REQUIRE(Runtime::open(checkpoint(), flags, options).ok());
+  CHECK(said.empty());
+  // A file that the user made is his: it is refused.
+  const std::string own = cache.path() + "/own.spill";
+  fs::copy(packed, own);
+  damage(own, 1);
+  const Status refused = Runtime::open(own, flags, options).status();
+  CHECK(refused.code() == Code::kCorruption);
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("convert the model again"));
+}
+
+TEST_CASE("convert says what it was given instead of a directory") {
+  const test::TemporaryCache place;
+  const std::string packed = place.path() + "/a.spill", log = place.path() + "/log";
+  const auto convert = [&](const std::string& from, const std::string& to) {
+    return test::exit_of(test::program() + " convert " + from + " " + to + " > " + log + " 2>&1");
+  };
+  const auto said = [&] {
+    std::ifstream in(log);
+    return std::string{std::istreambuf_iterator<char>(in), {}};
+  };
+  REQUIRE(convert(checkpoint(), packed) == 0);
+  CHECK(convert(packed, place.path() + "/b.spill") == 2);
+  CHECK_THAT(said(), Catch::Contains("a packed model already"));
+  CHECK(convert(checkpoint() + "/model.safetensors", place.path() + "/b.spill") == 2);
+  CHECK_THAT(said(), Catch::Contains("give the directory that holds it"));
+  CHECK(convert(checkpoint() + "/config.json", place.path() + "/b.spill") == 2);
+  CHECK_THAT(said(), Catch::Contains("is not a directory"));
+  CHECK_FALSE(fs::exists(place.path() + "/b.spill"));
+}
+
+TEST_CASE("the output of convert replaces no device and no link") {
+  const test::TemporaryCache place;
+  const auto convert = [&](const std::string& to) {
+    return test::exit_of(test::program() + " convert " + checkpoint() + " " + to + " > " +
+                         place.path() + "/log 2>&1");
+  };
+  const std::string link = place.path() + "/link.spill", null = place.path() + "/null.spill";
+  fs::create_symlink("target.spill", link);
+  CHECK(convert(link) == 0);
+  CHECK(fs::is_symlink(link));
+  CHECK(ModelFile::open(place.path() + "/target.spill").ok());
+  fs::create_symlink("/dev/null", null);
+  CHECK(convert(null) == 2);
+  CHECK(fs::is_symlink(null));
+}
+
+TEST_CASE("a command whose output is lost has failed") {
+  const test::TemporaryCache place;
+  const auto into = [&](const std::string& command, const std::string& output) {
+    return test::exit_of(test::program() + " " + command + " > " + output + " 2> " + place.path() +
+                         "/log");
+  };
+  const std::string lengths = " --prompt-tokens 9 --new-tokens 4 --sequences 1 --device cpu";
+  for (const std::string& command :
+       {std::string("--help"), std::string("--version"), std::string("serve --help"),
+        std::string("serve --print-config"), "inspect " + checkpoint(),
+        "inspect --json " + checkpoint(),
+        std::string("plan opt-30b --cost-model flexgen --json --micro-batch 48 --block 144")}) {
+    INFO(command);
+    CHECK(into(command, "/dev/null") == 0);
+    CHECK(into(command, "/dev/full") == 1);
+    std::ifstream log(place.path() + "/log");
+    const std::string said{std::istreambuf_iterator<char>(log), {}};
+    CHECK_THAT(said, Catch::Contains("standard output"));
+  }
+  // A mistake keeps its own status.
+  CHECK(into("serve --no-such-flag", "/dev/full") == 2);
+  // A trace that cannot be written is told before the run, not after it.
+  CHECK(into("bench " + checkpoint() + lengths + " --trace /dev/full", "/dev/null") == 1);
+}
+
+}  // namespace
+}  // namespace spillway
