@@ -12,6 +12,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "server/commands/workload_file.h"
 
 namespace spillway {
 
@@ -210,13 +211,7 @@ void project(const BenchFlags& flags, double decode_seconds, BenchResult* result
 }  // namespace
 
 Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
-  if (flags.prompt_tokens + flags.new_tokens > shape.positions) {
-    return invalid_argument("the model has " + std::to_string(shape.positions) +
-                            " positions; --prompt-tokens + --new-tokens is " +
-                            std::to_string(flags.prompt_tokens + flags.new_tokens) +
-                            "; lower one of them");
-  }
-  return {};
+  return check_lengths(flags.prompt_tokens, flags.new_tokens, shape);
 }
 
 Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, MemoryMeter* meter,

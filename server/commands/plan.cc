@@ -78,11 +78,12 @@ Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
     context.tokenizer = runtime->tokenizer();
     context.model_names = {runtime->model_name()};
     shape = runtime->shape();
-  } else if (file) {
+  } else {
     SPILLWAY_ASSIGN_OR_RETURN(shape, find_model_shape(question.model));
     context.model_names = {shape.name};
   }
   if (!file) {
+    SPILLWAY_RETURN_IF_ERROR(check_lengths(flags.prompt_tokens, flags.new_tokens, shape));
     return std::vector<RequestGroup>{{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
   }
   context.shape = &shape;

@@ -11,6 +11,7 @@
 #include "offload/hardware_catalog.h"
 #include "offload/model_catalog.h"
 #include "policy/flexgen_search.h"
+#include "server/commands/workload_file.h"
 #include "server/config/plan_file.h"
 
 namespace spillway {
@@ -172,6 +173,7 @@ Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   SPILLWAY_ASSIGN_OR_RETURN(
       problem.hardware,
       find_flexgen_hardware(flags.hardware.empty() ? kFlexgenHardwareName : flags.hardware));
+  SPILLWAY_RETURN_IF_ERROR(check_lengths(flags.prompt_tokens, flags.new_tokens, problem.shape));
   problem.prompt_tokens = flags.prompt_tokens;
   problem.new_tokens = flags.new_tokens;
   problem.compressed_weights = engine.format == DType::kQ4;

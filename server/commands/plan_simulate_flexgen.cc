@@ -8,6 +8,7 @@
 #include "policy/flexgen_schedule.h"
 #include "server/commands/plan_simulate.h"
 #include "server/commands/text_line.h"
+#include "server/commands/workload_file.h"
 
 namespace spillway {
 
@@ -54,6 +55,7 @@ Status simulate_as_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   SPILLWAY_ASSIGN_OR_RETURN(
       const HardwareProfile hardware,
       find_hardware_profile(flags.hardware.empty() ? kHardware : flags.hardware));
+  SPILLWAY_RETURN_IF_ERROR(check_lengths(flags.prompt_tokens, flags.new_tokens, run.shape));
   run.prompt_tokens = flags.prompt_tokens;
   run.new_tokens = flags.new_tokens;
   run.block = {*engine.micro_batch, *engine.block / *engine.micro_batch};

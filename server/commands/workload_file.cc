@@ -20,6 +20,13 @@ int64_t tokens_of(const RequestGroup& group) {
 
 }  // namespace
 
+Status check_lengths(int64_t prompt_tokens, int64_t new_tokens, const ModelShape& shape) {
+  if (prompt_tokens + new_tokens <= shape.positions) return {};
+  return invalid_argument("the model has " + std::to_string(shape.positions) +
+                          " positions; --prompt-tokens + --new-tokens is " +
+                          std::to_string(prompt_tokens + new_tokens) + "; lower one of them");
+}
+
 Status Workload::add_group(const RequestGroup& group) {
   const int64_t positions = context_.shape->positions;
   if (kv_positions(group.prompt_tokens, group.new_tokens) > positions) {

@@ -45,6 +45,10 @@ class Workload {
 // when there is no request in it. Blocks for the disk.
 Result<std::vector<RequestGroup>> read_workload(const std::string& path, const ApiContext& context);
 
+// What the flags of bench and plan ask for, against what a run takes: kInvalidArgument when a
+// prompt and what follows it are more than the model's positions.
+Status check_lengths(int64_t prompt_tokens, int64_t new_tokens, const ModelShape& shape);
+
 // At most `most` groups: where there are more, each has the mean lengths, rounded up, of an equal
 // part of the requests, each kind of KV rule by itself, the shortest first: count, tokens and tail
 // stay, and the KV rule is that of the part's longest. REQUIRES: most >= 1.

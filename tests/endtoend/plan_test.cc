@@ -1,6 +1,7 @@
 // The real `spillway plan`, and a run of what it found.
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -81,6 +82,46 @@ TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have th
   REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
                         " --sequences 2 --device cpu --json --plan " + plan + out) == 0);
   CHECK(test::read_json(report)["plan"]["q4_compute"] == "int8");
+}
+
+TEST_CASE("plan refuses lengths that no run takes") {
+  const test::TemporaryCache place;
+  const std::string hardware = place.path() + "/hardware.json";
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
+  const std::string out = " > " + place.path() + "/report 2> " + place.path() + "/log";
+  // 128 positions, and 2,048.
+  const auto plan = [&](const std::string& model, const std::string& lengths) {
+    return test::exit_of(test::program() + " plan " + model + lengths + out);
+  };
+  const std::string small = test::read_golden("pre_ln_relu").checkpoints.front() + " --hardware " +
+                            hardware + " --host-memory 2GiB";
+  CHECK(plan(small, " --prompt-tokens 100 --new-tokens 28") == 0);
+  CHECK(plan(small, " --prompt-tokens 100 --new-tokens 29") == 2);
+  const std::string large = "opt-30b --hardware " + hardware;
+  CHECK(plan(large, " --prompt-tokens 20000 --new-tokens 5000") == 2);
+  CHECK(plan("opt-30b --cost-model flexgen", " --prompt-tokens 20000 --new-tokens 5000") == 2);
+  std::ifstream said(place.path() + "/log");
+  const std::string text{std::istreambuf_iterator<char>(said), {}};
+  CHECK(text.find("2048 positions") != std::string::npos);
+}
+
+TEST_CASE("plan writes its outputs through links and devices") {
+  const test::TemporaryCache place;
+  const std::string base =
+      test::program() + " plan opt-30b --cost-model flexgen --micro-batch 48 --block 144";
+  const std::string null = place.path() + "/null", full = place.path() + "/full";
+  const std::string out = place.path() + "/out";
+  // By way of links, so that a fault replaces nothing that others need.
+  std::filesystem::create_symlink("/dev/null", null);
+  std::filesystem::create_symlink("/dev/full", full);
+  CHECK(test::exit_of(base + " --output " + null + " > " + out) == 0);
+  CHECK(std::filesystem::is_symlink(null));
+  CHECK(test::exit_of(base + " --json --output /proc/self/fd/1 > " + out) == 0);
+  std::ifstream in(out);
+  CHECK(json::parse(in, nullptr, false).is_discarded());  // The plan, and then the report
+  CHECK(test::exit_of(base + " --output " + full + " > " + out + " 2> " + place.path() + "/log") ==
+        1);
+  CHECK(std::filesystem::is_symlink(full));
 }
 
 TEST_CASE("plan answers with FlexGen's model, too") {
