@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "offload/parallel_tasks.h"
 
 namespace spillway {
 
@@ -16,7 +15,7 @@ namespace {
 
 // Threads that read, verify or fill slabs: more than one core keeps a disk's queue full, and the
 // kernel's page zeroing, the copy and the checksum of 8 MiB overlap with other slabs' reads.
-constexpr int kLoaderThreads = 4;
+constexpr unsigned kLoaderThreads = 4;
 
 void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
                  std::span<const std::byte> from, std::span<std::byte> to) {
@@ -64,31 +63,23 @@ Status SlabWriter::finish() {
 Status for_each_slab(Device& device, const ModelFileTable& table,
                      const std::vector<uint32_t>& which, const LoadProgress& progress,
                      const std::function<Status(uint32_t, SlabWriter&)>& body) {
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  Status first_error;
-  uint64_t done = 0;
   uint64_t total = 0;
   for (uint32_t slab : which) total += table.slabs[slab].bytes;
-  const auto work = [&] {
-    SlabWriter writer(device);
-    for (size_t i = next++; i < which.size(); i = next++) {
-      const uint32_t slab = which[i];
-      Status status = body(slab, writer);
-      const std::lock_guard lock(mutex);
-      if (!status.ok()) {
-        if (first_error.ok()) first_error = status;
-        next = which.size();
-        return;
-      }
-      done += table.slabs[slab].bytes;
-      if (progress) progress(done, total);
-    }
+  std::atomic<uint64_t> done{0};
+  const auto tick = [&] {
+    if (progress) progress(done, total);
+    return true;
   };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kLoaderThreads; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  return first_error;
+  std::vector<SlabWriter> writers;
+  for (unsigned i = 0; i < kLoaderThreads; ++i) writers.emplace_back(device);
+  const auto work = [&](size_t index, unsigned thread) -> Status {
+    SPILLWAY_RETURN_IF_ERROR(body(which[index], writers[thread]));
+    done += table.slabs[which[index]].bytes;
+    return {};
+  };
+  SPILLWAY_RETURN_IF_ERROR(run_tasks(which.size(), kLoaderThreads, work, tick));
+  tick();
+  return {};
 }
 
 const TensorInfo* matrix_tensor_of(const ModelFileTable& table, uint32_t slab) {

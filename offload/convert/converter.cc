@@ -9,10 +9,10 @@
 #include "offload/convert/family.h"
 #include "offload/convert/fingerprint.h"
 #include "offload/convert/hf_config.h"
-#include "offload/convert/parallel_tasks.h"
 #include "offload/convert/tokenizer_files.h"
 #include "offload/convert/weight_map.h"
 #include "offload/model_file.h"
+#include "offload/parallel_tasks.h"
 #include "policy/json_reader.h"
 
 namespace spillway {

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "offload/aligned_bytes.h"
-#include "offload/convert/parallel_tasks.h"
 #include "offload/non_finite.h"
+#include "offload/parallel_tasks.h"
 
 namespace spillway {
 

@@ -1,5 +1,5 @@
 // Tasks on threads: all of them once, the first error, an early stop.
-#include "offload/convert/parallel_tasks.h"
+#include "offload/parallel_tasks.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

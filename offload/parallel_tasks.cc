@@ -1,4 +1,4 @@
-#include "offload/convert/parallel_tasks.h"
+#include "offload/parallel_tasks.h"
 
 #include <algorithm>
 #include <atomic>
