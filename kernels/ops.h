@@ -76,7 +76,7 @@ void expand_rows(Stream& stream, const ExpandArgs& args);
 
 // Up to so many rows a device with memory of its own takes 4-bit weights as they are; for more it
 // expands them.
-constexpr int64_t kFewRows = 8;
+constexpr int64_t kFewRows = 32;
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Registers, spills and shared memory of every CUDA kernel, as a table.
+"""Registers, spills and shared memory of every CUDA kernel, and instructions a number of the hot loops, as tables.
 
     scripts/kernel_report.py [--nvcc NVCC] [--arch sm_75 sm_80 ...] [--output docs/benchmarks/cuda_kernels.md]
     scripts/kernel_report.py --check [--nvcc NVCC] [--output docs/benchmarks/cuda_kernels.md]
@@ -7,6 +7,8 @@
 Compiles each source of kernels/cuda with `-Xptxas -v` and reads what ptxas says. Needs nvcc, no GPU.
 --check writes nothing: it fails where the table is not what the sources give, for the architectures that the table has.
 Another release of nvcc than the table's may use other registers, so then kernels and spills must be the same.
+Loops are read from the machine code of sm_90 by nvdisasm, which comes with CUDA's toolkit and with the Python package
+triton (its folder backends/nvidia/bin); where there is none they are left as they stand.
 """
 
 import argparse
@@ -16,16 +18,59 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+LOOPS_HEAD = "## Hot loops"
+LOOPS_ARCH = "sm_90"
+# Source, kernel, what is counted, how many of it a lane has in one pass, and the instruction that the loop has most of.
+HOT_LOOPS = (
+    ("expand.cu", "expand_kernel<__nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL"),
+    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA"),
+    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 8>", "4-bit weight by eight rows", 32, "FFMA"),
+)
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FLAGS = ["-O3", "-std=c++20", "--expt-relaxed-constexpr", "-Wno-deprecated-gpu-targets", "-Xptxas", "-v", "-c"]
+FLAGS = ["-O3", "-std=c++20", "--expt-relaxed-constexpr", "-Wno-deprecated-gpu-targets", "-Xptxas", "-v", "-cubin"]
 
 
-def compile_verbose(nvcc, source, arch):
-    """Compile one source for one architecture; return what ptxas prints."""
-    command = [nvcc, *FLAGS, f"-arch={arch}", f"-I{ROOT}", str(source), "-o", "/dev/null"]
+def compile_verbose(nvcc, source, arch, folder):
+    """Compile one source for one architecture into a folder; return what ptxas prints."""
+    command = [nvcc, *FLAGS, f"-arch={arch}", f"-I{ROOT}", str(source), "-o", f"{folder}/{source.name}.{arch}.cubin"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+def loops_of(listing):
+    """(mangled kernel, [instructions of each innermost loop]) of what nvdisasm prints."""
+    for text in re.split(r"^\.text\.", listing, flags=re.MULTILINE)[1:]:
+        labels, code = {}, []
+        for line in text.splitlines()[1:]:
+            if label := re.match(r"(\.L_x_\d+):", line):
+                labels[label[1]] = len(code)
+            elif instruction := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*);", line):
+                code.append(instruction[1])
+        spans = []
+        for last, instruction in enumerate(code):
+            target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction)
+            if target and labels.get(target[1], last) < last:
+                spans.append((labels[target[1]], last + 1))
+        inner = [a for a in spans if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
+        yield text.split(":")[0], [code[first:last] for first, last in inner]
+
+
+def count_loops(nvdisasm, folder):
+    """Rows of the hot loops: source, kernel, what, instructions of a pass, of a number."""
+    rows = []
+    for source, kernel, what, each, marker in HOT_LOOPS:
+        cubin = f"{folder}/{source}.{LOOPS_ARCH}.cubin"
+        listing = subprocess.run([nvdisasm, "-c", cubin], check=True, capture_output=True, text=True).stdout
+        found = list(loops_of(listing))
+        named = dict(zip(readable([name for name, _ in found]), (loops for _, loops in found)))
+        if not named.get(kernel):
+            sys.exit(f"{source} has no loop in {kernel} for the table of hot loops, only {', '.join(named)}")
+        hot = max(named[kernel], key=lambda loop: sum(marker in instruction for instruction in loop))
+        rows.append(f"| {source} | `{kernel}` | {what} | {each} | {len(hot)} | {len(hot) / each:.1f} |")
+    return rows
 
 
 def readable(names):
@@ -62,12 +107,32 @@ def difference(report, found):
     return list(difflib.unified_diff(written, fresh, "the report", "the sources", lineterm="", n=0))
 
 
-def report_of(nvcc, archs):
-    """The report for these architectures, and how many kernels it has."""
+def loops_section(rows):
+    """The table of hot loops."""
+    return [
+        "",
+        LOOPS_HEAD,
+        "",
+        f"Instructions of a thread in one pass of the innermost loop, from the machine code of {LOOPS_ARCH}.",
+        "",
+        "| source | kernel | what | of it in a pass | instructions of a pass | of one |",
+        "|---|---|---|---:|---:|---:|",
+        *rows,
+    ]
+
+
+def report_of(nvcc, archs, nvdisasm=None):
+    """The report for these architectures, and how many kernels it has; with hot loops where there is nvdisasm."""
+    with tempfile.TemporaryDirectory() as folder:
+        return report_in(folder, nvcc, archs, nvdisasm)
+
+
+def report_in(folder, nvcc, archs, nvdisasm):
+    """The same, compiled in a folder."""
     sources = sorted((ROOT / "kernels/cuda").glob("*.cu"))
     jobs = [(source, arch) for source in sources for arch in archs]
     with ThreadPoolExecutor(2) as pool:
-        texts = list(pool.map(lambda job: compile_verbose(nvcc, *job), jobs))
+        texts = list(pool.map(lambda job: compile_verbose(nvcc, *job, folder), jobs))
     rows = {}
     for (source, arch), text in zip(jobs, texts):
         found = list(parse(text))
@@ -91,7 +156,15 @@ def report_of(nvcc, archs):
             registers, spilled, shared = by_arch[arch]
             cells.append(f"{registers}" + (f", spills {spilled}" if spilled else ""))
         lines.append(f"| {source} | `{name}` | " + " | ".join(cells) + f" | {shared} |")
+    if nvdisasm and LOOPS_ARCH in archs:
+        lines += loops_section(count_loops(nvdisasm, folder))
     return "\n".join(lines) + "\n", len(rows)
+
+
+def parts_of(report):
+    """A report's first part, and its hot loops, or nothing."""
+    first, head, loops = report.partition(f"\n{LOOPS_HEAD}\n")
+    return first, head + loops
 
 
 def main():
@@ -100,15 +173,20 @@ def main():
     parser.add_argument("--arch", nargs="+", default=["sm_75", "sm_80", "sm_86", "sm_89", "sm_90"])
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/benchmarks/cuda_kernels.md")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm"))
     args = parser.parse_args()
     if not args.check:
-        text, kernels = report_of(args.nvcc, args.arch)
+        text, kernels = report_of(args.nvcc, args.arch, args.nvdisasm)
+        if not parts_of(text)[1] and args.output.exists():
+            text = parts_of(text)[0] + parts_of(args.output.read_text())[1]
         args.output.write_text(text)
         print(f"{kernels} kernels: {args.output}")
         return
     report = args.output.read_text()
     archs = re.search(r"^\| source \| kernel \| (.*) \| static shared \|$", report, re.MULTILINE)[1].split(" | ")
-    text, kernels = report_of(args.nvcc, archs)
+    text, kernels = report_of(args.nvcc, archs, args.nvdisasm)
+    if not parts_of(text)[1]:  # Nothing here can say what the loops are.
+        report = parts_of(report)[0]
     if lines := difference(report, text):
         print("\n".join(lines), file=sys.stderr)
         sys.exit(f"{args.output} is not what the kernels are now; scripts/kernel_report.py writes it anew")

@@ -18,7 +18,7 @@ enum class Code : uint8_t {
   kInvalidArgument,  // The caller's input is wrong.
   kNotFound,
   kCapacity,    // A fixed limit is reached; trying later may work.
-  kInfeasible,  // No plan fits the budgets; trying later will not help.
+  kInfeasible,  // No plan fits the budgets, or no such product; trying later will not help.
   kCorruption,  // Bytes came back different from how they were written.
   kIoError,     // The kernel said no.
   kDeviceLost,  // Sticky accelerator error; the process must drain and exit.

@@ -57,6 +57,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
   std::vector<ItemOnDevice> prompts, steps;
   int64_t tokens_max = 0, rows_max = 0, sums = 0;
   bool scored = false;  // Some decode step
+  bool chosen = false;  // Of some prompt positions beside the last ones stay.
   for (const AttentionItem& item : args.items) {
     const KvBudget& budget = item.budget;
     const ItemOnDevice one{.first_row = item.first_row,
@@ -76,6 +77,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
       scored = scored || one.scored;
     } else {
       tokens_max = std::max(tokens_max, item.tokens);
+      chosen = chosen || one.kept > 0;
       if (one.scored) sums += args.kv.heads * item.tokens;
     }
   }
@@ -95,7 +97,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
       }
     }
     for_parts(context, a, prompts,
-              [&](int64_t count) { launch_prompts(context, a, count, tokens_max); });
+              [&](int64_t count) { launch_prompts(context, a, count, tokens_max, chosen); });
   }
   for_parts(context, a, steps, [&](int64_t count) {
     launch_decode(context, a, count, rows_max, scored, scratch_bytes);

@@ -89,18 +89,36 @@ __device__ inline float cached(const AttentionOnDevice& a, const std::byte* row,
   return q4_row_value(row, i, a.head_size);
 }
 
-// Stores a row of float32 numbers into the cache. All threads of a block call it, each for a part;
-// the row is whole behind the next barrier.
+// Stores numbers [i, i + 4) of a row in a format of the cache that is not 4-bit. REQUIRES:
+// head_size and i are multiples of 4.
+__device__ inline void store_four(const AttentionOnDevice& a, const float* from, std::byte* row,
+                                  int64_t i) {
+  const float4 four = *reinterpret_cast<const float4*>(from + i);
+  if (a.kv_dtype == DType::kF32) *reinterpret_cast<float4*>(row + i * 4) = four;
+  if (a.kv_dtype == DType::kF16) {
+    auto* to = reinterpret_cast<__half2*>(row + i * 2);
+    to[0] = __floats2half2_rn(four.x, four.y), to[1] = __floats2half2_rn(four.z, four.w);
+  }
+  if (a.kv_dtype == DType::kBF16) {
+    auto* to = reinterpret_cast<__nv_bfloat162*>(row + i * 2);
+    to[0] = __floats2bfloat162_rn(four.x, four.y), to[1] = __floats2bfloat162_rn(four.z, four.w);
+  }
+}
+
+// Stores a row of float32 numbers into the cache. All lanes of a warp call it, each for a part.
 __device__ inline void store_cached(const AttentionOnDevice& a, const float* from, std::byte* row) {
+  const int64_t lane = threadIdx.x % kWarp;
   if (a.kv_dtype == DType::kQ4) {
-    const int64_t groups = (a.head_size + kQ4Group - 1) / kQ4Group;
-    for (int64_t group = threadIdx.x; group < groups; group += blockDim.x) {
-      pack_q4_group(from + group * kQ4Group, a.head_size - group * kQ4Group,
-                    row + group * (4 + kQ4Group / 2));
+    for (int64_t first = 0; first < a.head_size; first += kQ4Group) {
+      pack_q4_group(from + first, a.head_size - first, row + first / kQ4Group * (4 + kQ4Group / 2));
     }
     return;
   }
-  for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
+  if (a.head_size % 4 == 0) {
+    for (int64_t i = lane * 4; i < a.head_size; i += kWarp * 4) store_four(a, from, row, i);
+    return;
+  }
+  for (int64_t i = lane; i < a.head_size; i += kWarp) {
     if (a.kv_dtype == DType::kF32) reinterpret_cast<float*>(row)[i] = from[i];
     if (a.kv_dtype == DType::kF16) reinterpret_cast<__half*>(row)[i] = narrow<__half>(from[i]);
     if (a.kv_dtype == DType::kBF16) {

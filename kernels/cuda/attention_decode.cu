@@ -143,8 +143,12 @@ __global__ void split_kernel(AttentionOnDevice a, Partials partials) {
   const int64_t rows = item.rows - first < kSplitRows ? item.rows - first : kSplitRows;
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   if (item.slot >= first && item.slot < first + rows) {
-    store_cached(a, a.key(item.first_row, kv_head), a.key_slot(item, kv_head, item.slot));
-    store_cached(a, a.value(item.first_row, kv_head), a.value_slot(item, kv_head, item.slot));
+    if (warp == 0) {
+      store_cached(a, a.key(item.first_row, kv_head), a.key_slot(item, kv_head, item.slot));
+    }
+    if (warp == 1) {
+      store_cached(a, a.value(item.first_row, kv_head), a.value_slot(item, kv_head, item.slot));
+    }
   }
   __syncthreads();
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {

@@ -23,9 +23,10 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                    int64_t rows_max, bool scored, int64_t scratch_bytes);
 
-// `items` prompts of at most `tokens_max` tokens: output, and the rows that stay in the cache.
+// `items` prompts of at most `tokens_max` tokens: output, and the rows that stay in the cache;
+// `chosen`: some have a budget that keeps more than the last ones.
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                    int64_t tokens_max);
+                    int64_t tokens_max, bool chosen);
 
 // The part of it that tensor cores can do, for narrow outputs and the usual head sizes: output and,
 // where a.statistics is there, statistics and column sums.

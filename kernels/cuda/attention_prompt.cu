@@ -136,6 +136,16 @@ __global__ void column_sums_kernel(AttentionOnDevice a) {
   item.sums[kv_head * item.tokens + first + lane] = total;
 }
 
+// Positions of the prompt before its last ones, which stay by themselves; and how many of them are
+// chosen to stay.
+__device__ int64_t before_recent(const ItemOnDevice& item) {
+  return item.tokens > item.recent ? item.tokens - item.recent : 0;
+}
+__device__ int64_t kept_of(const ItemOnDevice& item) {
+  const int64_t old = before_recent(item);
+  return item.kept < old ? item.kept : old;
+}
+
 // A score that is no number is lowest.
 __device__ float number(float score) {
   return score == score ? score : -1.0f;
@@ -147,24 +157,15 @@ __device__ bool outranks(const float* sums, int64_t a, int64_t b) {
   return x != y ? x > y : a > b;
 }
 
-// Stores what is kept of a prompt; keep_prompt() of the CPU. A block a sequence and KV head.
-__global__ void keep_prompt_kernel(AttentionOnDevice a) {
+// Chooses what a budget keeps of a prompt beside its last positions; keep_prompt() of the CPU. A
+// block a sequence and KV head.
+__global__ void choose_kernel(AttentionOnDevice a) {
   const ItemOnDevice item = a.items[blockIdx.x];
   const int64_t kv_head = blockIdx.y;
+  if (item.kept == 0) return;  // The whole block
   const HeadStateOnDevice state = head_state(item, kv_head);
-  const auto store = [&](int64_t token, int64_t slot) {
-    store_cached(a, a.key(item.first_row + token, kv_head), a.key_slot(item, kv_head, slot));
-    store_cached(a, a.value(item.first_row + token, kv_head), a.value_slot(item, kv_head, slot));
-  };
-  if (item.full()) {
-    for (int64_t token = 0; token < item.tokens; ++token) store(token, token);
-    return;
-  }
-  const int64_t old = item.tokens > item.recent ? item.tokens - item.recent : 0;
-  for (int64_t token = old; token < item.tokens; ++token) store(token, token % item.ring());
-  if (item.kept == 0) return;
+  const int64_t old = before_recent(item), count = kept_of(item);
   const float* sums = item.scored ? item.sums + kv_head * item.tokens : nullptr;
-  const int64_t count = item.kept < old ? item.kept : old;
   // A position's rank by score says whether it stays, the number of those that stay before it
   // where: quadratic, and nothing against the attention before it.
   __shared__ int64_t stays;
@@ -196,11 +197,34 @@ __global__ void keep_prompt_kernel(AttentionOnDevice a) {
     }
     __syncthreads();
   }
-  for (int64_t i = 0; i < count; ++i) store(state.positions[i], item.ring() + i);
   if (threadIdx.x == 0) *state.moved = -1;
   if (!item.scored) return;
   for (int64_t token = old + threadIdx.x; token < item.tokens; token += blockDim.x) {
     state.scores[token % item.ring()] = sums[token];
+  }
+}
+
+// Rows of keys and values that one block stores, a warp each in turn.
+constexpr int64_t kStoreRows = 16;
+
+// Stores what stays of a prompt: its last positions, or all, then what was chosen. A block so many
+// rows of a sequence and KV head.
+__global__ void store_prompt_kernel(AttentionOnDevice a) {
+  const ItemOnDevice item = a.items[blockIdx.x];
+  const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
+  const int64_t old = item.full() ? 0 : before_recent(item), recent = item.tokens - old;
+  const int64_t rows = recent + (item.full() ? 0 : kept_of(item));
+  const int64_t last = first + kStoreRows < rows ? first + kStoreRows : rows;
+  for (int64_t row = first + threadIdx.x / kWarp; row < last; row += kWarps) {
+    int64_t token = old + row, slot = token;
+    if (row >= recent) {
+      token = head_state(item, kv_head).positions[row - recent];
+      slot = item.ring() + row - recent;
+    } else if (!item.full()) {
+      slot = token % item.ring();
+    }
+    store_cached(a, a.key(item.first_row + token, kv_head), a.key_slot(item, kv_head, slot));
+    store_cached(a, a.value(item.first_row + token, kv_head), a.value_slot(item, kv_head, slot));
   }
 }
 
@@ -211,8 +235,9 @@ unsigned blocks(int64_t count, int64_t each) {
 }  // namespace
 
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                    int64_t tokens_max) {
+                    int64_t tokens_max, bool chosen) {
   SPILLWAY_CHECK(a.head_size <= kHeadSizeMax && items < 65536);
+  SPILLWAY_CHECK(tokens_max / kStoreRows < 65535);
   const auto z = static_cast<unsigned>(items);
   const size_t shared = shared_bytes(a.head_size);
   const auto plain = [&] {
@@ -231,8 +256,10 @@ void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t it
   } else {
     plain();
   }
-  launch(context.stream(), {dim3(z, static_cast<unsigned>(a.kv_heads)), dim3(kThreads)},
-         keep_prompt_kernel, a);
+  const auto heads = static_cast<unsigned>(a.kv_heads);
+  if (chosen) launch(context.stream(), {dim3(z, heads), dim3(kThreads)}, choose_kernel, a);
+  launch(context.stream(), {dim3(z, heads, blocks(tokens_max, kStoreRows)), dim3(kThreads)},
+         store_prompt_kernel, a);
   context.check_launch("prompt attention");
 }
 

@@ -120,13 +120,23 @@ std::byte* CudaContext::scratch(size_t bytes) {
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   // Of the runtime's call that failed in there, if one did. A device without memory for a handle is
-  // "not initialized" to cuBLAS; of one that is lost the next call says so.
-  const bool memory = cudaGetLastError() == cudaErrorMemoryAllocation ||
-                      status == CUBLAS_STATUS_ALLOC_FAILED ||
+  // "not initialized" to cuBLAS.
+  const cudaError_t error = cudaGetLastError();
+  const bool memory = error == cudaErrorMemoryAllocation || status == CUBLAS_STATUS_ALLOC_FAILED ||
                       status == CUBLAS_STATUS_NOT_INITIALIZED;
-  const Code code = memory ? Code::kCapacity : Code::kDeviceLost;
-  fail({code, std::string("CUDA, ") + what + ": cuBLAS status " +
-                  std::to_string(static_cast<int>(status))});
+  const bool broken =
+      status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
+  // A product that cuBLAS does not have is that work's error: the device can do all the rest. Of
+  // one that is lost the runtime says so, here or in the next call.
+  const Code code = memory                           ? Code::kCapacity
+                    : broken && error != cudaSuccess ? Code::kDeviceLost
+                                                     : Code::kInfeasible;
+  std::string message = std::string("CUDA, ") + what + ": " + cublasGetStatusName(status);
+  if (error != cudaSuccess) message += std::string(", ") + cudaGetErrorString(error);
+  if (code == Code::kInfeasible) {
+    message += "; cuBLAS cannot do this here: choose another --format, or --device cpu";
+  }
+  fail({code, std::move(message)});
 }
 
 void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value) {

@@ -87,6 +87,7 @@ class CudaContext {
   // copies are skipped; until recover(), unless the device is lost.
   void fail(const Status& status);
   void check(cudaError_t error, const char* what);
+  // kInfeasible: cuBLAS does not have what was asked for, which ends that work and nothing else.
   void check_blas(cublasStatus_t status, const char* what);
   void check_launch(const char* what) { check(cudaGetLastError(), what); }
   const Status& status() const { return status_; }

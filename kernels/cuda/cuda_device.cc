@@ -1,5 +1,5 @@
 // A CUDA device behind kernels/device.h: memory, streams, events.
-#include <cstring>
+#include <cstdlib>
 #include <deque>
 #include <string>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/pinned_memory.h"
 #include "kernels/device.h"
 
 namespace spillway {
@@ -32,8 +33,13 @@ class CudaStream final : public Stream {
   void copy(std::byte* to, const std::byte* from, size_t bytes) override {
     if (!context_->ready()) return;
     begin_span(*context_, "copy", "bytes", static_cast<int64_t>(bytes));
-    context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_->stream()),
-                    "a copy");
+    for (size_t done = 0, piece = 0; done < bytes; done += piece) {
+      piece = before_registration_ends(to + done, bytes - done);
+      piece = before_registration_ends(from + done, piece);
+      context_->check(
+          cudaMemcpyAsync(to + done, from + done, piece, cudaMemcpyDefault, context_->stream()),
+          "a copy");
+    }
     end_span(*context_);
   }
 
@@ -180,23 +186,19 @@ class CudaDevice final : public Device {
   Result<Buffer> allocate(Memory memory, size_t bytes) override {
     if (bytes == 0) return Buffer();
     SPILLWAY_RETURN_IF_ERROR(status_of(use_device(index_), "choosing the device"));
+    if (memory == Memory::kPinned) {
+      SPILLWAY_ASSIGN_OR_RETURN(PinnedMemory pinned, PinnedMemory::allocate(bytes));
+      return Buffer(pinned.data(), bytes, [this, pinned](std::byte*) mutable {
+        use_device(index_);  // Else a new thread would open device 0 for it.
+        pinned.free();
+      });
+    }
     void* data = nullptr;
-    const bool pinned = memory == Memory::kPinned;
-    if (pinned) {
-      SPILLWAY_RETURN_IF_ERROR(
-          status_of(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "pinned memory")
-              .at(std::to_string(bytes) + " bytes"));
-    } else {
-      SPILLWAY_RETURN_IF_ERROR(memory_.allocate(&data, bytes, "device memory"));
-    }
-    Buffer buffer(static_cast<std::byte*>(data), bytes, [this, pinned, bytes](std::byte* at) {
-      use_device(index_);  // Else a new thread would open device 0 for it.
-      pinned ? static_cast<void>(cudaFreeHost(at)) : memory_.free(at, bytes);
+    SPILLWAY_RETURN_IF_ERROR(memory_.allocate(&data, bytes, "device memory"));
+    Buffer buffer(static_cast<std::byte*>(data), bytes, [this, bytes](std::byte* at) {
+      use_device(index_);
+      memory_.free(at, bytes);
     });
-    if (pinned) {
-      std::memset(data, 0, bytes);
-      return buffer;
-    }
     // On the default stream, which our streams do not wait for: done before anybody fills it.
     cudaError_t cleared = cudaMemset(data, 0, bytes);
     if (cleared == cudaSuccess) cleared = cudaStreamSynchronize(nullptr);
@@ -233,14 +235,31 @@ class CudaDevice final : public Device {
 
 }  // namespace cuda
 
+// "13.0" of what the runtime calls 13000.
+std::string cuda_version(cudaError_t (*ask)(int*)) {
+  int version = 0;
+  if (ask(&version) != cudaSuccess || version == 0) return "none";
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
 // Our kernels are compiled for nothing older (cuda.cmake): major * 10 + minor.
 constexpr int kCapabilityMin = 75;
 
 Result<std::unique_ptr<Device>> open_cuda_device(int index) {
+  // Before the first call of CUDA: as many work queues as there can be, so that no stream that
+  // waits for an event holds up another. Whoever set it otherwise means it.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
-    return not_found(std::string("no CUDA device: ") + cudaGetErrorString(error) +
-                     "; use --device cpu");
+    std::string reason = std::string("no CUDA device: ") + cudaGetErrorString(error);
+    if (error == cudaErrorInsufficientDriver) {
+      reason += "; the driver has CUDA " + cuda_version(cudaDriverGetVersion) +
+                ", this program needs " + cuda_version(cudaRuntimeGetVersion) +
+                ": install a newer driver, or";
+    } else {
+      reason += ";";
+    }
+    return not_found(reason + " use --device cpu");
   }
   if (index < 0 || index >= count) {
     return not_found("there is no CUDA device " + std::to_string(index) + ", only " +

@@ -1,5 +1,8 @@
-// 4-bit rows in the format of activations: a block a row.
+// 4-bit rows in the format of activations: a block a row. What few instructions a number take here
+// the memory waits for.
 #include "kernels/cuda/expand.h"
+
+#include <cstring>
 
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -12,12 +15,72 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-template <class T>
-__global__ void expand_kernel(const std::byte* from, int64_t row_bytes, int64_t columns, void* out,
-                              int64_t out_stride) {
+constexpr int kLanes = kQ4NibblesPerWord;  // Of a group: a word and eight numbers each
+
+// Two numbers side by side, as they lie in memory.
+__device__ inline uint32_t pair(__half, float first, float second) {
+  const __half2 both = __floats2half2_rn(first, second);
+  uint32_t word;
+  memcpy(&word, &both, sizeof(word));
+  return word;
+}
+__device__ inline uint32_t pair(__nv_bfloat16, float first, float second) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+  uint32_t word;
+  memcpy(&word, &both, sizeof(word));
+  return word;
+}
+
+// 16 bytes in one instruction, where the compiler makes four of an assignment.
+__device__ inline void store_words(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+#ifdef SPILLWAY_CUDA_EMULATED
+  *static_cast<uint4*>(to) = make_uint4(a, b, c, d);
+#else
+  asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+#endif
+}
+
+// Stores eight numbers side by side, their address a multiple of 16 bytes or not.
+template <class T, bool kAligned>
+__device__ void store_eight(const float (&from)[kLanes], T* to) {
+  if constexpr (!kAligned) {
+    SPILLWAY_UNROLL
+    for (int i = 0; i < kLanes; ++i) to[i] = narrow<T>(from[i]);
+  } else if constexpr (sizeof(T) == sizeof(float)) {
+    auto* fours = reinterpret_cast<float4*>(to);
+    fours[0] = make_float4(from[0], from[1], from[2], from[3]);
+    fours[1] = make_float4(from[4], from[5], from[6], from[7]);
+  } else {
+    store_words(to, pair(T{}, from[0], from[1]), pair(T{}, from[2], from[3]),
+                pair(T{}, from[4], from[5]), pair(T{}, from[6], from[7]));
+  }
+}
+
+// Eight lanes take a group: each reads a word, gets the others' from them, and writes the eight
+// numbers of one nibble, which lie side by side.
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    expand_kernel(const std::byte* from, int64_t row_bytes, int64_t columns, void* out,
+                  int64_t out_stride) {
+  constexpr unsigned kEach = kThreads / kLanes;  // Groups at once
   const std::byte* row = from + blockIdx.x * row_bytes;
   T* to = static_cast<T*>(out) + blockIdx.x * out_stride;
-  for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) {
+  const auto whole = static_cast<unsigned>(columns / kQ4Group);
+  const unsigned lane = threadIdx.x % kLanes;
+  // A warp's lanes go on together, those without a group, too.
+  for (unsigned first = threadIdx.x / kWarp * (kWarp / kLanes); first < whole; first += kEach) {
+    const unsigned group = first + threadIdx.x % kWarp / kLanes;
+    const bool there = group < whole;
+    const std::byte* at = row + (there ? group : first) * (4 + kQ4Group / 2);
+    const auto* shared = reinterpret_cast<const __half*>(at);
+    float eight[kLanes];
+    q4_expand_word(reinterpret_cast<const uint32_t*>(at + 4)[lane], static_cast<int>(4 * lane),
+                   widen(shared[0]), widen(shared[1]), eight);
+    if (there) store_eight<T, kAligned>(eight, to + group * kQ4Group + lane * kLanes);
+  }
+  // A short last group has fewer words.
+  for (int64_t i = whole * kQ4Group + threadIdx.x; i < columns; i += kThreads) {
     to[i] = narrow<T>(q4_row_value(row, i, columns));
   }
 }
@@ -27,13 +90,18 @@ __global__ void expand_kernel(const std::byte* from, int64_t row_bytes, int64_t 
 void expand_slab(CudaContext& context, const WeightSlab& slab, const MatrixView& out) {
   const auto row_bytes = static_cast<int64_t>(q4_row_bytes(out.columns));
   const Grid grid{dim3(static_cast<unsigned>(slab.rows)), dim3(kThreads)};
+  const bool aligned = reinterpret_cast<uintptr_t>(out.data) % 16 == 0 &&
+                       out.stride * static_cast<int64_t>(dtype_bytes(out.dtype)) % 16 == 0;
   const auto run = [&](auto kernel) {
     launch(context.stream(), grid, kernel, slab.data, row_bytes, out.columns,
            static_cast<void*>(out.data), out.stride);
   };
-  if (out.dtype == DType::kF32) run(expand_kernel<float>);
-  if (out.dtype == DType::kF16) run(expand_kernel<__half>);
-  if (out.dtype == DType::kBF16) run(expand_kernel<__nv_bfloat16>);
+  const auto choose = [&]<class T>(T) {
+    aligned ? run(expand_kernel<T, true>) : run(expand_kernel<T, false>);
+  };
+  if (out.dtype == DType::kF32) choose(float{});
+  if (out.dtype == DType::kF16) choose(__half{});
+  if (out.dtype == DType::kBF16) choose(__nv_bfloat16{});
 }
 
 void expand_rows(CudaContext& context, const ExpandArgs& args) {

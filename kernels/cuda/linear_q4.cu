@@ -1,8 +1,8 @@
 // Linear layers of few rows over 4-bit weights: bound by reading the weights, which are expanded in
-// registers, used for every row at once and read once. (With more rows linear.cu expands a slab in
-// memory, once, for cuBLAS.) Each weight is rounded to the format of the activations, as there, and
-// products are summed in float32, always in the same order: a row's result is the same alone and
-// among others here.
+// registers, used for eight rows at once and read once for these. (With more rows linear.cu expands
+// a slab in memory, once, for cuBLAS.) Each weight is rounded to the format of the activations, as
+// there, and products are summed in float32, always in the same order: a row's result is the same
+// alone and among others here.
 //
 // A warp takes four outputs. Eight lanes take a group of 64 weights, a word of eight nibbles each.
 // The activations come through shared memory, a chunk of columns at a time, in the order in which
@@ -148,8 +148,12 @@ __global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product<T> p) {
   }
 }
 
+// More rows than the kernel has room for go in parts, which find the weights in the cache.
+constexpr int64_t kRowsAtOnce = 8;
+
 template <class T>
 void launch_product(cudaStream_t stream, const Q4Product<T>& product) {
+  SPILLWAY_CHECK(product.rows <= kRowsAtOnce);
   constexpr int64_t kEach = int64_t{kWarps} * kOutputs;
   const Grid grid{dim3(static_cast<unsigned>((product.outputs + kEach - 1) / kEach)),
                   dim3(kThreads)};
@@ -177,7 +181,14 @@ void run(CudaContext& context, const LinearArgs& args) {
         .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
-    launch_product(context.stream(), product);
+    for (int64_t row = 0; row < args.in.rows; row += kRowsAtOnce) {
+      Q4Product<T> part = product;
+      part.rows = std::min(kRowsAtOnce, args.in.rows - row);
+      part.in += row * product.in_stride;
+      part.out = args.out.slice_rows(row, part.rows).data +
+                 static_cast<size_t>(first) * dtype_bytes(args.out.dtype);
+      launch_product(context.stream(), part);
+    }
     first += slab.rows;
   }
   context.check_launch("linear, 4-bit");

@@ -21,36 +21,58 @@ __device__ inline float q4_row_value(const std::byte* row, int64_t i, int64_t co
   return fmaf(static_cast<float>(nibble), __half2float(shared[0]), __half2float(shared[1]));
 }
 
+// Eight numbers of a group: nibble `shift` / 4 of each of the words that eight neighbouring lanes
+// have, of which each gives its own. The bits of q4_row_value(). All lanes of a warp.
+__device__ inline void q4_expand_word(uint32_t word, int shift, float scale, float minimum,
+                                      float (&to)[kQ4NibblesPerWord]) {
+  constexpr uint32_t kTwoTo23 = 0x4b000000u;  // A float whose last bit counts 1
+  const int first = threadIdx.x % kWarp / kQ4NibblesPerWord * kQ4NibblesPerWord;
+  SPILLWAY_UNROLL
+  for (int i = 0; i < kQ4NibblesPerWord; ++i) {
+    const uint32_t nibble = __shfl_sync(0xffffffffu, word, first + i) >> shift & 15u;
+    to[i] = fmaf(__uint_as_float(nibble | kTwoTo23) - 8388608.0f, scale, minimum);
+  }
+}
+
 // Quantises the next group of a row of which `rest` numbers are left, as quantize_q4() does, bit
-// for bit. One thread.
+// for bit. All lanes of a warp: each takes two numbers.
 __device__ inline void pack_q4_group(const float* from, int64_t rest, std::byte* to) {
   constexpr float kHalfMax = 65504.0f;
-  const int64_t size = rest < kQ4Group ? rest : kQ4Group;
-  const int64_t words = (size + kQ4NibblesPerWord - 1) / kQ4NibblesPerWord;
-  float low = from[0], high = from[0], zero = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    low = fminf(low, from[i]);
-    high = fmaxf(high, from[i]);
-    zero += from[i] * 0.0f;  // Stays 0 unless a value is NaN or infinite.
-  }
-  const bool damaged = zero != 0.0f;
+  static_assert(kQ4Group == 2 * kWarp);
+  const int lane = threadIdx.x % kWarp;
+  const int size = rest < kQ4Group ? static_cast<int>(rest) : static_cast<int>(kQ4Group);
+  const int words = (size + kQ4NibblesPerWord - 1) / kQ4NibblesPerWord;
+  const bool has[2] = {lane < size, lane + kWarp < size};
+  // Where there is no number the first stands for it.
+  const float x[2] = {from[has[0] ? lane : 0], from[has[1] ? lane + kWarp : 0]};
+  // Not 0 where a value is NaN or infinite.
+  const bool damaged = __any_sync(0xffffffffu, x[0] * 0.0f != 0.0f || x[1] * 0.0f != 0.0f);
+  const float low = -warp_max(-fminf(x[0], x[1])), high = warp_max(fmaxf(x[0], x[1]));
   const __half minimum = __float2half_rd(fminf(fmaxf(low, -kHalfMax), kHalfMax));
   const float least = __half2float(minimum);
   const __half scale = __float2half_ru(fminf(fmaxf((high - least) / 15.0f, 0.0f), kHalfMax));
   const float step = __half2float(scale);
   const float inverse = step > 0.0f ? 1.0f / step : 0.0f;
+  uint32_t nibbles[2];
+  SPILLWAY_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const float steps = fminf(fmaxf((x[i] - least) * inverse, 0.0f), 15.0f);
+    nibbles[i] = has[i] && !damaged ? static_cast<uint32_t>(steps + 0.5f) : 0;
+  }
+  // Word w has the numbers w, words + w, 2 * words + w, ...
+  uint32_t packed = 0;
+  SPILLWAY_UNROLL
+  for (int i = 0; i < kQ4NibblesPerWord; ++i) {
+    const int at = i * words + lane;
+    const uint32_t one = __shfl_sync(0xffffffffu, nibbles[0], at % kWarp);
+    const uint32_t other = __shfl_sync(0xffffffffu, nibbles[1], at % kWarp);
+    packed |= (at < kWarp ? one : other) << (4 * i);
+  }
+  if (lane < words) reinterpret_cast<uint32_t*>(to + 4)[lane] = packed;
+  if (lane > 0) return;
   auto* shared = reinterpret_cast<__half*>(to);
   shared[0] = damaged ? __float2half_rn(0.0f) : scale;
   shared[1] = damaged ? __float2half_rn(NAN) : minimum;
-  auto* packed = reinterpret_cast<uint32_t*>(to + 4);
-  for (int64_t word = 0; word < words; ++word) {
-    uint32_t nibbles = 0;
-    for (int64_t i = word; i < size && !damaged; i += words) {
-      const float steps = fminf(fmaxf((from[i] - least) * inverse, 0.0f), 15.0f);
-      nibbles |= static_cast<uint32_t>(steps + 0.5f) << (4 * (i / words));
-    }
-    packed[word] = nibbles;
-  }
 }
 
 }  // namespace spillway::cuda

@@ -392,7 +392,7 @@ Status Engine::run_layers() {
     SPILLWAY_RETURN_IF_ERROR(finish_layer(*weights));
     weights_.release(layer);
   }
-  return stream_->record().wait();
+  return {};  // Nobody waits here: the head is queued behind the layers.
 }
 
 // A layer of one micro-batch. What the CPU attends to is finished after the next micro-batch has
@@ -547,6 +547,7 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
                             timed_wait("wait for the head", &work_.weights_wait_seconds,
                                        [&] { return weights_.acquire_head(); }));
   wanted_.clear();
+  bool waits = false;  // For the layers and what they did wrong, with the logits of a row
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
     batch_wanted_.clear();
@@ -559,12 +560,13 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
         batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t), items[i].draw});
       }
     }
+    waits = waits || !batch_wanted_.empty();
     SPILLWAY_RETURN_IF_ERROR(select_rows(hidden, batch_wanted_, *weights, sink));
     activations_->release(false);
   }
   SPILLWAY_RETURN_IF_ERROR(flush_head(*weights, sink));
   weights_.release_head();
-  return {};
+  return waits ? Status() : stream_->record().wait();
 }
 
 }  // namespace spillway

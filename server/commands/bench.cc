@@ -15,8 +15,6 @@ namespace spillway {
 
 namespace {
 
-constexpr int64_t kPrefillTokensMax = 16384;  // Of one sweep; bounds the activations.
-
 // What the run has taken so far, without `meter_bytes` that were there to measure with.
 void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
   const uint64_t peak = peak_resident_bytes();
@@ -47,7 +45,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   question.workload = {{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
   RuntimeOptions& options = question.options;
   options.log = std::make_shared<SweepLog>();
-  options.prefill_tokens_max = std::min(kPrefillTokensMax, flags.sequences * flags.prompt_tokens);
+  options.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
   options.prompt_tokens = flags.prompt_tokens;
   options.new_tokens = flags.new_tokens;
   options.say = say;

@@ -210,6 +210,15 @@ void project(const BenchFlags& flags, double decode_seconds, BenchResult* result
 
 }  // namespace
 
+int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> block) {
+  constexpr int64_t kPrefillTokensMax = 16384;  // Bounds the activations.
+  const int64_t sequences = flags.sequences > 0 ? flags.sequences : block.value_or(0);
+  if (sequences == 0 || flags.prompt_tokens > kPrefillTokensMax / sequences) {
+    return kPrefillTokensMax;
+  }
+  return sequences * flags.prompt_tokens;
+}
+
 Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
   return check_lengths(flags.prompt_tokens, flags.new_tokens, shape);
 }

@@ -1,6 +1,9 @@
 // Runs the block of a benchmark through the scheduler and times it. One thread, which blocks.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "kernels/ceilings.h"
 #include "scheduler/engine/engine.h"
 #include "server/commands/bench_result.h"
@@ -10,6 +13,10 @@ namespace spillway {
 
 // The flags fit the model. kInvalidArgument: they do not.
 Status check_bench(const BenchFlags& flags, const ModelShape& shape);
+
+// Prompt tokens of one sweep: those of all sequences, which are the block where flags.sequences is
+// 0, or of as many as the activations of a sweep should have.
+int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> block);
 
 // Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
 // steps, or flags.decode_steps after the last sequence's first token, projecting the others.

@@ -168,8 +168,13 @@ class Processors {
           // On a machine with little memory the large shape is left out.
           if (weight_bytes(device, probe) > pool_bytes) continue;
           if (!options_.keep_going()) return interrupted();
-          SPILLWAY_ASSIGN_OR_RETURN(
-              Figure rate, figure_of_rates(linear_rates(device, pool, probe, time.limits())));
+          Result<Rates> rates = linear_rates(device, pool, probe, time.limits());
+          if (rates.status().code() == Code::kInfeasible) {
+            // A plan in this format says that the profile lacks its rate.
+            options_.say("Left out: " + std::string(rates.status().message()));
+            continue;
+          }
+          SPILLWAY_ASSIGN_OR_RETURN(Figure rate, figure_of_rates(std::move(rates)));
           profile_.compute.matrix.push_back({format, rows, outputs, inputs, std::move(rate)});
         }
       }

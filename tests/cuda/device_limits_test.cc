@@ -41,6 +41,16 @@ TEST_CASE("the emulation refuses the launches that a device refuses") {
   CHECK_FALSE(launches(dim3(0), dim3(32), 0));
 }
 
+TEST_CASE("a driver that is too old is named with its CUDA version and the one that is needed") {
+  fake_cudart::set_driver_version(12020);
+  const Status status = open_cuda_device(0).status();
+  fake_cudart::set_driver_version(13000);
+  CHECK(status.code() == Code::kNotFound);
+  CHECK_THAT(std::string(status.message()),
+             Catch::Contains("CUDA 12.2") && Catch::Contains("needs 13.0"));
+  CHECK(open_cuda_device(0).ok());
+}
+
 TEST_CASE("a device that our kernels are not compiled for is named, with what is needed") {
   const std::pair<int, int> too_old[] = {{7, 0}, {6, 1}, {7, 2}};
   for (const auto& [major, minor] : too_old) {

@@ -37,12 +37,12 @@ TEST_CASE("every byte that a device gives out is counted until it comes back, an
     const test::PackedMatrix packed(device->matrix_layout(DType::kQ4), DType::kQ4,
                                     test::random_floats(64 * 64, 1), 64, 64, 64);
     const test::DeviceMatrix weights(*device, *stream, packed);
-    const test::DeviceArray<std::byte> in(*device, *stream, std::vector<std::byte>(12 * 64 * 2));
-    const test::DeviceArray<float> out(*device, *stream, std::vector<float>(12 * 64));
+    const test::DeviceArray<std::byte> in(*device, *stream, std::vector<std::byte>(40 * 64 * 2));
+    const test::DeviceArray<float> out(*device, *stream, std::vector<float>(40 * 64));
     const size_t before = device->memory().taken_bytes;
-    linear(*stream, {.in = dense_matrix(in.data(), device->activation_dtype(DType::kQ4), 12, 64),
+    linear(*stream, {.in = dense_matrix(in.data(), device->activation_dtype(DType::kQ4), 40, 64),
                      .weight = weights.matrix(),
-                     .out = out.matrix(12, 64)});
+                     .out = out.matrix(40, 64)});
     REQUIRE(stream->record().wait().ok());
     CHECK(device->memory().taken_bytes >= before + 64 * 64 * 2);
     CHECK(device->memory().taken_bytes == used(*device));

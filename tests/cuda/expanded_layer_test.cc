@@ -19,23 +19,23 @@ class Kept final : public LogitsSink {
   std::vector<std::vector<float>> logits;
 };
 
-// Logits of prompts of 3, 12 and 25 tokens, a micro-batch each.
+// Logits of prompts of 3, 40 and 55 tokens, a micro-batch each.
 std::vector<std::vector<float>> logits(bool expand_layer) {
   const ModelShape shape = test::tiny_shape(3);
   const auto device = open_cuda_device(0).value();
   const auto weights = WeightStore::dummy(*device, shape, DType::kQ4, 3, {}).value();
   EngineOptions options;
-  options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(32) * 3 * 4;
-  options.sweep_tokens_max = 64;
+  options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(64) * 3 * 4;
+  options.sweep_tokens_max = 128;
   options.micro_batch_sequences = 1;
   options.expand_layer = expand_layer;
   const auto engine = Engine::open(*device, *weights, options).value();
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::unique_ptr<KvSequence>> caches;
   std::vector<SweepItem> items;
-  for (const size_t tokens : {3, 12, 25}) {
+  for (const size_t tokens : {3, 40, 55}) {
     prompts.emplace_back(tokens, static_cast<int32_t>(tokens));
-    caches.push_back(engine->reserve(32).value());
+    caches.push_back(engine->reserve(64).value());
   }
   for (size_t i = 0; i < prompts.size(); ++i) {
     prompts[i][1] = 7;
@@ -69,10 +69,10 @@ TEST_CASE("a block is worth expanding for when two parts of it would") {
   };
   CHECK_FALSE(again({}));
   CHECK_FALSE(again({512}));
-  CHECK_FALSE(again({520}));  // The rest is few rows.
-  CHECK(again({521}));
-  CHECK_FALSE(again({8, 8, 8, 300}));
-  CHECK(again({9, 300}));
+  CHECK_FALSE(again({544}));  // The rest is few rows.
+  CHECK(again({545}));
+  CHECK_FALSE(again({32, 32, 32, 300}));
+  CHECK(again({33, 300}));
 }
 
 }  // namespace

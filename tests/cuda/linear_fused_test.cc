@@ -15,7 +15,7 @@ using test::DeviceArray;
 using test::DeviceMatrix;
 using test::PackedMatrix;
 
-constexpr int64_t kRows = 13, kInputs = 64;
+constexpr int64_t kRows = kFewRows + 5, kInputs = 64;
 
 // How many products cuBLASLt was given for one layer of two slabs.
 uint64_t fused(DType format, DType out_dtype, int64_t outputs, Activation activation,

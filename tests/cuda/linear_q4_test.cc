@@ -29,7 +29,7 @@ class Product {
                 test::random_floats(kOutputs * kColumns, 2), kOutputs, kColumns, 64),
         weights_(*device_, *stream_, packed_) {}
 
-  // Of rows [first, first + rows) of eight.
+  // Of rows [first, first + rows) of kFewRows.
   std::vector<float> run(int64_t first, int64_t rows, bool narrow_out = false) {
     const DType out_format = narrow_out ? in_ : DType::kF32;
     const DeviceArray<std::byte> there(*device_, *stream_, test::bytes_of(in_, input(first, rows)));
@@ -51,7 +51,7 @@ class Product {
 
  private:
   static std::vector<float> input(int64_t first, int64_t rows) {
-    const auto all = test::random_floats(8 * kColumns, 1);
+    const auto all = test::random_floats(kFewRows * kColumns, 1);
     return {all.begin() + first * kColumns, all.begin() + (first + rows) * kColumns};
   }
 
@@ -65,10 +65,11 @@ class Product {
 TEST_CASE("a row over 4-bit weights is the same alone and among others, in any order of threads") {
   Product product;
   emulation::set_seed(1);
-  const std::vector<float> all = product.run(0, 8);
-  for (const int64_t rows : {1, 2, 3, 4, 7}) {
+  const std::vector<float> all = product.run(0, kFewRows);
+  for (const int64_t rows : {1, 2, 3, 4, 7, 9, 16, 31}) {
     emulation::set_seed(static_cast<uint64_t>(10 + rows));
-    for (int64_t first = 0; first + rows <= 8; first += rows) {
+    for (int64_t first = 0; first + rows <= kFewRows; first += rows) {
+      if (rows < 5 && first >= 8) break;
       INFO(rows << " rows from " << first);
       const std::vector<float> some = product.run(first, rows);
       CHECK(std::equal(some.begin(), some.end(), all.begin() + first * kOutputs));
@@ -80,7 +81,7 @@ TEST_CASE("4-bit weights with activations in either format of 16 bits agree with
   for (const DType in : {DType::kBF16, DType::kF16}) {
     INFO(dtype_name(in));
     Product product(in);
-    for (const int64_t rows : {1, 2, 4, 7}) {
+    for (const int64_t rows : {1, 2, 4, 7, 12, 30}) {
       const auto expected = product.expected(1, rows);
       CHECK(test::relative_error(product.run(1, rows), expected) < 2e-5);
       const double one_place = in == DType::kF16 ? 0x1p-10 : 0x1p-7;

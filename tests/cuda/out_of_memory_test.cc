@@ -49,6 +49,32 @@ TEST_CASE("a device without memory for cuBLAS fails that work alone") {
   CHECK(context.blas() != nullptr);
 }
 
+TEST_CASE("a product that cuBLAS does not have fails alone, and the device goes on") {
+  const auto device = open_cuda_device(0).value();
+  const auto stream = device->new_stream("compute");
+  const auto product = [&](DType format) {
+    const test::PackedMatrix packed(device->matrix_layout(format), format,
+                                    test::random_floats(16 * 64, 1), 16, 64, 16);
+    const test::DeviceMatrix weight(*device, *stream, packed);
+    const DeviceArray<uint16_t> in(*device, *stream, std::vector<uint16_t>(9 * 64));
+    const DeviceArray<float> out(*device, *stream, std::vector<float>(9 * 16));
+    const MatrixView rows = dense_matrix(reinterpret_cast<std::byte*>(in.data()), format, 9, 64);
+    linear(*stream, {.in = rows, .weight = weight.matrix(), .out = out.matrix(9, 16)});
+    return stream->record().wait();
+  };
+  for (const cublasStatus_t why : {CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_INVALID_VALUE,
+                                   CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_INTERNAL_ERROR}) {
+    fake_cudart::refuse_products(CUDA_R_16BF, why);
+    const Status status = product(DType::kBF16);
+    INFO(status.message());
+    CHECK(status.code() == Code::kInfeasible);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("a matrix product"));
+    CHECK(product(DType::kF16).ok());
+    fake_cudart::refuse_products(CUDA_R_16BF, CUBLAS_STATUS_SUCCESS);
+    CHECK(product(DType::kBF16).ok());
+  }
+}
+
 TEST_CASE("work without scratch memory fails alone") {
   {
     const auto device = open_cuda_device(0).value();
@@ -127,7 +153,7 @@ TEST_CASE("a request too large for the memory that is left ends, and the next on
   REQUIRE(first.finish.status.ok());
   const MemoryLeft left(0);
   for (int i = 0; i < 2; ++i) {
-    const Answer large = ask(*runtime, 20);
+    const Answer large = ask(*runtime, 40);
     INFO(large.finish.status.message());
     CHECK(large.finish.status.code() == Code::kCapacity);
     CHECK(runtime->scheduler().stats().healthy);

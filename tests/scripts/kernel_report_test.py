@@ -24,12 +24,40 @@ def report(release="13.0", registers="40 | 38", kernel="one", rest=""):
     """A report of one kernel."""
     return f"`scripts/kernel_report.py`, nvcc {release}, `-O3`.\n\n| a.cu | `{kernel}` | {registers} | 0 |\n{rest}"
 
+# As nvdisasm prints it: a loop within a loop, and a jump ahead.
+LISTING = """//--------------------- .text._Z3onePf
+	.section	.text._Z3onePf,"ax",@progbits
+.text._Z3onePf:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   LDG.E R2, desc[UR8][R8.64] ;
+.L_x_0:
+        /*0020*/                   SHFL.IDX PT, R3, R2, R4, 0x1f ;
+        /*0030*/                   FFMA R5, R3, R3, R5 ;
+        /*0040*/              @!P0 BRA `(.L_x_0) ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+        /*0060*/               @P1 BRA `(.L_x_2) ;
+.L_x_2:
+        /*0070*/                   EXIT ;
+"""
+
 
 class KernelReport(unittest.TestCase):
     """Its parts."""
 
     def test_registers_spills_and_shared_memory_are_read(self):
         self.assertEqual(list(kernel_report.parse(PTXAS)), [("_Z3onePf", 32, 0, 4224), ("_Z3twoPf", 255, 20, 0)])
+
+    def test_the_innermost_loops_are_found_in_machine_code(self):
+        ((name, loops),) = kernel_report.loops_of(LISTING)
+        self.assertEqual(name, "_Z3onePf")
+        (loop,) = loops
+        self.assertEqual([instruction.split()[0] for instruction in loop], ["SHFL.IDX", "FFMA", "@!P0"])
+
+    def test_a_report_falls_into_kernels_and_hot_loops(self):
+        loops = "\n".join(kernel_report.loops_section(["| a.cu | `one` | number | 8 | 84 | 10.5 |"])) + "\n"
+        self.assertEqual(kernel_report.parts_of(report() + loops), (report(), loops))
+        self.assertEqual(kernel_report.parts_of(report()), (report(), ""))
 
     def test_the_same_report_is_current(self):
         self.assertEqual(kernel_report.difference(report(), report()), [])

@@ -59,6 +59,14 @@ BenchResult made_up() {
   return r;
 }
 
+TEST_CASE("a block of as many sequences as fit is prefilled in sweeps as large as any") {
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 0}, std::nullopt) == 16384);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 0}, 4) == 2048);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 8}, std::nullopt) == 4096);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 8}, 4) == 4096);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 64}, std::nullopt) == 16384);
+}
+
 TEST_CASE("memory's ceiling is what it gave during the run, where that was measured") {
   BenchResult r = made_up();
   CHECK(ceilings_of_run(r).rates.memory_bytes_per_second == 2e10);

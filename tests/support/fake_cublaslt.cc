@@ -153,6 +153,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulPreference_t opaque, int, cublasLtMatmulHeuristicResult_t results[], int* count) {
   const auto& preference = own<Preference>(opaque);
   *count = 0;
+  if (spillway::fake_cudart::why_no_product(own<Layout>(weight).type) != CUBLAS_STATUS_SUCCESS) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   for (const uint32_t alignment : preference.alignments) {
     if (alignment < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
   }

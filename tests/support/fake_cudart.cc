@@ -52,6 +52,8 @@ HostThread& host_thread() {
 // Why there is none, if so
 std::atomic<cudaError_t> no_context{cudaSuccess};
 std::atomic<cublasStatus_t> no_blas{CUBLAS_STATUS_SUCCESS};
+std::atomic<cublasStatus_t> no_product{CUBLAS_STATUS_SUCCESS};
+std::atomic<cudaDataType_t> no_product_of{CUDA_R_32F};
 
 // Of a launch; what every device refuses. (For more shared memory a kernel would have to ask.)
 cudaError_t check_grid(const dim3& blocks, const dim3& threads, size_t shared_bytes) {
@@ -62,6 +64,13 @@ cudaError_t check_grid(const dim3& blocks, const dim3& threads, size_t shared_by
                     threads.x * threads.y * threads.z <= 1024;
   return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
 }
+
+// Why the driver registers no more pieces of memory than so many; success: it does.
+std::atomic<cudaError_t> no_registration{cudaSuccess};
+std::atomic<size_t> registrations_left{0};
+
+constexpr int kRuntimeVersion = 13000;
+std::atomic<int> driver_version{kRuntimeVersion};
 
 std::atomic<bool> by_shape{false};
 
@@ -118,6 +127,16 @@ int device_of(const void* address) {
   if (after == fake().device.begin()) return -1;
   const auto& [memory, of] = *std::prev(after);
   return at < static_cast<const std::byte*>(memory) + of.bytes ? of.device : -1;
+}
+
+// Whether none of the registered pieces of memory ends within [address, address + bytes).
+bool within_registration(const void* address, size_t bytes) {
+  const auto* at = static_cast<const std::byte*>(address);
+  const auto after = fake().registered.upper_bound(const_cast<void*>(address));
+  if (after == fake().registered.begin()) return true;
+  const auto& [memory, size] = *std::prev(after);
+  const auto* end = static_cast<const std::byte*>(memory) + size;
+  return at >= end || at + bytes <= end;
 }
 
 // A default stream's work waits for nothing.
@@ -206,6 +225,25 @@ void set_there(void* memory, bool there) {
 void refuse_blas(cublasStatus_t why) {
   no_blas = why;
 }
+void set_driver_version(int version) {
+  driver_version = version;
+}
+void refuse_registration(cudaError_t why, size_t after) {
+  const Lock lock(mutex());
+  no_registration = why;
+  registrations_left = fake().registered.size() + after;
+}
+size_t registrations() {
+  const Lock lock(mutex());
+  return fake().registered.size();
+}
+void refuse_products(cudaDataType_t type, cublasStatus_t why) {
+  no_product_of = type;
+  no_product = why;
+}
+cublasStatus_t why_no_product(cudaDataType_t type) {
+  return type == no_product_of ? no_product.load() : CUBLAS_STATUS_SUCCESS;
+}
 void set_context_bytes(size_t bytes) {
   const Lock lock(mutex());
   fake().context_bytes = bytes;
@@ -255,7 +293,7 @@ size_t leaks() {
   const Lock lock(mutex());
   const Fake& one = fake();
   return one.streams.size() + one.events.size() + one.device.size() + one.pinned.size() +
-         one.pools.size();
+         one.registered.size() + one.pools.size();
 }
 
 }  // namespace spillway::fake_cudart
@@ -281,8 +319,18 @@ void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
 
 extern "C" {
 
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = kRuntimeVersion;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   const Lock lock(mutex());
+  *count = 0;
+  if (driver_version < kRuntimeVersion) return failed(cudaErrorInsufficientDriver);
   *count = kDevices;
   return cudaSuccess;
 }
@@ -350,6 +398,23 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   const Lock lock(mutex());
   return allocate(fake().pinned, memory, bytes);
 }
+// Memory of the caller's.
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  const Lock lock(mutex());
+  if (no_registration != cudaSuccess && fake().registered.size() >= registrations_left) {
+    return failed(no_registration);
+  }
+  if (!fake().registered.try_emplace(memory, bytes).second) {
+    return failed(cudaErrorHostMemoryAlreadyRegistered);
+  }
+  return fake().lost;
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  const Lock lock(mutex());
+  run_defaults();
+  if (fake().registered.erase(memory) == 0) return failed(cudaErrorHostMemoryNotRegistered);
+  return fake().lost;
+}
 cudaError_t cudaFreeHost(void* memory) {
   const Lock lock(mutex());
   if (memory != nullptr) release(fake().pinned, memory);
@@ -401,6 +466,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!current(stream->device)) return failed(cudaErrorInvalidResourceHandle);
   for (const int device : {device_of(from), device_of(to)}) {
     if (device >= 0 && device != stream->device) return failed(cudaErrorInvalidValue);
+  }
+  for (const void* at : {from, static_cast<const void*>(to)}) {
+    if (!within_registration(at, bytes)) return failed(cudaErrorInvalidValue);
   }
   if (device_of(to) >= 0 && device_of(from) < 0) fake().to_device_queued += bytes;
   queue(stream, [=] {
@@ -478,6 +546,9 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
   return CUBLAS_STATUS_SUCCESS;
 }
+const char* cublasGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "a cuBLAS status";
+}
 // As its manual says, column by column, in double precision; only what linear layers ask for.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
                             int m, int n, int k, const void* alpha, const void* a,
@@ -492,6 +563,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
   if (!current(handle->device) || !current(handle->stream->device)) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }
+  if (const cublasStatus_t why = why_no_product(type_a); why != CUBLAS_STATUS_SUCCESS) return why;
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   const auto element = [type_a](const void* matrix, int64_t i) -> double {
     if (type_a == CUDA_R_32F) return static_cast<const float*>(matrix)[i];

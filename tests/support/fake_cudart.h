@@ -38,6 +38,21 @@ uint64_t waits();
 // From now on cuBLAS gives no handle, for this reason; CUBLAS_STATUS_SUCCESS: it does.
 void refuse_blas(cublasStatus_t why);
 
+// From now on cuBLAS and cuBLASLt have no product of this format, for this reason;
+// CUBLAS_STATUS_SUCCESS: they do.
+void refuse_products(cudaDataType_t type, cublasStatus_t why);
+// Of a product of this format.
+cublasStatus_t why_no_product(cudaDataType_t type);
+
+// Of the driver: 12020 is CUDA 12.2. The runtime is 13.0, as the driver at first.
+void set_driver_version(int version);
+
+// From now on the driver registers `after` more pieces of host memory and then none, for this
+// reason; cudaSuccess: it does.
+void refuse_registration(cudaError_t why, size_t after = 0);
+// That are there.
+size_t registrations();
+
 // From now on no device gives a context, for this reason; cudaSuccess: each does.
 void refuse_context(cudaError_t why);
 

@@ -46,6 +46,7 @@ struct Fake {
   CUstream_st default_streams[kDevices] = {{0, {}}, {1, {}}};  // That no other waits for
   std::set<cudaEvent_t> events;
   Allocations device, pinned;
+  std::map<void*, size_t> registered;  // Bytes of the caller's own memory
   std::set<cudaMemPool_t> pools;
   bool has_pools = true;
   size_t pool_step = 4096;
