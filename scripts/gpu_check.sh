@@ -213,8 +213,13 @@ write_results() {
   cat "$output/table.txt" >> "$summary"
   if [[ $failed -eq 0 ]]; then echo "Everything passed."; else echo "Not everything passed."; fi >> "$summary"
   # Traces are large, and what they say is in the logs.
-  tar -C "$output" -czf "$output/results.new" --exclude='*.trace.json' --exclude=./cache --exclude=./scratch \
-    --exclude='./results.new' --exclude='./results.tar.gz' --exclude="./$(basename "$disk")" . && mv "$output/results.new" "$output/results.tar.gz"
+  # By name, and written outside: a folder that changes while tar reads it is an error to tar.
+  local packed
+  packed=$(mktemp)
+  (cd "$output" && find . -maxdepth 1 -type f ! -name '*.trace.json' ! -name 'results.tar.gz' -print0 |
+    tar --null --files-from=- -czf "$packed") || failed=1
+  mv "$packed" "$output/results.tar.gz"
+  chmod a+r "$output/results.tar.gz"
 }
 
 # within SECONDS: sets `limit`, the seconds that a step may take: as many as a fast GPU needs at most

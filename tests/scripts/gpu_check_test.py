@@ -166,6 +166,7 @@ class GpuCheck(unittest.TestCase):
             found = json.load(packed.extractfile("./results.json"))
         self.assertLessEqual({"summary.txt", "smoke.json", "ops.log"}, names)
         self.assertEqual([step["name"] for step in found["steps"]], ["smoke", "ops"])
+        self.assertNotIn("tar:", self.text)  # It changes nothing that it reads.
 
     def test_parts_run_in_the_order_in_which_they_are_named(self):
         self.assertEqual(self.check("--parts", "ops,smoke"), 0, self.text)
