@@ -66,6 +66,8 @@ int main(int count, char** arguments) {
   return_large_memory();
   // Writing beyond a limit on file sizes is an error of that write, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
+  // So is writing to a pipe whose reader left: a server must not end since its log's reader did.
+  std::signal(SIGPIPE, SIG_IGN);
   const OpenModel open = model_opener();
   std::vector<Command> commands;
   commands.push_back(serve_command(open));

@@ -70,6 +70,7 @@ struct CompletionCall {
   int32_t ping_seconds = 0;       // sse_ping_interval; 0: the server's default, -1: never
 
   std::vector<std::string> ignored;  // Names that were accepted and have no effect; at most 32
+  int64_t ignored_more = 0;          // Further ones, or such as no header can carry
 
   int64_t prompts() const { return static_cast<int64_t>(requests.size()) / samples; }
 };

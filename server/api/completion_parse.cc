@@ -9,11 +9,13 @@
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 #include "server/api/seed_stream.h"
+#include "server/strict_json.h"
 
 namespace spillway {
 namespace {
 
 constexpr int64_t kIntMax = INT32_MAX;
+constexpr size_t kIgnoredListed = 32;
 
 // Values that ask for nothing: what clients send when their user set nothing.
 bool is_neutral(const nlohmann::json& value) {
@@ -176,9 +178,10 @@ void read_answer_form(FieldReader& fields, const ApiContext& context, Completion
   FieldReader inner(*options);
   call.include_usage = inner.flag("include_usage", true);
   call.continuous_usage = inner.flag("continuous_usage_stats", false);
+  if (context.limits.strict_params) inner.refuse_unknown();
   if (inner.failed()) {
     ApiError error = inner.error();
-    error.param = "stream_options." + error.param;
+    if (!error.param.empty()) error.param = "stream_options." + error.param;
     fields.fail(std::move(error));
   }
 }
@@ -234,19 +237,20 @@ void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
 
 void read_names(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
   fields.find("user");  // Accepted for the sake of clients; means nothing here.
-  call.ignored = fields.unknown_names(32);
+  if (context.limits.strict_params) return fields.refuse_unknown();
   // Our own names are never another server's: who writes "kv_rules" means something here, and
   // would get another cache than asked for.
-  const auto ours = [](const std::string& name) {
-    return name.rfind("kv_", 0) == 0 || name.rfind("kv-", 0) == 0;
-  };
-  const auto refused = context.limits.strict_params
-                           ? call.ignored.begin()
-                           : std::find_if(call.ignored.begin(), call.ignored.end(), ours);
-  if (refused == call.ignored.end()) return;
-  ApiError error = invalid_value(*refused, "is not a parameter of this endpoint");
-  error.code = "unknown_parameter";
-  fields.fail(std::move(error));
+  for (const std::string_view name : fields.unknown_names()) {
+    const bool safe = is_safe_name(name);
+    if (name.starts_with("kv_") || name.starts_with("kv-")) {
+      return fields.fail(unknown_parameter(safe ? name : ""));
+    }
+    if (safe && call.ignored.size() < kIgnoredListed) {
+      call.ignored.emplace_back(name);
+    } else {
+      ++call.ignored_more;
+    }
+  }
 }
 
 }  // namespace

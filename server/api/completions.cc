@@ -190,9 +190,12 @@ void CompletionAnswer::ping_if_silent() {
 }
 
 HttpFields CompletionAnswer::fields() const {
-  if (call_.ignored.empty()) return {};
   std::string names;
   for (const std::string& name : call_.ignored) names += (names.empty() ? "" : ", ") + name;
+  if (call_.ignored_more > 0) {
+    names += (names.empty() ? "+" : ", +") + std::to_string(call_.ignored_more);
+  }
+  if (names.empty()) return {};
   return {{"x-ignored-parameters", names}};
 }
 

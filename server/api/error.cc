@@ -62,6 +62,13 @@ ApiError invalid_value(std::string_view param, std::string_view why) {
                      "invalid_value");
 }
 
+ApiError unknown_parameter(std::string_view param) {
+  const std::string name = param.empty() ? "A name in the body (with other characters than letters, "
+                                           "digits, '_', '-' and '.')"
+                                         : "'" + std::string(param) + "'";
+  return bad_request(name + " is not a parameter of this endpoint.", param, "unknown_parameter");
+}
+
 ApiError unsupported_parameter(std::string_view param, std::string_view why) {
   return bad_request("'" + std::string(param) + "' is not supported: " + std::string(why) + ".",
                      param, "unsupported_parameter");

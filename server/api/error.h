@@ -41,6 +41,7 @@ ApiError invalid_json(size_t byte_offset, std::string_view what);
 ApiError invalid_type(std::string_view param, std::string_view wanted);
 ApiError missing_parameter(std::string_view param);
 ApiError invalid_value(std::string_view param, std::string_view why);
+ApiError unknown_parameter(std::string_view param);  // Empty: one that is not safe to repeat
 ApiError unsupported_parameter(std::string_view param, std::string_view why);
 ApiError model_not_found(const std::vector<std::string>& served_names);
 ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64_t new_tokens);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "server/strict_json.h"
+
 namespace spillway {
 namespace {
 
@@ -37,12 +39,21 @@ std::optional<ApiError> check_size(std::string_view body, int64_t values_max) {
   return {};
 }
 
-bool safe_name(std::string_view name) {
-  const auto safe = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
-  };
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), safe);
+ApiError explain(const JsonFault& fault) {
+  switch (fault.kind) {
+    case JsonFault::Kind::kDuplicateKey: {
+      // Which of the two counts depends on the reader, so the client has to say.
+      ApiError error = invalid_value(fault.path, "occurs twice; every key may occur once");
+      error.code = "duplicate_key";
+      return error;
+    }
+    case JsonFault::Kind::kNumberRange:
+      if (fault.path.empty()) return invalid_json(fault.byte, "a number is out of range");
+      return invalid_value(fault.path, "is a number too large for any field");
+    case JsonFault::Kind::kSyntax:
+      break;
+  }
+  return invalid_json(fault.byte, "syntax error");
 }
 
 std::string range_text(double least, double most) {
@@ -57,17 +68,14 @@ std::string range_text(double least, double most) {
 
 }  // namespace
 
-ApiResult<nlohmann::json> parse_json_object(std::string_view body, int64_t values_max) {
-  if (auto error = check_size(body, values_max)) return *std::move(error);
-  try {
-    nlohmann::json value = nlohmann::json::parse(body);
-    if (!value.is_object()) return invalid_type("body", "a JSON object");
-    return value;
-  } catch (const nlohmann::json::parse_error& error) {
-    return invalid_json(error.byte, "syntax error");  // what() repeats the input
-  } catch (const nlohmann::json::exception&) {
-    return invalid_json(0, "a number is out of range");
-  }
+ApiResult<nlohmann::json> parse_json_object(std::string_view text, int64_t values_max,
+                                            std::string_view whole) {
+  if (auto error = check_size(text, values_max)) return *std::move(error);
+  auto parsed = parse_strict_json(text);
+  if (const auto* fault = std::get_if<JsonFault>(&parsed)) return explain(*fault);
+  auto& value = std::get<nlohmann::json>(parsed);
+  if (!value.is_object()) return invalid_type(whole, "a JSON object");
+  return std::move(value);
 }
 
 std::optional<int64_t> whole_number(const nlohmann::json& value) {
@@ -149,13 +157,19 @@ void FieldReader::fail(ApiError error) {
   if (!error_) error_ = std::move(error);
 }
 
-std::vector<std::string> FieldReader::unknown_names(size_t names_max) const {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : object_->items()) {
-    if (names.size() == names_max) break;
-    if (!known_.contains(name) && safe_name(name)) names.push_back(name);
+std::vector<std::string_view> FieldReader::unknown_names() const {
+  std::vector<std::string_view> names;
+  for (const auto& [name, value] : object_->get_ref<const nlohmann::json::object_t&>()) {
+    if (!known_.contains(name)) names.push_back(name);
   }
   return names;
+}
+
+void FieldReader::refuse_unknown() {
+  const std::vector<std::string_view> names = unknown_names();
+  if (names.empty()) return;
+  const auto shown = std::find_if(names.begin(), names.end(), is_safe_name);
+  fail(unknown_parameter(shown == names.end() ? std::string_view() : *shown));
 }
 
 }  // namespace spillway

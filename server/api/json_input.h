@@ -17,10 +17,11 @@ namespace spillway {
 
 constexpr int kJsonDepthMax = 32;
 
-// Parses a whole body, which must be an object. Refused before anything is built: deeper than
+// Parses a whole text, which must be an object. Refused before anything is built: deeper than
 // kJsonDepthMax, more than `values_max` values. Errors: invalid_json with the byte's offset,
-// invalid_type when it is no object.
-ApiResult<nlohmann::json> parse_json_object(std::string_view body, int64_t values_max);
+// duplicate_key with the key's name, invalid_type when it is no object (`whole` names it).
+ApiResult<nlohmann::json> parse_json_object(std::string_view text, int64_t values_max,
+                                            std::string_view whole = "body");
 
 // A JSON number that is a whole number in int64 (1, 1.0; not true, "1", 1.5, 1e40).
 std::optional<int64_t> whole_number(const nlohmann::json& value);
@@ -45,9 +46,11 @@ class FieldReader {
   // REQUIRES: failed().
   ApiError error() const { return *error_; }
 
-  // Names in the object that nobody asked for, sorted; only those that are safe to repeat in a
-  // header (letters, digits, '_', '-', '.'; at most 64 bytes), at most `names_max`.
-  std::vector<std::string> unknown_names(size_t names_max) const;
+  // Names in the object that nobody asked for, sorted, as they were written: any bytes, any length
+  // (see is_safe_name). They live as long as the object.
+  std::vector<std::string_view> unknown_names() const;
+  // Fails when there is one.
+  void refuse_unknown();
 
  private:
   const nlohmann::json* object_;

@@ -39,8 +39,10 @@ ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) 
     fields.fail(unsupported_parameter("messages", "only prompt is"));
   }
   const auto prompt = fields.string("prompt");
-  const auto text = prompt ? prompt : fields.string("content");
+  const auto content = fields.string("content");
+  const auto text = prompt ? prompt : content;
   if (!text) fields.fail(missing_parameter("prompt"));
+  if (context.limits.strict_params) fields.refuse_unknown();
   if (text && static_cast<int64_t>(text->size()) > context.limits.tokenize_bytes_max) {
     fields.fail(invalid_value(
         "prompt",
@@ -64,6 +66,7 @@ ApiResult<Json> detokenize(const nlohmann::json& body, const ApiContext& context
   check_model(fields, context);
   const nlohmann::json* tokens = fields.find("tokens");
   if (tokens == nullptr) fields.fail(missing_parameter("tokens"));
+  if (context.limits.strict_params) fields.refuse_unknown();
   if (fields.failed()) return fields.error();
   if (tokens->is_array() && tokens->empty()) return Json{{"prompt", ""}};
   auto ids = read_token_ids(*tokens, context.shape->vocabulary, "tokens");

@@ -91,7 +91,7 @@ BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
     read.error->code = "line_too_long";
     return read;
   }
-  auto parsed = parse_json_object(line.text, context.limits.json_values_max);
+  auto parsed = parse_json_object(line.text, context.limits.json_values_max, "line");
   if (auto* error = std::get_if<ApiError>(&parsed)) {
     read.error = about_line(std::move(*error));
   } else {
@@ -118,7 +118,7 @@ ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiConte
 
 void IgnoredNames::add(const CompletionCall& call) {
   constexpr size_t kNamesMax = 8;
-  if (call.ignored.empty()) return;
+  if (call.ignored.empty() && call.ignored_more == 0) return;
   ++lines_;
   for (const std::string& name : call.ignored) {
     if (names_.size() < kNamesMax) names_.insert(name);
@@ -129,6 +129,7 @@ std::string IgnoredNames::text() const {
   if (lines_ == 0) return "";
   std::string names;
   for (const std::string& name : names_) names += (names.empty() ? "" : ", ") + name;
+  if (names.empty()) names = "(names that are no plain words)";
   return std::to_string(lines_) +
          (lines_ == 1 ? " line has parameters" : " lines have parameters") +
          " that mean nothing here: " + names;

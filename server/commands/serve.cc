@@ -35,6 +35,12 @@ void print_url(std::string_view url) {
   std::fflush(stdout);
 }
 
+// Its caller wants the server to outlive the terminal.
+bool started_by_nohup() {
+  struct sigaction present {};
+  return sigaction(SIGHUP, nullptr, &present) == 0 && present.sa_handler == SIG_IGN;
+}
+
 // Finishes what runs on a thread of its own, so that the caller hears the second signal.
 class Drain {
  public:
@@ -72,6 +78,7 @@ Status run_serve(const ServeFlags& flags, const ServedModel& model,
   // Before the first request, so that no signal is lost.
   asio::io_context io{1};
   asio::signal_set signals(io, SIGINT, SIGTERM);
+  if (!started_by_nohup()) signals.add(SIGHUP);
   SPILLWAY_ASSIGN_OR_RETURN(
       const std::unique_ptr<HttpServer> server,
       HttpServer::start(flags.host, flags.port, flags.http, make_router(api, flags.api_keys)));

@@ -30,7 +30,7 @@ struct ServeFlags {
   HttpLimits http;                                 // body_bytes_max and the others
 };
 
-// Serves until SIGINT or SIGTERM: then accepts nothing new, answers 503, finishes what runs for up
+// Serves until SIGINT, SIGTERM or SIGHUP (unless that one was ignored, as by nohup): then accepts nothing new, answers 503, finishes what runs for up
 // to drain_seconds, and returns OK. A second signal cuts the running answers off; a third ends the
 // process as if it had no handler. An engine that only a restart cures is drained in the same way:
 // kDeviceLost. `announce` is called once with the URL when it listens; the

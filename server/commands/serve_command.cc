@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/base/units.h"
+#include "server/commands/api_keys.h"
 #include "server/commands/serve_command.h"
 
 namespace spillway {
@@ -15,6 +16,7 @@ constexpr RequestGroup kTypicalRequests = {.prompt_tokens = 512, .new_tokens = 1
 
 struct State {
   std::string model;
+  std::string api_key_file;
   ServeFlags serve;
   EngineFlags engine;
   int64_t port = 8000;
@@ -29,7 +31,9 @@ void add_serve_flags(Settings& settings, State* state) {
   settings.add_integer("port", &state->port, 0, 65535, "the port to listen on; 0: any free one");
   settings.add_texts("served-model-name", &flags.served_model_names, "NAME",
                      "names that requests may use; the first is the one in answers");
-  settings.add_texts("api-key", &flags.api_keys, "KEY", "keys that clients must show one of");
+  settings.add(api_key_setting(&flags.api_keys));
+  settings.add_text("api-key-file", &state->api_key_file, "FILE",
+                    "a file with more keys, one a line; '#' begins a comment");
   settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
                        "sequences running and waiting before 429; 0: what the scheduler takes");
   settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
@@ -49,6 +53,14 @@ void add_serve_flags(Settings& settings, State* state) {
                        "0: a 16th of it, 48 MiB to 1 GiB");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
+}
+
+Status read_api_keys(State* state) {
+  if (state->api_key_file.empty()) return {};
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> keys,
+                            read_api_key_file(state->api_key_file));
+  state->serve.api_keys.insert(state->serve.api_keys.end(), keys.begin(), keys.end());
+  return {};
 }
 
 // What was served, beside what full blocks were predicted to reach.
@@ -82,7 +94,10 @@ Command serve_command(const OpenModel& open) {
                         &state->model}};
   add_serve_flags(command.settings, state.get());
   add_engine_flags(command.settings, &state->engine);
-  command.check = [state] { return validate(state->engine); };
+  command.check = [state]() -> Status {
+    SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
+    return validate(state->engine);
+  };
   command.run = [state, open] {
     state->serve.port = static_cast<uint16_t>(state->port);
     state->serve.seed = state->engine.seed;

@@ -56,8 +56,18 @@ void declare(CLI::App& program, Command& command, Parsed* parsed) {
 
 std::string joined(const std::vector<std::string>& values) {
   std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ",") + value;
+  for (size_t i = 0; i < values.size(); ++i) text += (i == 0 ? "" : ",") + values[i];
   return text;
+}
+
+// The whole machine sees the words that a process was started with.
+void warn_of_secrets(const Command& command) {
+  for (const Setting& setting : command.settings.all()) {
+    if (!setting.secret || setting.source != SettingSource::kFlag) continue;
+    print(stderr, "spillway " + command.name + ": warning: --" + setting.name +
+                      " shows in the list of processes (ps); use " + setting.environment_name() +
+                      " or --" + setting.name + "-file\n");
+  }
 }
 
 std::map<std::string, std::string> flags_of(const Parsed& parsed) {
@@ -115,6 +125,7 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
   }
   if (status.ok() && command.check) status = command.check();
   if (!status.ok()) return usage_error(command.name, std::string(status.message()));
+  warn_of_secrets(command);
   return command.run();
 }
 

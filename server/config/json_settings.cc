@@ -4,6 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "server/strict_json.h"
+
 namespace spillway {
 
 namespace {
@@ -16,9 +18,9 @@ std::string flag_text(const nlohmann::json& value) {
   if (value.is_number() || value.is_boolean()) return value.dump();
   if (!value.is_array()) return "";
   std::string text;
-  for (const nlohmann::json& item : value) {
-    if (item.is_structured()) return "";
-    text += (text.empty() ? "" : ",") + flag_text(item);
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (value[i].is_structured()) return "";
+    text += (i == 0 ? "" : ",") + flag_text(value[i]);
   }
   return text;
 }
@@ -37,11 +39,21 @@ Result<std::string> read_json_text(const std::string& path, const std::string& p
 
 Result<nlohmann::json> json_object(const std::string& text, const std::string& place,
                                    const std::string& like) {
-  nlohmann::json object = nlohmann::json::parse(text, nullptr, false, true);
-  if (!object.is_object()) {
-    return invalid_argument(place + ": not a JSON object such as " + like);
+  auto parsed = parse_strict_json(text, true);
+  if (const auto* fault = std::get_if<JsonFault>(&parsed)) {
+    switch (fault->kind) {
+      case JsonFault::Kind::kDuplicateKey:
+        return invalid_argument(place + ": the key '" + fault->path + "' occurs twice");
+      case JsonFault::Kind::kNumberRange:
+        return invalid_argument(place + ": " + fault->path + ": the number is too large");
+      case JsonFault::Kind::kSyntax:
+        return invalid_argument(place + ": not a JSON object such as " + like +
+                                " (the mistake is at byte " + std::to_string(fault->byte) + ")");
+    }
   }
-  return object;
+  auto& object = std::get<nlohmann::json>(parsed);
+  if (!object.is_object()) return invalid_argument(place + ": not a JSON object such as " + like);
+  return std::move(object);
 }
 
 Result<std::string> setting_text(const nlohmann::json& value, const std::string& place) {

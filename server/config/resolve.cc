@@ -40,7 +40,7 @@ Texts read_environment(const Settings& settings, const SettingInputs& inputs) {
   for (const Setting& setting : settings.all()) {
     const std::string variable = setting.environment_name();
     const char* value = inputs.environment ? inputs.environment(variable.c_str()) : nullptr;
-    if (value != nullptr && *value != '\0') texts[setting.name] = value;
+    if (value != nullptr && (*value != '\0' || setting.secret)) texts[setting.name] = value;
   }
   return texts;
 }

@@ -63,6 +63,13 @@ std::function<Status(const std::string&)> assigner(T* field, Parse parse) {
   };
 }
 
+std::string shown_value(const Setting& setting) {
+  if (setting.value.empty()) return "-";
+  return setting.secret ? "(hidden)" : setting.value;
+}
+
+}  // namespace
+
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> parts;
   size_t start = 0;
@@ -73,8 +80,6 @@ std::vector<std::string> split_list(const std::string& text) {
   }
   return parts;
 }
-
-}  // namespace
 
 std::string Setting::environment_name() const {
   std::string variable = "SPILLWAY_";
@@ -190,12 +195,12 @@ std::string describe(const Settings& settings) {
   size_t value_width = 0;
   for (const Setting& setting : settings.all()) {
     name_width = std::max(name_width, setting.name.size());
-    value_width = std::max(value_width, std::min<size_t>(setting.value.size(), 40));
+    value_width = std::max(value_width, std::min<size_t>(shown_value(setting).size(), 40));
   }
   std::string text;
   for (const Setting& setting : settings.all()) {
     std::string line = setting.name + std::string(name_width + 2 - setting.name.size(), ' ');
-    const std::string value = setting.value.empty() ? "-" : setting.value;
+    const std::string value = shown_value(setting);
     line += value;
     line += std::string(value.size() < value_width ? value_width - value.size() + 2 : 2, ' ');
     switch (setting.source) {

@@ -32,10 +32,16 @@ struct Setting {
   SettingSource source = SettingSource::kDefault;
   bool repeats = false;  // A flag that comes again adds to the list, comma-separated
   std::string of = {};   // The setting whose value this one is about: see qualify()
+  // Its value is never printed, and a variable that is set to nothing is a mistake: for any other
+  // setting it means "not set", for a key it would mean "everyone may ask".
+  bool secret = false;
 
   bool is_switch() const { return meaning.empty(); }
   std::string environment_name() const;  // "SPILLWAY_HOST_MEMORY"
 };
+
+// The parts between commas, empty ones included: "" has one, "a," two.
+std::vector<std::string> split_list(const std::string& text);
 
 class Settings {
  public:

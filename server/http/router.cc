@@ -4,6 +4,8 @@
 #include <cctype>
 #include <optional>
 
+#include "kernels/base/check.h"
+
 namespace spillway {
 namespace {
 
@@ -66,14 +68,17 @@ ApiError unsupported_media_type() {
   return error;
 }
 
-bool is_json(std::string_view content_type) {
-  constexpr std::string_view kJson = "application/json";
-  const auto lower = [](char c) {
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  };
-  std::string type(content_type.substr(0, content_type.find_first_of("; \t")));
-  std::transform(type.begin(), type.end(), type.begin(), lower);
-  return type == kJson;
+  });
+  return lower;
+}
+
+bool is_json(std::string_view content_type) {
+  return lower_case(content_type.substr(0, content_type.find_first_of("; \t"))) ==
+         "application/json";
 }
 
 }  // namespace
@@ -88,11 +93,16 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return different == 0;
 }
 
+Router::Router(std::vector<std::string> api_keys) : api_keys_(std::move(api_keys)) {
+  for (const std::string& key : api_keys_) SPILLWAY_CHECK(!key.empty());
+}
+
 bool Router::authorised(const HttpRequest& request) const {
   if (api_keys_.empty()) return true;
-  constexpr std::string_view kBearer = "Bearer ";
-  const std::string_view field = request.authorization;
-  const std::string_view key = field.starts_with(kBearer) ? field.substr(kBearer.size()) : "";
+  constexpr std::string_view kBearer = "bearer ";  // A scheme's case means nothing (RFC 9110, 11.1)
+  std::string_view key = request.authorization;
+  if (lower_case(key.substr(0, kBearer.size())) != kBearer) return false;
+  key.remove_prefix(std::min(key.find_first_not_of(' ', kBearer.size()), key.size()));
   bool found = false;
   for (const std::string& known : api_keys_) found |= equal_in_constant_time(known, key);
   return found;

@@ -25,8 +25,8 @@ struct Route {
 
 class Router {
  public:
-  // `api_keys`: none: everyone may ask.
-  explicit Router(std::vector<std::string> api_keys = {}) : api_keys_(std::move(api_keys)) {}
+  // `api_keys`: none: everyone may ask. REQUIRES: no key is empty, since that one everybody has.
+  explicit Router(std::vector<std::string> api_keys = {});
 
   void add(Route route) { routes_.push_back(std::move(route)); }
   const std::vector<Route>& routes() const { return routes_; }

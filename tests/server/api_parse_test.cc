@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "server/commands/batch_line.h"
 #include "tests/server/api_support.h"
 
 namespace spillway {
@@ -269,14 +270,76 @@ TEST_CASE("unknown names are listed, or refused when strict") {
   Fixture f;
   const CompletionCall call = f.with(R"("foo":1,"bar_baz":{},"user":"me","a b":1,"x\ny":2)");
   CHECK(call.ignored == std::vector<std::string>{"bar_baz", "foo"});
+  CHECK(call.ignored_more == 2);
   std::string many;
   for (int i = 0; i < 100; ++i) many += "\"u" + std::to_string(i) + "\":1,";
-  CHECK(f.call("{" + many + R"("prompt":"hi"})").ignored.size() == 32);
+  const CompletionCall listed = f.call("{" + many + R"("prompt":"hi"})");
+  CHECK(listed.ignored.size() == 32);
+  CHECK(listed.ignored_more == 68);
+  // Ours are found behind any number of others.
+  CHECK(f.error("{\"A\":1," + many + R"("kv_rules":"h2o","prompt":"hi"})").param == "kv_rules");
+  CHECK(f.error(R"({"kv_rule ":"h2o","prompt":"hi"})").code == "unknown_parameter");
   f.context.limits.strict_params = true;
   const ApiError error = f.error_with(R"("foo":1)");
   CHECK(error.code == "unknown_parameter");
   CHECK(error.param == "foo");
   CHECK_NOTHROW(f.with(R"("user":"me")"));
+  for (const char* odd : {"max tokens", "temperature ", "gr\xc3\xb6\xc3\x9f" "e", "", "a\\nb"}) {
+    INFO(odd);
+    const ApiError refused = f.error_with("\"" + std::string(odd) + "\":1");
+    CHECK(refused.code == "unknown_parameter");
+    CHECK(refused.param.empty());
+  }
+  CHECK(f.error_with("\"" + repeat("x", 65) + "\":1").code == "unknown_parameter");
+  CHECK(f.error("{" + many + R"("zz":1,"prompt":"hi"})").param == "u0");
+  CHECK(f.error_with(R"("stream":true,"stream_options":{"x":1})").param == "stream_options.x");
+}
+
+TEST_CASE("a key that occurs twice is refused by its name") {
+  Fixture f;
+  const auto param_of = [&](const std::string& fields) {
+    const ApiError error = f.error_with(fields);
+    CHECK(error.code == "duplicate_key");
+    CHECK(error.status == 400);
+    CHECK(error.message.find("'" + error.param + "' occurs twice") != std::string::npos);
+    return error.param;
+  };
+  CHECK(param_of(R"("max_tokens":1,"max_tokens":5)") == "max_tokens");
+  CHECK(param_of(R"("max_tokens":1,"max_\u0074okens":1)") == "max_tokens");
+  CHECK(param_of(R"("logit_bias":{"5":1,"5":2})") == "logit_bias.5");
+  CHECK(param_of(R"("stream":true,"stream_options":{"include_usage":true,"include_usage":false})") ==
+        "stream_options.include_usage");
+  CHECK(param_of(R"("x":[[],[{"a":1},{"b":1,"b":2}]])") == "x[1][1].b");
+  CHECK(param_of(R"("a b":1,"a b":2)") == "?");
+  CHECK_NOTHROW(f.with(R"("x":{"prompt":1},"y":[{"a":1},{"a":1}])"));
+}
+
+TEST_CASE("a key that occurs twice in a batch line is refused by its name") {
+  Fixture f;
+  const auto error_of = [&](const std::string& text) {
+    const BatchLine line = read_batch_line({1, text, false}, f.context);
+    REQUIRE(line.error);
+    return *line.error;
+  };
+  const ApiError inner = error_of(R"({"custom_id":"a","body":{"prompt":"a","seed":1,"seed":2}})");
+  CHECK(inner.code == "duplicate_key");
+  CHECK(inner.param == "body.seed");
+  CHECK(error_of(R"({"custom_id":"a","custom_id":"b","body":{"prompt":"a"}})").param ==
+        "custom_id");
+  CHECK(error_of("[1]").message == "'line' must be a JSON object.");
+}
+
+TEST_CASE("a number that no double holds is refused by its field") {
+  Fixture f;
+  for (const char* number : {"1e400", "-1e400"}) {
+    const ApiError error = f.error_with(R"("temperature":)" + std::string(number));
+    CHECK(error.param == "temperature");
+    CHECK(error.code == "invalid_value");
+  }
+  CHECK(f.error_with(R"("logit_bias":{"5":1e999})").param == "logit_bias.5");
+  CHECK(f.error(R"({"prompt":[1,2,1e999]})").param == "prompt[2]");
+  CHECK(f.error("1e400").code == "invalid_json");
+  CHECK(f.error(std::string("{\"prompt\":\"a\"}\0x", 17)).code == "invalid_json");
 }
 
 TEST_CASE("JSON is read strictly and within bounds") {

@@ -218,6 +218,21 @@ TEST_CASE("the configuration names each value's source") {
         "disk-dir  /tmp  SPILLWAY_DISK_DIR\n");
 }
 
+TEST_CASE("a key that occurs twice in a configuration file is refused by its name") {
+  SettingInputs inputs;
+  int64_t block = 0;
+  Settings settings;
+  settings.add_integer("block", &block, 0, 100, "");
+  inputs.config_file = config_file(R"({"block": 1, /* again */ "block": 5})");
+  const Status status = resolve(settings, inputs);
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(std::string(status.message()).find("'block' occurs twice") != std::string::npos);
+  inputs.config_file = config_file(R"({"block": 5} // once)");
+  CHECK(resolve(settings, inputs).ok());
+  CHECK(block == 5);
+  std::filesystem::remove(inputs.config_file);
+}
+
 TEST_CASE("a word that is nearly right is recognised") {
   CHECK(nearest("--blok", {"--block", "--input"}) == "--block");
   CHECK(nearest("bench", {"batch", "bench"}) == "bench");

@@ -207,9 +207,12 @@ TEST_CASE("routes match literally, with named errors") {
   CHECK(find("PUT", "/a") == 405);
   CHECK(find("HEAD", "/a") == 405);
   CHECK(find("GET", "/health", "") == 200);
-  for (const char* key : {"", "key", "Bearer ", "Bearer ke", "Bearer keyy", "bearer key"}) {
+  for (const char* key : {"", "key", "Bearer ", "Bearer ke", "Bearer keyy", "Basic key", "Bearerkey"}) {
     CHECK(find("GET", "/a", key) == 401);
     CHECK(find("GET", "/nowhere", key) == 401);
+  }
+  for (const char* key : {"bearer key", "BEARER key", "Bearer  key"}) {
+    CHECK(find("GET", "/a", key) == 200);
   }
   for (const char* type : {"application/json", "APPLICATION/JSON; charset=utf-8", ""}) {
     CHECK(find("POST", "/a", "Bearer key", type) == 200);

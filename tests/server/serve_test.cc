@@ -95,6 +95,32 @@ TEST_CASE("a signal lets running answers finish") {
   CHECK(served.result.get().ok());
 }
 
+TEST_CASE("a terminal that closes is a signal to stop, unless nohup started the server") {
+  SECTION("a terminal") {
+    Served served;
+    served.engine.hold();
+    HttpClient running(served.port);
+    running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+    REQUIRE(served.engine.wait_submitted(1, 10));
+    std::raise(SIGHUP);
+    CHECK_FALSE(served.ended_within(0.2));
+    served.engine.release();
+    CHECK(running.read_answer().status == 200);
+    REQUIRE(served.ended_within(10));
+    CHECK(served.result.get().ok());
+  }
+  SECTION("nohup") {
+    const auto before = std::signal(SIGHUP, SIG_IGN);
+    Served served;
+    std::raise(SIGHUP);
+    CHECK_FALSE(served.ended_within(0.2));
+    CHECK(HttpClient(served.port).get("/health").status == 200);
+    std::raise(SIGTERM);
+    REQUIRE(served.ended_within(10));
+    std::signal(SIGHUP, before);
+  }
+}
+
 TEST_CASE("what does not finish in time is cancelled with an error") {
   ServeFlags flags;
   flags.drain_seconds = 0.2;
