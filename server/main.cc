@@ -20,6 +20,8 @@
 #include "server/commands/profile.h"
 #include "server/commands/serve_command.h"
 #include "server/config/command_line.h"
+#include "server/config/environment.h"
+#include "server/log.h"
 #include "server/open_model.h"
 
 namespace {
@@ -79,6 +81,9 @@ int main(int count, char** arguments) {
   commands.push_back(plan_command());
   commands.push_back(convert_command());
   commands.push_back(inspect_command());
+  for (const std::string& sentence : misspelt_variables(commands, environ)) {
+    log_warning(sentence);
+  }
   const int status =
       run_command_line(commands, count, arguments, [](const char* name) { return getenv(name); });
   return status_of_output(status);

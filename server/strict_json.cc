@@ -40,9 +40,10 @@ class TreeBuilder : public nlohmann::json_sax<json> {
     return is_new;
   }
 
-  bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& error) override {
-    const auto kind = error.id == kNumberOverflow ? JsonFault::Kind::kNumberRange
-                                                  : JsonFault::Kind::kSyntax;
+  bool parse_error(size_t byte, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    const auto kind =
+        error.id == kNumberOverflow ? JsonFault::Kind::kNumberRange : JsonFault::Kind::kSyntax;
     fault_ = {kind, byte, path()};
     return false;
   }
@@ -118,8 +119,8 @@ std::variant<json, JsonFault> parse_strict_json(std::string_view text, bool comm
     return JsonFault{JsonFault::Kind::kSyntax, nul, ""};
   }
   TreeBuilder builder;
-  const bool read = json::sax_parse(text.begin(), text.end(), &builder,
-                                    json::input_format_t::json, true, comments);
+  const bool read = json::sax_parse(text.begin(), text.end(), &builder, json::input_format_t::json,
+                                    true, comments);
   if (!read) return builder.fault();
   return std::move(builder.tree());
 }

@@ -33,6 +33,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void work(const HttpRequest& request);
 
  private:
+  void refuse(const ApiError& error);
   void on_started(std::shared_ptr<CompletionRun> run);
   void on_text(const ChoiceText& piece);
   void on_done(const CompletionResult& result);
@@ -70,15 +71,15 @@ void CompletionAnswer::watch() {
 void CompletionAnswer::work(const HttpRequest& request) {
   auto parsed = parse_completion(request.body, api_.context);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
-    return exchange_->respond(error_response(*error));
+    return refuse(*error);
   }
   call_ = std::get<CompletionCall>(std::move(parsed));
   if (!ticket_.grow_to(static_cast<int64_t>(call_.requests.size()))) {
-    return exchange_->respond(error_response(queue_full(api_.admission.retry_after_seconds())));
+    return refuse(queue_full(api_.admission.retry_after_seconds()));
   }
   auto memory = api_.answers.take(answer_bytes(call_));
   if (const auto* error = std::get_if<ApiError>(&memory)) {
-    return exchange_->respond(error_response(*error));
+    return refuse(*error);
   }
   memory_ = std::get<0>(std::move(memory));
   head_ = make_completion_head(call_);
@@ -98,9 +99,15 @@ void CompletionAnswer::work(const HttpRequest& request) {
     if (refusal->status == 429) {
       refusal->retry_after_seconds = api_.admission.retry_after_seconds();
     }
-    return exchange_->respond(error_response(logged_here(*refusal)));
+    return refuse(logged_here(*refusal));
   }
   exchange_->post([self, run = std::get<0>(std::move(started))] { self->on_started(run); });
+}
+
+// Who reads the refusal finds the place free.
+void CompletionAnswer::refuse(const ApiError& error) {
+  ticket_.release();
+  exchange_->respond(error_response(error));
 }
 
 void CompletionAnswer::on_started(std::shared_ptr<CompletionRun> run) {

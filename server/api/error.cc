@@ -63,9 +63,10 @@ ApiError invalid_value(std::string_view param, std::string_view why) {
 }
 
 ApiError unknown_parameter(std::string_view param) {
-  const std::string name = param.empty() ? "A name in the body (with other characters than letters, "
-                                           "digits, '_', '-' and '.')"
-                                         : "'" + std::string(param) + "'";
+  const std::string name = param.empty()
+                               ? "A name in the body (with other characters than letters, "
+                                 "digits, '_', '-' and '.')"
+                               : "'" + std::string(param) + "'";
   return bad_request(name + " is not a parameter of this endpoint.", param, "unknown_parameter");
 }
 

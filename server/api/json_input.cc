@@ -68,13 +68,12 @@ std::string range_text(double least, double most) {
 
 }  // namespace
 
-ApiResult<nlohmann::json> parse_json_object(std::string_view text, int64_t values_max,
-                                            std::string_view whole) {
+ApiResult<nlohmann::json> parse_json_object(std::string_view text, int64_t values_max) {
   if (auto error = check_size(text, values_max)) return *std::move(error);
   auto parsed = parse_strict_json(text);
   if (const auto* fault = std::get_if<JsonFault>(&parsed)) return explain(*fault);
   auto& value = std::get<nlohmann::json>(parsed);
-  if (!value.is_object()) return invalid_type(whole, "a JSON object");
+  if (!value.is_object()) return invalid_type("body", "a JSON object");
   return std::move(value);
 }
 

@@ -19,9 +19,8 @@ constexpr int kJsonDepthMax = 32;
 
 // Parses a whole text, which must be an object. Refused before anything is built: deeper than
 // kJsonDepthMax, more than `values_max` values. Errors: invalid_json with the byte's offset,
-// duplicate_key with the key's name, invalid_type when it is no object (`whole` names it).
-ApiResult<nlohmann::json> parse_json_object(std::string_view text, int64_t values_max,
-                                            std::string_view whole = "body");
+// duplicate_key with the key's name, invalid_type when it is no object.
+ApiResult<nlohmann::json> parse_json_object(std::string_view text, int64_t values_max);
 
 // A JSON number that is a whole number in int64 (1, 1.0; not true, "1", 1.5, 1e40).
 std::optional<int64_t> whole_number(const nlohmann::json& value);

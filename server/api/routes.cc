@@ -16,7 +16,7 @@ struct ApiRoute {
 constexpr ApiRoute kRoutes[] = {
     {"POST", "/v1/completions", handle_completions, true},
     {"GET", "/v1/models", handle_models},
-    {"GET", "/v1/models/{}", handle_model},
+    {"GET", "/v1/models/{*}", handle_model},
     {"POST", "/tokenize", handle_tokenize, true},
     {"POST", "/detokenize", handle_detokenize, true},
     {"GET", "/version", handle_version},
@@ -26,8 +26,8 @@ constexpr ApiRoute kRoutes[] = {
 
 }  // namespace
 
-Router make_router(ApiService& api, std::vector<std::string> api_keys) {
-  Router router(std::move(api_keys));
+Router make_router(ApiService& api, Access access) {
+  Router router(std::move(access));
   for (const ApiRoute& route : kRoutes) {
     router.add({route.method, route.path,
                 [&api, handler = route.handler](HttpRequest request, const ExchangePtr& exchange) {

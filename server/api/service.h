@@ -36,7 +36,7 @@ struct ApiService {
 };
 
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.
-Router make_router(ApiService& api, std::vector<std::string> api_keys);
+Router make_router(ApiService& api, Access access);
 
 // The handlers, one file a subject.
 void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange);

@@ -84,9 +84,9 @@ void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& e
   if (!ticket) {
     return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
   }
-  exchange->post_work([&api, exchange, answer, body = std::move(request.body),
-                       lease = std::move(request.body_lease),
-                       held = std::make_shared<Admission::Ticket>(*std::move(ticket))] {
+  exchange->post_bulk_work([&api, exchange, answer, body = std::move(request.body),
+                            lease = std::move(request.body_lease),
+                            held = std::make_shared<Admission::Ticket>(*std::move(ticket))] {
     auto json = parse_json_object(body, api.context.limits.json_values_max);
     auto* error = std::get_if<ApiError>(&json);
     if (error != nullptr) return exchange->respond(error_response(*error));

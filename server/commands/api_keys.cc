@@ -16,7 +16,8 @@ Status check_key(const std::string& key, const std::string& name) {
     return invalid_argument(name + " is empty, which would let everyone in; " +
                             "leave the keys out altogether to ask for none");
   }
-  const bool visible = std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
+  const bool visible =
+      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
   if (visible) return {};
   return invalid_argument(name + " has a blank or a byte that is no visible ASCII character; " +
                           "a header cannot carry it");

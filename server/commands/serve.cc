@@ -10,9 +10,11 @@
 #include <thread>
 
 #include "kernels/base/check.h"
+#include "kernels/base/units.h"
 #include "server/api/seed_stream.h"
 #include "server/api/service.h"
 #include "server/http/server.h"
+#include "server/log.h"
 
 namespace spillway {
 namespace {
@@ -63,7 +65,36 @@ class Drain {
 
 }  // namespace
 
-Status run_serve(const ServeFlags& flags, const ServedModel& model,
+Status validate(const ServeFlags& flags) {
+  for (const std::string& name : flags.served_model_names) {
+    if (name.empty()) return invalid_argument("--served-model-name: a name is empty");
+  }
+  for (const std::string& origin : flags.allowed_origins) {
+    const size_t scheme = origin.find("://");
+    const bool whole = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
+                       origin.find('/', scheme + 3) == std::string::npos;
+    if (origin != "*" && !whole) {
+      return invalid_argument("--allowed-origins: '" + origin.substr(0, 64) +
+                              "' is no origin such as https://example.org, nor *");
+    }
+  }
+  return {};
+}
+
+std::string start_line(const ServeFlags& flags, const ApiContext& context, int64_t slots_max) {
+  std::string names;
+  for (const std::string& name : context.model_names) names += (names.empty() ? "" : ", ") + name;
+  const size_t keys = flags.api_keys.size();
+  const std::string asked = keys == 0   ? "asks for no API key"
+                            : keys == 1 ? "asks for the API key"
+                                        : "asks for one of " + std::to_string(keys) + " API keys";
+  return "Serving " + names + " (" + std::to_string(context.shape->positions) + " positions); " +
+         asked + "; at most " + std::to_string(slots_max) + " sequences running and waiting, " +
+         format_bytes(flags.http.body_bytes_max) + " a request, " +
+         std::to_string(flags.http.connections_per_peer_max) + " connections a client";
+}
+
+Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
                  std::function<void(std::string_view)> announce) {
   SPILLWAY_CHECK(model.scheduler != nullptr);
   const int64_t queue_max = model.scheduler->queue_max();
@@ -79,9 +110,11 @@ Status run_serve(const ServeFlags& flags, const ServedModel& model,
   asio::io_context io{1};
   asio::signal_set signals(io, SIGINT, SIGTERM);
   if (!started_by_nohup()) signals.add(SIGHUP);
+  const Access access{flags.api_keys, flags.allowed_origins, listener.loopback(), flags.host};
   SPILLWAY_ASSIGN_OR_RETURN(
       const std::unique_ptr<HttpServer> server,
-      HttpServer::start(flags.host, flags.port, flags.http, make_router(api, flags.api_keys)));
+      HttpServer::start(std::move(listener), flags.http, make_router(api, access)));
+  log_info(start_line(flags, api.context, slots_max));
   announce ? announce(server->url()) : print_url(server->url());
 
   std::optional<Drain> drain;

@@ -1,10 +1,12 @@
 // The command line of `spillway serve`.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "kernels/base/units.h"
 #include "server/commands/api_keys.h"
 #include "server/commands/serve_command.h"
+#include "server/log.h"
 
 namespace spillway {
 
@@ -34,6 +36,10 @@ void add_serve_flags(Settings& settings, State* state) {
   settings.add(api_key_setting(&flags.api_keys));
   settings.add_text("api-key-file", &state->api_key_file, "FILE",
                     "a file with more keys, one a line; '#' begins a comment");
+  settings.add_texts("allowed-origins", &flags.allowed_origins, "ORIGIN",
+                     "web pages that may ask, such as https://example.org; *: all");
+  settings.add_integer("connections-per-client-max", &flags.http.connections_per_peer_max, 1,
+                       1'000'000, "connections of one address before 503");
   settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
                        "sequences running and waiting before 429; 0: what the scheduler takes");
   settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
@@ -61,6 +67,12 @@ Status read_api_keys(State* state) {
                             read_api_key_file(state->api_key_file));
   state->serve.api_keys.insert(state->serve.api_keys.end(), keys.begin(), keys.end());
   return {};
+}
+
+void warn_of_open_door(const HttpListener& listener) {
+  log_warning(listener.url() +
+              " can be reached from other machines and asks for no API key: whoever reaches it may "
+              "use it. Set SPILLWAY_API_KEY or --api-key-file");
 }
 
 // What was served, beside what full blocks were predicted to reach.
@@ -95,22 +107,29 @@ Command serve_command(const OpenModel& open) {
   add_serve_flags(command.settings, state.get());
   add_engine_flags(command.settings, &state->engine);
   command.check = [state]() -> Status {
+    SPILLWAY_RETURN_IF_ERROR(validate(state->serve));
     SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
     return validate(state->engine);
   };
   command.run = [state, open] {
     state->serve.port = static_cast<uint16_t>(state->port);
     state->serve.seed = state->engine.seed;
+    HttpLimits& limits = state->serve.http;
+    limits.connections_max = std::max(limits.connections_max, limits.connections_per_peer_max);
+    // Loading a model may take minutes: what needs none is found out before.
+    Result<HttpListener> listener = HttpListener::bind(state->serve.host, state->serve.port);
+    if (!listener.ok()) return report("serve", listener.status());
+    if (state->serve.api_keys.empty() && !listener->loopback()) warn_of_open_door(listener.value());
     const RequestMemory wanted = {static_cast<uint64_t>(state->body_bytes_max),
                                   static_cast<uint64_t>(state->answers_bytes_max)};
     Result<ServedModel> model =
         open(state->model, state->engine,
              {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
     if (!model.ok()) return report("serve", model.status());
-    state->serve.http.body_bytes_max = model->requests.body_bytes_max;
-    state->serve.http.bodies_bytes_max = model->requests.bodies_bytes_max();
+    limits.body_bytes_max = model->requests.body_bytes_max;
+    limits.bodies_bytes_max = model->requests.bodies_bytes_max();
     state->serve.answers_bytes_max = model->requests.answers_bytes_max;
-    const Status served = run_serve(state->serve, model.value());
+    const Status served = run_serve(state->serve, std::move(listener).value(), model.value());
     print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
     return report("serve", served);
   };

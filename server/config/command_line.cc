@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <map>
 
+#include "server/config/foreign_flags.h"
 #include "server/config/help_text.h"
+#include "server/log.h"
 
 namespace spillway {
 
@@ -64,9 +66,8 @@ std::string joined(const std::vector<std::string>& values) {
 void warn_of_secrets(const Command& command) {
   for (const Setting& setting : command.settings.all()) {
     if (!setting.secret || setting.source != SettingSource::kFlag) continue;
-    print(stderr, "spillway " + command.name + ": warning: --" + setting.name +
-                      " shows in the list of processes (ps); use " + setting.environment_name() +
-                      " or --" + setting.name + "-file\n");
+    log_warning("--" + setting.name + " shows in the list of processes (ps); use " +
+                setting.environment_name() + " or --" + setting.name + "-file");
   }
 }
 
@@ -87,6 +88,8 @@ std::string explain_extras(const Parsed& parsed) {
   for (const std::string& word : parsed.app->remaining()) {
     if (word.rfind("-", 0) != 0) continue;
     const std::string flag = word.substr(0, word.find('='));
+    const std::string hint = foreign_flag_hint(flag);
+    if (!hint.empty()) return "no flag " + flag + " here; " + hint;
     const std::string meant = nearest(flag, known);
     return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
   }

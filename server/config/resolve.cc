@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "server/config/help_text.h"
 #include "server/config/json_settings.h"
 #include "server/config/plan_file.h"
 #include "server/config/settings.h"
@@ -14,6 +15,14 @@ namespace {
 
 // What a source says, by setting.
 using Texts = std::map<std::string, std::string>;
+
+// "; did you mean 'host-memory'?", or nothing.
+std::string meant_instead(const Settings& settings, const std::string& name) {
+  std::vector<std::string> known;
+  for (const Setting& setting : settings.all()) known.push_back(setting.name);
+  const std::string meant = nearest(name, known);
+  return meant.empty() ? "" : "; did you mean '" + meant + "'?";
+}
 
 // The file's values, as flags would have them.
 Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs) {
@@ -26,7 +35,8 @@ Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs)
   for (const auto& [name, value] : config.items()) {
     if (settings.find(name) == nullptr) {
       if (inputs.known && inputs.known(name)) continue;  // Another command's.
-      return invalid_argument(where + "no command has a setting '" + name.substr(0, 64) + "'");
+      return invalid_argument(where + "no command has a setting '" + name.substr(0, 64) + "'" +
+                              meant_instead(settings, name));
     }
     if (value.is_null()) continue;
     SPILLWAY_ASSIGN_OR_RETURN(const std::string as_flag, setting_text(value, where + name));

@@ -1,5 +1,8 @@
 #include "server/http/connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,10 +32,28 @@ ApiError bodies_full() {
   return error;
 }
 
-// Gives a body's bytes back to the server's total when the last holder of the body lets go.
-std::shared_ptr<void> make_lease(const std::shared_ptr<std::atomic<size_t>>& total,
-                                 std::shared_ptr<size_t> bytes) {
-  return {bytes.get(), [total, bytes](void*) { total->fetch_sub(*bytes); }};
+ApiError too_many_connections() {
+  ApiError error = queue_full(5);
+  error.status = 503;
+  error.type = "unavailable_error";
+  error.code = "too_many_connections";
+  error.message =
+      "Too many connections are open. Close idle ones, or raise --connections-per-client-max.";
+  return error;
+}
+
+// A half-open peer must not hold its place, or have work done for it, for ever.
+void probe_when_silent(int fd, int seconds) {
+  const int on = 1;
+  const int probes = 4;
+  const int interval = std::max(1, seconds / probes);
+  const unsigned unacknowledged_ms = 1000u * static_cast<unsigned>(seconds);
+  // Where one of them is not to be had the deadlines of HttpLimits remain.
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
 }
 
 }  // namespace
@@ -43,9 +64,33 @@ struct Connection::Net {
   asio::ip::tcp::socket socket;
   asio::steady_timer deadline;
   asio::steady_timer ticker;
+  asio::steady_timer grace{socket.get_executor()};
 };
 
-Connection::Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::string peer)
+// Gives a body's bytes back to the server's and the client's total when its last holder lets go.
+struct Connection::BodyLease {
+  BodyLease(std::shared_ptr<std::atomic<size_t>> all, std::shared_ptr<PeerUse> client)
+      : total(std::move(all)), peer(std::move(client)) {}
+  ~BodyLease() {
+    total->fetch_sub(bytes);
+    peer->body_bytes.fetch_sub(bytes);
+  }
+  BodyLease(const BodyLease&) = delete;
+  BodyLease& operator=(const BodyLease&) = delete;
+
+  void add(size_t more) {
+    bytes += more;
+    total->fetch_add(more);
+    peer->body_bytes.fetch_add(more);
+  }
+
+  const std::shared_ptr<std::atomic<size_t>> total;
+  const std::shared_ptr<PeerUse> peer;
+  size_t bytes = 0;
+};
+
+Connection::Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6,
+                       std::shared_ptr<PeerUse> peer)
     : core_(std::move(core)),
       net_(std::make_unique<Net>(*core_->io)),
       peer_(std::move(peer)),
@@ -59,12 +104,23 @@ Connection::~Connection() = default;
 
 void Connection::start() {
   core_->connections.emplace(this, weak_from_this());
-  ++core_->per_peer[peer_];
+  ++peer_->connections;
   error_code ignored;
   net_->socket.set_option(asio::ip::tcp::no_delay(true), ignored);
   net_->socket.non_blocking(true, ignored);
+  probe_when_silent(net_->socket.native_handle(), core_->limits.probe_seconds);
   arm(core_->limits.header_seconds_max, &Connection::on_request_deadline);
   wait_readable();
+}
+
+void Connection::turn_away() {
+  turned_away_ = true;
+  core_->connections.emplace(this, weak_from_this());
+  ++core_->turned_away;
+  error_code ignored;
+  net_->socket.non_blocking(true, ignored);
+  refuse(too_many_connections());
+  if (phase_ != Phase::kClosed) wait_readable();
 }
 
 // ---- Reading ------------------------------------------------------------------------------------
@@ -81,7 +137,7 @@ void Connection::on_readable() {
   error_code ec;
   const size_t count = net_->socket.read_some(asio::buffer(core_->scratch), ec);
   if (ec == asio::error::would_block || ec == asio::error::try_again) return wait_readable();
-  if (ec) return on_peer_end();
+  if (ec) return on_peer_end(ec == asio::error::eof);
   on_bytes({core_->scratch.data(), count});
   if (phase_ != Phase::kClosed) wait_readable();
 }
@@ -105,83 +161,123 @@ void Connection::on_bytes(std::string_view bytes) {
   }
 }
 
-// A client that shuts down its sending side counts as gone, too: it cannot be told from one that
-// left, and work for nobody is what hurts here.
-void Connection::on_peer_end() {
-  if (phase_ == Phase::kAnswering) return reset();
-  close();
+// A client that shuts down its sending side cannot be told from one that left, and work for nobody
+// is what hurts here: an answer that is not there in a moment is not worth making.
+void Connection::on_peer_end(bool orderly) {
+  if (phase_ != Phase::kAnswering) return close();
+  if (!orderly) return reset();
+  half_closed_ = true;  // Nothing more is read; a reset shows when something is written.
+  keep_alive_ = false;
+  if (answer_ended_) return;  // It is on its way; a deadline bounds its writing.
+  net_->grace.expires_after(duration(core_->limits.half_close_seconds));
+  net_->grace.async_wait([self = shared_from_this(), serial = serial_](const error_code& ec) {
+    if (!ec && self->answering(serial)) self->reset();
+  });
 }
 
 void Connection::advance(RequestParser::State state) {
-  switch (state) {
-    case RequestParser::State::kHeader:
-      return;
-    case RequestParser::State::kFailed:
-      return refuse(parser_.error());
-    case RequestParser::State::kComplete:
-      account_body();
-      if (phase_ == Phase::kReading) dispatch();
-      return;
-    case RequestParser::State::kBody:
-      account_body();
-      if (phase_ == Phase::kReading && !reading_body_) {
-        reading_body_ = true;
-        window_bytes_ = 0;
-        arm(core_->limits.body_window_seconds, &Connection::on_body_window);
-        if (parser_.wants_continue()) enqueue("HTTP/1.1 100 Continue\r\n\r\n");
-      }
-      return;
+  if (state == RequestParser::State::kHeader) return;
+  if (state == RequestParser::State::kFailed) return refuse(parser_.error());
+  if (!head_read_ && state == RequestParser::State::kBody) {
+    if (auto refusal = read_head()) return refuse(*std::move(refusal));
+    if (const auto refusal = refuse_body()) return refuse(*refusal);
   }
+  account_body();
+  if (phase_ != Phase::kReading) return;
+  if (state == RequestParser::State::kComplete) return dispatch();
+  if (!reading_body_) begin_body();
 }
 
-// Takes the body's growth from the total that all bodies share.
+// Finds out where the request goes before any of its body is asked for; the answer if nowhere.
+std::optional<HttpResponse> Connection::read_head() {
+  head_read_ = true;
+  HttpRequest& head = parser_.head();
+  cors_ = core_->router.access().cors_fields(head);
+  auto found = core_->router.find(head);
+  if (auto* refusal = std::get_if<HttpResponse>(&found)) return std::move(*refusal);
+  route_ = std::get<const Route*>(found);
+  if (core_->draining && !route_->open) return error_response(shutting_down());
+  return {};
+}
+
+// Whether the body that the head announces is too much for its route, the server or the client.
+std::optional<ApiError> Connection::refuse_body() {
+  const size_t length = parser_.head().content_length.value_or(0);
+  const HttpLimits& limits = core_->limits;
+  if (!route_->json_body && length > limits.other_body_bytes_max) return body_not_read(limits);
+  if (core_->body_bytes->load() + length > limits.bodies_bytes_max) return bodies_full();
+  if (peer_->body_bytes.load() + length > core_->peer_body_bytes_max()) return bodies_full();
+  return {};
+}
+
+void Connection::begin_body() {
+  reading_body_ = true;
+  const HttpLimits& limits = core_->limits;
+  const auto length = parser_.head().content_length.value_or(limits.body_bytes_max);
+  body_deadline_ = std::chrono::steady_clock::now() +
+                   duration(limits.body_seconds_min +
+                            static_cast<double>(length) / limits.body_bytes_per_second_min);
+  arm_body_window();
+  if (parser_.wants_continue()) enqueue("HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+// Takes the body's growth from the totals that all bodies, and this client's, share.
 void Connection::account_body() {
   const size_t bytes = parser_.body_bytes();
   if (bytes <= leased_bytes_) return;
-  if (!body_lease_) body_lease_ = make_lease(core_->body_bytes, std::make_shared<size_t>(0));
-  const size_t more = bytes - leased_bytes_;
-  core_->body_bytes->fetch_add(more);
-  *static_cast<size_t*>(body_lease_.get()) += more;
+  if (!body_lease_) body_lease_ = std::make_shared<BodyLease>(core_->body_bytes, peer_);
+  body_lease_->add(bytes - leased_bytes_);
   leased_bytes_ = bytes;
-  if (core_->body_bytes->load() > core_->limits.bodies_bytes_max) refuse(bodies_full());
+  if (route_ != nullptr && !route_->json_body && bytes > core_->limits.other_body_bytes_max) {
+    return refuse(body_not_read(core_->limits));
+  }
+  if (core_->body_bytes->load() > core_->limits.bodies_bytes_max ||
+      peer_->body_bytes.load() > core_->peer_body_bytes_max()) {
+    refuse(bodies_full());
+  }
 }
 
 void Connection::dispatch() {
+  std::optional<HttpResponse> refusal;
+  if (!head_read_) refusal = read_head();
+  const Route* route = route_;
   HttpRequest request = parser_.take();
   request.body_lease = std::move(body_lease_);
-  leased_bytes_ = 0;
-  reading_body_ = false;
-  disarm();
-
-  phase_ = Phase::kAnswering;
-  ++serial_;
   ++requests_;
-  request_id_ = request.request_id;
+  begin_answer(request.request_id);
+  head_only_ = request.method == "HEAD";
   chunked_ = !request.http_1_0;
   keep_alive_ = request.keep_alive && requests_ < core_->limits.requests_per_connection_max;
-  streaming_ = false;
-  answer_ended_ = false;
-  core_->add_busy(1);
-
-  auto found = core_->router.find(request);
-  if (auto* refusal = std::get_if<HttpResponse>(&found)) return respond(serial_, *refusal);
-  const Route* route = std::get<const Route*>(found);
-  if (core_->draining && !route->open) {
+  if (refusal) return respond(serial_, *refusal);
+  if (core_->draining && !route->open) {  // Since the head was read
     return respond(serial_, error_response(shutting_down()));
   }
   route->handler(std::move(request), std::make_shared<Exchange>(shared_from_this(), serial_));
 }
 
-// Answers what could not be read as a request. Whatever follows is not trusted to begin one.
-void Connection::refuse(const ApiError& error) {
+void Connection::begin_answer(std::string request_id) {
+  disarm();
   body_lease_.reset();
+  leased_bytes_ = 0;
+  reading_body_ = false;
+  head_read_ = false;
+  route_ = nullptr;
   phase_ = Phase::kAnswering;
   ++serial_;
-  request_id_ = "req-refused-" + std::to_string(serial_);
+  request_id_ = std::move(request_id);
   streaming_ = false;
   answer_ended_ = false;
   core_->add_busy(1);
-  HttpResponse response = error_response(error);
+}
+
+// Answers what is not read to its end. Whatever follows is not trusted to begin a request.
+void Connection::refuse(HttpResponse response) {
+  const auto state = parser_.state();
+  const bool known =
+      state == RequestParser::State::kBody || state == RequestParser::State::kComplete;
+  head_only_ = known && parser_.head().method == "HEAD";
+  begin_answer(known ? parser_.head().request_id : "req-refused-" + std::to_string(serial_ + 1));
+  parser_.abandon();
   response.close = true;
   respond(serial_, response);
 }
@@ -193,7 +289,7 @@ void Connection::respond(uint64_t serial, const HttpResponse& response) {
   if (response.close || core_->draining) keep_alive_ = false;
   end_answer();
   answer_lease_ = response.lease;
-  enqueue(serialise(response, {request_id_, keep_alive_}));
+  enqueue(serialise(response, {request_id_, keep_alive_, head_only_, cors_}));
 }
 
 void Connection::begin_stream(uint64_t serial, const HttpFields& fields) {
@@ -201,7 +297,7 @@ void Connection::begin_stream(uint64_t serial, const HttpFields& fields) {
   streaming_ = true;
   out_bytes_allowed_ = core_->limits.output_bytes_max;
   if (!chunked_ || core_->draining) keep_alive_ = false;
-  enqueue(event_stream_head(fields, {request_id_, keep_alive_}, chunked_));
+  enqueue(event_stream_head(fields, {request_id_, keep_alive_, false, cors_}, chunked_));
 }
 
 void Connection::send(uint64_t serial, const std::string& event, bool echo) {
@@ -296,6 +392,8 @@ void Connection::on_written(size_t bytes) {
 void Connection::on_answer_written() {
   answer_lease_.reset();
   core_->add_busy(-1);
+  cors_.clear();
+  if (half_closed_) return end();
   if (!keep_alive_ || core_->draining) return linger();
   phase_ = Phase::kReading;
   next_request();
@@ -346,11 +444,20 @@ void Connection::on_idle_deadline() {
   if (phase_ == Phase::kReading) close();
 }
 
+void Connection::arm_body_window() {
+  window_bytes_ = 0;
+  const std::chrono::duration<double> left = body_deadline_ - std::chrono::steady_clock::now();
+  arm(std::clamp(left.count(), 0.0, core_->limits.body_window_seconds),
+      &Connection::on_body_window);
+}
+
 void Connection::on_body_window() {
   if (phase_ != Phase::kReading) return;
-  if (window_bytes_ < core_->limits.body_window_bytes_min) return refuse(request_too_slow());
-  window_bytes_ = 0;
-  arm(core_->limits.body_window_seconds, &Connection::on_body_window);
+  const bool late = std::chrono::steady_clock::now() >= body_deadline_;
+  if (late || window_bytes_ < core_->limits.body_window_bytes_min) {
+    return refuse(request_too_slow());
+  }
+  arm_body_window();
 }
 
 void Connection::shut() {
@@ -371,6 +478,12 @@ void Connection::linger() {
   arm(core_->limits.linger_seconds, &Connection::close);
 }
 
+// Everything was said by both sides.
+void Connection::end() {
+  phase_ = Phase::kLingering;
+  close();
+}
+
 void Connection::reset() {
   error_code ignored;
   net_->socket.set_option(asio::socket_base::linger(true, 0), ignored);
@@ -387,10 +500,9 @@ void Connection::close() {
   disarm();
   error_code ignored;
   net_->socket.close(ignored);
+  net_->grace.cancel();
   core_->connections.erase(this);
-  if (const auto peer = core_->per_peer.find(peer_); --peer->second == 0) {
-    core_->per_peer.erase(peer);
-  }
+  turned_away_ ? --core_->turned_away : --peer_->connections;
   if (busy) core_->add_busy(-1);
   if (gone) gone();
 }

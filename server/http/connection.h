@@ -6,10 +6,12 @@
 // answer (the handler's to bound); unsent stream bytes stay under HttpLimits::output_bytes_max.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/http/core.h"
@@ -20,10 +22,13 @@ namespace spillway {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // Takes over the connected TCP socket `fd`, of the IPv6 family or else IPv4.
-  Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::string peer);
+  Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::shared_ptr<PeerUse> peer);
   ~Connection();
 
   void start();
+
+  // Instead of start(): answers before anything is asked that there are too many connections.
+  void turn_away();
 
   // Resets the connection at once; a running answer's client counts as gone.
   void reset();
@@ -61,12 +66,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void wait_readable();
   void on_readable();
   void on_bytes(std::string_view bytes);
-  void on_peer_end();
+  void on_peer_end(bool orderly);
   void advance(RequestParser::State state);
+  std::optional<HttpResponse> read_head();
+  std::optional<ApiError> refuse_body();
+  void begin_body();
   void account_body();
   void expect_more(bool first_bytes);
   void dispatch();
-  void refuse(const ApiError& error);
+  void begin_answer(std::string request_id);
+  void refuse(HttpResponse response);
+  void refuse(const ApiError& error) { refuse(error_response(error)); }
 
   void enqueue(std::string bytes);
   void write_next();
@@ -81,8 +91,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_idle_deadline();
   void on_body_window();
   void on_stalled_write() { reset(); }
+  void arm_body_window();
   void schedule_tick();
   void linger();
+  void end();
   void close();
 
   struct Net;  // The socket and its timers
@@ -90,12 +102,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<HttpCore> core_;
   const std::unique_ptr<Net> net_;
   uint64_t deadlines_armed_ = 0;  // Tells the present deadline from those before
-  const std::string peer_;
+  const std::shared_ptr<PeerUse> peer_;
+  bool turned_away_ = false;
 
   Phase phase_ = Phase::kReading;
   RequestParser parser_;
-  std::shared_ptr<void> body_lease_;    // Of the body that is being read
   std::shared_ptr<void> answer_lease_;  // Of the answer that is being written
+  bool head_read_ = false;              // Of the request that is being read, and found good
+  const Route* route_ = nullptr;        // Where it goes
+  struct BodyLease;
+  std::shared_ptr<BodyLease> body_lease_;  // Of the body that is being read
+  std::chrono::steady_clock::time_point body_deadline_;
   size_t leased_bytes_ = 0;
   size_t window_bytes_ = 0;  // Body bytes in the present window
   std::string ahead_;        // Came while an answer was due
@@ -105,6 +122,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   uint64_t serial_ = 0;
   std::string request_id_;
   bool keep_alive_ = true;
+  bool head_only_ = false;  // HEAD
+  bool half_closed_ = false;
+  HttpFields cors_;
   bool chunked_ = true;
   bool streaming_ = false;
   bool answer_ended_ = true;

@@ -1,5 +1,6 @@
 #include "server/http/core.h"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -10,7 +11,8 @@ HttpCore::HttpCore(const HttpLimits& given, Router routes)
     : limits(given),
       router(std::move(routes)),
       io(std::make_unique<boost::asio::io_context>(1)),
-      workers(std::make_unique<boost::asio::thread_pool>(1)) {}
+      worker(std::make_unique<boost::asio::thread_pool>(1)),
+      bulk(std::make_unique<boost::asio::thread_pool>(1)) {}
 
 HttpCore::~HttpCore() = default;
 
@@ -20,7 +22,27 @@ void HttpCore::post(std::function<void()> task) {
 }
 
 void HttpCore::post_work(std::function<void()> task) {
-  boost::asio::post(*workers, std::move(task));
+  boost::asio::post(*worker, std::move(task));
+}
+
+void HttpCore::post_bulk_work(std::function<void()> task) {
+  boost::asio::post(*bulk, std::move(task));
+}
+
+std::shared_ptr<PeerUse> HttpCore::peer_use(const std::string& address) {
+  // Those that nobody holds any more go now and then: as many as would double the table.
+  if (peers.size() > 2 * connections.size() + 64) {
+    std::erase_if(peers, [](const auto& peer) { return peer.second.expired(); });
+  }
+  std::weak_ptr<PeerUse>& known = peers[address];
+  std::shared_ptr<PeerUse> use = known.lock();
+  if (use == nullptr) known = use = std::make_shared<PeerUse>();
+  return use;
+}
+
+size_t HttpCore::peer_body_bytes_max() const {
+  const double share = limits.peer_share_of_bodies * static_cast<double>(limits.bodies_bytes_max);
+  return std::max(static_cast<size_t>(share), limits.body_bytes_max);
 }
 
 void HttpCore::add_busy(int64_t change) {

@@ -45,7 +45,15 @@ void Exchange::post(std::function<void()> task) {
 }
 
 void Exchange::post_work(std::function<void()> task) {
-  connection_->core().post_work([self = shared_from_this(), t = std::move(task)] {
+  connection_->core().post_work(guarded(std::move(task)));
+}
+
+void Exchange::post_bulk_work(std::function<void()> task) {
+  connection_->core().post_bulk_work(guarded(std::move(task)));
+}
+
+std::function<void()> Exchange::guarded(std::function<void()> task) {
+  return [self = shared_from_this(), t = std::move(task)] {
     try {
       t();
     } catch (const std::exception& exception) {
@@ -54,7 +62,7 @@ void Exchange::post_work(std::function<void()> task) {
       error.log_detail = exception.what();
       self->respond(error_response(logged(error, "a request ended in an exception")));
     }
-  });
+  };
 }
 
 }  // namespace spillway

@@ -44,11 +44,14 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Runs on the network thread.
   void post(std::function<void()> task);
-  // Runs on the server's worker thread; for what takes longer than a millisecond. A task that
-  // throws (out of memory) answers 500.
+  // Runs on the server's worker thread; for what takes longer than a millisecond. A task
+  // that throws (out of memory) answers 500. Bulk work waits for bulk work only.
   void post_work(std::function<void()> task);
+  void post_bulk_work(std::function<void()> task);
 
  private:
+  std::function<void()> guarded(std::function<void()> task);
+
   std::shared_ptr<Connection> connection_;
   uint64_t serial_;
 };

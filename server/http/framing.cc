@@ -117,6 +117,13 @@ ApiError body_too_large(const HttpLimits& limits) {
   return error;
 }
 
+ApiError body_not_read(const HttpLimits& limits) {
+  ApiError error = body_too_large(limits);
+  error.message = "This URL reads no body.";
+  error.numbers = {{"max_allowed", static_cast<int64_t>(limits.other_body_bytes_max)}};
+  return error;
+}
+
 ApiError request_too_slow() {
   ApiError error;
   error.status = 408;

@@ -20,6 +20,7 @@ std::optional<ApiError> check_header_block(std::string_view block, const HttpLim
 ApiError bad_http_request(std::string_view why);
 ApiError header_too_large(const HttpLimits& limits);
 ApiError body_too_large(const HttpLimits& limits);
+ApiError body_not_read(const HttpLimits& limits);  // Of a route that wants none
 ApiError request_too_slow();
 
 }  // namespace spillway

@@ -35,6 +35,7 @@ std::string start_head(int status, const HttpFields& fields, const AnswerContext
   add_field(head, "Connection", context.keep_alive ? "keep-alive" : "close");
   add_field(head, "x-request-id", context.request_id);
   for (const auto& [name, value] : fields) add_field(head, name, value);
+  for (const auto& [name, value] : context.fields) add_field(head, name, value);
   return head;
 }
 
@@ -56,7 +57,8 @@ std::string serialise(const HttpResponse& response, const AnswerContext& context
   std::string text = start_head(response.status, response.fields, context);
   add_field(text, "Content-Type", response.content_type);
   add_field(text, "Content-Length", std::to_string(response.body.size()));
-  text.append("\r\n").append(response.body);
+  text.append("\r\n");
+  if (!context.head_only) text.append(response.body);
   return text;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,7 +18,11 @@ struct HttpRequest {
   std::string path;   // Without the query; never decoded, so routes match literally
   std::string query;  // Without '?'
   std::string content_type;
+  std::string content_encoding;
   std::string authorization;
+  std::string host;
+  std::string origin;  // The web page's that a browser asks for; empty: no page's
+  std::optional<uint64_t> content_length;
   std::string request_id;  // x-request-id if it is harmless, else a fresh one
   std::string body;
   std::vector<std::string> parameters;  // What the route's `{}` segments matched
@@ -43,6 +48,8 @@ HttpResponse error_response(const ApiError& error);
 struct AnswerContext {
   std::string_view request_id;
   bool keep_alive = true;
+  bool head_only = false;  // Of a HEAD request: the fields of the whole answer, no body
+  HttpFields fields = {};  // Besides the answer's own
 };
 
 // Head and body. Field values must not contain control characters (REQUIRES).

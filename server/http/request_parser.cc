@@ -133,6 +133,10 @@ void RequestParser::Parts::read_head_fields() {
   head.path = origin.substr(0, mark);
   if (mark != std::string_view::npos) head.query = origin.substr(mark + 1);
   head.content_type = text_of(message[http::field::content_type]);
+  head.content_encoding = text_of(message[http::field::content_encoding]);
+  head.host = text_of(message[http::field::host]);
+  head.origin = text_of(message[http::field::origin]);
+  if (const auto length = beast->content_length()) head.content_length = *length;
   head.authorization = text_of(message[http::field::authorization]);
   head.request_id = text_of(message["x-request-id"]);
   if (!harmless_id(head.request_id)) head.request_id = "req-" + random_hex(16);
@@ -191,6 +195,15 @@ size_t RequestParser::body_bytes() const {
 
 size_t RequestParser::waiting_bytes() const {
   return parts_->buffer.size();
+}
+
+HttpRequest& RequestParser::head() {
+  SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
+  return parts_->head;
+}
+
+void RequestParser::abandon() {
+  if (parts_->state != State::kFailed) parts_->fail(bad_http_request("it was abandoned"));
 }
 
 HttpRequest RequestParser::take() {

@@ -33,6 +33,9 @@ class RequestParser {
   // The header came with `Expect: 100-continue` and none of the body yet. REQUIRES: kBody.
   bool wants_continue() const;
 
+  // What is known of the request before its body. REQUIRES: kBody or kComplete.
+  HttpRequest& head();
+
   size_t body_bytes() const;
 
   // Bytes that belong to later requests or are not parsed yet.
@@ -41,6 +44,9 @@ class RequestParser {
   // The finished request; the parser then is at the next one, whose bytes feed("") looks at.
   // REQUIRES: kComplete.
   HttpRequest take();
+
+  // Forgets the request and reads nothing more, as after an error.
+  void abandon();
 
   // REQUIRES: kFailed.
   const ApiError& error() const;

@@ -1,7 +1,6 @@
 #include "server/http/router.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 
 #include "kernels/base/check.h"
@@ -9,16 +8,42 @@
 namespace spillway {
 namespace {
 
-// The segments of `path` that "{}" matched, or nothing when it does not match.
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// "a%2Fb" -> "a/b"; nothing when a '%' is followed by anything else than two hex digits.
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
+    if (high < 0 || low < 0) return {};
+    decoded += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return decoded;
+}
+
+// The segments of `path` that "{}" and "{*}" matched, or nothing when it does not match.
 std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
   std::vector<std::string> parameters;
   while (true) {
     const size_t pattern_end = std::min(pattern.find('/', 1), pattern.size());
-    const size_t path_end = std::min(path.find('/', 1), path.size());
     const std::string_view want = pattern.substr(0, pattern_end);
+    const size_t path_end = want == "/{*}" ? path.size() : std::min(path.find('/', 1), path.size());
     const std::string_view have = path.substr(0, path_end);
-    if (want == "/{}" && have.size() > 1) {
-      parameters.emplace_back(have.substr(1));
+    if ((want == "/{}" || want == "/{*}") && have.size() > 1) {
+      auto parameter = percent_decoded(have.substr(1));
+      if (!parameter) return {};
+      parameters.push_back(*std::move(parameter));
     } else if (want != have) {
       return {};
     }
@@ -40,9 +65,14 @@ ApiError unknown_url(const HttpRequest& request) {
   return error;
 }
 
-HttpResponse method_not_allowed(const std::vector<std::string>& allowed) {
+std::string list_of(const std::vector<std::string>& methods) {
   std::string list;
-  for (const std::string& method : allowed) list += (list.empty() ? "" : ", ") + method;
+  for (const std::string& method : methods) list += (list.empty() ? "" : ", ") + method;
+  return list;
+}
+
+HttpResponse method_not_allowed(const std::vector<std::string>& allowed) {
+  const std::string list = list_of(allowed);
   ApiError error;
   error.status = 405;
   error.message = "This URL takes " + list + " only.";
@@ -52,60 +82,54 @@ HttpResponse method_not_allowed(const std::vector<std::string>& allowed) {
   return response;
 }
 
-ApiError invalid_api_key() {
-  ApiError error;
-  error.status = 401;
-  error.message = "Send the API key of this server as 'Authorization: Bearer KEY'.";
-  error.code = "invalid_api_key";
-  return error;
+// The question of a browser whether a page may send what it is about to send.
+HttpResponse preflight(const std::vector<std::string>& allowed) {
+  HttpResponse response;
+  response.fields = {{"Access-Control-Allow-Methods", list_of(allowed)},
+                     {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+                     {"Access-Control-Max-Age", "600"}};
+  return response;
 }
 
-ApiError unsupported_media_type() {
+ApiError unsupported_media_type(std::string message) {
   ApiError error;
   error.status = 415;
-  error.message = "Only Content-Type: application/json is read here.";
+  error.message = std::move(message);
   error.code = "unsupported_media_type";
   return error;
 }
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  });
-  return lower;
+// The charset of "application/json; charset=utf-8", in lower case and without quotes.
+std::string charset_of(std::string_view content_type) {
+  const std::string lower = lower_case(content_type);
+  const size_t at = lower.find("charset=");
+  if (at == std::string::npos) return "";
+  std::string value = lower.substr(at + 8, lower.find(';', at) - (at + 8));
+  std::erase_if(value, [](char c) { return c == '"' || c == ' ' || c == '\t'; });
+  return value;
 }
 
-bool is_json(std::string_view content_type) {
-  return lower_case(content_type.substr(0, content_type.find_first_of("; \t"))) ==
-         "application/json";
+std::optional<ApiError> check_content(const HttpRequest& request) {
+  const std::string_view type = request.content_type;
+  if (!type.empty() &&
+      lower_case(type.substr(0, type.find_first_of("; \t"))) != "application/json") {
+    return unsupported_media_type("Only Content-Type: application/json is read here.");
+  }
+  const std::string charset = charset_of(type);
+  if (!charset.empty() && charset != "utf-8" && charset != "utf8") {
+    return unsupported_media_type("Only charset=utf-8 is read here.");
+  }
+  const std::string coding = lower_case(request.content_encoding);
+  if (!coding.empty() && coding != "identity") {
+    return unsupported_media_type("No Content-Encoding is read here: send the body as it is.");
+  }
+  return {};
 }
 
 }  // namespace
 
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  // As many steps as `b`, the caller's, is long; `a`'s length shows in nothing.
-  unsigned different = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < b.size(); ++i) {
-    const char other = a.empty() ? '\0' : a[i % a.size()];
-    different |= static_cast<unsigned char>(other ^ b[i]);
-  }
-  return different == 0;
-}
-
-Router::Router(std::vector<std::string> api_keys) : api_keys_(std::move(api_keys)) {
-  for (const std::string& key : api_keys_) SPILLWAY_CHECK(!key.empty());
-}
-
-bool Router::authorised(const HttpRequest& request) const {
-  if (api_keys_.empty()) return true;
-  constexpr std::string_view kBearer = "bearer ";  // A scheme's case means nothing (RFC 9110, 11.1)
-  std::string_view key = request.authorization;
-  if (lower_case(key.substr(0, kBearer.size())) != kBearer) return false;
-  key.remove_prefix(std::min(key.find_first_not_of(' ', kBearer.size()), key.size()));
-  bool found = false;
-  for (const std::string& known : api_keys_) found |= equal_in_constant_time(known, key);
-  return found;
+Router::Router(Access access) : access_(std::move(access)) {
+  for (const std::string& key : access_.api_keys) SPILLWAY_CHECK(!key.empty());
 }
 
 std::variant<const Route*, HttpResponse> Router::find(HttpRequest& request) const {
@@ -115,18 +139,25 @@ std::variant<const Route*, HttpResponse> Router::find(HttpRequest& request) cons
     auto parameters = match(candidate.path, request.path);
     if (!parameters) continue;
     allowed.push_back(candidate.method);
-    if (candidate.method != request.method) continue;
+    const bool head = candidate.method == "GET" && request.method == "HEAD";
+    if (candidate.method == "GET") allowed.emplace_back("HEAD");
+    if (candidate.method != request.method && !head) continue;
     route = &candidate;
     request.parameters = *std::move(parameters);
   }
+  // A browser asks without the key.
+  if (request.method == "OPTIONS" && !request.origin.empty() && !allowed.empty() &&
+      access_.allows_origin(request.origin)) {
+    return preflight(allowed);
+  }
   // Who has no key does not learn which paths exist.
-  if ((route == nullptr || !route->open) && !authorised(request)) {
-    return error_response(invalid_api_key());
+  if (route == nullptr || !route->open) {
+    if (const auto refusal = access_.refuse(request)) return error_response(*refusal);
   }
   if (allowed.empty()) return error_response(unknown_url(request));
   if (route == nullptr) return method_not_allowed(allowed);
-  if (route->json_body && !request.content_type.empty() && !is_json(request.content_type)) {
-    return error_response(unsupported_media_type());
+  if (route->json_body) {
+    if (const auto refusal = check_content(request)) return error_response(*refusal);
   }
   return route;
 }

@@ -1,5 +1,6 @@
-// The table of routes and what is refused before a handler sees it: unknown paths, wrong methods,
-// missing keys, foreign content types. Immutable once serving; any thread.
+// The table of routes and what is refused before a handler sees it, or a byte of the body is read:
+// who may not ask, unknown paths, wrong methods, foreign content types. Immutable once serving; any
+// thread.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/http/access.h"
 #include "server/http/exchange.h"
 #include "server/http/message.h"
 
@@ -17,31 +19,28 @@ using Handler = std::function<void(HttpRequest, ExchangePtr)>;
 
 struct Route {
   std::string method;
-  std::string path;  // A segment "{}" matches any one non-empty segment
+  std::string path;  // A segment "{}" matches any one non-empty segment, "{*}" all that follow
   Handler handler;
-  bool json_body = false;  // Other content types are 415
+  bool json_body = false;  // Other content types and encodings are 415; others' bodies are short
   bool open = false;       // Needs no key and answers while draining
 };
 
 class Router {
  public:
-  // `api_keys`: none: everyone may ask. REQUIRES: no key is empty, since that one everybody has.
-  explicit Router(std::vector<std::string> api_keys = {});
+  explicit Router(Access access = {});
 
   void add(Route route) { routes_.push_back(std::move(route)); }
   const std::vector<Route>& routes() const { return routes_; }
 
-  // The route of a request, with request.parameters filled in; or the answer that refuses it.
+  // The route of a request, of which no more than the head is there, with request.parameters
+  // filled in (%-decoded); or the answer that refuses it. HEAD takes the route of GET.
   std::variant<const Route*, HttpResponse> find(HttpRequest& request) const;
 
+  const Access& access() const { return access_; }
+
  private:
-  bool authorised(const HttpRequest& request) const;
-
   std::vector<Route> routes_;
-  std::vector<std::string> api_keys_;
+  Access access_;
 };
-
-// Compares without telling by its time how much was equal.
-bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 }  // namespace spillway

@@ -1,7 +1,9 @@
 #include "server/http/server.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -23,15 +25,32 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+// Whom an address belongs to: of IPv6 a client has all that share the first 64 bits.
+std::string client_of(const asio::ip::address& address) {
+  if (address.is_v4()) return address.to_string();
+  const asio::ip::address_v6 v6 = address.to_v6();
+  if (v6.is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
+  }
+  auto bytes = v6.to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return asio::ip::address_v6(bytes).to_string();
+}
+
+void name_thread(asio::thread_pool& pool, const char* name) {
+  asio::post(pool, [name] { pthread_setname_np(pthread_self(), name); });
+}
+
 }  // namespace
 
 struct HttpServer::Parts {
   Parts(const HttpLimits& limits, Router router)
       : core(std::make_shared<HttpCore>(limits, std::move(router))) {}
 
-  Status listen(const std::string& host, uint16_t port);
+  Status listen(HttpListener listener);
   void accept();
   void on_accept(const error_code& ec, tcp::socket socket);
+  void take_in(int fd, const asio::ip::address& address);
   void close_acceptor() {
     error_code ignored;
     acceptor.close(ignored);
@@ -42,32 +61,21 @@ struct HttpServer::Parts {
   asio::steady_timer pause{*core->io};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work{
       core->io->get_executor()};
-  std::string host_text;
+  std::string url;
   uint16_t port = 0;
   std::thread thread;
   bool stopped = false;
 };
 
-Status HttpServer::Parts::listen(const std::string& host, uint16_t wanted) {
-  const std::string where = host + ":" + std::to_string(wanted);
+Status HttpServer::Parts::listen(HttpListener listener) {
+  url = listener.url();
+  port = listener.port();
+  SPILLWAY_ASSIGN_OR_RETURN(const int fd, listener.listen());
   error_code ec;
-  tcp::resolver resolver(*core->io);
-  const auto found = resolver.resolve(host, std::to_string(wanted), tcp::resolver::passive, ec);
-  if (ec || found.empty()) {
-    return invalid_argument("--host " + host + ": " + ec.message());
-  }
-  const tcp::endpoint endpoint = *found.begin();
-  acceptor.open(endpoint.protocol(), ec);
-  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor.bind(endpoint, ec);
-  if (!ec) acceptor.listen(4096, ec);
-  if (ec) {
-    return {Code::kIoError, "listen on " + where + ": " + ec.message() + "; choose another --port"};
-  }
-  port = acceptor.local_endpoint(ec).port();
-  host_text = endpoint.address().is_v6() ? "[" + endpoint.address().to_string() + "]"
-                                         : endpoint.address().to_string();
-  return {};
+  acceptor.assign(listener.ipv6() ? tcp::v6() : tcp::v4(), fd, ec);
+  if (!ec) return {};
+  ::close(fd);
+  return {Code::kIoError, "listen on " + url + ": " + ec.message()};
 }
 
 void HttpServer::Parts::accept() {
@@ -87,16 +95,23 @@ void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
   }
   error_code peer_error;
   const auto address = socket.remote_endpoint(peer_error).address();
-  const std::string peer = address.to_string();
-  const auto known = core->per_peer.find(peer);
-  const bool full =
-      static_cast<int64_t>(core->connections.size()) >= core->limits.connections_max ||
-      (known != core->per_peer.end() && known->second >= core->limits.connections_per_peer_max);
-  const int fd = peer_error || full ? -1 : socket.release(peer_error);
-  if (fd >= 0 && !peer_error) {
-    std::make_shared<Connection>(core, fd, address.is_v6(), peer)->start();
-  }  // Else the socket closes here: there is no memory set aside for a farewell.
+  const int fd = peer_error ? -1 : socket.release(peer_error);
+  if (fd >= 0 && !peer_error) take_in(fd, address);  // Else it has left already.
   accept();
+}
+
+void HttpServer::Parts::take_in(int fd, const asio::ip::address& address) {
+  auto peer = core->peer_use(client_of(address));
+  const HttpLimits& limits = core->limits;
+  const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
+  const bool full =
+      open >= limits.connections_max || peer->connections >= limits.connections_per_peer_max;
+  if (full && core->turned_away >= limits.turned_away_max) {
+    ::close(fd);  // There is no memory set aside for more farewells.
+    return;
+  }
+  auto connection = std::make_shared<Connection>(core, fd, address.is_v6(), std::move(peer));
+  full ? connection->turn_away() : connection->start();
 }
 
 HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -107,8 +122,14 @@ HttpServer::~HttpServer() {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, uint16_t port,
                                                       const HttpLimits& limits, Router router) {
+  SPILLWAY_ASSIGN_OR_RETURN(HttpListener listener, HttpListener::bind(host, port));
+  return start(std::move(listener), limits, std::move(router));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpListener listener,
+                                                      const HttpLimits& limits, Router router) {
   auto parts = std::make_unique<Parts>(limits, std::move(router));
-  SPILLWAY_RETURN_IF_ERROR(parts->listen(host, port));
+  SPILLWAY_RETURN_IF_ERROR(parts->listen(std::move(listener)));
   parts->accept();
   parts->thread = std::thread([core = parts->core] {
     pthread_setname_np(pthread_self(), "spillway-net");
@@ -121,7 +142,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, u
       }
     }
   });
-  parts->core->post_work([] { pthread_setname_np(pthread_self(), "spillway-api"); });
+  name_thread(*parts->core->worker, "spillway-api");
+  name_thread(*parts->core->bulk, "spillway-bulk");
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
 }
 
@@ -130,7 +152,7 @@ uint16_t HttpServer::port() const {
 }
 
 std::string HttpServer::url() const {
-  return "http://" + parts_->host_text + ":" + std::to_string(parts_->port);
+  return parts_->url;
 }
 
 void HttpServer::begin_drain() {
@@ -173,7 +195,8 @@ void HttpServer::stop() {
       }
     }
   });
-  parts->core->workers->join();  // Its tasks may still post answers, which go nowhere.
+  parts->core->bulk->join();
+  parts->core->worker->join();  // Their tasks may still post answers, which go nowhere.
   {
     const std::lock_guard lock(parts->core->mutex);
     parts->core->stopped = true;

@@ -1,5 +1,5 @@
 // The HTTP server: listens, keeps the connections within their limits, stops gracefully. One
-// network thread and one worker thread of its own. Methods from any thread but those two.
+// network thread and two worker threads of its own. Methods from any thread but those two.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,17 @@
 
 #include "kernels/base/status.h"
 #include "server/http/limits.h"
+#include "server/http/listener.h"
 #include "server/http/router.h"
 
 namespace spillway {
 
 class HttpServer {
  public:
-  // Binds and starts serving. `port` 0 picks a free one. Errors name host and port.
+  // Starts serving on an address that is taken. Errors name it.
+  static Result<std::unique_ptr<HttpServer>> start(HttpListener listener, const HttpLimits& limits,
+                                                   Router router);
+  // HttpListener::bind and start.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
                                                    const HttpLimits& limits, Router router);
   ~HttpServer();  // stop()

@@ -84,7 +84,7 @@ TEST_CASE("serve answers with an error when its device is lost, and ends") {
       model.context.shape = &runtime->shape();
       model.context.model_names = {runtime->model_name()};
       model.scheduler = &runtime->scheduler();
-      return run_serve(flags, model,
+      return run_serve(flags, HttpListener::bind(flags.host, flags.port).value(), model,
                        [&](std::string_view url) { listening.set_value(std::string(url)); });
     });
     const std::string url = listening.get_future().get();

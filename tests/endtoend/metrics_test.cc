@@ -24,7 +24,7 @@ class Served {
     std::promise<std::string> listening;
     std::future<std::string> url = listening.get_future();
     result_ = std::async(std::launch::async, [flags, &model, &listening] {
-      return run_serve(flags, model,
+      return run_serve(flags, HttpListener::bind(flags.host, flags.port).value(), model,
                        [&](std::string_view text) { listening.set_value(std::string(text)); });
     });
     const std::string text = url.get();

@@ -22,20 +22,19 @@ struct Started {
 Started serve(std::vector<std::string> arguments, const Environment& environment = {}) {
   Started started;
   std::vector<Command> commands;
-  commands.push_back(serve_command([&](const std::string&, const EngineFlags&,
-                                       const OpenFor&) -> Result<ServedModel> {
-    started.reached_the_model = true;
-    return Status(Code::kIoError, "no model here");
-  }));
+  commands.push_back(serve_command(
+      [&](const std::string&, const EngineFlags&, const OpenFor&) -> Result<ServedModel> {
+        started.reached_the_model = true;
+        return Status(Code::kIoError, "no model here");
+      }));
   arguments.insert(arguments.begin(), {"spillway", "serve", "m", "--port", "0"});
   std::vector<const char*> words;
   for (const std::string& argument : arguments) words.push_back(argument.c_str());
-  started.exit = run_command_line(commands, static_cast<int>(words.size()), words.data(),
-                                  [&](const char* name) -> const char* {
-                                    const auto found = environment.find(name);
-                                    return found == environment.end() ? nullptr
-                                                                      : found->second.c_str();
-                                  });
+  started.exit = run_command_line(
+      commands, static_cast<int>(words.size()), words.data(), [&](const char* name) -> const char* {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+      });
   return started;
 }
 
@@ -99,7 +98,7 @@ TEST_CASE("keys come from a file, one a line") {
   CHECK(std::string(read("one\na b\n").status().message()).find("line 2") != std::string::npos);
   CHECK_FALSE(read_api_key_file(directory / "missing").ok());
   const std::string path = directory / "keys";
-  read("one\n");
+  REQUIRE(read("one\n").ok());
   CHECK(serve({"--api-key-file", path}).reached_the_model);
   CHECK_FALSE(serve({"--api-key-file", path + "x"}).reached_the_model);
 }

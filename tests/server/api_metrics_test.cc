@@ -169,7 +169,7 @@ TEST_CASE("histograms of how long sequences took") {
 
 TEST_CASE("metrics are for who has a key, and read only") {
   TestServer::Options options;
-  options.api_keys = {"secret"};
+  options.access.api_keys = {"secret"};
   TestServer guarded(options);
   HttpClient client(guarded.server->port());
   CHECK(client.get("/metrics").status == 401);

@@ -141,7 +141,7 @@ TEST_CASE("every number field refuses what is out of range or no number") {
       CHECK(type.code == "invalid_type");
       CHECK(type.param == field);
     }
-    CHECK(f.error_with(name + "1e400").code == "invalid_json");
+    CHECK(f.error_with(name + "1e400").code == "invalid_value");
     CHECK(f.error_with(name + "NaN").code == "invalid_json");
   }
   for (const char* field : {"max_tokens", "n", "top_k", "logprobs", "min_tokens", "seed"}) {
@@ -284,7 +284,10 @@ TEST_CASE("unknown names are listed, or refused when strict") {
   CHECK(error.code == "unknown_parameter");
   CHECK(error.param == "foo");
   CHECK_NOTHROW(f.with(R"("user":"me")"));
-  for (const char* odd : {"max tokens", "temperature ", "gr\xc3\xb6\xc3\x9f" "e", "", "a\\nb"}) {
+  for (const char* odd : {"max tokens", "temperature ",
+                          "gr\xc3\xb6\xc3\x9f"
+                          "e",
+                          "", "a\\nb"}) {
     INFO(odd);
     const ApiError refused = f.error_with("\"" + std::string(odd) + "\":1");
     CHECK(refused.code == "unknown_parameter");
@@ -307,8 +310,9 @@ TEST_CASE("a key that occurs twice is refused by its name") {
   CHECK(param_of(R"("max_tokens":1,"max_tokens":5)") == "max_tokens");
   CHECK(param_of(R"("max_tokens":1,"max_\u0074okens":1)") == "max_tokens");
   CHECK(param_of(R"("logit_bias":{"5":1,"5":2})") == "logit_bias.5");
-  CHECK(param_of(R"("stream":true,"stream_options":{"include_usage":true,"include_usage":false})") ==
-        "stream_options.include_usage");
+  CHECK(
+      param_of(R"("stream":true,"stream_options":{"include_usage":true,"include_usage":false})") ==
+      "stream_options.include_usage");
   CHECK(param_of(R"("x":[[],[{"a":1},{"b":1,"b":2}]])") == "x[1][1].b");
   CHECK(param_of(R"("a b":1,"a b":2)") == "?");
   CHECK_NOTHROW(f.with(R"("x":{"prompt":1},"y":[{"a":1},{"a":1}])"));
@@ -326,7 +330,7 @@ TEST_CASE("a key that occurs twice in a batch line is refused by its name") {
   CHECK(inner.param == "body.seed");
   CHECK(error_of(R"({"custom_id":"a","custom_id":"b","body":{"prompt":"a"}})").param ==
         "custom_id");
-  CHECK(error_of("[1]").message == "'line' must be a JSON object.");
+  CHECK(error_of("[1]").message == "The line must be a JSON object.");
 }
 
 TEST_CASE("a number that no double holds is refused by its field") {

@@ -68,7 +68,8 @@ struct TestServer {
     double ping_seconds = 15;
     bool with_tokenizer = true;
     bool strict_params = false;
-    std::vector<std::string> api_keys;
+    std::vector<std::string> model_names;  // None: the fake's
+    Access access;
   };
 
   TestServer() : TestServer(Options()) {}
@@ -80,7 +81,7 @@ struct TestServer {
     api.request_seconds_max = options.request_seconds_max;
     api.ping_seconds = options.ping_seconds;
     server =
-        HttpServer::start("127.0.0.1", 0, options.http, make_router(api, options.api_keys)).value();
+        HttpServer::start("127.0.0.1", 0, options.http, make_router(api, options.access)).value();
   }
 
   ~TestServer() {
@@ -91,6 +92,7 @@ struct TestServer {
   ApiContext context(const Options& options) {
     ApiContext made = fake_context(engine.shape(), options.with_tokenizer ? &tokenizer : nullptr);
     made.limits.strict_params = options.strict_params;
+    if (!options.model_names.empty()) made.model_names = options.model_names;
     return made;
   }
 

@@ -7,6 +7,8 @@
 
 #include "server/config/command_line.h"
 #include "server/config/engine_flags.h"
+#include "server/config/environment.h"
+#include "server/config/foreign_flags.h"
 #include "server/config/help_text.h"
 
 namespace spillway {
@@ -238,6 +240,28 @@ TEST_CASE("a word that is nearly right is recognised") {
   CHECK(nearest("bench", {"batch", "bench"}) == "bench");
   CHECK(nearest("--zzz", {"--block", "--input"}).empty());
   CHECK(nearest("", {"a"}).empty());
+}
+
+TEST_CASE("flags of other servers are answered with ours") {
+  CHECK(foreign_flag_hint("--dtype").find("--format") != std::string::npos);
+  CHECK(foreign_flag_hint("-ngl").find("--weights") != std::string::npos);
+  CHECK(foreign_flag_hint("--block").empty());
+  CHECK(foreign_flag_hint("").empty());
+}
+
+TEST_CASE("misspelt variables of the environment are found") {
+  int64_t port = 0;
+  std::vector<Command> commands(1);
+  commands[0].settings.add_integer("port", &port, 0, 65535, "");
+  const char* const environment[] = {"SPILLWAY_PROT=9",
+                                     "SPILLWAY_PORT=8",
+                                     "SPILLWAY_CONFIG=x",
+                                     "SPILLWAY_SOMETHING_ELSE=1",
+                                     "PROT=1",
+                                     "SPILLWAY_CACHE",
+                                     nullptr};
+  CHECK(misspelt_variables(commands, environment) ==
+        std::vector<std::string>{"SPILLWAY_PROT sets nothing; did you mean SPILLWAY_PORT?"});
 }
 
 TEST_CASE("help lines stay within the terminal") {

@@ -181,12 +181,13 @@ TEST_CASE("a request keeps what handlers need") {
 }
 
 TEST_CASE("routes match literally, with named errors") {
-  Router router({"key"});
+  Router router(Access{{"key"}, {}, false, ""});
   const auto none = [](HttpRequest, const ExchangePtr&) {};
   router.add({"GET", "/a", none});
   router.add({"POST", "/a", none, true});
   router.add({"GET", "/a/{}/b", none});
   router.add({"GET", "/health", none, false, true});
+  router.add({"GET", "/models/{*}", none});
   const auto find = [&](const char* method, const char* path, const char* key = "Bearer key",
                         const char* type = "") -> int {
     HttpRequest request;
@@ -205,9 +206,16 @@ TEST_CASE("routes match literally, with named errors") {
     CHECK(find("GET", path) == 404);
   }
   CHECK(find("PUT", "/a") == 405);
-  CHECK(find("HEAD", "/a") == 405);
+  CHECK(find("HEAD", "/a") == 200);
+  CHECK(find("HEAD", "/nowhere") == 404);
+  CHECK(find("GET", "/models/a") == 200);
+  CHECK(find("GET", "/models/a/b/c") == 200);
+  for (const char* path : {"/models", "/models/", "/models/%", "/models/%2", "/models/%2x"}) {
+    CHECK(find("GET", path) == 404);
+  }
   CHECK(find("GET", "/health", "") == 200);
-  for (const char* key : {"", "key", "Bearer ", "Bearer ke", "Bearer keyy", "Basic key", "Bearerkey"}) {
+  for (const char* key :
+       {"", "key", "Bearer ", "Bearer ke", "Bearer keyy", "Basic key", "Bearerkey"}) {
     CHECK(find("GET", "/a", key) == 401);
     CHECK(find("GET", "/nowhere", key) == 401);
   }
@@ -217,11 +225,84 @@ TEST_CASE("routes match literally, with named errors") {
   for (const char* type : {"application/json", "APPLICATION/JSON; charset=utf-8", ""}) {
     CHECK(find("POST", "/a", "Bearer key", type) == 200);
   }
-  for (const char* type : {"text/plain", "application/jsonx", "x"}) {
+  for (const char* type :
+       {"application/json;charset=UTF-8", "application/json; charset=\"utf-8\""}) {
+    CHECK(find("POST", "/a", "Bearer key", type) == 200);
+  }
+  for (const char* type :
+       {"text/plain", "application/jsonx", "x", "application/json; charset=utf-16",
+        "application/json; charset=latin1"}) {
     CHECK(find("POST", "/a", "Bearer key", type) == 415);
   }
   CHECK(equal_in_constant_time("", ""));
   CHECK_FALSE(equal_in_constant_time("", "a"));
+}
+
+TEST_CASE("parameters of a path are decoded") {
+  Router router;
+  router.add({"GET", "/models/{*}", [](HttpRequest, const ExchangePtr&) {}});
+  const auto parameter = [&](const char* path) {
+    HttpRequest request;
+    request.method = "GET";
+    request.path = path;
+    REQUIRE(std::holds_alternative<const Route*>(router.find(request)));
+    return request.parameters.front();
+  };
+  CHECK(parameter("/models/facebook/opt-125m") == "facebook/opt-125m");
+  CHECK(parameter("/models/facebook%2Fopt-125m") == "facebook/opt-125m");
+  CHECK(parameter("/models/a%2f%25%C3%a9") == "a/%\xc3\xa9");
+}
+
+// What a request from a page of `origin` to the address `host` is answered; 200: not refused.
+int asked(const Access& access, const char* origin, const char* host) {
+  HttpRequest request;
+  request.origin = origin;
+  request.host = host;
+  const auto refusal = access.refuse(request);
+  return refusal ? refusal->status : 200;
+}
+
+TEST_CASE("without a key web pages of other sites are refused") {
+  const Access open;
+  CHECK(asked(open, "", "127.0.0.1:8000") == 200);
+  CHECK(asked(open, "http://127.0.0.1:8000", "127.0.0.1:8000") == 200);
+  CHECK(asked(open, "https://API.example.org", "api.example.org") == 200);
+  for (const char* foreign : {"https://evil.example", "http://127.0.0.1:3000", "null", "x",
+                              "http://127.0.0.1:8000.evil.example"}) {
+    INFO(foreign);
+    CHECK(asked(open, foreign, "127.0.0.1:8000") == 403);
+  }
+  Access some;
+  some.allowed_origins = {"https://ui.example", "http://127.0.0.1:3000"};
+  CHECK(asked(some, "https://UI.example", "127.0.0.1:8000") == 200);
+  CHECK(asked(some, "http://127.0.0.1:3000", "127.0.0.1:8000") == 200);
+  CHECK(asked(some, "http://ui.example", "127.0.0.1:8000") == 403);
+  some.allowed_origins = {"*"};
+  CHECK(asked(some, "https://evil.example", "127.0.0.1:8000") == 200);
+  const Access locked{{"key"}, {}, true, "127.0.0.1"};
+  CHECK(asked(locked, "", "127.0.0.1:8000") == 401);
+  HttpRequest page;  // That has the key may ask: someone gave it to it.
+  page.origin = "https://ui.example";
+  page.host = "elsewhere.example";
+  page.authorization = "Bearer key";
+  CHECK_FALSE(locked.refuse(page));
+}
+
+TEST_CASE("a server of this machine answers to this machine's names only") {
+  Access local;
+  local.local_names_only = true;
+  local.host = "Workstation";
+  for (const char* host : {"127.0.0.1:8000", "127.0.0.1", "localhost:8000", "LOCALHOST",
+                           "[::1]:8000", "a.localhost:1", "workstation:8000", "10.0.0.7", ""}) {
+    INFO(host);
+    CHECK(asked(local, "", host) == 200);
+  }
+  // A page of this name whose name server now says 127.0.0.1: origin and host are the same.
+  CHECK(asked(local, "http://evil.example:8000", "evil.example:8000") == 403);
+  CHECK(asked(local, "", "evil.example:8000") == 403);
+  CHECK(asked(local, "", "127.0.0.1.evil.example") == 403);
+  local.local_names_only = false;
+  CHECK(asked(local, "", "evil.example:8000") == 200);
 }
 
 TEST_CASE("events and chunks have their exact form") {

@@ -260,7 +260,7 @@ TEST_CASE("idle connections end") {
   CHECK(client.closed_within(5));
 }
 
-TEST_CASE("connections beyond the limit are closed, and free places are used again") {
+TEST_CASE("connections beyond the limit are told so, and free places are used again") {
   TestServer::Options options;
   SECTION("in total") {
     options.http.connections_max = 2;
@@ -275,6 +275,9 @@ TEST_CASE("connections beyond the limit are closed, and free places are used aga
     HttpClient second(test.server->port());
     CHECK(second.get("/version").status == 200);
     HttpClient third(test.server->port());
+    const HttpAnswer refused = third.read_answer();
+    check_error(refused, 503, "unavailable_error", "too_many_connections");
+    CHECK(refused.fields.at("retry-after") == "5");
     CHECK(third.closed_within(5));
   }
   CHECK(soon([&] { return HttpClient(test.server->port()).get("/version").status == 200; }));
@@ -361,11 +364,11 @@ TEST_CASE("a request can outlast its time") {
 
 TEST_CASE("keys are asked for everywhere but at the door") {
   TestServer::Options options;
-  options.api_keys = {"secret-1", "secret-2"};
+  options.access.api_keys = {"secret-1", "secret-2"};
   TestServer test(options);
   HttpClient client(test.server->port());
   CHECK(client.get("/health").status == 200);
-  const Router router = make_router(test.api, {});
+  const Router router = make_router(test.api, Access());
   for (const Route& route : router.routes()) {
     if (route.open) continue;
     client.send(route.method + " " + route.path + " HTTP/1.1\r\nHost: a\r\n\r\n");

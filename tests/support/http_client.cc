@@ -35,13 +35,17 @@ HttpAnswer parse_head(const std::string& head) {
 
 }  // namespace
 
-HttpClient::HttpClient(uint16_t port, int receive_bytes) {
+HttpClient::HttpClient(uint16_t port, int receive_bytes, const char* from) {
   fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (receive_bytes > 0) {
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
   }
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  if (from != nullptr) {
+    address.sin_addr.s_addr = inet_addr(from);
+    REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  }
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
@@ -151,7 +155,7 @@ void HttpClient::half_close() {
 }
 
 HttpAnswer HttpClient::get(const std::string& path) {
-  send("GET " + path + " HTTP/1.1\r\nHost: test\r\n\r\n");
+  send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   return read_answer();
 }
 
@@ -162,8 +166,8 @@ HttpAnswer HttpClient::post(const std::string& path, const std::string& body,
 }
 
 std::string post_text(const std::string& path, const std::string& body, const std::string& fields) {
-  return "POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n" + fields +
-         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+         fields + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 std::vector<std::string> sse_data(const std::vector<std::string>& chunks) {

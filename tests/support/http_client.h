@@ -21,8 +21,9 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  // Connects to 127.0.0.1. `receive_bytes` > 0: a receive buffer of about that size.
-  explicit HttpClient(uint16_t port, int receive_bytes = 0);
+  // Connects to 127.0.0.1. `receive_bytes` > 0: a receive buffer of about that size. `from`: the
+  // client's own address, of 127.0.0.0/8.
+  explicit HttpClient(uint16_t port, int receive_bytes = 0, const char* from = nullptr);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
