@@ -6,6 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "kernels/cpu/memory_probe.h"
 #include "kernels/cpu/probes.h"
 
 namespace spillway {
@@ -128,7 +129,11 @@ Result<double> measure_memory_read(Device& device) {
 Result<MemoryMeter> MemoryMeter::open(Device& device) {
   SPILLWAY_CHECK(device.shares_host_memory());
   SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, kMemoryReadBytes));
-  return MemoryMeter(std::move(pool), device.new_stream("ceiling"));
+  auto stream = device.new_stream("ceiling");
+  auto& context = *static_cast<cpu::CpuContext*>(stream->native());
+  const cpu::ReadPattern fastest =
+      cpu::fastest_pattern(context, pool.memory().data(), pool.memory().bytes());
+  return MemoryMeter(std::move(pool), std::move(stream), fastest);
 }
 
 double MemoryMeter::measure() {
@@ -137,7 +142,7 @@ double MemoryMeter::measure() {
   double best = 0;
   for (int i = 0; i < kReads; ++i) {
     const double start = steady_seconds();
-    cpu::read_memory(context, pool_.memory().data(), bytes());
+    cpu::read_memory(context, pool_.memory().data(), bytes(), pattern_);
     best = std::max(best, static_cast<double>(bytes()) / (steady_seconds() - start));
   }
   return best;
@@ -184,6 +189,17 @@ Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
 
 Result<double> measure_prompt_attention(Device& device, const AttentionProbe& probe) {
   return best_of(prompt_attention_rates(device, probe, limits_of(device)));
+}
+
+Result<double> measure_decode_attention(Device& device, AttentionProbe probe) {
+  size_t bytes = kMemoryReadBytes;
+  if (!device.shares_host_memory()) {
+    bytes = std::min(kOwnPoolBytes, device.memory().free_bytes / 2);
+  }
+  probe.sequences = 1;
+  probe.sequences = std::max<int64_t>(
+      1, static_cast<int64_t>(static_cast<double>(bytes) / attended_bytes(probe)));
+  return best_of(decode_attention_rates(device, probe, limits_of(device)));
 }
 
 }  // namespace spillway

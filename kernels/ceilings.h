@@ -1,5 +1,6 @@
-// What this machine reaches alone: the rates that `bench` holds a run against. Each is the best of
-// several short runs just now, since these machines are shared and a ceiling is what is possible.
+// What this machine reaches alone: the rates that `bench` holds a run against, beside the peaks of
+// its instructions (kernels/peaks.h). Each is the best of several short runs just now, since these
+// machines are shared and a ceiling is what is possible.
 // Each call blocks, and takes memory for as long; kCapacity, which says how much, when that is not
 // there.
 #pragma once
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cpu/memory_probe.h"
 #include "kernels/device.h"
 #include "kernels/rates.h"
 #include "kernels/tensor.h"
@@ -29,14 +31,17 @@ class MemoryMeter {
   static Result<MemoryMeter> open(Device& device);
 
   size_t bytes() const { return pool_.memory().bytes(); }
-  double measure();  // Bytes per second, the best of three reads: about 10 ms
+  // Bytes per second, the best of three reads, in the order that was fastest when it was opened:
+  // about 10 ms
+  double measure();
 
  private:
-  MemoryMeter(WeightPool pool, std::unique_ptr<Stream> stream)
-      : pool_(std::move(pool)), stream_(std::move(stream)) {}
+  MemoryMeter(WeightPool pool, std::unique_ptr<Stream> stream, const cpu::ReadPattern& pattern)
+      : pool_(std::move(pool)), stream_(std::move(stream)), pattern_(pattern) {}
 
   WeightPool pool_;
   std::unique_ptr<Stream> stream_;
+  cpu::ReadPattern pattern_;
 };
 
 // Bytes per second of copies between pinned host memory and a device's own: each direction alone,
@@ -62,7 +67,10 @@ struct MatrixCeiling {
 Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
                                                     std::span<const LinearProbe> probes);
 
-// FLOP/s of prompt attention, as rates.h counts them.
+// FLOP/s of prompt attention, as rates.h counts them, and bytes per second of cached rows that
+// decode steps attend to: of our own ops.
 Result<double> measure_prompt_attention(Device& device, const AttentionProbe& probe);
+// As many of the probe's sequences as no cache holds, whatever it says.
+Result<double> measure_decode_attention(Device& device, AttentionProbe probe);
 
 }  // namespace spillway

@@ -9,7 +9,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
 #include "kernels/cpu/cpu_context.h"
-#include "kernels/cpu/probes.h"
+#include "kernels/cpu/memory_probe.h"
 #include "kernels/ops.h"
 
 namespace spillway {
@@ -100,7 +100,9 @@ Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& l
                   [&] { stream->copy(buffer.data(), buffer.data() + half, half); });
   }
   auto& context = *static_cast<cpu::CpuContext*>(stream->native());
-  return sample(work, limits, *stream, [&] { cpu::read_memory(context, buffer.data(), bytes); });
+  const cpu::ReadPattern fastest = cpu::fastest_pattern(context, buffer.data(), bytes);
+  return sample(work, limits, *stream,
+                [&] { cpu::read_memory(context, buffer.data(), bytes, fastest); });
 }
 
 Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limits) {

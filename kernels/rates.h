@@ -20,8 +20,9 @@ struct RunLimits {
 
 using Rates = std::vector<double>;  // By run
 
-// Bytes per second that the device reads of `bytes` of its memory (whole MiB); on CUDA, that it
-// reads and writes together in a copy from one half of them to the other.
+// Bytes per second that the device reads of `bytes` of its memory (whole MiB), on a CPU in the
+// order that is fastest there just now (cpu/memory_probe.h); on CUDA, that it reads and writes
+// together in a copy from one half of them to the other.
 Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& limits);
 
 // Bytes per second of copies of `bytes` between pinned host memory and a device's own: each

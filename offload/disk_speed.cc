@@ -137,6 +137,8 @@ Result<DiskSpeed> measure(Io& io, IoRequest::Kind kind, const File& file,
     return invalid_argument("nothing in " + file.path() + " to measure a disk with: no " +
                             format_bytes(probe.request_bytes) + " in one piece were written");
   }
+  const auto first = static_cast<ptrdiff_t>(probe.from * static_cast<double>(places.size()));
+  std::rotate(places.begin(), places.begin() + first, places.end());
   return Pump(io, kind, file, std::move(places), memory, probe).run();
 }
 

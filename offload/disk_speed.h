@@ -23,6 +23,9 @@ struct DiskProbe {
   // Only places that hold data, as far as the file system tells (lseek(2), SEEK_DATA): reading
   // holes and space that is only reserved costs no disk anything.
   bool data_only = false;
+  // The share of the file that lies before the first request: what was read lately may still be in
+  // a host's cache.
+  double from = 0;
 };
 
 struct DiskSpeed {
@@ -31,12 +34,13 @@ struct DiskSpeed {
   double bytes_per_second() const { return static_cast<double>(bytes) / seconds; }
 };
 
-// Reads, or overwrites with what is in `memory`, the file from its start, and again when it is
-// shorter than the probe. As many requests are kept in flight as `memory` has room for: 32 MiB
-// keeps a queue of 32 full. Blocks until the last has ended. kInvalidArgument when the file is
-// shorter than one request, or with data_only no request finds data; else the first error of a
-// request. For a measure of the disk and not of the page cache the file must be open with O_DIRECT.
-// REQUIRES: room for a request in `memory`, both multiples of kIoAlignment.
+// Reads, or overwrites with what is in `memory`, the file from where the probe says, and again from
+// its start when it is shorter than the probe. As many requests are kept in flight as `memory` has
+// room for: 32 MiB keeps a queue of 32 full. Blocks until the last has ended. kInvalidArgument when
+// the file is shorter than one request, or with data_only no request finds data; else the first
+// error of a request. For a measure of the disk and not of the page cache the file must be open
+// with O_DIRECT. REQUIRES: room for a request in `memory`, both multiples of kIoAlignment; `from`
+// in [0, 1).
 Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byte> memory,
                                     const DiskProbe& probe);
 Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,

@@ -9,8 +9,10 @@ namespace spillway {
 
 namespace {
 
-// The rate of the largest measured height that is not above `rows`, else of the smallest.
+// The peak, or the rate of the largest measured height that is not above `rows`, else of the
+// smallest.
 double rate_of(const Ceilings& ceilings, const LinearShape& shape, int64_t rows) {
+  if (ceilings.products > 0) return ceilings.products;
   const MatrixRate* best = nullptr;
   for (const MatrixRate& rate : ceilings.matrix) {
     if (rate.outputs != shape.outputs || rate.inputs != shape.inputs) continue;
@@ -22,32 +24,56 @@ double rate_of(const Ceilings& ceilings, const LinearShape& shape, int64_t rows)
   return best->flops_per_second;
 }
 
+// Multiply-adds twice, of all matrices of a shape.
+double flops_of(const LinearShape& shape, const SweepWork& work, bool all_last_outputs) {
+  const auto tokens = static_cast<double>(work.tokens);
+  const auto wanted = static_cast<double>(work.logit_rows);
+  const auto outputs = static_cast<double>(shape.outputs);
+  const auto last = static_cast<double>(all_last_outputs ? shape.outputs : shape.last_outputs);
+  const double rows_by_outputs =
+      shape.head ? wanted * outputs * static_cast<double>(shape.count)
+                 : tokens * outputs * static_cast<double>(shape.count - 1) + tokens * last +
+                       std::min(wanted, tokens) * (outputs - last);
+  return 2.0 * rows_by_outputs * static_cast<double>(shape.inputs);
+}
+
 double compute_seconds(const BoundModel& model, const Ceilings& ceilings, const SweepWork& work) {
   double seconds = 0;
   for (const LinearShape& shape : linear_shapes(model.shape)) {
     const int64_t rows = shape.head ? work.logit_rows : work.tokens;
     if (rows == 0) continue;
-    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(shape.outputs) *
-                         static_cast<double>(shape.inputs) * static_cast<double>(shape.count);
-    seconds += flops / rate_of(ceilings, shape, rows);
+    // The queries of the last layer come from the one matrix whose other outputs are needed anyway.
+    const bool queries_too = model.keeps_by_score && shape.last_outputs > 0;
+    seconds += flops_of(shape, work, queries_too) / rate_of(ceilings, shape, rows);
   }
-  // Two products of head_size multiply-adds for each pair of query and key.
+  // Two products of head_size multiply-adds for each pair of query and key. In the last layer one
+  // row of each prompt, which is left out, or all.
+  const bool all_rows = model.keeps_by_score || work.logit_rows >= work.tokens;
+  const int64_t layers = model.shape.layers - (all_rows ? 0 : 1);
   const double attention = 4.0 * static_cast<double>(work.prompt_pairs) *
-                           static_cast<double>(model.shape.query_width() * model.shape.layers);
+                           static_cast<double>(model.shape.query_width() * layers);
   return seconds + attention / ceilings.attention_flops_per_second;
 }
 
 double memory_seconds(const BoundModel& model, const Ceilings& ceilings, const SweepWork& work) {
   const double cached =
       static_cast<double>(model.kv_row_bytes) * static_cast<double>(work.cached_rows);
-  double bytes = std::max(0.0, cached - static_cast<double>(work.host_attended_bytes));
+  const double attended = std::max(0.0, cached - static_cast<double>(work.host_attended_bytes));
+  double bytes = 0;
   const std::vector<LinearShape> shapes = linear_shapes(model.shape);
   SPILLWAY_CHECK(model.matrix_bytes.size() == shapes.size());
   for (size_t i = 0; i < shapes.size(); ++i) {
-    if (shapes[i].head && work.logit_rows == 0) continue;
-    bytes += static_cast<double>(model.matrix_bytes[i]) * static_cast<double>(shapes[i].count);
+    const LinearShape& shape = shapes[i];
+    auto matrices = static_cast<double>(shape.count);
+    if (work.logit_rows == 0) {  // Nothing behind the last layer's cache is wanted.
+      const double outputs = static_cast<double>(shape.outputs);
+      matrices = shape.head ? 0 : matrices - 1 + static_cast<double>(shape.last_outputs) / outputs;
+    }
+    bytes += static_cast<double>(model.matrix_bytes[i]) * matrices;
   }
-  return bytes / ceilings.memory_bytes_per_second;
+  const double cache = ceilings.cache_bytes_per_second > 0 ? ceilings.cache_bytes_per_second
+                                                           : ceilings.memory_bytes_per_second;
+  return bytes / ceilings.memory_bytes_per_second + attended / cache;
 }
 
 double link_seconds(uint64_t bytes, double bytes_per_second) {
@@ -79,14 +105,16 @@ size_t slowest(const ResourceSeconds& seconds) {
 std::vector<LinearShape> linear_shapes(const ModelShape& shape) {
   const int64_t up = shape.mlp_kind == MlpKind::kGated ? 2 * shape.mlp : shape.mlp;
   std::vector<LinearShape> shapes = {
-      {shape.qkv_width(), shape.hidden, shape.layers},
+      // The keys and values of the last layer are cached; its queries are not.
+      {shape.qkv_width(), shape.hidden, shape.layers, false,
+       shape.qkv_width() - shape.query_width()},
       {shape.hidden, shape.query_width(), shape.layers},
       {up, shape.hidden, shape.layers},
       {shape.hidden, shape.mlp, shape.layers},
       {shape.vocabulary, shape.embedding, 1, true},
   };
   if (shape.embedding != shape.hidden) {
-    shapes.push_back({shape.hidden, shape.embedding, 1});
+    shapes.push_back({shape.hidden, shape.embedding, 1, false, shape.hidden});
     shapes.push_back({shape.embedding, shape.hidden, 1, true});
   }
   return shapes;

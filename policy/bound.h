@@ -1,10 +1,20 @@
-// The bound of a run: how fast its sweeps could have been on this machine, from rates measured
-// just before (INTERFACES, `bench --json`). Pure arithmetic, any thread.
+// The bounds of a run: how long its sweeps must have taken on this machine, from rates measured
+// around it (INTERFACES, `bench --json`). Pure arithmetic, any thread.
 //
-// A resource's time is its work at the rate it reached alone. A sweep is bounded by its slowest
-// resource, since no overlap can beat that; a run by the sum over its sweeps. The resources:
+// A resource's time is the work that was needed at the most that the resource can do. Two bounds
+// are made of such times:
 //
-//   compute     the matrix products by shape, and attention of prompts
+//   sweep by sweep       every sweep takes as long as its slowest resource, one sweep after the
+//                        other: `seconds`. A schedule that works for the next sweep during this one
+//                        (as the engine reads ahead) can beat it.
+//   any schedule         no resource can do its work of the whole run in less:
+//                        `seconds_any_schedule`.
+//
+// The resources:
+//
+//   compute     the matrix products and attention of prompts. Of the last layer only what reaches
+//               logits is needed: keys and values of all rows, all else of the rows that the head
+//               reads (and all rows' queries where their scores decide what a cache keeps).
 //   memory      what the kernels read: every weight once, whichever tier it came from, and the
 //               cached rows of decode, but for those that the CPU reads in a device's place, which
 //               are held against nothing. Transfers from and to disk are DMA past the cores, whose
@@ -14,6 +24,8 @@
 //   disk read, disk write   the bytes over each link. One device serves both, yet each is held
 //               against its own rate alone: how much they disturb each other is what a schedule
 //               can change.
+//
+// What "the most" is, is the caller's: of the hardware, or of kernels as measured (Ceilings).
 #pragma once
 
 #include <cstdint>
@@ -55,14 +67,21 @@ struct LinearShape {
   int64_t outputs = 0, inputs = 0;
   int64_t count = 0;
   bool head = false;  // Runs on logit_rows instead of tokens
+  // Of the last of them: outputs that are needed of every row; the others are of logit_rows.
+  int64_t last_outputs = 0;
 };
 
 std::vector<LinearShape> linear_shapes(const ModelShape& shape);
 
+// Operations and bytes per second.
 struct Ceilings {
-  std::vector<MatrixRate> matrix;         // Every shape at every measured height
+  // Of all products, whatever their height: a peak of the hardware. 0: by shape and height, as
+  // kernels were measured, every shape at one height at least.
+  double products = 0;
+  std::vector<MatrixRate> matrix;
   double attention_flops_per_second = 0;  // Of prompt attention's two products
   double memory_bytes_per_second = 0;     // Reading
+  double cache_bytes_per_second = 0;      // The same of cached rows in decode; 0: as memory
   // 0: not measured, since the run was to move nothing; what it moved all the same takes no time.
   double disk_read_bytes_per_second = 0;
   double disk_write_bytes_per_second = 0;
@@ -73,7 +92,7 @@ struct Ceilings {
 struct Bound {
   std::string resource;  // That was slowest longest: "compute", "memory", "disk read", "disk
                          // write", "host to device", "device to host"
-  double seconds = 0;
+  double seconds = 0;    // Sweep by sweep
   double seconds_any_schedule = 0;
   // Of the whole run
   double compute_seconds = 0, memory_seconds = 0, disk_read_seconds = 0, disk_write_seconds = 0;
@@ -85,11 +104,11 @@ struct BoundModel {
   // Of one matrix of each of linear_shapes(shape), as the kernels read it: 4-bit weights have the
   // bytes of their own format.
   std::vector<uint64_t> matrix_bytes;
-  uint64_t kv_row_bytes = 0;  // Of one position, all layers
+  uint64_t kv_row_bytes = 0;    // Of one position, all layers
+  bool keeps_by_score = false;  // The KV rule reads the attention of every row of a prompt.
 };
 
-// REQUIRES: matrix_bytes goes with the shape; ceilings has every shape of the model at one height
-// at least, and positive rates of compute and memory.
+// REQUIRES: matrix_bytes goes with the shape; ceilings has positive rates of compute and memory.
 Bound bound_of(const BoundModel& model, const Ceilings& ceilings, std::span<const SweepWork> run);
 
 }  // namespace spillway

@@ -1,7 +1,7 @@
 // FlexGen's generation loop as a simulation, to set its schedule beside ours on hardware that one
 // does not own. Written after reading FlexLLMGen (github.com/FMInference/FlexLLMGen, 004ffef:
-// flex_opt.py, pytorch_backend.py) and arXiv 2303.06865; no constant here is fitted to its results
-// (of the profile t4-16gb the host's rate was found wrong by them: docs/benchmarks).
+// flex_opt.py, pytorch_backend.py) and arXiv 2303.06865; no constant here is fitted to its results,
+// but one of the profile t4-16gb is, the host memory's rate (docs/benchmarks).
 //
 // What it does, as its code does it:
 //

@@ -97,7 +97,7 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 "decode_attention_q4_bytes_per_second", "q4_compute"});
+                 "decode_attention_q4_bytes_per_second", "q4_compute", "peaks"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -116,8 +116,31 @@ class Parser {
       if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
       compute.q4_in_int8 = true;
     }
+    if (reader.has("peaks")) compute.peaks = peaks(reader);  // Newer than the others
     keep(reader);
     return compute;
+  }
+
+  std::vector<PeakFigure> peaks(JsonReader& parent) {
+    std::vector<PeakFigure> figures;
+    std::set<std::string> seen;
+    const json& list = parent.array("peaks", kItemsMax);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string path = "compute.peaks[" + std::to_string(i) + "]";
+      JsonReader reader = at(list[i], path);
+      reader.only({"arithmetic", "instruction", "operations_per_second"});
+      PeakFigure peak;
+      peak.arithmetic = reader.string("arithmetic", kTextBytesMax);
+      if (peak.arithmetic != "f32" && peak.arithmetic != "bf16" && peak.arithmetic != "int8") {
+        reader.fail("arithmetic is " + in_quotes(peak.arithmetic) + ", must be f32, bf16 or int8");
+      }
+      peak.instruction = reader.string("instruction", kTextBytesMax);
+      peak.rate = figure(reader, path, "operations_per_second");
+      if (!seen.insert(peak.arithmetic).second) reader.fail("is there twice");
+      keep(reader);
+      figures.push_back(std::move(peak));
+    }
+    return figures;
   }
 
   MatrixFigure matrix(const json& object, size_t index) {
@@ -260,6 +283,15 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
     object["decode_attention_q4_bytes_per_second"] = figure_object(compute.decode_attention_q4);
   }
   if (compute.q4_in_int8) object["q4_compute"] = "int8";
+  if (!compute.peaks.empty()) {
+    Ordered peaks = Ordered::array();
+    for (const PeakFigure& peak : compute.peaks) {
+      peaks.push_back({{"arithmetic", peak.arithmetic},
+                       {"instruction", peak.instruction},
+                       {"operations_per_second", figure_object(peak.rate)}});
+    }
+    object["peaks"] = peaks;
+  }
   return object;
 }
 

@@ -29,6 +29,13 @@ struct MatrixFigure {
   Figure rate;
 };
 
+// Operations/s of a CPU's fastest instruction for numbers of such a kind, a multiply-add being two.
+struct PeakFigure {
+  std::string arithmetic;   // "f32", "bf16", "int8"
+  std::string instruction;  // For people
+  Figure rate;
+};
+
 // Bytes/s of direct I/O in requests of `block_bytes`, `depth` at a time.
 struct DiskFigure {
   uint64_t block_bytes = 0;
@@ -50,12 +57,13 @@ struct HardwareProfile {
   struct Compute {
     std::string kind;  // "cpu", "cuda"
     Figure memory_bytes, memory_free_bytes;
-    Figure memory_read;                // Bytes/s
-    std::vector<MatrixFigure> matrix;  // Heights of each format ascending
-    Figure prompt_attention;           // FLOP/s of prompt attention's two products
-    Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
-    Figure decode_attention_q4;        // The same of a 4-bit cache; value 0: not measured
-    bool q4_in_int8 = false;           // 4-bit figures of `matrix` are of 8-bit products
+    Figure memory_read;                  // Bytes/s
+    std::vector<MatrixFigure> matrix;    // Heights of each format ascending
+    Figure prompt_attention;             // FLOP/s of prompt attention's two products
+    Figure decode_attention;             // Bytes/s of cached rows attended to, in 16 bits
+    Figure decode_attention_q4;          // The same of a 4-bit cache; value 0: not measured
+    bool q4_in_int8 = false;             // 4-bit figures of `matrix` are of 8-bit products
+    std::vector<PeakFigure> peaks = {};  // Of a CPU; none: not measured
   } compute;
 
   struct Host {

@@ -1,7 +1,5 @@
 #include "kernels/cpu/probes.h"
 
-#include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
@@ -9,34 +7,6 @@
 #include "kernels/base/check.h"
 
 namespace spillway::cpu {
-
-void read_memory(CpuContext& context, const std::byte* data, size_t bytes) {
-  constexpr size_t kPiece = size_t{1} << 20;
-  // Four places at a time, each asked for as far ahead as our products ask for their weights: with
-  // one and no prefetching, products read faster than this (two Emerald Rapids cores, shared: 12.7
-  // GB/s against 17).
-  constexpr size_t kStreams = 4;
-  constexpr size_t kWords = kPiece / kStreams / sizeof(uint64_t);  // Of a stream
-  constexpr size_t kAhead = 2048 / sizeof(uint64_t);
-  constexpr size_t kLine = 64 / sizeof(uint64_t);
-  std::atomic<uint64_t> sink{0};
-  context.parallel_for(static_cast<int64_t>(bytes / kPiece), [&](int64_t piece) {
-    const auto* words =
-        reinterpret_cast<const uint64_t*>(data + static_cast<size_t>(piece) * kPiece);
-    // Independent sums let the compiler keep vector loads in flight.
-    uint64_t sums[kStreams * kLine] = {};
-    for (size_t i = 0; i < kWords; i += kLine) {
-      for (size_t stream = 0; stream < kStreams; ++stream) {
-        const uint64_t* line = words + stream * kWords + i;
-        __builtin_prefetch(line + kAhead);
-        for (size_t j = 0; j < kLine; ++j) sums[stream * kLine + j] += line[j];
-      }
-    }
-    uint64_t sum = 0;
-    for (uint64_t s : sums) sum += s;
-    sink.fetch_add(sum, std::memory_order_relaxed);
-  });
-}
 
 struct LibraryProduct::State {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};

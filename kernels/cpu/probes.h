@@ -1,16 +1,12 @@
-// What the CPU's ceilings are measured with (kernels/ceilings.h).
+// The vendor's product, which the CPU's ceilings are measured with (kernels/ceilings.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "kernels/base/dtype.h"
-#include "kernels/cpu/cpu_context.h"
 
 namespace spillway::cpu {
-
-// Reads every byte once on all threads.
-void read_memory(CpuContext& context, const std::byte* data, size_t bytes);
 
 // oneDNN's own matrix product, operands in the layouts it likes best: [rows, inputs] times
 // [inputs, outputs] in f32 or bf16, f32 result. Takes the memory it needs.

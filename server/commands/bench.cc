@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "server/commands/bench_ceilings.h"
+#include "server/commands/bench_check.h"
 #include "server/commands/bench_report.h"
 #include "server/commands/bench_run.h"
 #include "server/config/command_line.h"
@@ -66,6 +67,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   result.device = runtime->device().name();
   result.own_memory = !runtime->device().shares_host_memory();
   result.plan = runtime->plan();
+  result.matrix_layout = runtime->device().matrix_layout(result.plan.format);
   result.overlap = !engine.no_overlap;
   say("Warming up");
   const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
@@ -73,9 +75,11 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   say("Measuring this machine's ceilings");
   note_peaks(*runtime, 0, &result);
   SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
-  std::optional<MemoryMeter> meter;
-  if (!result.own_memory && !uses_disk(runtime->plan())) {
-    SPILLWAY_ASSIGN_OR_RETURN(meter, MemoryMeter::open(runtime->device()));
+  std::optional<BenchMeter> meter;
+  if (!result.own_memory) {
+    const bool with_memory = !uses_disk(runtime->plan());
+    SPILLWAY_ASSIGN_OR_RETURN(BenchMeter opened, BenchMeter::open(runtime->device(), with_memory));
+    meter.emplace(std::move(opened));
   }
   say("Running");
   SPILLWAY_RETURN_IF_ERROR(
@@ -97,7 +101,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   } else {
     std::cout << bench_table(result) << std::flush;
   }
-  return {};
+  return flags.check ? check_result(result) : Status();
 }
 
 }  // namespace

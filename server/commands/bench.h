@@ -1,5 +1,5 @@
-// `spillway bench`: a fixed block of equal sequences, timed, and held against the bound that this
-// machine's own rates give, measured in the same process just before.
+// `spillway bench`: a fixed block of equal sequences, timed, and held against the bounds that this
+// machine's own rates give, measured in the same process before, during and after.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ struct BenchFlags {
   int64_t sequences = 32;
   int64_t decode_steps = 0;  // To run before the rest is projected from them; 0: all
   bool json = false;
+  bool check = false;  // A missed gate or a beaten bound ends it with status 1 (bench_check.h).
 };
 
 // Exit status. Prints a table, or one JSON object (INTERFACES, `bench --json`).

@@ -1,114 +1,82 @@
 #include "server/commands/bench_ceilings.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 
 #include "kernels/decoder_layer.h"
+#include "kernels/peaks.h"
 #include "kernels/weight_layout.h"
-#include "offload/disk_speed.h"
-#include "offload/spill_file.h"
+#include "server/commands/bench_disk.h"
 
 namespace spillway {
 
 namespace {
 
-Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
+// On a device with memory of its own, whose peak is what products reach: rows beyond those that a
+// layer gives them at once, where a run has so many.
+constexpr int64_t kTallRows[] = {4 * kLayerChunkRows, 16 * kLayerChunkRows};
+
+void add_probes(Runtime& runtime, std::span<const int64_t> heights,
+                std::vector<LinearProbe>* probes) {
   constexpr int64_t kHeadRowsMax = 64;  // The engine's head runs on at most this many at once.
-  const bool own_memory = !runtime.device().shares_host_memory();
-  const std::vector<int64_t> heights = ceiling_heights(flags, runtime.plan(), own_memory);
-  std::vector<LinearProbe> probes;
   for (const LinearShape& linear : linear_shapes(runtime.shape())) {
-    for (int64_t rows : heights) {
+    for (const int64_t rows : heights) {
       if (linear.head && rows > kHeadRowsMax && rows != heights.front()) continue;
-      probes.push_back({runtime.plan().format, rows, linear.outputs, linear.inputs});
+      probes->push_back({runtime.plan().format, rows, linear.outputs, linear.inputs});
     }
   }
-  SPILLWAY_ASSIGN_OR_RETURN(found->matrix, measure_matrices(runtime.device(), probes));
-  double best = 0;
-  for (size_t i = 0; i < probes.size(); ++i) {
-    const double rate = found->matrix[i].best();
-    found->rates.matrix.push_back({probes[i].rows, probes[i].outputs, probes[i].inputs, rate});
-    best = std::max(best, rate);
-  }
-  found->rates.attention_flops_per_second = best;
+}
+
+void keep(const LinearProbe& probe, const MatrixCeiling& ceiling, MeasuredCeilings* found) {
+  found->matrix.push_back(ceiling);
+  found->rates.matrix.push_back({probe.rows, probe.outputs, probe.inputs, ceiling.best()});
+}
+
+Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
+  const bool own_memory = !runtime.device().shares_host_memory();
+  std::vector<LinearProbe> probes;
+  add_probes(runtime, ceiling_heights(flags, runtime.plan(), own_memory), &probes);
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
+                            measure_matrices(runtime.device(), probes));
+  for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
   return {};
 }
 
-// A micro-batch of the run's prompts. On a device whose products run on units of their own the best
-// of them says nothing about attention.
+// The best product of a device with memory of its own, however tall: what stands for its peak.
+Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
+  double best = 0;
+  for (const MatrixCeiling& ceiling : found->matrix) best = std::max(best, ceiling.best());
+  const int64_t block = std::min(flags.sequences, runtime.plan().block_sequences);
+  for (const int64_t rows : kTallRows) {
+    if (rows > block * flags.prompt_tokens) break;
+    for (const LinearShape& linear : linear_shapes(runtime.shape())) {
+      if (linear.head) continue;
+      const LinearProbe probe{runtime.plan().format, rows, linear.outputs, linear.inputs};
+      const auto tall = measure_matrices(runtime.device(), std::span(&probe, 1));
+      if (tall.status().code() == Code::kCapacity) continue;  // What fits says what there is.
+      SPILLWAY_RETURN_IF_ERROR(tall.status());
+      best = std::max(best, tall.value().front().best());
+    }
+  }
+  found->products = found->attention = {best, "the best product"};
+  return {};
+}
+
+// A micro-batch of the run's prompts, and a decode step at the run's end.
 Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ceilings) {
   const RuntimePlan& plan = runtime.plan();
   const ModelShape& shape = runtime.shape();
   const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens / flags.prompt_tokens);
-  SPILLWAY_ASSIGN_OR_RETURN(
-      ceilings->attention_flops_per_second,
-      measure_prompt_attention(runtime.device(), {.kv = plan.kv_format,
-                                                  .sequences = std::min(together, flags.sequences),
-                                                  .tokens = flags.prompt_tokens,
-                                                  .heads = shape.heads,
-                                                  .head_size = shape.head_size}));
-  return {};
-}
-
-constexpr size_t kProbeDepth = 32;  // Requests under way
-constexpr DiskProbe kProbe{.bytes_max = uint64_t{4} << 30, .seconds_max = 1};
-// The best counts: shared disks stall now and then (one probe of 2 s gave 0.23 GB/s where the run
-// after it read 2.3).
-constexpr int kProbes = 3;
-constexpr uint64_t kSpillBytesMax = uint64_t{512} << 20;
-
-// The best rate of a few probes.
-template <class Probe>
-Result<double> best_rate(const Probe& probe) {
-  double best = 0;
-  for (int i = 0; i < kProbes; ++i) {
-    const Result<DiskSpeed> speed = probe();
-    if (!speed.ok()) return speed.status();
-    best = std::max(best, speed.value().bytes_per_second());
-  }
-  return best;
-}
-
-// Whole passes over the cache that a run left on disk, which is what the run read: another file
-// lies elsewhere, and a small new one is in the host's cache on many virtual machines (4 GiB gave
-// 0.9 GB/s where 512 MiB gave 3.0). Nothing when the run wrote too little.
-Status measure_own_file(DiskMeter& meter, const RuntimePlan& plan, MeasuredCeilings* found) {
-  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.kv_file, O_RDONLY | O_DIRECT));
-  const DiskProbe pass{.bytes_max = plan.kv.disk, .seconds_max = 5, .data_only = true};
-  const Result<double> rate = best_rate([&] { return meter.read(file, pass, kProbeDepth); });
-  if (!rate.ok()) return rate.status().code() == Code::kInvalidArgument ? Status() : rate.status();
-  found->rates.disk_read_bytes_per_second = rate.value();
-  found->of_own_file = true;
-  return {};
-}
-
-Status measure_disk(Device& device, const RuntimePlan& plan, bool after_run,
-                    MeasuredCeilings* found) {
-  Ceilings* const ceilings = &found->rates;
-  SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter,
-                            DiskMeter::open(device, kProbeDepth * kProbe.request_bytes));
-  if (plan.weights.disk > 0) {
-    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.weights_file, O_RDONLY | O_DIRECT));
-    SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second,
-                              best_rate([&] { return meter.read(file, kProbe, kProbeDepth); }));
-  }
-  const uint64_t spilled = plan.kv.disk + plan.activations.disk;
-  if (spilled == 0) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(plan.disk_dir));
-  const uint64_t bytes = std::clamp(spilled, uint64_t{kProbe.request_bytes}, kSpillBytesMax);
-  SPILLWAY_ASSIGN_OR_RETURN(const File file, directory.create(bytes));
-  // Not the first: then a new file's blocks are only made.
-  SPILLWAY_RETURN_IF_ERROR(meter.write(file, kProbe, kProbeDepth).status());
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write_bytes_per_second,
-                            best_rate([&] { return meter.write(file, kProbe, kProbeDepth); }));
-  if (plan.weights.disk > 0) return {};
-  if (after_run && plan.kv.disk > 0) {
-    SPILLWAY_RETURN_IF_ERROR(measure_own_file(meter, plan, found));
-    if (found->of_own_file) return {};
-  }
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second,
-                            best_rate([&] { return meter.read(file, kProbe, kProbeDepth); }));
+  AttentionProbe probe{.kv = plan.kv_format,
+                       .sequences = std::min(together, flags.sequences),
+                       .tokens = flags.prompt_tokens,
+                       .heads = shape.heads,
+                       .head_size = shape.head_size};
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->attention_flops_per_second,
+                            measure_prompt_attention(runtime.device(), probe));
+  const int64_t last = kv_positions(flags.prompt_tokens, flags.new_tokens) - 1;
+  probe.tokens = resolve(plan.kv_rule, flags.prompt_tokens, flags.new_tokens).attended(last);
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache_bytes_per_second,
+                            measure_decode_attention(runtime.device(), probe));
   return {};
 }
 
@@ -132,21 +100,28 @@ bool uses_disk(const RuntimePlan& plan) {
 Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
                                           bool after_run) {
   Device& device = runtime.device();
+  const RuntimePlan& plan = runtime.plan();
   MeasuredCeilings found;
   SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, &found));
   SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory_bytes_per_second, measure_memory_read(device));
-  if (!device.shares_host_memory()) {
+  SPILLWAY_RETURN_IF_ERROR(
+      measure_attention(flags, runtime, &found.rates).at("measuring attention"));
+  if (device.shares_host_memory()) {
+    found.peaks = measure_peaks(device);
+    found.products = found.peaks.of(product_arithmetic(plan.format));
+    found.attention = found.peaks.of(attention_arithmetic(plan.kv_format));
+  } else {
     SPILLWAY_RETURN_IF_ERROR(
-        measure_attention(flags, runtime, &found.rates).at("measuring prompt attention"));
+        measure_peak_product(flags, runtime, &found).at("measuring tall products"));
     Result<CopyCeiling> copies = measure_copies(device);
     if (!copies.ok()) return copies.status().at("measuring the link");
     found.copies = copies.value();
     found.rates.to_device_bytes_per_second = found.copies.to_device;
     found.rates.to_host_bytes_per_second = found.copies.to_host;
   }
-  if (uses_disk(runtime.plan())) {
+  if (uses_disk(plan)) {
     SPILLWAY_RETURN_IF_ERROR(
-        measure_disk(device, runtime.plan(), after_run, &found).at("measuring the disk"));
+        measure_disk_ceilings(device, plan, after_run, &found).at("measuring the disk"));
   }
   return found;
 }
@@ -154,17 +129,23 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
 void hold_against_bound(Runtime& runtime, BenchResult* result) {
   const ModelShape& shape = runtime.shape();
   const RuntimePlan& plan = runtime.plan();
-  BoundModel model{shape,
-                   {},
-                   kv_layout(shape, plan.kv_format).row_bytes() * 2 *
-                       static_cast<size_t>(shape.kv_heads * shape.layers)};
+  BoundModel model{.shape = shape,
+                   .matrix_bytes = {},
+                   .kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
+                                   static_cast<size_t>(shape.kv_heads * shape.layers),
+                   .keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o};
   const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
   for (const LinearShape& linear : linear_shapes(shape)) {
     model.matrix_bytes.push_back(packed_bytes(layout, plan.format, linear.outputs, linear.inputs));
   }
-  result->bound = bound_of(model, result->ceilings.rates, result->sweeps);
-  result->prefill_bound = bound_of(model, result->ceilings.rates, prefill_sweeps(result->sweeps));
-  result->decode_bound = bound_of(model, result->ceilings.rates, decode_sweeps(result->sweeps));
+  const Ceilings hardware = result->ceilings.hardware();
+  const auto bounds = [&](std::span<const SweepWork> sweeps) {
+    return Bounds{bound_of(model, hardware, sweeps),
+                  bound_of(model, result->ceilings.rates, sweeps)};
+  };
+  result->total = bounds(result->sweeps);
+  result->prefill = bounds(prefill_sweeps(result->sweeps));
+  result->decode = bounds(decode_sweeps(result->sweeps));
 }
 
 }  // namespace spillway

@@ -20,10 +20,10 @@ bool uses_disk(const RuntimePlan& plan);
 std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const RuntimePlan& plan,
                                      bool own_memory);
 
-// Every matrix at the heights that the run has, memory, the link to a device with memory of its own
-// and its attention to prompts, and, where the plan uses the disk, its two links: reading from the
-// weights' file if some are there, else after the run from the cache that the run left. kCapacity:
-// no memory to measure with. An error of the disk is one of the run.
+// The hardware: the peaks of a CPU's instructions, or of a device with memory of its own the best
+// product of any height; memory; the link to such a device; and, where the plan uses the disk, its
+// two links (bench_disk.h). Kernels: every matrix at the heights that the run has, and attention.
+// kCapacity: no memory to measure with. An error of the disk is one of the run.
 Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
                                           bool after_run);
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "server/commands/bench_check.h"
 #include "server/commands/bench_report.h"
 #include "server/commands/kv_rule_json.h"
 
@@ -73,14 +74,27 @@ json cut_object(const BenchResult::Cut& cut) {
           {"generated_tokens", cut.generated}};
 }
 
-// Of the ceilings that change most on a shared machine, beside their means.
-json at_one_time(const Ceilings& ceilings) {
-  return {{"memory_bytes_per_second", ceilings.memory_bytes_per_second},
-          {"disk_read_bytes_per_second", ceilings.disk_read_bytes_per_second},
-          {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second}};
+json peak_object(const Peak& peak) {
+  return {{"operations_per_second", peak.operations_per_second}, {"by", peak.instruction}};
 }
 
-// Null: nothing was measured during the run.
+// Null: the device is no CPU.
+json peaks_object(const BenchResult& result, const Peaks& peaks) {
+  if (result.own_memory) return nullptr;
+  return {{"f32", peak_object(peaks.f32)},
+          {"bf16", peak_object(peaks.bf16)},
+          {"int8", peak_object(peaks.int8)}};
+}
+
+// Of the ceilings that change most on a shared machine, beside the best of them.
+json at_one_time(const MeasuredCeilings& found) {
+  return {{"compute_operations_per_second", found.products.operations_per_second},
+          {"memory_bytes_per_second", found.rates.memory_bytes_per_second},
+          {"disk_read_bytes_per_second", found.rates.disk_read_bytes_per_second},
+          {"disk_write_bytes_per_second", found.rates.disk_write_bytes_per_second}};
+}
+
+// Null: memory was not measured during the run.
 json during_run(const std::vector<double>& memory) {
   if (memory.empty()) return nullptr;
   const auto [low, high] = std::minmax_element(memory.begin(), memory.end());
@@ -90,29 +104,51 @@ json during_run(const std::vector<double>& memory) {
 }
 
 json hardware_object(const BenchResult& result) {
-  const Ceilings& ceilings = result.ceilings.rates;
+  const MeasuredCeilings& found = result.ceilings;
+  const Ceilings& rates = found.rates;
   json matrix = json::array();
-  for (size_t i = 0; i < result.ceilings.matrix.size(); ++i) {
-    const MatrixRate& rate = ceilings.matrix[i];
-    matrix.push_back({{"rows", rate.rows},
-                      {"outputs", rate.outputs},
-                      {"inputs", rate.inputs},
-                      {"library_flops_per_second", result.ceilings.matrix[i].library},
-                      {"own_flops_per_second", result.ceilings.matrix[i].ours}});
+  for (size_t i = 0; i < found.matrix.size(); ++i) {
+    const MatrixRate& rate = rates.matrix[i];
+    matrix.push_back(
+        {{"rows", rate.rows},
+         {"outputs", rate.outputs},
+         {"inputs", rate.inputs},
+         {"library_flops_per_second", found.matrix[i].library},
+         {"own_flops_per_second", found.matrix[i].ours},
+         {"own_of_peak", ratio(found.matrix[i].ours, found.products.operations_per_second)}});
   }
   return {{"device", result.device},
-          {"memory_bytes_per_second", ceilings.memory_bytes_per_second},
-          {"attention_flops_per_second", ceilings.attention_flops_per_second},
-          {"disk_read_bytes_per_second", ceilings.disk_read_bytes_per_second},
-          {"disk_write_bytes_per_second", ceilings.disk_write_bytes_per_second},
-          {"host_to_device_bytes_per_second", ceilings.to_device_bytes_per_second},
-          {"device_to_host_bytes_per_second", ceilings.to_host_bytes_per_second},
-          {"both_directions_bytes_per_second", result.ceilings.copies.both},
-          {"disk_read_of_own_file", result.ceilings.of_own_file},
-          {"before", at_one_time(result.before.rates)},
-          {"after", at_one_time(result.after.rates)},
-          {"during", during_run(result.memory_during)},
+          {"peaks", peaks_object(result, found.peaks)},
+          {"products_peak", peak_object(found.products)},
+          {"prompt_attention_peak", peak_object(found.attention)},
+          {"memory_bytes_per_second", rates.memory_bytes_per_second},
+          {"disk_read_bytes_per_second", rates.disk_read_bytes_per_second},
+          {"disk_write_bytes_per_second", rates.disk_write_bytes_per_second},
+          {"host_to_device_bytes_per_second", rates.to_device_bytes_per_second},
+          {"device_to_host_bytes_per_second", rates.to_host_bytes_per_second},
+          {"both_directions_bytes_per_second", found.copies.both},
+          {"disk_read_of_own_file", found.of_own_file},
+          {"attention_flops_per_second", rates.attention_flops_per_second},
+          {"attention_of_peak",
+           ratio(rates.attention_flops_per_second, found.attention.operations_per_second)},
+          {"decode_attention_bytes_per_second", rates.cache_bytes_per_second},
+          {"decode_attention_of_memory",
+           ratio(rates.cache_bytes_per_second, rates.memory_bytes_per_second)},
+          {"before", at_one_time(result.before)},
+          {"after", at_one_time(result.after)},
+          {"during", during_run(result.during.memory)},
           {"matrix", matrix}};
+}
+
+json checks_object(const BenchResult& result) {
+  json checks = json::array();
+  for (const Gate& gate : gates_of(result)) {
+    checks.push_back({{"name", gate.name},
+                      {"value", gate.value},
+                      {"at_least", gate.least},
+                      {"passed", gate.passed()}});
+  }
+  return checks;
 }
 
 }  // namespace
@@ -125,6 +161,7 @@ std::string bench_json(const BenchResult& result) {
   const TimeByCause decode = time_by_cause(decode_sweeps(result.sweeps));
   const auto prompt_tokens = static_cast<double>(flags.sequences * flags.prompt_tokens);
   const auto generated = static_cast<double>(result.generated);
+  const double seconds = result.measured_seconds();
   const double decoded = generated - static_cast<double>(flags.sequences);
   const json object = {
       {"model", result.model},
@@ -152,12 +189,19 @@ std::string bench_json(const BenchResult& result) {
        {{"prefill", time_object(prefill)},
         {"decode", time_object(decode)},
         {"outside_sweeps_seconds", std::max(0.0, result.measured_seconds() - all.seconds)}}},
-      {"bound", bound_object(result.bound)},
-      {"efficiency", ratio(result.bound.seconds, result.measured_seconds())},
-      {"prefill_bound", bound_object(result.prefill_bound)},
-      {"prefill_efficiency", ratio(result.prefill_bound.seconds, prefill.seconds)},
-      {"decode_bound", bound_object(result.decode_bound)},
-      {"decode_efficiency", ratio(result.decode_bound.seconds, decode.seconds)},
+      {"bound", bound_object(result.total.hardware)},
+      {"bound_of_kernels", bound_object(result.total.kernels)},
+      {"efficiency", efficiency(result.total.hardware, seconds)},
+      {"efficiency_any_schedule", ratio(result.total.hardware.seconds_any_schedule, seconds)},
+      {"efficiency_of_kernels", efficiency(result.total.kernels, seconds)},
+      {"prefill_bound", bound_object(result.prefill.hardware)},
+      {"prefill_efficiency", efficiency(result.prefill.hardware, prefill.seconds)},
+      {"prefill_efficiency_of_kernels", efficiency(result.prefill.kernels, prefill.seconds)},
+      {"decode_bound", bound_object(result.decode.hardware)},
+      {"decode_efficiency", efficiency(result.decode.hardware, decode.seconds)},
+      {"decode_efficiency_of_kernels", efficiency(result.decode.kernels, decode.seconds)},
+      {"beaten_bounds", beaten_bounds(result)},
+      {"checks", checks_object(result)},
       {"predicted_tokens_per_second", result.predicted ? json(*result.predicted) : json()},
       {"projected", result.cut.has_value()},
       {"measured", result.cut ? cut_object(*result.cut) : json()},

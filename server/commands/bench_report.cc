@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/units.h"
+#include "server/commands/bench_check.h"
 #include "server/commands/text_line.h"
 
 namespace spillway {
@@ -13,11 +14,33 @@ double ratio(double a, double b) {
   return b > 0 ? a / b : 0;
 }
 
-std::string rate_line(const char* name, double seconds, double tokens, const Bound& bound,
+std::string rate_line(const char* name, double seconds, double tokens, const Bounds& bounds,
                       double measured_seconds) {
-  return text_line("%-8s %10.2f s %10.1f tokens/s   bound %8.2f s (%s)   efficiency %.2f", name,
-                   seconds, ratio(tokens, seconds), bound.seconds, bound.resource.c_str(),
-                   ratio(bound.seconds, measured_seconds));
+  return text_line(
+      "%-8s %10.2f s %10.1f tokens/s   bound %8.2f s (%s)   efficiency %.2f%s, of our "
+      "kernels %.2f",
+      name, seconds, ratio(tokens, seconds), bounds.hardware.seconds,
+      bounds.hardware.resource.c_str(), efficiency(bounds.hardware, measured_seconds),
+      efficiency(bounds.hardware, measured_seconds) > kEfficiencyMax ? " (invalid)" : "",
+      efficiency(bounds.kernels, measured_seconds));
+}
+
+// Both bounds by name, and whether they hold.
+std::string bound_lines(const BenchResult& r) {
+  const Bound& bound = r.total.hardware;
+  const double seconds = r.measured_seconds();
+  std::string text = text_line(
+      "bounds of the total by the hardware: %.2f s sweep by sweep, where no sweep works for the "
+      "next (efficiency %.2f); %.2f s for any schedule (%.2f)",
+      bound.seconds, efficiency(bound, seconds), bound.seconds_any_schedule,
+      ratio(bound.seconds_any_schedule, seconds));
+  for (const std::string& name : beaten_bounds(r)) {
+    text += text_line(
+        "INVALID: %s took less than its bound allows, so a ceiling below is too low "
+        "and its efficiency says nothing",
+        name.c_str());
+  }
+  return text;
 }
 
 std::string tier_line(const char* name, const TierBytes& bytes) {
@@ -54,11 +77,11 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
   const auto sequences = static_cast<double>(r.flags.sequences);
   const auto generated = static_cast<double>(r.generated);
   return rate_line("prefill", r.prefill_seconds,
-                   sequences * static_cast<double>(r.flags.prompt_tokens), r.prefill_bound,
+                   sequences * static_cast<double>(r.flags.prompt_tokens), r.prefill,
                    prefill.seconds) +
-         rate_line("decode", r.decode_seconds, generated - sequences, r.decode_bound,
-                   decode.seconds) +
-         rate_line("total", r.total_seconds, generated, r.bound, r.measured_seconds()) +
+         rate_line("decode", r.decode_seconds, generated - sequences, r.decode, decode.seconds) +
+         rate_line("total", r.total_seconds, generated, r.total, r.measured_seconds()) +
+         bound_lines(r) +
          (r.cut ? text_line("projected: decode and total, from %lld of %lld decode steps, %.2f s; "
                             "bound and efficiency are of what ran",
                             static_cast<long long>(r.cut->decode_steps),
@@ -99,7 +122,7 @@ std::string tiers(const BenchResult& r, const TimeByCause& all) {
                        : "");
 }
 
-// Of the two times, and their mean.
+// The best, and what two of the times gave.
 std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings::*rate) {
   return text_line("  %-11s %6.2f GB/s (%.2f before, %.2f after)", name,
                    r.ceilings.rates.*rate / 1e9, r.before.rates.*rate / 1e9,
@@ -107,20 +130,55 @@ std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings
 }
 
 std::string memory_line(const BenchResult& r) {
-  if (r.memory_during.empty()) {
+  if (r.during.memory.empty()) {
     return ceiling_line(r, "memory", &Ceilings::memory_bytes_per_second);
   }
-  return text_line("  memory      %6.2f GB/s, between decode steps (%.2f before, %.2f after)",
-                   r.ceilings.rates.memory_bytes_per_second / 1e9,
-                   r.before.rates.memory_bytes_per_second / 1e9,
-                   r.after.rates.memory_bytes_per_second / 1e9);
+  const auto [low, high] = std::minmax_element(r.during.memory.begin(), r.during.memory.end());
+  return text_line(
+      "  memory      %6.2f GB/s (%.2f before, %.2f to %.2f between sweeps, %.2f after)",
+      r.ceilings.rates.memory_bytes_per_second / 1e9, r.before.rates.memory_bytes_per_second / 1e9,
+      *low / 1e9, *high / 1e9, r.after.rates.memory_bytes_per_second / 1e9);
+}
+
+std::string peak_line(const char* name, const Peak& peak) {
+  return text_line("  %-18s %8.0f GFLOP/s (%s)", name, peak.operations_per_second / 1e9,
+                   peak.instruction.c_str());
+}
+
+std::string compute_lines(const BenchResult& r) {
+  return text_line("hardware, the best of before, during and after the run") +
+         peak_line("products", r.ceilings.products) +
+         peak_line("prompt attention", r.ceilings.attention);
+}
+
+std::string kernel_lines(const BenchResult& r) {
+  const MeasuredCeilings& found = r.ceilings;
+  const Ceilings& rates = found.rates;
+  const char* of = r.own_memory ? "the matrix ceiling" : "its peak";
+  std::string text =
+      text_line("kernels alone, and their share of the hardware's") +
+      text_line(
+          "  prompt attention %8.0f GFLOP/s, %.2f of %s", rates.attention_flops_per_second / 1e9,
+          ratio(rates.attention_flops_per_second, found.attention.operations_per_second), of) +
+      text_line("  decode attention %8.2f GB/s, %.2f of memory's rate",
+                rates.cache_bytes_per_second / 1e9,
+                ratio(rates.cache_bytes_per_second, rates.memory_bytes_per_second)) +
+      text_line("  matrix products (GFLOP/s)");
+  for (size_t i = 0; i < rates.matrix.size(); ++i) {
+    const MatrixRate& rate = rates.matrix[i];
+    text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f, %.2f of %s",
+                      static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
+                      static_cast<long long>(rate.inputs), r.own_memory ? "cuBLAS" : "oneDNN",
+                      found.matrix[i].library / 1e9, found.matrix[i].ours / 1e9,
+                      ratio(found.matrix[i].ours, found.products.operations_per_second), of);
+  }
+  return text;
 }
 
 std::string ceilings(const BenchResult& r) {
   const Ceilings& rates = r.ceilings.rates;
   const CopyCeiling& copies = r.ceilings.copies;
-  std::string text =
-      text_line("ceilings, the mean of just before and just after the run") + memory_line(r);
+  std::string text = compute_lines(r) + memory_line(r);
   if (rates.disk_read_bytes_per_second > 0) {
     text += r.ceilings.of_own_file
                 ? text_line(
@@ -137,13 +195,16 @@ std::string ceilings(const BenchResult& r) {
     text += text_line("  host to device %.1f GB/s, back %.1f, both at once %.1f",
                       copies.to_device / 1e9, copies.to_host / 1e9, copies.both / 1e9);
   }
-  text += text_line("  matrix products (GFLOP/s)");
-  for (size_t i = 0; i < rates.matrix.size(); ++i) {
-    const MatrixRate& rate = rates.matrix[i];
-    text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f",
-                      static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
-                      static_cast<long long>(rate.inputs), r.own_memory ? "cuBLAS" : "oneDNN",
-                      r.ceilings.matrix[i].library / 1e9, r.ceilings.matrix[i].ours / 1e9);
+  return text + kernel_lines(r);
+}
+
+// What --check asks, where it was given.
+std::string gates(const BenchResult& r) {
+  if (!r.flags.check) return "";
+  std::string text = text_line("checks");
+  for (const Gate& gate : gates_of(r)) {
+    text += text_line("  %-6s %s: %.2f, at least %.2f", gate.passed() ? "ok" : "MISSED",
+                      gate.name.c_str(), gate.value, gate.least);
   }
   return text;
 }
@@ -166,7 +227,7 @@ std::string bench_table(const BenchResult& result) {
   const TimeByCause prefill = time_by_cause(prefill_sweeps(result.sweeps));
   const TimeByCause decode = time_by_cause(decode_sweeps(result.sweeps));
   return head(result) + rates(result, prefill, decode) + causes(result, prefill, decode) +
-         tiers(result, all) + ceilings(result);
+         tiers(result, all) + ceilings(result) + gates(result);
 }
 
 std::string percent_text(const TierPercent& percent) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 
 #include "kernels/base/check.h"
 
@@ -16,40 +15,57 @@ bool has_prompt(const SweepWork& work) {
 
 }  // namespace
 
-MeasuredCeilings mean_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
+Ceilings MeasuredCeilings::hardware() const {
+  Ceilings ceilings = rates;
+  ceilings.products = products.operations_per_second;
+  ceilings.attention_flops_per_second = attention.operations_per_second;
+  ceilings.cache_bytes_per_second = 0;
+  return ceilings;
+}
+
+MeasuredCeilings best_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
   SPILLWAY_CHECK(a.matrix.size() == b.matrix.size() && a.rates.matrix.size() == a.matrix.size() &&
                  b.rates.matrix.size() == b.matrix.size());
-  const auto mean = [&](auto part, auto rate) { return (a.*part.*rate + b.*part.*rate) / 2; };
+  const auto best = [&](auto part, auto rate) { return std::max(a.*part.*rate, b.*part.*rate); };
   MeasuredCeilings found = a;
   for (const auto rate :
        {&Ceilings::attention_flops_per_second, &Ceilings::memory_bytes_per_second,
-        &Ceilings::disk_read_bytes_per_second, &Ceilings::disk_write_bytes_per_second,
-        &Ceilings::to_device_bytes_per_second, &Ceilings::to_host_bytes_per_second}) {
-    found.rates.*rate = mean(&MeasuredCeilings::rates, rate);
+        &Ceilings::cache_bytes_per_second, &Ceilings::disk_read_bytes_per_second,
+        &Ceilings::disk_write_bytes_per_second, &Ceilings::to_device_bytes_per_second,
+        &Ceilings::to_host_bytes_per_second}) {
+    found.rates.*rate = best(&MeasuredCeilings::rates, rate);
   }
   if (b.of_own_file) found.rates.disk_read_bytes_per_second = b.rates.disk_read_bytes_per_second;
   found.of_own_file = b.of_own_file;
   for (const auto rate : {&CopyCeiling::to_device, &CopyCeiling::to_host, &CopyCeiling::both}) {
-    found.copies.*rate = mean(&MeasuredCeilings::copies, rate);
+    found.copies.*rate = best(&MeasuredCeilings::copies, rate);
   }
   for (size_t i = 0; i < found.matrix.size(); ++i) {
-    found.matrix[i].ours = (a.matrix[i].ours + b.matrix[i].ours) / 2;
-    found.matrix[i].library = (a.matrix[i].library + b.matrix[i].library) / 2;
-    found.rates.matrix[i].flops_per_second =
-        (a.rates.matrix[i].flops_per_second + b.rates.matrix[i].flops_per_second) / 2;
+    found.matrix[i].ours = std::max(a.matrix[i].ours, b.matrix[i].ours);
+    found.matrix[i].library = std::max(a.matrix[i].library, b.matrix[i].library);
+    found.rates.matrix[i].flops_per_second = found.matrix[i].best();
   }
+  found.peaks = best_of(a.peaks, b.peaks);
+  found.products = best_of(a.products, b.products);
+  found.attention = best_of(a.attention, b.attention);
   return found;
 }
 
 MeasuredCeilings ceilings_of_run(const BenchResult& result) {
-  MeasuredCeilings found = mean_of(result.before, result.after);
-  const std::vector<double>& during = result.memory_during;
-  if (!during.empty()) {
-    // Samples at equal distances: their mean is what could have been read in all that time.
-    found.rates.memory_bytes_per_second =
-        std::accumulate(during.begin(), during.end(), 0.0) / static_cast<double>(during.size());
+  MeasuredCeilings found = best_of(result.before, result.after);
+  for (const double rate : result.during.memory) {
+    found.rates.memory_bytes_per_second = std::max(found.rates.memory_bytes_per_second, rate);
   }
+  if (result.own_memory) return found;
+  found.peaks = best_of(found.peaks, result.during.peaks);
+  found.products = best_of(found.products, found.peaks.of(product_arithmetic(result.plan.format)));
+  found.attention =
+      best_of(found.attention, found.peaks.of(attention_arithmetic(result.plan.kv_format)));
   return found;
+}
+
+double efficiency(const Bound& bound, double measured_seconds) {
+  return measured_seconds > 0 ? bound.seconds / measured_seconds : 0;
 }
 
 TimeByCause time_by_cause(std::span<const SweepWork> sweeps) {

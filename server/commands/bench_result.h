@@ -1,5 +1,5 @@
-// What a benchmark found out: the run, the ceilings measured just before and just after, and the
-// bound they give. Plain values.
+// What a benchmark found out: the run, the ceilings measured before, during and after it, and the
+// bounds they give. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "kernels/ceilings.h"
+#include "kernels/peaks.h"
+#include "kernels/weight_layout.h"
 #include "policy/bound.h"
 #include "server/commands/bench.h"
 #include "server/runtime.h"
@@ -17,19 +19,37 @@ namespace spillway {
 
 // What the machine reaches alone, at one time.
 struct MeasuredCeilings {
-  Ceilings rates;
+  Ceilings rates;                     // As kernels reached them: ours, or the vendor's where better
   std::vector<MatrixCeiling> matrix;  // Beside rates.matrix
-  CopyCeiling copies;                 // Of a device with memory of its own
-  bool of_own_file = false;           // The disk's reading is of the cache that the run left there
+  Peaks peaks;                        // Of a CPU's instructions
+  // What the hardware can do at most, and by what: of products, and of prompt attention.
+  Peak products, attention;
+  CopyCeiling copies;        // Of a device with memory of its own
+  bool of_own_file = false;  // The disk's reading is of the cache that the run left there
+
+  // Those of the hardware: whatever kernels do, nothing is faster.
+  Ceilings hardware() const;
+};
+
+// The best of both, rate by rate: what was possible at one time is a ceiling. But what was read
+// from the run's own file stands alone. REQUIRES: both are of the same probes; a is of before the
+// run.
+MeasuredCeilings best_of(const MeasuredCeilings& a, const MeasuredCeilings& b);
+
+// What was measured between the sweeps of a run.
+struct MeasuredDuring {
+  Peaks peaks;                 // Best of all times; 0: not measured
+  std::vector<double> memory;  // Bytes per second, by time
 };
 
 // Of what was measured before, during and after a run.
 struct BenchResult;
 MeasuredCeilings ceilings_of_run(const BenchResult& result);
 
-// Rate by rate; but what was read from the run's own file is its own best measure, and stands
-// alone. REQUIRES: both are of the same probes; a is of before the run.
-MeasuredCeilings mean_of(const MeasuredCeilings& a, const MeasuredCeilings& b);
+// A bound of some sweeps, by the hardware and by our kernels.
+struct Bounds {
+  Bound hardware, kernels;
+};
 
 struct BenchResult {
   BenchFlags flags;
@@ -37,6 +57,7 @@ struct BenchResult {
   std::string device;
   bool own_memory = false;  // The device has some
   RuntimePlan plan;
+  MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of the weights
   bool overlap = true;
   uint64_t peak_host_bytes = 0;
   uint64_t peak_device_bytes = 0;  // Of a device's own memory, by the run; 0: it has none
@@ -60,11 +81,11 @@ struct BenchResult {
   std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
   MeasuredCeilings before, after;
-  // What memory gave between decode steps, where nothing else moves through it then: on a CPU, with
-  // nothing on disk. Empty: not measured.
-  std::vector<double> memory_during;         // Bytes per second
-  MeasuredCeilings ceilings;                 // What the bounds take: ceilings_of_run()
-  Bound bound, prefill_bound, decode_bound;  // A sweep with a prompt is a prefill.
+  // What the CPU's instructions gave between sweeps, and memory where nothing else moves through it
+  // then: with nothing on disk.
+  MeasuredDuring during;
+  MeasuredCeilings ceilings;      // What the bounds take: ceilings_of_run()
+  Bounds total, prefill, decode;  // A sweep with a prompt is a prefill.
 
   // That the sweeps took, and what is between them.
   double measured_seconds() const { return cut ? cut->total_seconds : total_seconds; }
@@ -81,6 +102,13 @@ struct TimeByCause {
   uint64_t to_device_bytes = 0, to_host_bytes = 0;
 };
 TimeByCause time_by_cause(std::span<const SweepWork> sweeps);
+
+// A bound over the time that was measured: 1 is as fast as can be. 0: no time was measured.
+double efficiency(const Bound& bound, double measured_seconds);
+
+// Noise of the measurement aside, a run cannot be faster than its bound. Where it was, a rate that
+// the bound was made of is too low, and the efficiency says nothing.
+constexpr double kEfficiencyMax = 1.02;
 
 // The sweeps with a prompt in them, or the others.
 std::vector<SweepWork> prefill_sweeps(std::span<const SweepWork> sweeps);

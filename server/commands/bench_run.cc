@@ -34,14 +34,14 @@ class Stopwatch {
  public:
   // Cuts the run short after so many decode steps; 0: never. A meter (or null) lives until
   // disarm().
-  Stopwatch(int64_t sequences, int64_t decode_steps, MemoryMeter* meter)
+  Stopwatch(int64_t sequences, int64_t decode_steps, BenchMeter* meter)
       : sequences_(sequences), left_(sequences), steps_left_(decode_steps), meter_(meter) {}
 
   // A sequence got a token, its first or a later one. False: that was enough.
   // Steps are counted by the sequence that was the last to start, and cut off in the middle of a
   // sweep: the neighbours before it there go on for another.
   bool token(const void* sequence, bool first) {
-    measure_memory(sequence, first);
+    measure_machine();
     const std::lock_guard lock(mutex_);
     ++pace_.generated;
     pace_.last_token = steady_seconds();
@@ -75,22 +75,17 @@ class Stopwatch {
   const Status& status() const { return status_; }
   double end() const { return end_; }
 
-  // The meter is used no more; what it measured, in bytes per second.
-  std::vector<double> disarm() {
+  // The meter is used no more.
+  void disarm() {
     const std::lock_guard lock(meter_mutex_);
     meter_ = nullptr;
-    return memory_;
   }
 
  private:
-  // Now and then, when a step is done: the engine waits in here, and nothing else computes.
-  void measure_memory(const void* sequence, bool first) {
-    constexpr double kSecondsBetween = 2;
+  // When a token is there: the engine waits in here, and nothing else computes.
+  void measure_machine() {
     const std::lock_guard lock(meter_mutex_);
-    if (meter_ == nullptr || first || sequence != latest_) return;
-    if (steady_seconds() - measured_ < kSecondsBetween) return;
-    memory_.push_back(meter_->measure());
-    measured_ = steady_seconds();
+    if (meter_ != nullptr) meter_->measure_now_and_then();
   }
 
   mutable std::mutex mutex_;
@@ -99,9 +94,7 @@ class Stopwatch {
   int64_t left_;
   int64_t steps_left_;
   std::mutex meter_mutex_;
-  MemoryMeter* meter_;
-  double measured_ = 0;
-  std::vector<double> memory_;
+  BenchMeter* meter_;
   const void* latest_ = nullptr;  // The sequence that got its first token last
   Pace pace_;
   double end_ = 0;
@@ -223,7 +216,7 @@ Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
   return check_lengths(flags.prompt_tokens, flags.new_tokens, shape);
 }
 
-Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, MemoryMeter* meter,
+Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, BenchMeter* meter,
                        BenchResult* result) {
   constexpr std::chrono::milliseconds kTick(200);
   Scheduler& scheduler = runtime.scheduler();
@@ -254,7 +247,8 @@ Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log,
   result->decode_seconds = watch->end() - pace.last_first_token;
   result->total_seconds = watch->end() - start;
   result->generated = pace.generated;
-  result->memory_during = watch->disarm();
+  watch->disarm();
+  if (meter != nullptr) result->during = meter->found();
   result->sweeps = log.take();
   result->cut.reset();
   if (cut) project(flags, pace.cut - pace.last_first_token, result);

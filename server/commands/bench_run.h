@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/ceilings.h"
 #include "scheduler/engine/engine.h"
+#include "server/commands/bench_meter.h"
 #include "server/commands/bench_result.h"
 #include "server/runtime.h"
 
@@ -20,10 +20,10 @@ int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> blo
 
 // Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
 // steps, or flags.decode_steps after the last sequence's first token, projecting the others.
-// `log` is the one the runtime was opened with. With a meter memory is measured every two seconds
-// of decode steps, on the run's own time (half a per cent). Shows the progress of a long run on
+// `log` is the one the runtime was opened with. With a meter the machine is measured between
+// sweeps, on the run's own time (half a per cent). Shows the progress of a long run on
 // stderr.
-Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, MemoryMeter* meter,
+Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, BenchMeter* meter,
                        BenchResult* result);
 
 // A short run of the same kind, which touches the weights once and compiles what is compiled at

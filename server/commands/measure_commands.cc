@@ -50,9 +50,11 @@ Command bench_command() {
   command.name = "bench";
   command.summary = "time a block of equal sequences against this machine's bound";
   command.description =
-      "Runs a block of equal sequences and prints tokens/s, beside the bound that the machine's "
-      "own rates give: matrix products by shape and memory bandwidth, measured in the same process "
-      "just before. efficiency is bound over measured time.";
+      "Runs a block of equal sequences and prints tokens/s, beside bounds of the time from rates "
+      "measured in the same process: the peaks of this CPU's instructions, memory, disk and link "
+      "(efficiency), and the matrix products and attention of our own kernels (of our kernels). "
+      "Efficiency is bound over measured time; the bound takes each sweep's slowest resource, and "
+      "a second one, which no schedule can beat, the slowest resource of the whole run.";
   command.arguments = {{"MODEL", kModelHelp, &state->model}};
   Settings& settings = command.settings;
   settings.group("Benchmark");
@@ -66,6 +68,9 @@ Command bench_command() {
                        "stop after so many decode steps of the whole block and project the rest "
                        "from them; 0: run all");
   settings.add_switch("json", &state->flags.json, "print one JSON object");
+  settings.add_switch("check", &state->flags.check,
+                      "exit with 1 where the run beat a bound, which makes its efficiency invalid, "
+                      "or a kernel is below its least share of what the hardware gives");
   add_engine_flags(settings, &state->engine);
   command.check = [state] { return validate(state->engine); };
   command.run = [state] { return run_bench(state->flags, state->engine, state->model); };

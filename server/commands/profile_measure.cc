@@ -6,6 +6,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "kernels/peaks.h"
 #include "kernels/rates.h"
 #include "server/memory_budget.h"
 
@@ -19,6 +20,7 @@ constexpr double kOtherShare = 0.02;  // Each of memory, both attentions, each d
 
 constexpr double kRunSeconds = 0.005;  // Shorter runs would measure the clock and the launch.
 constexpr int kSamplesMin = 3, kSamplesMax = 9;
+constexpr int kPeakSamples = 5;  // Of 20 ms for each instruction
 
 // Small, large and in between: a decode step of few sequences reads weights, prefill multiplies.
 constexpr int64_t kHeights[] = {1, 4, 16, 64, 256, 512};
@@ -77,6 +79,7 @@ class Processors {
     SPILLWAY_RETURN_IF_ERROR(memory(device, &compute.memory_bytes, &compute.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(device));
     SPILLWAY_RETURN_IF_ERROR(read_rate(device, pool_bytes, &compute.memory_read));
+    if (device.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
     SPILLWAY_RETURN_IF_ERROR(matrices(device, pool_bytes));
     options_.say("Measuring attention");
     SPILLWAY_RETURN_IF_ERROR(prompt_attention(device, &compute.prompt_attention));
@@ -152,6 +155,28 @@ class Processors {
     if (!options_.keep_going()) return interrupted();
     options_.say("Measuring memory");
     SPILLWAY_ASSIGN_OR_RETURN(*figure, figure_of_rates(memory_read_rates(device, bytes, other())));
+    return {};
+  }
+
+  Status peaks(Device& device) {
+    if (!options_.keep_going()) return interrupted();
+    options_.say("Measuring the peaks of instructions");
+    constexpr Arithmetic kAll[] = {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8};
+    Peaks best;
+    std::vector<Peaks> samples;
+    for (int i = 0; i < kPeakSamples; ++i) {
+      samples.push_back(measure_peaks(device, {.runs = 1}));
+      best = best_of(best, samples.back());
+    }
+    for (const Arithmetic arithmetic : kAll) {
+      std::vector<double> rates;
+      for (const Peaks& sample : samples) {
+        rates.push_back(sample.of(arithmetic).operations_per_second);
+      }
+      profile_.compute.peaks.push_back({std::string(arithmetic_name(arithmetic)),
+                                        best.of(arithmetic).instruction,
+                                        figure_of(std::move(rates))});
+    }
     return {};
   }
 

@@ -30,6 +30,8 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
   CHECK(result["efficiency"].get<double>() ==
         Approx(result["bound"]["seconds"].get<double>() / result["total_seconds"].get<double>()));
   CHECK(result["bound"]["seconds"].get<double>() > 0);
+  CHECK(result["efficiency_of_kernels"].get<double>() > 0);
+  CHECK(result["hardware"]["products_peak"]["operations_per_second"].get<double>() > 0);
   CHECK(result["peak_host_bytes"].get<uint64_t>() > 0);
   const json& time = result["time_by_cause"];
   CHECK(time["prefill"]["sweeps"].get<int>() + time["decode"]["sweeps"].get<int>() >= 4);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/cpu/memory_probe.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -37,11 +38,31 @@ TEST_CASE("memory, attention and the link have ceilings") {
     INFO(device->name());
     check_rate(measure_memory_read(*device).value());
     check_rate(measure_prompt_attention(*device, {DType::kF16, 2, 20, 2, 64}).value());
-    if (device->shares_host_memory()) continue;
+    if (device->shares_host_memory()) {
+      check_rate(measure_decode_attention(*device, {DType::kF16, 1, 200, 2, 64}).value());
+      continue;
+    }
     const CopyCeiling copies = measure_copies(*device).value();
     check_rate(copies.to_device);
     check_rate(copies.to_host);
     check_rate(copies.both);
+  }
+}
+
+TEST_CASE("every order of reading memory reads all of it") {
+  cpu::CpuContext context(2, CpuProducts::kFastest);
+  constexpr size_t kBytes = size_t{2} << 20, kWords = kBytes / sizeof(uint64_t);
+  const auto device = open_cpu_device(1).value();
+  const Buffer buffer = device->allocate(Memory::kDevice, kBytes).value();
+  auto* words = reinterpret_cast<uint64_t*>(buffer.data());
+  for (const cpu::ReadPattern& pattern : cpu::read_patterns()) {
+    INFO(pattern.streams << " streams, hint " << static_cast<int>(pattern.hint));
+    CHECK(cpu::read_memory(context, buffer.data(), kBytes, pattern) == 0);
+    for (const size_t at : {size_t{0}, size_t{7}, size_t{65536 + 3}, kWords / 2 - 1, kWords - 1}) {
+      words[at] = 1;
+      CHECK(cpu::read_memory(context, buffer.data(), kBytes, pattern) != 0);
+      words[at] = 0;
+    }
   }
 }
 

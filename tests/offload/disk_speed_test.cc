@@ -67,6 +67,25 @@ TEST_CASE("disk speed: what was never written is not read, if the probe says so"
   }
 }
 
+TEST_CASE("disk speed: a probe begins where it is told, and goes on at the file's start") {
+  test::FakeIo io({.seed = 4});
+  const File file = test::memory_file(10 * kRequestBytes);
+  for (int place = 0; place < 10; ++place) {
+    const std::vector<std::byte> content(kRequestBytes, std::byte(place));
+    REQUIRE(file.write(static_cast<uint64_t>(place) * kRequestBytes, content).ok());
+  }
+  AlignedBytes owner;
+  const auto memory = owner.reserve(kRequestBytes);  // One request at a time: the last one's stay
+  for (const int count : {1, 4, 5, 9}) {
+    const DiskProbe probe{.bytes_max = static_cast<uint64_t>(count) * kRequestBytes,
+                          .seconds_max = 60,
+                          .request_bytes = kRequestBytes,
+                          .from = 0.6};
+    REQUIRE(measure_disk_read(io, file, memory, probe).ok());
+    CHECK(memory[0] == std::byte((6 + count - 1) % 10));
+  }
+}
+
 TEST_CASE("disk speed: the rate is that of the disk, and time ends the probe too") {
   test::FakeIo io({.seed = 4});
   const File file = test::memory_file(10 * kRequestBytes);

@@ -41,35 +41,87 @@ Ceilings flat_ceilings(const ModelShape& shape, double flops, double bytes) {
 constexpr double kTokenFlops = 2 * 2 * 800;
 constexpr double kHeadFlops = 2 * 1000;
 
+// Of `tokens` rows of which `wanted` reach logits: in the last layer the others need their keys and
+// values alone, 20*10 of the 800.
+constexpr double flops_of(double tokens, double wanted) {
+  return 2 * (tokens * 800 + tokens * 200 + wanted * 600) + wanted * kHeadFlops;
+}
+
 TEST_CASE("a sweep is bounded by its slowest resource") {
   const BoundModel model = model_of(small_shape(), 4);
   const Ceilings ceilings = flat_ceilings(model.shape, 1000, 1e6);
   const SweepWork sweep{.tokens = 3, .logit_rows = 1};
   const Bound bound = bound_of(model, ceilings, std::span(&sweep, 1));
-  CHECK(bound.compute_seconds == Approx((3 * kTokenFlops + kHeadFlops) / 1000));
+  CHECK(bound.compute_seconds == Approx(flops_of(3, 1) / 1000));
   CHECK(bound.memory_seconds == Approx(4 * (2 * 800 + 1000) / 1e6));
   CHECK(bound.seconds == bound.compute_seconds);
   CHECK(bound.resource == "compute");
 }
 
-TEST_CASE("the bound adds up sweeps, and any schedule at least the slowest resource") {
+TEST_CASE("one bound adds up sweeps, the other is the slowest resource's total") {
   const BoundModel model = model_of(small_shape(), 4);
   const Ceilings ceilings = flat_ceilings(model.shape, 1e4, 1e4);
   const std::vector<SweepWork> run = {{.tokens = 30, .logit_rows = 1, .prompt_pairs = 465},
                                       {.tokens = 1, .logit_rows = 1, .cached_rows = 31}};
   const Bound bound = bound_of(model, ceilings, run);
-  const double prefill = (30 * kTokenFlops + kHeadFlops + 4.0 * 465 * 10 * 2) / 1e4;
+  // Attention in the first layer; what the one wanted row attends to in the last is left out.
+  const double prefill = (flops_of(30, 1) + 4.0 * 465 * 10) / 1e4;
   const double decode = (4 * 2600 + 80 * 31) / 1e4;
   CHECK(bound.seconds == Approx(prefill + decode));
   CHECK(bound.seconds_any_schedule <= bound.seconds);
   CHECK(bound.seconds_any_schedule == Approx(bound.compute_seconds));
 }
 
-TEST_CASE("a sweep without logits reads no head") {
+TEST_CASE("a sweep without logits reads no head, and of the last layer what fills the cache") {
   const BoundModel model = model_of(small_shape(), 2);
   const Ceilings ceilings = flat_ceilings(model.shape, 1e9, 1e3);
   const SweepWork sweep{.tokens = 1};
-  CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds == Approx(2 * 1600 / 1e3));
+  CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds ==
+        Approx(2 * (800 + 200) / 1e3));
+}
+
+TEST_CASE("rows of the last layer that reach no logit are not needed") {
+  BoundModel model = model_of(small_shape(), 4);
+  const Ceilings ceilings = flat_ceilings(model.shape, 1, 1e12);
+  const auto flops = [&](const SweepWork& work) {
+    return bound_of(model, ceilings, std::span(&work, 1)).compute_seconds;
+  };
+  // A prompt of 30 tokens, of which one, none, or all (scored) reach logits.
+  CHECK(flops({.tokens = 30, .logit_rows = 1}) == Approx(flops_of(30, 1)));
+  CHECK(flops({.tokens = 30}) == Approx(flops_of(30, 0)));
+  CHECK(flops({.tokens = 30, .logit_rows = 30}) == Approx(30 * (kTokenFlops + kHeadFlops)));
+  const double pairs = 4.0 * 465 * 10;
+  CHECK(flops({.tokens = 30, .logit_rows = 1, .prompt_pairs = 465}) ==
+        Approx(flops_of(30, 1) + pairs));
+  CHECK(flops({.tokens = 30, .logit_rows = 30, .prompt_pairs = 465}) ==
+        Approx(30 * (kTokenFlops + kHeadFlops) + 2 * pairs));
+  // A rule that keeps what was attended to reads every row's attention: queries and pairs.
+  model.keeps_by_score = true;
+  CHECK(flops({.tokens = 30, .logit_rows = 1, .prompt_pairs = 465}) ==
+        Approx(flops_of(30, 1) + 2.0 * 29 * 100 + 2 * pairs));
+}
+
+TEST_CASE("at the hardware's peak products of every height run alike") {
+  const BoundModel model = model_of(small_shape(), 4);
+  Ceilings ceilings = flat_ceilings(model.shape, 100, 1e12);  // What kernels reached
+  ceilings.products = ceilings.attention_flops_per_second = 1000;
+  for (const int64_t rows : {1, 64, 5000}) {
+    const SweepWork sweep{.tokens = rows, .logit_rows = rows};
+    CHECK(bound_of(model, ceilings, std::span(&sweep, 1)).compute_seconds ==
+          Approx(static_cast<double>(rows) * (kTokenFlops + kHeadFlops) / 1000));
+  }
+}
+
+TEST_CASE("cached rows are read at a rate of their own where there is one") {
+  const BoundModel model = model_of(small_shape(), 4);
+  Ceilings ceilings = flat_ceilings(model.shape, 1e12, 1e3);
+  const SweepWork sweep{.tokens = 1, .logit_rows = 1, .cached_rows = 31};
+  const auto seconds = [&] {
+    return bound_of(model, ceilings, std::span(&sweep, 1)).memory_seconds;
+  };
+  CHECK(seconds() == Approx((4 * 2600 + 80 * 31) / 1e3));
+  ceilings.cache_bytes_per_second = 500;
+  CHECK(seconds() == Approx(4 * 2600 / 1e3 + 80 * 31 / 500.0));
 }
 
 TEST_CASE("a height uses the largest measured height below it") {
@@ -82,8 +134,8 @@ TEST_CASE("a height uses the largest measured height below it") {
     const SweepWork sweep{.tokens = tokens};
     return bound_of(model, ceilings, std::span(&sweep, 1)).seconds;
   };
-  CHECK(seconds(63) == Approx(63 * kTokenFlops / 100));
-  CHECK(seconds(64) == Approx(64 * kTokenFlops / 1000));
+  CHECK(seconds(63) == Approx(flops_of(63, 0) / 100));
+  CHECK(seconds(64) == Approx(flops_of(64, 0) / 1000));
 }
 
 TEST_CASE("weights count the bytes that the kernels read, whichever format and tier") {
@@ -134,7 +186,7 @@ TEST_CASE("a sweep that computes longer than it reads is bounded by compute") {
   ceilings.disk_read_bytes_per_second = 1000;
   const SweepWork sweep{.tokens = 1, .disk_read_bytes = 1000};
   const Bound bound = bound_of(model, ceilings, std::span(&sweep, 1));
-  CHECK(bound.seconds == Approx(kTokenFlops / 100));
+  CHECK(bound.seconds == Approx(flops_of(1, 0) / 100));
   CHECK(bound.resource == "compute");
   CHECK(bound.disk_read_seconds == Approx(1));
 }

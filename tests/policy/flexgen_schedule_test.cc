@@ -107,39 +107,120 @@ TEST_CASE("FlexGen's schedule: bounds, overlap and samples") {
 }
 
 // What its authors measured: arXiv 2303.06865's table for 512 + 32 and 1024 + 32 tokens, and beside
-// the policies of its benchmark suite (benchmark/flexllmgen/bench_suite.py) for 256 + 32, which no
-// assumption of ours was made for. docs/benchmarks has these numbers.
+// the policies of its benchmark suite (benchmark/flexllmgen/bench_suite.py) for 256 + 32.
+struct PublishedRow {
+  const char* model;
+  int64_t prompt;
+  FlexgenBlock block;
+  PerTier weights, cache, hidden;
+  double measured;  // Tokens/s
+  // The first rows were seen while the profile was made: its host memory was raised from 50 to 102
+  // GB/s for them. For the others no assumption was made or changed.
+  bool seen;
+};
+const PublishedRow kPublished[] = {
+    {"opt-6.7b", 512, {2, 1}, kDevice, kDevice, kDevice, 25.26, true},
+    {"opt-30b", 512, {48, 3}, percent(20, 80), kHost, kHost, 7.32, true},
+    {"opt-30b", 1024, {20, 4}, percent(4, 96), kHost, kHost, 3.50, true},
+    {"opt-175b", 512, {32, 8}, percent(0, 50), kDisk, kHost, 0.69, true},
+    {"opt-6.7b", 256, {4, 1}, kDevice, kDevice, kDevice, 53.29, false},
+    {"opt-30b", 256, {160, 2}, percent(10, 90), kHost, kHost, 16.01, false},
+    {"opt-175b", 256, {64, 8}, percent(0, 50), kDisk, kHost, 1.36, false},
+};
+
+FlexgenRun published_run(const PublishedRow& row) {
+  FlexgenRun run = run_of(row.model, row.prompt, row.block, row.weights, row.cache, row.hidden);
+  run.overlap = row.block.micro_batches > 1;  // The suite's --overlap False
+  return run;
+}
+
+double tokens_of(const FlexgenRun& run) {
+  return static_cast<double>(run.block.sequences() * run.new_tokens);
+}
+
+// Bytes that a run must read from disk, by hand: its weights in each of 32 sweeps, its cache in
+// each decode step.
+double bytes_from_disk(const FlexgenRun& run) {
+  double cache = 0;
+  for (int64_t step = 1; step < run.new_tokens; ++step) {
+    cache += 4.0 * static_cast<double>(run.shape.hidden * run.shape.layers) *
+             static_cast<double>((run.prompt_tokens + step) * run.block.sequences());
+  }
+  return static_cast<double>(run.new_tokens) * flexgen_weight_bytes(run).disk +
+         run.placement.cache.disk * cache;
+}
+
 TEST_CASE("FlexGen's published policies on its machine, beside what its authors measured") {
-  struct Row {
-    const char* model;
-    int64_t prompt;
-    FlexgenBlock block;
-    PerTier weights, cache, hidden;
-    double measured;  // Tokens/s
-    double theirs, ours, ours_in_turn;
-  };
-  const Row rows[] = {
-      {"opt-6.7b", 512, {2, 1}, kDevice, kDevice, kDevice, 25.26, 26.97, 27.50, 27.50},
-      {"opt-30b", 512, {48, 3}, percent(20, 80), kHost, kHost, 7.32, 7.087, 12.617, 10.063},
-      {"opt-30b", 1024, {20, 4}, percent(4, 96), kHost, kHost, 3.50, 3.469, 6.321, 5.019},
-      {"opt-175b", 512, {32, 8}, percent(0, 50), kDisk, kHost, 0.69, 0.5213, 0.5521, 0.4368},
-      {"opt-6.7b", 256, {4, 1}, kDevice, kDevice, kDevice, 53.29, 54.12, 55.12, 55.12},
-      {"opt-30b", 256, {160, 2}, percent(10, 90), kHost, kHost, 16.01, 14.48, 24.568, 19.853},
-      {"opt-175b", 256, {64, 8}, percent(0, 50), kDisk, kHost, 1.36, 1.042, 1.083, 0.8555},
-  };
-  for (const Row& row : rows) {
-    INFO(row.model << ", " << row.prompt);
-    FlexgenRun run = run_of(row.model, row.prompt, row.block, row.weights, row.cache, row.hidden);
-    run.overlap = row.block.micro_batches > 1;  // The suite's --overlap False
-    run.fewer_batches = run.overlap;            // ... and --debug fewer_batch
+  // The share of docs/benchmarks' other predictions, not of these rows.
+  constexpr double kTolerance = 0.15;
+  constexpr double kDiskRate = 2e9;  // Of the paper
+  for (const PublishedRow& row : kPublished) {
+    INFO(row.model << ", " << row.prompt << (row.seen ? ", seen" : ", not seen"));
+    FlexgenRun run = published_run(row);
+    run.fewer_batches = run.overlap;  // ... and --debug fewer_batch
     const double theirs = simulate_flexgen(run, t4())->tokens_per_second();
-    CHECK(theirs == Approx(row.theirs).epsilon(0.001));
-    CHECK(std::abs(theirs / row.measured - 1) < 0.25);
+    if (run.placement.cache.disk == 0) {
+      CHECK(theirs == Approx(row.measured).epsilon(kTolerance));
+      continue;
+    }
+    // By the paper's own rate of its disk, reading alone takes longer than what it measured in all:
+    // no schedule comes near, so these rows say nothing about ours but that it does not beat its
+    // disk either.
+    const double of_disk = tokens_of(run) / (bytes_from_disk(run) / kDiskRate);
+    CHECK(of_disk < row.measured);
+    CHECK(theirs < of_disk);
+  }
+}
+
+// Brackets that need no simulation: a schedule takes at least what one resource needs, and no
+// longer than if that resource's work came after all the rest.
+TEST_CASE("both schedules lie between what each resource needs and all of it in turn") {
+  constexpr double kFree = 1e9;  // So many times faster
+  for (const PublishedRow& row : kPublished) {
+    const FlexgenRun run = published_run(row);
+    const PerTier weights = flexgen_weight_bytes(run);
+    const double sweeps = static_cast<double>(run.new_tokens);
+    for (const auto simulate : {&simulate_flexgen, &simulate_our_schedule}) {
+      INFO(row.model << ", " << row.prompt << ", ours: " << (simulate == &simulate_our_schedule));
+      const auto seconds = [&](const HardwareProfile& hardware) {
+        return simulate(run, hardware)->seconds();
+      };
+      const SimulatedRun found = simulate(run, t4()).value();
+      // By hand: the weights over the link, and what is read from disk.
+      const double link = sweeps * (weights.host + weights.disk) / t4().link->to_device.value;
+      const double disk = bytes_from_disk(run) / 2e9;
+      CHECK(found.seconds() >= 0.99 * link);
+      CHECK(found.seconds() >= 0.97 * disk);
+      double in_turn = 0;
+      for (const auto& part : found.resources) {
+        CHECK(part.seconds <= found.seconds() * (1 + 1e-9));
+        in_turn += part.seconds;
+      }
+      CHECK(found.seconds() <= in_turn * (1 + 1e-9));
+      CHECK(at(found.resources, "disk read") == Approx(disk).epsilon(0.03));
+
+      HardwareProfile no_disk = t4();
+      for (auto* figures : {&no_disk.disk.read, &no_disk.disk.write}) {
+        for (DiskFigure& figure : *figures) figure.rate.value *= kFree;
+      }
+      const double without = seconds(no_disk);
+      const double of_disk = at(found.resources, "disk read") + at(found.resources, "disk write");
+      CHECK(found.seconds() >= without * (1 - 1e-9));
+      CHECK(found.seconds() <= (without + of_disk) * (1 + 1e-9));
+    }
+  }
+}
+
+TEST_CASE("our schedule in FlexGen's places is no slower than its loop, nor than itself in turn") {
+  for (const PublishedRow& row : kPublished) {
+    INFO(row.model << ", " << row.prompt);
+    FlexgenRun run = published_run(row);
+    const double theirs = simulate_flexgen(run, t4())->seconds();
     run.overlap = true;
-    CHECK(simulate_our_schedule(run, t4())->tokens_per_second() == Approx(row.ours).epsilon(0.001));
+    const double ours = simulate_our_schedule(run, t4())->seconds();
     run.overlap = false;
-    CHECK(simulate_our_schedule(run, t4())->tokens_per_second() ==
-          Approx(row.ours_in_turn).epsilon(0.001));
+    CHECK(ours <= theirs);
+    CHECK(ours <= simulate_our_schedule(run, t4())->seconds() * (1 + 1e-9));
   }
 }
 

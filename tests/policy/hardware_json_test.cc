@@ -94,6 +94,29 @@ TEST_CASE("a hardware profile says which products its 4-bit figures are of") {
   CHECK(refusal(root).find("q4_compute is 'int3', must be 'int8'") != std::string::npos);
 }
 
+TEST_CASE("a hardware profile may have the peaks of instructions, and older ones have none") {
+  HardwareProfile before = test::sample_hardware(false);
+  REQUIRE(before.compute.peaks.empty());
+  const std::string old = hardware_profile_json(before);
+  CHECK(old.find("peaks") == std::string::npos);
+  CHECK(parse_hardware_profile(old, "h").value().compute.peaks.empty());
+  before.compute.peaks = {{"f32", "FMA", figure_of({2e11, 3e11, 1e11})},
+                          {"int8", "DPBUSD", figure_of({8e11})}};
+  const std::string text = hardware_profile_json(before);
+  const HardwareProfile after = parse_hardware_profile(text, "h").value();
+  REQUIRE(after.compute.peaks.size() == 2);
+  CHECK(after.compute.peaks[0].arithmetic == "f32");
+  CHECK(after.compute.peaks[0].instruction == "FMA");
+  CHECK(after.compute.peaks[0].rate.high == 3e11);
+  CHECK(after.compute.peaks[1].rate.value == 8e11);
+  CHECK(hardware_profile_json(after) == text);
+  json root = json::parse(text);
+  root["compute"]["peaks"][1]["arithmetic"] = "int3";
+  CHECK_THAT(refusal(root), Catch::Contains("compute.peaks[1]: arithmetic is 'int3'"));
+  root["compute"]["peaks"][1]["arithmetic"] = "f32";
+  CHECK_THAT(refusal(root), Catch::Contains("compute.peaks[1]: is there twice"));
+}
+
 TEST_CASE("another version of a hardware profile is refused by name") {
   CHECK_THAT(refusal_with("/version", 2), Catch::Contains("version 2"));
   CHECK_THAT(refusal_with("/version", "1"), Catch::Contains("version must be a whole number"));

@@ -71,6 +71,29 @@ TEST_CASE("the table of a profile shows every figure with its spread or its sour
   CHECK_THAT(of_cpu, Catch::Contains("that would take all of the CPU"));
 }
 
+TEST_CASE("the table of a profile shows which share of the hardware's best kernels reach") {
+  HardwareProfile profile = test::sample_hardware(false);
+  CHECK_THAT(profile_table(profile), !Catch::Contains("peaks"));
+  profile.compute.peaks = {{"f32", "FMA", figure_of({1e11, 2e11})},
+                           {"bf16", "DPBF16", figure_of({4e11})},
+                           {"int8", "DPBUSD", figure_of({8e11})}};
+  profile.compute.matrix = {{DType::kBF16, 512, 64, 32, figure_of({1e11, 3e11})},
+                            {DType::kQ4, 512, 64, 32, figure_of({2e11})},
+                            {DType::kF16, 512, 64, 32, figure_of({1.9e11})}};
+  profile.compute.prompt_attention = figure_of({1e11});
+  profile.compute.memory_read = figure_of({3e10, 4e10});
+  profile.compute.decode_attention = figure_of({2e10, 3.2e10});
+  const std::string table = profile_table(profile);
+  INFO(table);
+  CHECK_THAT(table, Catch::Contains("peaks of instructions, GFLOP/s"));
+  CHECK_THAT(table, Catch::Contains("DPBUSD"));
+  CHECK_THAT(table, Catch::Contains("0.75 of bf16"));  // The best over the best
+  CHECK_THAT(table, Catch::Contains("0.25 of int8"));  // 4-bit weights allow 8-bit products
+  CHECK_THAT(table, Catch::Contains("0.95 of f32"));   // f16 does not fit bf16
+  CHECK_THAT(table, Catch::Contains("0.25 of bf16"));  // Prompt attention
+  CHECK_THAT(table, Catch::Contains("0.80 of memory"));
+}
+
 ProfileOptions options_of(const std::string& disk_dir, int* questions, int stop_at) {
   ProfileOptions options;
   options.seconds = 0.5;

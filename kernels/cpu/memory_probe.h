@@ -1,0 +1,33 @@
+// Reading memory as fast as it goes. No order of reading is the fastest on every machine, and what
+// is a ceiling must not be the order that our kernels happen to use (kernels/ceilings.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/cpu_context.h"
+
+namespace spillway::cpu {
+
+// Where the line that is asked for ahead goes: nowhere (none is), into the first level of cache,
+// the second, or past it.
+enum class Hint : uint8_t { kNone, kFirst, kSecond, kPast };
+
+struct ReadPattern {
+  int streams = 1;  // Places that a thread reads in turn: 1, 2, 4 or 8
+  Hint hint = Hint::kNone;
+};
+
+// All of them.
+std::span<const ReadPattern> read_patterns();
+
+// Reads every byte once on all threads, with the widest loads of this CPU. What it read, mixed: 0
+// where all of it is 0. REQUIRES: whole MiB, aligned to 64 bytes.
+uint64_t read_memory(CpuContext& context, const std::byte* data, size_t bytes,
+                     const ReadPattern& pattern);
+
+// Of the patterns the one that reads these bytes fastest just now.
+ReadPattern fastest_pattern(CpuContext& context, const std::byte* data, size_t bytes);
+
+}  // namespace spillway::cpu

@@ -1,0 +1,193 @@
+#include "kernels/cpu/peak_loops.h"
+
+#if defined(__x86_64__)
+#include <asm/prctl.h>
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace spillway::cpu {
+
+namespace {
+
+constexpr int kChains = 12;
+
+constexpr double operations(int lanes) {
+  return 2.0 * kChains * lanes;
+}
+
+// Of any CPU, as the compiler has it: a multiplication and an addition, four lanes of them.
+using FourFloats [[gnu::vector_size(16)]] = float;
+void any_cpu_f32(int64_t turns) {
+  volatile float given = 1;  // The compiler must not know what comes out.
+  const FourFloats a = {given, given, given, given};
+  FourFloats sums[kChains] = {};
+  for (int64_t turn = 0; turn < turns; ++turn) {
+#pragma GCC unroll 12
+    for (FourFloats& sum : sums) sum = sum * a + a;
+  }
+  FourFloats all = sums[0];
+  for (int i = 1; i < kChains; ++i) all += sums[i];
+  given = all[0] + all[1] + all[2] + all[3];
+}
+
+#if defined(__x86_64__)
+
+// A turn of twelve sums. In assembly, so that nothing else is in the loop and nothing is left out.
+// clang-format off
+#define SPILLWAY_TWELVE(STEP)                                              \
+  STEP("%0") STEP("%1") STEP("%2") STEP("%3") STEP("%4") STEP("%5")        \
+  STEP("%6") STEP("%7") STEP("%8") STEP("%9") STEP("%10") STEP("%11")
+// clang-format on
+#define SPILLWAY_SUMS                                                                             \
+  "+v"(s[0]), "+v"(s[1]), "+v"(s[2]), "+v"(s[3]), "+v"(s[4]), "+v"(s[5]), "+v"(s[6]), "+v"(s[7]), \
+      "+v"(s[8]), "+v"(s[9]), "+v"(s[10]), "+v"(s[11])
+#define SPILLWAY_LOOP(STEP)                                               \
+  for (int64_t turn = 0; turn < turns; ++turn) {                          \
+    asm volatile(SPILLWAY_TWELVE(STEP) : SPILLWAY_SUMS : "v"(a), "v"(b)); \
+  }
+
+#define SPILLWAY_FMA(SUM) "vfmadd231ps %12, %13, " SUM "\n\t"
+#define SPILLWAY_DPBF16(SUM) "vdpbf16ps %12, %13, " SUM "\n\t"
+#define SPILLWAY_DPBUSD(SUM) "vpdpbusd %12, %13, " SUM "\n\t"
+#define SPILLWAY_DPBUSD_VEX(SUM) "%{vex%} vpdpbusd %12, %13, " SUM "\n\t"
+// Sums of 16 bits, of which kernels widen some at a time: nothing does with fewer instructions.
+#define SPILLWAY_MADDUBS(SUM) "vpmaddubsw %12, %13, %%ymm15\n\tvpaddw %%ymm15, " SUM ", " SUM "\n\t"
+
+__attribute__((target("avx2,fma"))) void avx2_f32(int64_t turns) {
+  const __m256 a = _mm256_set1_ps(0.5f), b = a;
+  __m256 s[kChains] = {};
+  SPILLWAY_LOOP(SPILLWAY_FMA)
+}
+
+__attribute__((target("avx512f"))) void avx512_f32(int64_t turns) {
+  const __m512 a = _mm512_set1_ps(0.5f), b = a;
+  __m512 s[kChains] = {};
+  SPILLWAY_LOOP(SPILLWAY_FMA)
+}
+
+// 0x3c3c is a small positive number in bf16, and twice 60 in bytes.
+__attribute__((target("avx512f,avx512bf16"))) void avx512_bf16(int64_t turns) {
+  const __m512i a = _mm512_set1_epi32(0x3c3c3c3c), b = a;
+  __m512 s[kChains] = {};
+  SPILLWAY_LOOP(SPILLWAY_DPBF16)
+}
+
+__attribute__((target("avx512f,avx512vnni"))) void avx512_int8(int64_t turns) {
+  const __m512i a = _mm512_set1_epi32(0x3c3c3c3c), b = a;
+  __m512i s[kChains] = {};
+  SPILLWAY_LOOP(SPILLWAY_DPBUSD)
+}
+
+__attribute__((target("avx2,avxvnni"))) void avx_vnni_int8(int64_t turns) {
+  const __m256i a = _mm256_set1_epi32(0x3c3c3c3c), b = a;
+  __m256i s[kChains] = {};
+  SPILLWAY_LOOP(SPILLWAY_DPBUSD_VEX)
+}
+
+__attribute__((target("avx2"))) void avx2_int8(int64_t turns) {
+  const __m256i a = _mm256_set1_epi32(0x3c3c3c3c), b = a;
+  __m256i s[kChains] = {};
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    asm volatile(SPILLWAY_TWELVE(SPILLWAY_MADDUBS) : SPILLWAY_SUMS : "v"(a), "v"(b) : "xmm15");
+  }
+}
+
+// Tiles of 16 rows of 64 bytes. Six sums; a product takes 16 cycles and its sum is there after 52.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr double kTileOperations = 6 * 2.0 * 16 * 16;  // For each number of a row
+
+#define SPILLWAY_TILE_LOOP(PRODUCT)              \
+  const TileConfig config;                       \
+  _tile_loadconfig(&config);                     \
+  _tile_zero(0);                                 \
+  _tile_zero(1);                                 \
+  _tile_zero(2);                                 \
+  _tile_zero(3);                                 \
+  _tile_zero(4);                                 \
+  _tile_zero(5);                                 \
+  _tile_zero(6);                                 \
+  _tile_zero(7);                                 \
+  for (int64_t turn = 0; turn < turns; ++turn) { \
+    PRODUCT(0, 6, 7);                            \
+    PRODUCT(1, 6, 7);                            \
+    PRODUCT(2, 6, 7);                            \
+    PRODUCT(3, 6, 7);                            \
+    PRODUCT(4, 6, 7);                            \
+    PRODUCT(5, 6, 7);                            \
+  }                                              \
+  _tile_release()
+
+__attribute__((target("amx-tile,amx-bf16"))) void amx_bf16(int64_t turns) {
+  SPILLWAY_TILE_LOOP(_tile_dpbf16ps);
+}
+
+__attribute__((target("amx-tile,amx-int8"))) void amx_int8(int64_t turns) {
+  SPILLWAY_TILE_LOOP(_tile_dpbusd);
+}
+
+// What not every compiler's __builtin_cpu_supports() knows.
+struct NewerFeatures {
+  bool avx_vnni = false, tiles_bf16 = false, tiles_int8 = false;
+};
+
+NewerFeatures newer_features() {
+  constexpr unsigned kFeatures = 7;
+  constexpr unsigned kAvxVnni = 1u << 4;                                               // EAX of 7.1
+  constexpr unsigned kTiles = 1u << 24, kTilesBf16 = 1u << 22, kTilesInt8 = 1u << 25;  // EDX of 7.0
+  NewerFeatures found;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(kFeatures, 1, &a, &b, &c, &d) != 0) found.avx_vnni = (a & kAvxVnni) != 0;
+  if (__get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0) return found;
+  // Linux lets a process use tiles when it has asked; an older one does not know the question.
+  constexpr int kTileData = 18;
+  if (::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) != 0) return found;
+  found.tiles_bf16 = (d & kTilesBf16) != 0;
+  found.tiles_int8 = (d & kTilesInt8) != 0;
+  return found;
+}
+
+#endif
+
+}  // namespace
+
+std::vector<PeakLoop> peak_loops() {
+  std::vector<PeakLoop> loops;
+  const auto add = [&](const char* instruction, Arithmetic arithmetic, double operations,
+                       void (*run)(int64_t)) {
+    loops.push_back({instruction, arithmetic, operations, run});
+  };
+  add("multiplications and additions of 128 bits", Arithmetic::kF32, operations(4), any_cpu_f32);
+#if defined(__x86_64__)
+  const NewerFeatures newer = newer_features();
+  const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
+  if (__builtin_cpu_supports("avx2") != 0) {
+    if (__builtin_cpu_supports("fma") != 0) {
+      add("VFMADD231PS, 256 bits", Arithmetic::kF32, operations(8), avx2_f32);
+    }
+    add("VPMADDUBSW, 256 bits", Arithmetic::kInt8, operations(32), avx2_int8);
+    if (newer.avx_vnni) {
+      add("VPDPBUSD, 256 bits", Arithmetic::kInt8, operations(32), avx_vnni_int8);
+    }
+  }
+  if (avx512) add("VFMADD231PS, 512 bits", Arithmetic::kF32, operations(16), avx512_f32);
+  if (avx512 && __builtin_cpu_supports("avx512bf16") != 0) {
+    add("VDPBF16PS, 512 bits", Arithmetic::kBF16, operations(32), avx512_bf16);
+  }
+  if (avx512 && __builtin_cpu_supports("avx512vnni") != 0) {
+    add("VPDPBUSD, 512 bits", Arithmetic::kInt8, operations(64), avx512_int8);
+  }
+  if (newer.tiles_bf16) add("TDPBF16PS", Arithmetic::kBF16, kTileOperations * 32, amx_bf16);
+  if (newer.tiles_int8) add("TDPBUSD", Arithmetic::kInt8, kTileOperations * 64, amx_int8);
+#endif
+  return loops;
+}
+
+}  // namespace spillway::cpu

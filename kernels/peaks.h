@@ -1,0 +1,49 @@
+// The most that this CPU's arithmetic can do, measured in registers: what a product is held against
+// whatever kernel runs it. A product may use the widest numbers that lose nothing of its weights'
+// format: bf16 weights bf16, 4-bit ones 8 bits, f32 and f16 f32 (bf16 drops three of f16's digits).
+// Rounding activations to 8 bits is a choice of quality, so a run that computes 4-bit weights in
+// bf16 has a peak that it does not try for.
+#pragma once
+
+#include <string>
+
+#include "kernels/base/dtype.h"
+#include "kernels/cpu/peak_loops.h"
+#include "kernels/device.h"
+
+namespace spillway {
+
+using cpu::Arithmetic;
+
+std::string_view arithmetic_name(Arithmetic arithmetic);  // "f32", "bf16", "int8"
+
+// Of products with such weights, and of attention to such a cache, whose weights after the softmax
+// are of 16 bits at least.
+Arithmetic product_arithmetic(DType weights);
+Arithmetic attention_arithmetic(DType kv);
+
+struct Peak {
+  double operations_per_second = 0;  // A multiply-add is two.
+  std::string instruction;
+};
+
+// The better of two.
+Peak best_of(const Peak& a, const Peak& b);
+
+struct Peaks {
+  Peak f32, bf16, int8;
+  const Peak& of(Arithmetic arithmetic) const;
+};
+Peaks best_of(const Peaks& a, const Peaks& b);
+
+// On all threads of the device, the best of `runs` of about `run_seconds` for every instruction
+// that the CPU has. Numbers of more bits can stand in for those of fewer, so int8 is at least bf16
+// and that at least f32. Blocks.
+// REQUIRES: the device shares host memory.
+struct PeakRuns {
+  int runs = 5;
+  double run_seconds = 0.02;
+};
+Peaks measure_peaks(Device& device, const PeakRuns& how = {});
+
+}  // namespace spillway
