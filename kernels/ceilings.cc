@@ -196,10 +196,16 @@ Result<double> measure_decode_attention(Device& device, AttentionProbe probe) {
   if (!device.shares_host_memory()) {
     bytes = std::min(kOwnPoolBytes, device.memory().free_bytes / 2);
   }
-  probe.sequences = 1;
-  probe.sequences = std::max<int64_t>(
-      1, static_cast<int64_t>(static_cast<double>(bytes) / attended_bytes(probe)));
-  return best_of(decode_attention_rates(device, probe, limits_of(device)));
+  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(bytes / decode_bytes(probe)));
+  // More at once until it takes a while: what a slow device does not notice is enough for it.
+  constexpr double kSecondsEnough = 0.02;
+  constexpr int64_t kFirst = 16, kMore = 16;
+  for (probe.sequences = std::min(kFirst, most);;
+       probe.sequences = std::min(probe.sequences * kMore, most)) {
+    SPILLWAY_ASSIGN_OR_RETURN(const double rate,
+                              best_of(decode_attention_rates(device, probe, limits_of(device))));
+    if (probe.sequences == most || attended_bytes(probe) / rate > kSecondsEnough) return rate;
+  }
 }
 
 }  // namespace spillway

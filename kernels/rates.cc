@@ -212,6 +212,13 @@ double attended_bytes(const AttentionProbe& probe) {
          static_cast<double>(probe.sequences * probe.tokens * probe.heads);
 }
 
+size_t decode_bytes(const AttentionProbe& probe) {
+  const KvLayout layout{probe.heads, probe.head_size, probe.kv};
+  constexpr size_t kRowsOfWidth = 4;  // Query, key, value and what comes out, in float32 at most
+  return layout.sequence_bytes(probe.tokens) + sizeof(AttentionItem) +
+         kRowsOfWidth * sizeof(float) * static_cast<size_t>(probe.heads * probe.head_size);
+}
+
 Result<Rates> prompt_attention_rates(Device& device, const AttentionProbe& probe,
                                      const RunLimits& limits) {
   // Two products, a multiply and an add each, of every query with the keys up to itself.

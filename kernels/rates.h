@@ -4,6 +4,7 @@
 // kCapacity when that is not there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -62,6 +63,8 @@ struct AttentionProbe {
 };
 // Bytes of the cache that a decode step reads.
 double attended_bytes(const AttentionProbe& probe);
+// Bytes of memory that measuring a decode step takes for each sequence.
+size_t decode_bytes(const AttentionProbe& probe);
 
 // FLOP/s of both products of whole prompts, the causal half counted; bytes per second of cached
 // rows that a decode step attends to.

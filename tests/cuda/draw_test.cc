@@ -88,11 +88,19 @@ TEST_CASE("a device with memory of its own draws as the host would") {
   }
 }
 
-TEST_CASE("where the host reads logits in place it takes them whole") {
+TEST_CASE(
+    "where the host reads logits in place plain rows are drawn there, the others come whole") {
   Fixture fixture(open_cpu_device(1).value());
-  const Kept kept = fixture.run({.count = 100});
-  CHECK(kept.drawn.empty());
-  CHECK(kept.logits.size() == Fixture::kItems);
+  const Kept whole = fixture.run({});
+  REQUIRE(whole.logits.size() == Fixture::kItems);
+  const DrawRule rule{.count = 100, .temperature = 1, .top_p = 0.9f};
+  const Kept kept = fixture.run(rule);
+  CHECK(kept.logits.size() == 27);
+  REQUIRE(kept.drawn.size() == 53);
+  for (const auto& [item, index] : kept.drawn) {
+    std::vector<float> row = whole.logits.at(item);
+    CHECK(index == draw(row, Fixture::rule_of(static_cast<int32_t>(item), rule)));
+  }
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ TEST_CASE("metrics are for who has a key, and read only") {
   TestServer open;
   const HttpAnswer answer = HttpClient(open.server->port()).post("/metrics", "{}");
   CHECK(answer.status == 405);
-  CHECK(answer.fields.at("allow") == "GET");
+  CHECK(answer.fields.at("allow") == "GET, HEAD");
   CHECK(Json::parse(answer.body)["error"]["code"] == "method_not_allowed");
 }
 
