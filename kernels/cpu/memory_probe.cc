@@ -51,7 +51,11 @@ uint64_t read_piece(const uint64_t* HWY_RESTRICT words, size_t count) {
   }
   V all = bits[0];
   for (int stream = 1; stream < kStreams; ++stream) all = hn::Or(all, bits[stream]);
-  return hn::GetLane(hn::SumOfLanes(d, all));
+  HWY_ALIGN uint64_t lanes[hn::MaxLanes(D())] = {};
+  hn::Store(all, d, lanes);
+  uint64_t any = 0;
+  for (const uint64_t lane : lanes) any |= lane;
+  return any;
 }
 
 template <Hint kHint>

@@ -174,21 +174,24 @@ class OrderSink final : public TokenSink {
 
 TEST_CASE("a full queue answers at once and drains in order of priority") {
   SchedulerOptions options;
-  options.queue_max = 3;
+  options.queue_max = 4;
   options.block_sequences_max = 1;
   Fixture f(options);
   const auto held = f.hold(greedy({1}, 60));
-  Request late = greedy({2}, 1), early = greedy({3}, 1);
+  Request late = greedy({2}, 1), early = greedy({3}, 1), last = greedy({4}, 1);
   late.priority = 1;
+  last.priority = 2;
   std::vector<int> order;
   REQUIRE(f.scheduler->submit(late, std::make_shared<OrderSink>(&order, 2)).ok());
   REQUIRE(f.scheduler->submit(early, std::make_shared<OrderSink>(&order, 1)).ok());
   REQUIRE(f.scheduler->submit(late, std::make_shared<OrderSink>(&order, 3)).ok());
+  const auto emptied = f.submit(last);
   CHECK(f.scheduler->stats().running == 1);
-  CHECK(f.scheduler->stats().waiting == 3);
+  CHECK(f.scheduler->stats().waiting == 4);
   CHECK(refusal(*f.scheduler, greedy({5}, 1)).code() == Code::kCapacity);
   held->open();
   CHECK(held->wait().reason == FinishReason::kLength);
+  CHECK(emptied->wait().reason == FinishReason::kLength);
   CHECK(f.submit(greedy({5}, 1))->wait().reason == FinishReason::kLength);  // There is room again.
   f.scheduler->drain(1e6);
   CHECK(order == std::vector<int>{1, 2, 3});
