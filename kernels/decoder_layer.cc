@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 
 namespace spillway {
@@ -137,6 +138,22 @@ void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWei
                          const KvLayout& kv) {
   SPILLWAY_CHECK(shape.mlp_kind == MlpKind::kPlain && shape.position == PositionKind::kLearned);
   LayerRun(stream, shape, weights, buffers, hidden).attend(feed, kv);
+}
+
+MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
+                     const MatrixView& hidden, std::span<const int32_t> rows) {
+  // In order, so that none is overwritten before it has moved.
+  const auto move = [&](const MatrixView& matrix) {
+    const size_t bytes = static_cast<size_t>(matrix.columns) * dtype_bytes(matrix.dtype);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto to = static_cast<int64_t>(i);
+      SPILLWAY_CHECK(rows[i] >= to && rows[i] < matrix.rows);
+      if (rows[i] != to) stream.copy(matrix.row(to), matrix.row(rows[i]), bytes);
+    }
+  };
+  move(hidden);
+  move(attended_rows(shape, buffers, hidden.rows));
+  return hidden.slice_rows(0, static_cast<int64_t>(rows.size()));
 }
 
 void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,

@@ -68,6 +68,10 @@ class AttentionFeed {
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                          const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
                          const KvLayout& kv);
+// Before the second, where only some rows' output is wanted: moves these rows of hidden and of
+// attended to the front and returns them, a view of hidden. `rows` are ascending.
+MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
+                     const MatrixView& hidden, std::span<const int32_t> rows);
 // The second: all the rest.
 void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                           const LayerBuffers& buffers, const MatrixView& hidden);

@@ -45,9 +45,11 @@ double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
                            static_cast<double>(linear.inputs) * static_cast<double>(linear.count);
     (linear.head ? head_weights : layer_weights) += weights;
   }
+  const double last = layer_elements(plan.shape).rest;  // Behind the last layer's attention
   double seconds = 0;
   for (const PlannedMicroBatch& batch : planned_micro_batches(plan, sweeps)) {
-    seconds += layer_weights * rates.seconds_per_weight(batch.tokens);
+    seconds += (layer_weights - last) * rates.seconds_per_weight(batch.tokens) +
+               last * rates.seconds_per_weight(batch.last_rows());
   }
   for (int64_t left = sweeps.decoding + sweeps.prompts; left > 0; left -= plan.head_rows) {
     seconds += head_weights * rates.seconds_per_weight(std::min(left, plan.head_rows));
@@ -80,6 +82,16 @@ std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
     add(sweeps.prompts, std::max<int64_t>(1, sweeps.prompt_tokens / sweeps.prompts), true);
   }
   return batches;
+}
+
+LayerElements layer_elements(const ModelShape& shape) {
+  LayerElements elements;
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    if (linear.head || linear.count != shape.layers) continue;
+    const double all = static_cast<double>(linear.outputs) * static_cast<double>(linear.inputs);
+    (linear.last_outputs > 0 ? elements.qkv : elements.rest) += all;
+  }
+  return elements;
 }
 
 // The residual stream is read and written by two norms and two sums, and each product's input is

@@ -93,9 +93,17 @@ bool host_attention_pays(const HardwareProfile& hardware);
 struct PlannedMicroBatch {
   int64_t sequences = 0, tokens = 0;
   bool prompts = false;
+  // Rows that the last layer computes behind its attention, as the engine does: those of the head.
+  int64_t last_rows() const { return prompts ? sequences : tokens; }
 };
 std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
                                                      const PlannedSweeps& sweeps);
+
+// Elements of one layer's matrices that its attention waits for, and of the others.
+struct LayerElements {
+  double qkv = 0, rest = 0;
+};
+LayerElements layer_elements(const ModelShape& shape);
 
 // What a token and layer read and write besides matrices and cache, in memory.
 double activation_traffic(const ModelShape& shape);

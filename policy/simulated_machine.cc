@@ -144,12 +144,17 @@ SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
     step.kv_down = plan_.kv_returns_whole ? step.kv_read : step.kv_sent;
   }
   step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
-  step.products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
-                  tokens * activation_traffic(shape) / rates_.memory;
+  double products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
+                    tokens * activation_traffic(shape) / rates_.memory;
   // The CPU brings a layer's weights for all of its micro-batches.
   const double from_disk = static_cast<double>(plan_.weights_from_disk) / layers * share_of_layer +
                            2 * step.stream * plan_.activations_on_disk;
-  step.products += from_disk * rates_.compute_per_disk_byte;
+  products += from_disk * rates_.compute_per_disk_byte;
+  step.qkv = products * qkv_share_;
+  step.rest = products - step.qkv;
+  step.rest_of_last =
+      step.rest - layer_elements(shape).rest * (rates_.seconds_per_weight(batch.tokens) -
+                                                rates_.seconds_per_weight(batch.last_rows()));
   step.attention += (step.kv_read + step.kv_sent) * plan_.kv_on_disk * rates_.compute_per_disk_byte;
   step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
   step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
@@ -292,9 +297,11 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
                                                                        Task before, Task* home) {
   const double disk = plan_.kv_on_disk;
   const double away = disk + step.kv_from_host;
+  const bool last = first_ + layer_ + 1 == plan_.shape.layers;
+  const double rest = last ? step.rest_of_last : step.rest;
   if (away == 0 && step.by_host == 0) {
-    compute("layer", std::max(step.products + step.attention, step.weights_memory + step.kv_memory),
-            needed);
+    const double arithmetic = step.qkv + step.attention + rest;
+    compute("layer", std::max(arithmetic, step.weights_memory + step.kv_memory), needed);
     return std::nullopt;
   }
   const double room = step.kv_read + step.kv_sent;
@@ -304,10 +311,8 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
   const auto parts =
       static_cast<double>(std::clamp(static_cast<int64_t>(std::ceil(kPartsInRing * rings)),
                                      int64_t{1}, std::min(kPartsMax, step.sequences)));
-  const auto products = [&](double share) {
-    return std::max(step.products, step.weights_memory) * share;
-  };
-  compute("layer", products(qkv_share_), needed);
+  const double rest_seconds = std::max(rest, step.weights_memory * (1 - qkv_share_));
+  compute("layer", std::max(step.qkv, step.weights_memory * qkv_share_), needed);
   const Task attended = step.by_host > 0 ? attend_on_host(step) : kNone;
   for (double i = 0; i < parts; ++i) {
     const Task cache = bring_cache(step, parts, begin, before);
@@ -315,8 +320,8 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
         compute("attention", std::max(step.attention, step.kv_memory) / parts, {cache});
     send_cache(step, parts, done, home);
   }
-  if (attended != kNone) return Unfinished{batch, products(1 - qkv_share_), attended};
-  compute("layer", products(1 - qkv_share_), {});
+  if (attended != kNone) return Unfinished{batch, rest_seconds, attended};
+  compute("layer", rest_seconds, {});
   return std::nullopt;
 }
 

@@ -62,7 +62,8 @@ class SimulatedMachine {
 
   // A micro-batch's part of a layer, in seconds and bytes.
   struct Step {
-    double products, attention;        // Of arithmetic
+    double qkv, attention, rest;       // Of arithmetic: products before and behind attention
+    double rest_of_last;               // In the model's last layer
     double weights_memory, kv_memory;  // Of reading operands
     double kv_read, kv_sent, stream;   // Bytes
     double kv_down;                    // Of the cache, over the link; kv_sent: to the disk

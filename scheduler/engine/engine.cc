@@ -64,6 +64,12 @@ uint64_t outbox_bytes(uint64_t staging, uint64_t longest) {
   return staging - bytes >= 2 * longest ? bytes : 0;
 }
 
+// Whether the last layer goes on with the wanted rows alone: a row's move is two copies, so not to
+// leave out a few of many.
+bool moves_wanted(size_t wanted, int64_t rows) {
+  return 2 * static_cast<int64_t>(wanted) <= rows;
+}
+
 }  // namespace
 
 EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
@@ -336,7 +342,7 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
   activations_->begin(batch_rows_, shape().layers + 2);
   kv_feed_->begin_sweep(items, micro_batches_);
   SPILLWAY_RETURN_IF_ERROR(embed());
-  SPILLWAY_RETURN_IF_ERROR(run_layers());
+  SPILLWAY_RETURN_IF_ERROR(run_layers(items));
   return run_head(items, sink);
 }
 
@@ -379,7 +385,7 @@ void Engine::embed_rows(const EmbeddingWeights& weights, std::span<const int32_t
   }
 }
 
-Status Engine::run_layers() {
+Status Engine::run_layers(std::span<const SweepItem> items) {
   const bool expand = expanded_ && expands_again(micro_batches_);
   for (int64_t layer = 0; layer < shape().layers; ++layer) {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
@@ -387,9 +393,9 @@ Status Engine::run_layers() {
                                          [&] { return weights_.acquire(layer); }));
     if (expand) weights = &expanded_->expand(*stream_, *weights);
     for (size_t i = 0; i < micro_batches_.size(); ++i) {
-      SPILLWAY_RETURN_IF_ERROR(run_layer(layer, *weights, i));
+      SPILLWAY_RETURN_IF_ERROR(run_layer(items, layer, *weights, i));
     }
-    SPILLWAY_RETURN_IF_ERROR(finish_layer(*weights));
+    SPILLWAY_RETURN_IF_ERROR(finish_layer(items, *weights));
     weights_.release(layer);
   }
   return {};  // Nobody waits here: the head is queued behind the layers.
@@ -397,7 +403,8 @@ Status Engine::run_layers() {
 
 // A layer of one micro-batch. What the CPU attends to is finished after the next micro-batch has
 // begun, so that the device has work meanwhile.
-Status Engine::run_layer(int64_t layer, const LayerWeights& weights, size_t index) {
+Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
+                         const LayerWeights& weights, size_t index) {
   SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
   weights_.bring_ahead();  // From disk something may have come.
   const LayerBuffers& buffers = buffers_.layers[index % 2];
@@ -407,24 +414,53 @@ Status Engine::run_layer(int64_t layer, const LayerWeights& weights, size_t inde
   if (!host_items.empty()) {
     host_attention_->begin(host_items, qkv_rows(shape(), buffers, hidden.rows));
   }
-  SPILLWAY_RETURN_IF_ERROR(finish_layer(weights));
-  begun_ = {hidden, &buffers, !host_items.empty()};
+  SPILLWAY_RETURN_IF_ERROR(finish_layer(items, weights));
+  begun_ = {hidden, &buffers, layer, index, !host_items.empty()};
   // Activations on disk come one micro-batch at a time.
   const bool wait = begun_->on_host && options_.overlap && options_.activations_disk_share == 0;
-  return wait ? Status() : finish_layer(weights);
+  return wait ? Status() : finish_layer(items, weights);
 }
 
-// Of the micro-batch that has begun it, if there is one.
-Status Engine::finish_layer(const LayerWeights& weights) {
+// Of the micro-batch that has begun it, if there is one. Behind the last layer's attention only
+// rows that the head reads go on: mostly one of each prompt.
+Status Engine::finish_layer(std::span<const SweepItem> items, const LayerWeights& weights) {
   if (!begun_) return {};
   const Begun begun = *std::exchange(begun_, std::nullopt);
   if (begun.on_host) {
     const MatrixView attended = attended_rows(shape(), *begun.buffers, begun.hidden.rows);
     SPILLWAY_RETURN_IF_ERROR(host_attention_->finish(kv_->layout(), attended));
   }
-  finish_decoder_layer(*stream_, shape(), weights, *begun.buffers, begun.hidden);
+  MatrixView hidden = begun.hidden;
+  if (begun.layer + 1 == shape().layers) {
+    find_wanted(items, micro_batches_[begun.index]);
+    if (moves_wanted(batch_wanted_.size(), hidden.rows)) {
+      selected_rows_.clear();
+      for (const Wanted& wanted : batch_wanted_) selected_rows_.push_back(wanted.batch_row);
+      hidden = keep_rows(*stream_, shape(), *begun.buffers, hidden, selected_rows_);
+    }
+  }
+  if (hidden.rows > 0) {
+    finish_decoder_layer(*stream_, shape(), weights, *begun.buffers, hidden);
+  }
   activations_->release(true);
   return {};
+}
+
+// All of the micro-batch, in order, those of items whose cache failed included.
+void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& batch) {
+  batch_wanted_.clear();
+  int64_t first = 0;  // Of the item's rows in the micro-batch
+  for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
+    const auto tokens = static_cast<int64_t>(items[i].tokens.size());
+    const int64_t from = items[i].no_logits ? tokens : items[i].all_logits ? 0 : tokens - 1;
+    for (int64_t t = from; t < tokens; ++t) {
+      const auto row = static_cast<int32_t>(first + t);
+      batch_wanted_.push_back({i, t, row, row, items[i].draw});
+    }
+    first += tokens;
+  }
+  if (!moves_wanted(batch_wanted_.size(), batch.rows)) return;
+  for (size_t i = 0; i < batch_wanted_.size(); ++i) batch_wanted_[i].row = static_cast<int32_t>(i);
 }
 
 // Logits of the first `rows` rows of buffers_.selected.
@@ -550,16 +586,9 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
   bool waits = false;  // For the layers and what they did wrong, with the logits of a row
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
-    batch_wanted_.clear();
-    int64_t end = 0;  // Of the item's rows in the micro-batch
-    for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
-      const auto tokens = static_cast<int64_t>(items[i].tokens.size());
-      end += tokens;
-      if (items[i].no_logits || !kv_feed_->failure(i).ok()) continue;
-      for (int64_t t = items[i].all_logits ? 0 : tokens - 1; t < tokens; ++t) {
-        batch_wanted_.push_back({i, t, static_cast<int32_t>(end - tokens + t), items[i].draw});
-      }
-    }
+    find_wanted(items, batch);
+    std::erase_if(batch_wanted_,
+                  [&](const Wanted& wanted) { return !kv_feed_->failure(wanted.item).ok(); });
     waits = waits || !batch_wanted_.empty();
     SPILLWAY_RETURN_IF_ERROR(select_rows(hidden, batch_wanted_, *weights, sink));
     activations_->release(false);

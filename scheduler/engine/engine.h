@@ -147,14 +147,17 @@ class Engine {
   Status embed();
   void embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
-  Status run_layers();
-  Status run_layer(int64_t layer, const LayerWeights& weights, size_t index);
-  Status finish_layer(const LayerWeights& weights);
-  // A row whose logits are asked for: `row` of its micro-batch.
+  Status run_layers(std::span<const SweepItem> items);
+  Status run_layer(std::span<const SweepItem> items, int64_t layer, const LayerWeights& weights,
+                   size_t index);
+  Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
+  void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
+  // A row whose logits are asked for.
   struct Wanted {
     size_t item;
     int64_t token;
-    int32_t row;
+    int32_t batch_row;  // Of its micro-batch
+    int32_t row;        // The same after the last layer, which may move it
     DrawRule draw;
   };
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
@@ -211,6 +214,8 @@ class Engine {
   struct Begun {
     MatrixView hidden;
     const LayerBuffers* buffers;
+    int64_t layer;
+    size_t index;  // Of micro_batches_
     bool on_host;  // It waits for the CPU's attention.
   };
   std::optional<Begun> begun_;
