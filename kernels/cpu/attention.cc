@@ -75,6 +75,9 @@ void run_step(CpuContext& context, const AttentionArgs& args, const AttentionIte
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     HeadView view = head_view(args, item, head);
     view.scores = state.scores;
+    // A group's heads read the same rows, which are near by then.
+    const bool last = head + 1 == (kv_head + 1) * group && kv_head + 1 < args.kv.heads;
+    if (last) view.next_keys = view.keys + args.kv.run_bytes();
     attend_one(view, scratch);
   }
   if (!item.budget.full()) keep_step(first, item.budget, item.position, state);

@@ -26,6 +26,8 @@ struct HeadView {
   std::byte* keys = nullptr;  // This head's run in block 0; block b is b * block_bytes further.
   std::byte* values = nullptr;
   size_t block_bytes = 0;
+  // Of a decode step: the keys of the head that the same thread most likely takes next, or null.
+  const std::byte* next_keys = nullptr;
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 0;

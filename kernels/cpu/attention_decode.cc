@@ -60,44 +60,80 @@ void to_pair_order(const float* HWY_RESTRICT from, size_t size, bool back, float
   std::copy(from + whole, from + size, to + whole);
 }
 
-// q . k of neighbouring rows, over whole pairs of vectors. Four rows at a time: their chains hide
-// the latency of the multiply-add.
-template <class T>
-HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, size_t size,
-                         size_t rows, float* HWY_RESTRICT scores) {
+constexpr size_t kLanes = hn::MaxLanes(D());
+constexpr size_t kRun = static_cast<size_t>(kKvBlockRows);
+static_assert(kRun % kLanes == 0);
+
+// Sums of the lanes of kLanes vectors, one a lane: half as many additions as vector by vector, and
+// what is added to what depends on no other vector.
+HWY_INLINE V sums_of_lanes(V* HWY_RESTRICT v) {
+#if HWY_TARGET == HWY_SCALAR
+  return v[0];
+#else
   const D d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t whole = paired(size);
-  V a, b;
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const T* HWY_RESTRICT row = k + r * size;
-    V s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    for (size_t i = 0; i < whole; i += 2 * lanes) {
-      const V x = hn::LoadU(d, q + i);
-      const V y = hn::LoadU(d, q + i + lanes);
-      load_pair(row + i, a, b);
-      s0 = hn::MulAdd(y, b, hn::MulAdd(x, a, s0));
-      load_pair(row + size + i, a, b);
-      s1 = hn::MulAdd(y, b, hn::MulAdd(x, a, s1));
-      load_pair(row + 2 * size + i, a, b);
-      s2 = hn::MulAdd(y, b, hn::MulAdd(x, a, s2));
-      load_pair(row + 3 * size + i, a, b);
-      s3 = hn::MulAdd(y, b, hn::MulAdd(x, a, s3));
-    }
-    scores[r] = hn::GetLane(hn::SumOfLanes(d, s0));
-    scores[r + 1] = hn::GetLane(hn::SumOfLanes(d, s1));
-    scores[r + 2] = hn::GetLane(hn::SumOfLanes(d, s2));
-    scores[r + 3] = hn::GetLane(hn::SumOfLanes(d, s3));
+  const hn::RepartitionToWide<D> wide;
+  // Inside blocks of four lanes: of every four vectors one whose lanes are theirs.
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kLanes / 4; ++i) {
+    const V* four = v + 4 * i;
+    const V a =
+        hn::Add(hn::InterleaveLower(d, four[0], four[1]), hn::InterleaveUpper(d, four[0], four[1]));
+    const V b =
+        hn::Add(hn::InterleaveLower(d, four[2], four[3]), hn::InterleaveUpper(d, four[2], four[3]));
+    const auto x = hn::BitCast(wide, a), y = hn::BitCast(wide, b);
+    v[i] = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, x, y)),
+                   hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
   }
-  for (; r < rows; ++r) {
-    V sum = hn::Zero(d);
-    for (size_t i = 0; i < whole; i += 2 * lanes) {
-      load_pair(k + r * size + i, a, b);
-      sum = hn::MulAdd(hn::LoadU(d, q + i), a, sum);
-      sum = hn::MulAdd(hn::LoadU(d, q + i + lanes), b, sum);
+#if HWY_TARGET <= HWY_AVX3
+  const auto add_blocks = [](V a, V b) {
+    return hn::Add(V{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)},
+                   V{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)});
+  };
+  return add_blocks(add_blocks(v[0], v[1]), add_blocks(v[2], v[3]));
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(hn::ConcatLowerLower(d, v[1], v[0]), hn::ConcatUpperUpper(d, v[1], v[0]));
+#else
+  static_assert(kLanes == 4);
+  return v[0];
+#endif
+#endif
+}
+
+// The level that what is asked for comes to, of __builtin_prefetch.
+constexpr int kNear = 3;
+
+// Asks for what a pair of vectors will be read from.
+template <class T>
+HWY_INLINE void prefetch_pair(const T* from) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(from);
+#pragma GCC unroll 2
+  for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
+}
+
+// q . k of a run's rows, over whole pairs of vectors. All rows of the run, whether they are in use
+// or not, so that a row's sum does not depend on how many are.
+template <size_t kSize, class T>
+HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, const T* ahead,
+                         size_t any_size, float* HWY_RESTRICT scores) {
+  const D d;
+  const size_t size = kSize > 0 ? kSize : any_size;
+  const size_t whole = paired(size);
+  for (size_t r = 0; r < kRun; r += kLanes) {
+    V sums[kLanes];
+#pragma GCC unroll 16
+    for (size_t j = 0; j < kLanes; ++j) sums[j] = hn::Zero(d);
+    for (size_t i = 0; i < whole; i += 2 * kLanes) {
+      const V x = hn::LoadU(d, q + i);
+      const V y = hn::LoadU(d, q + i + kLanes);
+#pragma GCC unroll 16
+      for (size_t j = 0; j < kLanes; ++j) {
+        V a, b;
+        prefetch_pair(ahead + (r + j) * size + i);
+        load_pair(k + (r + j) * size + i, a, b);
+        sums[j] = hn::MulAdd(y, b, hn::MulAdd(x, a, sums[j]));
+      }
     }
-    scores[r] = hn::GetLane(hn::SumOfLanes(d, sum));
+    hn::StoreU(sums_of_lanes(sums), d, scores + r);
   }
 }
 
@@ -121,43 +157,55 @@ void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* score
   }
 }
 
-// out += sum over rows of weights[r] * v[r], out in pair order.
-template <class T>
-HWY_INLINE void sum_rows(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v, size_t size,
-                         size_t rows, float* HWY_RESTRICT out) {
+// out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, out in
+// pair order. Even and odd rows have sums of their own: their chains hide the latency of the
+// multiply-add.
+template <int kPairs, class T>
+HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v,
+                            const T* ahead, size_t size, size_t rows, size_t i,
+                            float* HWY_RESTRICT out) {
   const D d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t step = 2 * lanes;
-  V a, b;
+  V sums[2][2 * kPairs];
+#pragma GCC unroll 4
+  for (int p = 0; p < 2 * kPairs; ++p) {
+    sums[0][p] = hn::LoadU(d, out + i + static_cast<size_t>(p) * kLanes);
+    sums[1][p] = hn::Zero(d);
+  }
+  const auto add = [&](size_t r, V* HWY_RESTRICT to) {
+    const V w = hn::Set(d, weights[r]);
+#pragma GCC unroll 2
+    for (int p = 0; p < kPairs; ++p) {
+      V a, b;
+      const size_t at = r * size + i + static_cast<size_t>(p) * 2 * kLanes;
+      prefetch_pair(ahead + at);
+      load_pair(v + at, a, b);
+      to[2 * p] = hn::MulAdd(w, a, to[2 * p]);
+      to[2 * p + 1] = hn::MulAdd(w, b, to[2 * p + 1]);
+    }
+  };
+  size_t r = 0;
+  for (; r + 2 <= rows; r += 2) {
+    add(r, sums[0]);
+    add(r + 1, sums[1]);
+  }
+  if (r < rows) add(r, sums[0]);
+#pragma GCC unroll 4
+  for (int p = 0; p < 2 * kPairs; ++p) {
+    hn::StoreU(hn::Add(sums[0][p], sums[1][p]), d, out + i + static_cast<size_t>(p) * kLanes);
+  }
+}
+
+template <size_t kSize, class T>
+HWY_INLINE void sum_rows(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v, const T* ahead,
+                         size_t any_size, size_t rows, float* HWY_RESTRICT out) {
+  constexpr size_t kPair = 2 * kLanes;
+  static_assert(kSize % kPair == 0);
+  const size_t size = kSize > 0 ? kSize : any_size;
   size_t i = 0;
-  for (; i + 2 * step <= size; i += 2 * step) {
-    V o0 = hn::LoadU(d, out + i), o1 = hn::LoadU(d, out + i + lanes);
-    V o2 = hn::LoadU(d, out + i + step), o3 = hn::LoadU(d, out + i + step + lanes);
-    for (size_t r = 0; r < rows; ++r) {
-      const V w = hn::Set(d, weights[r]);
-      load_pair(v + r * size + i, a, b);
-      o0 = hn::MulAdd(w, a, o0);
-      o1 = hn::MulAdd(w, b, o1);
-      load_pair(v + r * size + i + step, a, b);
-      o2 = hn::MulAdd(w, a, o2);
-      o3 = hn::MulAdd(w, b, o3);
-    }
-    hn::StoreU(o0, d, out + i);
-    hn::StoreU(o1, d, out + i + lanes);
-    hn::StoreU(o2, d, out + i + step);
-    hn::StoreU(o3, d, out + i + step + lanes);
-  }
-  for (; i + step <= size; i += step) {
-    V o0 = hn::LoadU(d, out + i), o1 = hn::LoadU(d, out + i + lanes);
-    for (size_t r = 0; r < rows; ++r) {
-      const V w = hn::Set(d, weights[r]);
-      load_pair(v + r * size + i, a, b);
-      o0 = hn::MulAdd(w, a, o0);
-      o1 = hn::MulAdd(w, b, o1);
-    }
-    hn::StoreU(o0, d, out + i);
-    hn::StoreU(o1, d, out + i + lanes);
-  }
+  for (; i + 2 * kPair <= size; i += 2 * kPair)
+    sum_columns<2>(weights, v, ahead, size, rows, i, out);
+  for (; i + kPair <= size; i += kPair) sum_columns<1>(weights, v, ahead, size, rows, i, out);
+  if constexpr (kSize > 0) return;
   for (; i < size; ++i) {
     for (size_t r = 0; r < rows; ++r) out[i] += weights[r] * element(v, r * size + i);
   }
@@ -168,12 +216,21 @@ HWY_INLINE V exp_or_nan(V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
 }
 
-// scores -> exp(score - max); returns the sum.
+float highest_of(const float* HWY_RESTRICT scores, size_t rows) {
+  const D d;
+  V highest = hn::Set(d, scores[0]);
+  size_t i = 0;
+  for (; i + kLanes <= rows; i += kLanes) highest = hn::Max(hn::LoadU(d, scores + i), highest);
+  float most = hn::GetLane(hn::MaxOfLanes(d, highest));
+  for (; i < rows; ++i) most = std::max(most, scores[i]);
+  return most;
+}
+
+// scores -> exp(score - max); returns the sum. A score that is no number makes the sum none.
 float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const float most = *std::max_element(scores, scores + rows);
-  const V m = hn::Set(d, most);
+  const V m = hn::Set(d, highest_of(scores, rows));
   V sum = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= rows; i += lanes) {
@@ -216,57 +273,76 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
 // after 0.1 microseconds only if more than 1.5 KB are under way all the time; 16 rows may be less.
 constexpr size_t kAheadBytes = 8192;
 
-// Reads the runs of one head's keys or values in order, asking for each some time before.
+// Where the runs of one head's keys or values lie.
+struct Runs {
+  const std::byte* first = nullptr;
+  size_t block_bytes = 0, count = 0;
+  const std::byte* at(size_t run) const { return first + run * block_bytes; }
+};
+
+// Reads runs in order, asking for each some time before; behind the last one for those that are
+// read next, so that memory never waits for a pass to end.
 class RunReader {
  public:
-  RunReader(const std::byte* first, size_t block_bytes, size_t run_bytes, size_t runs)
-      : first_(first),
-        block_bytes_(block_bytes),
+  RunReader(const Runs& runs, const Runs& next, size_t run_bytes)
+      : runs_(runs),
+        next_(next),
         run_bytes_(run_bytes),
-        runs_(runs),
         ahead_(std::max<size_t>(1, kAheadBytes / run_bytes)) {}
 
   void start() const {
-    for (size_t i = 0; i < std::min(ahead_, runs_); ++i) {
-      prefetch_run(first_ + i * block_bytes_, run_bytes_);
-    }
+    for (size_t i = 0; i < std::min(ahead_, runs_.count); ++i)
+      prefetch_run(runs_.at(i), run_bytes_);
   }
-  const std::byte* read(size_t run) const {
-    if (run + ahead_ < runs_) {
-      prefetch_run(first_ + (run + ahead_) * block_bytes_, run_bytes_);
-    }
-    return first_ + run * block_bytes_;
+  const std::byte* run(size_t i) const { return runs_.at(i); }
+  // What is to be asked for while run `i` is read: another run, or itself when there is no more.
+  const std::byte* ahead(size_t i) const {
+    const size_t wanted = i + ahead_;
+    if (wanted < runs_.count) return runs_.at(wanted);
+    return wanted - runs_.count < next_.count ? next_.at(wanted - runs_.count) : runs_.at(i);
   }
 
  private:
-  const std::byte* first_;
-  size_t block_bytes_, run_bytes_, runs_, ahead_;
+  const Runs runs_, next_;
+  const size_t run_bytes_, ahead_;
+};
+
+template <class T>
+struct Rows {
+  const T* at;
+  const T* ahead;
 };
 
 // `count` rows of a run as T: where they lie or, with kExpand, 4-bit rows expanded to `expanded`.
 // 16 rows of 128 numbers are 8 KiB in the L1 cache, which the sums read as they read float32 rows.
 template <class T, bool kExpand>
-HWY_INLINE const T* rows_of(const HeadView& view, const std::byte* run, size_t count,
-                            float* HWY_RESTRICT expanded) {
+HWY_INLINE Rows<T> rows_of(const HeadView& view, const RunReader& reader, size_t run, size_t count,
+                           float* HWY_RESTRICT expanded) {
+  const std::byte* from = reader.run(run);
+  const std::byte* ahead = reader.ahead(run);
   if constexpr (!kExpand) {
-    return reinterpret_cast<const T*>(run);
+    return {reinterpret_cast<const T*>(from), reinterpret_cast<const T*>(ahead)};
   } else {
+    prefetch_run(ahead, kRun * view.kv_row_bytes);
     const auto size = static_cast<size_t>(view.head_size);
     for (size_t r = 0; r < count; ++r) {
-      expand_q4_row(run + r * view.kv_row_bytes, size, expanded + r * size);
+      expand_q4_row(from + r * view.kv_row_bytes, size, expanded + r * size);
     }
-    return expanded;
+    return {expanded, expanded};
   }
 }
 
-template <class T, bool kExpand = false>
+// `kSize`: of the head, known here so that rows lie at known places; 0: any.
+template <class T, size_t kSize, bool kExpand>
 void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   const auto size = static_cast<size_t>(view.head_size);
   const auto rows = static_cast<size_t>(view.rows);
-  constexpr auto kRun = static_cast<size_t>(kKvBlockRows);
-  const size_t runs = (rows + kRun - 1) / kRun;
-  const RunReader keys(view.keys, view.block_bytes, kRun * view.kv_row_bytes, runs);
-  const RunReader values(view.values, view.block_bytes, kRun * view.kv_row_bytes, runs);
+  const size_t run_bytes = kRun * view.kv_row_bytes;
+  const Runs all_keys{view.keys, view.block_bytes, (rows + kRun - 1) / kRun};
+  const Runs all_values{view.values, view.block_bytes, all_keys.count};
+  const Runs next{view.next_keys, view.block_bytes, view.next_keys == nullptr ? 0 : all_keys.count};
+  const RunReader keys(all_keys, all_values, run_bytes);
+  const RunReader values(all_values, next, run_bytes);
   keys.start();
   float* HWY_RESTRICT out = scratch;
   float* HWY_RESTRICT q = out + size;
@@ -276,34 +352,40 @@ void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
   to_pair_order<T>(out, size, false, q);
   for (size_t first = 0; first < rows; first += kRun) {
     const size_t count = std::min(kRun, rows - first);
-    const T* k = rows_of<T, kExpand>(view, keys.read(first / kRun), count, expanded);
-    dot_rows(q, k, size, count, scores + first);
-    dot_tail(q, k, size, count, scores + first);
+    const Rows<T> k = rows_of<T, kExpand>(view, keys, first / kRun, count, expanded);
+    dot_rows<kSize>(q, k.at, k.ahead, size, scores + first);
+    dot_tail(q, k.at, size, count, scores + first);
   }
-  values.start();
   const float total = softmax_in_place(scores, rows);
   if (view.scores != nullptr) add_scaled(scores, 1.0f / total, rows, view.scores);
   std::fill(out, out + size, 0.0f);
   for (size_t first = 0; first < rows; first += kRun) {
     const size_t count = std::min(kRun, rows - first);
-    const T* v = rows_of<T, kExpand>(view, values.read(first / kRun), count, expanded);
-    sum_rows(scores + first, v, size, count, out);
+    const Rows<T> v = rows_of<T, kExpand>(view, values, first / kRun, count, expanded);
+    sum_rows<kSize>(scores + first, v.at, v.ahead, size, count, out);
   }
   for (size_t i = 0; i < size; ++i) out[i] /= total;
   to_pair_order<T>(out, size, true, q);
   store_row(view.out_dtype, q, size, view.out);
 }
 
+template <class T, bool kExpand = false>
+void attend_sized(const HeadView& view, float* scratch) {
+  if (view.head_size == 64) return attend_rows<T, 64, kExpand>(view, scratch);
+  if (view.head_size == 128) return attend_rows<T, 128, kExpand>(view, scratch);
+  attend_rows<T, 0, kExpand>(view, scratch);
+}
+
 void AttendOne(const HeadView& view, float* scratch) {
   switch (view.kv_dtype) {
     case DType::kF32:
-      return attend_rows<float>(view, scratch);
+      return attend_sized<float>(view, scratch);
     case DType::kBF16:
-      return attend_rows<hwy::bfloat16_t>(view, scratch);
+      return attend_sized<hwy::bfloat16_t>(view, scratch);
     case DType::kF16:
-      return attend_rows<hwy::float16_t>(view, scratch);
+      return attend_sized<hwy::float16_t>(view, scratch);
     case DType::kQ4:
-      return attend_rows<float, true>(view, scratch);
+      return attend_sized<float, true>(view, scratch);
     default:
       SPILLWAY_CHECK(false);
   }
@@ -336,7 +418,8 @@ HWY_EXPORT(AttendOne);
 HWY_EXPORT(StoreRows);
 size_t step_scratch_bytes(const HeadView& view) {
   const int64_t expanded = view.kv_dtype == DType::kQ4 ? kKvBlockRows * view.head_size : 0;
-  return static_cast<size_t>(2 * view.head_size + view.rows + expanded) * sizeof(float);
+  const int64_t scores = (view.rows + kKvBlockRows - 1) / kKvBlockRows * kKvBlockRows;
+  return static_cast<size_t>(2 * view.head_size + scores + expanded) * sizeof(float);
 }
 void attend_one(const HeadView& view, float* scratch) {
   HWY_DYNAMIC_DISPATCH(AttendOne)(view, scratch);
