@@ -139,7 +139,11 @@ struct PromptScratch {
 void pack_keys(const HeadView& view, float* packed) {
   const int64_t depth = round_to(view.head_size, 16);
   std::fill(packed, packed + round_to(view.tokens, kTileKeys) * depth, 0.0f);
-  for (int64_t key = 0; key < view.tokens; ++key) {
+  int64_t key = 0;
+  for (; key + 16 <= view.tokens; key += 16) {
+    pack_strip(view.k + key * view.stride, view.stride, 16, view.head_size, packed + key * depth);
+  }
+  for (; key < view.tokens; ++key) {
     const float* k = view.k + key * view.stride;
     float* target = packed + key / 16 * depth * 16 + key % 16;
     for (int64_t i = 0; i < view.head_size; ++i) target[i * 16] = k[i];
@@ -153,7 +157,9 @@ void pack_values(const HeadView& view, int64_t width, float* packed) {
   for (int64_t key = 0; key < view.tokens; ++key) {
     const float* v = view.v + key * view.stride;
     float* tile = packed + key / kTileKeys * kTileKeys * width + key % kTileKeys * 16;
-    for (int64_t i = 0; i < view.head_size; ++i) tile[i / 16 * kTileKeys * 16 + i % 16] = v[i];
+    for (int64_t i = 0; i < view.head_size; i += 16) {
+      std::copy_n(v + i, std::min<int64_t>(16, view.head_size - i), tile + i * kTileKeys);
+    }
   }
 }
 

@@ -56,29 +56,58 @@ HWY_INLINE V activate(Activation activation, V x) {
   return x;
 }
 
-void StoreTile(const TileStore& s) {
+// Bias and activation of a vector of the tile, from column `j` on; the tile is 64 wide, so vectors
+// may be computed past its last column.
+template <Activation kActivation>
+HWY_INLINE V finished(const TileStore& s, const float* HWY_RESTRICT x, size_t j) {
+  const D d;
+  V v = hn::Load(d, x + j);
+  if (s.bias != nullptr) {
+    v = hn::Add(v, load_up_to(d, s.bias + j, static_cast<size_t>(s.columns) - j));
+  }
+  return activate(kActivation, v);
+}
+
+template <Activation kActivation>
+void store_rows(const TileStore& s) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   const auto columns = static_cast<size_t>(s.columns);
+  const size_t whole = columns / lanes * lanes;
   for (int64_t row = 0; row < s.rows; ++row) {
     float* HWY_RESTRICT x = s.tile + row * kGemmColumns;
-    // The tile is 64 wide whatever `columns` is, so whole vectors may be computed past the end.
-    for (size_t j = 0; j < columns; j += lanes) {
-      V v = hn::Load(d, x + j);
-      if (s.bias != nullptr) v = hn::Add(v, load_up_to(d, s.bias + j, columns - j));
-      hn::Store(activate(s.activation, v), d, x + j);
-    }
     const auto offset = static_cast<size_t>(row * s.out_stride);
     if (s.out_dtype == DType::kBF16) {
-      store_bf16(x, columns, reinterpret_cast<uint16_t*>(s.out) + offset);
+      uint16_t* HWY_RESTRICT out = reinterpret_cast<uint16_t*>(s.out) + offset;
+      for (size_t j = 0; j < whole; j += lanes) {
+        hn::StoreU(bf16_of(d, finished<kActivation>(s, x, j)), hn::Rebind<uint16_t, D>(), out + j);
+      }
+      if (whole == columns) continue;
+      hn::Store(finished<kActivation>(s, x, whole), d, x + whole);
+      store_bf16(x + whole, columns - whole, out + whole);
       continue;
     }
     float* HWY_RESTRICT out = reinterpret_cast<float*>(s.out) + offset;
     for (size_t j = 0; j < columns; j += lanes) {
-      V v = hn::Load(d, x + j);
+      V v = finished<kActivation>(s, x, j);
       if (s.accumulate) v = hn::Add(v, load_up_to(d, out + j, columns - j));
       store_up_to(d, v, out + j, columns - j);
     }
+  }
+}
+
+void StoreTile(const TileStore& s) {
+  switch (s.activation) {
+    case Activation::kNone:
+      return store_rows<Activation::kNone>(s);
+    case Activation::kRelu:
+      return store_rows<Activation::kRelu>(s);
+    case Activation::kGelu:
+      return store_rows<Activation::kGelu>(s);
+    case Activation::kGeluTanh:
+      return store_rows<Activation::kGeluTanh>(s);
+    case Activation::kSilu:
+      return store_rows<Activation::kSilu>(s);
   }
 }
 

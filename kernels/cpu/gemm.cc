@@ -1,8 +1,13 @@
 #include "kernels/cpu/gemm.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 
 #include "kernels/cpu/gemm_q4.h"
+#include "kernels/cpu/strips.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cc"
@@ -93,15 +98,21 @@ StripKernel strip_kernel_for(int64_t rows, int* panels) {
   return nullptr;
 }
 
-// `strips` strips of equal height over four panels and one stretch of k.
-void run_strips(const float* packed_a, int64_t strips, int64_t strip_rows, int64_t columns,
+// All strips over four panels and one stretch of k.
+void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
                 const TileWeights& weights, int64_t k, int64_t depth, float* c) {
-  int panels = 0;
-  const StripKernel kernel = strip_kernel_for<kStripRows>(strip_rows, &panels);
-  for (int panel = 0; panel < kGemmColumns / kPanel; panel += panels) {
-    for (int64_t s = 0; s < strips; ++s) {
-      kernel(packed_a + (s * columns + k) * strip_rows, weights, k, depth, panel,
-             c + s * strip_rows * kGemmColumns);
+  // Strips of one height at a time: how many panels a kernel takes goes by it.
+  for (int64_t first = 0, end = 0; first < strips.count(); first = end) {
+    const int64_t height = strips.height(first);
+    while (end < strips.count() && strips.height(end) == height) ++end;
+    int panels = 0;
+    const StripKernel kernel = strip_kernel_for<kStripRows>(height, &panels);
+    for (int panel = 0; panel < kGemmColumns / kPanel; panel += panels) {
+      for (int64_t s = first; s < end; ++s) {
+        const int64_t row = strips.first(s);
+        kernel(packed_a + row * columns + k * height, weights, k, depth, panel,
+               c + row * kGemmColumns);
+      }
     }
   }
 }
@@ -115,6 +126,9 @@ constexpr int64_t kWidenStrips = kGemmRowsMax;  // Never
 #endif
 constexpr int64_t kWidenDepth = 192;  // 24 KiB for two panels: stays in the L1 cache
 constexpr int kWidenPanels = 2;
+// A kernel takes no more, as strips of so many are high.
+static_assert(HWY_TARGET > HWY_AVX3 ||
+              panels_for(kStripRows - kStripRows / kWidenStrips) <= kWidenPanels);
 
 // [k][16] of one panel in float32.
 void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
@@ -145,8 +159,8 @@ void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
   }
 }
 
-// Whole strips times stretches of two panels that are widened once.
-void run_strips_widened(const float* packed_a, int64_t strips, int64_t columns,
+// All strips times stretches of two panels that are widened once.
+void run_strips_widened(const float* packed_a, const Strips& strips, int64_t columns,
                         const TileWeights& weights, float* c) {
   alignas(64) float wide[kWidenPanels * (kWidenDepth + 1) * kPanel];
   const TileWeights stretch{reinterpret_cast<const std::byte*>(wide), DType::kF32, kWidenDepth + 1};
@@ -156,10 +170,13 @@ void run_strips_widened(const float* packed_a, int64_t strips, int64_t columns,
       for (int p = 0; p < kWidenPanels; ++p) {
         widen(weights, panel + p, k, depth, wide + p * stretch.columns_padded * kPanel);
       }
-      for (int64_t s = 0; s < strips; ++s) {
-        for (int p = 0; p < kWidenPanels; p += panels_for(kStripRows)) {
-          strip_kernel<kStripRows>(packed_a + (s * columns + k) * kStripRows, stretch, 0, depth, p,
-                                   c + s * kStripRows * kGemmColumns + panel * kPanel);
+      for (int64_t s = 0; s < strips.count(); ++s) {
+        const int64_t row = strips.first(s), height = strips.height(s);
+        int panels = 0;
+        const StripKernel kernel = strip_kernel_for<kStripRows>(height, &panels);
+        for (int p = 0; p < kWidenPanels; p += panels) {
+          kernel(packed_a + row * columns + k * height, stretch, 0, depth, p,
+                 c + row * kGemmColumns + panel * kPanel);
         }
       }
     }
@@ -171,29 +188,35 @@ void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, DType fo
   if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
   const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
   const TileWeights weights{panels, format, padded};
-  const int64_t whole = rows / kStripRows;
-  const int64_t rest = rows % kStripRows;
-  const bool widened = whole >= kWidenStrips && format != DType::kF32;
-  if (widened) run_strips_widened(packed_a, whole, columns, weights, c);
-  const float* rest_a = packed_a + whole * kStripRows * columns;
-  float* rest_c = c + whole * kStripRows * kGemmColumns;
+  const Strips strips(rows, kStripRows);
+  if (strips.count() >= kWidenStrips && format != DType::kF32) {
+    return run_strips_widened(packed_a, strips, columns, weights, c);
+  }
   for (int64_t k = 0; k < columns; k += kDepth) {
-    const int64_t depth = std::min(kDepth, columns - k);
-    if (!widened) run_strips(packed_a, whole, kStripRows, columns, weights, k, depth, c);
-    if (rest != 0) run_strips(rest_a, 1, rest, columns, weights, k, depth, rest_c);
+    run_strips(packed_a, strips, columns, weights, k, std::min(kDepth, columns - k), c);
   }
 }
 
-void PackStrips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed) {
-  for (int64_t first = 0; first < rows; first += kStripRows) {
-    const int64_t height = std::min<int64_t>(kStripRows, rows - first);
-    float* target = packed + first * columns;
-    const float* source = a + first * stride;
-    for (int64_t k = 0; k < columns; ++k) {
-      for (int64_t i = 0; i < height; ++i) target[k * height + i] = source[i * stride + k];
-    }
+#if HWY_TARGET <= HWY_AVX3
+#define SPILLWAY_TRANSPOSE_BODIES
+#include "kernels/cpu/transpose_inl.h"
+#undef SPILLWAY_TRANSPOSE_BODIES
+
+void PackStrip(const float* a, int64_t stride, int64_t height, int64_t columns, float* packed) {
+  const auto load = [&](int64_t row, int64_t column) {
+    const int64_t left = std::min<int64_t>(16, columns - column);
+    const auto there = static_cast<__mmask16>((1u << left) - 1);
+    return _mm512_maskz_loadu_epi32(there, a + row * stride + column);
+  };
+  store_columns(height, columns, load, packed);
+}
+#else
+void PackStrip(const float* a, int64_t stride, int64_t height, int64_t columns, float* packed) {
+  for (int64_t k = 0; k < columns; ++k) {
+    for (int64_t i = 0; i < height; ++i) packed[k * height + i] = a[i * stride + k];
   }
 }
+#endif
 
 int64_t StripRows() {
   return kStripRows;
@@ -207,15 +230,23 @@ HWY_AFTER_NAMESPACE();
 namespace spillway::cpu {
 
 HWY_EXPORT(MultiplyTile);
-HWY_EXPORT(PackStrips);
+HWY_EXPORT(PackStrip);
 HWY_EXPORT(StripRows);
 
 int64_t gemm_strip_rows() {
   return HWY_DYNAMIC_DISPATCH(StripRows)();
 }
 
+void pack_strip(const float* a, int64_t stride, int64_t height, int64_t columns, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackStrip)(a, stride, height, columns, packed);
+}
+
 void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed) {
-  HWY_DYNAMIC_DISPATCH(PackStrips)(a, stride, rows, columns, packed);
+  const Strips strips(rows, gemm_strip_rows());
+  for (int64_t s = 0; s < strips.count(); ++s) {
+    const int64_t row = strips.first(s);
+    pack_strip(a + row * stride, stride, strips.height(s), columns, packed + row * columns);
+  }
 }
 
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, DType format,

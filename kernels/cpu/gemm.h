@@ -20,17 +20,20 @@ namespace spillway::cpu {
 constexpr int64_t kGemmRowsMax = 96;
 constexpr int64_t kGemmColumns = 64;
 
-// Rows per strip of packed activations on this CPU's best instruction set.
+// Rows that a strip of packed activations has at most (cpu/strips.h), on this CPU's best
+// instruction set.
 int64_t gemm_strip_rows();
 
-// Packs `rows` x `columns` of row-major float32 (row stride `stride` floats) into strips of
-// gemm_strip_rows() rows: [strip][column][row in strip]; the last strip is as narrow as its rows.
-// Writes rows * columns floats.
+// Packs `height` x `columns` of row-major float32 (row stride `stride` floats) as one strip,
+// [column][row]. Writes height * columns floats. REQUIRES: height <= 16.
+void pack_strip(const float* a, int64_t stride, int64_t height, int64_t columns, float* packed);
+
+// All of Strips(rows, gemm_strip_rows()), one behind the other.
 void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed);
 
-// c[rows, 64] = (or += with `accumulate`) a[rows, columns] times four neighbouring panels.
-// `columns` is the true number of inputs. REQUIRES: rows <= kGemmRowsMax; c has 64 floats a row,
-// 64-byte aligned.
+// c[rows, 64] = (or += with `accumulate`) a[rows, columns], in Strips(rows, gemm_strip_rows()),
+// times four neighbouring panels. `columns` is the true number of inputs. REQUIRES: rows <=
+// kGemmRowsMax; c has 64 floats a row, 64-byte aligned.
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, DType format,
                    const std::byte* panels, bool accumulate, float* c);
 

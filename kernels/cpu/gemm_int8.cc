@@ -39,10 +39,15 @@ int64_t int8_scales(int64_t columns) {
   return (columns + kQ4Group - 1) / kQ4Group * 2;
 }
 
-void pack_int8_strips(const std::byte* a, DType format, int64_t stride, int64_t rows,
-                      int64_t columns, const Int8Strips& strips) {
+int64_t int8_strip_rows() {
+  SPILLWAY_CHECK(has_int8());
+  return bodies()->strip_rows;
+}
+
+void pack_int8_strip(const std::byte* a, DType format, int64_t stride, int64_t height,
+                     int64_t columns, const Int8Strips& strip) {
   SPILLWAY_CHECK(has_int8() && (format == DType::kF32 || format == DType::kBF16));
-  bodies()->pack(a, format, stride, rows, columns, strips);
+  bodies()->pack(a, format, stride, height, columns, strip);
 }
 
 void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,

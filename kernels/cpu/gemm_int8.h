@@ -24,9 +24,9 @@ namespace spillway::cpu {
 // Whether this CPU has instructions for it: AVX-512 VNNI, else AVX2.
 bool has_int8();
 
-// A strip of packed activations has a divisor of so many rows, by instruction set; the last one has
-// as many as are left. Packing and products begin at multiples of it.
-constexpr int64_t kInt8RowMultiple = 12;
+// Rows that a strip of packed activations has at most (cpu/strips.h), by instruction set.
+// REQUIRES: has_int8().
+int64_t int8_strip_rows();
 
 // Activations in 8 bits. `quads` is [strip][group][word, 8 a group][row in strip][2]: the four even
 // inputs of those that a word of weights holds, then the four odd ones, a byte each. `scales` is
@@ -39,12 +39,13 @@ struct Int8Strips {
 int64_t int8_quads(int64_t columns);   // Of a padded row
 int64_t int8_scales(int64_t columns);  // Of a row
 
-// Packs row-major `a`, kF32 or kBF16 (row stride `stride` elements), from strip `strips` on.
-// REQUIRES: has_int8().
-void pack_int8_strips(const std::byte* a, DType format, int64_t stride, int64_t rows,
-                      int64_t columns, const Int8Strips& strips);
+// Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
+// `strip`. REQUIRES: has_int8(); height <= int8_strip_rows().
+void pack_int8_strip(const std::byte* a, DType format, int64_t stride, int64_t height,
+                     int64_t columns, const Int8Strips& strip);
 
-// c[rows, 64] = a[rows, columns] times four neighbouring kQ4 panels. REQUIRES: has_int8();
+// c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four neighbouring kQ4
+// panels. REQUIRES: has_int8();
 // rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
 void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
                         float* c);
@@ -52,8 +53,8 @@ void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, cons
 // One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx2.cc), for gemm_int8.cc.
 struct Int8Bodies {
   int64_t strip_rows;
-  void (*pack)(const std::byte* a, DType format, int64_t stride, int64_t rows, int64_t columns,
-               const Int8Strips& strips);
+  void (*pack)(const std::byte* a, DType format, int64_t stride, int64_t height, int64_t columns,
+               const Int8Strips& strip);
   void (*multiply)(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
                    float* c);
 };

@@ -12,6 +12,7 @@
 
 #include "kernels/base/q4.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/strips.h"
 #include "kernels/weight_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")

@@ -12,8 +12,6 @@
 //   quantize(const float* group, float* scales, uint32_t* quads)    one row's 64 inputs
 #ifdef SPILLWAY_INT8_BODIES
 
-static_assert(kInt8RowMultiple % kStripRows == 0);
-
 constexpr int kVectors = 16 / kLanes;  // Of a panel
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
@@ -86,13 +84,15 @@ void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, fl
 
 using FusedKernel = void (*)(const Int8Strips&, const Q4PanelGroup*, int64_t, float*);
 
+// For a tile of one strip; beside others it takes one panel, which stays in the L1 cache for all.
 template <int kRows>
-FusedKernel fused_kernel_for(int64_t rows, int* panels) {
+FusedKernel fused_kernel_for(int64_t rows, bool alone, int* panels) {
   if (rows == kRows) {
-    *panels = panels_for(kRows);
-    return &fused_kernel<kRows, panels_for(kRows)>;
+    constexpr int kFew = panels_for(kRows);
+    *panels = alone ? kFew : 1;
+    return alone ? &fused_kernel<kRows, kFew> : &fused_kernel<kRows, 1>;
   }
-  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, panels);
+  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, alone, panels);
   return nullptr;
 }
 
@@ -100,31 +100,25 @@ inline void multiply(const Int8Strips& a, int64_t rows, int64_t columns, const s
                      float* c) {
   const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
   const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
-  const int64_t tall = rows / kStripRows * kStripRows;
-  for (int64_t panel = 0; panel < kTilePanels; ++panel) {
-    for (int64_t row = 0; row < tall; row += kStripRows) {
-      const Int8Strips strip{a.quads + row * groups * kGroupQuads, a.scales + row * groups * 2};
-      fused_kernel<kStripRows, 1>(strip, w + panel * groups, groups,
-                                  c + row * kGemmColumns + panel * kPanelOutputs);
-    }
-  }
-  if (tall == rows) return;
-  const Int8Strips rest{a.quads + tall * groups * kGroupQuads, a.scales + tall * groups * 2};
+  const Strips strips(rows, kStripRows);
   int taken = 0;
-  const FusedKernel kernel = fused_kernel_for<kStripRows>(rows - tall, &taken);
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
-    kernel(rest, w + panel * groups, groups, c + tall * kGemmColumns + panel * kPanelOutputs);
+    for (int64_t s = 0; s < strips.count(); ++s) {
+      const int64_t row = strips.first(s);
+      const FusedKernel kernel =
+          fused_kernel_for<kStripRows>(strips.height(s), strips.count() == 1, &taken);
+      kernel({a.quads + row * groups * kGroupQuads, a.scales + row * groups * 2},
+             w + panel * groups, groups, c + row * kGemmColumns + panel * kPanelOutputs);
+    }
   }
 }
 
-inline void pack(const std::byte* a, DType format, int64_t stride, int64_t rows, int64_t columns,
-                 const Int8Strips& strips) {
+inline void pack(const std::byte* a, DType format, int64_t stride, int64_t height, int64_t columns,
+                 const Int8Strips& strip) {
   const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t first = row / kStripRows * kStripRows;
-    const int64_t height = std::min<int64_t>(kStripRows, rows - first);
-    uint32_t* quads = strips.quads + first * groups * kGroupQuads + 2 * (row - first);
-    float* scales = strips.scales + first * groups * 2 + 2 * (row - first);
+  for (int64_t row = 0; row < height; ++row) {
+    uint32_t* quads = strip.quads + 2 * row;
+    float* scales = strip.scales + 2 * row;
     for (int64_t g = 0; g < groups; ++g) {
       alignas(64) float group[kQ4Group];
       const int64_t count = std::min(kQ4Group, columns - g * kQ4Group);

@@ -11,6 +11,7 @@
 
 #include "kernels/base/q4.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/strips.h"
 #include "kernels/weight_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")

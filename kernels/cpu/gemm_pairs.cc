@@ -1,8 +1,6 @@
 // Packing activations, and the product with bf16 weights, whose panels are pairs as they lie.
 #include "kernels/cpu/gemm_pairs.h"
 
-#include <cstring>
-
 #include "kernels/base/check.h"
 #include "kernels/weight_layout.h"
 
@@ -31,23 +29,21 @@ using namespace pairs;
 
 constexpr int64_t kDepth = 128;  // Pairs of two panels, 16 KiB, that stay in the L1 cache
 
-// Of a whole group's bf16, always in the same order.
-float sum_of(const uint16_t* group) {
+// Of a group's bf16, `count` of which are there, always in the same order.
+float sum_of(const uint16_t* group, int64_t count) {
   const __m512i ones = _mm512_set1_epi16(0x3f80);
   __m512 sum = _mm512_setzero_ps();
   for (int64_t i = 0; i < kQ4Group; i += 32) {
-    sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(group + i), (__m512bh)ones);
+    const int64_t left = std::clamp<int64_t>(count - i, 0, 32);
+    const auto there = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+    const __m512i some = _mm512_maskz_loadu_epi16(there, group + i);
+    sum = _mm512_dpbf16_ps(sum, (__m512bh)some, (__m512bh)ones);
   }
   return _mm512_reduce_add_ps(sum);
 }
 
-// One group of one row of a strip of `height` rows.
-void pack_group(const uint16_t* from, int64_t height, uint32_t* pairs, float* sum) {
-  for (int64_t k = 0; k < kGroupPairs; ++k) {
-    std::memcpy(pairs + k * height, from + 2 * k, sizeof(uint32_t));
-  }
-  *sum = sum_of(from);
-}
+#define SPILLWAY_TRANSPOSE_BODIES
+#include "kernels/cpu/transpose_inl.h"
 
 // c (+)= a strip times kPanels panels that are `panel_pairs` pairs apart, over `depth` pairs.
 template <int kRows, int kPanels>
@@ -105,14 +101,15 @@ Kernel kernel_for(int64_t rows, bool tall, int* panels) {
 void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, const uint32_t* w,
                         float* c) {
   const int64_t all = padded_columns(MatrixLayout::kPanels16, DType::kBF16, columns) / 2;
-  const bool tall = rows > kPairStripRows;
+  const Strips strips(rows, kPairStripRows);
+  const bool tall = strips.count() > 1;
   const int64_t stretch = tall ? kDepth : all;
   for (int64_t k = 0; k < all; k += stretch) {
     const int64_t depth = std::min(stretch, all - k);
     int panels = 0;
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
-      for (int64_t row = 0; row < rows; row += kPairStripRows) {
-        const int64_t height = std::min(kPairStripRows, rows - row);
+      for (int64_t s = 0; s < strips.count(); ++s) {
+        const int64_t row = strips.first(s), height = strips.height(s);
         const Kernel run = kernel_for<kPairStripRows>(height, tall, &panels);
         run(a.pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel, all,
             depth, k > 0, c + row * kGemmColumns + panel * kPanel);
@@ -123,24 +120,19 @@ void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, cons
 
 }  // namespace
 
-void pack_pair_strips(const uint16_t* a, int64_t stride, int64_t rows, int64_t columns,
-                      const PairStrips& strips) {
-  const int64_t groups = pair_groups(columns);
-  for (int64_t first = 0; first < rows; first += kPairStripRows) {
-    const int64_t height = std::min(kPairStripRows, rows - first);
-    uint32_t* const pairs = strips.pairs + first * groups * kGroupPairs;
-    float* const sums = strips.sums + first * groups;
+void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
+                     const PairStrips& strip) {
+  static_assert(kPairStripRows <= 16);
+  const auto load = [&](int64_t row, int64_t pair) {
+    const int64_t left = std::clamp<int64_t>(columns - 2 * pair, 0, 32);
+    const auto there = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+    return _mm512_maskz_loadu_epi16(there, a + row * stride + 2 * pair);
+  };
+  store_columns(height, pair_columns(columns), load, strip.pairs);
+  if (strip.sums == nullptr) return;
+  for (int64_t g = 0; g < pair_groups(columns); ++g) {
     for (int64_t i = 0; i < height; ++i) {
-      const uint16_t* row = a + (first + i) * stride;
-      for (int64_t g = 0; g < groups; ++g, row += kQ4Group) {
-        uint16_t padded[kQ4Group] = {};
-        const int64_t left = columns - g * kQ4Group;
-        if (left < kQ4Group) {
-          std::memcpy(padded, row, static_cast<size_t>(left) * sizeof(uint16_t));
-        }
-        pack_group(left < kQ4Group ? padded : row, height, pairs + g * kGroupPairs * height + i,
-                   sums + g * height + i);
-      }
+      strip.sums[g * height + i] = sum_of(a + i * stride + g * kQ4Group, columns - g * kQ4Group);
     }
   }
 }
@@ -182,7 +174,7 @@ bool has_pairs() {
 bool pairs_are_fastest() {
   return false;
 }
-void pack_pair_strips(const uint16_t*, int64_t, int64_t, int64_t, const PairStrips&) {
+void pack_pair_strip(const uint16_t*, int64_t, int64_t, int64_t, const PairStrips&) {
   SPILLWAY_CHECK(false);
 }
 void multiply_pairs_tile(const PairStrips&, int64_t, int64_t, DType, const std::byte*, float*) {

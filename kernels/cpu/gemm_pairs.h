@@ -25,12 +25,13 @@ bool has_pairs();
 // there are some, beat both.
 bool pairs_are_fastest();
 
-// Rows that a strip of packed activations has; the last one has as many as are left.
+// Rows that a strip of packed activations has at most (cpu/strips.h).
 constexpr int64_t kPairStripRows = 12;
 
 // Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of 64
 // inputs, [strip][group][row in strip]. A strip that begins at row r begins at pairs + r *
-// pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros.
+// pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros. Sums are
+// those that 4-bit weights need; else null.
 struct PairStrips {
   uint32_t* pairs = nullptr;
   float* sums = nullptr;
@@ -38,12 +39,13 @@ struct PairStrips {
 int64_t pair_columns(int64_t columns);  // Pairs of a padded row
 int64_t pair_groups(int64_t columns);
 
-// Packs row-major bf16 `a` (row stride `stride` elements) from strip `strips` on. REQUIRES:
-// has_pairs().
-void pack_pair_strips(const uint16_t* a, int64_t stride, int64_t rows, int64_t columns,
-                      const PairStrips& strips);
+// Packs `height` rows of row-major bf16 `a` (row stride `stride` elements) as the strip `strip`.
+// REQUIRES: has_pairs(); height <= kPairStripRows.
+void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
+                     const PairStrips& strip);
 
-// c[rows, 64] = a[rows, columns] times four neighbouring panels of `format`, kBF16 or kQ4.
+// c[rows, 64] = a[rows, columns], in Strips(rows, kPairStripRows), times four neighbouring panels
+// of `format`, kBF16 or kQ4.
 // REQUIRES: has_pairs(); rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
 void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, DType format,
                          const std::byte* panels, float* c);

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_pairs.h"
+#include "kernels/cpu/strips.h"
 
 #define SPILLWAY_PAIRS_BEGIN \
   HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")

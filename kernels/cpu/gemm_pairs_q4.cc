@@ -195,6 +195,7 @@ ExpandedKernel expanded_kernel_for(int64_t rows) {
 void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
                        float* c) {
   std::fill(c, c + rows * kGemmColumns, 0.0f);
+  const Strips strips(rows, kPairStripRows);
   Expanded expanded[kExpandGroups];
   for (int64_t first = 0; first < groups; first += kExpandGroups) {
     const int64_t many = std::min(kExpandGroups, groups - first);
@@ -204,8 +205,8 @@ void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const 
         prefetch_group(w + (panel + 1) * groups + first + g);
         expanded[g].expand(w + panel * groups + first + g, groups);
       }
-      for (int64_t row = 0; row < rows; row += kPairStripRows) {
-        const int64_t height = std::min(kPairStripRows, rows - row);
+      for (int64_t s = 0; s < strips.count(); ++s) {
+        const int64_t row = strips.first(s), height = strips.height(s);
         const ExpandedKernel kernel = expanded_kernel_for<kPairStripRows>(height);
         const uint32_t* pairs = a.pairs + row * groups * kGroupPairs;
         const float* sums = a.sums + row * groups;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/strips.h"
 #include "kernels/weight_layout.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -204,9 +205,7 @@ ExpandedStrip expanded_strip_for(int64_t rows) {
 
 void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4PanelGroup* w,
                       int64_t panel_groups, float* c) {
-  const int64_t whole = rows / kStripRows * kStripRows;
-  const int64_t rest = rows - whole;
-  const ExpandedStrip rest_strip = rest == 0 ? nullptr : expanded_strip_for<kStripRows>(rest);
+  const Strips strips(rows, kStripRows);
   HWY_ALIGN float expanded[kExpandPanels * kExpandDepth * kPanel];
   for (int64_t k = 0; k < columns; k += kExpandDepth) {
     const int64_t depth = std::min(kExpandDepth, columns - k);
@@ -216,12 +215,11 @@ void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4Pan
                expanded + p * kExpandDepth * kPanel);
       }
       float* target = c + panel * kPanel;
-      for (int64_t row = 0; row < whole; row += kStripRows) {
-        expanded_strip<kStripRows>(a + row * columns + k * kStripRows, expanded, depth,
-                                   target + row * kGemmColumns);
+      for (int64_t i = 0; i < strips.count(); ++i) {
+        const int64_t row = strips.first(i), height = strips.height(i);
+        const ExpandedStrip strip = expanded_strip_for<kStripRows>(height);
+        strip(a + row * columns + k * height, expanded, depth, target + row * kGemmColumns);
       }
-      if (rest == 0) continue;
-      rest_strip(a + whole * columns + k * rest, expanded, depth, target + whole * kGemmColumns);
     }
   }
 }

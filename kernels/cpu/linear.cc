@@ -8,6 +8,7 @@
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/strips.h"
 
 namespace spillway::cpu {
 
@@ -20,24 +21,22 @@ namespace {
 // quarter of what memory gives at most.
 constexpr size_t kPackedBytesMax = size_t{4} << 20;
 
-// Rows that one task packs: a whole number of strips of 3, 6 and 12 rows.
-constexpr int64_t kRowsPerTask = 24;
-static_assert(kGemmRowsMax % kRowsPerTask == 0);
-static_assert(kRowsPerTask % kPairStripRows == 0);
-static_assert(kRowsPerTask % kInt8RowMultiple == 0);
+// Of a whole block of kGemmRowsMax rows.
+constexpr int64_t kPackTasks = 4;
 
 // float32 activations, times weights that are widened to float32. Strips of row r begin at float
 // r * columns.
 class FloatProduct {
  public:
   static size_t row_bytes(int64_t columns) { return static_cast<size_t>(columns) * sizeof(float); }
+  static int64_t strip_rows() { return gemm_strip_rows(); }
 
-  FloatProduct(std::byte* scratch, int64_t /*rows*/, int64_t columns)
-      : packed_(reinterpret_cast<float*>(scratch)), columns_(columns) {}
+  FloatProduct(std::byte* scratch, int64_t /*rows*/, const WeightMatrix& weight)
+      : packed_(reinterpret_cast<float*>(scratch)), columns_(weight.columns) {}
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t rows) const {
-    pack_strips(reinterpret_cast<const float*>(in.row(first)), in.stride, rows, columns_,
-                packed_ + first * columns_);
+  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
+    pack_strip(reinterpret_cast<const float*>(in.row(first)), in.stride, height, columns_,
+               packed_ + first * columns_);
   }
   void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
                 float* tile) const {
@@ -56,16 +55,17 @@ class PairProduct {
     return static_cast<size_t>(pair_columns(columns)) * sizeof(uint32_t) +
            static_cast<size_t>(pair_groups(columns)) * sizeof(float);
   }
+  static int64_t strip_rows() { return kPairStripRows; }
 
-  PairProduct(std::byte* scratch, int64_t rows, int64_t columns)
-      : packed_{reinterpret_cast<uint32_t*>(scratch),
-                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
-                                         rows * pair_columns(columns))},
-        columns_(columns) {}
+  PairProduct(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+      : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
+    if (weight.format != DType::kQ4) return;
+    packed_.sums = reinterpret_cast<float*>(packed_.pairs + rows * pair_columns(columns_));
+  }
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t rows) const {
-    pack_pair_strips(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, rows, columns_,
-                     from(first));
+  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
+    pack_pair_strip(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, height, columns_,
+                    from(first));
   }
   void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
                 float* tile) const {
@@ -75,7 +75,7 @@ class PairProduct {
  private:
   PairStrips from(int64_t row) const {
     return {packed_.pairs + row * pair_columns(columns_),
-            packed_.sums + row * pair_groups(columns_)};
+            packed_.sums == nullptr ? nullptr : packed_.sums + row * pair_groups(columns_)};
   }
 
   PairStrips packed_;
@@ -89,15 +89,16 @@ class Int8Product {
     return static_cast<size_t>(int8_quads(columns)) * sizeof(uint32_t) +
            static_cast<size_t>(int8_scales(columns)) * sizeof(float);
   }
+  static int64_t strip_rows() { return int8_strip_rows(); }
 
-  Int8Product(std::byte* scratch, int64_t rows, int64_t columns)
+  Int8Product(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch),
                 reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
-                                         rows * int8_quads(columns))},
-        columns_(columns) {}
+                                         rows * int8_quads(weight.columns))},
+        columns_(weight.columns) {}
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t rows) const {
-    pack_int8_strips(in.row(first), in.dtype, in.stride, rows, columns_, from(first));
+  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
+    pack_int8_strip(in.row(first), in.dtype, in.stride, height, columns_, from(first));
   }
   void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
                 float* tile) const {
@@ -147,6 +148,25 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   }
 }
 
+// The strips of each block of kGemmRowsMax rows, as multiply() wants them.
+template <class Product>
+void pack_rows(CpuContext& context, const ConstMatrixView& in, const Product& product) {
+  const int64_t strip_rows = Product::strip_rows();
+  const int64_t task_strips = std::max<int64_t>(1, kGemmRowsMax / strip_rows / kPackTasks);
+  const int64_t whole = in.rows / kGemmRowsMax;
+  const int64_t rest = Strips(in.rows % kGemmRowsMax, strip_rows).count();
+  const int64_t tasks = whole * kPackTasks + (rest + task_strips - 1) / task_strips;
+  context.parallel_for(tasks, [&](int64_t task) {
+    const int64_t block = task / kPackTasks * kGemmRowsMax;
+    const Strips strips(std::min(kGemmRowsMax, in.rows - block), strip_rows);
+    const int64_t first = task % kPackTasks * task_strips;
+    const int64_t end = std::min(strips.count(), first + task_strips);
+    for (int64_t s = first; s < end; ++s) {
+      product.pack(in, block + strips.first(s), strips.height(s));
+    }
+  });
+}
+
 template <class Product>
 void linear_panels(CpuContext& context, const LinearArgs& args) {
   const WeightMatrix& w = args.weight;
@@ -158,11 +178,8 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
     in.data = args.in.row(first);
     in.rows = std::min(pass_rows, args.in.rows - first);
     const MatrixView out = args.out.slice_rows(first, in.rows);
-    const Product product(scratch, in.rows, w.columns);
-    context.parallel_for((in.rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-      const int64_t row = task * kRowsPerTask;
-      product.pack(in, row, std::min(kRowsPerTask, in.rows - row));
-    });
+    const Product product(scratch, in.rows, w);
+    pack_rows(context, in, product);
     const int64_t tiles_per_slab = (w.slab_rows + kGemmColumns - 1) / kGemmColumns;
     context.parallel_for((w.rows + kGemmColumns - 1) / kGemmColumns, [&](int64_t task) {
       const auto slab = static_cast<size_t>(task / tiles_per_slab);

@@ -51,9 +51,28 @@ HWY_INLINE hn::Vec<D> load_widened(D d, const hwy::float16_t* HWY_RESTRICT from)
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
 }
 
-// Rounds to nearest even (Highway's own conversion to bfloat16 truncates).
+// Rounds to nearest even as f32_to_bf16 does, bit for bit (Highway's own conversion to bfloat16
+// truncates).
+template <class D>
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> bf16_of(D /*d*/, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto bits = hn::BitCast(du, v);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1u));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd));
+  const auto nan = hn::RebindMask(du, hn::IsNaN(v));
+  const auto found = hn::IfThenElse(nan, hn::Or(high, hn::Set(du, 0x40u)), rounded);
+  return hn::DemoteTo(hn::Rebind<uint16_t, D>(), hn::BitCast(di, found));
+}
 inline void store_bf16(const float* HWY_RESTRICT from, size_t count, uint16_t* HWY_RESTRICT to) {
-  for (size_t i = 0; i < count; ++i) to[i] = f32_to_bf16(from[i]);
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(bf16_of(d, hn::LoadU(d, from + i)), hn::Rebind<uint16_t, decltype(d)>(), to + i);
+  }
+  for (; i < count; ++i) to[i] = f32_to_bf16(from[i]);
 }
 inline void store_f16(const float* HWY_RESTRICT from, size_t count, uint16_t* HWY_RESTRICT to) {
   const hn::ScalableTag<float> d;

@@ -8,6 +8,7 @@
 #include "kernels/base/q4.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_int8.h"
+#include "kernels/cpu/strips.h"
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
@@ -59,7 +60,14 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
   std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(columns)));
   std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(columns)));
   const cpu::Int8Strips strips{quads.data(), scales.data()};
-  bodies.pack(in.data(), format, columns, rows, columns, strips);
+  const cpu::Strips cut(rows, bodies.strip_rows);
+  for (int64_t i = 0; i < cut.count(); ++i) {
+    const int64_t row = cut.first(i);
+    bodies.pack(in.data() + static_cast<size_t>(row * columns) * dtype_bytes(format), format,
+                columns, cut.height(i), columns,
+                {strips.quads + row * cpu::int8_quads(columns),
+                 strips.scales + row * cpu::int8_scales(columns)});
+  }
   alignas(64) float out[cpu::kGemmRowsMax * cpu::kGemmColumns];
   bodies.multiply(strips, rows, columns, w.matrix().slabs[0].data, out);
   return {out, out + rows * cpu::kGemmColumns};
