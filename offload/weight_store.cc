@@ -160,7 +160,7 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
   SPILLWAY_ASSIGN_OR_RETURN(Buffer memory,
                             device.allocate(Memory::kPinned, round_up(wanted, kFileAlignment)));
   stream.emplace(*options.transfers, std::move(file), std::move(slabs), std::move(memory),
-                 options.prefetch);
+                 options.prefetch, options.verify);
   return {};
 }
 

@@ -16,15 +16,17 @@
 #include "offload/slab_loader.h"
 #include "offload/transfer.h"
 #include "offload/weight_placement.h"
+#include "offload/weight_stream.h"
 #include "offload/weight_views.h"
 
 namespace spillway {
 
 struct WeightStoreOptions {
-  WeightPlacement placement;           // Of this model's slabs; none: all in memory
-  uint64_t ring_bytes = 0;             // Those on disk pass through; 0: ring_bytes_good()
-  uint64_t device_ring_bytes = 0;      // ... and, into the device; 0: to_device.ring_good()
-  bool prefetch = true;                // False: bring only what is being waited for
+  WeightPlacement placement;       // Of this model's slabs; none: all in memory
+  uint64_t ring_bytes = 0;         // Those on disk pass through; 0: ring_bytes_good()
+  uint64_t device_ring_bytes = 0;  // ... and, into the device; 0: to_device.ring_good()
+  bool prefetch = true;            // False: bring only what is being waited for
+  VerifyReads verify = VerifyReads::kEvery;
   TransferQueue* transfers = nullptr;  // Needed with slabs on disk; outlives the store
   File scratch;                        // dummy() only: room for the slabs on disk
   LoadProgress progress;

@@ -16,17 +16,21 @@ namespace {
 // cache's reads, which are needed sooner.
 constexpr uint64_t kReadingBytesMax = uint64_t{96} << 20;
 
+constexpr uint64_t kSampleReads = 8;
+
 }  // namespace
 
 WeightStream::WeightStream(TransferQueue& queue, File file, std::vector<StreamedSlab> slabs,
-                           Buffer ring, bool prefetch)
+                           Buffer ring, bool prefetch, VerifyReads verify)
     : queue_(queue),
       file_(std::move(file)),
       slabs_(std::move(slabs)),
       buffer_(std::move(ring)),
       prefetch_(prefetch),
+      verify_(verify),
       data_(slabs_.size()),
       transfers_(slabs_.size()),
+      reads_(slabs_.size()),
       ring_({buffer_.data(), buffer_.bytes()}) {
   SPILLWAY_CHECK(!slabs_.empty());
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
@@ -60,10 +64,24 @@ WeightStream::Range WeightStream::range_of(uint32_t group) const {
   return {static_cast<size_t>(first - slabs_.begin()), static_cast<size_t>(last - slabs_.begin())};
 }
 
+// Slabs that are read one after the other take turns at being the eighth.
+bool WeightStream::skips(size_t index) {
+  Reads& reads = reads_[index];
+  const bool sampled = (reads.count++ + index) % kSampleReads == 0;
+  if (verify_ == VerifyReads::kEvery || reads.verified_in != epoch_) return false;
+  return verify_ == VerifyReads::kFirst || (!sampled && !waiting_);
+}
+
 Status WeightStream::verify(const Transfer& transfer) {
-  const auto& stream = *static_cast<const WeightStream*>(transfer.user);
+  auto& stream = *static_cast<WeightStream*>(transfer.user);
+  if (stream.skips(transfer.index)) return {};
   const StreamedSlab& slab = stream.slabs_[transfer.index];
-  if (slab_checksum({transfer.memory, transfer.bytes}, slab.seed) == slab.checksum) return {};
+  const uint64_t epoch = stream.epoch_;
+  if (slab_checksum({transfer.memory, transfer.bytes}, slab.seed) == slab.checksum) {
+    stream.reads_[transfer.index].verified_in = epoch;
+    return {};
+  }
+  ++stream.epoch_;
   return corruption(stream.file_.path() + ": slab " + std::to_string(slab.slab) + " (" +
                     std::to_string(slab.bytes) + " bytes at " + std::to_string(slab.offset) +
                     ") does not match its checksum");
@@ -102,12 +120,15 @@ Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
   pump();
   changed_.wait(lock, [&] { return issued_ >= wanted_; });
   lock.unlock();
-  for (size_t i = range.first; i < range.last; ++i) {
-    Status status = queue_.wait(transfers_[i]);
+  waiting_ = true;
+  Status status;
+  for (size_t i = range.first; i < range.last && status.ok(); ++i) {
+    status = queue_.wait(transfers_[i]);
     // What failed when it was read ahead may have been long ago: the disk is asked once more.
     if (!status.ok()) status = read_again(i);
-    if (!status.ok()) return status;
   }
+  waiting_ = false;
+  if (!status.ok()) return status;
   return range;
 }
 

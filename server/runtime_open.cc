@@ -492,6 +492,9 @@ class Opener {
     options.ring_bytes = placement_.ring_bytes;
     options.device_ring_bytes = placement_.device_ring_bytes;
     options.prefetch = engine_.overlap;
+    options.verify = flags_.verify == "every"   ? VerifyReads::kEvery
+                     : flags_.verify == "first" ? VerifyReads::kFirst
+                                                : VerifyReads::kSample;
     options.transfers = state_.transfers.get();
     options.progress = LoadPrinter(options_, file_ ? "Loading weights:" : "Making weights:");
     RuntimePlan& plan = state_.plan;

@@ -45,10 +45,18 @@ float sum_of(const uint16_t* group, int64_t count) {
 #define SPILLWAY_TRANSPOSE_BODIES
 #include "kernels/cpu/transpose_inl.h"
 
+// What a strip asks memory for while it works: of the weights that all strips take next, every
+// `strips`-th pair from its own number on. The first strip alone would wait for memory, and memory
+// for the others.
+struct Ahead {
+  const uint32_t* next;
+  int64_t strips, strip;
+};
+
 // c (+)= a strip times kPanels panels that are `panel_pairs` pairs apart, over `depth` pairs.
 template <int kRows, int kPanels>
 void kernel(const uint32_t* a, const uint32_t* w, int64_t panel_pairs, int64_t depth,
-            bool accumulate, float* c) {
+            bool accumulate, const Ahead& ahead, float* c) {
   __m512 sums[kRows][kPanels];
   if (accumulate) {
 #pragma GCC unroll 16
@@ -61,7 +69,17 @@ void kernel(const uint32_t* a, const uint32_t* w, int64_t panel_pairs, int64_t d
   } else {
     clear(sums);
   }
+  int64_t due = ahead.strips;
+  const uint32_t* next = ahead.next + ahead.strip * kPanel;
   for (int64_t k = 0; k < depth; ++k, a += kRows) {
+    if (--due == 0) {
+      due = ahead.strips;
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        __builtin_prefetch(next + p * panel_pairs * kPanel, 0, 2);
+      }
+      next += ahead.strips * kPanel;
+    }
     __m512i b[kPanels];
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
@@ -84,7 +102,8 @@ void kernel(const uint32_t* a, const uint32_t* w, int64_t panel_pairs, int64_t d
   }
 }
 
-using Kernel = void (*)(const uint32_t*, const uint32_t*, int64_t, int64_t, bool, float*);
+using Kernel = void (*)(const uint32_t*, const uint32_t*, int64_t, int64_t, bool, const Ahead&,
+                        float*);
 
 // For a tile of one strip, and for a strip beside others.
 template <int kRows>
@@ -106,13 +125,19 @@ void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, cons
   const int64_t stretch = tall ? kDepth : all;
   for (int64_t k = 0; k < all; k += stretch) {
     const int64_t depth = std::min(stretch, all - k);
-    int panels = 0;
+    int panels = tall ? kTallPanels : 0;
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
+      // Behind the last inputs of a tile come the next tile's first, where there is one.
+      const bool last_panels = panel + panels == kTilePanels;
+      const int64_t next = !last_panels        ? (panel + panels) * all + k
+                           : k + stretch < all ? k + stretch
+                                               : kTilePanels * all;
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
         const Kernel run = kernel_for<kPairStripRows>(height, tall, &panels);
+        const Ahead ahead{w + next * kPanel, tall ? strips.count() : all + 1, s};
         run(a.pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel, all,
-            depth, k > 0, c + row * kGemmColumns + panel * kPanel);
+            depth, k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
       }
     }
   }

@@ -49,9 +49,15 @@ struct Fixture {
     }
   }
 
-  WeightStream open(uint64_t ring_bytes, bool prefetch) {
+  WeightStream open(uint64_t ring_bytes, bool prefetch, VerifyReads verify = VerifyReads::kEvery) {
     return WeightStream(queue, std::move(file), slabs,
-                        device->allocate(Memory::kDevice, ring_bytes).value(), prefetch);
+                        device->allocate(Memory::kDevice, ring_bytes).value(), prefetch, verify);
+  }
+  void damage(const StreamedSlab& slab) {
+    io.add_fault({.effect = IoFault::Effect::kFlipBit,
+                  .path_part = path,
+                  .begin = slab.offset,
+                  .end = slab.offset + slab.bytes});
   }
 
   static constexpr uint32_t kGroups = 7;
@@ -103,10 +109,7 @@ TEST_CASE("a bad slab is named, and a restart serves again") {
   Fixture f(11);
   REQUIRE(f.slabs.size() > 3);
   const StreamedSlab bad = f.slabs[2];
-  f.io.add_fault({.effect = IoFault::Effect::kFlipBit,
-                  .path_part = f.path,
-                  .begin = bad.offset,
-                  .end = bad.offset + bad.bytes});
+  f.damage(bad);
   WeightStream stream = f.open(StagingRing::bytes_for(2 * f.group_max, f.slab_max), true);
   for (int round = 0; round < 3; ++round) {
     for (uint32_t group = 0; group < bad.group; ++group) {
@@ -125,6 +128,56 @@ TEST_CASE("a bad slab is named, and a restart serves again") {
     check_group(stream, f, group);
     stream.release(group);
   }
+}
+
+// Sweeps until a slab does not match, at most `most` of them; 0: none did.
+int sweeps_until_found(WeightStream& stream, int most) {
+  for (int sweep = 1; sweep <= most; ++sweep) {
+    for (uint32_t group = 0; group < Fixture::kGroups; ++group) {
+      if (!stream.acquire(group).ok()) return sweep;
+      stream.release(group);
+    }
+  }
+  return 0;
+}
+
+TEST_CASE("a slab that is damaged between two reads is found by the reads that are verified") {
+  const auto verify = GENERATE(VerifyReads::kEvery, VerifyReads::kSample, VerifyReads::kFirst);
+  const auto seed = GENERATE(range(uint64_t{10}, uint64_t{20}));
+  INFO("seed " << seed << ", verify " << static_cast<int>(verify));
+  Fixture f(seed);
+  REQUIRE(f.slabs.size() > 5);
+  // Without reading ahead, so that what is read after the damage is known.
+  const uint64_t ring = StagingRing::bytes_for(2 * f.group_max, f.slab_max);
+  WeightStream stream = f.open(ring, false, verify);
+  REQUIRE(sweeps_until_found(stream, 1) == 0);
+  f.damage(f.slabs[1]);
+  const int found = sweeps_until_found(stream, 9);
+  if (verify == VerifyReads::kEvery) CHECK(found == 1);
+  if (verify == VerifyReads::kSample) CHECK((found >= 1 && found <= 8));
+  if (verify == VerifyReads::kFirst) {
+    CHECK(found == 0);
+    return;
+  }
+  // Whoever was well before is looked at again.
+  f.io.clear_faults();
+  f.damage(f.slabs[4]);
+  stream.restart();
+  CHECK(sweeps_until_found(stream, 1) == 1);
+}
+
+TEST_CASE("the first read of every slab is verified, whichever others are") {
+  const auto verify = GENERATE(VerifyReads::kSample, VerifyReads::kFirst);
+  Fixture f(11);
+  f.damage(f.slabs.back());
+  WeightStream stream = f.open(StagingRing::bytes_for(2 * f.group_max, f.slab_max), true, verify);
+  CHECK(sweeps_until_found(stream, 1) == 1);
+  // What failed is read and verified again until it is well.
+  stream.restart();
+  CHECK(sweeps_until_found(stream, 1) == 1);
+  f.io.clear_faults();
+  stream.restart();
+  CHECK(sweeps_until_found(stream, 1) == 0);
 }
 
 }  // namespace
