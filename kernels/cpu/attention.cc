@@ -1,6 +1,7 @@
 // Attention on the CPU: prompts and decode steps, one task a sequence and KV head.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
@@ -60,43 +61,78 @@ void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionI
   keep_prompt(first, budget, layout.head(item.state, kv_head), scratch);
 }
 
-// The same for a decode step.
+// A decode step of some KV heads and the query heads that share them.
 void run_step(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
-              int64_t kv_head, int64_t group) {
-  const HeadView first = head_view(args, item, kv_head * group);
+              int64_t first_kv_head, int64_t kv_heads, int64_t group) {
   const int64_t slot = item.budget.slot(item.position);
-  store_rows(first, 0, 1, slot);
-  KvHeadState state;
-  if (!item.budget.full()) {
-    state = KvStateLayout{args.kv.heads, item.budget}.head(item.state, kv_head);
-    if (state.scores != nullptr) state.scores[slot] = 0;
+  KvHeadState states[kStepHeadsMax];
+  for (int64_t i = 0; i < kv_heads; ++i) {
+    store_rows(head_view(args, item, (first_kv_head + i) * group), 0, 1, slot);
+    if (item.budget.full()) continue;
+    states[i] = KvStateLayout{args.kv.heads, item.budget}.head(item.state, first_kv_head + i);
+    if (states[i].scores != nullptr) states[i].scores[slot] = 0;
   }
-  auto* scratch = reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(first)));
-  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    HeadView view = head_view(args, item, head);
-    view.scores = state.scores;
-    // A group's heads read the same rows, which are near by then.
-    const bool last = head + 1 == (kv_head + 1) * group && kv_head + 1 < args.kv.heads;
-    if (last) view.next_keys = view.keys + args.kv.run_bytes();
-    attend_one(view, scratch);
+  const bool more = first_kv_head + 2 * kv_heads <= args.kv.heads;
+  // More than a step takes share one KV head (step_kv_heads), and then its rows lie near.
+  constexpr auto kMost = static_cast<int64_t>(kStepHeadsMax);
+  for (int64_t first = 0; first < kv_heads * group; first += kMost) {
+    const int64_t count = std::min(kMost, kv_heads * group - first);
+    HeadView heads[kStepHeadsMax];
+    for (int64_t i = 0; i < count; ++i) {
+      heads[i] = head_view(args, item, first_kv_head * group + first + i);
+      heads[i].scores = states[(first + i) / group].scores;
+    }
+    auto* scratch =
+        reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(heads[0], count)));
+    attend_step({heads, static_cast<size_t>(count), kv_heads, more}, scratch);
   }
-  if (!item.budget.full()) keep_step(first, item.budget, item.position, state);
+  if (item.budget.full()) return;
+  for (int64_t i = 0; i < kv_heads; ++i) {
+    const HeadView first = head_view(args, item, (first_kv_head + i) * group);
+    keep_step(first, item.budget, item.position, states[i]);
+  }
+}
+
+// KV heads that a task takes of a decode step: more are read in longer runs, fewer make tasks for
+// more threads. What is asked for ahead, a block of all of them, stays in the L1 cache.
+int64_t step_kv_heads(const AttentionArgs& args, int64_t steps, int threads) {
+  constexpr int64_t kTasksPerThread = 8;
+  constexpr size_t kBytesMax = 16384;
+  const int64_t group = args.heads / args.kv.heads;
+  int64_t found = 1;
+  for (int64_t heads = 2; heads * group <= static_cast<int64_t>(kStepHeadsMax); heads *= 2) {
+    const bool enough = steps * args.kv.heads >= heads * kTasksPerThread * threads;
+    const bool near = static_cast<size_t>(heads) * args.kv.run_bytes() <= kBytesMax;
+    if (args.kv.heads % heads == 0 && enough && near) found = heads;
+  }
+  return found;
 }
 
 }  // namespace
 
 void attention(CpuContext& context, const AttentionArgs& args) {
-  const auto items = static_cast<int64_t>(args.items.size());
   const int64_t group = args.heads / args.kv.heads;
-  // A task is a sequence and a KV head: its query heads share the stored rows. Long prompts first
-  // would balance better, but 32 heads a sequence already make many small tasks.
-  context.parallel_for(items * args.kv.heads, [&](int64_t task) {
-    const AttentionItem& item = args.items[static_cast<size_t>(task / args.kv.heads)];
-    const int64_t kv_head = task % args.kv.heads;
-    if (item.position == 0) {
-      run_prompt(context, args, item, kv_head, group);
+  const int64_t kv_heads = args.kv.heads;
+  // A task is a sequence and a KV head, whose query heads share the stored rows, or some of a
+  // decode step. Long prompts first would balance better, but 32 heads a sequence already make many
+  // small tasks.
+  const auto is_step = [](const AttentionItem& item) { return item.position > 0; };
+  const auto steps = std::count_if(args.items.begin(), args.items.end(), is_step);
+  const int64_t together = step_kv_heads(args, steps, context.threads());
+  std::vector<int64_t> ends;  // Of each item's tasks
+  ends.reserve(args.items.size());
+  int64_t tasks = 0;
+  for (const AttentionItem& item : args.items) {
+    ends.push_back(tasks += is_step(item) ? kv_heads / together : kv_heads);
+  }
+  context.parallel_for(tasks, [&](int64_t task) {
+    const auto end = std::upper_bound(ends.begin(), ends.end(), task);
+    const AttentionItem& item = args.items[static_cast<size_t>(end - ends.begin())];
+    const int64_t before = end == ends.begin() ? 0 : *(end - 1);
+    if (is_step(item)) {
+      run_step(context, args, item, (task - before) * together, together, group);
     } else {
-      run_step(context, args, item, kv_head, group);
+      run_prompt(context, args, item, task - before, group);
     }
   });
 }

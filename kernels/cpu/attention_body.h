@@ -26,8 +26,6 @@ struct HeadView {
   std::byte* keys = nullptr;  // This head's run in block 0; block b is b * block_bytes further.
   std::byte* values = nullptr;
   size_t block_bytes = 0;
-  // Of a decode step: the keys of the head that the same thread most likely takes next, or null.
-  const std::byte* next_keys = nullptr;
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 0;
@@ -45,6 +43,18 @@ struct HeadView {
   }
 };
 
+// Query heads that one thread takes together in a decode step, at most.
+constexpr size_t kStepHeadsMax = 8;
+
+// A decode step of neighbouring query heads, all of the same item, and of the KV heads that they
+// share: these lie one behind the other in every block, so that memory is read in long runs.
+struct StepView {
+  const HeadView* heads = nullptr;
+  size_t count = 0;      // At most kStepHeadsMax
+  int64_t kv_heads = 0;  // Neighbours, too
+  bool more = false;  // As many KV heads lie behind these, which the same thread likely takes next.
+};
+
 // Stores the keys and values of `count` of the item's tokens into slots from `slot` on.
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot);
 
@@ -58,9 +68,9 @@ void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState
 void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
                const KvHeadState& state);
 
-// Scratch for attend_prompt, with scores or without, or attend_one.
+// Scratch for attend_prompt, with scores or without, or attend_step of so many query heads.
 size_t prompt_scratch_bytes(const HeadView& view, bool scored);
-size_t step_scratch_bytes(const HeadView& view);
+size_t step_scratch_bytes(const HeadView& view, int64_t heads);
 
 // A whole prompt: tiles of 96 queries by 64 keys, one pass with a running maximum and sum
 // (FlashAttention, Dao et al. 2022, algorithm 1, on the CPU's panel kernels). For scores the tiles
@@ -68,7 +78,8 @@ size_t step_scratch_bytes(const HeadView& view);
 // where a second pass would compute the products and exponentials again.
 void attend_prompt(const HeadView& view, float* scratch);
 
-// One query over the cached rows, in three passes: scores, softmax, weighted sum.
-void attend_one(const HeadView& view, float* scratch);
+// One query a head over the cached rows, in three passes: scores, softmax, weighted sum. A head's
+// bits do not depend on those beside it.
+void attend_step(const StepView& step, float* scratch);
 
 }  // namespace spillway::cpu

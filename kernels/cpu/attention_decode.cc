@@ -1,4 +1,5 @@
-// One decode step of one head: reads every cached row once for the scores and once for the sum.
+// One decode step of neighbouring heads: reads every key once for the scores, every value once for
+// the sum.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -261,16 +262,16 @@ void add_scaled(const float* HWY_RESTRICT from, float factor, size_t count,
   for (; i < count; ++i) to[i] = std::fma(from[i], factor, to[i]);
 }
 
-// Asks for a run of rows ahead of its use. A run is 16 rows, then the next one lies a whole block
-// further, where the hardware's prefetcher does not follow. Into the second level: so many lines at
-// once would fill the first one's miss buffers, two dozen or so, and every load would wait behind
-// them.
+// Asks for a run of rows ahead of its use: a run is 16 rows, and where the next one lies the
+// hardware's prefetcher does not know. Into the second level: so many lines at once would fill the
+// first one's miss buffers, two dozen or so, and every load would wait behind them.
 HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(run + i, 0, 2);
 }
 
-// Bytes between what is asked for and what is in use: a core reads 15 GB/s from memory that answers
-// after 0.1 microseconds only if more than 1.5 KB are under way all the time; 16 rows may be less.
+// Bytes between what is asked for and what is in use: a core reads 15 to 30 GB/s from memory that
+// answers after 0.1 microseconds only if some KB are under way all the time. Of 2 to 32 KiB this is
+// best or next to it (two Zen 5 cores, heads of 64 and 128).
 constexpr size_t kAheadBytes = 16384;
 
 // Where the runs of one head's keys or values lie.
@@ -280,31 +281,18 @@ struct Runs {
   const std::byte* at(size_t run) const { return first + run * block_bytes; }
 };
 
-// Reads runs in order, asking for each some time before; behind the last one for those that are
-// read next, so that memory never waits for a pass to end.
-class RunReader {
- public:
-  RunReader(const Runs& runs, const Runs& next, size_t run_bytes)
-      : runs_(runs),
-        next_(next),
-        run_bytes_(run_bytes),
-        ahead_(std::max<size_t>(1, kAheadBytes / run_bytes)) {}
+// Keys or values of one head, and what is read behind the last of their runs.
+struct RunReader {
+  Runs runs, next;
+  size_t distance;  // Blocks
 
-  void start() const {
-    for (size_t i = 0; i < std::min(ahead_, runs_.count); ++i)
-      prefetch_run(runs_.at(i), run_bytes_);
-  }
-  const std::byte* run(size_t i) const { return runs_.at(i); }
-  // What is to be asked for while run `i` is read: another run, or itself when there is no more.
+  // What is to be asked for while run `i` is read, so that memory never waits for a pass to end;
+  // the run itself when there is no more.
   const std::byte* ahead(size_t i) const {
-    const size_t wanted = i + ahead_;
-    if (wanted < runs_.count) return runs_.at(wanted);
-    return wanted - runs_.count < next_.count ? next_.at(wanted - runs_.count) : runs_.at(i);
+    const size_t wanted = i + distance;
+    if (wanted < runs.count) return runs.at(wanted);
+    return wanted - runs.count < next.count ? next.at(wanted - runs.count) : runs.at(i);
   }
-
- private:
-  const Runs runs_, next_;
-  const size_t run_bytes_, ahead_;
 };
 
 template <class T>
@@ -318,7 +306,7 @@ struct Rows {
 template <class T, bool kExpand>
 HWY_INLINE Rows<T> rows_of(const HeadView& view, const RunReader& reader, size_t run, size_t count,
                            float* HWY_RESTRICT expanded) {
-  const std::byte* from = reader.run(run);
+  const std::byte* from = reader.runs.at(run);
   const std::byte* ahead = reader.ahead(run);
   if constexpr (!kExpand) {
     return {reinterpret_cast<const T*>(from), reinterpret_cast<const T*>(ahead)};
@@ -332,60 +320,94 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const RunReader& reader, size_t
   }
 }
 
+// One query head of a step: its part of the scratch, and its reader.
+struct StepHead {
+  float *out, *q, *scores;
+  RunReader keys, values;
+};
+
+size_t round_to_runs(size_t rows) {
+  return (rows + kRun - 1) / kRun * kRun;
+}
+
 // `kSize`: of the head, known here so that rows lie at known places; 0: any.
 template <class T, size_t kSize, bool kExpand>
-void attend_rows(const HeadView& view, float* HWY_RESTRICT scratch) {
-  const auto size = static_cast<size_t>(view.head_size);
-  const auto rows = static_cast<size_t>(view.rows);
-  const size_t run_bytes = kRun * view.kv_row_bytes;
-  const Runs all_keys{view.keys, view.block_bytes, (rows + kRun - 1) / kRun};
-  const Runs all_values{view.values, view.block_bytes, all_keys.count};
-  const Runs next{view.next_keys, view.block_bytes, view.next_keys == nullptr ? 0 : all_keys.count};
-  const RunReader keys(all_keys, all_values, run_bytes);
-  const RunReader values(all_values, next, run_bytes);
-  keys.start();
-  float* HWY_RESTRICT out = scratch;
-  float* HWY_RESTRICT q = out + size;
-  float* HWY_RESTRICT expanded = q + size;
-  float* HWY_RESTRICT scores = expanded + (kExpand ? kRun * size : 0);
-  for (size_t i = 0; i < size; ++i) out[i] = view.q[i] * view.scale;
-  to_pair_order<T>(out, size, false, q);
-  for (size_t first = 0; first < rows; first += kRun) {
-    const size_t count = std::min(kRun, rows - first);
-    const Rows<T> k = rows_of<T, kExpand>(view, keys, first / kRun, count, expanded);
-    dot_rows<kSize>(q, k.at, k.ahead, size, scores + first);
-    dot_tail(q, k.at, size, count, scores + first);
+void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
+  const HeadView& first_head = step.heads[0];
+  const auto size = static_cast<size_t>(first_head.head_size);
+  const auto rows = static_cast<size_t>(first_head.rows);
+  const auto kv_heads = static_cast<size_t>(step.kv_heads);
+  const size_t run_bytes = kRun * first_head.kv_row_bytes, block_bytes = first_head.block_bytes;
+  const size_t runs = round_to_runs(rows) / kRun;
+  const size_t distance = std::max<size_t>(1, kAheadBytes / (kv_heads * run_bytes));
+  // The heads' runs of a block lie one behind the other: asked for in one go.
+  for (size_t i = 0; i < std::min(distance, runs); ++i) {
+    prefetch_run(first_head.keys + i * block_bytes, kv_heads * run_bytes);
   }
-  const float total = softmax_in_place(scores, rows);
-  if (view.scores != nullptr) add_scaled(scores, 1.0f / total, rows, view.scores);
-  std::fill(out, out + size, 0.0f);
-  for (size_t first = 0; first < rows; first += kRun) {
-    const size_t count = std::min(kRun, rows - first);
-    const Rows<T> v = rows_of<T, kExpand>(view, values, first / kRun, count, expanded);
-    sum_rows<kSize>(scores + first, v.at, v.ahead, size, count, out);
+  float* HWY_RESTRICT expanded = scratch;
+  float* next_scratch = expanded + (kExpand ? kRun * size : 0);
+  StepHead heads[kStepHeadsMax];
+  for (size_t h = 0; h < step.count; ++h) {
+    const HeadView& view = step.heads[h];
+    const Runs keys{view.keys, block_bytes, runs}, values{view.values, block_bytes, runs};
+    const Runs next{view.keys + kv_heads * run_bytes, block_bytes, step.more ? runs : 0};
+    float* const at = next_scratch;
+    heads[h] = {at, at + size, at + 2 * size, {keys, values, distance}, {values, next, distance}};
+    next_scratch += 2 * size + round_to_runs(rows);
+    for (size_t i = 0; i < size; ++i) heads[h].out[i] = view.q[i] * view.scale;
+    to_pair_order<T>(heads[h].out, size, false, heads[h].q);
   }
-  for (size_t i = 0; i < size; ++i) out[i] /= total;
-  to_pair_order<T>(out, size, true, q);
-  store_row(view.out_dtype, q, size, view.out);
+  for (size_t run = 0; run < runs; ++run) {
+    const size_t count = std::min(kRun, rows - run * kRun);
+    for (size_t h = 0; h < step.count; ++h) {
+      const StepHead& head = heads[h];
+      const Rows<T> k = rows_of<T, kExpand>(step.heads[h], head.keys, run, count, expanded);
+      dot_rows<kSize>(head.q, k.at, k.ahead, size, head.scores + run * kRun);
+      dot_tail(head.q, k.at, size, count, head.scores + run * kRun);
+    }
+  }
+  float totals[kStepHeadsMax];
+  for (size_t h = 0; h < step.count; ++h) {
+    float* const scores = heads[h].scores;
+    totals[h] = softmax_in_place(scores, rows);
+    float* const sums = step.heads[h].scores;
+    if (sums != nullptr) add_scaled(scores, 1.0f / totals[h], rows, sums);
+    std::fill(heads[h].out, heads[h].out + size, 0.0f);
+  }
+  for (size_t run = 0; run < runs; ++run) {
+    const size_t count = std::min(kRun, rows - run * kRun);
+    for (size_t h = 0; h < step.count; ++h) {
+      const StepHead& head = heads[h];
+      const Rows<T> v = rows_of<T, kExpand>(step.heads[h], head.values, run, count, expanded);
+      sum_rows<kSize>(head.scores + run * kRun, v.at, v.ahead, size, count, head.out);
+    }
+  }
+  for (size_t h = 0; h < step.count; ++h) {
+    const StepHead& head = heads[h];
+    for (size_t i = 0; i < size; ++i) head.out[i] /= totals[h];
+    to_pair_order<T>(head.out, size, true, head.q);
+    store_row(step.heads[h].out_dtype, head.q, size, step.heads[h].out);
+  }
 }
 
 template <class T, bool kExpand = false>
-void attend_sized(const HeadView& view, float* scratch) {
-  if (view.head_size == 64) return attend_rows<T, 64, kExpand>(view, scratch);
-  if (view.head_size == 128) return attend_rows<T, 128, kExpand>(view, scratch);
-  attend_rows<T, 0, kExpand>(view, scratch);
+void attend_sized(const StepView& step, float* scratch) {
+  const int64_t size = step.heads[0].head_size;
+  if (size == 64) return attend_rows<T, 64, kExpand>(step, scratch);
+  if (size == 128) return attend_rows<T, 128, kExpand>(step, scratch);
+  attend_rows<T, 0, kExpand>(step, scratch);
 }
 
-void AttendOne(const HeadView& view, float* scratch) {
-  switch (view.kv_dtype) {
+void AttendStep(const StepView& step, float* scratch) {
+  switch (step.heads[0].kv_dtype) {
     case DType::kF32:
-      return attend_sized<float>(view, scratch);
+      return attend_sized<float>(step, scratch);
     case DType::kBF16:
-      return attend_sized<hwy::bfloat16_t>(view, scratch);
+      return attend_sized<hwy::bfloat16_t>(step, scratch);
     case DType::kF16:
-      return attend_sized<hwy::float16_t>(view, scratch);
+      return attend_sized<hwy::float16_t>(step, scratch);
     case DType::kQ4:
-      return attend_sized<float, true>(view, scratch);
+      return attend_sized<float, true>(step, scratch);
     default:
       SPILLWAY_CHECK(false);
   }
@@ -414,15 +436,16 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace spillway::cpu {
-HWY_EXPORT(AttendOne);
+HWY_EXPORT(AttendStep);
 HWY_EXPORT(StoreRows);
-size_t step_scratch_bytes(const HeadView& view) {
+size_t step_scratch_bytes(const HeadView& view, int64_t heads) {
   const int64_t expanded = view.kv_dtype == DType::kQ4 ? kKvBlockRows * view.head_size : 0;
   const int64_t scores = (view.rows + kKvBlockRows - 1) / kKvBlockRows * kKvBlockRows;
-  return static_cast<size_t>(2 * view.head_size + scores + expanded) * sizeof(float);
+  return static_cast<size_t>(expanded + heads * (2 * view.head_size + scores)) * sizeof(float);
 }
-void attend_one(const HeadView& view, float* scratch) {
-  HWY_DYNAMIC_DISPATCH(AttendOne)(view, scratch);
+void attend_step(const StepView& step, float* scratch) {
+  SPILLWAY_CHECK(step.count >= 1 && step.count <= kStepHeadsMax);
+  HWY_DYNAMIC_DISPATCH(AttendStep)(step, scratch);
 }
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   HWY_DYNAMIC_DISPATCH(StoreRows)(view, token, count, slot);

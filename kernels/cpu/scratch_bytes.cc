@@ -24,7 +24,7 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
   view.kv_dtype = DType::kQ4;  // Rows of it are expanded.
   const uint64_t sums = round_up(static_cast<uint64_t>(prompt_tokens), 64) * sizeof(float);
   const uint64_t attention = std::max<uint64_t>(sums + cpu::prompt_scratch_bytes(view, true),
-                                                cpu::step_scratch_bytes(view));
+                                                cpu::step_scratch_bytes(view, cpu::kStepHeadsMax));
   const auto widest = static_cast<uint64_t>(
       std::max({shape.hidden, shape.embedding, shape.mlp, shape.query_width()}));
   return static_cast<uint64_t>(threads) * round_up(attention, 4096) +

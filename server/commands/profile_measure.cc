@@ -78,14 +78,14 @@ class Processors {
     compute.kind = device.shares_host_memory() ? "cpu" : "cuda";
     SPILLWAY_RETURN_IF_ERROR(memory(device, &compute.memory_bytes, &compute.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(device));
-    SPILLWAY_RETURN_IF_ERROR(read_rate(device, pool_bytes, &compute.memory_read));
+    SPILLWAY_RETURN_IF_ERROR(
+        memory_and_decode(device, pool_bytes, &compute.memory_read, &compute.decode_attention));
+    SPILLWAY_RETURN_IF_ERROR(
+        decode_attention(device, DType::kQ4, pool_bytes, &compute.decode_attention_q4));
     if (device.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
     SPILLWAY_RETURN_IF_ERROR(matrices(device, pool_bytes));
-    options_.say("Measuring attention");
-    SPILLWAY_RETURN_IF_ERROR(prompt_attention(device, &compute.prompt_attention));
-    const DType kv = probe(device).kv;
-    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, kv, pool_bytes, &compute.decode_attention));
-    return decode_attention(device, DType::kQ4, pool_bytes, &compute.decode_attention_q4);
+    options_.say("Measuring attention to prompts");
+    return prompt_attention(device, &compute.prompt_attention);
   }
 
   // Beside a device with memory of its own; else the CPU is what computes.
@@ -97,8 +97,7 @@ class Processors {
     HardwareProfile::Host& host = profile_.host;
     SPILLWAY_RETURN_IF_ERROR(memory(*cpu, &host.memory_bytes, &host.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(*cpu));
-    SPILLWAY_RETURN_IF_ERROR(read_rate(*cpu, pool_bytes, &host.memory_read));
-    return decode_attention(*cpu, probe(*cpu).kv, pool_bytes, &host.decode_attention);
+    return memory_and_decode(*cpu, pool_bytes, &host.memory_read, &host.decode_attention);
   }
 
   Status measure_link(Device& device) {
@@ -151,10 +150,16 @@ class Processors {
                                        "configs/hardware");
   }
 
-  Status read_rate(Device& device, size_t bytes, Figure* figure) {
+  // Attention to a cache between two halves of reading memory: what neighbours on the machine leave
+  // of its memory changes within seconds, and a plan goes by the ratio of the two.
+  Status memory_and_decode(Device& device, size_t bytes, Figure* memory, Figure* decode) {
     if (!options_.keep_going()) return interrupted();
-    options_.say("Measuring memory");
-    SPILLWAY_ASSIGN_OR_RETURN(*figure, figure_of_rates(memory_read_rates(device, bytes, other())));
+    options_.say("Measuring memory, and attention to what is cached");
+    SPILLWAY_ASSIGN_OR_RETURN(Rates reads, memory_read_rates(device, bytes, other()));
+    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, probe(device).kv, bytes, decode));
+    SPILLWAY_ASSIGN_OR_RETURN(const Rates after, memory_read_rates(device, bytes, other()));
+    reads.insert(reads.end(), after.begin(), after.end());
+    *memory = figure_of(std::move(reads));
     return {};
   }
 
