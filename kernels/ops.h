@@ -114,7 +114,7 @@ struct AttentionItem {
 // bf16 or f16 (on the CPU for another device's linear layers). Prompts are tiled (Dao et al. 2022):
 // the S x S matrix is never stored.
 //
-// With a limited budget (DESIGN section 5) a prompt still attends to all of itself, but only the
+// With a limited budget (base/kv_budget.h) a prompt still attends to all of itself, but only the
 // rows to keep are stored. By score: each KV head keeps those rows whose softmax weights, summed
 // over all queries (of all heads that share it), are highest; a decode step adds its weights, its
 // own included, and then drops the lowest row outside the recent window. Of equal scores the later

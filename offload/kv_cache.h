@@ -1,7 +1,7 @@
 // The key/value memory of all sequences, over the tiers: a region of the device's memory, one of
-// the host's where that is another, and one of a scratch file. Each sequence gets a fixed
-// reservation for the most rows it can ever have (DESIGN section 4: promised at admission, never
-// renegotiated). A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one
+// the host's where that is another, and one of a scratch file. Each sequence gets a reservation for
+// the most rows it can ever have, promised at admission and never changed, so that none is ever
+// evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one
 // tier; layers on slower tiers are spread evenly, so that every layer of a sweep asks a link for
 // the same amount. In front of it lies what a limited budget remembers (kernels/kv_state.h), on
 // disk in sectors of its own, since every step changes it.

@@ -1,5 +1,5 @@
 // The bounds of a run: how long its sweeps must have taken on this machine, from rates measured
-// around it (INTERFACES, `bench --json`). Pure arithmetic, any thread.
+// around it: `bound` of `bench --json`. Pure arithmetic, any thread.
 //
 // A resource's time is the work that was needed at the most that the resource can do. Two bounds
 // are made of such times:

@@ -1,6 +1,6 @@
 // What a run costs on a machine: every sweep takes as long as the resource with most to do, since
-// transfers and arithmetic really overlap (DESIGN section 4); without overlap, as long as all of
-// them one after another. MachineRates come from a hardware profile. FlexGen's own model, for
+// transfers and arithmetic really overlap; without overlap, as long as all of them one after
+// another. MachineRates come from a hardware profile. FlexGen's own model, for
 // comparison, is flexgen_cost.h. Pure arithmetic, any thread.
 #pragma once
 

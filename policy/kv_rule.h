@@ -1,5 +1,5 @@
 // The KV rule as people name it: which cached positions a sequence keeps, in numbers or as shares
-// of its lengths (DESIGN section 5). Pure arithmetic, any thread.
+// of its lengths (docs/USER_GUIDE.md, "Keeping less of the KV cache"). Pure, any thread.
 #pragma once
 
 #include <compare>

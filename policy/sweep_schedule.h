@@ -1,4 +1,4 @@
-// The sweeps that a run of known requests takes, as the scheduler forms them (DESIGN section 4):
+// The sweeps that a run of known requests takes, as scheduler/block_scheduler.cc forms them:
 // prompts are admitted in order while the block, the KV cache and a sweep's prompt tokens have
 // room, and run beside the sequences that already decode. Pure arithmetic, any thread.
 #pragma once

@@ -12,8 +12,8 @@
 
 namespace spillway {
 
-// kQ4: groups of 64 along the input dimension, float16 scale and minimum (DESIGN 6); its bytes
-// are counted by the layouts that hold it, not here.
+// kQ4: groups of 64 along the input dimension, each with a float16 scale and minimum (q4.h); its
+// bytes are counted by the layouts that hold it, not here.
 enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kQ4 };
 
 constexpr std::string_view dtype_name(DType dtype) {

@@ -1,5 +1,5 @@
-// Which cached positions a sequence keeps, in numbers, and where they lie (DESIGN section 5; H2O,
-// arXiv 2306.14048, section 4).
+// Which cached positions a sequence keeps, in numbers, and where they lie (after H2O, arXiv
+// 2306.14048, section 4).
 //
 // A sequence's rows (cached positions) of one layer lie in slots, which all its KV heads share:
 //

@@ -1,4 +1,4 @@
-// What a model is made of: a description that one decoder layer reads (DESIGN section 6).
+// What a model is made of: a description that one decoder layer reads, whatever the family.
 // A family (offload/convert/family_opt.cc, ...) writes it from a checkpoint's config; nothing
 // outside the decoder layer may assume a family. Plain values, any thread.
 #pragma once

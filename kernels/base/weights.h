@@ -30,7 +30,7 @@ enum class WeightRole : uint8_t {
   kFinalNormWeight,
   kFinalNormBias,
   kProjectOut,  // matrix [embedding, hidden]
-  kHead,        // matrix [vocabulary, embedding]; written out even when tied (DESIGN 6)
+  kHead,        // matrix [vocabulary, embedding]; written out even when tied
 };
 
 std::string_view role_name(WeightRole role);

@@ -5,7 +5,7 @@
 // cpu/onednn.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
-// threads: a token's result does not depend on its batch (DESIGN section 4, invariance).
+// threads: a token's result does not depend on what else is in its batch.
 #pragma once
 
 #include <cstddef>

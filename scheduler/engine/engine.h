@@ -1,5 +1,5 @@
 // Runs sweeps: one pass of a block of sequences over all layers, layer by layer and, inside a
-// layer, micro-batch by micro-batch (DESIGN section 4). Weights, KV cache and activations that live
+// layer, micro-batch by micro-batch. Weights, KV cache and activations that live
 // on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run next,
 // sampling and requests are the scheduler's.
 //

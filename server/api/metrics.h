@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// Bytes of a kind on a tier, both in DESIGN's words.
+// Bytes of a kind on a tier, in the words of the metric's labels.
 struct TierAmount {
   std::string tier;  // device, host or disk
   std::string kind;  // weights, kv, activations or staging

@@ -18,7 +18,7 @@ struct BenchFlags {
   bool check = false;  // A missed gate or a beaten bound ends it with status 1 (bench_check.h).
 };
 
-// Exit status. Prints a table, or one JSON object (INTERFACES, `bench --json`).
+// Exit status. Prints a table, or with --json one object (bench_report.h).
 int run_bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model);
 
 }  // namespace spillway

@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// The object of INTERFACES, `bench --json`, and more.
+// The object of `bench --json`. Names and units of its fields stay: programs read them.
 std::string bench_json(const BenchResult& result);
 
 // Some lines of text, with a newline after each.

@@ -26,7 +26,7 @@ std::string workload_text(const PlanReport& report);
 // A few lines, or with --explain all there is to say.
 std::string plan_text(const PlanReport& report);
 
-// INTERFACES, `plan --json`.
+// The object of `plan --json`. Names and units of its fields stay: programs read them.
 std::string plan_json(const PlanReport& report);
 
 // The plan file that --plan reads (server/config/plan_file.h).

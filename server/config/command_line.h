@@ -31,7 +31,7 @@ struct Command {
   std::function<int()> run;       // Returns the exit status.
 };
 
-// Exit status of the program (INTERFACES, "Exit status").
+// Exit status of the program; docs/USER_GUIDE.md lists them.
 enum ExitStatus : int {
   kExitSuccess = 0,
   kExitFailure = 1,

@@ -1,7 +1,7 @@
-// The engine flags: what every command that runs a model lets its user decide (INTERFACES, "Engine
-// flags"). Only what stands in one value is checked here; whether this build, this machine and this
-// model can do it is the runtime's to say (server/runtime.h).
-// Plain values; any thread once they are filled.
+// The engine flags: what every command that runs a model lets its user decide, under the same names
+// everywhere. Only what stands in one value is checked here; whether this build, this machine and
+// this model can do it is the runtime's to say (server/runtime.h). Plain values; any thread once
+// they are filled.
 #pragma once
 
 #include <array>

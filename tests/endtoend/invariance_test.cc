@@ -1,5 +1,5 @@
 // A sequence's tokens are its own: the same alone, among 64 others, arriving in the middle of a
-// run, with any block and micro-batch size and any number of threads (DESIGN section 4). All
+// run, with any block and micro-batch size and any number of threads. All
 // prompts differ, since equal prompts hide mixed-up caches. On a GPU, where there is one, narrow
 // formats are compared to within rounding (answers.h).
 #include <catch2/catch.hpp>

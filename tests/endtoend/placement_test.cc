@@ -1,5 +1,5 @@
 // Tokens do not depend on where weights, KV cache and activations live, nor on whether their
-// transfers overlap the work (DESIGN section 4): every placement gives the tokens of the run in
+// transfers overlap the work: every placement gives the tokens of the run in
 // memory, with distinct ragged prompts, arrivals in mid-run, and every format of weights and cache.
 // On a GPU, where there is one, narrow formats are compared to within rounding (answers.h).
 #include <catch2/catch.hpp>

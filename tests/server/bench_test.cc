@@ -225,7 +225,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK(gates_of(r).empty());
 }
 
-TEST_CASE("bench --json has every field that INTERFACES names") {
+TEST_CASE("bench --json has every field that programs rely on") {
   const json object = json::parse(bench_json(made_up()));
   for (const char* key : {"model",
                           "plan",

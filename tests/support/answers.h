@@ -1,7 +1,7 @@
 // What two runs answer to the same requests, and how far it may lie apart.
 //
 // On the CPU, and on the emulated device, not at all: tokens do not depend on placement, block or
-// micro-batch (DESIGN section 4). A GPU's matrix products are cuBLAS's, which chooses how it sums
+// micro-batch. A GPU's matrix products are cuBLAS's, which chooses how it sums
 // by the shapes of a product, so that there it holds for runs whose products have the same shapes;
 // others differ by rounding. In float32 that changes no token of these tests. In narrow formats
 // tokens may differ where two are about as likely, so log-probabilities are compared up to there.

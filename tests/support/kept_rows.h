@@ -1,4 +1,4 @@
-// The definition of what a KV budget keeps (DESIGN section 5), as a list of rows in order of their
+// The definition of what a KV budget keeps (kernels/ops.h), as a list of rows in order of their
 // positions, and the same list read from a cache as the kernels lay it out.
 #pragma once
 
