@@ -17,6 +17,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "scheduler/sequence.h"
+#include "scheduler/waiting_queue.h"
 
 namespace spillway {
 
@@ -166,7 +167,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     ids.swap(cancelled_);
     lock.unlock();
     for (Arrival& arrival : arrivals) enqueue_or_refuse(std::move(arrival));
-    cancel_sequences(ids, everything);
+    cancel_sequences(std::move(ids), everything);
     if (!last) return true;
     retire();
     return false;
@@ -201,26 +202,21 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void enqueue(Arrival arrival) {
     const KvPromise promise = promise_of(arrival.request);
-    auto sequence = std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
-                                               std::move(arrival.sink), shape(), promise,
-                                               options_.sampling_vocabulary, arrival.submitted);
-    // From the back: with one priority, as most queues have, nobody is looked at.
-    const auto not_later = [&](const std::unique_ptr<Sequence>& other) {
-      return other->priority() <= sequence->priority();
-    };
-    const auto place = std::find_if(waiting_.rbegin(), waiting_.rend(), not_later).base();
-    waiting_.insert(place, std::move(sequence));
+    waiting_.push(std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
+                                             std::move(arrival.sink), shape(), promise,
+                                             options_.sampling_vocabulary, arrival.submitted));
   }
 
-  void cancel_sequences(const std::vector<RequestId>& ids, bool everything) {
-    const auto apply = [&](const std::unique_ptr<Sequence>& sequence) {
-      if (everything || std::find(ids.begin(), ids.end(), sequence->id()) != ids.end()) {
-        sequence->finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
+  void cancel_sequences(std::vector<RequestId> ids, bool everything) {
+    if (ids.empty() && !everything) return;
+    std::sort(ids.begin(), ids.end());  // A client that leaves may take thousands with it.
+    const auto apply = [&](Sequence& sequence) {
+      if (everything || std::binary_search(ids.begin(), ids.end(), sequence.id())) {
+        sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
       }
     };
-    if (ids.empty() && !everything) return;
-    std::for_each(running_.begin(), running_.end(), apply);
-    std::for_each(waiting_.begin(), waiting_.end(), apply);
+    for (const auto& sequence : running_) apply(*sequence);
+    waiting_.for_each(apply);
     waiting_ended_ = true;
     retire();
   }
@@ -229,7 +225,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     int64_t prompt_tokens = 0;
     while (!waiting_.empty() &&
            static_cast<int64_t>(running_.size()) < options_.block_sequences_max) {
-      Sequence& next = *waiting_.front();
+      Sequence& next = waiting_.front();
       if (prompt_tokens > 0 && prompt_tokens + next.prompt_tokens() > options_.prefill_tokens_max) {
         break;
       }
@@ -249,8 +245,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         continue;
       }
       prompt_tokens += next.prompt_tokens();
-      running_.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
+      running_.push_back(waiting_.pop());
     }
     if (prompt_tokens > 0) publish_counts();
   }
@@ -341,24 +336,22 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void retire() {
     const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
     const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
-    const auto waiting = std::exchange(waiting_ended_, false)
-                             ? std::stable_partition(waiting_.begin(), waiting_.end(), lives)
-                             : waiting_.end();
+    WaitingQueue::Sequences waiting;
+    if (std::exchange(waiting_ended_, false)) waiting = waiting_.take_finished();
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     };
     std::for_each(running, running_.end(), settle);
-    std::for_each(waiting, waiting_.end(), settle);
-    publish_counts(static_cast<size_t>(running - running_.begin()),
-                   static_cast<size_t>(waiting - waiting_.begin()));
+    std::for_each(waiting.begin(), waiting.end(), settle);
+    publish_counts(static_cast<size_t>(running - running_.begin()), waiting_.size());
     const auto report = [](const std::unique_ptr<Sequence>& sequence) {
       tell(sequence->sink(), sequence->ending());
     };
     std::for_each(running, running_.end(), report);
-    std::for_each(waiting, waiting_.end(), report);
+    std::for_each(waiting.begin(), waiting.end(), report);
     running_.erase(running, running_.end());
-    waiting_.erase(waiting, waiting_.end());
+    waiting.clear();
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
     if (all_reported_) idle_.notify_all();
@@ -378,7 +371,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   SchedulerStats stats_;
 
   // Engine thread only.
-  std::deque<std::unique_ptr<Sequence>> waiting_;
+  WaitingQueue waiting_;
   bool waiting_ended_ = false;  // Some were cancelled, or could not be admitted.
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<SweepItem> items_;

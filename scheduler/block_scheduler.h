@@ -2,8 +2,8 @@
 // every running sequence a token and prefills whole newly admitted prompts beside them; a finished
 // sequence gives back its KV memory before the next sweep is put together.
 //
-// Admission is first come, first served within a priority, and never overtakes: the first request
-// that does not fit holds back the rest, so none starves.
+// Within a priority clients take turns, each first come, first served, and nobody overtakes: a
+// request that has its turn and does not fit holds back the rest, so none starves.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,8 @@ struct Request {
   SamplingParams sampling;
   int32_t logprobs = -1;         // -1: none; k: each token's logprob and the k best
   int32_t prompt_logprobs = -1;  // Likewise for the prompt's tokens
-  int32_t priority = 0;          // Lower runs first; equal: in order of arrival
+  int32_t priority = 0;          // Lower runs first; equal: clients take turns
+  uint64_t client = 0;           // Whose it is; one client's run in order of arrival
   KvRuleChoice kv;               // Over the scheduler's KV rule
 };
 

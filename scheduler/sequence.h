@@ -29,6 +29,7 @@ class Sequence {
 
   RequestId id() const { return id_; }
   int32_t priority() const { return request_.priority; }
+  uint64_t client() const { return request_.client; }
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
   int64_t generated() const { return generated_; }
 

@@ -34,6 +34,7 @@ struct ApiLimits {
   int64_t json_values_max = 1'000'000;            // Token-id prompts need one value a token
   int64_t tokenize_bytes_max = int64_t{4} << 20;  // Text of /tokenize
   bool strict_params = false;                     // Unknown names are errors instead of ignored
+  bool priority = true;  // Requests may go before others: `priority` below 0
 };
 
 // What is being served. The pointees outlive every call.

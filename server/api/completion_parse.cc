@@ -71,6 +71,13 @@ void read_request_id(FieldReader& fields, CompletionCall& call) {
   call.request_id = *id;
 }
 
+// Letting others go first harms nobody; going first is who runs the server's to allow.
+int32_t read_priority(FieldReader& fields, const ApiContext& context) {
+  const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0);
+  if (priority < 0 && !context.limits.priority) fields.fail(priority_not_allowed());
+  return static_cast<int32_t>(priority);
+}
+
 void read_stops(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
   const nlohmann::json* stop = fields.find("stop");
   if (stop == nullptr) return;
@@ -277,8 +284,7 @@ ApiResult<CompletionCall> parse_completion(std::string_view json_body, const Api
   base.max_tokens = static_cast<int32_t>(max_tokens.value_or(base.max_tokens));
   base.min_tokens = static_cast<int32_t>(fields.integer("min_tokens", 0, kIntMax).value_or(0));
   base.ignore_eos = fields.flag("ignore_eos", false);
-  base.priority =
-      static_cast<int32_t>(fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0));
+  base.priority = read_priority(fields, context);
   const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
   call.samples =
       static_cast<int32_t>(fields.integer("n", 1, context.limits.samples_max).value_or(1));

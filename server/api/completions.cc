@@ -74,6 +74,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
     return refuse(*error);
   }
   call_ = std::get<CompletionCall>(std::move(parsed));
+  for (Request& sequence : call_.requests) sequence.client = request.client;
   if (!ticket_.grow_to(static_cast<int64_t>(call_.requests.size()))) {
     return refuse(queue_full(api_.admission.retry_after_seconds()));
   }

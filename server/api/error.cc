@@ -99,6 +99,17 @@ ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64
   return error;
 }
 
+ApiError priority_not_allowed() {
+  ApiError error = bad_request(
+      "A 'priority' below 0 goes before the requests of others, which this server allows nobody. "
+      "Leave it out, or send 0 or more, which lets others go first; the server's --priority on "
+      "allows it.",
+      "priority", "priority_not_allowed");
+  error.status = 403;
+  error.type = "permission_error";
+  return error;
+}
+
 ApiError queue_full(int retry_after_seconds) {
   ApiError error = bad_request(
       "The queue is full. Try again later, or send fewer requests at once.", "", "queue_full");

@@ -45,6 +45,7 @@ ApiError unknown_parameter(std::string_view param);  // Empty: one that is not s
 ApiError unsupported_parameter(std::string_view param, std::string_view why);
 ApiError model_not_found(const std::vector<std::string>& served_names);
 ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64_t new_tokens);
+ApiError priority_not_allowed();
 ApiError queue_full(int retry_after_seconds);
 ApiError shutting_down();
 ApiError engine_error();

@@ -27,6 +27,8 @@ ApiContext make_context(const ServeFlags& flags, const ServedModel& model, int64
   ApiContext context = model.context;
   if (!flags.served_model_names.empty()) context.model_names = flags.served_model_names;
   context.limits.strict_params = flags.strict_params;
+  context.limits.priority =
+      flags.priority == "on" || (flags.priority == "auto" && flags.api_keys.size() <= 1);
   context.seeds = std::make_shared<SeedStream>(flags.seed);
   context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);
   return context;

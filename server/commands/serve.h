@@ -27,6 +27,9 @@ struct ServeFlags {
   double ping_seconds = 15;         // --sse-ping-interval; 0: never
   double drain_seconds = 60;        // After SIGTERM, for what still runs
   bool strict_params = false;       // Unknown request fields are errors
+  // Whether requests may go before others: "on", "off", or "auto": unless there are several keys,
+  // and so clients that have nothing to do with each other.
+  std::string priority = "auto";
   uint64_t answers_bytes_max = uint64_t{1} << 30;  // Prompts and answers of all requests
   uint64_t seed = 0;                               // Of requests that bring none
   HttpLimits http;                                 // body_bytes_max and the others

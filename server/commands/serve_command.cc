@@ -57,6 +57,9 @@ void add_serve_flags(Settings& settings, State* state) {
   settings.add_integer("answers-bytes-max", &state->answers_bytes_max, 0, int64_t{1} << 40,
                        "memory of --host-memory for prompts and answers of all requests together; "
                        "0: a 16th of it, 48 MiB to 1 GiB");
+  settings.add_choice("priority", &flags.priority, {"auto", "on", "off"},
+                      "whether a request's 'priority' below 0 may go before others; auto: unless "
+                      "there are several API keys");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
 }

@@ -5,16 +5,6 @@
 namespace spillway {
 namespace {
 
-bool shows_a_key(const HttpRequest& request, const std::vector<std::string>& keys) {
-  constexpr std::string_view kBearer = "bearer ";  // A scheme's case means nothing (RFC 9110, 11.1)
-  std::string_view key = request.authorization;
-  if (lower_case(key.substr(0, kBearer.size())) != kBearer) return false;
-  key.remove_prefix(std::min(key.find_first_not_of(' ', kBearer.size()), key.size()));
-  bool found = false;
-  for (const std::string& known : keys) found |= equal_in_constant_time(known, key);
-  return found;
-}
-
 // "http://example.org:8000" -> "example.org:8000"
 std::string_view authority_of(std::string_view origin) {
   const size_t scheme = origin.find("://");
@@ -61,9 +51,21 @@ bool Access::allows_origin(std::string_view origin) const {
       [&](const std::string& allowed) { return allowed == "*" || lower_case(allowed) == lower; });
 }
 
+size_t Access::key_of(const HttpRequest& request) const {
+  constexpr std::string_view kBearer = "bearer ";  // A scheme's case means nothing (RFC 9110, 11.1)
+  std::string_view key = request.authorization;
+  if (lower_case(key.substr(0, kBearer.size())) != kBearer) return 0;
+  key.remove_prefix(std::min(key.find_first_not_of(' ', kBearer.size()), key.size()));
+  size_t found = 0;
+  for (size_t i = 0; i < api_keys.size(); ++i) {
+    found = std::max(found, equal_in_constant_time(api_keys[i], key) ? i + 1 : 0);
+  }
+  return found;
+}
+
 std::optional<ApiError> Access::refuse(const HttpRequest& request) const {
   if (!api_keys.empty()) {
-    if (shows_a_key(request, api_keys)) return {};
+    if (key_of(request) > 0) return {};
     return invalid_api_key();
   }
   if (!request.origin.empty() && allows_origin(request.origin)) return {};

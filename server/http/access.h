@@ -6,6 +6,7 @@
 // none answers pages of its own address only, and those of allowed_origins.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,9 @@ struct Access {
 
   // The refusal, if it is one, of a request for a route that is not open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
+
+  // Which of the keys the request shows, from 1; 0: none of them.
+  size_t key_of(const HttpRequest& request) const;
 
   // What lets a page of an allowed origin read the answer; nothing for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;

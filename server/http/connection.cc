@@ -196,6 +196,8 @@ std::optional<HttpResponse> Connection::read_head() {
   auto found = core_->router.find(head);
   if (auto* refusal = std::get_if<HttpResponse>(&found)) return std::move(*refusal);
   route_ = std::get<const Route*>(found);
+  const Access& access = core_->router.access();
+  head.client = access.api_keys.empty() ? peer_->number : access.key_of(head);
   if (core_->draining && !route_->open) return error_response(shutting_down());
   return {};
 }

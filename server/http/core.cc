@@ -36,7 +36,9 @@ std::shared_ptr<PeerUse> HttpCore::peer_use(const std::string& address) {
   }
   std::weak_ptr<PeerUse>& known = peers[address];
   std::shared_ptr<PeerUse> use = known.lock();
-  if (use == nullptr) known = use = std::make_shared<PeerUse>();
+  if (use != nullptr) return use;
+  known = use = std::make_shared<PeerUse>();
+  use->number = ++last_peer;
   return use;
 }
 

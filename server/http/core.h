@@ -27,6 +27,7 @@ class Connection;
 
 // What one client address has taken. Its connections are the network thread's; the bytes any's.
 struct PeerUse {
+  uint64_t number = 0;  // Of the address while anything of it is there; never 0 nor used again
   int64_t connections = 0;
   std::atomic<size_t> body_bytes{0};
 };
@@ -46,6 +47,7 @@ struct HttpCore {
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
   int64_t turned_away = 0;  // Of those: only told that there are too many
   std::unordered_map<std::string, std::weak_ptr<PeerUse>> peers;
+  uint64_t last_peer = 0;
 
   std::atomic<bool> draining{false};
   // Bytes of bodies that are read or held; taken on the network thread, given back on any.

@@ -29,6 +29,7 @@ struct HttpRequest {
   bool http_1_0 = false;
   bool keep_alive = true;
   std::shared_ptr<void> body_lease;  // Its share of HttpLimits::bodies_bytes_max
+  uint64_t client = 0;  // Whose it is: of the API key where there are keys, else of the address
 };
 
 using HttpFields = std::vector<std::pair<std::string, std::string>>;

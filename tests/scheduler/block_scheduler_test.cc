@@ -197,6 +197,27 @@ TEST_CASE("a full queue answers at once and drains in order of priority") {
   CHECK(order == std::vector<int>{1, 2, 3});
 }
 
+TEST_CASE("a client's request waits for one of each other client's, not for all that they sent") {
+  SchedulerOptions options;
+  options.block_sequences_max = 1;
+  Fixture f(options);
+  const auto held = f.hold(greedy({1}, 2));
+  std::vector<int> order;
+  const auto submit = [&](int me, uint64_t client) {
+    Request request = greedy({2}, 1);
+    request.client = client;
+    REQUIRE(f.scheduler->submit(request, std::make_shared<OrderSink>(&order, me)).ok());
+  };
+  for (int i = 0; i < 6; ++i) submit(10 + i, 1);
+  submit(20, 2);
+  submit(21, 2);
+  submit(30, 3);
+  CHECK(f.scheduler->stats().waiting == 9);
+  held->open();
+  f.scheduler->drain(1e6);
+  CHECK(order == std::vector<int>{10, 20, 30, 11, 21, 12, 13, 14, 15});
+}
+
 TEST_CASE("a request that does not fit yet is not overtaken by smaller ones that would") {
   std::vector<int> order;
   {

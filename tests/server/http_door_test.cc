@@ -281,6 +281,43 @@ TEST_CASE("bulk work holds up no other work") {
   for (const auto& client : waiting) CHECK(client->read_answer().status == 200);
 }
 
+TEST_CASE("a request carries whose it is to the scheduler: its key's, else its address's") {
+  const auto client_of_last = [](TestServer& test) { return test.engine.seen().back().client; };
+  const std::string body = R"({"prompt":"a","max_tokens":1})";
+  SECTION("keys") {
+    TestServer::Options options;
+    options.access.api_keys = {"one", "two"};
+    TestServer test(options);
+    std::vector<uint64_t> clients;
+    for (const char* key : {"one", "two", "one"}) {
+      HttpClient client(test.server->port(), 0, "127.0.0.2");
+      const std::string fields = "Authorization: Bearer " + std::string(key) + "\r\n";
+      REQUIRE(client.post("/v1/completions", body, fields).status == 200);
+      clients.push_back(client_of_last(test));
+    }
+    CHECK(clients[0] != 0);
+    CHECK(clients[0] != clients[1]);
+    CHECK(clients[0] == clients[2]);
+  }
+  SECTION("addresses") {
+    TestServer test;
+    HttpClient here(test.server->port()), also_here(test.server->port());
+    HttpClient there(test.server->port(), 0, "127.0.0.2");
+    std::vector<uint64_t> clients;
+    for (HttpClient* client : {&here, &there, &also_here}) {
+      REQUIRE(client->post("/v1/completions", body).status == 200);
+      clients.push_back(client_of_last(test));
+    }
+    CHECK(clients[0] != 0);
+    CHECK(clients[0] != clients[1]);
+    CHECK(clients[0] == clients[2]);
+    // All sequences of a request are the client's.
+    REQUIRE(here.post("/v1/completions", R"({"prompt":["a","b"],"n":2})").status == 200);
+    const std::vector<Request> seen = test.engine.seen();
+    for (size_t i = seen.size() - 4; i < seen.size(); ++i) CHECK(seen[i].client == clients[0]);
+  }
+}
+
 TEST_CASE("long texts to tokenise do not hold up a completion") {
   TestServer test;
   const std::string text(size_t{128} << 10, 'a');

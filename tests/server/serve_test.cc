@@ -90,6 +90,39 @@ TEST_CASE("serve says at its start what it serves, to whom and how much") {
   CHECK(line.find("secret") == std::string::npos);
 }
 
+TEST_CASE("who may go before others is the operator's to say, and open where there is one client") {
+  struct Row {
+    std::string priority;
+    std::vector<std::string> keys;
+    int status;
+  };
+  for (const Row& row :
+       {Row{"auto", {}, 200}, Row{"auto", {"k"}, 200}, Row{"auto", {"k", "l"}, 403},
+        Row{"on", {"k", "l"}, 200}, Row{"off", {"k"}, 403}, Row{"off", {}, 403}}) {
+    ServeFlags flags;
+    flags.priority = row.priority;
+    flags.api_keys = row.keys;
+    Served served(flags);
+    HttpClient client(served.port);
+    const std::string key = "Authorization: Bearer k\r\n";
+    const auto ask = [&](int priority) {
+      return client.post("/v1/completions",
+                         R"({"prompt":"a","priority":)" + std::to_string(priority) + "}", key);
+    };
+    const HttpAnswer first = ask(-1);
+    CHECK(first.status == row.status);
+    if (row.status == 403) {
+      const Json error = Json::parse(first.body)["error"];
+      CHECK(error["code"] == "priority_not_allowed");
+      CHECK(error["param"] == "priority");
+    }
+    CHECK(ask(0).status == 200);
+    CHECK(ask(1).status == 200);  // Letting others go first harms nobody.
+    std::raise(SIGTERM);
+    REQUIRE(served.ended_within(10));
+  }
+}
+
 TEST_CASE("a signal lets running answers finish") {
   Served served;
   served.engine.hold();

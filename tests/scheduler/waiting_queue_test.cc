@@ -1,0 +1,174 @@
+// Who of the waiting sequences is next: by hand, and against a plain list that is searched.
+#include "scheduler/waiting_queue.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/collecting_sink.h"
+#include "tests/support/seed.h"
+#include "tests/support/tiny_shape.h"
+
+namespace spillway {
+namespace {
+
+std::unique_ptr<Sequence> sequence(uint64_t id, uint64_t client, int32_t priority = 0) {
+  Request request;
+  request.prompt = {1};
+  request.client = client;
+  request.priority = priority;
+  return std::make_unique<Sequence>(RequestId{id}, std::move(request),
+                                    std::make_shared<test::CollectingSink>(), test::tiny_shape(),
+                                    KvPromise(), 0, 0);
+}
+
+uint64_t id_of(const Sequence& sequence) {
+  return static_cast<uint64_t>(sequence.id());
+}
+
+std::vector<uint64_t> drain(WaitingQueue& queue) {
+  std::vector<uint64_t> ids;
+  while (!queue.empty()) {
+    const uint64_t front = id_of(queue.front());
+    ids.push_back(id_of(*queue.pop()));
+    CHECK(front == ids.back());
+  }
+  return ids;
+}
+
+TEST_CASE("clients take turns, and each one's sequences go in the order in which they came") {
+  WaitingQueue queue;
+  for (uint64_t id = 1; id <= 5; ++id) queue.push(sequence(id, 7));
+  queue.push(sequence(6, 9));
+  queue.push(sequence(7, 9));
+  queue.push(sequence(8, 8));
+  CHECK(queue.size() == 8);
+  CHECK(drain(queue) == std::vector<uint64_t>{1, 6, 8, 2, 7, 3, 4, 5});
+}
+
+TEST_CASE("one client's queue is first come, first served") {
+  WaitingQueue queue;
+  std::vector<uint64_t> ids;
+  for (uint64_t id = 1; id <= 100; ++id) {
+    queue.push(sequence(id, 0));
+    ids.push_back(id);
+  }
+  CHECK(drain(queue) == ids);
+}
+
+TEST_CASE("a client that keeps a sequence waiting gets no more than its turns") {
+  WaitingQueue queue;
+  for (uint64_t id = 1; id <= 3; ++id) queue.push(sequence(id, 1));
+  queue.push(sequence(10, 2));
+  std::vector<uint64_t> ids;
+  for (uint64_t id = 11; ids.size() < 6; ++id) {
+    ids.push_back(id_of(*queue.pop()));
+    if (ids.back() >= 10) queue.push(sequence(id, 2));  // As soon as its last one runs
+  }
+  CHECK(ids[0] == 1);
+  CHECK(std::count_if(ids.begin(), ids.end(), [](uint64_t id) { return id < 10; }) == 3);
+}
+
+TEST_CASE("priority goes before turns") {
+  WaitingQueue queue;
+  queue.push(sequence(1, 1, 1));
+  queue.push(sequence(2, 1, 1));
+  queue.push(sequence(3, 2, 1));
+  queue.push(sequence(4, 1, 0));
+  queue.push(sequence(5, 1, -3));
+  queue.push(sequence(6, 2, 2));
+  CHECK(drain(queue) == std::vector<uint64_t>{5, 4, 1, 3, 2, 6});
+}
+
+TEST_CASE("what has finished leaves the queue, and a client without any its turn") {
+  WaitingQueue queue;
+  for (uint64_t id = 1; id <= 6; ++id) queue.push(sequence(id, 1 + id % 3));
+  queue.for_each([](Sequence& waiting) {
+    if (id_of(waiting) != 4 && id_of(waiting) != 5) {
+      waiting.finish(FinishReason::kCancelled, {});
+    }
+  });
+  const WaitingQueue::Sequences finished = queue.take_finished();
+  CHECK(finished.size() == 4);
+  for (const auto& ended : finished) CHECK(ended->finished());
+  CHECK(queue.size() == 2);
+  queue.push(sequence(7, 1));  // Client 1 had 3 and 6: it joins anew.
+  CHECK(drain(queue) == std::vector<uint64_t>{4, 5, 7});
+  CHECK(queue.take_finished().empty());
+}
+
+// The definition: a list of lines in the order of their turns.
+class PlainQueue {
+ public:
+  void push(uint64_t id, uint64_t client, int32_t priority) {
+    for (Line& line : lines_) {
+      if (line.client != client || line.priority != priority) continue;
+      line.ids.push_back(id);
+      return;
+    }
+    lines_.push_back({priority, client, {id}});
+  }
+  uint64_t pop() {
+    const auto first =
+        std::min_element(lines_.begin(), lines_.end(),
+                         [](const Line& a, const Line& b) { return a.priority < b.priority; });
+    Line line = *first;
+    lines_.erase(first);
+    const uint64_t id = line.ids.front();
+    line.ids.erase(line.ids.begin());
+    if (!line.ids.empty()) lines_.push_back(line);
+    return id;
+  }
+  void remove(uint64_t divisor) {
+    for (Line& line : lines_)
+      std::erase_if(line.ids, [&](uint64_t id) { return id % divisor == 0; });
+    std::erase_if(lines_, [](const Line& line) { return line.ids.empty(); });
+  }
+  size_t size() const {
+    size_t size = 0;
+    for (const Line& line : lines_) size += line.ids.size();
+    return size;
+  }
+
+ private:
+  struct Line {
+    int32_t priority;
+    uint64_t client;
+    std::vector<uint64_t> ids;
+  };
+  std::vector<Line> lines_;
+};
+
+TEST_CASE("any order of arrivals, admissions and cancellations goes as defined") {
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  WaitingQueue queue;
+  PlainQueue plain;
+  uint64_t id = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const uint64_t what = random() % 100;
+    if (what < 52) {
+      const uint64_t client = random() % 6;
+      const auto priority = static_cast<int32_t>(random() % 3);
+      queue.push(sequence(++id, client, priority));
+      plain.push(id, client, priority);
+    } else if (what < 99) {
+      if (queue.empty()) continue;
+      REQUIRE(id_of(*queue.pop()) == plain.pop());
+    } else {
+      const uint64_t divisor = 2 + random() % 3;
+      queue.for_each([&](Sequence& waiting) {
+        if (id_of(waiting) % divisor == 0) waiting.finish(FinishReason::kCancelled, {});
+      });
+      queue.take_finished();
+      plain.remove(divisor);
+    }
+    REQUIRE(queue.size() == plain.size());
+  }
+}
+
+}  // namespace
+}  // namespace spillway
