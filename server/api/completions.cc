@@ -1,5 +1,6 @@
 // POST /v1/completions: from the exchange to a CompletionRun and back.
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -13,6 +14,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What takes longer than some milliseconds of JSON and tokenising is bulk work, so that short
+// requests do not wait for it: bodies of more bytes, and answers that may hold more.
+constexpr size_t kShortBodyBytes = size_t{64} << 10;
+constexpr uint64_t kShortAnswerBytes = uint64_t{1} << 20;
+
+void post_work(Exchange& exchange, bool is_short, std::function<void()> task) {
+  is_short ? exchange.post_work(std::move(task)) : exchange.post_bulk_work(std::move(task));
+}
+
 ApiError logged_here(const ApiError& error) {
   return logged(error, "/v1/completions");
 }
@@ -21,7 +31,7 @@ double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
-// One answer. work() runs on the worker thread and starts the run; everything after that is posted
+// One answer. work() runs on a worker thread and starts the run; everything after that is posted
 // to the network thread, in the order of the engine's events. Kept alive by the run's callbacks and
 // the exchange's, which both end with the answer.
 class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
@@ -153,7 +163,8 @@ void CompletionAnswer::on_done(const CompletionResult& result) {
 // An echo with logprobs is megabytes of JSON: not on the network thread.
 void CompletionAnswer::respond_whole(CompletionResult result) {
   ended_ = true;
-  exchange_->post_work([self = shared_from_this(), moved = std::move(result)] {
+  const bool is_short = answer_bytes(call_) <= kShortAnswerBytes;
+  post_work(*exchange_, is_short, [self = shared_from_this(), moved = std::move(result)] {
     HttpResponse response;
     response.body = completion_body(self->head_, self->call_, self->api_.context, moved);
     response.fields = self->fields();
@@ -216,7 +227,8 @@ void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr&
   }
   const auto answer = std::make_shared<CompletionAnswer>(api, exchange, *std::move(ticket));
   answer->watch();
-  exchange->post_work([answer, moved = std::move(request)] { answer->work(moved); });
+  const bool is_short = request.body.size() <= kShortBodyBytes;
+  post_work(*exchange, is_short, [answer, moved = std::move(request)] { answer->work(moved); });
 }
 
 }  // namespace spillway

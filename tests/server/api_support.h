@@ -70,6 +70,7 @@ struct TestServer {
     bool strict_params = false;
     std::vector<std::string> model_names;  // None: the fake's
     Access access;
+    std::vector<Route> routes;  // Besides the API's
   };
 
   TestServer() : TestServer(Options()) {}
@@ -80,8 +81,9 @@ struct TestServer {
             options.answers_bytes_max) {
     api.request_seconds_max = options.request_seconds_max;
     api.ping_seconds = options.ping_seconds;
-    server =
-        HttpServer::start("127.0.0.1", 0, options.http, make_router(api, options.access)).value();
+    Router router = make_router(api, options.access);
+    for (Route& route : options.routes) router.add(std::move(route));
+    server = HttpServer::start("127.0.0.1", 0, options.http, std::move(router)).value();
   }
 
   ~TestServer() {

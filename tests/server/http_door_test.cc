@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -316,6 +317,61 @@ TEST_CASE("a request carries whose it is to the scheduler: its key's, else its a
     const std::vector<Request> seen = test.engine.seen();
     for (size_t i = seen.size() - 4; i < seen.size(); ++i) CHECK(seen[i].client == clients[0]);
   }
+}
+
+// A route whose handler keeps the thread for bulk work busy until it is let go.
+struct BulkGate {
+  Route route() {
+    return {"GET", "/hold", [this](const HttpRequest&, const ExchangePtr& exchange) {
+              exchange->post_bulk_work([this, exchange] {
+                std::unique_lock lock(mutex);
+                held = true;
+                changed.notify_all();
+                changed.wait(lock, [&] { return open; });
+                exchange->respond(HttpResponse());
+              });
+            }};
+  }
+  void wait_held() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return held; });
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex);
+    open = true;
+    changed.notify_all();
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool held = false, open = false;
+};
+
+TEST_CASE("a short completion waits neither for long bodies nor for long answers") {
+  BulkGate gate;
+  TestServer::Options options;
+  options.routes.push_back(gate.route());
+  TestServer test(std::move(options));
+  HttpClient holder(test.server->port());
+  holder.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+  gate.wait_held();
+  const Json long_body = {{"prompt", "a"}, {"max_tokens", 1}, {"user", std::string(100'000, 'u')}};
+  const Json long_answer = {{"prompt", "a"}, {"max_tokens", 100}, {"n", 20}, {"logprobs", 20}};
+  std::vector<std::future<int>> long_ones;
+  for (const Json& body : {long_body, long_answer}) {
+    long_ones.push_back(std::async(
+        std::launch::async, [&test, body] { return test.post("/v1/completions", body).status; }));
+  }
+  REQUIRE(test.engine.wait_submitted(20, 10));  // The one with the long answer runs.
+  for (int i = 0; i < 3; ++i) {
+    CHECK(test.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}}).status == 200);
+  }
+  for (auto& one : long_ones) {
+    CHECK(one.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  }
+  gate.let_go();
+  CHECK(holder.read_answer().status == 200);
+  for (auto& one : long_ones) CHECK(one.get() == 200);
 }
 
 TEST_CASE("long texts to tokenise do not hold up a completion") {
