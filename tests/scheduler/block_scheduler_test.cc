@@ -3,6 +3,7 @@
 #include "scheduler/block_scheduler.h"
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <new>
@@ -262,6 +263,64 @@ TEST_CASE(
   CHECK(f.scheduler->stats().kv_bytes_used == 0);
   CHECK(f.scheduler->stats().ended == std::array<uint64_t, kFinishReasons>{0, 1, 2, 0});
   CHECK(f.scheduler->stats().times.whole.count() == 1);
+}
+
+TEST_CASE("cancelling what is not there does not touch what comes later") {
+  Fixture f;
+  // Ids are given one after another: these are of requests that do not exist yet. An engine that
+  // has nothing to do takes nobody's cancellations, so they would pile up.
+  for (uint64_t id = 1; id <= 3; ++id) f.scheduler->cancel(RequestId{id});
+  for (int i = 0; i < 3; ++i) {
+    CHECK(f.submit(greedy({1}, 3))->wait().reason == FinishReason::kLength);
+  }
+}
+
+// Holds the engine thread at its token, looks at the statistics when it hears of its end, and takes
+// its time for that.
+class SlowEndSink final : public TokenSink {
+ public:
+  explicit SlowEndSink(Scheduler& scheduler) : scheduler_(scheduler) {}
+  AfterToken on_token(int32_t token, const TokenLogprobs* logprobs) override {
+    return gate.on_token(token, logprobs);
+  }
+  void on_finish(const Finish& finish) override {
+    waiting = scheduler_.stats().waiting;
+    gate.on_finish(finish);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ended = true;
+  }
+
+  GateSink gate;
+  std::atomic<int64_t> waiting{-1};  // When it began to hear of its end
+  std::atomic<bool> ended{false};
+
+ private:
+  Scheduler& scheduler_;
+};
+
+TEST_CASE("draining waits until the last sink has heard of its end") {
+  Fixture f;
+  const double seconds = GENERATE(0.0, 1e6);
+  const auto last = std::make_shared<SlowEndSink>(*f.scheduler);
+  last->gate.open();
+  REQUIRE(f.scheduler->submit(greedy({1}, 1), last).ok());
+  last->gate.wait();  // It runs no more, and hears so now.
+  f.scheduler->drain(seconds);
+  CHECK(last->ended);
+}
+
+TEST_CASE("what came in during a sweep counts as waiting, also when all that ran has ended") {
+  Fixture f;
+  const auto held = std::make_shared<SlowEndSink>(*f.scheduler);
+  REQUIRE(f.scheduler->submit(greedy({1}, 1), held).ok());
+  held->gate.wait_held();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int32_t i = 0; i < 3; ++i) sinks.push_back(f.submit(greedy({2 + i}, 2)));
+  CHECK(f.scheduler->stats().waiting == 3);
+  held->gate.open();
+  f.scheduler->drain(1e6);  // Not before those three
+  CHECK(held->waiting == 3);
+  for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
 }
 
 TEST_CASE("draining refuses new requests, then cancels what takes too long") {
