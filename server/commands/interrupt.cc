@@ -63,8 +63,8 @@ void install(int signal, void (*handler)(int), struct sigaction* before) {
 
 }  // namespace
 
-InterruptGuard::InterruptGuard(std::string_view last_words) {
-  stops_seen = 0;
+InterruptGuard::InterruptGuard(std::string_view last_words, First first) {
+  stops_seen = first == First::kEnds ? 1 : 0;
   last_words_bytes = std::min(last_words.size(), sizeof(last_words_text));
   std::copy_n(last_words.begin(), last_words_bytes, last_words_text);
   for (size_t i = 0; i < kStops.size(); ++i) {

@@ -19,7 +19,10 @@ namespace spillway {
 // SIGPIPE is ignored.
 class InterruptGuard {
  public:
-  explicit InterruptGuard(std::string_view last_words = {});
+  // kEnds: already the first one does, for what cannot be stopped half way and has nothing to save.
+  enum class First : uint8_t { kAsks, kEnds };
+
+  explicit InterruptGuard(std::string_view last_words = {}, First first = First::kAsks);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;

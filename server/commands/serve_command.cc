@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "kernels/base/units.h"
 #include "server/commands/api_keys.h"
+#include "server/commands/interrupt.h"
 #include "server/commands/serve_command.h"
 #include "server/log.h"
 
@@ -125,9 +127,13 @@ Command serve_command(const OpenModel& open) {
     if (state->serve.api_keys.empty() && !listener->loopback()) warn_of_open_door(listener.value());
     const RequestMemory wanted = {static_cast<uint64_t>(state->body_bytes_max),
                                   static_cast<uint64_t>(state->answers_bytes_max)};
+    std::optional<InterruptGuard> loading;
+    loading.emplace("spillway serve: stopped while the model was loaded; nothing was served.\n",
+                    InterruptGuard::First::kEnds);
     Result<ServedModel> model =
         open(state->model, state->engine,
              {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
+    loading.reset();  // From here on signals are run_serve's.
     if (!model.ok()) return report("serve", model.status());
     limits.body_bytes_max = model->requests.body_bytes_max;
     limits.bodies_bytes_max = model->requests.bodies_bytes_max();

@@ -1,9 +1,18 @@
-// What the program does as a process, before any model.
+// What the program does as a process, before it has a model.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/support/golden.h"
+#include "tests/support/places.h"
 
 namespace spillway {
 namespace {
@@ -34,6 +43,87 @@ TEST_CASE("a command outlives the reader of its messages") {
     REQUIRE(WIFEXITED(status));
     CHECK(WEXITSTATUS(status) == 2);
   }
+}
+
+// `spillway serve` that waits for somebody who seems to pack the same model, and so is loading for
+// as long as a test likes.
+class LoadingServer {
+ public:
+  explicit LoadingServer(bool nohup) {
+    const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+    // What it will wait for is beside the packed file, whose name it knows.
+    REQUIRE(test::exit_of(test::program() + " generate " + model +
+                          " --device cpu --prompt-tokens 5 --max-tokens 1 > /dev/null 2>&1") == 0);
+    for (const auto& entry : std::filesystem::directory_iterator(cache_.path())) {
+      if (entry.path().extension() != ".lock") continue;
+      lock_ = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+    }
+    REQUIRE(lock_ >= 0);
+    REQUIRE(::flock(lock_, LOCK_EX | LOCK_NB) == 0);
+    const std::string program = test::program();
+    child_ = ::fork();
+    REQUIRE(child_ >= 0);
+    if (child_ == 0) {
+      if (nohup) std::signal(SIGHUP, SIG_IGN);
+      const int log = ::open(log_path().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+      ::dup2(log, STDOUT_FILENO);
+      ::dup2(log, STDERR_FILENO);
+      ::execl(program.c_str(), "spillway", "serve", model.c_str(), "--device", "cpu", "--port", "0",
+              nullptr);
+      ::_exit(127);
+    }
+    for (int i = 0; i < 6000 && !said("waiting for it"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    REQUIRE(said("waiting for it"));
+  }
+  ~LoadingServer() {
+    if (child_ > 0) {
+      ::kill(child_, SIGKILL);
+      ::waitpid(child_, nullptr, 0);
+    }
+    ::close(lock_);
+  }
+
+  void signal(int number) const { ::kill(child_, number); }
+  bool runs() { return ::waitpid(child_, nullptr, WNOHANG) == 0; }
+  int wait() {
+    int status = 0;
+    REQUIRE(::waitpid(child_, &status, 0) == child_);
+    child_ = -1;
+    return status;
+  }
+  bool said(const std::string& text) const {
+    std::ifstream in(log_path());
+    const std::string log{std::istreambuf_iterator<char>(in), {}};
+    return log.find(text) != std::string::npos;
+  }
+
+ private:
+  std::string log_path() const { return cache_.path() + "/log"; }
+
+  test::TemporaryCache cache_;
+  int lock_ = -1;
+  pid_t child_ = -1;
+};
+
+TEST_CASE("a server that is asked to stop while it loads says so and ends with 130") {
+  for (const int number : {SIGHUP, SIGTERM, SIGINT}) {
+    INFO(number);
+    LoadingServer server(false);
+    server.signal(number);
+    const int status = server.wait();
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 130);
+    CHECK(server.said("stopped while the model was loaded"));
+  }
+}
+
+TEST_CASE("a terminal that closes does not end a server that nohup started while it loads") {
+  LoadingServer server(true);
+  server.signal(SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK(server.runs());
 }
 
 }  // namespace
