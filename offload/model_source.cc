@@ -113,6 +113,9 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(directory));
   if (options.accepts) SPILLWAY_RETURN_IF_ERROR(options.accepts(config.shape));
   SPILLWAY_ASSIGN_OR_RETURN(const std::string fingerprint, checkpoint_fingerprint(directory));
+  if (options.accepts_source) {
+    SPILLWAY_RETURN_IF_ERROR(options.accepts_source(source_of(config.shape.name, fingerprint)));
+  }
   std::string cache = options.cache_directory;
   if (cache.empty()) {
     SPILLWAY_ASSIGN_OR_RETURN(cache, default_cache_directory());

@@ -28,6 +28,10 @@ struct ModelSourceOptions {
   // minutes and gigabytes. Its error is the answer. May be empty.
   std::function<Status(const ModelShape&)> accepts;
 
+  // Likewise whether it is the checkpoint that is meant, by what ModelFileTable::source will say of
+  // a directory. May be empty.
+  std::function<Status(const std::string&)> accepts_source;
+
   // Called once before a conversion starts and when another process is waited for: a line for
   // people. May be empty.
   std::function<void(const std::string&)> announce;

@@ -62,6 +62,7 @@ OpenModel model_opener() {
     question.options.tokenizer_only = purpose.tokenizer_only;
     question.workload = purpose.workload;
     question.options.requests = purpose.requests;
+    question.options.accepts_source = purpose.accepts_source;
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started, open_planned(question));
     if (!purpose.tokenizer_only) log_info(plan_line(*started.runtime));
     ServedModel served = view_of(std::move(started.runtime));

@@ -30,6 +30,8 @@ struct RuntimeOptions {
   bool plan_only = false;       // Nothing is loaded or made: shape() and plan() work
   // Plan for this machine instead of the one at hand; only with plan_only. Must outlive open().
   const HardwareProfile* hardware = nullptr;
+  // As in ModelSourceOptions: asked before a model directory is packed. May be empty.
+  std::function<Status(const std::string&)> accepts_source;
   // One line for people about what goes on ("Loading ..."), without a newline; empty: nothing.
   std::function<void(const std::string&)> say;
 };

@@ -248,6 +248,7 @@ class Opener {
     source.bf16_for_f16 = !own_memory_ && device.native_bf16();
     source.layout = [&](DType format) { return device.matrix_layout(format); };
     source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind(), shape); };
+    source.accepts_source = options_.accepts_source;
     source.announce = options_.say;
     source.progress = ConvertPrinter(options_);
     source.damaged = damaged_;

@@ -177,7 +177,7 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   if (!options.format && options.bf16_for_f16 && format == DType::kF16) format = DType::kBF16;
   ModelFileTable table = plan_model_file(
       config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
-  table.source = config.shape.name + " " + fingerprint;
+  table.source = source_of(config.shape.name, fingerprint);
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
   SPILLWAY_ASSIGN_OR_RETURN(auto writer, ModelFileWriter::create(output, std::move(table)));
   Converter converter(checkpoint, map.value(), *writer, options);

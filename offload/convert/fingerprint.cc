@@ -118,6 +118,10 @@ Result<std::string> checkpoint_fingerprint(const std::string& directory) {
   return hash_directory(directory, true);
 }
 
+std::string source_of(const std::string& model_name, const std::string& fingerprint) {
+  return model_name + " " + fingerprint;
+}
+
 Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& directory) {
   return hash_directory(directory, false);
 }

@@ -15,6 +15,9 @@ namespace spillway {
 // no regular file. Blocks.
 Result<std::string> checkpoint_fingerprint(const std::string& directory);
 
+// What a packed file says that it was made of (ModelFileTable::source): the model's name and that.
+std::string source_of(const std::string& model_name, const std::string& fingerprint);
+
 // The same over names, sizes and times alone, as packed files were named by once.
 Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& directory);
 

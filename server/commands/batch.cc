@@ -254,6 +254,15 @@ struct Prepared {
   std::optional<Journal> journal;
 };
 
+// Whether the journal is of this model, as far as is known before it is packed: its number formats
+// are not.
+Status check_source(const Journal& journal, const std::string& source) {
+  for (const auto& [name, value] : journal.head()) {
+    if (name == "model" && value.starts_with(source + " ")) return {};
+  }
+  return journal.check({{"model", source}});
+}
+
 // Everything that can be refused is refused here, before weights are packed or loaded.
 Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, BatchInput& input) {
   Prepared run;
@@ -262,8 +271,13 @@ Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, Batch
   if (run.journal) {
     SPILLWAY_RETURN_IF_ERROR(run.journal->check(head_without_model(setup, run.summary)));
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
-                            setup.open({.tokenizer_only = true, .workload = {}}));
+  OpenFor purpose{.tokenizer_only = true, .workload = {}};
+  if (run.journal) {
+    purpose.accepts_source = [&](const std::string& source) {
+      return check_source(*run.journal, source);
+    };
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
   run.head = head_of(setup, run.summary, model.identity);
   run.run_id = run_id_of(run.head);
   if (run.journal) SPILLWAY_RETURN_IF_ERROR(run.journal->check(run.head));

@@ -34,6 +34,9 @@ struct OpenFor {
   // What is going to run, as far as is known: a plan is searched for it. Empty: none is.
   std::vector<RequestGroup> workload;
   std::optional<RequestMemory> requests = {};  // Of a command that answers over HTTP
+  // Asked before a model directory is packed, which is minutes and gigabytes, with what `identity`
+  // will begin with, up to a blank. Its error is the answer. May be empty.
+  std::function<Status(const std::string&)> accepts_source = {};
 };
 
 using OpenModel = std::function<Result<ServedModel>(const std::string& model, const EngineFlags&,

@@ -53,6 +53,24 @@ TEST_CASE("a directory is converted once, with an announcement") {
   CHECK(setup.said.size() == 1);
 }
 
+TEST_CASE("a checkpoint that is not the one that is meant is not converted") {
+  Setup setup;
+  std::string source;
+  setup.options.accepts_source = [&](const std::string& what) -> Status {
+    source = what;
+    return invalid_argument("another one");
+  };
+  const Status refused = resolve_model(setup.directory, setup.options).status();
+  CHECK(refused.message() == "another one");
+  CHECK(setup.said.empty());
+  CHECK_FALSE(fs::exists(setup.options.cache_directory));
+  setup.options.accepts_source = [&](const std::string& what) -> Status {
+    CHECK(what == source);
+    return {};
+  };
+  CHECK(ModelFile::open(setup.resolve().path).value().table().source == source);
+}
+
 TEST_CASE("a model that its user cannot compute with is not converted") {
   Setup setup;
   setup.options.accepts = [](const ModelShape& shape) -> Status {

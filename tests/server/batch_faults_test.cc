@@ -180,7 +180,7 @@ int exit_of(Place& place, MadeUpScheduler& scheduler, std::vector<const char*> f
     model.context.shape = &scheduler.shape();
     model.context.model_names = {"tiny"};
     model.scheduler = &scheduler;
-    model.identity = "tiny-1";
+    model.identity = place.identity();
     return model;
   };
   std::vector<const char*> words = {"spillway",

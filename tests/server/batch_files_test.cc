@@ -163,7 +163,7 @@ TEST_CASE("what can be refused is refused before weights are loaded") {
   MadeUpScheduler broken;
   broken.break_after_tokens = 20;
   REQUIRE_FALSE(place.run(&broken).ok());
-  const int loads = place.loads;
+  const int loads = place.loads, packs = place.packs;
   place.flags.resume = true;
   SECTION("another seed") {
     place.setup.settings = {{"seed", "9"}};
@@ -172,13 +172,14 @@ TEST_CASE("what can be refused is refused before weights are loaded") {
     place.write_input(plain_input(41));
   }
   SECTION("another model") {
-    place.identity = "tiny-2";
+    place.source = "tiny 2";
   }
   SECTION("not resumed") {
     place.flags.resume = false;
   }
   CHECK(place.run().code() == Code::kInvalidArgument);
   CHECK(place.loads == loads);
+  CHECK(place.packs == packs);
 }
 
 }  // namespace

@@ -255,13 +255,15 @@ class Place {
       scheduler = own.get();
     }
     setup.open = [&](const OpenFor& purpose) -> Result<ServedModel> {
+      if (purpose.accepts_source) SPILLWAY_RETURN_IF_ERROR(purpose.accepts_source(source));
+      ++packs;
       loads += purpose.tokenizer_only ? 0 : 1;
       if (!purpose.tokenizer_only && on_load) on_load();
       ServedModel model;
       model.context.shape = &scheduler->shape();
       model.context.model_names = {"tiny"};
       model.scheduler = scheduler;
-      model.identity = identity;
+      model.identity = identity();
       return model;
     };
     const Result<BatchOutcome> outcome = run_batch(flags, setup);
@@ -278,13 +280,15 @@ class Place {
   }
 
   std::string journal() const { return flags.output + ".journal"; }
+  std::string identity() const { return source + " " + formats; }
 
   BatchFlags flags;
   BatchSetup setup;
-  std::string identity = "tiny-1";
-  std::function<void()> on_load;  // Called when the weights are asked for
-  int loads = 0;                  // How often they were
-  int64_t failed = 0;             // Lines, by the last run; -1: it had an error
+  std::string source = "tiny 1", formats = "f32/f32";  // Of the model
+  std::function<void()> on_load;                       // Called when the weights are asked for
+  int loads = 0;                                       // How often they were
+  int packs = 0;                                       // How often the model may have been packed
+  int64_t failed = 0;  // Lines, by the last run; -1: it had an error
 
  private:
   std::string directory_;

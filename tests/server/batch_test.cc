@@ -193,9 +193,12 @@ TEST_CASE("the flag resume refuses another input, model or setting, and names it
   CHECK(place.run(&broken).code() == Code::kDeviceLost);
   place.flags.resume = true;
   const auto refusal = [&] { return std::string(place.run().message()); };
-  place.identity = "tiny-2";
-  CHECK(refusal().find("model was tiny-1, now tiny-2") != std::string::npos);
-  place.identity = "tiny-1";
+  place.source = "tiny 2";
+  CHECK(refusal().find("model was tiny 1 f32/f32, now tiny 2") != std::string::npos);
+  place.source = "tiny 1";
+  place.formats = "q4/f32";
+  CHECK(refusal().find("model was tiny 1 f32/f32, now tiny 1 q4/f32") != std::string::npos);
+  place.formats = "f32/f32";
   place.setup.settings = {{"seed", "9"}};
   CHECK(refusal().find("seed was 7, now 9") != std::string::npos);
   place.setup.settings = {{"seed", "7"}};
