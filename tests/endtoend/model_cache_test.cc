@@ -68,6 +68,36 @@ TEST_CASE("a cached model whose weights are damaged is packed again by who loads
   CHECK_THAT(std::string(refused.message()), Catch::Contains("convert the model again"));
 }
 
+TEST_CASE("a run of another model is refused before that one is packed") {
+  const test::TemporaryCache place;
+  const std::string model = place.path() + "/model", log = place.path() + "/log";
+  fs::copy(checkpoint(), model);
+  // The second line is wrong, so that the run stops and leaves its journal.
+  std::ofstream(place.path() + "/in.jsonl")
+      << "{\"prompt\":[5],\"max_tokens\":1}\n{\"prompt\":[-1]}\n";
+  const auto batch = [&](const std::string& flags) {
+    return test::exit_of(test::program() + " batch " + model + " --device cpu --input " +
+                         place.path() + "/in.jsonl --output " + place.path() + "/out.jsonl " +
+                         flags + " > " + log + " 2>&1");
+  };
+  const auto packed = [&] {
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(place.path())) {
+      files += entry.path().extension() == ".spill" ? 1 : 0;
+    }
+    return files;
+  };
+  REQUIRE(batch("--max-errors 0") == 1);
+  REQUIRE(packed() == 1);
+  fs::last_write_time(model + "/config.json", fs::file_time_type::clock::now());
+  CHECK(batch("--resume") == 2);
+  CHECK(packed() == 1);
+  std::ifstream in(log);
+  const std::string said{std::istreambuf_iterator<char>(in), {}};
+  CHECK_THAT(
+      said, Catch::Contains("belongs to another run: model was") && !Catch::Contains("converting"));
+}
+
 TEST_CASE("convert says what it was given instead of a directory") {
   const test::TemporaryCache place;
   const std::string packed = place.path() + "/a.spill", log = place.path() + "/log";
