@@ -11,6 +11,7 @@
 #include <iostream>
 #include <vector>
 
+#include "kernels/base/trace_losses.h"
 #include "kernels/device.h"
 #include "server/commands/batch.h"
 #include "server/commands/convert.h"
@@ -60,6 +61,13 @@ int status_of_output(int status) {
   return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
 }
 
+// A trace is written when all that is in it is over, after the command's own status was settled;
+// which file and how much of it is lost was said then.
+int status_of_traces(int status) {
+  if (spillway::incomplete_traces() == 0) return status;
+  return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -86,5 +94,5 @@ int main(int count, char** arguments) {
   }
   const int status =
       run_command_line(commands, count, arguments, [](const char* name) { return getenv(name); });
-  return status_of_output(status);
+  return status_of_output(status_of_traces(status));
 }

@@ -1,5 +1,8 @@
 #include "kernels/base/trace.h"
 
+#include <stdio_ext.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -11,10 +14,14 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/trace_losses.h"
 
 namespace spillway {
 
 namespace {
+
+// The exception to "no mutable globals", as for a C stream's error flag: see trace_losses.h.
+std::atomic<int64_t> incomplete = 0;
 
 constexpr uint32_t kCounter = UINT32_MAX;  // In place of a track: the event is a counter's value.
 
@@ -46,6 +53,8 @@ std::string json_text(std::string_view text) {
 }
 
 constexpr const char* kTraceBegin = "{\"displayTimeUnit\":\"ms\",";
+constexpr const char* kTraceEnd = "\n]}\n";
+constexpr uint64_t kEventsBetweenFlushes = 512;  // What a full disk cuts is less than so many
 
 // The file's text behind kTraceBegin. Knows nothing of threads: everything has been recorded.
 class TraceWriter {
@@ -53,12 +62,15 @@ class TraceWriter {
   TraceWriter(std::FILE* file, std::vector<std::string> tracks)
       : file_(file), tracks_(std::move(tracks)) {}
 
-  void write(RecordedEvent* events, size_t count, uint64_t dropped) {
+  // How many events are in the file when it ends; less than `count` where it cannot be written,
+  // with errno as it then was.
+  uint64_t write(RecordedEvent* events, size_t count, uint64_t dropped) {
     // Viewers nest by order: outer spans first, where two start together.
     std::sort(events, events + count, [](const RecordedEvent& a, const RecordedEvent& b) {
       return a.start != b.start ? a.start < b.start : a.end > b.end;
     });
     origin_ = count == 0 ? 0 : events[0].start;
+    errno = 0;
     std::fprintf(file_, "\"otherData\":{\"dropped_events\":\"%llu\"},",
                  static_cast<unsigned long long>(dropped));
     std::fprintf(file_, "\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,");
@@ -66,13 +78,45 @@ class TraceWriter {
     // Tracks stand in the order in which they were made, also those without a span.
     for (uint32_t track = 0; track < tracks_.size(); ++track) add_row(track);
     for (size_t i = 0; i < count; ++i) {
+      if (i % kEventsBetweenFlushes == 0 && !keep(i)) return cut();
       events[i].track == kCounter ? counter(events[i]) : span(events[i]);
     }
     if (dropped > 0) note_dropped(dropped, count == 0 ? 0 : events[count - 1].start);
-    std::fprintf(file_, "\n]}\n");
+    std::fputs(kTraceEnd, file_);
+    return keep(count) ? count : cut();
   }
 
+  // The file is whole.
+  bool whole() const { return whole_; }
+
  private:
+  // Hands everything up to event `next` to the system.
+  bool keep(uint64_t next) {
+    whole_ = std::fflush(file_) == 0 && std::ferror(file_) == 0;
+    if (!whole_) {
+      if (errno == 0) errno = EIO;
+      return false;
+    }
+    kept_events_ = next;
+    kept_bytes_ = std::ftell(file_);
+    return true;
+  }
+
+  // Ends the file behind the last event that is kept, so that what is there can be looked at. The
+  // end takes the place of what was written in part.
+  uint64_t cut() {
+    const int error = errno;
+    const int fd = ::fileno(file_);
+    const std::string_view end = kTraceEnd;
+    __fpurge(file_);  // Or closing it would write what there is no place for now.
+    if (kept_bytes_ > 0 && ::ftruncate(fd, kept_bytes_) == 0) {
+      // Where even this fails a viewer has to do without.
+      [[maybe_unused]] const ssize_t written = ::pwrite(fd, end.data(), end.size(), kept_bytes_);
+    }
+    errno = error;
+    return kept_events_;
+  }
+
   // In whole nanoseconds, so that what nests in seconds nests in the file.
   double microseconds(double at) const { return std::round((at - origin_) * 1e9) / 1e3; }
 
@@ -132,6 +176,9 @@ class TraceWriter {
   std::vector<std::string> tracks_;
   std::vector<Row> rows_;
   double origin_ = 0;
+  bool whole_ = true;
+  uint64_t kept_events_ = 0;
+  long kept_bytes_ = 0;
 };
 
 class FileTrace final : public Trace {
@@ -145,13 +192,18 @@ class FileTrace final : public Trace {
   ~FileTrace() override {
     const uint64_t recorded = next_.load();
     const uint64_t kept = std::min(recorded, events_max_);
-    TraceWriter(file_, std::move(tracks_)).write(events_.get(), kept, recorded - kept);
-    const bool written = std::ferror(file_) == 0;
-    if (std::fclose(file_) != 0 || !written) {
-      // Nobody is left to hand a Status to.
-      std::fprintf(stderr, "spillway: the trace %s is incomplete: %s\n", path_.c_str(),
-                   std::strerror(errno));
-    }
+    TraceWriter writer(file_, std::move(tracks_));
+    const uint64_t written = writer.write(events_.get(), kept, recorded - kept);
+    int error = writer.whole() ? 0 : errno;
+    if (std::fclose(file_) != 0 && error == 0) error = errno;
+    if (error == 0) return;
+    // Nobody is left to hand a Status to.
+    ++incomplete;
+    std::fprintf(stderr,
+                 "spillway: the trace %s is incomplete: %s; it has the first %llu of %llu events, "
+                 "the others are lost. Make room there and run it again\n",
+                 path_.c_str(), std::strerror(error), static_cast<unsigned long long>(written),
+                 static_cast<unsigned long long>(kept));
   }
 
   Track track(std::string_view name) override {
@@ -189,6 +241,10 @@ class FileTrace final : public Trace {
 };
 
 }  // namespace
+
+int64_t incomplete_traces() {
+  return incomplete.load();
+}
 
 Result<std::unique_ptr<Trace>> Trace::open(const std::string& path, uint64_t events_max) {
   std::FILE* file = std::fopen(path.c_str(), "we");

@@ -1,13 +1,18 @@
 // The trace file, read back as a viewer reads it.
 #include "kernels/base/trace.h"
 
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
+#include "kernels/base/trace_losses.h"
+#include "tests/support/captured_stderr.h"
 #include "tests/support/json_file.h"
 #include "tests/support/temp_directory.h"
 
@@ -144,6 +149,55 @@ TEST_CASE("a trace that cannot be written is refused before the work") {
   const Status status = Trace::open(directory / "missing/trace.json").status();
   CHECK(status.code() == Code::kNotFound);
   CHECK_THAT(std::string(status.message()), Catch::Contains("missing/trace.json"));
+}
+
+// No file of this process may grow beyond `bytes` while this lives: what a full disk looks like.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit small = {bytes, before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST_CASE("a trace whose disk fills up keeps what there is room for, says so and is counted") {
+  const TempDirectory directory;
+  const std::string path = directory / "trace.json";
+  constexpr int kSpans = 5000;
+  const int64_t before = incomplete_traces();
+  test::Captured captured;
+  {
+    const FullDisk full(100'000);
+    auto trace = Trace::open(path).value();
+    const Trace::Track track = trace->track("compute");
+    for (int i = 0; i < kSpans; ++i) trace->span(track, "linear", i, i + 0.5, "rows", i);
+    trace.reset();
+  }
+  const std::string said = captured.end();
+  CHECK(incomplete_traces() == before + 1);
+  const size_t kept = events_of(test::read_json(path), "X").size();
+  CHECK(kept > 0);
+  CHECK(kept < kSpans);
+  CHECK_THAT(said, Catch::Contains(path) &&
+                       Catch::Contains("the first " + std::to_string(kept) + " of 5000 events"));
+}
+
+TEST_CASE("a trace that is whole is not counted as incomplete") {
+  const TempDirectory directory;
+  const int64_t before = incomplete_traces();
+  Trace::open(directory / "trace.json").value()->counter("bytes", 1, 2);
+  CHECK(incomplete_traces() == before);
 }
 
 TEST_CASE("a null trace records nothing") {

@@ -159,5 +159,22 @@ TEST_CASE("a command whose output is lost has failed") {
   CHECK(into("bench " + checkpoint() + lengths + " --trace /dev/full", "/dev/null") == 1);
 }
 
+TEST_CASE("a command whose trace found the disk full has failed") {
+  const test::TemporaryCache place;
+  const std::string trace = place.path() + "/trace.json", log = place.path() + "/log";
+  const auto run = [&](const std::string& limit) {
+    return test::exit_of("ulimit -f " + limit + " && " + test::program() +
+                         " plan opt-30b --cost-model flexgen --simulate --micro-batch 48 --block "
+                         "144 --weights 20,80,0 --kv 0,100,0 --activations 0,100,0 --trace " +
+                         trace + " > /dev/null 2> " + log);
+  };
+  CHECK(run("unlimited") == 0);
+  CHECK(fs::file_size(trace) > 100'000);
+  CHECK(run("40") == 1);
+  std::ifstream in(log);
+  const std::string said{std::istreambuf_iterator<char>(in), {}};
+  CHECK_THAT(said, Catch::Contains("is incomplete") && Catch::Contains("events"));
+}
+
 }  // namespace
 }  // namespace spillway
