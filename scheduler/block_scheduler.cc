@@ -90,7 +90,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   SchedulerStats stats() const override {
     const std::lock_guard lock(mutex_);
     SchedulerStats stats = stats_;
-    if (!all_reported_) stats.stalled_seconds = steady_seconds() - progress_;
+    const double now = steady_seconds();
+    if (!all_reported_) stats.stalled_seconds = now - progress_;
+    if (stats.failures_in_a_row > 0) stats.failed_seconds_ago = now - failed_;
     return stats;
   }
 
@@ -282,6 +284,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     } else {
       ++stats_.sweeps_failed;
       ++stats_.failures_in_a_row;
+      failed_ = progress_;
     }
     stats_.prompt_tokens += prompt_tokens;
     stats_.generated_tokens += generated_;
@@ -368,6 +371,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   bool draining_ = false, stopping_ = false, cancel_all_ = false;
   bool all_reported_ = true;  // No sequence waits, runs or is being reported.
   double progress_ = 0;       // When a sweep ended last, or there was work again
+  double failed_ = 0;         // When one failed last
   SchedulerStats stats_;
 
   // Engine thread only.

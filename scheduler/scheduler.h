@@ -41,6 +41,7 @@ struct SchedulerStats {
   uint64_t sweeps = 0;
   uint64_t sweeps_failed = 0;     // Of these
   int64_t failures_in_a_row = 0;  // Sweeps that have failed since the last good one
+  double failed_seconds_ago = 0;  // The last of those
   double stalled_seconds = 0;     // There is work, and so long ago the last sweep ended; 0: none
   uint64_t prompt_tokens = 0;     // Prefilled
   uint64_t generated_tokens = 0;

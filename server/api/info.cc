@@ -48,10 +48,13 @@ void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& excha
 
 void handle_health(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   if (api.draining) return exchange->respond(error_response(shutting_down()));
-  if (const auto trouble = engine_trouble(api.scheduler.stats(), api.stall_seconds)) {
+  const SchedulerStats stats = api.scheduler.stats();
+  if (const auto trouble = engine_trouble(stats, api.stall_seconds)) {
     return exchange->respond(error_response(*trouble));
   }
-  exchange->respond(json_response({{"status", "ok"}}));
+  Json health = {{"status", "ok"}};
+  if (std::string doubt = engine_doubt(stats); !doubt.empty()) health["reason"] = std::move(doubt);
+  exchange->respond(json_response(health));
 }
 
 void handle_version(ApiService&, HttpRequest, const ExchangePtr& exchange) {

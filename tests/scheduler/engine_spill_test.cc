@@ -186,9 +186,13 @@ TEST_CASE("statistics tell the sweeps that failed one after another, until one s
     CHECK_FALSE(run(*spilled.scheduler, {request}).front().status.ok());
     CHECK(spilled.scheduler->stats().failures_in_a_row == failed);
   }
+  const double ago = spilled.scheduler->stats().failed_seconds_ago;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(spilled.scheduler->stats().failed_seconds_ago >= ago + 0.02);
   io.clear_faults();
   CHECK(run(*spilled.scheduler, {request}).front().status.ok());
   CHECK(spilled.scheduler->stats().failures_in_a_row == 0);
+  CHECK(spilled.scheduler->stats().failed_seconds_ago == 0);
   CHECK(spilled.scheduler->stats().sweeps_failed == 4);
   CHECK(spilled.scheduler->stats().healthy);
 }

@@ -114,10 +114,12 @@ void FakeScheduler::set_healthy(bool healthy) {
   healthy_ = healthy;
 }
 
-void FakeScheduler::set_sweeps(double stalled_seconds, int64_t failures_in_a_row) {
+void FakeScheduler::set_sweeps(double stalled_seconds, int64_t failures_in_a_row,
+                               double failed_seconds_ago) {
   const std::lock_guard lock(mutex_);
   stats_.stalled_seconds = stalled_seconds;
   stats_.failures_in_a_row = failures_in_a_row;
+  stats_.failed_seconds_ago = failed_seconds_ago;
 }
 
 int64_t FakeScheduler::submitted() const {

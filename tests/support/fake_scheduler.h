@@ -51,7 +51,7 @@ class FakeScheduler : public Scheduler {
   void refuse_after(int64_t accepted, Status refusal);
   void set_healthy(bool healthy);
   // What stats() tells of sweeps.
-  void set_sweeps(double stalled_seconds, int64_t failures_in_a_row);
+  void set_sweeps(double stalled_seconds, int64_t failures_in_a_row, double failed_seconds_ago = 0);
 
   int64_t submitted() const;
   int64_t finished(FinishReason reason) const;
