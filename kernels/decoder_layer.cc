@@ -46,6 +46,7 @@ class LayerRun {
              {.in = layer_input(first, rows, weights_.mlp_norm_weight, weights_.mlp_norm_bias),
               .weight = weights_.mlp_up,
               .bias = weights_.mlp_up_bias,
+              .rounded_bias = weights_.mlp_up_bias_rounded,
               .activation = shape_.activation,
               .out = inner});
       add_to_hidden(inner, hidden_.slice_rows(first, rows), weights_.mlp_down,

@@ -21,6 +21,7 @@ struct LayerWeights {
   const float* mlp_norm_bias = nullptr;
   WeightMatrix mlp_up;
   const float* mlp_up_bias = nullptr;
+  const std::byte* mlp_up_bias_rounded = nullptr;  // In the activation dtype; null: nobody did
   WeightMatrix mlp_down;
   const float* mlp_down_bias = nullptr;
 };

@@ -114,6 +114,8 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(args.in.columns == args.weight.columns && args.out.columns == args.weight.rows);
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
+  SPILLWAY_CHECK(args.rounded_bias == nullptr ||
+                 (args.bias != nullptr && args.out.dtype != DType::kF32));
   if (args.in.rows == 0) return;
   if (on_cuda(stream, "linear", args.in.rows, [&](auto& context) { cuda::linear(context, args); }))
     return;

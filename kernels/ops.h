@@ -80,7 +80,8 @@ constexpr int64_t kFewRows = 32;
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
-// [W.rows] or null (CUDA rounds it to the format of out). Accumulates in f32; a row's result
+// [W.rows] or null (CUDA rounds it to the format of out, in every call unless `rounded_bias` is
+// there: the same so rounded, which others do not look at). Accumulates in f32; a row's result
 // depends on that row alone. On a GPU also on how the library sums, which it chooses by the shapes
 // and alignments of a product: there a row is the same bits in products of the same shapes, and the
 // same to within rounding in others.
@@ -88,6 +89,7 @@ struct LinearArgs {
   ConstMatrixView in;
   WeightMatrix weight;
   const float* bias = nullptr;
+  const std::byte* rounded_bias = nullptr;
   Activation activation = Activation::kNone;
   MatrixView out;
   bool accumulate = false;

@@ -92,7 +92,7 @@ class Linear {
     // Scratch: what the way of finishing needs, then one slab expanded, then cuBLASLt's own.
     const size_t outputs = static_cast<size_t>(args_.weight.rows);
     size_t finishing = 0;
-    if (narrow_out && fused && args_.bias != nullptr)
+    if (fused && args_.bias != nullptr && given_bias() == nullptr)
       finishing = outputs * dtype_bytes(args_.out.dtype);
     if (narrow_out && !fused) finishing = static_cast<size_t>(args_.in.rows) * outputs * 4;
     const auto slab = static_cast<size_t>(expand_ ? args_.weight.slab_rows * args_.in.columns : 0) *
@@ -107,7 +107,7 @@ class Linear {
     slab_ = scratch + round_up(finishing, kAlignment);
     workspace_ = slab_ + round_up(slab, kAlignment);
     if (fused) {
-      bias_ = narrow_out ? narrow_bias(scratch) : reinterpret_cast<const std::byte*>(args_.bias);
+      bias_ = bias_in_format(scratch);
       for_each_run([&](const Run& run) { fused_product(run); });
     } else {
       sums_ =
@@ -157,9 +157,8 @@ class Linear {
   BlasShape shape_of(const Run& run) const {
     const size_t out_bytes = dtype_bytes(args_.out.dtype);
     const auto offset = static_cast<size_t>(run.first) * out_bytes;
-    // The bias of an output in float32 lies where the caller has it, a narrow one in scratch.
-    const bool own_bias = args_.bias != nullptr && args_.out.dtype == DType::kF32;
-    const auto* bias = own_bias ? reinterpret_cast<const std::byte*>(args_.bias) : nullptr;
+    // What is rounded here lies in scratch, which is aligned as well as null.
+    const std::byte* bias = given_bias();
     return {.in_type = type_of(args_.in.dtype),
             .out_type = type_of(args_.out.dtype),
             .epilogue = epilogue_,
@@ -174,8 +173,15 @@ class Linear {
             .bias_alignment = alignment_of(bias + offset)};
   }
 
-  const std::byte* narrow_bias(std::byte* to) {
-    if (args_.bias == nullptr) return nullptr;
+  // In the format of the output; null: there is none, or it has to be rounded.
+  const std::byte* given_bias() const {
+    if (args_.out.dtype != DType::kF32) return args_.rounded_bias;
+    return reinterpret_cast<const std::byte*>(args_.bias);
+  }
+
+  // The same, rounded to there where it has to be.
+  const std::byte* bias_in_format(std::byte* to) {
+    if (args_.bias == nullptr || given_bias() != nullptr) return given_bias();
     const int64_t count = args_.weight.rows;
     const Grid grid{dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)), dim3(kThreads)};
     if (args_.out.dtype == DType::kF16) {

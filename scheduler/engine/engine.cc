@@ -44,6 +44,11 @@ uint64_t expanded_bytes(const ModelShape& shape, DType activation, const EngineO
   return options.expand_layer ? ExpandedLayer::bytes(shape, activation) : 0;
 }
 
+// The host's kernels add biases as they are.
+uint64_t rounded_bytes(const Device& device, const ModelShape& shape, DType activation) {
+  return device.shares_host_memory() ? 0 : RoundedBiases::bytes(shape, activation);
+}
+
 void count_item(const SweepItem& item, SweepWork* work) {
   const auto tokens = static_cast<int64_t>(item.tokens.size());
   work->tokens += tokens;
@@ -77,7 +82,8 @@ EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType we
   const DType activation = device.activation_dtype(weights);
   const EngineBuffers buffers = place_engine_buffers(
       shape, activation, batch_rows_max(shape, options), options.host_attention, nullptr);
-  return {.buffers = buffers.bytes + expanded_bytes(shape, activation, options),
+  return {.buffers = buffers.bytes + expanded_bytes(shape, activation, options) +
+                     rounded_bytes(device, shape, activation),
           .logits = device.shares_host_memory() ? 0 : logits_bytes(shape),
           .host_attention = options.host_attention
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
@@ -121,10 +127,13 @@ Status Engine::allocate(EngineScratch scratch) {
   const bool two = options_.host_attention;
   SPILLWAY_CHECK(!options_.expand_layer || weights_.format() == DType::kQ4);
   const uint64_t expanded = expanded_bytes(model, activation, options_);
+  const uint64_t rounded = rounded_bytes(device_, model, activation);
   const uint64_t bytes = place_engine_buffers(model, activation, batch_rows, two, nullptr).bytes;
-  SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, expanded + bytes));
-  if (expanded > 0) expanded_.emplace(memory_.data(), activation);
-  buffers_ = place_engine_buffers(model, activation, batch_rows, two, memory_.data() + expanded);
+  SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, expanded + rounded + bytes));
+  std::byte* memory = memory_.data();
+  if (expanded > 0) expanded_.emplace(memory, activation);
+  if (rounded > 0) rounded_.emplace(memory + expanded, model, activation);
+  buffers_ = place_engine_buffers(model, activation, batch_rows, two, memory + expanded + rounded);
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
@@ -254,6 +263,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
 void Engine::abandon() {
   begun_.reset();
   if (host_attention_) host_attention_->abandon();
+  if (rounded_) rounded_->forget();
   weights_.restart();
   kv_feed_->abandon();
   activations_->abandon();
@@ -392,6 +402,7 @@ Status Engine::run_layers(std::span<const SweepItem> items) {
                               timed_wait("wait for weights", &work_.weights_wait_seconds,
                                          [&] { return weights_.acquire(layer); }));
     if (expand) weights = &expanded_->expand(*stream_, *weights);
+    if (rounded_) weights = &rounded_->round(*stream_, layer, *weights);
     for (size_t i = 0; i < micro_batches_.size(); ++i) {
       SPILLWAY_RETURN_IF_ERROR(run_layer(items, layer, *weights, i));
     }

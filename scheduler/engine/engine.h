@@ -23,6 +23,7 @@
 #include "scheduler/engine/expanded_layer.h"
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
+#include "scheduler/engine/rounded_biases.h"
 
 namespace spillway {
 
@@ -199,6 +200,7 @@ class Engine {
   Buffer memory_;
   EngineBuffers buffers_;
   std::optional<ExpandedLayer> expanded_;
+  std::optional<RoundedBiases> rounded_;
   Buffer kv_ring_memory_;
   std::optional<DeviceRing> kv_ring_;
   // Of the rows of buffers_.logits, and of buffers_.drawn; none where the host reads them in place.

@@ -285,6 +285,10 @@ uint64_t bytes_to_device_queued() {
   const Lock lock(mutex());
   return fake().to_device_queued;
 }
+uint64_t launches() {
+  const Lock lock(mutex());
+  return fake().launches;
+}
 uint64_t waits() {
   const Lock lock(mutex());
   return fake().waits;
@@ -309,6 +313,7 @@ void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
     failed(error);
     return;
   }
+  ++fake().launches;
   queue(stream, [=] {
     if (fake().lost == cudaSuccess) run_grid(blocks, threads, shared_bytes, kernel);
     return true;

@@ -65,6 +65,9 @@ uint64_t bytes_to_host();
 // That cuBLASLt was given so far.
 uint64_t fused_products();
 
+// Kernels of ours that were launched so far.
+uint64_t launches();
+
 // From now on a matrix product rounds as float32 sums do, differently for every number of rows: as
 // a library that chooses its way of summing by the shapes.
 void set_sums_by_shape(bool on);

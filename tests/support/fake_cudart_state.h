@@ -56,6 +56,7 @@ struct Fake {
   uint64_t to_host_bytes = 0;
   uint64_t to_device_queued = 0;
   uint64_t waits = 0;
+  uint64_t launches = 0;
   int major = 9, minor = 0;  // Compute capability
   cudaError_t lost = cudaSuccess;
 };
