@@ -1,5 +1,5 @@
-// Attention on the device: the items of a call go there in an upload, prompts and decode steps in
-// launches of their own.
+// Attention on the device: a call's few items go there among the kernels' parameters, many in an
+// upload; prompts and decode steps in launches of their own.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -33,10 +33,16 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
   return a;
 }
 
-// Uploads as many of the items at once as go, for each launch().
+// As many of the items at once as go, for each launch().
 template <class Launch>
 void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const ItemOnDevice> items,
                const Launch& launch) {
+  if (items.size() <= static_cast<size_t>(kFewItems)) {
+    std::copy(items.begin(), items.end(), a.few);
+    a.items = nullptr;
+    if (!items.empty()) launch(static_cast<int64_t>(items.size()));
+    return;
+  }
   constexpr size_t kEach = CudaContext::kUploadCount<ItemOnDevice>;
   for (size_t first = 0; first < items.size(); first += kEach) {
     const auto part = items.subspan(first, std::min(kEach, items.size() - first));

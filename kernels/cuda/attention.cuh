@@ -26,7 +26,15 @@ struct ItemOnDevice {
   __device__ int64_t ring() const { return recent + 1; }
 };
 
-// The same for all items of a call.
+// Parameters that a kernel of any device takes.
+constexpr size_t kParameterBytesMax = 4096;
+
+// So many items go with the parameters, without a copy that the kernels before and behind it would
+// wait for. (Uploading those of all layers at once would not do: which caches are where is known
+// layer by layer.) With more of them a layer takes so long that a copy is little.
+constexpr int64_t kFewItems = 40;
+
+// What all items of a call share, and the items.
 struct AttentionOnDevice {
   const float* qkv;  // [T, (heads + 2 kv_heads) * head_size]
   int64_t qkv_stride;
@@ -36,9 +44,22 @@ struct AttentionOnDevice {
   int64_t heads, kv_heads, head_size;
   int64_t row_bytes, run_bytes, block_bytes;  // Of the cache
   float scale;
-  const ItemOnDevice* items;
-  float* statistics;  // [T][heads][2]: each prompt row's maximum and sum
+  float* statistics;          // [T][heads][2]: each prompt row's maximum and sum
+  const ItemOnDevice* items;  // Null: they are `few`.
+  ItemOnDevice few[kFewItems];
 
+  // Leaves the first ones out.
+  void skip_items(int64_t count) {
+    if (items != nullptr) {
+      items += count;
+    } else {
+      for (int64_t i = count; i < kFewItems; ++i) few[i - count] = few[i];
+    }
+  }
+
+  __device__ ItemOnDevice item(unsigned index) const {
+    return items == nullptr ? few[index] : items[index];
+  }
   __device__ int64_t group() const { return heads / kv_heads; }
   __device__ const float* query(int64_t row, int64_t head) const {
     return qkv + row * qkv_stride + head * head_size;
@@ -65,6 +86,8 @@ struct AttentionOnDevice {
     }
   }
 };
+
+static_assert(sizeof(AttentionOnDevice) <= kParameterBytesMax);
 
 // KvStateLayout::head on the device.
 struct HeadStateOnDevice {

@@ -120,6 +120,7 @@ struct Partials {
     return scores + (item * a.heads + head) * rows;
   }
 };
+static_assert(sizeof(AttentionOnDevice) + sizeof(Partials) <= kParameterBytesMax);
 
 // The largest of weights [0, rows), to every thread. `scratch`: a float a warp, free afterwards.
 __device__ float largest(const float* weights, int64_t rows, float* scratch) {
@@ -134,10 +135,10 @@ __device__ float largest(const float* weights, int64_t rows, float* scratch) {
 }
 
 // A block a sequence, KV head and split of its rows. Stores the new row where it is in the split.
-__global__ void split_kernel(AttentionOnDevice a, Partials partials) {
+__global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
   __shared__ float scratch[kWarp];
   __shared__ float weights[kSplitRows];
-  const ItemOnDevice item = a.items[blockIdx.x];
+  const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kSplitRows;
   if (first >= item.rows) return;  // The whole block
   const int64_t rows = item.rows - first < kSplitRows ? item.rows - first : kSplitRows;
@@ -184,9 +185,9 @@ __global__ void split_kernel(AttentionOnDevice a, Partials partials) {
 
 // A block a sequence and KV head: adds up the splits, gives the rows their scores, and lets go of
 // one.
-__global__ void combine_kernel(AttentionOnDevice a, Partials partials) {
+__global__ void combine_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
   __shared__ int64_t places[kThreads];
-  const ItemOnDevice item = a.items[blockIdx.x];
+  const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, splits = (item.rows + kSplitRows - 1) / kSplitRows;
   const HeadStateOnDevice state = head_state(item, kv_head);
   if (item.scored && threadIdx.x == 0) state.scores[item.slot] = 0;
@@ -239,7 +240,7 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
   if (scored) partials.scores = scratch + each * splits;
   for (int64_t first = 0; first < items; first += each) {
     AttentionOnDevice part = a;
-    part.items += first;
+    part.skip_items(first);
     const auto count = static_cast<unsigned>(std::min(each, items - first));
     const auto heads = static_cast<unsigned>(a.kv_heads);
     launch(context.stream(),

@@ -56,8 +56,8 @@ constexpr size_t shared_bytes(int64_t head_size) {
 static_assert(shared_bytes(kHeadSizeMax) + kWarps * kWarp * sizeof(float) <= kSharedBytesMax);
 
 // Keys and values take turns in the tile.
-__global__ void prompt_kernel(AttentionOnDevice a) {
-  const ItemOnDevice item = a.items[blockIdx.z];
+__global__ void prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t head = blockIdx.y, kv_head = head / a.group();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarps;
   if (first >= item.tokens) return;  // The whole block
@@ -106,8 +106,8 @@ __global__ void prompt_kernel(AttentionOnDevice a) {
 
 // sums[key] = the weights that all queries of all heads that share it give the key. A block a tile
 // of keys; its warps take the queries in turn.
-__global__ void column_sums_kernel(AttentionOnDevice a) {
-  const ItemOnDevice item = a.items[blockIdx.z];
+__global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t kv_head = blockIdx.y;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
   if (item.sums == nullptr || first >= item.tokens) return;  // The whole block
@@ -159,8 +159,8 @@ __device__ bool outranks(const float* sums, int64_t a, int64_t b) {
 
 // Chooses what a budget keeps of a prompt beside its last positions; keep_prompt() of the CPU. A
 // block a sequence and KV head.
-__global__ void choose_kernel(AttentionOnDevice a) {
-  const ItemOnDevice item = a.items[blockIdx.x];
+__global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y;
   if (item.kept == 0) return;  // The whole block
   const HeadStateOnDevice state = head_state(item, kv_head);
@@ -209,8 +209,8 @@ constexpr int64_t kStoreRows = 16;
 
 // Stores what stays of a prompt: its last positions, or all, then what was chosen. A block so many
 // rows of a sequence and KV head.
-__global__ void store_prompt_kernel(AttentionOnDevice a) {
-  const ItemOnDevice item = a.items[blockIdx.x];
+__global__ void store_prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
   const int64_t old = item.full() ? 0 : before_recent(item), recent = item.tokens - old;
   const int64_t rows = recent + (item.full() ? 0 : kept_of(item));

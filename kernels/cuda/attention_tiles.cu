@@ -89,8 +89,8 @@ __device__ RowHalf row_half(const float* scores, int64_t query, int64_t first_ke
 }
 
 template <class T>
-__global__ void tiles_kernel(AttentionOnDevice a) {
-  const ItemOnDevice item = a.items[blockIdx.z];
+__global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t head = blockIdx.y, kv_head = head / a.group();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kQueries;
   if (first >= item.tokens) return;  // The whole block
@@ -171,8 +171,8 @@ __global__ void tiles_kernel(AttentionOnDevice a) {
 // sums[key] = the weights that all queries of all heads that share it give the key. A block a tile
 // of keys, a lane a key; in a fixed order, so that every run has the same sums.
 template <class T>
-__global__ void column_sums_kernel(AttentionOnDevice a) {
-  const ItemOnDevice item = a.items[blockIdx.z];
+__global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t kv_head = blockIdx.y;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kKeys;
   if (item.sums == nullptr || first >= item.tokens) return;  // The whole block

@@ -13,20 +13,21 @@ namespace {
 
 using test::DeviceArray;
 
-constexpr int64_t kHeads = 2, kSize = 8, kItems = 7;
+constexpr int64_t kHeads = 2, kSize = 8;
 constexpr int64_t kWidth = (kHeads + 2) * kSize;
 
-// Outputs, caches and states after a step of each of seven sequences.
-std::vector<std::vector<std::byte>> after_step(Device& device, int64_t scratch_bytes) {
+// Outputs, caches and states after a step of each of so many sequences.
+std::vector<std::vector<std::byte>> after_step(Device& device, int64_t count,
+                                               int64_t scratch_bytes) {
   const auto stream = device.new_stream("test");
   const KvLayout layout{1, kSize, DType::kF32};
   const std::vector<KvBudget> budgets = {{}, {5, 20, true}, {5, 20, false}};
   std::vector<std::unique_ptr<DeviceArray<float>>> caches;
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> states;
   std::vector<AttentionItem> items;
-  for (int64_t i = 0; i < kItems; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const KvBudget& budget = budgets[static_cast<size_t>(i) % 3];
-    const int64_t position = 40 + 37 * i;
+    const int64_t position = 40 + 37 * (i % 7);
     const auto floats = static_cast<int64_t>(layout.sequence_bytes(budget.slots(300)) / 4);
     caches.push_back(std::make_unique<DeviceArray<float>>(
         device, *stream, test::random_floats(floats, static_cast<uint64_t>(i))));
@@ -35,14 +36,14 @@ std::vector<std::vector<std::byte>> after_step(Device& device, int64_t scratch_b
     items.push_back({i, 1, position, reinterpret_cast<std::byte*>(caches.back()->data()), budget,
                      states.back()->data()});
   }
-  const DeviceArray<float> qkv(device, *stream, test::random_floats(kItems * kWidth, 99)),
-      out(device, *stream, std::vector<float>(kItems * kHeads * kSize));
+  const DeviceArray<float> qkv(device, *stream, test::random_floats(count * kWidth, 99)),
+      out(device, *stream, std::vector<float>(static_cast<size_t>(count * kHeads * kSize)));
   cuda::attention_within(*static_cast<cuda::CudaContext*>(stream->native()),
-                         {.qkv = qkv.matrix(kItems, kWidth),
+                         {.qkv = qkv.matrix(count, kWidth),
                           .items = items,
                           .heads = kHeads,
                           .kv = layout,
-                          .out = out.matrix(kItems, kHeads * kSize)},
+                          .out = out.matrix(count, kHeads * kSize)},
                          scratch_bytes);
   const auto bytes = [](const std::vector<float>& values) {
     const auto* first = reinterpret_cast<const std::byte*>(values.data());
@@ -56,11 +57,13 @@ std::vector<std::vector<std::byte>> after_step(Device& device, int64_t scratch_b
 
 TEST_CASE("decode steps in parts are those at once") {
   const auto device = open_cuda_device(0).value();
-  const auto whole = after_step(*device, cuda::kDecodeScratchBytes);
+  // So few that they go with the parameters, and more.
+  const int64_t count = GENERATE(7, 45);
+  const auto whole = after_step(*device, count, cuda::kDecodeScratchBytes);
   // Of at most 263 rows each: two splits and the scores of two heads, 2,264 bytes.
   for (const int64_t scratch_bytes : {1, 5000, 7000}) {
-    INFO(scratch_bytes << " bytes of scratch");
-    CHECK(after_step(*device, scratch_bytes) == whole);
+    INFO(count << " sequences, " << scratch_bytes << " bytes of scratch");
+    CHECK(after_step(*device, count, scratch_bytes) == whole);
   }
 }
 

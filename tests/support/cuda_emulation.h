@@ -94,6 +94,7 @@ inline unsigned lane() {
 #undef __global__
 #undef __device__
 #undef __launch_bounds__
+#undef __grid_constant__
 // Blocks run one after another, so what is static is shared by the threads of a block. In a section
 // of its own it is NaN, or -1, at a block's start; but AddressSanitizer watches only the bounds of
 // what lies where the compiler puts it.
@@ -105,6 +106,7 @@ inline unsigned lane() {
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 #define threadIdx (::spillway::emulation::thread_index())
 #define blockIdx (::spillway::emulation::block_index())
