@@ -1,7 +1,6 @@
 #include "scheduler/engine/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "kernels/base/check.h"
@@ -35,9 +34,11 @@ int64_t host_rows_max(const EngineOptions& options) {
   return options.micro_batch_sequences > 0 ? std::min(rows, options.micro_batch_sequences) : rows;
 }
 
-uint64_t logits_bytes(const ModelShape& shape) {
-  return static_cast<uint64_t>(kHeadRows * shape.vocabulary) * sizeof(float) +
-         static_cast<uint64_t>(kHeadRows) * sizeof(int32_t);
+// That the head has room for.
+int64_t selected_rows(const Device& device, const EngineOptions& options) {
+  if (device.shares_host_memory()) return kHeadRows;
+  const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
+  return std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
 }
 
 uint64_t expanded_bytes(const ModelShape& shape, DType activation, const EngineOptions& options) {
@@ -80,19 +81,16 @@ bool moves_wanted(size_t wanted, int64_t rows) {
 EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options) {
   const DType activation = device.activation_dtype(weights);
+  const int64_t selected = selected_rows(device, options);
   const EngineBuffers buffers = place_engine_buffers(
-      shape, activation, batch_rows_max(shape, options), options.host_attention, nullptr);
+      shape, activation, batch_rows_max(shape, options), selected, options.host_attention, nullptr);
   return {.buffers = buffers.bytes + expanded_bytes(shape, activation, options) +
                      rounded_bytes(device, shape, activation),
-          .logits = device.shares_host_memory() ? 0 : logits_bytes(shape),
+          .logits = Head::host_bytes(device, shape, selected),
           .host_attention = options.host_attention
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
                                 : 0,
           .activations = activation_bytes(activation_options(device, shape, options, nullptr))};
-}
-
-void LogitsSink::on_drawn(size_t, int64_t, int32_t) {
-  SPILLWAY_CHECK(false);  // It asked for none.
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
@@ -128,12 +126,18 @@ Status Engine::allocate(EngineScratch scratch) {
   SPILLWAY_CHECK(!options_.expand_layer || weights_.format() == DType::kQ4);
   const uint64_t expanded = expanded_bytes(model, activation, options_);
   const uint64_t rounded = rounded_bytes(device_, model, activation);
-  const uint64_t bytes = place_engine_buffers(model, activation, batch_rows, two, nullptr).bytes;
+  const int64_t selected = selected_rows(device_, options_);
+  const uint64_t bytes =
+      place_engine_buffers(model, activation, batch_rows, selected, two, nullptr).bytes;
   SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, expanded + rounded + bytes));
   std::byte* memory = memory_.data();
   if (expanded > 0) expanded_.emplace(memory, activation);
   if (rounded > 0) rounded_.emplace(memory + expanded, model, activation);
-  buffers_ = place_engine_buffers(model, activation, batch_rows, two, memory + expanded + rounded);
+  buffers_ = place_engine_buffers(model, activation, batch_rows, selected, two,
+                                  memory + expanded + rounded);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Buffer logits, device_.allocate(Memory::kPinned, Head::host_bytes(device_, model, selected)));
+  head_.emplace(*stream_, model, buffers_, std::move(logits));
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
@@ -173,17 +177,12 @@ Status Engine::allocate(EngineScratch scratch) {
                             &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
-  wanted_.reserve(static_cast<size_t>(kHeadRows));
-  selected_rows_.reserve(static_cast<size_t>(kHeadRows));
-  draw_rules_.reserve(static_cast<size_t>(kHeadRows));
-  drawn_.reserve(static_cast<size_t>(kHeadRows));
   spilled_before_ = spilled();  // Of the weights, what came before any sweep
   return {};
 }
 
 // What a device with memory of its own needs besides.
 Status Engine::allocate_rings() {
-  SPILLWAY_ASSIGN_OR_RETURN(host_logits_, device_.allocate(Memory::kPinned, logits_bytes(shape())));
   if (options_.kv_host_bytes + options_.kv_disk_bytes == 0) return {};
   SPILLWAY_ASSIGN_OR_RETURN(
       kv_ring_memory_,
@@ -445,9 +444,9 @@ Status Engine::finish_layer(std::span<const SweepItem> items, const LayerWeights
   if (begun.layer + 1 == shape().layers) {
     find_wanted(items, micro_batches_[begun.index]);
     if (moves_wanted(batch_wanted_.size(), hidden.rows)) {
-      selected_rows_.clear();
-      for (const Wanted& wanted : batch_wanted_) selected_rows_.push_back(wanted.batch_row);
-      hidden = keep_rows(*stream_, shape(), *begun.buffers, hidden, selected_rows_);
+      kept_rows_.clear();
+      for (const WantedRow& wanted : batch_wanted_) kept_rows_.push_back(wanted.batch_row);
+      hidden = keep_rows(*stream_, shape(), *begun.buffers, hidden, kept_rows_);
     }
   }
   if (hidden.rows > 0) {
@@ -474,137 +473,22 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
   for (size_t i = 0; i < batch_wanted_.size(); ++i) batch_wanted_[i].row = static_cast<int32_t>(i);
 }
 
-// Logits of the first `rows` rows of buffers_.selected.
-void Engine::head_rows(const HeadWeights& weights, int64_t rows) {
-  const MatrixView selected = buffers_.selected.slice_rows(0, rows);
-  MatrixView input = buffers_.normed.slice_rows(0, rows);
-  if (shape().final_norm) {
-    normalize(*stream_, {.kind = shape().norm,
-                         .epsilon = shape().norm_epsilon,
-                         .in = selected,
-                         .weight = weights.norm_weight,
-                         .bias = weights.norm_bias,
-                         .out = input});
-  } else {
-    convert_rows(*stream_, {.in = selected, .out = input});
-  }
-  if (weights.project_out.rows != 0) {
-    const MatrixView projected = buffers_.projected.slice_rows(0, rows);
-    linear(*stream_, {.in = input, .weight = weights.project_out, .out = projected});
-    input = projected;
-  }
-  linear(*stream_,
-         {.in = input, .weight = weights.head, .out = buffers_.logits.slice_rows(0, rows)});
-}
-
-// Draws, of rows that need no more; no other row is changed. False: there is none such.
-bool Engine::draw_rows(int32_t* drawn) {
-  draw_rules_.clear();
-  bool any = false;
-  for (const Wanted& wanted : wanted_) {
-    draw_rules_.push_back(wanted.draw);
-    any = any || wanted.draw.count > 0;
-  }
-  if (!any) return false;
-  const auto rows = static_cast<int64_t>(wanted_.size());
-  draw_columns(*stream_,
-               {.in = buffers_.logits.slice_rows(0, rows), .rules = draw_rules_, .out = drawn});
-  return true;
-}
-
-// From a device with memory of its own: what is drawn, and the other rows whole. Blocks until they
-// are there.
-Status Engine::bring_logits() {
-  const size_t row_bytes = static_cast<size_t>(shape().vocabulary) * sizeof(float);
-  const auto bring_row = [&](size_t i) {
-    stream_->copy(host_logits_.data() + i * row_bytes, buffers_.logits.data + i * row_bytes,
-                  row_bytes);
-  };
-  for (size_t i = 0; i < wanted_.size(); ++i) {
-    if (wanted_[i].draw.count == 0) bring_row(i);
-  }
-  if (!draw_rows(buffers_.drawn)) return stream_->record().wait();
-  const size_t bytes = wanted_.size() * sizeof(int32_t);
-  std::byte* found = host_logits_.data() + static_cast<size_t>(kHeadRows) * row_bytes;
-  SPILLWAY_RETURN_IF_ERROR(to_host(found, reinterpret_cast<std::byte*>(buffers_.drawn), bytes));
-  std::memcpy(drawn_.data(), found, bytes);
-  // Where none is highest somebody must look at the row to say why.
-  bool more = false;
-  for (size_t i = 0; i < wanted_.size(); ++i) {
-    if (wanted_[i].draw.count == 0 || drawn_[i] >= 0) continue;
-    bring_row(i);
-    more = true;
-  }
-  return more ? stream_->record().wait() : Status();
-}
-
-// Computes the logits of the rows selected so far and hands them out.
-Status Engine::flush_head(const HeadWeights& weights, LogitsSink& sink) {
-  if (wanted_.empty()) return {};
-  head_rows(weights, static_cast<int64_t>(wanted_.size()));
-  MatrixView logits = buffers_.logits;
-  drawn_.assign(wanted_.size(), -1);
-  if (host_logits_.bytes() > 0) {
-    SPILLWAY_RETURN_IF_ERROR(bring_logits());
-    logits.data = host_logits_.data();
-  } else {
-    draw_rows(drawn_.data());
-    SPILLWAY_RETURN_IF_ERROR(stream_->record().wait());
-  }
-  for (size_t i = 0; i < wanted_.size(); ++i) {
-    if (drawn_[i] >= 0) {
-      sink.on_drawn(wanted_[i].item, wanted_[i].token, drawn_[i]);
-      continue;
-    }
-    sink.on_logits(wanted_[i].item, wanted_[i].token,
-                   {logits.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape().vocabulary)});
-  }
-  wanted_.clear();
-  return {};
-}
-
-// Copies the micro-batch's wanted rows behind those selected before, as many at once as there is
-// room for, and flushes when there is none left.
-Status Engine::select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
-                           const HeadWeights& weights, LogitsSink& sink) {
-  const WeightSlab rows{hidden.data, hidden.rows};
-  const WeightMatrix table{std::span(&rows, 1), DType::kF32,    MatrixLayout::kRows,
-                           hidden.rows,         hidden.columns, hidden.rows};
-  while (!wanted.empty()) {
-    const size_t room = static_cast<size_t>(kHeadRows) - wanted_.size();
-    const auto some = wanted.first(std::min(room, wanted.size()));
-    selected_rows_.clear();
-    for (const Wanted& one : some) selected_rows_.push_back(one.row);
-    const auto first = static_cast<int64_t>(wanted_.size());
-    gather_rows(*stream_,
-                {.table = table,
-                 .rows = selected_rows_,
-                 .out = buffers_.selected.slice_rows(first, static_cast<int64_t>(some.size()))});
-    wanted_.insert(wanted_.end(), some.begin(), some.end());
-    wanted = wanted.subspan(some.size());
-    if (wanted_.size() == static_cast<size_t>(kHeadRows)) {
-      SPILLWAY_RETURN_IF_ERROR(flush_head(weights, sink));
-    }
-  }
-  return {};
-}
-
 Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
   SPILLWAY_ASSIGN_OR_RETURN(const HeadWeights* weights,
                             timed_wait("wait for the head", &work_.weights_wait_seconds,
                                        [&] { return weights_.acquire_head(); }));
-  wanted_.clear();
+  head_->begin(*weights, sink);
   bool waits = false;  // For the layers and what they did wrong, with the logits of a row
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
     find_wanted(items, batch);
     std::erase_if(batch_wanted_,
-                  [&](const Wanted& wanted) { return !kv_feed_->failure(wanted.item).ok(); });
+                  [&](const WantedRow& wanted) { return !kv_feed_->failure(wanted.item).ok(); });
     waits = waits || !batch_wanted_.empty();
-    SPILLWAY_RETURN_IF_ERROR(select_rows(hidden, batch_wanted_, *weights, sink));
+    SPILLWAY_RETURN_IF_ERROR(head_->select(hidden, batch_wanted_));
     activations_->release(false);
   }
-  SPILLWAY_RETURN_IF_ERROR(flush_head(*weights, sink));
+  SPILLWAY_RETURN_IF_ERROR(head_->finish());
   weights_.release_head();
   return waits ? Status() : stream_->record().wait();
 }

@@ -21,6 +21,7 @@
 #include "policy/bound.h"
 #include "scheduler/engine/engine_buffers.h"
 #include "scheduler/engine/expanded_layer.h"
+#include "scheduler/engine/head.h"
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
 #include "scheduler/engine/rounded_biases.h"
@@ -75,23 +76,6 @@ struct EngineBytes {
 };
 EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options);
-
-// Takes the logits of a sweep, in order of items and tokens, on the engine thread.
-class LogitsSink {
- public:
-  virtual ~LogitsSink() = default;
-  // `item` indexes the sweep, `token` the item's tokens. The row is the sink's to change until it
-  // returns: [vocabulary] f32.
-  virtual void on_logits(size_t item, int64_t token, std::span<float> logits) = 0;
-
-  // In place of on_logits() for an item with a rule to draw by, where the device draws: the index.
-  // A row that has none comes whole, all the same.
-  virtual void on_drawn(size_t item, int64_t token, int32_t index);
-
-  // The item's cache could not be brought from disk or sent there: it has no logits in this sweep
-  // and must not run again. The others are well.
-  virtual void on_failure(size_t item, const Status& status) = 0;
-};
 
 // What an engine did, sweep by sweep, for whoever measures it. Any thread.
 class SweepLog {
@@ -153,22 +137,8 @@ class Engine {
                    size_t index);
   Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
-  // A row whose logits are asked for.
-  struct Wanted {
-    size_t item;
-    int64_t token;
-    int32_t batch_row;  // Of its micro-batch
-    int32_t row;        // The same after the last layer, which may move it
-    DrawRule draw;
-  };
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
-  Status select_rows(const MatrixView& hidden, std::span<const Wanted> wanted,
-                     const HeadWeights& weights, LogitsSink& sink);
-  Status flush_head(const HeadWeights& weights, LogitsSink& sink);
-  bool draw_rows(int32_t* drawn);
-  Status bring_logits();
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
-  void head_rows(const HeadWeights& weights, int64_t rows);
   Result<MatrixView> acquire_activations();
   void abandon();
 
@@ -203,8 +173,7 @@ class Engine {
   std::optional<RoundedBiases> rounded_;
   Buffer kv_ring_memory_;
   std::optional<DeviceRing> kv_ring_;
-  // Of the rows of buffers_.logits, and of buffers_.drawn; none where the host reads them in place.
-  Buffer host_logits_;
+  std::optional<Head> head_;
 
   Spilled spilled_before_;  // Up to the end of the last sweep
 
@@ -222,11 +191,8 @@ class Engine {
   };
   std::optional<Begun> begun_;
   std::vector<int64_t> batch_rows_;
-  std::vector<Wanted> batch_wanted_;  // Of one micro-batch
-  std::vector<Wanted> wanted_;        // In buffers_.selected, at most kHeadRows
-  std::vector<int32_t> selected_rows_;
-  std::vector<DrawRule> draw_rules_;  // Of the rows in buffers_.selected
-  std::vector<int32_t> drawn_;        // -1: it came whole
+  std::vector<WantedRow> batch_wanted_;  // Of one micro-batch
+  std::vector<int32_t> kept_rows_;       // ... that go on behind the last attention
 };
 
 }  // namespace spillway

@@ -29,18 +29,20 @@ class Placer {
 }  // namespace
 
 EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
-                                   int64_t batch_rows_max, bool two, std::byte* memory) {
+                                   int64_t batch_rows_max, int64_t selected_rows, bool two,
+                                   std::byte* memory) {
   Placer placer(memory);
   const bool narrow = shape.embedding != shape.hidden;
   const LayerBufferSizes sizes = layer_buffer_sizes(shape, activation, batch_rows_max);
   EngineBuffers buffers;
   // In the format that project_in reads: f32, converted like any layer input when it is not.
   buffers.embedded = placer.matrix(DType::kF32, narrow ? batch_rows_max : 0, shape.embedding);
-  buffers.selected = placer.matrix(DType::kF32, kHeadRows, shape.hidden);
+  buffers.selected = placer.matrix(DType::kF32, selected_rows, shape.hidden);
   buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);
   buffers.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
   buffers.logits = placer.matrix(DType::kF32, kHeadRows, shape.vocabulary);
-  buffers.drawn = reinterpret_cast<int32_t*>(placer.take(kHeadRows * sizeof(int32_t)));
+  buffers.drawn = reinterpret_cast<int32_t*>(
+      placer.take(static_cast<uint64_t>(selected_rows) * sizeof(int32_t)));
   buffers.layers.fill(place_layer_buffers(sizes, activation, placer.take(sizes.total())));
   if (two) {
     buffers.layers[1].qkv = placer.take(sizes.qkv);

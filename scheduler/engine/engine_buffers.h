@@ -15,13 +15,17 @@ namespace spillway {
 // of decoding sequences, and 13 MB for OPT's vocabulary.
 constexpr int64_t kHeadRows = 64;
 
+// Rows whose logits are queued, part by part, before the host waits for them, on a device with
+// memory of its own: a usual block's.
+constexpr int64_t kQueuedRows = 4 * kHeadRows;
+
 struct EngineBuffers {
   MatrixView embedded;       // [batch_rows, embedding] when that is another width than hidden
-  MatrixView selected;       // [kHeadRows, hidden]
+  MatrixView selected;       // [selected_rows, hidden]
   MatrixView normed;         // [kHeadRows, hidden], activation dtype
   MatrixView projected;      // [kHeadRows, embedding], activation dtype
   MatrixView logits;         // [kHeadRows, vocabulary]
-  int32_t* drawn = nullptr;  // [kHeadRows]
+  int32_t* drawn = nullptr;  // [selected_rows]
   // Of one micro-batch and the next, which share `normed` and `inner`; without `two` the same.
   std::array<LayerBuffers, 2> layers;
   uint64_t bytes = 0;
@@ -31,6 +35,7 @@ struct EngineBuffers {
 // `bytes` that placing them at null returns. `two`: a second micro-batch may begin a layer before
 // the first has finished it.
 EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
-                                   int64_t batch_rows_max, bool two, std::byte* memory);
+                                   int64_t batch_rows_max, int64_t selected_rows, bool two,
+                                   std::byte* memory);
 
 }  // namespace spillway

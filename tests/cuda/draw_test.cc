@@ -1,6 +1,8 @@
 // Sampling where the logits are: the engine tells what was drawn, and only rows of which more is
 // wanted cross the link.
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
 #include <map>
 
 #include "scheduler/engine/engine.h"
@@ -31,7 +33,21 @@ struct Fixture {
     engine = Engine::open(*device, *weights, options).value();
   }
 
-  // More than one flush of the head, every third item whole.
+  // Makes the embedding of a token NaN.
+  void damage(int32_t token) {
+    const auto stream = device->new_stream("test");
+    const WeightMatrix& tokens = weights->acquire_embedding().value()->tokens;
+    REQUIRE(token < tokens.slab_rows);
+    const float nan = std::nanf("");
+    const size_t at = static_cast<size_t>(token) * static_cast<size_t>(tokens.columns) * 4;
+    stream->copy(const_cast<std::byte*>(tokens.slabs[0].data) + at,
+                 reinterpret_cast<const std::byte*>(&nan), sizeof(nan));
+    REQUIRE(stream->record().wait().ok());
+    weights->release_embedding();
+    weights->restart();
+  }
+
+  // More than one part of the head, every third item whole.
   Kept run(const DrawRule& rule) {
     std::vector<std::unique_ptr<KvSequence>> caches;
     std::vector<std::vector<int32_t>> prompts;
@@ -86,6 +102,33 @@ TEST_CASE("a device with memory of its own draws as the host would") {
     }
     for (const auto& [item, row] : kept.logits) CHECK(row == whole.logits.at(item));
   }
+}
+
+TEST_CASE("a row of which nothing can be drawn comes whole, whatever was queued behind it") {
+  Fixture fixture(open_cuda_device(0).value());
+  fixture.damage(5);
+  const Kept whole = fixture.run({});
+  const DrawRule rule{.count = 100, .temperature = 1};
+  const Kept kept = fixture.run(rule);
+  size_t damaged = 0, drawn = 0;
+  for (int32_t i = 0; i < Fixture::kItems; ++i) {
+    const auto item = static_cast<size_t>(i);
+    std::vector<float> row = whole.logits.at(item);
+    const int32_t expected = draw(row, Fixture::rule_of(i, rule));
+    row = whole.logits.at(item);
+    INFO("item " << i);
+    if (i % 3 == 0 || expected < 0) {
+      const std::vector<float>& found = kept.logits.at(item);
+      REQUIRE(found.size() == row.size());
+      CHECK(std::memcmp(found.data(), row.data(), row.size() * sizeof(float)) == 0);
+      damaged += i % 3 == 0 ? 0 : 1;
+    } else {
+      CHECK(kept.drawn.at(item) == expected);
+      ++drawn;
+    }
+  }
+  CHECK(damaged > 0);
+  CHECK(drawn > 0);
 }
 
 TEST_CASE(

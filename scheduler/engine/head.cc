@@ -1,0 +1,216 @@
+#include "scheduler/engine/head.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/ops.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr auto kPartRows = static_cast<size_t>(kHeadRows);
+
+uint64_t row_bytes(const ModelShape& shape) {
+  return static_cast<uint64_t>(shape.vocabulary) * sizeof(float);
+}
+
+}  // namespace
+
+void LogitsSink::on_drawn(size_t, int64_t, int32_t) {
+  SPILLWAY_CHECK(false);  // It asked for none.
+}
+
+uint64_t Head::host_bytes(const Device& device, const ModelShape& shape, int64_t selected_rows) {
+  if (device.shares_host_memory()) return 0;
+  return kPartRows * row_bytes(shape) + static_cast<uint64_t>(selected_rows) * sizeof(int32_t);
+}
+
+Head::Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host)
+    : stream_(stream), shape_(shape), buffers_(buffers), host_(std::move(host)) {
+  const auto rows = static_cast<size_t>(buffers.selected.rows);
+  SPILLWAY_CHECK(rows % kPartRows == 0);
+  wanted_.reserve(rows);
+  drawn_.reserve(rows);
+  rows_.reserve(kPartRows);
+  rules_.reserve(kPartRows);
+}
+
+// What a sweep that failed had queued may still write to the host's memory.
+Head::~Head() {
+  if (host_.bytes() > 0) (void)stream_.record().wait();
+}
+
+void Head::begin(const HeadWeights& weights, LogitsSink& sink) {
+  weights_ = &weights;
+  sink_ = &sink;
+  wanted_.clear();
+  queued_ = handed_ = whole_ = 0;
+}
+
+// Copies the rows behind those selected before, as many at once as a part has room for.
+Status Head::select(const MatrixView& hidden, std::span<const WantedRow> wanted) {
+  const WeightSlab rows{hidden.data, hidden.rows};
+  const WeightMatrix table{std::span(&rows, 1), DType::kF32,    MatrixLayout::kRows,
+                           hidden.rows,         hidden.columns, hidden.rows};
+  while (!wanted.empty()) {
+    const size_t room = kPartRows - (wanted_.size() - queued_);
+    const auto some = wanted.first(std::min(room, wanted.size()));
+    rows_.clear();
+    for (const WantedRow& one : some) rows_.push_back(one.row);
+    const auto first = static_cast<int64_t>(wanted_.size());
+    gather_rows(stream_,
+                {.table = table,
+                 .rows = rows_,
+                 .out = buffers_.selected.slice_rows(first, static_cast<int64_t>(some.size()))});
+    wanted_.insert(wanted_.end(), some.begin(), some.end());
+    wanted = wanted.subspan(some.size());
+    if (wanted_.size() - queued_ == kPartRows) SPILLWAY_RETURN_IF_ERROR(queue());
+  }
+  return {};
+}
+
+Status Head::finish() {
+  SPILLWAY_RETURN_IF_ERROR(queue());
+  return hand_out();
+}
+
+// Queues the logits of the rows selected since, and what is drawn from them.
+Status Head::queue() {
+  const size_t count = wanted_.size() - queued_;
+  if (count == 0) return {};
+  if (host_.bytes() == 0) return run_in_place();
+  size_t whole = 0;
+  for (size_t i = queued_; i < wanted_.size(); ++i) whole += wanted_[i].draw.count == 0 ? 1 : 0;
+  if (whole_ + whole > kPartRows) SPILLWAY_RETURN_IF_ERROR(hand_out());
+  compute(queued_, count);
+  for (size_t i = 0; i < count; ++i) {
+    if (wanted_[queued_ + i].draw.count == 0) bring(i, whole_++);
+  }
+  draw(queued_, count, buffers_.drawn + queued_);
+  queued_ = wanted_.size();
+  if (wanted_.size() < static_cast<size_t>(buffers_.selected.rows)) return {};
+  SPILLWAY_RETURN_IF_ERROR(hand_out());
+  wanted_.clear();
+  queued_ = handed_ = 0;
+  return {};
+}
+
+// The host reads logits where they are, and the next part's will take their place.
+Status Head::run_in_place() {
+  compute(0, wanted_.size());
+  drawn_.assign(wanted_.size(), -1);
+  draw(0, wanted_.size(), drawn_.data());
+  SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    const WantedRow& wanted = wanted_[i];
+    if (drawn_[i] >= 0) {
+      sink_->on_drawn(wanted.item, wanted.token, drawn_[i]);
+    } else {
+      sink_->on_logits(
+          wanted.item, wanted.token,
+          {buffers_.logits.f32(static_cast<int64_t>(i)), static_cast<size_t>(shape_.vocabulary)});
+    }
+  }
+  wanted_.clear();
+  return {};
+}
+
+// Waits for what is queued.
+Status Head::hand_out() {
+  if (handed_ == queued_) return {};
+  drawn_.assign(wanted_.size(), -1);
+  bool any = false;
+  for (size_t i = handed_; i < queued_; ++i) any = any || wanted_[i].draw.count > 0;
+  const size_t bytes = (queued_ - handed_) * sizeof(int32_t);
+  std::byte* indices = host_.data() + kPartRows * row_bytes(shape_);
+  if (any) stream_.copy(indices, reinterpret_cast<std::byte*>(buffers_.drawn + handed_), bytes);
+  SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
+  if (any) std::memcpy(drawn_.data() + handed_, indices, bytes);
+  // Where none could be drawn somebody must look at the row to say why. Another part's logits may
+  // have taken its place: it is made again.
+  bool again = false;
+  for (size_t i = handed_; i < queued_; ++i) {
+    again = again || (wanted_[i].draw.count > 0 && drawn_[i] < 0);
+  }
+  for (size_t row = 0; handed_ < queued_;) {
+    const size_t count = std::min(kPartRows, queued_ - handed_);
+    if (again) {
+      compute(handed_, count);
+      row = 0;
+      for (size_t i = 0; i < count; ++i) {
+        if (comes_whole(handed_ + i)) bring(i, row++);
+      }
+      SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
+      row = 0;
+    }
+    for (const size_t last = handed_ + count; handed_ < last; ++handed_) {
+      const WantedRow& wanted = wanted_[handed_];
+      if (comes_whole(handed_)) {
+        sink_->on_logits(wanted.item, wanted.token, host_row(row++));
+      } else {
+        sink_->on_drawn(wanted.item, wanted.token, drawn_[handed_]);
+      }
+    }
+  }
+  whole_ = 0;
+  return {};
+}
+
+// Of rows that were handed out or are about to be.
+bool Head::comes_whole(size_t index) const {
+  return wanted_[index].draw.count == 0 || drawn_[index] < 0;
+}
+
+// Logits of these selected rows.
+void Head::compute(size_t first, size_t count) {
+  const auto rows = static_cast<int64_t>(count);
+  const MatrixView selected = buffers_.selected.slice_rows(static_cast<int64_t>(first), rows);
+  MatrixView input = buffers_.normed.slice_rows(0, rows);
+  if (shape_.final_norm) {
+    normalize(stream_, {.kind = shape_.norm,
+                        .epsilon = shape_.norm_epsilon,
+                        .in = selected,
+                        .weight = weights_->norm_weight,
+                        .bias = weights_->norm_bias,
+                        .out = input});
+  } else {
+    convert_rows(stream_, {.in = selected, .out = input});
+  }
+  if (weights_->project_out.rows != 0) {
+    const MatrixView projected = buffers_.projected.slice_rows(0, rows);
+    linear(stream_, {.in = input, .weight = weights_->project_out, .out = projected});
+    input = projected;
+  }
+  linear(stream_,
+         {.in = input, .weight = weights_->head, .out = buffers_.logits.slice_rows(0, rows)});
+}
+
+// Draws from the logits of these rows, of which no more is needed; no other row is changed.
+void Head::draw(size_t first, size_t count, int32_t* drawn) {
+  rules_.clear();
+  bool any = false;
+  for (const WantedRow& wanted : std::span(wanted_).subspan(first, count)) {
+    rules_.push_back(wanted.draw);
+    any = any || wanted.draw.count > 0;
+  }
+  if (!any) return;
+  draw_columns(stream_, {.in = buffers_.logits.slice_rows(0, static_cast<int64_t>(count)),
+                         .rules = rules_,
+                         .out = drawn});
+}
+
+// A row of the part whose logits were computed last.
+void Head::bring(size_t row, size_t to) {
+  stream_.copy(host_.data() + to * row_bytes(shape_),
+               buffers_.logits.row(static_cast<int64_t>(row)), row_bytes(shape_));
+}
+
+std::span<float> Head::host_row(size_t index) const {
+  return {reinterpret_cast<float*>(host_.data() + index * row_bytes(shape_)),
+          static_cast<size_t>(shape_.vocabulary)};
+}
+
+}  // namespace spillway
