@@ -56,6 +56,7 @@ constexpr ForeignFlag kForeign[] = {
     {"-tp", "one device computes; choose it with --gpu N"},
     {"--pipeline-parallel-size", "one device computes; choose it with --gpu N"},
     {"--max-num-queued-reqs", "use --queue-max N (sequences)"},
+    {"--scheduling-policy", "clients take turns; --priority on|off says who may go before others"},
     {"--load-format", "use --dummy-weights for random weights; else the format is found out"},
     {"--trust-remote-code", kNotNeeded},
     {"--enforce-eager", kNotNeeded},

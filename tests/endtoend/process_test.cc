@@ -1,6 +1,7 @@
 // What the program does as a process, before it has a model.
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,6 +65,7 @@ class LoadingServer {
     child_ = ::fork();
     REQUIRE(child_ >= 0);
     if (child_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // A test that fails leaves no server behind.
       if (nohup) std::signal(SIGHUP, SIG_IGN);
       const int log = ::open(log_path().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
       ::dup2(log, STDOUT_FILENO);

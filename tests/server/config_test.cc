@@ -245,6 +245,7 @@ TEST_CASE("a word that is nearly right is recognised") {
 TEST_CASE("flags of other servers are answered with ours") {
   CHECK(foreign_flag_hint("--dtype").find("--format") != std::string::npos);
   CHECK(foreign_flag_hint("-ngl").find("--weights") != std::string::npos);
+  CHECK(foreign_flag_hint("--scheduling-policy").find("--priority") != std::string::npos);
   CHECK(foreign_flag_hint("--block").empty());
   CHECK(foreign_flag_hint("").empty());
 }
