@@ -24,42 +24,89 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// One row of a score tile, 64 wide, of which `valid` are in the past: turns scores into
-// exp(score - max), zero beyond `valid`; updates the running maximum and sum. Returns the factor
-// for what was summed before.
-float SoftmaxStep(float* HWY_RESTRICT row, int64_t valid, float* running_max, float* running_sum) {
+constexpr size_t kWidth = static_cast<size_t>(kGemmColumns);  // Keys of a score tile
+
+// e^x for x up to 0. Exp's own domain ends near -104; clamping keeps -infinity out of it.
+HWY_INLINE V exp_of(V x) {
   const D d;
-  const size_t lanes = hn::Lanes(d);
-  constexpr size_t kWidth = static_cast<size_t>(kGemmColumns);
-  const auto count = static_cast<size_t>(valid);
-  for (size_t j = count; j < kWidth; ++j) row[j] = -std::numeric_limits<float>::infinity();
-  V most = hn::Set(d, *running_max);
-  for (size_t j = 0; j < kWidth; j += lanes) most = hn::Max(most, hn::Load(d, row + j));
-  const float new_max = hn::GetLane(hn::MaxOfLanes(d, most));
-  const V m = hn::Set(d, new_max);
-  V sum = hn::Zero(d);
-  for (size_t j = 0; j < kWidth; j += lanes) {
-    // Exp's own domain ends near -104; clamping keeps -infinity out of it.
-    const V score = hn::Sub(hn::Load(d, row + j), m);
-    const V clamped = hn::Exp(d, hn::Max(score, hn::Set(d, -100.0f)));
-    // Neither Max nor Exp keeps NaN; from here on the sum does.
-    const V e = hn::IfThenElse(hn::IsNaN(score), score, clamped);
-    hn::Store(e, d, row + j);
-    sum = hn::Add(sum, e);
-  }
-  for (size_t j = count; j < kWidth; ++j) row[j] = 0.0f;
-  const float old =
-      hn::GetLane(hn::Exp(d, hn::Max(hn::Set(d, *running_max - new_max), hn::Set(d, -100.0f))));
-  *running_sum = *running_sum * old + hn::GetLane(hn::SumOfLanes(d, sum));
-  *running_max = new_max;
-  return old;
+  return hn::Exp(d, hn::Max(x, hn::Set(d, -100.0f)));
 }
 
-void ScaleRow(float* HWY_RESTRICT row, float factor, size_t count) {
+// Rows of a score tile, of which row i has `valid` + i keys in the past, if that is between 0 and
+// the tile's: turns scores into exp(score - maximum), zero for other keys; updates the running
+// maxima and sums. factor[i]: for what was summed before. Vectors without a key in the past cost
+// nothing but their zeros. `maximum` has whole vectors of numbers, whatever `rows` is.
+void SoftmaxTile(float* HWY_RESTRICT scores, int64_t rows, int64_t valid,
+                 float* HWY_RESTRICT maximum, float* HWY_RESTRICT sum, float* HWY_RESTRICT factor) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const V none = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const auto valid_of = [&](int64_t row) {
+    return static_cast<size_t>(std::clamp<int64_t>(valid + row, 0, kGemmColumns));
+  };
+  const auto in_past = [&](size_t count, size_t j) {
+    return hn::FirstN(d, std::min(count - j, lanes));
+  };
+  HWY_ALIGN float highest[kGemmRowsMax];
+  std::copy_n(maximum, static_cast<size_t>(kGemmRowsMax), highest);
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* HWY_RESTRICT row = scores + i * kGemmColumns;
+    const size_t count = valid_of(i);
+    V most = hn::Set(d, highest[i]);
+    for (size_t j = 0; j < count; j += lanes) {
+      most = hn::Max(most, hn::IfThenElse(in_past(count, j), hn::Load(d, row + j), none));
+    }
+    highest[i] = hn::GetLane(hn::MaxOfLanes(d, most));
+  }
+  for (size_t i = 0; i < static_cast<size_t>(rows); i += lanes) {
+    const V high = hn::Load(d, highest + i);
+    hn::StoreU(exp_of(hn::Sub(hn::LoadU(d, maximum + i), high)), d, factor + i);
+    hn::StoreU(high, d, maximum + i);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    float* HWY_RESTRICT row = scores + i * kGemmColumns;
+    const size_t count = valid_of(i);
+    const V high = hn::Set(d, highest[i]);
+    V total = hn::Zero(d);
+    size_t j = 0;
+    for (; j < count; j += lanes) {
+      const V score = hn::Sub(hn::Load(d, row + j), high);
+      // Neither Max nor Exp keeps NaN; from here on the sum does.
+      const V e = hn::IfThenElse(hn::IsNaN(score), score, exp_of(score));
+      const V kept = hn::IfThenElseZero(in_past(count, j), e);
+      hn::Store(kept, d, row + j);
+      total = hn::Add(total, kept);
+    }
+    for (; j < kWidth; j += lanes) hn::Store(hn::Zero(d), d, row + j);
+    sum[i] = sum[i] * factor[i] + hn::GetLane(hn::SumOfLanes(d, total));
+  }
+}
+
+// `to` may be `from`.
+HWY_INLINE void scale_row(const float* from, float factor, size_t count, float* to) {
   const D d;
   const V f = hn::Set(d, factor);
-  for (size_t j = 0; j < count; j += hn::Lanes(d)) {
-    hn::Store(hn::Mul(hn::Load(d, row + j), f), d, row + j);
+  const size_t lanes = hn::Lanes(d);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, from + j), f), d, to + j);
+  }
+  for (; j < count; ++j) to[j] = from[j] * factor;
+}
+
+void ScaleRow(const float* from, float factor, size_t count, float* to) {
+  scale_row(from, factor, count, to);
+}
+
+// Rows of [columns / 64][96][64], each by its factor.
+void ScaleRows(float* HWY_RESTRICT tile, int64_t rows, int64_t columns,
+               const float* HWY_RESTRICT factor) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (factor[i] == 1.0f) continue;
+    for (int64_t c = 0; c < columns; c += kGemmColumns) {
+      float* row = tile + c * kGemmRowsMax + i * kGemmColumns;
+      scale_row(row, factor[i], kWidth, row);
+    }
   }
 }
 
@@ -78,7 +125,6 @@ void AddColumns(const float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor
                 float* HWY_RESTRICT to) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  constexpr size_t kWidth = static_cast<size_t>(kGemmColumns);
   for (size_t j = 0; j < kWidth; j += 2 * lanes) {
     V a = hn::LoadU(d, to + j);
     V b = hn::LoadU(d, to + j + lanes);
@@ -103,8 +149,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 
-HWY_EXPORT(SoftmaxStep);
+HWY_EXPORT(SoftmaxTile);
 HWY_EXPORT(ScaleRow);
+HWY_EXPORT(ScaleRows);
 HWY_EXPORT(SoftmaxFactors);
 HWY_EXPORT(AddColumns);
 HWY_EXPORT(StoreRow);
@@ -182,20 +229,9 @@ void add_key_tile(const HeadView& view, const PromptScratch& sizes, const QueryT
   const int64_t depth = round_to(view.head_size, 16);
   multiply_tile(tile.strips, rows, view.head_size, DType::kF32,
                 reinterpret_cast<const std::byte*>(keys + first_key * depth), false, tile.scores);
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t valid = std::clamp<int64_t>(first_query + i + 1 - first_key, 0, kTileKeys);
-    if (valid == 0) {
-      std::fill_n(tile.scores + i * kTileKeys, kTileKeys, 0.0f);
-      continue;
-    }
-    const float factor = HWY_DYNAMIC_DISPATCH(SoftmaxStep)(tile.scores + i * kTileKeys, valid,
-                                                           tile.maximum + i, tile.sum + i);
-    if (factor == 1.0f) continue;
-    for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
-      HWY_DYNAMIC_DISPATCH(ScaleRow)
-      (tile.out + c * kTileRows + i * kGemmColumns, factor, static_cast<size_t>(kGemmColumns));
-    }
-  }
+  HWY_DYNAMIC_DISPATCH(SoftmaxTile)
+  (tile.scores, rows, first_query + 1 - first_key, tile.maximum, tile.sum, tile.factor);
+  HWY_DYNAMIC_DISPATCH(ScaleRows)(tile.out, rows, sizes.width, tile.factor);
   pack_strips(tile.scores, kTileKeys, rows, kTileKeys, tile.packed);
   const float* tile_values = values + first_key * sizes.width;
   for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
@@ -213,7 +249,7 @@ void store_tile_rows(const HeadView& view, const PromptScratch& sizes, const Que
     for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
       float* row = tile.out + c * kTileRows + i * kGemmColumns;
       HWY_DYNAMIC_DISPATCH(ScaleRow)
-      (row, 1.0f / tile.sum[i], static_cast<size_t>(kGemmColumns));
+      (row, 1.0f / tile.sum[i], static_cast<size_t>(kGemmColumns), row);
       const int64_t count = std::min(kGemmColumns, view.head_size - c);
       HWY_DYNAMIC_DISPATCH(StoreRow)
       (view.out_dtype, row, static_cast<size_t>(count), out + static_cast<size_t>(c) * element);
@@ -263,9 +299,8 @@ void attend_prompt(const HeadView& view, float* scratch) {
     // The scale goes into the queries: one multiplication a query element instead of one a score.
     for (int64_t i = 0; i < rows; ++i) {
       const float* q = view.q + (first + i) * view.stride;
-      for (int64_t c = 0; c < view.head_size; ++c) {
-        tile.out[i * view.head_size + c] = q[c] * view.scale;
-      }
+      HWY_DYNAMIC_DISPATCH(ScaleRow)
+      (q, view.scale, static_cast<size_t>(view.head_size), tile.out + i * view.head_size);
     }
     pack_strips(tile.out, view.head_size, rows, view.head_size, tile.strips);
     std::fill_n(tile.out, kTileRows * sizes.width, 0.0f);
