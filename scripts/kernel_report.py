@@ -7,8 +7,9 @@
 Compiles each source of kernels/cuda with `-Xptxas -v` and reads what ptxas says. Needs nvcc, no GPU.
 --check writes nothing: it fails where the table is not what the sources give, for the architectures that the table has.
 Another release of nvcc than the table's may use other registers, so then kernels and spills must be the same.
-Loops are read from the machine code of sm_90 by nvdisasm, which comes with CUDA's toolkit and with the Python package
-triton (its folder backends/nvidia/bin); where there is none they are left as they stand.
+Loops are read from the machine code of sm_90 by nvdisasm, which comes with CUDA's toolkit and with the Python packages
+nvidia-cuda-nvdisasm (its folder nvidia/cu13/bin) and triton (backends/nvidia/bin); where there is none they are left as
+they stand.
 """
 
 import argparse
@@ -23,11 +24,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 LOOPS_HEAD = "## Hot loops"
 LOOPS_ARCH = "sm_90"
-# Source, kernel, what is counted, how many of it a lane has in one pass, and the instruction that the loop has most of.
+WIDEN_BF16 = r"IMAD\.U32 R\d+, R\d+, 0x10000"  # As this nvcc shifts by 16
+# Source, kernel, what is counted, how many of it a lane has in one pass, the instruction that the loop has most of, and
+# one that no other such loop has.
 HOT_LOOPS = (
-    ("expand.cu", "expand_kernel<__nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL"),
-    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA"),
-    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 8>", "4-bit weight by eight rows", 32, "FFMA"),
+    ("attention_decode.cu", "split_kernel", "bf16 number of a cached key", 4, WIDEN_BF16, "LDG"),
+    ("attention_decode.cu", "split_kernel", "bf16 number of a cached value", 4, WIDEN_BF16, "LDS"),
+    ("attention_decode.cu", "split_kernel", "4-bit number of a cached key", 4, "I2FP", "LDG"),
+    ("attention_decode.cu", "split_kernel", "4-bit number of a cached value", 4, "I2FP", "LDS"),
+    ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "number of a query, key or value to bf16", 1, "IABS", ""),
+    ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),
+    ("attention_tiles.cu", "tiles_kernel<__half>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),
+    ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "score in its row's sum", 4, r"MUFU\.EX2", ""),
+    ("attention_tiles.cu", "column_sums_kernel<__nv_bfloat16>", "score in its key's sum", 4, r"MUFU\.EX2", ""),
+    ("expand.cu", "expand_kernel<__nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL", ""),
+    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA", ""),
+    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 8>", "4-bit weight by eight rows", 32, "FFMA", ""),
 )
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -40,8 +52,32 @@ def compile_verbose(nvcc, source, arch, folder):
     return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
 
+class Loop(list):
+    """Instructions; of those that branch within it, where to."""
+
+    def __init__(self, code, targets, first, last):
+        super().__init__(code[first:last])
+        self.targets = {at - first: to - first for at, to in targets.items() if first <= at < last and first <= to < last}
+
+    def way(self, marker):
+        """How many instructions a pass has on the way through most of those that match; of such ways, the shortest."""
+        best = [None] * len(self) + [(0, 0)]  # From each instruction on: matches, and minus the instructions
+        for at in reversed(range(len(self))):
+            instruction = self[at]
+            if re.search(r"\bCALL\b", instruction):
+                continue  # A rare case's: what it costs is elsewhere.
+            # The last one closes the loop; a jump that depends on nothing has one way.
+            after = [at + 1] if at + 1 == len(self) or not re.match("BRA `", instruction) else []
+            if self.targets.get(at, 0) > at:
+                after.append(self.targets[at])
+            if found := [best[to] for to in after if best[to]]:
+                matches, negative = max(found)
+                best[at] = (matches + bool(re.search(marker, instruction)), negative - 1)
+        return -best[0][1]
+
+
 def loops_of(listing):
-    """(mangled kernel, [instructions of each innermost loop]) of what nvdisasm prints."""
+    """(mangled kernel, [each innermost Loop]) of what nvdisasm prints."""
     for text in re.split(r"^\.text\.", listing, flags=re.MULTILINE)[1:]:
         labels, code = {}, []
         for line in text.splitlines()[1:]:
@@ -55,21 +91,25 @@ def loops_of(listing):
             if target and labels.get(target[1], last) < last:
                 spans.append((labels[target[1]], last + 1))
         inner = [a for a in spans if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
-        yield text.split(":")[0], [code[first:last] for first, last in inner]
+        jumps = ((at, re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction)) for at, instruction in enumerate(code))
+        targets = {at: labels[jump[1]] for at, jump in jumps if jump and jump[1] in labels}
+        yield text.split(":")[0], [Loop(code, targets, first, last) for first, last in inner]
 
 
 def count_loops(nvdisasm, folder):
     """Rows of the hot loops: source, kernel, what, instructions of a pass, of a number."""
     rows = []
-    for source, kernel, what, each, marker in HOT_LOOPS:
+    for source, kernel, what, each, marker, beside in HOT_LOOPS:
         cubin = f"{folder}/{source}.{LOOPS_ARCH}.cubin"
         listing = subprocess.run([nvdisasm, "-c", cubin], check=True, capture_output=True, text=True).stdout
         found = list(loops_of(listing))
         named = dict(zip(readable([name for name, _ in found]), (loops for _, loops in found)))
         if not named.get(kernel):
             sys.exit(f"{source} has no loop in {kernel} for the table of hot loops, only {', '.join(named)}")
-        hot = max(named[kernel], key=lambda loop: sum(marker in instruction for instruction in loop))
-        rows.append(f"| {source} | `{kernel}` | {what} | {each} | {len(hot)} | {len(hot) / each:.1f} |")
+        loops = [loop for loop in named[kernel] if any(re.search(rf"\b{beside}", instruction) for instruction in loop)]
+        hot = max(loops, key=lambda loop: sum(bool(re.search(marker, instruction)) for instruction in loop))
+        passed = hot.way(marker)
+        rows.append(f"| {source} | `{kernel}` | {what} | {each} | {passed} | {passed / each:.1f} |")
     return rows
 
 
@@ -113,7 +153,8 @@ def loops_section(rows):
         "",
         LOOPS_HEAD,
         "",
-        f"Instructions of a thread in one pass of the innermost loop, from the machine code of {LOOPS_ARCH}.",
+        f"Instructions of a thread in one pass of the innermost loop, from the machine code of {LOOPS_ARCH}; where it branches by",
+        "format, on that format's way.",
         "",
         "| source | kernel | what | of it in a pass | instructions of a pass | of one |",
         "|---|---|---|---:|---:|---:|",

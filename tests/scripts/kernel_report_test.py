@@ -54,6 +54,17 @@ class KernelReport(unittest.TestCase):
         (loop,) = loops
         self.assertEqual([instruction.split()[0] for instruction in loop], ["SHFL.IDX", "FFMA", "@!P0"])
 
+    def test_a_pass_is_counted_on_the_way_through_what_marks_it(self):
+        code = ["LDC R1", "@!P0 BRA `(.L_x_1)", "I2FP R2", "CALL.REL.NOINC `(divide)", "@P1 BRA `(.L_x_1)", "I2FP R3", "BRA `(.L_x_2)",
+                "SHF R2", "HADD2 R2", "@P0 BRA `(.L_x_0)"]
+        loop = kernel_report.Loop(code, {1: 7, 4: 7, 6: 9, 9: 0}, 0, 10)
+        self.assertEqual(loop.way("SHF"), 5)
+        self.assertEqual(loop.way("HADD2"), 5)
+        # What calls is nobody's way; without the call it is six instructions to the second I2FP.
+        self.assertEqual(loop.way("I2FP"), 5)
+        code[3] = "FFMA R4"
+        self.assertEqual(kernel_report.Loop(code, {1: 7, 4: 7, 6: 9, 9: 0}, 0, 10).way("I2FP"), 8)
+
     def test_a_report_falls_into_kernels_and_hot_loops(self):
         loops = "\n".join(kernel_report.loops_section(["| a.cu | `one` | number | 8 | 84 | 10.5 |"])) + "\n"
         self.assertEqual(kernel_report.parts_of(report() + loops), (report(), loops))
