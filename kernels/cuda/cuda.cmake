@@ -14,9 +14,17 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
 endif()
 
 if(SPILLWAY_HAS_CUDA)
-  # One binary for Turing to Hopper, and PTX for what comes after.
+  # One binary for Turing to Hopper, and to Blackwell where this nvcc knows it, which would else
+  # compile PTX at its first start; PTX of Hopper's for what comes after.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90 CACHE STRING
+    set(architectures 75-real 80-real 86-real 89-real 90)
+    execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+    foreach(newer 100 120)
+      if(known MATCHES "compute_${newer}\n")
+        list(APPEND architectures ${newer}-real)
+      endif()
+    endforeach()
+    set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING
       "What the CUDA device is compiled for")
   endif()
   enable_language(CUDA)
