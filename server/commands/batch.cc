@@ -309,7 +309,7 @@ Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const Serv
   job.run_id = run.run_id;
   job.seed = setup.seed;
   job.rows = run.summary.rows;
-  job.mark = &mark;
+  job.marks = mark.slots();
   job.errors_max = flags.max_errors;
   job.retry = setup.retry;
   job.interrupted = [&] { return guard.interrupted(); };

@@ -220,20 +220,21 @@ class Runner {
     flight.slot = slots_.back();
     flight.in_block = std::make_shared<std::atomic<bool>>(false);
     CompletionEvents events;
-    events.on_admitted = [mark = job_.mark, in_block = flight.in_block, slot = flight.slot, row] {
+    // A dead engine is not waited for (stop_all), and may call when the run has ended.
+    events.on_admitted = [marks = job_.marks, in_block = flight.in_block, slot = flight.slot, row] {
       in_block->store(true);
-      if (mark != nullptr) mark->set(slot, row);
+      marks.set(slot, row);
     };
-    events.on_done = [mark = job_.mark, mailbox = mailbox_, slot = flight.slot,
+    events.on_done = [marks = job_.marks, mailbox = mailbox_, slot = flight.slot,
                       row](CompletionResult result) {
-      if (mark != nullptr) mark->set(slot, 0);
+      marks.set(slot, 0);
       mailbox->put({row, std::move(result)});
     };
     auto started = CompletionRun::start(*job_.scheduler, job_.context->tokenizer,
                                         std::move(ready.call), std::move(events));
     flight.line = std::move(ready.line);
     if (const auto* error = std::get_if<ApiError>(&started)) {
-      if (job_.mark != nullptr) job_.mark->set(flight.slot, 0);
+      job_.marks.set(flight.slot, 0);
       return refused(std::move(flight), *error);
     }
     slots_.pop_back();

@@ -39,9 +39,9 @@ struct BatchJob {
 
   std::function<bool()> interrupted;
   std::function<void(const BatchProgress&)> show;
-  IgnoredNames* ignored = nullptr;  // Of the rows that run
-  CrashMark* mark = nullptr;        // Learns which rows are in the block; a slot for each sequence
-  double grace_seconds = 5;         // What runs may finish within this time after an interrupt
+  IgnoredNames* ignored = nullptr;    // Of the rows that run
+  CrashMark::Slots marks;             // Learn which rows are in the block; a slot for each sequence
+  double grace_seconds = 5;           // What runs may finish within this time after an interrupt
   std::optional<int64_t> errors_max;  // Rows that may fail by their own fault, of all runs
   BatchRetry::Limits retry;
 };

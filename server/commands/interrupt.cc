@@ -89,12 +89,12 @@ bool InterruptGuard::interrupted() const {
 static_assert(sizeof(std::atomic<int64_t>) == sizeof(int64_t) &&
               std::atomic<int64_t>::is_always_lock_free);
 
-CrashMark::CrashMark(const std::string& path, size_t slots)
-    : rows_(std::make_unique<std::atomic<int64_t>[]>(slots)) {
+CrashMark::CrashMark(const std::string& path, size_t slots) {
+  slots_.rows_.reset(new std::atomic<int64_t>[slots]());
   SPILLWAY_CHECK(mark_path[0] == '\0');
   if (path.size() >= sizeof(mark_path)) return;  // Such a file cannot be opened anyway.
   std::memcpy(mark_path, path.c_str(), path.size() + 1);
-  mark_rows = rows_.get();
+  mark_rows = slots_.rows_.get();
   mark_bytes = slots * sizeof(int64_t);
   for (size_t i = 0; i < kCrashes.size(); ++i) install(kCrashes[i], on_crash, &crashes_before[i]);
 }

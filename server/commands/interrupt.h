@@ -41,14 +41,25 @@ class CrashMark {
   CrashMark(const CrashMark&) = delete;
   CrashMark& operator=(const CrashMark&) = delete;
 
-  // The row that runs in `slot`, 0: none. Any thread, never blocks.
-  void set(size_t slot, int64_t row) { rows_[slot].store(row, std::memory_order_relaxed); }
+  // Where the rows that run are told, also by who is late and finds the mark gone.
+  class Slots {
+   public:
+    // The row that runs in `slot`, 0: none. Any thread, never blocks.
+    void set(size_t slot, int64_t row) const {
+      if (rows_ != nullptr) rows_[slot].store(row, std::memory_order_relaxed);
+    }
+
+   private:
+    friend class CrashMark;
+    std::shared_ptr<std::atomic<int64_t>[]> rows_;
+  };
+  Slots slots() const { return slots_; }
 
   // The rows of a mark; none if there is no such file.
   static std::vector<int64_t> read(const std::string& path);
 
  private:
-  std::unique_ptr<std::atomic<int64_t>[]> rows_;
+  Slots slots_;
 };
 
 }  // namespace spillway

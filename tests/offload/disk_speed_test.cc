@@ -147,9 +147,15 @@ TEST_CASE("disk meter: so many requests at a time, of what is not zero") {
   // One at a time takes the same memory for each; four at a time take four.
   const auto piece = [&](size_t i) { return content.subspan(i * kRequestBytes, kRequestBytes); };
   CHECK(std::ranges::equal(piece(0), piece(1)));
-  CHECK(meter.write(file, probe, 4).value().bytes == 8 * kRequestBytes);
-  REQUIRE(file.read(0, content).ok());
-  CHECK_FALSE(std::ranges::equal(piece(0), piece(1)));
+  // (On a busy machine one may have ended, and begin anew, before the next begins.)
+  const auto written_from_one = [&] {
+    CHECK(meter.write(file, probe, 4).value().bytes == 8 * kRequestBytes);
+    REQUIRE(file.read(0, content).ok());
+    return std::ranges::equal(piece(0), piece(1));
+  };
+  int tries = 1;
+  while (tries < 50 && written_from_one()) ++tries;
+  CHECK(tries < 50);
   CHECK(meter.read(file, probe, 4).value().bytes_per_second() > 0);
 }
 

@@ -161,5 +161,19 @@ TEST_CASE("a row that crashes the program gets an error; its companions get thei
   CHECK_FALSE(std::filesystem::exists(place.journal() + ".crashed"));
 }
 
+// An engine that failed is not waited for: what it ran may end when the run has.
+TEST_CASE("a row that ends after its run finds the crash mark gone and does no harm") {
+  Place place;
+  CrashMark::Slots slots;
+  {
+    const CrashMark mark(place.journal() + ".crashed", 2);
+    slots = mark.slots();
+    slots.set(1, 7);
+  }
+  slots.set(1, 0);
+  slots.set(0, 8);
+  CHECK_FALSE(std::filesystem::exists(place.journal() + ".crashed"));
+}
+
 }  // namespace
 }  // namespace spillway::batch_test
