@@ -94,16 +94,14 @@ void run_step(CpuContext& context, const AttentionArgs& args, const AttentionIte
 }
 
 // KV heads that a task takes of a decode step: more are read in longer runs, fewer make tasks for
-// more threads. What is asked for ahead, a block of all of them, stays in the L1 cache.
+// more threads.
 int64_t step_kv_heads(const AttentionArgs& args, int64_t steps, int threads) {
   constexpr int64_t kTasksPerThread = 8;
-  constexpr size_t kBytesMax = 16384;
   const int64_t group = args.heads / args.kv.heads;
   int64_t found = 1;
   for (int64_t heads = 2; heads * group <= static_cast<int64_t>(kStepHeadsMax); heads *= 2) {
     const bool enough = steps * args.kv.heads >= heads * kTasksPerThread * threads;
-    const bool near = static_cast<size_t>(heads) * args.kv.run_bytes() <= kBytesMax;
-    if (args.kv.heads % heads == 0 && enough && near) found = heads;
+    if (args.kv.heads % heads == 0 && enough) found = heads;
   }
   return found;
 }

@@ -44,7 +44,7 @@ struct HeadView {
 };
 
 // Query heads that one thread takes together in a decode step, at most.
-constexpr size_t kStepHeadsMax = 8;
+constexpr size_t kStepHeadsMax = 32;
 
 // A decode step of neighbouring query heads, all of the same item, and of the KV heads that they
 // share: these lie one behind the other in every block, so that memory is read in long runs.

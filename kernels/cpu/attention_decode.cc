@@ -274,17 +274,20 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
 // best or next to it (two Zen 5 cores, heads of 64 and 128).
 constexpr size_t kAheadBytes = 16384;
 
-// Where the runs of one head's keys or values lie.
+// The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
+// block, in a block head by head, where they lie one behind the other.
 struct Runs {
   const std::byte* first = nullptr;
-  size_t block_bytes = 0, count = 0;
-  const std::byte* at(size_t run) const { return first + run * block_bytes; }
+  size_t block_bytes = 0, run_bytes = 0, heads = 0, count = 0;
+  const std::byte* at(size_t i) const {
+    return first + i / heads * block_bytes + i % heads * run_bytes;
+  }
 };
 
-// Keys or values of one head, and what is read behind the last of their runs.
+// Of a pass over the keys or the values, and of what is read behind the last of them.
 struct RunReader {
   Runs runs, next;
-  size_t distance;  // Blocks
+  size_t distance;
 
   // What is to be asked for while run `i` is read, so that memory never waits for a pass to end;
   // the run itself when there is no more.
@@ -320,10 +323,9 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const RunReader& reader, size_t
   }
 }
 
-// One query head of a step: its part of the scratch, and its reader.
+// One query head's part of the scratch.
 struct StepHead {
   float *out, *q, *scores;
-  RunReader keys, values;
 };
 
 size_t round_to_runs(size_t rows) {
@@ -339,20 +341,26 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   const auto kv_heads = static_cast<size_t>(step.kv_heads);
   const size_t run_bytes = kRun * first_head.kv_row_bytes, block_bytes = first_head.block_bytes;
   const size_t runs = round_to_runs(rows) / kRun;
-  const size_t distance = std::max<size_t>(1, kAheadBytes / (kv_heads * run_bytes));
-  // The heads' runs of a block lie one behind the other: asked for in one go.
-  for (size_t i = 0; i < std::min(distance, runs); ++i) {
-    prefetch_run(first_head.keys + i * block_bytes, kv_heads * run_bytes);
+  const size_t group = std::max<size_t>(1, step.count / kv_heads);
+  const auto runs_at = [&](const std::byte* first, bool there) {
+    return Runs{first, block_bytes, run_bytes, kv_heads, there ? runs * kv_heads : 0};
+  };
+  const size_t distance = std::max<size_t>(1, kAheadBytes / run_bytes);
+  const Runs all_keys = runs_at(first_head.keys, true),
+             all_values = runs_at(first_head.values, true);
+  const RunReader keys{all_keys, all_values, distance};
+  const RunReader values{all_values, runs_at(first_head.keys + kv_heads * run_bytes, step.more),
+                         distance};
+  for (size_t i = 0; i < std::min(distance, all_keys.count); ++i) {
+    prefetch_run(all_keys.at(i), run_bytes);
   }
   float* HWY_RESTRICT expanded = scratch;
   float* next_scratch = expanded + (kExpand ? kRun * size : 0);
   StepHead heads[kStepHeadsMax];
   for (size_t h = 0; h < step.count; ++h) {
     const HeadView& view = step.heads[h];
-    const Runs keys{view.keys, block_bytes, runs}, values{view.values, block_bytes, runs};
-    const Runs next{view.keys + kv_heads * run_bytes, block_bytes, step.more ? runs : 0};
     float* const at = next_scratch;
-    heads[h] = {at, at + size, at + 2 * size, {keys, values, distance}, {values, next, distance}};
+    heads[h] = {at, at + size, at + 2 * size};
     next_scratch += 2 * size + round_to_runs(rows);
     for (size_t i = 0; i < size; ++i) heads[h].out[i] = view.q[i] * view.scale;
     to_pair_order<T>(heads[h].out, size, false, heads[h].q);
@@ -361,7 +369,8 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     const size_t count = std::min(kRun, rows - run * kRun);
     for (size_t h = 0; h < step.count; ++h) {
       const StepHead& head = heads[h];
-      const Rows<T> k = rows_of<T, kExpand>(step.heads[h], head.keys, run, count, expanded);
+      const Rows<T> k =
+          rows_of<T, kExpand>(step.heads[h], keys, run * kv_heads + h / group, count, expanded);
       dot_rows<kSize>(head.q, k.at, k.ahead, size, head.scores + run * kRun);
       dot_tail(head.q, k.at, size, count, head.scores + run * kRun);
     }
@@ -378,7 +387,8 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     const size_t count = std::min(kRun, rows - run * kRun);
     for (size_t h = 0; h < step.count; ++h) {
       const StepHead& head = heads[h];
-      const Rows<T> v = rows_of<T, kExpand>(step.heads[h], head.values, run, count, expanded);
+      const Rows<T> v =
+          rows_of<T, kExpand>(step.heads[h], values, run * kv_heads + h / group, count, expanded);
       sum_rows<kSize>(head.scores + run * kRun, v.at, v.ahead, size, count, head.out);
     }
   }
