@@ -27,7 +27,8 @@ struct StreamedSlab {
 };
 
 // Which reads of a slab are compared with its checksum. A gigabyte takes a core 36 ms (Zen 4), 5 %
-// of two cores that compute while 3 GB/s come from the disk.
+// of two cores that compute while 3 GB/s come from the disk; comparing an eighth instead gained 0
+// to 4 % (docs/benchmarks/README.md).
 enum class VerifyReads : uint8_t {
   kEvery,
   kSample,  // The first, every eighth, and those that come while the engine waits anyway

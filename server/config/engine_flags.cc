@@ -116,7 +116,7 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.add_integer("threads", &flags->threads, 0, kThreadsMax,
                        "threads that compute; 0: one a core");
   settings.add_seed("seed", &flags->seed, "of everything drawn at random");
-  settings.add_choice("verify", &flags->verify, {"sample", "every", "first"},
+  settings.add_choice("verify", &flags->verify, {"every", "sample", "first"},
                       "which reads of weights on disk are compared with their checksums; sample: "
                       "each slab's first, every eighth, and all while nothing else is to be done");
   settings.add_text("trace", &flags->trace, "FILE",

@@ -48,7 +48,7 @@ struct EngineFlags {
   bool no_overlap = false;
   int64_t threads = 0;  // 0: one a core
   uint64_t seed = 0;
-  std::string verify = "sample";
+  std::string verify = "every";
   std::string trace;  // A file; empty: none
   bool dummy_weights = false;
 };
