@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <set>
 
+#include "kernels/base/quote.h"
 #include "offload/file.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/json_reader.h"
+#include "kernels/base/quote.h"
+#include "kernels/base/strict_json.h"
 #include "offload/model_shape_json.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -3,7 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "policy/json_reader.h"
+#include "kernels/base/json_reader.h"
+#include "kernels/base/quote.h"
 
 namespace spillway {
 

@@ -10,12 +10,12 @@
 #include <filesystem>
 #include <thread>
 
+#include "kernels/base/quote.h"
 #include "offload/convert/converter.h"
 #include "offload/convert/fingerprint.h"
 #include "offload/convert/hf_config.h"
 #include "offload/file.h"
 #include "offload/model_file.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

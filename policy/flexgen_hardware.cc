@@ -2,7 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "policy/json_reader.h"
+#include "kernels/base/json_reader.h"
+#include "kernels/base/strict_json.h"
 
 namespace spillway {
 
@@ -52,11 +53,7 @@ constexpr Field kFields[] = {
 Result<FlexgenHardware> parse_flexgen_hardware(std::string_view text, std::string_view what) {
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json root, parse_json_object(text, what));
   JsonReader reader(root, std::string(what));
-  const int64_t version = reader.integer("version", 0, INT64_MAX);
-  if (version != kVersion) {
-    reader.fail("has version " + std::to_string(version) + " of FlexGen's hardware constants, and" +
-                " this program reads version " + std::to_string(kVersion));
-  }
+  reader.version(kVersion, "FlexGen's hardware constants", "configs/hardware has some");
   FlexgenHardware hardware;
   hardware.name = reader.string("name", kTextBytesMax);
   hardware.source = reader.string("source", kTextBytesMax);
@@ -64,12 +61,7 @@ Result<FlexgenHardware> parse_flexgen_hardware(std::string_view text, std::strin
   for (const Field& field : kFields) {
     hardware.*field.member = reader.number(field.key, kLeast, kMost) * field.unit;
   }
-  for (const auto& [key, value] : root.items()) {
-    const bool known = key == "version" || key == "name" || key == "source" ||
-                       std::any_of(std::begin(kFields), std::end(kFields),
-                                   [&](const Field& field) { return key == field.key; });
-    if (!known) reader.fail("unknown field " + in_quotes(key));
-  }
+  reader.refuse_unknown();
   SPILLWAY_RETURN_IF_ERROR(reader.status());
   return hardware;
 }

@@ -5,7 +5,9 @@
 #include <set>
 #include <tuple>
 
-#include "policy/json_reader.h"
+#include "kernels/base/json_reader.h"
+#include "kernels/base/quote.h"
+#include "kernels/base/strict_json.h"
 
 namespace spillway {
 
@@ -28,12 +30,7 @@ class Parser {
   Result<HardwareProfile> parse(const json& root) {
     HardwareProfile profile;
     JsonReader reader(root, what_);
-    const int64_t version = reader.integer("version", 0, INT64_MAX);
-    if (version != kVersion) {
-      reader.fail("is a hardware profile of version " + std::to_string(version) +
-                  ", and this program reads version " + std::to_string(kVersion) +
-                  "; 'spillway profile' makes one");
-    }
+    reader.version(kVersion, "a hardware profile", "'spillway profile' makes one");
     reader.only({"version", "name", "measured_at", "compute", "host", "link", "disk"});
     profile.name = reader.string("name", kTextBytesMax);
     profile.measured_at = reader.string_or("measured_at", kTextBytesMax, "");

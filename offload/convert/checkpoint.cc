@@ -8,10 +8,10 @@
 #include <map>
 #include <optional>
 
+#include "kernels/base/quote.h"
 #include "offload/convert/safetensors_reader.h"
 #include "offload/convert/shard_index.h"
 #include "offload/convert/torch_reader.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "kernels/base/quote.h"
 #include "offload/aligned_bytes.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/family.h"
@@ -13,7 +14,6 @@
 #include "offload/convert/weight_map.h"
 #include "offload/model_file.h"
 #include "offload/parallel_tasks.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

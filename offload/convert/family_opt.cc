@@ -2,7 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "policy/json_reader.h"
+#include "kernels/base/json_reader.h"
+#include "kernels/base/quote.h"
 
 namespace spillway {
 

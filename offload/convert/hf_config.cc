@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "kernels/base/json_reader.h"
+#include "kernels/base/quote.h"
+#include "kernels/base/strict_json.h"
 #include "offload/convert/family.h"
 #include "offload/file.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

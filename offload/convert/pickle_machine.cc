@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "offload/convert/little_endian.h"
-#include "policy/json_reader.h"
 
 namespace spillway::pickle {
 

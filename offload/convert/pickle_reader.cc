@@ -2,8 +2,8 @@
 
 #include <unordered_set>
 
+#include "kernels/base/quote.h"
 #include "offload/convert/pickle_machine.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -3,8 +3,8 @@
 #include <charconv>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/quote.h"
 #include "offload/convert/pickle_machine.h"
-#include "policy/json_reader.h"
 
 namespace spillway::pickle {
 

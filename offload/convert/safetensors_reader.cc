@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "policy/json_reader.h"
+#include "kernels/base/quote.h"
 
 namespace spillway {
 

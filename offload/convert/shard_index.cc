@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "policy/json_reader.h"
+#include "kernels/base/json_reader.h"
+#include "kernels/base/quote.h"
+#include "kernels/base/strict_json.h"
 
 namespace spillway {
 

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "kernels/base/quote.h"
 #include "offload/convert/pickle_reader.h"
 #include "offload/convert/zip_reader.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "policy/json_reader.h"
+#include "kernels/base/quote.h"
 
 namespace spillway {
 

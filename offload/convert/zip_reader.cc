@@ -6,8 +6,8 @@
 #include <unordered_set>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/quote.h"
 #include "offload/convert/little_endian.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "kernels/base/quote.h"
 #include "server/api/completion.h"
 #include "server/api/completion_kv.h"
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 #include "server/api/seed_stream.h"
-#include "server/strict_json.h"
 
 namespace spillway {
 namespace {
@@ -272,7 +272,7 @@ uint64_t sample_seed(uint64_t seed, int32_t sample) {
 }
 
 ApiResult<CompletionCall> parse_completion(std::string_view json_body, const ApiContext& context) {
-  auto body = parse_json_object(json_body, context.limits.json_values_max);
+  auto body = parse_body(json_body, context.limits.json_values_max);
   if (auto* error = std::get_if<ApiError>(&body)) return std::move(*error);
   FieldReader fields(std::get<nlohmann::json>(body));
   CompletionCall call;

@@ -87,7 +87,7 @@ void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& e
   exchange->post_bulk_work([&api, exchange, answer, body = std::move(request.body),
                             lease = std::move(request.body_lease),
                             held = std::make_shared<Admission::Ticket>(*std::move(ticket))] {
-    auto json = parse_json_object(body, api.context.limits.json_values_max);
+    auto json = parse_body(body, api.context.limits.json_values_max);
     auto* error = std::get_if<ApiError>(&json);
     if (error != nullptr) return exchange->respond(error_response(*error));
     auto result = answer(std::get<nlohmann::json>(json), api.context);

@@ -91,7 +91,7 @@ BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
     read.error->code = "line_too_long";
     return read;
   }
-  auto parsed = parse_json_object(line.text, context.limits.json_values_max);
+  auto parsed = parse_body(line.text, context.limits.json_values_max);
   if (auto* error = std::get_if<ApiError>(&parsed)) {
     read.error = about_line(std::move(*error));
   } else {

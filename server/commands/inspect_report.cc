@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "kernels/base/quote.h"
 #include "kernels/base/weights.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/converter.h"
@@ -13,7 +14,6 @@
 #include "offload/model_catalog.h"
 #include "offload/model_file.h"
 #include "offload/model_source.h"
-#include "policy/json_reader.h"
 
 namespace spillway {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
-#include "policy/json_reader.h"
+#include "kernels/base/json_reader.h"
 #include "server/api/json_input.h"
 #include "server/commands/batch_line.h"
 
@@ -53,7 +53,7 @@ Status Workload::add_group(const RequestGroup& group) {
 Status Workload::add(const InputLine& line) {
   const auto refusal = [](const ApiError& error) { return invalid_argument(error.message); };
   if (!line.too_long) {
-    auto parsed = parse_json_object(line.text, context_.limits.json_values_max);
+    auto parsed = parse_body(line.text, context_.limits.json_values_max);
     if (const auto* error = std::get_if<ApiError>(&parsed)) return refusal(*error);
     const auto& object = std::get<nlohmann::json>(parsed);
     if (object.contains("prompt_tokens") || object.contains("new_tokens")) {

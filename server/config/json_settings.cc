@@ -4,8 +4,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "server/strict_json.h"
-
 namespace spillway {
 
 namespace {
@@ -35,25 +33,6 @@ Result<std::string> read_json_text(const std::string& path, const std::string& p
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kBytesMax) return invalid_argument(place + ": longer than 1 MiB");
   return text;
-}
-
-Result<nlohmann::json> json_object(const std::string& text, const std::string& place,
-                                   const std::string& like) {
-  auto parsed = parse_strict_json(text, true);
-  if (const auto* fault = std::get_if<JsonFault>(&parsed)) {
-    switch (fault->kind) {
-      case JsonFault::Kind::kDuplicateKey:
-        return invalid_argument(place + ": the key '" + fault->path + "' occurs twice");
-      case JsonFault::Kind::kNumberRange:
-        return invalid_argument(place + ": " + fault->path + ": the number is too large");
-      case JsonFault::Kind::kSyntax:
-        return invalid_argument(place + ": not a JSON object such as " + like +
-                                " (the mistake is at byte " + std::to_string(fault->byte) + ")");
-    }
-  }
-  auto& object = std::get<nlohmann::json>(parsed);
-  if (!object.is_object()) return invalid_argument(place + ": not a JSON object such as " + like);
-  return std::move(object);
 }
 
 Result<std::string> setting_text(const nlohmann::json& value, const std::string& place) {

@@ -11,10 +11,6 @@ namespace spillway {
 // A file's text, at most 1 MiB. `place` names it in errors.
 Result<std::string> read_json_text(const std::string& path, const std::string& place);
 
-// The text's one object; comments are allowed. `like` says what it should hold.
-Result<nlohmann::json> json_object(const std::string& text, const std::string& place,
-                                   const std::string& like);
-
 // 8, "8GiB", true, [20, 80, 0] as a flag would carry them. kInvalidArgument, at `place`, for
 // anything else.
 Result<std::string> setting_text(const nlohmann::json& value, const std::string& place);

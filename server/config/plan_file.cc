@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/json_reader.h"
+#include "kernels/base/strict_json.h"
 #include "server/config/json_settings.h"
 
 namespace spillway {
@@ -46,13 +48,10 @@ Status apply_plan_file(const std::string& path, Settings& settings) {
 
 Status apply_plan_text(const std::string& text, const std::string& file, Settings& settings) {
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json plan,
-                            json_object(text, file, "what `spillway plan --output` writes"));
-  const auto version = plan.find("version");
-  if (version == plan.end() || !version->is_number_integer() || *version != kPlanVersion) {
-    return invalid_argument(file + ": version " +
-                            (version == plan.end() ? "is missing" : version->dump().substr(0, 64)) +
-                            "; this program reads version " + std::to_string(kPlanVersion));
-  }
+                            parse_json_object(text, file, {.comments = true}));
+  JsonReader reader(plan, file);
+  reader.version(kPlanVersion, "a plan", "'spillway plan --output' writes one");
+  SPILLWAY_RETURN_IF_ERROR(reader.status());
   for (const auto& [member, value] : plan.items()) {
     if (member == "version" || member == "model") continue;
     const std::string name = setting_name(member);

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/base/strict_json.h"
 #include "server/config/help_text.h"
 #include "server/config/json_settings.h"
 #include "server/config/plan_file.h"
@@ -31,7 +32,7 @@ Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs)
   const std::string file = "--config " + inputs.config_file;
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_json_text(inputs.config_file, file));
   SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json config,
-                            json_object(text, file, "{\"threads\": 4, \"host-memory\": \"8GiB\"}"));
+                            parse_json_object(text, file, {.comments = true}));
   for (const auto& [name, value] : config.items()) {
     if (settings.find(name) == nullptr) {
       if (inputs.known && inputs.known(name)) continue;  // Another command's.

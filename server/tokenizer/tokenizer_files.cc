@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/base/strict_json.h"
 #include "server/tokenizer/tokenizer_json.h"
 #include "server/tokenizer/vocabulary_parser.h"
 
@@ -25,10 +26,7 @@ const std::string* find_file(std::span<const NamedFile> files, std::string_view 
 Result<json> parse_file(std::span<const NamedFile> files, const char* name) {
   const std::string* text = find_file(files, name);
   if (text == nullptr) return json::object();
-  auto parsed = parse_json(*text);
-  if (!parsed.ok()) return parsed.status().at(name);
-  if (!parsed->is_object()) return invalid_argument(std::string(name) + ": not a JSON object");
-  return parsed;
+  return parse_json_object(*text, name);
 }
 
 Status read_merges_text(std::string_view text, VocabularyParser* vocabulary) {

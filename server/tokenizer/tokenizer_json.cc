@@ -1,27 +1,16 @@
 #include "server/tokenizer/tokenizer_json.h"
 
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "server/tokenizer/utf8.h"
+#include "kernels/base/json_reader.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
-
-// An integer that fits int64_t; JSON's 1.0 is none.
-std::optional<int64_t> integer(const json& value) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() &&
-      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    return std::nullopt;
-  }
-  return value.get<int64_t>();
-}
 
 // The member, or JSON null when it is absent (or `object` is no object).
 const json& member(const json& object, const char* name) {
@@ -111,7 +100,7 @@ Status read_added_tokens(const json& entries, VocabularyParser* vocabulary,
   for (const json& entry : entries) {
     auto token = read_added_token(entry);
     if (!token.ok()) return token.status().at("added_tokens");
-    const std::optional<int64_t> id = integer(member(entry, "id"));
+    const std::optional<int64_t> id = whole_number(member(entry, "id"));
     if (!id) return invalid_argument("added_tokens: " + shown(entry) + " has no integer id");
     SPILLWAY_RETURN_IF_ERROR(vocabulary->add_piece(token->text, *id).at("added_tokens"));
     token->id = static_cast<int32_t>(*id);  // add_piece() has checked the range.
@@ -161,20 +150,10 @@ Status read_post_processor(const json& step, const VocabularyParser& vocabulary,
 
 }  // namespace
 
-Result<json> parse_json(const std::string& text) {
-  try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
-    // The library quotes what it read last, be it broken or a whole file.
-    constexpr size_t kShown = 300;
-    return invalid_argument(to_utf8(std::string_view(error.what()).substr(0, kShown)));
-  }
-}
-
 Status read_vocabulary(const json& entries, VocabularyParser* vocabulary) {
   if (!entries.is_object()) return invalid_argument("the vocabulary is not a JSON object");
   for (const auto& [piece, value] : entries.items()) {
-    const std::optional<int64_t> id = integer(value);
+    const std::optional<int64_t> id = whole_number(value);
     if (!id) return invalid_argument("the id of piece " + shown(piece) + " is " + shown(value));
     SPILLWAY_RETURN_IF_ERROR(vocabulary->add_piece(piece, *id));
   }

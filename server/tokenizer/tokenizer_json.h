@@ -14,9 +14,6 @@
 
 namespace spillway {
 
-// Errors say where the text stops being JSON.
-Result<nlohmann::json> parse_json(const std::string& text);
-
 // A vocabulary {piece: id, ...}, as vocab.json is and tokenizer.json holds.
 Status read_vocabulary(const nlohmann::json& entries, VocabularyParser* vocabulary);
 

@@ -83,7 +83,7 @@ TEST_CASE("values out of bounds are refused by the field's name") {
       {"num_hidden_layers", 0},
       {"num_hidden_layers", 1025},
       {"num_hidden_layers", -1},
-      {"num_hidden_layers", 2.0},
+      {"num_hidden_layers", 2.5},
       {"num_hidden_layers", "2"},
       {"num_hidden_layers", nullptr},
       {"hidden_size", 65537},

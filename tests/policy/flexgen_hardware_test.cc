@@ -65,7 +65,9 @@ TEST_CASE("every wrong field of FlexGen's constants is refused by its name") {
       json changed = good;
       changed[key] = wrong;
       CHECK(refusal(changed).starts_with("t4.json: " + key +
-                                         (wrong.is_number() ? " is " : " must be a number")));
+                                         (wrong.is_number() ? " must be between "
+                                          : wrong.is_null() ? " is missing"
+                                                            : " must be a number")));
       ++numbers;
     }
   }
@@ -77,11 +79,12 @@ TEST_CASE("every wrong field of FlexGen's constants is refused by its name") {
   json later = good;
   later["version"] = 2;
   CHECK(refusal(later) ==
-        "t4.json: has version 2 of FlexGen's hardware constants, and this program reads version 1");
+        "t4.json: is version 2 of FlexGen's hardware constants, and this program reads version 1; "
+        "configs/hardware has some");
   json nowhere = good;
   nowhere["source"] = "";
   CHECK(refusal(nowhere) == "t4.json: source is empty; say where the numbers are from");
-  CHECK(refusal(json::array()) == "t4.json: does not start with '{'");
+  CHECK(refusal(json::array()) == "t4.json: is not a JSON object");
 }
 
 }  // namespace

@@ -80,8 +80,9 @@ TEST_CASE_METHOD(Fixture, "another KV rule than the plan's starts from its own a
 TEST_CASE_METHOD(Fixture, "a plan that cannot be read is refused by name") {
   CHECK(message("[1]").find("not a JSON object") != std::string::npos);
   CHECK(message("{}").find("version is missing") != std::string::npos);
-  CHECK(message(R"({"version": 2})").find("version 2; this program reads version 1") !=
-        std::string::npos);
+  CHECK(
+      message(R"({"version": 2})").find("version 2 of a plan, and this program reads version 1") !=
+      std::string::npos);
   CHECK(message(R"({"version": 1, "blok": 3})").find("blok: a plan has no such member") !=
         std::string::npos);
   CHECK(message(R"({"version": 1, "plan": "x"})").find("no such member") != std::string::npos);
