@@ -44,6 +44,12 @@ TraceSpan span_of(const Stream& stream, const char* op, int64_t rows) {
 }  // namespace
 
 Status check_shape(DeviceKind kind, const ModelShape& shape) {
+  if (shape.mlp_kind != MlpKind::kPlain) {
+    return invalid_argument("the model's layers have a gated MLP, which this version does not run");
+  }
+  if (shape.position != PositionKind::kLearned) {
+    return invalid_argument("the model has rotary positions, which this version does not run");
+  }
   if (kind == DeviceKind::kCpu || shape.head_size <= cuda::kHeadSizeMax) return {};
   return invalid_argument("the model's attention heads are " + std::to_string(shape.head_size) +
                           " wide, and CUDA kernels take up to " +

@@ -20,8 +20,8 @@
 
 namespace spillway {
 
-// Whether the ops of such a device run a decoder of this shape. kInvalidArgument names what is too
-// large for them.
+// Whether the ops of such a device run a decoder of this shape: what opens a model calls it before
+// anything else meets the shape. kInvalidArgument names what they do not compute.
 Status check_shape(DeviceKind kind, const ModelShape& shape);
 
 // out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;

@@ -8,10 +8,13 @@
 #include <map>
 #include <random>
 
+#include "offload/model_file.h"
 #include "server/runtime.h"
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
+#include "tests/support/temp_directory.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
@@ -229,6 +232,32 @@ TEST_CASE("too little memory for any placement says what is missing and what wou
   INFO(runtime.status().message());
   REQUIRE(runtime.ok());
   CHECK(runtime.value()->plan().weights.disk > 0);
+}
+
+TEST_CASE("a packed file of a model that no layer of ours computes is refused, not run") {
+  const test::TemporaryCache cache;
+  const TempDirectory temp;
+  const auto refusal = [&](const ModelShape& shape) {
+    auto writer =
+        ModelFileWriter::create(temp / "m.spill",
+                                plan_model_file(shape, DType::kF32, MatrixLayout::kPanels16))
+            .value();
+    const auto& slabs = writer->table().slabs;
+    for (uint32_t i = 0; i < slabs.size(); ++i) {
+      REQUIRE(writer->write_slab(i, std::vector<std::byte>(slabs[i].bytes)).ok());
+    }
+    REQUIRE(writer->finish().ok());
+    EngineFlags flags;
+    flags.device = "cpu";
+    return std::string(Runtime::open(temp / "m.spill", flags, {}).status().message());
+  };
+  CHECK(refusal(test::tiny_shape()) == "");
+  ModelShape gated = test::tiny_shape();
+  gated.mlp_kind = MlpKind::kGated;
+  CHECK_THAT(refusal(gated), Catch::Contains("gated MLP"));
+  ModelShape rotary = test::tiny_shape();
+  rotary.position = PositionKind::kRotary;
+  CHECK_THAT(refusal(rotary), Catch::Contains("rotary positions"));
 }
 
 }  // namespace
