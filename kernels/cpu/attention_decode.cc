@@ -112,7 +112,8 @@ HWY_INLINE void prefetch_pair(const T* from) {
 }
 
 // q . k of a run's rows, over whole pairs of vectors. All rows of the run, whether they are in use
-// or not, so that a row's sum does not depend on how many are.
+// or not, so that a row's sum does not depend on how many are. Row by row, so that memory is read
+// line by line, which the hardware's prefetcher follows.
 template <size_t kSize, class T>
 HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, const T* ahead,
                          size_t any_size, float* HWY_RESTRICT scores) {
@@ -122,16 +123,15 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, c
   for (size_t r = 0; r < kRun; r += kLanes) {
     V sums[kLanes];
 #pragma GCC unroll 16
-    for (size_t j = 0; j < kLanes; ++j) sums[j] = hn::Zero(d);
-    for (size_t i = 0; i < whole; i += 2 * kLanes) {
-      const V x = hn::LoadU(d, q + i);
-      const V y = hn::LoadU(d, q + i + kLanes);
-#pragma GCC unroll 16
-      for (size_t j = 0; j < kLanes; ++j) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      sums[j] = hn::Zero(d);
+#pragma GCC unroll 8
+      for (size_t i = 0; i < whole; i += 2 * kLanes) {
         V a, b;
         prefetch_pair(ahead + (r + j) * size + i);
         load_pair(k + (r + j) * size + i, a, b);
-        sums[j] = hn::MulAdd(y, b, hn::MulAdd(x, a, sums[j]));
+        sums[j] = hn::MulAdd(hn::LoadU(d, q + i + kLanes), b,
+                             hn::MulAdd(hn::LoadU(d, q + i), a, sums[j]));
       }
     }
     hn::StoreU(sums_of_lanes(sums), d, scores + r);
@@ -167,14 +167,14 @@ HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_REST
                             float* HWY_RESTRICT out) {
   const D d;
   V sums[2][2 * kPairs];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int p = 0; p < 2 * kPairs; ++p) {
     sums[0][p] = hn::LoadU(d, out + i + static_cast<size_t>(p) * kLanes);
     sums[1][p] = hn::Zero(d);
   }
   const auto add = [&](size_t r, V* HWY_RESTRICT to) {
     const V w = hn::Set(d, weights[r]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int p = 0; p < kPairs; ++p) {
       V a, b;
       const size_t at = r * size + i + static_cast<size_t>(p) * 2 * kLanes;
@@ -190,7 +190,7 @@ HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_REST
     add(r + 1, sums[1]);
   }
   if (r < rows) add(r, sums[0]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int p = 0; p < 2 * kPairs; ++p) {
     hn::StoreU(hn::Add(sums[0][p], sums[1][p]), d, out + i + static_cast<size_t>(p) * kLanes);
   }
@@ -203,6 +203,8 @@ HWY_INLINE void sum_rows(const float* HWY_RESTRICT weights, const T* HWY_RESTRIC
   static_assert(kSize % kPair == 0);
   const size_t size = kSize > 0 ? kSize : any_size;
   size_t i = 0;
+  for (; i + 4 * kPair <= size; i += 4 * kPair)
+    sum_columns<4>(weights, v, ahead, size, rows, i, out);
   for (; i + 2 * kPair <= size; i += 2 * kPair)
     sum_columns<2>(weights, v, ahead, size, rows, i, out);
   for (; i + kPair <= size; i += kPair) sum_columns<1>(weights, v, ahead, size, rows, i, out);
@@ -270,32 +272,48 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
 }
 
 // Bytes between what is asked for and what is in use: a core reads 15 to 30 GB/s from memory that
-// answers after 0.1 microseconds only if some KB are under way all the time. Of 2 to 32 KiB this is
+// answers after 0.1 microseconds only if some KB are under way all the time. Of 4 to 64 KiB this is
 // best or next to it (two Zen 5 cores, heads of 64 and 128).
-constexpr size_t kAheadBytes = 16384;
+constexpr size_t kAheadBytes = 8192;
 
 // The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
 // block, in a block head by head, where they lie one behind the other.
 struct Runs {
   const std::byte* first = nullptr;
   size_t block_bytes = 0, run_bytes = 0, heads = 0, count = 0;
-  const std::byte* at(size_t i) const {
-    return first + i / heads * block_bytes + i % heads * run_bytes;
-  }
 };
 
-// Of a pass over the keys or the values, and of what is read behind the last of them.
-struct RunReader {
-  Runs runs, next;
-  size_t distance;
+// A place in Runs, and in those that are read behind the last of them.
+class RunCursor {
+ public:
+  RunCursor(const Runs& runs, const Runs& then) : runs_(runs), then_(then), at_(runs.first) {}
 
-  // What is to be asked for while run `i` is read, so that memory never waits for a pass to end;
-  // the run itself when there is no more.
-  const std::byte* ahead(size_t i) const {
-    const size_t wanted = i + distance;
-    if (wanted < runs.count) return runs.at(wanted);
-    return wanted - runs.count < next.count ? next.at(wanted - runs.count) : runs.at(i);
+  const std::byte* at() const { return at_; }
+
+  // To the next run; at the very last it stays.
+  HWY_INLINE void advance() {
+    if (++done_ == runs_.count) return behind_last();
+    at_ += runs_.run_bytes;
+    if (++head_ < runs_.heads) return;
+    head_ = 0;
+    at_ += runs_.block_bytes - runs_.heads * runs_.run_bytes;
   }
+
+ private:
+  void behind_last() {
+    if (then_.count == 0) {
+      --done_;
+      return;
+    }
+    runs_ = then_;
+    then_.count = 0;
+    at_ = runs_.first;
+    done_ = head_ = 0;
+  }
+
+  Runs runs_, then_;
+  const std::byte* at_;
+  size_t done_ = 0, head_ = 0;
 };
 
 template <class T>
@@ -307,10 +325,8 @@ struct Rows {
 // `count` rows of a run as T: where they lie or, with kExpand, 4-bit rows expanded to `expanded`.
 // 16 rows of 128 numbers are 8 KiB in the L1 cache, which the sums read as they read float32 rows.
 template <class T, bool kExpand>
-HWY_INLINE Rows<T> rows_of(const HeadView& view, const RunReader& reader, size_t run, size_t count,
-                           float* HWY_RESTRICT expanded) {
-  const std::byte* from = reader.runs.at(run);
-  const std::byte* ahead = reader.ahead(run);
+HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const std::byte* ahead,
+                           size_t count, float* HWY_RESTRICT expanded) {
   if constexpr (!kExpand) {
     return {reinterpret_cast<const T*>(from), reinterpret_cast<const T*>(ahead)};
   } else {
@@ -348,11 +364,11 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   const size_t distance = std::max<size_t>(1, kAheadBytes / run_bytes);
   const Runs all_keys = runs_at(first_head.keys, true),
              all_values = runs_at(first_head.values, true);
-  const RunReader keys{all_keys, all_values, distance};
-  const RunReader values{all_values, runs_at(first_head.keys + kv_heads * run_bytes, step.more),
-                         distance};
+  const Runs none, next_keys = runs_at(first_head.keys + kv_heads * run_bytes, step.more);
+  RunCursor ahead(all_keys, all_values);
   for (size_t i = 0; i < std::min(distance, all_keys.count); ++i) {
-    prefetch_run(all_keys.at(i), run_bytes);
+    prefetch_run(ahead.at(), run_bytes);
+    ahead.advance();
   }
   float* HWY_RESTRICT expanded = scratch;
   float* next_scratch = expanded + (kExpand ? kRun * size : 0);
@@ -365,14 +381,18 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     for (size_t i = 0; i < size; ++i) heads[h].out[i] = view.q[i] * view.scale;
     to_pair_order<T>(heads[h].out, size, false, heads[h].q);
   }
+  RunCursor keys(all_keys, none);
   for (size_t run = 0; run < runs; ++run) {
     const size_t count = std::min(kRun, rows - run * kRun);
-    for (size_t h = 0; h < step.count; ++h) {
-      const StepHead& head = heads[h];
-      const Rows<T> k =
-          rows_of<T, kExpand>(step.heads[h], keys, run * kv_heads + h / group, count, expanded);
-      dot_rows<kSize>(head.q, k.at, k.ahead, size, head.scores + run * kRun);
-      dot_tail(head.q, k.at, size, count, head.scores + run * kRun);
+    for (size_t h = 0; h < step.count; h += group) {
+      const Rows<T> k = rows_of<T, kExpand>(first_head, keys.at(), ahead.at(), count, expanded);
+      for (size_t g = h; g < h + group; ++g) {
+        const StepHead& head = heads[g];
+        dot_rows<kSize>(head.q, k.at, k.ahead, size, head.scores + run * kRun);
+        dot_tail(head.q, k.at, size, count, head.scores + run * kRun);
+      }
+      keys.advance();
+      ahead.advance();
     }
   }
   float totals[kStepHeadsMax];
@@ -383,13 +403,19 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     if (sums != nullptr) add_scaled(scores, 1.0f / totals[h], rows, sums);
     std::fill(heads[h].out, heads[h].out + size, 0.0f);
   }
+  RunCursor values(all_values, none);
+  ahead = RunCursor(all_values, next_keys);
+  for (size_t i = 0; i < distance; ++i) ahead.advance();
   for (size_t run = 0; run < runs; ++run) {
     const size_t count = std::min(kRun, rows - run * kRun);
-    for (size_t h = 0; h < step.count; ++h) {
-      const StepHead& head = heads[h];
-      const Rows<T> v =
-          rows_of<T, kExpand>(step.heads[h], values, run * kv_heads + h / group, count, expanded);
-      sum_rows<kSize>(head.scores + run * kRun, v.at, v.ahead, size, count, head.out);
+    for (size_t h = 0; h < step.count; h += group) {
+      const Rows<T> v = rows_of<T, kExpand>(first_head, values.at(), ahead.at(), count, expanded);
+      for (size_t g = h; g < h + group; ++g) {
+        const StepHead& head = heads[g];
+        sum_rows<kSize>(head.scores + run * kRun, v.at, v.ahead, size, count, head.out);
+      }
+      values.advance();
+      ahead.advance();
     }
   }
   for (size_t h = 0; h < step.count; ++h) {
