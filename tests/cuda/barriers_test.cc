@@ -17,6 +17,7 @@
 
 #include "kernels/ops.h"
 #include "tests/support/cuda_emulation.h"
+#include "tests/support/places.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
@@ -169,7 +170,7 @@ const std::map<std::string, const char*> kRedundant = {
      "the score that thread 0 moves makes the others' comparison no other: but unordered reads and "
      "writes are a race by the letter"}};
 
-const std::string kFolder = SPILLWAY_SOURCE_DIR "/kernels/cuda/";
+const std::string kFolder = test::source_directory() + "/kernels/cuda/";
 
 std::string text_at(const Barrier& barrier) {
   std::ifstream file(kFolder + barrier.file);

@@ -23,12 +23,13 @@ int end_of(const char* command) {
   int pipe_ends[2];
   REQUIRE(pipe(pipe_ends) == 0);
   close(pipe_ends[0]);
+  const std::string program = test::program();
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
     std::signal(SIGPIPE, SIG_DFL);
     dup2(pipe_ends[1], STDERR_FILENO);
-    execl(SPILLWAY_BINARY, "spillway", command, "no-such-model", "--no-such-flag", nullptr);
+    execl(program.c_str(), "spillway", command, "no-such-model", "--no-such-flag", nullptr);
     _exit(99);
   }
   close(pipe_ends[1]);

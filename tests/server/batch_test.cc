@@ -276,5 +276,49 @@ TEST_CASE("progress is written for people and for programs") {
   CHECK(nlohmann::json::parse(progress_json(progress, "running"))["seconds_left"].is_null());
 }
 
+TEST_CASE("rows whose answers are large run in smaller numbers, inside the memory for answers") {
+  constexpr int64_t kQueue = 16;
+  Place place;
+  const auto input = [](int rows, int tokens) {
+    std::string text;
+    for (int i = 0; i < rows; ++i) {
+      text += "{\"prompt\":[" + std::to_string(100 + i) +
+              "],\"max_tokens\":" + std::to_string(tokens) + ",\"return_token_ids\":true}\n";
+    }
+    return text;
+  };
+  // A row may take 48 bytes a token and more for the rest.
+  place.write_input(input(60, 400));
+  place.flags.answers_bytes_max = 5 * 26'000;
+  MadeUpScheduler scheduler(kQueue);
+  REQUIRE(place.run(&scheduler).ok());
+  CHECK(scheduler.most_in_flight >= 4);
+  CHECK(scheduler.most_in_flight <= 6);
+  CHECK(place.failed == 0);
+  const auto rows = place.rows();
+  CHECK(rows.size() == 60);
+
+  SECTION("the answers are those of a run with all the memory") {
+    std::filesystem::remove(place.flags.output);
+    place.flags.answers_bytes_max = BatchFlags().answers_bytes_max;
+    MadeUpScheduler more(kQueue);
+    REQUIRE(place.run(&more).ok());
+    CHECK(more.most_in_flight == kQueue);
+    CHECK(place.rows() == rows);
+  }
+  SECTION("a row that is too large for all of it gets an error that says how much") {
+    place.flags.output += "2";
+    place.write_input(input(3, 400) + input(1, 30));
+    place.flags.answers_bytes_max = 20'000;
+    REQUIRE(place.run().ok());
+    CHECK(place.failed == 3);
+    const auto mixed = place.rows();
+    CHECK(mixed[3]["error"].is_null());
+    CHECK(mixed[0]["error"]["code"] == "answer_too_large");
+    CHECK_THAT(std::string(mixed[0]["error"]["message"]),
+               Catch::Contains("--answers-bytes-max") && Catch::Contains("19.5 KiB"));
+  }
+}
+
 }  // namespace
 }  // namespace spillway::batch_test
