@@ -90,6 +90,7 @@ MemoryBudget less_reserve(uint64_t available) {
 }  // namespace
 
 uint64_t RequestMemory::bodies_bytes_max() const {
+  if (body_bytes_max == 0) return 0;
   return std::max(kBodiesBytesMin, kBodiesAtOnce * body_bytes_max);
 }
 

@@ -14,9 +14,9 @@ namespace spillway {
 // scratch as any run has. What goes beyond, process_bytes() adds.
 constexpr uint64_t kProcessBytes = uint64_t{256} << 20;
 
-// Host memory for requests over HTTP, besides what their sequences have in the engine.
+// Host memory for requests, besides what their sequences have in the engine.
 struct RequestMemory {
-  uint64_t body_bytes_max = uint64_t{8} << 20;  // One body
+  uint64_t body_bytes_max = uint64_t{8} << 20;  // One body; 0: there are none
   uint64_t answers_bytes_max = 0;  // All prompts and answers together; 0: by the budget
 
   // All bodies that are held at once, from the first byte until they are parsed.

@@ -16,17 +16,6 @@ constexpr uint64_t kNewTokenBytes = 48;                          // Id, text, an
 constexpr uint64_t kScoreBytes = 256;
 constexpr uint64_t kCandidateBytes = 72;
 
-ApiError answer_too_large(uint64_t bytes, uint64_t most) {
-  ApiError error;
-  error.message = "Prompts and answers of this request may take " + format_bytes(bytes) +
-                  " of memory and all requests together have " + format_bytes(most) +
-                  ". Ask for fewer prompts, choices, tokens or logprobs at once; the server's "
-                  "--answers-bytes-max allows more.";
-  error.code = "answer_too_large";
-  error.numbers = {{"max_allowed", static_cast<int64_t>(most)}};
-  return error;
-}
-
 ApiError answers_full() {
   ApiError error = queue_full(1);
   error.message =
@@ -37,6 +26,17 @@ ApiError answers_full() {
 }
 
 }  // namespace
+
+ApiError answer_too_large(uint64_t bytes, uint64_t most) {
+  ApiError error;
+  error.message = "Prompts and answers of this request may take " + format_bytes(bytes) +
+                  " of memory and all requests together have " + format_bytes(most) +
+                  ". Ask for fewer prompts, choices, tokens or logprobs at once; "
+                  "--answers-bytes-max allows more.";
+  error.code = "answer_too_large";
+  error.numbers = {{"max_allowed", static_cast<int64_t>(most)}};
+  return error;
+}
 
 uint64_t answer_bytes(const CompletionCall& call) {
   uint64_t bytes = 0;

@@ -15,6 +15,9 @@ namespace spillway {
 // The most that a call's prompts, tokens, scores and the JSON made of them hold at once.
 uint64_t answer_bytes(const CompletionCall& call);
 
+// What a request is told that alone may take more than all may take together.
+ApiError answer_too_large(uint64_t bytes, uint64_t most);
+
 class AnswerMemory {
  public:
   explicit AnswerMemory(uint64_t bytes_max) : bytes_max_(bytes_max) {}

@@ -311,6 +311,7 @@ Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const Serv
   job.rows = run.summary.rows;
   job.marks = mark.slots();
   job.errors_max = flags.max_errors;
+  job.answers_bytes_max = static_cast<uint64_t>(flags.answers_bytes_max);
   job.retry = setup.retry;
   job.interrupted = [&] { return guard.interrupted(); };
   job.show = [&](const BatchProgress& now) {
@@ -345,6 +346,8 @@ Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup)
   }
   OpenFor purpose;
   purpose.workload = run.workload;
+  purpose.requests = {.body_bytes_max = 0,
+                      .answers_bytes_max = static_cast<uint64_t>(flags.answers_bytes_max)};
   SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
   if (run.journal) {
     SPILLWAY_RETURN_IF_ERROR(run.journal->adopt(run.head));

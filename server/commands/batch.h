@@ -29,6 +29,9 @@ struct BatchFlags {
   bool retry_errors = false;  // As resume, and lines that failed run again
   bool fail_on_errors = false;
   std::optional<int64_t> max_errors;
+  // Of prompts and answers in flight together (answer_bytes()); rows wait when it is full. What is
+  // there by default is in kProcessBytes, so that no plan is smaller for it.
+  int64_t answers_bytes_max = int64_t{128} << 20;
   std::string progress = "auto";
 };
 

@@ -42,6 +42,9 @@ void add_batch_flags(Settings& settings, BatchFlags* flags) {
                       "exit with 1 if a line failed; without it with 0, every line has its row");
   settings.add_text("export", &flags->export_journal, "JOURNAL",
                     "write what an unfinished run's journal holds to --output; needs no MODEL");
+  settings.add_integer("answers-bytes-max", &flags->answers_bytes_max, 1, int64_t{1} << 40,
+                       "memory of --host-memory for prompts and answers in flight; lines wait "
+                       "while it is full (with logprobs answers are large)");
   settings.add_switch("dry-run", &flags->dry_run, "check every line and count tokens; run nothing");
   settings.add_choice("progress", &flags->progress, {"auto", "plain", "json", "none"},
                       "what stderr shows; auto: one moving line on a terminal, else plain lines");

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "kernels/base/units.h"
+#include "server/api/answer_memory.h"
 #include "server/api/completion_run.h"
 #include "server/log.h"
 
@@ -83,6 +84,8 @@ struct Ready {
   CompletionCall call;
   int64_t faults = 0;  // Of the machine, that it was in
   int64_t sequences() const { return static_cast<int64_t>(call.requests.size()); }
+  // Memory that it may take from its start until its result is in the journal.
+  uint64_t bytes() const { return answer_bytes(call) + line.body.size(); }
 };
 
 // A call on its way, kept for its answer and for cancel().
@@ -91,6 +94,7 @@ struct Flight {
   std::shared_ptr<CompletionRun> run;
   int64_t faults = 0;
   int64_t sequences = 0;
+  uint64_t bytes = 0;
   size_t slot = 0;
   std::shared_ptr<std::atomic<bool>> in_block;
 };
@@ -145,8 +149,13 @@ class Runner {
     }
     if (retry_.holds(Clock::now())) return false;
     if (in_flight_ == 0) return true;
+    if (next_ && !has_memory(*next_)) return false;
     const int64_t wanted = std::max(refill_, next_ ? next_->sequences() : 1);
     return in_flight_ + wanted <= room_;
+  }
+
+  bool has_memory(const Ready& ready) const {
+    return ready.bytes() <= job_.answers_bytes_max - bytes_in_flight_;
   }
 
   // Starts rows while there is room for them.
@@ -161,6 +170,7 @@ class Runner {
       if (in_flight_ == 0) room_ = window_;
       room_ = std::min(room_, retry_.at_once(next_->faults));
       if (in_flight_ > 0 && in_flight_ + next_->sequences() > room_) break;
+      if (!has_memory(*next_)) break;
       Ready ready = std::move(*next_);
       next_.reset();
       SPILLWAY_RETURN_IF_ERROR(submit(std::move(ready)));
@@ -204,6 +214,9 @@ class Runner {
     if (ready.sequences() > window_) {
       return fail(ready.line, too_many_sequences(ready.sequences(), window_));
     }
+    if (ready.bytes() > job_.answers_bytes_max) {
+      return fail(ready.line, answer_too_large(ready.bytes(), job_.answers_bytes_max));
+    }
     if (suspect != nullptr) {
       parties_[suspect->party].push_back(std::move(ready));
     } else {
@@ -217,6 +230,7 @@ class Runner {
     Flight flight;
     flight.faults = ready.faults;
     flight.sequences = ready.sequences();
+    flight.bytes = ready.bytes();
     flight.slot = slots_.back();
     flight.in_block = std::make_shared<std::atomic<bool>>(false);
     CompletionEvents events;
@@ -239,6 +253,7 @@ class Runner {
     }
     slots_.pop_back();
     in_flight_ += flight.sequences;
+    bytes_in_flight_ += flight.bytes;
     flight.run = std::get<std::shared_ptr<CompletionRun>>(std::move(started));
     flights_[row] = std::move(flight);
     return {};
@@ -260,6 +275,7 @@ class Runner {
       Flight flight = std::move(found->second);
       flights_.erase(found);
       in_flight_ -= flight.sequences;
+      bytes_in_flight_ -= flight.bytes;
       slots_.push_back(flight.slot);
       const Status status = record(std::move(flight), answer.result);
       if (first_error.ok()) first_error = status;
@@ -430,7 +446,8 @@ class Runner {
   std::map<int64_t, Flight> flights_;             // By row
   std::vector<size_t> slots_;                     // Of the crash mark, free
   int64_t in_flight_ = 0;                         // Sequences
-  int64_t room_ = 0;                              // For so many, by the rows in flight
+  uint64_t bytes_in_flight_ = 0;
+  int64_t room_ = 0;  // For so many, by the rows in flight
   bool stopping_ = false;
 
   BatchRetry retry_;

@@ -44,6 +44,8 @@ struct BatchJob {
   double grace_seconds = 5;           // What runs may finish within this time after an interrupt
   std::optional<int64_t> errors_max;  // Rows that may fail by their own fault, of all runs
   BatchRetry::Limits retry;
+  // Of the rows in flight together, by answer_bytes() and the bytes of their lines.
+  uint64_t answers_bytes_max = UINT64_MAX;
 };
 
 // Runs every row that the journal has no result of; suspects of a crash last. Everything finished

@@ -33,7 +33,7 @@ struct OpenFor {
   bool tokenizer_only = false;  // Leaves the weights where they are
   // What is going to run, as far as is known: a plan is searched for it. Empty: none is.
   std::vector<RequestGroup> workload;
-  std::optional<RequestMemory> requests = {};  // Of a command that answers over HTTP
+  std::optional<RequestMemory> requests = {};  // Of a command that answers others
   // Asked before a model directory is packed, which is minutes and gigabytes, with what `identity`
   // will begin with, up to a blank. Its error is the answer. May be empty.
   std::function<Status(const std::string&)> accepts_source = {};
