@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// Scratch that a CPU device of so many threads (0: one a core) may hold after prompts of up to
+// Scratch that a CPU device of so many threads (0: one a processor) may hold after prompts of up to
 // `prompt_tokens`, whatever KV rule they bring: each thread's attention, and the packed rows of a
 // product that all share.
 uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t prompt_tokens);

@@ -174,7 +174,7 @@ enum class CpuProducts : uint8_t { kFastest, kPanels, kPairs, kOneDnn, kInt8 };
 // was started with OMP_WAIT_POLICY=passive; spinning slows the loops of other thread pools.
 bool cpu_device_uses_openmp();
 
-// `threads` 0: one a core. kInvalidArgument: out of range, or the CPU cannot do kInt8.
+// `threads` 0: one a processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,
                                                 CpuProducts products = CpuProducts::kFastest);
 Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/processors.h"
+
 namespace spillway {
 
 namespace {
@@ -72,7 +74,7 @@ Status run_tasks(size_t count, unsigned threads,
 }
 
 unsigned reading_threads(unsigned wanted) {
-  return wanted != 0 ? wanted : std::max(1u, std::thread::hardware_concurrency()) + 2;
+  return wanted != 0 ? wanted : static_cast<unsigned>(usable_processors()) + 2;
 }
 
 }  // namespace spillway

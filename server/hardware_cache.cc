@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "kernels/base/processors.h"
 #include "offload/file.h"
 #include "offload/model_source.h"
 #include "offload/spill_file.h"
@@ -31,7 +32,7 @@ std::string cpu_model() {
 }
 
 std::string cores_of_model() {
-  return std::to_string(std::thread::hardware_concurrency()) + " x " + cpu_model();
+  return std::to_string(usable_processors()) + " x " + cpu_model();
 }
 
 // Lower-case letters and digits, dashes between them, so that a name is a plain file name.

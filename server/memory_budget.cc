@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include "kernels/base/cgroup.h"
 #include "kernels/base/units.h"
 
 namespace spillway {
@@ -40,7 +41,7 @@ uint64_t available_bytes() {
   return 0;
 }
 
-// File pages of a memory group, from its memory.stat.
+// File pages of a control group, from its memory.stat.
 uint64_t cached_bytes(const std::string& path) {
   std::ifstream file(path);
   std::string name;
@@ -51,8 +52,8 @@ uint64_t cached_bytes(const std::string& path) {
   return sum;
 }
 
-// What the memory group of this process may still take, itself and its parents; all there is when
-// there is no limit. Inside a container the group's files stand where the root's would.
+// What the control group of this process and those around it may still take; all there is when
+// there is no limit.
 uint64_t group_bytes_left() {
   uint64_t left = ~uint64_t{0};
   const auto consider = [&](const std::string& folder, const char* limit, const char* used) {
@@ -63,23 +64,11 @@ uint64_t group_bytes_left() {
     const uint64_t held = used_bytes - std::min(used_bytes, cached_bytes(folder + "/memory.stat"));
     left = std::min(left, limit_bytes - std::min(limit_bytes, held));
   };
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t name = line.find(':'), path = line.find(':', name + 1);
-    if (name == std::string::npos || path == std::string::npos) continue;
-    const bool v1 = line.substr(name + 1, path - name - 1) == "memory";
-    if (!v1 && line.compare(0, 3, "0::") != 0) continue;
-    const std::string mount = v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
-    for (std::string folder = line.substr(path + 1);; folder.resize(folder.rfind('/'))) {
-      if (!folder.empty() && folder.back() == '/') folder.pop_back();
-      if (v1) {
-        consider(mount + folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
-      } else {
-        consider(mount + folder, "/memory.max", "/memory.current");
-      }
-      if (folder.empty() || folder.find('/') == std::string::npos) break;
-    }
+  const CgroupFolders folders = cgroup_folders("memory");
+  for (const std::string& folder : folders.v1) {
+    consider(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
   }
+  for (const std::string& folder : folders.v2) consider(folder, "/memory.max", "/memory.current");
   return left;
 }
 

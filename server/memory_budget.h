@@ -38,7 +38,7 @@ uint64_t process_bytes(uint64_t request_bytes, uint64_t scratch_bytes);
 // other_device_bytes on a device that nobody else uses.
 constexpr uint64_t kDeviceProcessBytes = uint64_t{768} << 20;
 
-// Bytes that this process may still take: what is available, also in its memory group.
+// Bytes that this process may still take: what is available, also in its control group.
 uint64_t available_host_bytes();
 
 struct MemoryBudget {

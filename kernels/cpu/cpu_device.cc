@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/base/processors.h"
 #include "kernels/cpu/cpu_context.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_pairs.h"
@@ -113,12 +114,13 @@ bool cpu_device_uses_openmp() {
 
 Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuProducts products) {
   if (threads < 0 || threads > kThreadsMax) {
-    return invalid_argument("--threads must be 0 (one a core) to " + std::to_string(kThreadsMax));
+    return invalid_argument("--threads must be 0 (one a processor) to " +
+                            std::to_string(kThreadsMax));
   }
   if (products == CpuProducts::kInt8 && !cpu::has_int8()) {
     return invalid_argument("8-bit products need a CPU with AVX2 or AVX-512 VNNI");
   }
-  if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads == 0) threads = usable_processors();
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, products));
 }
 

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/processors.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu_scratch.h"
 
@@ -16,7 +17,7 @@ constexpr uint64_t kPackedRows = 96;
 }  // namespace
 
 uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t prompt_tokens) {
-  if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  if (threads == 0) threads = usable_processors();
   cpu::HeadView view;
   view.tokens = prompt_tokens;
   view.rows = shape.positions;

@@ -108,7 +108,8 @@ Command profile_command() {
   settings.group("What is measured");
   settings.add_choice("device", &flags->device, {"auto", "cpu", "cuda"}, "what computes");
   settings.add_integer("gpu", &flags->gpu, 0, 63, "which CUDA device, where there are several");
-  settings.add_integer("threads", &flags->threads, 0, 1024, "threads that compute; 0: one a core");
+  settings.add_integer("threads", &flags->threads, 0, 1024,
+                       "threads that compute; 0: one a processor");
   settings.add_choice(
       "q4-compute", &flags->q4_compute, {"auto", "int8"},
       "how products with 4-bit weights are computed; each has a profile of its own");

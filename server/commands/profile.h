@@ -18,7 +18,7 @@ struct ProfileFlags {
   int64_t seconds = 60;  // About how long to measure
   std::string device = "auto";
   int64_t gpu = 0;
-  int64_t threads = 0;  // 0: one a core
+  int64_t threads = 0;  // 0: one a processor
   std::string q4_compute = "auto";
   std::string disk_dir;
 };

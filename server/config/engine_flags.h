@@ -46,7 +46,7 @@ struct EngineFlags {
 
   std::string attention = "auto";
   bool no_overlap = false;
-  int64_t threads = 0;  // 0: one a core
+  int64_t threads = 0;  // 0: one a processor
   uint64_t seed = 0;
   std::string verify = "every";
   std::string trace;  // A file; empty: none
