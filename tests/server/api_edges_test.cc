@@ -1,6 +1,7 @@
 // Bodies and calls at the edge of what is accepted, each of which one turned condition would let
 // through, refuse or lose.
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "server/api/completion_json.h"
 #include "server/api/completion_run.h"
@@ -88,6 +89,60 @@ TEST_CASE("what was submitted before a refusal is cancelled, whatever the engine
   CHECK(f.engine.submitted() == 2);
   CHECK(f.engine.wait_idle(10));
   CHECK(f.engine.finished(FinishReason::kCancelled) == 2);
+}
+
+// Keeps the sinks for the test to call, and what was cancelled.
+class ScriptedScheduler final : public Scheduler {
+ public:
+  const ModelShape& shape() const override { return engine_.shape(); }
+  int64_t queue_max() const override { return 64; }
+  Result<RequestId> submit(Request, std::shared_ptr<TokenSink> sink) override {
+    sinks.push_back(std::move(sink));
+    return RequestId{sinks.size()};
+  }
+  void cancel(RequestId id) override { cancelled.insert(id); }
+  void drain(double) override {}
+  SchedulerStats stats() const override { return {}; }
+
+  std::vector<std::shared_ptr<TokenSink>> sinks;
+  std::set<RequestId> cancelled;
+
+ private:
+  FakeScheduler engine_;  // For its shape
+};
+
+TEST_CASE("when one sequence of a call fails, the others are cancelled and say nothing more") {
+  Fixture f;
+  ScriptedScheduler scheduler;
+  int texts = 0, ends = 0;
+  CompletionEvents events;
+  events.on_text = [&](ChoiceText) { ++texts; };
+  events.on_done = [&](CompletionResult result) {
+    ++ends;
+    CHECK(result.error);
+  };
+  const auto run =
+      CompletionRun::start(scheduler, &f.tokenizer,
+                           f.call(R"({"prompt":["a","b","c"],"stream":true})"), std::move(events));
+  REQUIRE(scheduler.sinks.size() == 3);
+  CHECK(scheduler.sinks[1]->on_token('x' + 1, nullptr) == AfterToken::kGoOn);
+  CHECK(texts == 1);
+  Finish failure;
+  failure.reason = FinishReason::kError;
+  failure.status = Status(Code::kIoError, "a read failed");
+  scheduler.sinks[0]->on_finish(failure);
+  // The second runs and the third may wait for long: neither would ever be an answer.
+  CHECK(scheduler.cancelled.contains(RequestId{2}));
+  CHECK(scheduler.cancelled.contains(RequestId{3}));
+  CHECK(scheduler.sinks[1]->on_token('y' + 1, nullptr) == AfterToken::kCancel);
+  CHECK(texts == 1);
+  Finish cancelled;
+  cancelled.reason = FinishReason::kCancelled;
+  cancelled.status = Status(Code::kCancelled, "cancelled");
+  scheduler.sinks[1]->on_finish(cancelled);
+  CHECK(ends == 0);
+  scheduler.sinks[2]->on_finish(cancelled);
+  CHECK(ends == 1);
 }
 
 TEST_CASE("a stop string that the last of min_tokens completes does not stop") {
