@@ -1,12 +1,24 @@
 // Which instructions multiply in 8 bits here.
 #include "kernels/cpu/gemm_int8.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/base/check.h"
 #include "kernels/base/q4.h"
 
 namespace spillway::cpu {
 
 namespace {
+
+#if defined(__x86_64__)
+// clang 14's __builtin_cpu_supports() does not know it.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 const Int8Bodies* bodies() {
 #if defined(__x86_64__)
@@ -15,8 +27,8 @@ const Int8Bodies* bodies() {
         __builtin_cpu_supports("avx512vl") != 0) {
       return &kInt8Vnni;
     }
-    const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                      __builtin_cpu_supports("f16c") != 0;
+    const bool avx2 =
+        __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
     return avx2 ? &kInt8Avx2 : nullptr;
   }();
   return best;
