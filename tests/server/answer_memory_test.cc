@@ -34,6 +34,14 @@ TEST_CASE("leases of answers share one total and give it back") {
   CHECK(std::get<ApiError>(never).message.find("--answers-bytes-max") != std::string::npos);
 }
 
+TEST_CASE("stop strings count for every sequence that looks for them") {
+  CompletionCall call;
+  call.requests.resize(10);
+  const uint64_t without = answer_bytes(call);
+  call.stop.assign(64, std::string(256, 's'));
+  CHECK(answer_bytes(call) - without >= 10 * 64 * 256 * (sizeof(char) + sizeof(uint16_t)));
+}
+
 TEST_CASE("an answer that would not fit is refused before it costs anything") {
   TestServer::Options options;
   options.answers_bytes_max = 64 << 10;
