@@ -6,7 +6,6 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "kernels/base/processors.h"
 #include "offload/file.h"

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "kernels/base/processors.h"
 #include "kernels/cpu/cpu_context.h"

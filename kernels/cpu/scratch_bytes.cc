@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <thread>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/processors.h"
