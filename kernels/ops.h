@@ -13,9 +13,9 @@
 
 #include "kernels/base/model_shape.h"
 #include "kernels/device.h"
-#include "kernels/draw.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
+#include "kernels/sampling/draw.h"
 #include "kernels/tensor.h"
 
 namespace spillway {
@@ -54,10 +54,10 @@ struct ConvertArgs {
 };
 void convert_rows(Stream& stream, const ConvertArgs& args);
 
-// out[i] = draw(row i of `in`, rules[i]), see kernels/draw.h; the index may be a neighbour's where
-// a rule's `uniform` is within rounding of the border between two. `in` (f32) is working memory,
-// but for rows whose index is -1. `rules`: one a row, on the host. `out`: one a row, in the
-// stream's device memory.
+// out[i] = draw(row i of `in`, rules[i]), see kernels/sampling/draw.h; the index may be a
+// neighbour's where a rule's `uniform` is within rounding of the border between two. `in` (f32) is
+// working memory, but for rows whose index is -1. `rules`: one a row, on the host. `out`: one a
+// row, in the stream's device memory.
 struct DrawArgs {
   MatrixView in;
   std::span<const DrawRule> rules;

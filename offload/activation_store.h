@@ -14,7 +14,7 @@
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 #include "offload/device_ring.h"
-#include "offload/spill_stager.h"
+#include "offload/io/spill_stager.h"
 #include "offload/tier.h"
 
 namespace spillway {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kernels/base/quote.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
 
 namespace spillway {
 

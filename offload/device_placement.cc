@@ -5,7 +5,7 @@
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
-#include "offload/io.h"
+#include "offload/io/io.h"
 #include "offload/placement_parts.h"
 
 namespace spillway {

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "kernels/device.h"
-#include "offload/byte_range.h"
-#include "offload/staging_ring.h"
+#include "offload/io/byte_range.h"
+#include "offload/io/staging_ring.h"
 
 namespace spillway {
 

@@ -1,7 +1,7 @@
 #include "offload/hardware_catalog.h"
 
 #include "offload/config_files.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
 #include "policy/hardware_json.h"
 
 namespace spillway {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kernels/base/status.h"
-#include "policy/flexgen_hardware.h"
+#include "policy/flexgen/flexgen_hardware.h"
 #include "policy/hardware_profile.h"
 
 namespace spillway {

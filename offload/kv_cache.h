@@ -19,9 +19,9 @@
 #include "kernels/device.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
-#include "offload/io.h"
-#include "offload/range_allocator.h"
-#include "offload/spill_stager.h"
+#include "offload/io/io.h"
+#include "offload/io/range_allocator.h"
+#include "offload/io/spill_stager.h"
 #include "offload/tier.h"
 
 namespace spillway {

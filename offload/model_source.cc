@@ -14,8 +14,8 @@
 #include "offload/convert/converter.h"
 #include "offload/convert/fingerprint.h"
 #include "offload/convert/hf_config.h"
-#include "offload/file.h"
-#include "offload/model_file.h"
+#include "offload/io/file.h"
+#include "offload/model_file/model_file.h"
 
 namespace spillway {
 

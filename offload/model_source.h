@@ -13,7 +13,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/weight_layout.h"
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 
 namespace spillway {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "offload/staging_ring.h"
+#include "offload/io/staging_ring.h"
 
 namespace spillway {
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 #include "offload/tier.h"
 
 namespace spillway {

@@ -8,9 +8,10 @@
 #include <utility>
 
 #include "kernels/base/checked_math.h"
-#include "offload/aligned_bytes.h"
 #include "offload/device_ring.h"
-#include "offload/dummy_weights.h"
+#include "offload/io/aligned_bytes.h"
+#include "offload/io/checksum.h"
+#include "offload/model_file/dummy_weights.h"
 #include "offload/weight_stream.h"
 
 namespace spillway {
@@ -322,7 +323,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
     const std::span<std::byte> bytes = staging.reserve(table.slabs[slab].bytes);
     fill_dummy_slab(table, slab, seed, bytes);
     StreamedSlab& target = streamed[streamed_index[slab]];
-    target.checksum = slab_checksum(bytes, target.seed);
+    target.checksum = seeded_checksum(bytes, target.seed);
     return options.scratch.write(target.offset, bytes);
   };
   std::vector<uint32_t> all(table.slabs.size());

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "offload/model_file.h"
-#include "offload/slab_loader.h"
-#include "offload/transfer.h"
+#include "offload/io/transfer.h"
+#include "offload/model_file/model_file.h"
+#include "offload/model_file/slab_loader.h"
 #include "offload/weight_placement.h"
 #include "offload/weight_stream.h"
 #include "offload/weight_views.h"

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "offload/model_file.h"
+#include "offload/io/checksum.h"
+#include "offload/model_file/model_file.h"
 
 namespace spillway {
 
@@ -77,7 +78,7 @@ Status WeightStream::verify(const Transfer& transfer) {
   if (stream.skips(transfer.index)) return {};
   const StreamedSlab& slab = stream.slabs_[transfer.index];
   const uint64_t epoch = stream.epoch_;
-  if (slab_checksum({transfer.memory, transfer.bytes}, slab.seed) == slab.checksum) {
+  if (seeded_checksum({transfer.memory, transfer.bytes}, slab.seed) == slab.checksum) {
     stream.reads_[transfer.index].verified_in = epoch;
     return {};
   }

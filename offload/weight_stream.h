@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "offload/file.h"
-#include "offload/staging_ring.h"
-#include "offload/transfer.h"
+#include "offload/io/file.h"
+#include "offload/io/staging_ring.h"
+#include "offload/io/transfer.h"
 
 namespace spillway {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/decoder_layer.h"
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 
 namespace spillway {
 

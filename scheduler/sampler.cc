@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/logits.h"
+#include "kernels/sampling/logits.h"
 
 namespace spillway {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
-#include "kernels/draw.h"
+#include "kernels/sampling/draw.h"
 #include "scheduler/request.h"
 
 namespace spillway {

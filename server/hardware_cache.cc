@@ -8,9 +8,9 @@
 #include <fstream>
 
 #include "kernels/base/processors.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
+#include "offload/io/spill_file.h"
 #include "offload/model_source.h"
-#include "offload/spill_file.h"
 #include "policy/hardware_json.h"
 #include "server/memory_budget.h"
 

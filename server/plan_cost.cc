@@ -7,7 +7,7 @@
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 #include "kernels/weight_layout.h"
-#include "offload/io.h"
+#include "offload/io/io.h"
 #include "policy/bound.h"
 #include "scheduler/engine/engine_buffers.h"
 

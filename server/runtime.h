@@ -12,7 +12,7 @@
 #include "kernels/base/status.h"
 #include "policy/hardware_profile.h"
 #include "scheduler/block_scheduler.h"
-#include "server/config/engine_flags.h"
+#include "server/cli/flags/engine_flags.h"
 #include "server/memory_budget.h"
 #include "server/tokenizer/tokenizer.h"
 

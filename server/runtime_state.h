@@ -7,8 +7,8 @@
 
 #include "kernels/base/trace.h"
 #include "kernels/device.h"
-#include "offload/io.h"
-#include "offload/transfer.h"
+#include "offload/io/io.h"
+#include "offload/io/transfer.h"
 #include "offload/weight_store.h"
 #include "scheduler/scheduler.h"
 #include "server/runtime.h"

@@ -1,5 +1,5 @@
 // Reading memory as fast as it goes. No order of reading is the fastest on every machine, and what
-// is a ceiling must not be the order that our kernels happen to use (kernels/ceilings.h).
+// is a ceiling must not be the order that our kernels happen to use (kernels/measure/ceilings.h).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // The CUDA bodies of kernels/ops.h. Called by ops.cc only, after its checks. A context with an
 // error gets no more work. No CUDA type, so that ops.cc compiles without the toolkit;
-// kernels/no_cuda.cc stands in for them there.
+// kernels/dispatch/no_cuda.cc stands in for them there.
 #pragma once
 
 #include "kernels/ops.h"

@@ -1,7 +1,7 @@
 // An index drawn from each row, where the logits are: four bytes of a row cross the link instead of
 // all of them. Greedy is comparisons alone, so the index is the host's; a draw by weights follows
-// the same rule (kernels/draw.h) with sums in another order, so it may be a neighbour's where
-// `uniform` falls within rounding of the border between two weights.
+// the same rule (kernels/sampling/draw.h) with sums in another order, so it may be a neighbour's
+// where `uniform` falls within rounding of the border between two weights.
 //
 // A block a row. A warp owns a part of the row, a lane every 32nd number of it: nothing depends on
 // other rows, and all sums are added in one order.
@@ -201,7 +201,8 @@ __device__ void keep_top_p(Row& row, const DrawRule& rule) {
   };
   const double sum = sum_from(0);
   const double wanted = static_cast<double>(rule.top_p) * sum;
-  const auto low = static_cast<float>((sum - wanted) / rule.count / 2);  // As kernels/draw.cc says
+  const auto low =
+      static_cast<float>((sum - wanted) / rule.count / 2);  // As kernels/sampling/draw.cc says
   const float threshold =
       row.highest_that(low, 1.0f, [&](float floor) { return sum_from(floor) >= wanted; });
   const double above = row.sum([=](float weight) { return weight > threshold ? weight : 0.0f; });

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
 
 namespace spillway {
 

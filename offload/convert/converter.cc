@@ -5,15 +5,15 @@
 #include <cstring>
 
 #include "kernels/base/quote.h"
-#include "offload/aligned_bytes.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/family.h"
 #include "offload/convert/fingerprint.h"
 #include "offload/convert/hf_config.h"
 #include "offload/convert/tokenizer_files.h"
 #include "offload/convert/weight_map.h"
-#include "offload/model_file.h"
-#include "offload/parallel_tasks.h"
+#include "offload/io/aligned_bytes.h"
+#include "offload/io/parallel_tasks.h"
+#include "offload/model_file/model_file.h"
 
 namespace spillway {
 

@@ -10,7 +10,7 @@
 
 #include "offload/convert/byte_source.h"
 #include "offload/convert/safetensors_reader.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
 
 namespace spillway {
 

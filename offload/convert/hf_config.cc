@@ -8,7 +8,7 @@
 #include "kernels/base/quote.h"
 #include "kernels/base/strict_json.h"
 #include "offload/convert/family.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
 
 namespace spillway {
 

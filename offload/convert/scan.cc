@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "offload/aligned_bytes.h"
-#include "offload/non_finite.h"
-#include "offload/parallel_tasks.h"
+#include "offload/io/aligned_bytes.h"
+#include "offload/io/parallel_tasks.h"
+#include "offload/model_file/non_finite.h"
 
 namespace spillway {
 

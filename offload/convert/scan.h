@@ -8,7 +8,7 @@
 #include "kernels/base/status.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/slab_packer.h"
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 
 namespace spillway {
 

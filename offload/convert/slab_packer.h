@@ -13,8 +13,8 @@
 #include "kernels/base/status.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/weight_map.h"
-#include "offload/model_file.h"
-#include "offload/non_finite.h"
+#include "offload/model_file/model_file.h"
+#include "offload/model_file/non_finite.h"
 
 namespace spillway {
 

@@ -1,7 +1,7 @@
 #include "offload/convert/tokenizer_files.h"
 
 #include "offload/convert/checkpoint.h"
-#include "offload/file.h"
+#include "offload/io/file.h"
 
 namespace spillway {
 

@@ -12,7 +12,7 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
-#include "kernels/draw.h"
+#include "kernels/sampling/draw.h"
 #include "offload/weight_views.h"
 #include "scheduler/engine/engine_buffers.h"
 

@@ -13,10 +13,10 @@
 
 #include "kernels/base/trace.h"
 #include "kernels/decoder_layer.h"
-#include "kernels/draw.h"
+#include "kernels/sampling/draw.h"
 #include "offload/device_ring.h"
+#include "offload/io/spill_stager.h"
 #include "offload/kv_cache.h"
-#include "offload/spill_stager.h"
 
 namespace spillway {
 

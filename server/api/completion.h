@@ -15,7 +15,7 @@
 
 #include "kernels/base/model_shape.h"
 #include "scheduler/request.h"
-#include "server/api/error.h"
+#include "server/http/error.h"
 
 namespace spillway {
 

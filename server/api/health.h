@@ -6,7 +6,7 @@
 #include <string>
 
 #include "scheduler/scheduler.h"
-#include "server/api/error.h"
+#include "server/http/error.h"
 
 namespace spillway {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/json_reader.h"
-#include "server/api/error.h"
+#include "server/http/error.h"
 
 namespace spillway {
 

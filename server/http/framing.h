@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "server/api/error.h"
+#include "server/http/error.h"
 #include "server/http/limits.h"
 
 namespace spillway {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/error.h"
+#include "server/http/error.h"
 
 namespace spillway {
 

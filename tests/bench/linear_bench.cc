@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/device.h"
-#include "kernels/rates.h"
+#include "kernels/measure/rates.h"
 
 namespace spillway {
 namespace {

@@ -4,8 +4,8 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "server/commands/serve.h"
-#include "server/open_model.h"
+#include "server/cli/open_model.h"
+#include "server/cli/serve/serve.h"
 #include "tests/support/golden.h"
 #include "tests/support/http_client.h"
 #include "tests/support/prometheus_text.h"

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 #include "offload/model_source.h"
 #include "server/runtime.h"
 #include "tests/support/golden.h"

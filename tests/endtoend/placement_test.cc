@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 #include "server/runtime.h"
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "offload/file.h"
+#include "offload/io/file.h"
 #include "policy/hardware_json.h"
 #include "tests/support/golden.h"
 #include "tests/support/places.h"

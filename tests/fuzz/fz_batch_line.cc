@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "server/commands/batch_line.h"
-#include "server/commands/batch_run.h"
+#include "server/cli/batch/batch_line.h"
+#include "server/cli/batch/batch_run.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;

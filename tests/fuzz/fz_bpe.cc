@@ -12,7 +12,7 @@
 #include "server/tokenizer/byte_alphabet.h"
 #include "server/tokenizer/pretokenizer.h"
 #include "server/tokenizer/utf8.h"
-#include "tests/tokenizer/references.h"
+#include "tests/server/tokenizer/references.h"
 
 namespace spillway {
 namespace {

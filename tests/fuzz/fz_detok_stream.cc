@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "server/tokenizer/detokenizer.h"
 #include "server/tokenizer/utf8.h"
-#include "tests/tokenizer/small_tokenizer.h"
+#include "tests/server/tokenizer/small_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
-#include "policy/flexgen_cost.h"
+#include "policy/flexgen/flexgen_cost.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "offload/model_file_table.h"
+#include "offload/model_file/model_file_table.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "kernels/base/check.h"
-#include "server/config/engine_flags.h"
-#include "server/config/plan_file.h"
+#include "server/cli/flags/engine_flags.h"
+#include "server/cli/flags/plan_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;

@@ -10,7 +10,7 @@
 #include "kernels/base/check.h"
 #include "server/tokenizer/stop_matcher.h"
 #include "server/tokenizer/utf8.h"
-#include "tests/tokenizer/references.h"
+#include "tests/server/tokenizer/references.h"
 
 namespace spillway {
 namespace {

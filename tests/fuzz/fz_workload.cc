@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/base/check.h"
-#include "server/commands/workload_file.h"
+#include "server/cli/batch/workload_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "offload/file.h"
+#include "offload/io/file.h"
 #include "policy/hardware_json.h"
 #include "tests/support/hardware.h"
 #include "tests/support/places.h"

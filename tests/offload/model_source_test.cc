@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "offload/convert/fingerprint.h"
-#include "offload/model_file.h"
+#include "offload/model_file/model_file.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 

@@ -6,8 +6,9 @@
 #include <cstring>
 #include <random>
 
-#include "offload/aligned_bytes.h"
-#include "offload/model_file.h"
+#include "offload/io/aligned_bytes.h"
+#include "offload/io/checksum.h"
+#include "offload/model_file/model_file.h"
 #include "tests/support/fake_io.h"
 
 namespace spillway {
@@ -44,7 +45,7 @@ struct Fixture {
       AlignedBytes memory;
       const auto bytes = memory.reserve(slab.bytes).first(slab.bytes);
       std::memset(bytes.data(), static_cast<int>(slab.slab + 1), bytes.size());
-      slab.checksum = slab_checksum(bytes, slab.seed);
+      slab.checksum = seeded_checksum(bytes, slab.seed);
       REQUIRE(file.write(slab.offset, bytes).ok());
     }
   }

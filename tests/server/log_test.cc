@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "tests/server/api_support.h"
+#include "tests/server/api/api_support.h"
 #include "tests/support/captured_stderr.h"
 
 namespace spillway {

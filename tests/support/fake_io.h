@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "offload/file.h"
-#include "offload/io.h"
-#include "offload/io_queue.h"
+#include "offload/io/file.h"
+#include "offload/io/io.h"
+#include "offload/io/io_queue.h"
 
 namespace spillway::test {
 

@@ -19,7 +19,7 @@
 namespace spillway {
 
 // What a FakeScheduler's sequence generates when nothing else was asked for: token `t` after
-// `prompt`, a printable ASCII byte + 1 (the ids of tests/tokenizer/tokenizer_support.h).
+// `prompt`, a printable ASCII byte + 1 (the ids of tests/server/tokenizer/tokenizer_support.h).
 int32_t fake_token(const Request& request, int64_t t);
 
 class FakeScheduler : public Scheduler {

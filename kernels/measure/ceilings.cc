@@ -1,0 +1,211 @@
+#include "kernels/measure/ceilings.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
+#include "kernels/cpu/memory_probe.h"
+#include "kernels/cpu/probes.h"
+
+namespace spillway {
+
+namespace {
+
+// On the CPU what is measured must stay small: `bench` does it with the model in memory, inside a
+// budget. These take at most 128 MiB (the library's product in f32) besides activations, four times
+// the L3 cache of the machines this was written on, so that a small block still reads its weights
+// from memory.
+constexpr size_t kMemoryReadBytes = size_t{128} << 20;
+constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;
+
+// A device with memory of its own: ten times the 50 MiB of an H200's L2 cache, where that is left;
+// and what products take besides matrices, input and output.
+constexpr size_t kOwnPoolBytes = size_t{512} << 20;
+constexpr size_t kOwnPoolBytesMin = size_t{128} << 20;
+constexpr size_t kLibraryBytes = size_t{96} << 20;  // cuBLAS's workspaces of 32 MiB, and crumbs
+
+// A device's stream takes microseconds to begin and to be waited for.
+RunLimits limits_of(const Device& device) {
+  RunLimits limits;
+  if (!device.shares_host_memory()) limits.run_seconds = 0.005;
+  return limits;
+}
+
+Result<double> best_of(const Result<Rates>& rates) {
+  if (!rates.ok()) return rates.status();
+  return *std::max_element(rates.value().begin(), rates.value().end());
+}
+
+Status no_room(const Device& device, const std::string& what, size_t bytes, size_t left) {
+  return {Code::kCapacity, "measuring " + what + " takes " + format_bytes(bytes) +
+                               " of the memory of " + std::string(device.name()) + ", where " +
+                               format_bytes(left) +
+                               " are left beside the model; give it less (--device-memory, "
+                               "--weights) or end other programs"};
+}
+
+// As many outputs, in whole panels, as the limit allows: more of the same are no faster on a CPU.
+LinearProbe part_of(LinearProbe probe) {
+  const int64_t most = kMatrixElementsMax / probe.inputs / kPanelRowMultiple * kPanelRowMultiple;
+  probe.outputs = std::min(probe.outputs, std::max(kPanelRowMultiple, most));
+  return probe;
+}
+
+// oneDNN's FLOP/s.
+double library_rate(DType activation, const LinearProbe& probe) {
+  constexpr RunLimits kLimits;
+  cpu::LibraryProduct library(activation, probe.rows, probe.outputs, probe.inputs);
+  library.run();
+  double best = 1e30;
+  const double start = steady_seconds();
+  for (int run = 0; run < kLimits.runs_max; ++run) {
+    if (run >= kLimits.runs_min && steady_seconds() - start > kLimits.seconds_max) break;
+    const double before = steady_seconds();
+    library.run();
+    best = std::min(best, steady_seconds() - before);
+  }
+  return 2.0 * static_cast<double>(probe.rows) * static_cast<double>(probe.outputs) *
+         static_cast<double>(probe.inputs) / best;
+}
+
+Result<MatrixCeiling> measure_on_cpu(Device& device, const LinearProbe& probe) {
+  MatrixCeiling ceiling;
+  {
+    SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool,
+                              WeightPool::open(device, weight_bytes(device, probe)));
+    SPILLWAY_ASSIGN_OR_RETURN(ceiling.ours,
+                              best_of(linear_rates(device, pool, probe, limits_of(device))));
+  }
+  // Both products' operands at once would be too much.
+  ceiling.library = library_rate(device.activation_dtype(probe.weights), probe);
+  return ceiling;
+}
+
+// The same product with weights in the format of the activations: the library's.
+LinearProbe plain(const Device& device, LinearProbe probe) {
+  probe.weights = device.activation_dtype(probe.weights);
+  return probe;
+}
+
+// Bytes of a product beside its matrix: what goes in and comes out, and 4-bit weights expanded.
+size_t bytes_beside(const Device& device, const LinearProbe& probe) {
+  const LinearProbe wide = plain(device, probe);
+  const size_t in = static_cast<size_t>(probe.rows * probe.inputs) * dtype_bytes(wide.weights);
+  const size_t out = static_cast<size_t>(probe.rows * probe.outputs) * sizeof(float);
+  const bool expands = probe.weights != wide.weights;
+  return in + out + (expands ? weight_bytes(device, wide) : 0) + kLibraryBytes;
+}
+
+// Matrices one behind the other, more than the caches hold.
+Result<WeightPool> own_pool(Device& device, std::span<const LinearProbe> probes) {
+  size_t largest = 0, beside = 0;
+  for (const LinearProbe& probe : probes) {
+    largest = std::max(
+        {largest, weight_bytes(device, probe), weight_bytes(device, plain(device, probe))});
+    beside = std::max(beside, bytes_beside(device, probe));
+  }
+  const size_t left = device.memory().free_bytes;
+  const size_t least = std::max(largest, kOwnPoolBytesMin);
+  if (left < least + beside) {
+    return no_room(device, "matrix products", least + beside, left);
+  }
+  return WeightPool::open(device, std::min(std::max(largest, kOwnPoolBytes), left - beside));
+}
+
+}  // namespace
+
+Result<double> measure_memory_read(Device& device) {
+  size_t bytes = kMemoryReadBytes;
+  if (!device.shares_host_memory()) {
+    const size_t left = device.memory().free_bytes;
+    bytes = std::min(kOwnPoolBytes, left) >> 20 << 20;
+    if (bytes < kOwnPoolBytesMin) return no_room(device, "its memory", kOwnPoolBytesMin, left);
+  }
+  return best_of(memory_read_rates(device, bytes, limits_of(device)));
+}
+
+Result<MemoryMeter> MemoryMeter::open(Device& device) {
+  SPILLWAY_CHECK(device.shares_host_memory());
+  SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, kMemoryReadBytes));
+  auto stream = device.new_stream("ceiling");
+  auto& context = *static_cast<cpu::CpuContext*>(stream->native());
+  const cpu::ReadPattern fastest =
+      cpu::fastest_pattern(context, pool.memory().data(), pool.memory().bytes());
+  return MemoryMeter(std::move(pool), std::move(stream), fastest);
+}
+
+double MemoryMeter::measure() {
+  constexpr int kReads = 3;
+  auto& context = *static_cast<cpu::CpuContext*>(stream_->native());
+  double best = 0;
+  for (int i = 0; i < kReads; ++i) {
+    const double start = steady_seconds();
+    cpu::read_memory(context, pool_.memory().data(), bytes(), pattern_);
+    best = std::max(best, static_cast<double>(bytes()) / (steady_seconds() - start));
+  }
+  return best;
+}
+
+Result<CopyCeiling> measure_copies(Device& device) {
+  SPILLWAY_ASSIGN_OR_RETURN(const CopyRates rates,
+                            copy_rates(device, kMemoryReadBytes / 2, limits_of(device)));
+  CopyCeiling ceiling;
+  SPILLWAY_ASSIGN_OR_RETURN(ceiling.to_device, best_of(rates.to_device));
+  SPILLWAY_ASSIGN_OR_RETURN(ceiling.to_host, best_of(rates.to_host));
+  SPILLWAY_ASSIGN_OR_RETURN(ceiling.both, best_of(rates.both));
+  return ceiling;
+}
+
+Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
+                                                    std::span<const LinearProbe> probes) {
+  std::vector<MatrixCeiling> ceilings;
+  if (device.shares_host_memory()) {
+    for (const LinearProbe& probe : probes) {
+      SPILLWAY_ASSIGN_OR_RETURN(const MatrixCeiling ceiling,
+                                measure_on_cpu(device, part_of(probe)));
+      ceilings.push_back(ceiling);
+    }
+    return ceilings;
+  }
+  const RunLimits limits = limits_of(device);
+  SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool, own_pool(device, probes));
+  for (const LinearProbe& probe : probes) {
+    const auto rate = [&](const LinearProbe& one) {
+      return best_of(linear_rates(device, pool, one, limits));
+    };
+    const LinearProbe wide = plain(device, probe);
+    MatrixCeiling ceiling;
+    SPILLWAY_ASSIGN_OR_RETURN(ceiling.ours, rate(probe));
+    ceiling.library = ceiling.ours;
+    if (wide.weights != probe.weights) {
+      SPILLWAY_ASSIGN_OR_RETURN(ceiling.library, rate(wide));
+    }
+    ceilings.push_back(ceiling);
+  }
+  return ceilings;
+}
+
+Result<double> measure_prompt_attention(Device& device, const AttentionProbe& probe) {
+  return best_of(prompt_attention_rates(device, probe, limits_of(device)));
+}
+
+Result<double> measure_decode_attention(Device& device, AttentionProbe probe) {
+  size_t bytes = kMemoryReadBytes;
+  if (!device.shares_host_memory()) {
+    bytes = std::min(kOwnPoolBytes, device.memory().free_bytes / 2);
+  }
+  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(bytes / decode_bytes(probe)));
+  // More at once until it takes a while: what a slow device does not notice is enough for it.
+  constexpr double kSecondsEnough = 0.02;
+  constexpr int64_t kFirst = 16, kMore = 16;
+  for (probe.sequences = std::min(kFirst, most);;
+       probe.sequences = std::min(probe.sequences * kMore, most)) {
+    SPILLWAY_ASSIGN_OR_RETURN(const double rate,
+                              best_of(decode_attention_rates(device, probe, limits_of(device))));
+    if (probe.sequences == most || attended_bytes(probe) / rate > kSecondsEnough) return rate;
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,118 @@
+#include "offload/io/spill_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <string_view>
+
+#include "kernels/base/check.h"
+#include "kernels/base/units.h"
+
+namespace spillway {
+
+namespace {
+
+// A spill file's name while it has one: the prefix and 16 hexadecimal digits.
+constexpr std::string_view kPrefix = ".spillway-scratch-";
+constexpr size_t kDigits = 16;
+
+std::string new_name() {
+  std::random_device random;
+  const uint64_t number = uint64_t{random()} << 32 | random();
+  char digits[kDigits + 1];
+  std::snprintf(digits, sizeof digits, "%016" PRIx64, number);
+  return std::string(kPrefix) + digits;
+}
+
+bool is_ours(std::string_view name) {
+  return name.size() == kPrefix.size() + kDigits && name.starts_with(kPrefix) &&
+         name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
+}
+
+// A living process may be about to unlink what it just made; that it is gone then does not matter.
+Status sweep(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path().string();
+    struct stat info {};
+    if (is_ours(entry->path().filename().string()) && ::lstat(path.c_str(), &info) == 0 &&
+        S_ISREG(info.st_mode) && info.st_uid == ::geteuid()) {
+      ::unlink(path.c_str());
+    }
+  }
+  if (error) return io_error("list " + directory, error.value());
+  return {};
+}
+
+Status no_room(const std::string& directory, uint64_t bytes, uint64_t free) {
+  return {Code::kCapacity, "spilling needs " + format_bytes(bytes) + ", " + directory + " has " +
+                               format_bytes(free) +
+                               " free; make room there, or choose another --disk-dir or a smaller "
+                               "--disk-memory"};
+}
+
+}  // namespace
+
+Result<uint64_t> free_disk_bytes(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path, error);
+  while (!std::filesystem::exists(there, error) && there != there.parent_path()) {
+    there = there.parent_path();
+  }
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (error) return io_error("ask for the free space of " + path, error.value());
+  return uint64_t{space.available};
+}
+
+Result<SpillDirectory> SpillDirectory::open(const std::string& name) {
+  std::error_code error;
+  // Without a slash behind it, so that the directory itself is made below, with its own mode.
+  std::filesystem::path clean(name);
+  if (!clean.has_filename()) clean = clean.parent_path();
+  const std::string path = clean.string();
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (error) return io_error("make directory " + parent.string(), error.value());
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return io_error("make directory " + path, errno);
+  }
+  SPILLWAY_RETURN_IF_ERROR(sweep(path));
+  return SpillDirectory(path);
+}
+
+Result<File> SpillDirectory::create(uint64_t bytes) const {
+  SPILLWAY_CHECK(bytes > 0);
+  // Asked first, so that a file that cannot fit does not fill the disk of others for a moment.
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_disk_bytes(path_));
+  if (bytes > free) return no_room(path_, bytes, free);
+
+  const std::string path = path_ + "/" + new_name();
+  SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(path, O_RDWR | O_CREAT | O_EXCL, 0600));
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return io_error("unlink " + path, errno);
+
+  int reserved;
+  do {
+    reserved = ::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes));
+  } while (reserved != 0 && errno == EINTR);
+  // Where nothing can be reserved (some network and FUSE file systems), a disk that fills up later
+  // is an error of the write that meets it.
+  if (reserved != 0 && errno == EOPNOTSUPP) {
+    reserved = ::ftruncate(file.fd(), static_cast<off_t>(bytes));
+  }
+  if (reserved != 0 && (errno == ENOSPC || errno == EDQUOT)) return no_room(path_, bytes, free);
+  if (reserved != 0) return io_error("reserve " + format_bytes(bytes) + " in " + path_, errno);
+
+  // After opening, since open(2) may leave a file behind when it refuses O_DIRECT.
+  const int flags = ::fcntl(file.fd(), F_GETFL);
+  (void)::fcntl(file.fd(), F_SETFL, flags | O_DIRECT);
+  return file;
+}
+
+}  // namespace spillway

@@ -1,0 +1,43 @@
+// Scratch files for what spills to disk (KV blocks, activations): private, never read by another
+// process or after a restart.
+//
+// A spill file loses its name as soon as it is open, so the kernel frees its space when the file is
+// closed or the process dies, however it dies. Only a crash between these two calls can leave a
+// name behind, of an empty file; the next open() of the directory removes it. Several processes may
+// share a directory.
+//
+// Thread rule: open() and create() from any thread; they block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "kernels/base/status.h"
+#include "offload/io/file.h"
+
+namespace spillway {
+
+// Bytes that this user may still write to the file system of `path`, which need not exist yet.
+Result<uint64_t> free_disk_bytes(const std::string& path);
+
+class SpillDirectory {
+ public:
+  // Makes the directory (0700) if it is missing, and removes the names that crashed processes of
+  // this user left in it; nothing else there is touched, nor is the directory removed again.
+  static Result<SpillDirectory> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+
+  // A new file of `bytes` bytes (0600), open for O_DIRECT reads and writes where the file system
+  // has that, plain ones elsewhere. Its space is reserved, where the file system can; kCapacity
+  // says how much is missing. File::path() is the name it had. REQUIRES: bytes > 0.
+  Result<File> create(uint64_t bytes) const;
+
+ private:
+  explicit SpillDirectory(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,84 @@
+#include "offload/model_file/dummy_weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "kernels/weight_layout.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr float kDeviation = 0.02f;
+constexpr float kWidth = kDeviation * 1.7320508f;  // Uniform on +-w has deviation w / sqrt(3).
+
+void fill_floats(DType format, uint64_t seed, std::span<std::byte> target) {
+  const size_t element = dtype_bytes(format);
+  std::mt19937_64 random(seed);
+  for (size_t i = 0; i + 4 * element <= target.size(); i += 4 * element) {
+    uint64_t bits = random();
+    float values[4];
+    for (float& value : values) {
+      value = (static_cast<float>(bits & 0xffff) / 32768.0f - 1.0f) * kWidth;
+      bits >>= 16;
+    }
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values), format,
+                     target.data() + i, 4);
+  }
+}
+
+// Random nibbles under one scale and minimum: 16 numbers evenly over +-kWidth.
+void fill_q4(MatrixLayout layout, int64_t rows, int64_t columns, uint64_t seed,
+             std::span<std::byte> target) {
+  std::mt19937_64 random(seed);
+  for (size_t i = 0; i < target.size(); i += sizeof(uint64_t)) {
+    const uint64_t bits = random();
+    std::memcpy(target.data() + i, &bits, std::min(sizeof(bits), target.size() - i));
+  }
+  const uint16_t scale = f32_to_f16(2 * kWidth / 15);
+  const uint16_t minimum = f32_to_f16(-kWidth);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t group = 0; group * kQ4Group < columns; ++group) {
+      const Q4ScaleOffsets at = q4_scale_offsets(layout, columns, row, group);
+      std::memcpy(target.data() + at.scale, &scale, sizeof(scale));
+      std::memcpy(target.data() + at.minimum, &minimum, sizeof(minimum));
+    }
+  }
+}
+
+bool is_norm_weight(WeightRole role) {
+  return role == WeightRole::kAttentionNormWeight || role == WeightRole::kMlpNormWeight ||
+         role == WeightRole::kFinalNormWeight;
+}
+
+void fill_rows(const TensorInfo& tensor, uint32_t slab, uint64_t seed,
+               std::span<std::byte> target) {
+  const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
+  const int64_t columns = tensor.spec.columns;
+  const auto packed = target.first(packed_bytes(tensor.layout, tensor.format, rows, columns));
+  if (tensor.format == DType::kQ4) {
+    fill_q4(tensor.layout, rows, columns, seed, packed);
+  } else {
+    fill_floats(tensor.format, seed, packed);
+  }
+}
+
+}  // namespace
+
+void fill_dummy_slab(const ModelFileTable& table, uint32_t slab, uint64_t seed,
+                     std::span<std::byte> target) {
+  SPILLWAY_CHECK(slab < table.slabs.size() && target.size() == table.slabs[slab].bytes);
+  std::memset(target.data(), 0, target.size());
+  for (const TensorInfo& tensor : table.tensors) {
+    if (slab < tensor.first_slab || slab >= tensor.first_slab + tensor.slab_count) continue;
+    if (tensor.spec.kind != WeightKind::kVector) {
+      fill_rows(tensor, slab, seed ^ (uint64_t{slab} << 32), target);
+    } else if (is_norm_weight(tensor.spec.role)) {
+      auto* values = reinterpret_cast<float*>(target.data() + tensor.offset_in_slab);
+      std::fill_n(values, tensor.spec.elements(), 1.0f);
+    }
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,135 @@
+// The packed model file (.spill, version 1): what `convert` writes and the weight store reads.
+//
+//   superblock  4096 bytes, at 0 and again at 4096: magic "SPILLWAY", version, file id (16 random
+//               bytes), offset, length and XXH3-64 of the table; XXH3-64 of the superblock itself
+//   slabs       from 8192 on, back to back, each zero-padded to a multiple of 4096
+//   table       JSON: shape, format, layout, provenance, tensors, slabs, names and sizes of the
+//               embedded tokenizer files; then those files' bytes. 4096-aligned, ends the file
+//
+// A slab is the unit of placement, I/O and verification: a contiguous run of rows of one matrix or
+// table (at most kSlabBytesMax, a multiple of 64 rows), or all vectors of one layer together. Its
+// checksum is XXH3-64 over the padded bytes with seed = first 8 bytes of the file id XOR slab
+// index, so a slab in the wrong place is as corrupt as a flipped bit.
+//
+// Writing is atomic: temporary name, data, fsync, superblocks, fsync, rename, fsync of the
+// directory. A crash leaves the temporary file (OUTPUT.partial), which the next convert takes over.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/model_shape.h"
+#include "kernels/base/q4.h"
+#include "kernels/base/status.h"
+#include "kernels/base/weights.h"
+#include "kernels/weight_layout.h"
+#include "offload/io/file.h"
+
+namespace spillway {
+
+constexpr size_t kSlabBytesMax = size_t{8} << 20;
+constexpr size_t kFileAlignment = 4096;
+
+struct SlabInfo {
+  uint64_t offset = 0;  // In the file, a multiple of kFileAlignment.
+  uint64_t bytes = 0;   // Padded, a multiple of kFileAlignment.
+  uint64_t checksum = 0;
+  int64_t layer = -1;  // As in WeightSpec; -1 before and after the layers.
+};
+
+// Where one weight lies: slabs [first_slab, first_slab + slab_count), each of `slab_rows` rows (the
+// last may have fewer). Vectors: one slab, starting `offset_in_slab` bytes into it.
+struct TensorInfo {
+  WeightSpec spec;
+  DType format = DType::kF32;  // Vectors are always kF32.
+  MatrixLayout layout = MatrixLayout::kRows;
+  uint32_t first_slab = 0;
+  uint32_t slab_count = 0;
+  int64_t slab_rows = 0;
+  uint64_t offset_in_slab = 0;
+  uint64_t nan_count = 0;  // Of the stored values; the writer counts them.
+  uint64_t inf_count = 0;
+  Q4Error quantization{};  // Of kQ4: against the checkpoint, as the converter measured it.
+
+  int64_t rows_in_slab(uint32_t index) const;  // index < slab_count
+  std::string name() const;                    // "layer 0 mlp_up_weight": for people
+};
+
+struct ModelFileTable {
+  std::array<uint8_t, 16> file_id{};
+  ModelShape shape;
+  DType format = DType::kF32;       // Of matrices and tables.
+  std::string source;               // Name and fingerprint of the checkpoint, for people.
+  std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
+  std::vector<SlabInfo> slabs;      // In streaming order, which is the order in the file.
+  std::vector<std::pair<std::string, std::string>> files;  // Tokenizer files: name, contents.
+
+  uint64_t slab_seed(uint32_t slab) const;
+  uint64_t weight_bytes() const;           // Sum over the slabs.
+  std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
+  Q4Error quantization() const;            // Of all kQ4 tensors together.
+};
+
+// Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets
+// count from 0; ModelFileWriter moves them behind the header. A slab of a matrix is as many panels
+// of 64 rows as fit kSlabBytesMax, one at least; each layer begins with the slab of its vectors.
+// REQUIRES: a valid shape; layout_holds(layout, format). `layout` is the matrices' and not kRows,
+// which is the tables'.
+ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout);
+
+// An open packed file. The table is verified; slabs are read by whoever needs them.
+// Thread rule: const after open, any thread.
+class ModelFile {
+ public:
+  // kCorruption when superblock or table do not verify, kInvalidArgument for an unknown version.
+  static Result<ModelFile> open(const std::string& path);
+
+  const ModelFileTable& table() const { return *table_; }
+  const std::string& path() const { return file_.path(); }
+  int fd() const { return file_.fd(); }  // Buffered; open another with O_DIRECT for streaming.
+
+  // Reads slab `index` into `target` (its bytes) and verifies it; one more try on a mismatch.
+  // Blocks. Errors name file, slab and byte range.
+  Status read_slab(uint32_t index, std::span<std::byte> target) const;
+
+ private:
+  ModelFile(File file, std::unique_ptr<const ModelFileTable> table)
+      : file_(std::move(file)), table_(std::move(table)) {}
+
+  File file_;
+  std::unique_ptr<const ModelFileTable> table_;
+};
+
+// Writes one packed file. Slabs may be written in any order, each once, from several threads.
+class ModelFileWriter {
+ public:
+  // Takes the planned table; moves its slabs behind the header, fixes their offsets and draws the
+  // file id. kCapacity when the disk has too little room or another process writes this file.
+  // An existing file at `path` stays as it is until finish().
+  static Result<std::unique_ptr<ModelFileWriter>> create(const std::string& path,
+                                                         ModelFileTable table);
+  virtual ~ModelFileWriter() = default;  // Removes the temporary file unless finish() succeeded.
+
+  virtual const ModelFileTable& table() const = 0;
+
+  // `bytes` is the slab's padded size; at an address that is a multiple of kFileAlignment it is
+  // written past the page cache. Computes the checksum and counts NaN and infinity (of kQ4: the
+  // numbers of groups whose scale or minimum is one). Blocks.
+  virtual Status write_slab(uint32_t index, std::span<const std::byte> bytes) = 0;
+
+  // What quantising tensor `index` of the table cost; goes into the table. Before finish(), from
+  // one thread. REQUIRES: its format is kQ4.
+  virtual void set_quantization(size_t index, const Q4Error& error) = 0;
+
+  // Every slab must have been written. Syncs and renames.
+  virtual Status finish() = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,69 @@
+#include "offload/model_file/non_finite.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace spillway {
+
+namespace {
+
+// Without its sign a number is infinite when its bits equal `kInfinity` and NaN when they are
+// above. 32-bit counters over short runs keep the loop in vector registers.
+template <class Bits, Bits kMagnitude, Bits kInfinity>
+NonFinite count_bits(std::span<const std::byte> bytes) {
+  constexpr size_t kRun = size_t{1} << 20;
+  NonFinite counts;
+  const size_t total = bytes.size() / sizeof(Bits);
+  for (size_t first = 0; first < total; first += kRun) {
+    const size_t last = std::min(total, first + kRun);
+    uint32_t nan = 0;
+    uint32_t inf = 0;
+    for (size_t i = first; i < last; ++i) {
+      Bits value;
+      std::memcpy(&value, bytes.data() + i * sizeof(Bits), sizeof(Bits));
+      value &= kMagnitude;
+      nan += value > kInfinity ? 1 : 0;
+      inf += value == kInfinity ? 1 : 0;
+    }
+    counts += {nan, inf};
+  }
+  return counts;
+}
+
+bool finite_f16(const std::byte* bytes) {
+  uint16_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return (bits & 0x7c00) != 0x7c00;
+}
+
+}  // namespace
+
+NonFinite count_non_finite_q4(MatrixLayout layout, int64_t rows, int64_t columns,
+                              std::span<const std::byte> packed) {
+  SPILLWAY_CHECK(packed.size() >= packed_bytes(layout, DType::kQ4, rows, columns));
+  NonFinite counts;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t first = 0; first < columns; first += kQ4Group) {
+      const Q4ScaleOffsets at = q4_scale_offsets(layout, columns, row, first / kQ4Group);
+      if (finite_f16(packed.data() + at.scale) && finite_f16(packed.data() + at.minimum)) continue;
+      counts.nan += static_cast<uint64_t>(std::min(kQ4Group, columns - first));
+    }
+  }
+  return counts;
+}
+
+NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes) {
+  switch (dtype) {
+    case DType::kF32:
+      return count_bits<uint32_t, 0x7fffffff, 0x7f800000>(bytes);
+    case DType::kBF16:
+      return count_bits<uint16_t, 0x7fff, 0x7f80>(bytes);
+    case DType::kF16:
+      return count_bits<uint16_t, 0x7fff, 0x7c00>(bytes);
+    default:
+      SPILLWAY_CHECK(false);
+  }
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,383 @@
+#include "policy/simulation/simulated_machine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "policy/bound.h"
+
+namespace spillway {
+
+namespace {
+
+// Weights are asked of the disk in pieces, two at a time: about what the weight stream keeps under
+// way (96 MiB), so that the cache's reads wait for no more than that.
+constexpr double kPieceBytes = 48 << 20;
+constexpr double kPiecesMax = 16;  // Of a layer and tier
+constexpr size_t kPiecesUnderWay = 2;
+
+// The cache of a micro-batch is cut so that this many parts fit its ring.
+constexpr double kPartsInRing = 4;
+constexpr int64_t kPartsMax = 32;
+
+double pieces_of(double bytes) {
+  return std::clamp(std::ceil(bytes / kPieceBytes), 1.0, kPiecesMax);
+}
+
+// Sums of pieces may be this much more than the whole.
+constexpr double kRounding = 1e-9;
+
+double part_of(const CostedPlan& plan, uint64_t bytes, int64_t layers) {
+  return static_cast<double>(bytes) * static_cast<double>(layers) /
+         static_cast<double>(plan.shape.layers);
+}
+
+}  // namespace
+
+Simulation::Task SimulatedRing::take(double bytes) {
+  Simulation::Task there = Simulation::kNone;
+  while (held_ + bytes > bytes_ * (1 + kRounding) && released_ > 0) {
+    there = pieces_.front().released;
+    held_ -= pieces_.front().bytes;
+    pieces_.pop_front();
+    --released_;
+  }
+  held_ += bytes;
+  pieces_.push_back({bytes, Simulation::kNone});
+  return there;
+}
+
+void SimulatedRing::release(Simulation::Task after) {
+  SPILLWAY_CHECK(released_ < pieces_.size());
+  pieces_[released_++].released = after;
+}
+
+SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& prefix,
+                                   const CostedPlan& plan, const MachineRates& rates,
+                                   const StagingRings& rings, int64_t first, int64_t layers,
+                                   int64_t blocks)
+    : simulation_(*simulation),
+      plan_(plan),
+      rates_(rates),
+      first_(first),
+      layers_(layers),
+      // A slab is in a ring once at most.
+      weights_disk_(
+          std::min(rings.weights_from_disk, part_of(plan, plan.weights_from_disk, layers))),
+      weights_device_(
+          std::min(rings.weights_to_device, part_of(plan, plan.weights_to_device, layers))),
+      kv_disk_(rings.kv_from_disk),
+      kv_device_(rings.kv_to_device),
+      rows_disk_(rings.activations_from_disk),
+      rows_device_(rings.activations_to_device),
+      rings_(rings),
+      cache_home_(static_cast<size_t>(blocks), Tasks(static_cast<size_t>(layers), kNone)) {
+  for (const LinearShape& linear : linear_shapes(plan.shape)) {
+    const double weights = static_cast<double>(linear.outputs) *
+                           static_cast<double>(linear.inputs) * static_cast<double>(linear.count);
+    (linear.head ? head_weights_ : layer_weights_) += weights;
+  }
+  layer_weights_ /= static_cast<double>(plan.shape.layers);
+  qkv_share_ = std::min(
+      1.0, static_cast<double>(plan.shape.hidden * plan.shape.qkv_width()) / layer_weights_);
+  const auto resource = [&](Resource of) {
+    return simulation_.add_resource(prefix + std::string(resource_name(of)));
+  };
+  processor_ = resource(Resource::kCompute);
+  disk_read_ = resource(Resource::kDiskRead);
+  disk_write_ = resource(Resource::kDiskWrite);
+  if (!plan.own_memory) return;
+  up_ = resource(Resource::kHostToDevice);
+  down_ = resource(Resource::kDeviceToHost);
+  host_memory_ = resource(Resource::kHostMemory);
+  if (plan.host_attention) host_ = resource(Resource::kHostCompute);
+}
+
+Simulation::Task SimulatedMachine::add(const char* what,
+                                       std::initializer_list<Simulation::Use> uses, Tasks after) {
+  if (!plan_.overlap) after.push_back(previous_);
+  const Task task = simulation_.add(what, uses, after, first_ + layer_);
+  previous_ = task;
+  return task;
+}
+
+// The processor does one thing after another, in the order of the program.
+Simulation::Task SimulatedMachine::compute(const char* what, double seconds, Tasks after) {
+  after.push_back(last_step_);
+  last_step_ = add(what, {{processor_, seconds}}, std::move(after));
+  return last_step_;
+}
+
+// By DMA: beside a device, whatever passes is written to the host's memory or read from it.
+Simulation::Task SimulatedMachine::transfer(const char* what, Simulation::Resource link,
+                                            double bytes, double rate, Tasks after) {
+  const double seconds = bytes / rate;
+  if (!plan_.own_memory || rates_.host_memory <= 0) {
+    return add(what, {{link, seconds}}, std::move(after));
+  }
+  return add(what, {{link, seconds}, {host_memory_, bytes / rates_.host_memory}}, std::move(after));
+}
+
+SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
+                                                 const PlannedMicroBatch& batch,
+                                                 double share_of_layer) const {
+  const ModelShape& shape = plan_.shape;
+  const auto layers = static_cast<double>(shape.layers);
+  const auto sequences = static_cast<double>(batch.sequences);
+  const double row_bytes = static_cast<double>(plan_.kv_row_bytes) / layers;
+  Step step{};
+  step.sequences = batch.sequences;
+  double tokens = sequences;
+  if (batch.prompts) {
+    const double share = sequences / static_cast<double>(sweep.prompts);
+    tokens = share * static_cast<double>(sweep.prompt_tokens);
+    step.attention = 4 * share * static_cast<double>(sweep.prompt_pairs) *
+                     static_cast<double>(shape.query_width()) / rates_.prompt_attention;
+    step.kv_sent = step.kv_down = share * static_cast<double>(sweep.prompt_rows) * row_bytes;
+  } else {
+    const double share = sequences / static_cast<double>(sweep.decoding);
+    step.kv_read = share * sweep.mean_cached_rows() * row_bytes;
+    if (plan_.own_memory && plan_.host_attention) step.by_host = plan_.kv_on_host;
+    step.attention = step.kv_read * (1 - step.by_host) / rates_.decode_attention;
+    step.kv_sent = sequences * static_cast<double>(plan_.kv_sent_bytes) / layers;
+    step.kv_down = plan_.kv_returns_whole ? step.kv_read : step.kv_sent;
+  }
+  step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
+  double products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
+                    tokens * activation_traffic(shape) / rates_.memory;
+  // The CPU brings a layer's weights for all of its micro-batches.
+  const double from_disk = static_cast<double>(plan_.weights_from_disk) / layers * share_of_layer +
+                           2 * step.stream * plan_.activations_on_disk;
+  products += from_disk * rates_.compute_per_disk_byte;
+  step.qkv = products * qkv_share_;
+  step.rest = products - step.qkv;
+  step.rest_of_last =
+      step.rest - layer_elements(shape).rest * (rates_.seconds_per_weight(batch.tokens) -
+                                                rates_.seconds_per_weight(batch.last_rows()));
+  step.attention += (step.kv_read + step.kv_sent) * plan_.kv_on_disk * rates_.compute_per_disk_byte;
+  step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
+  step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
+  if (plan_.own_memory) step.kv_from_host = plan_.kv_on_host - step.by_host;
+  return step;
+}
+
+// What the next layer lacks, from where it is; when all of it is there.
+Simulation::Task SimulatedMachine::bring_weights() {
+  const auto layers = static_cast<double>(plan_.shape.layers);
+  const double disk = static_cast<double>(plan_.weights_from_disk) / layers;
+  const double host =
+      plan_.own_memory ? static_cast<double>(plan_.weights_to_device) / layers - disk : 0;
+  Task last = kNone;
+  weight_pieces_ = 0;
+  const auto upload = [&](double bytes, Task from) {
+    ++weight_pieces_;
+    last_upload_ = transfer("weights", up_, bytes, rates_.to_device,
+                            {from, last_upload_, weights_device_.take(bytes)});
+    return last_upload_;
+  };
+  if (host > 0) {
+    const double pieces = pieces_of(host);
+    for (double i = 0; i < pieces; ++i) last = upload(host / pieces, kNone);
+  }
+  if (disk > 0) {
+    const double pieces = pieces_of(disk), bytes = disk / pieces;
+    for (double i = 0; i < pieces; ++i) {
+      Tasks after = {weights_disk_.take(bytes)};
+      if (weight_reads_.size() == kPiecesUnderWay) {
+        after.push_back(weight_reads_.front());
+        weight_reads_.pop_front();
+      }
+      last = transfer("weights", disk_read_, bytes, rates_.disk_read, std::move(after));
+      weight_reads_.push_back(last);
+      if (plan_.own_memory) {
+        last = upload(bytes, last);
+        weights_disk_.release(last);
+      } else {
+        ++weight_pieces_;
+      }
+    }
+  }
+  return last;
+}
+
+void SimulatedMachine::release_weights(Task used) {
+  SimulatedRing& ring = plan_.own_memory ? weights_device_ : weights_disk_;
+  for (; weight_pieces_ > 0; --weight_pieces_) ring.release(used);
+}
+
+// A micro-batch's activations, if they live elsewhere.
+Simulation::Task SimulatedMachine::bring_rows(const Step& step, size_t batch, Task begin) {
+  const double disk = step.stream * plan_.activations_on_disk;
+  const double away = disk + step.stream * plan_.activations_on_host;
+  Task there = rows_home_[batch];
+  if (disk > 0) {
+    there = transfer("activations", disk_read_, disk, rates_.disk_read,
+                     {begin, there, rows_disk_.take(disk)});
+  }
+  if (plan_.own_memory && away > 0) {
+    there = transfer("activations", up_, away, rates_.to_device,
+                     {begin, there, rows_device_.take(away)});
+  }
+  return there;
+}
+
+void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
+  const double disk = step.stream * plan_.activations_on_disk;
+  const double away = disk + step.stream * plan_.activations_on_host;
+  if (plan_.own_memory && away > 0) {
+    done = transfer("activations home", down_, away, rates_.to_host, {done});
+    rows_device_.release(done);
+  }
+  if (disk > 0) {
+    done = transfer("activations home", disk_write_, disk, rates_.disk_write, {done});
+    rows_disk_.release(done);
+  }
+  rows_home_[batch] = done;
+}
+
+// A part of a micro-batch's cache: in memory where the work finds it, with room for what is new.
+Simulation::Task SimulatedMachine::bring_cache(const Step& step, double parts, Task begin,
+                                               Task home) {
+  const double disk = plan_.kv_on_disk / parts;
+  const double away = disk + step.kv_from_host / parts;
+  const double room = step.kv_read + step.kv_sent;
+  Task there = begin;
+  if (disk > 0) {
+    const Tasks after = {begin, home, kv_disk_.take(room * disk)};
+    there = step.kv_read > 0
+                ? transfer("KV cache", disk_read_, step.kv_read * disk, rates_.disk_read, after)
+                : add("KV cache", {}, after);
+  }
+  if (plan_.own_memory && away > 0) {
+    const Tasks after = {there, kv_device_.take(room * away)};
+    there = step.kv_read > 0
+                ? transfer("KV cache", up_, step.kv_read * away, rates_.to_device, after)
+                : add("KV cache", {}, after);
+  }
+  return there;
+}
+
+void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Task* home) {
+  const double disk = plan_.kv_on_disk / parts;
+  const double away = disk + step.kv_from_host / parts;
+  if (plan_.own_memory && away > 0) {
+    done = transfer("KV cache home", down_, step.kv_down * away, rates_.to_host, {done});
+    kv_device_.release(done);
+    last_home_ = done;
+  }
+  if (disk > 0) {
+    done = transfer("KV cache home", disk_write_, step.kv_sent * disk, rates_.disk_write, {done});
+    kv_disk_.release(done);
+  }
+  *home = done;
+}
+
+// Queries, keys and values (float32) of decode steps go down, outputs up.
+Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
+  const ModelShape& shape = plan_.shape;
+  const double rows = static_cast<double>(step.sequences) * step.by_host;
+  const double bytes = step.kv_read * step.by_host;
+  const double output_bytes = plan_.format == DType::kF32 ? 4 : 2;
+  const Task queries = transfer("queries", down_, rows * 4 * static_cast<double>(shape.qkv_width()),
+                                rates_.to_host, {last_step_});
+  const double reading = rates_.host_memory > 0 ? bytes / rates_.host_memory : 0;
+  const Task attended = add(
+      "attention", {{host_, bytes / rates_.host_attention}, {host_memory_, reading}}, {queries});
+  return transfer("attention by the host", up_,
+                  rows * output_bytes * static_cast<double>(shape.query_width()), rates_.to_device,
+                  {attended});
+}
+
+// A micro-batch through a layer: products up to queries, keys and values, then attention part by
+// part as its cache arrives, then the other products, which may have to wait.
+std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Step& step,
+                                                                       size_t batch, Task begin,
+                                                                       const Tasks& needed,
+                                                                       Task before, Task* home) {
+  const double disk = plan_.kv_on_disk;
+  const double away = disk + step.kv_from_host;
+  const bool last = first_ + layer_ + 1 == plan_.shape.layers;
+  const double rest = last ? step.rest_of_last : step.rest;
+  if (away == 0 && step.by_host == 0) {
+    const double arithmetic = step.qkv + step.attention + rest;
+    compute("layer", std::max(arithmetic, step.weights_memory + step.kv_memory), needed);
+    return std::nullopt;
+  }
+  const double room = step.kv_read + step.kv_sent;
+  double rings = 0;
+  if (disk > 0) rings = room * disk / rings_.kv_from_disk;
+  if (plan_.own_memory && away > 0) rings = std::max(rings, room * away / rings_.kv_to_device);
+  const auto parts =
+      static_cast<double>(std::clamp(static_cast<int64_t>(std::ceil(kPartsInRing * rings)),
+                                     int64_t{1}, std::min(kPartsMax, step.sequences)));
+  const double rest_seconds = std::max(rest, step.weights_memory * (1 - qkv_share_));
+  compute("layer", std::max(step.qkv, step.weights_memory * qkv_share_), needed);
+  const Task attended = step.by_host > 0 ? attend_on_host(step) : kNone;
+  for (double i = 0; i < parts; ++i) {
+    const Task cache = bring_cache(step, parts, begin, before);
+    const Task done =
+        compute("attention", std::max(step.attention, step.kv_memory) / parts, {cache});
+    send_cache(step, parts, done, home);
+  }
+  if (attended != kNone) return Unfinished{batch, rest_seconds, attended};
+  compute("layer", rest_seconds, {});
+  return std::nullopt;
+}
+
+void SimulatedMachine::finish(const Unfinished& rest, const std::vector<Step>& steps, Tasks* done) {
+  (*done)[rest.batch] = compute("layer", rest.seconds, {rest.attended});
+  send_rows(steps[rest.batch], rest.batch, last_step_);
+}
+
+std::vector<Simulation::Task> SimulatedMachine::pass(const PlannedSweeps& sweep, int64_t block,
+                                                     Task begin,
+                                                     const std::vector<Task>& arrivals) {
+  const std::vector<PlannedMicroBatch> batches = planned_micro_batches(plan_, sweep);
+  std::vector<Step> steps;
+  for (const PlannedMicroBatch& batch : batches) {
+    steps.push_back(step_of(sweep, batch, 1 / static_cast<double>(batches.size())));
+  }
+  rows_home_.assign(batches.size(), kNone);
+  // The engine begins a sweep when the one before has been worked through and its cache is out of
+  // the device.
+  const Task start = simulation_.add("sweep", {}, {begin, last_step_, last_home_});
+  Tasks done(batches.size(), kNone);
+  for (layer_ = 0; layer_ < layers_; ++layer_) {
+    const Task weights = bring_weights();
+    Task& home = cache_home_[static_cast<size_t>(block)][static_cast<size_t>(layer_)];
+    const Task before = home;  // Of the sweep before
+    std::optional<Unfinished> waiting;
+    for (size_t i = 0; i < batches.size(); ++i) {
+      const Task arrival = layer_ == 0 && !arrivals.empty() ? arrivals[i] : kNone;
+      const Task rows = bring_rows(steps[i], i, start);
+      const auto rest =
+          run_step(steps[i], i, start, {start, weights, rows, arrival}, before, &home);
+      const Task reached = last_step_;
+      // As the engine does: the next micro-batch has begun before the last is finished.
+      if (waiting) finish(*std::exchange(waiting, std::nullopt), steps, &done);
+      if (!rest) {
+        done[i] = reached;
+        send_rows(steps[i], i, reached);
+      } else if (plan_.overlap && plan_.activations_on_disk == 0) {
+        waiting = rest;
+      } else {
+        finish(*rest, steps, &done);
+      }
+    }
+    if (waiting) finish(*waiting, steps, &done);
+    release_weights(last_step_);
+  }
+  layer_ = -1 - first_;  // What follows is of no layer.
+  return done;
+}
+
+Simulation::Task SimulatedMachine::head(const PlannedSweeps& sweep) {
+  double seconds = 0;
+  for (int64_t left = sweep.decoding + sweep.prompts; left > 0; left -= plan_.head_rows) {
+    seconds += head_weights_ * rates_.seconds_per_weight(std::min(left, plan_.head_rows));
+  }
+  return compute("head", seconds, {});
+}
+
+}  // namespace spillway

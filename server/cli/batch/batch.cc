@@ -1,0 +1,389 @@
+#include "server/cli/batch/batch.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "kernels/base/units.h"
+#include "server/cli/batch/batch_input.h"
+#include "server/cli/batch/batch_output.h"
+#include "server/cli/batch/batch_run.h"
+#include "server/cli/batch/workload_file.h"
+#include "server/cli/common/interrupt.h"
+#include "server/log.h"
+
+namespace spillway {
+
+namespace {
+
+std::string journal_path(const BatchFlags& flags) {
+  return flags.output + ".journal";
+}
+
+std::string mark_path(const BatchFlags& flags) {
+  return journal_path(flags) + ".crashed";
+}
+
+void say(const std::string& text) {
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+// All but the model, which takes longer to know.
+JournalHead head_without_model(const BatchSetup& setup, const InputSummary& input) {
+  JournalHead head = {{"input", input.hash}};
+  head.insert(head.end(), setup.settings.begin(), setup.settings.end());
+  return head;
+}
+
+JournalHead head_of(const BatchSetup& setup, const InputSummary& input,
+                    const std::string& identity) {
+  JournalHead head = head_without_model(setup, input);
+  head.insert(head.begin() + 1, {"model", identity});
+  return head;
+}
+
+bool continues(const BatchFlags& flags) {
+  return flags.resume || flags.retry_errors;
+}
+
+// 16 hex digits that name the run: equal runs give their rows equal ids.
+std::string run_id_of(const JournalHead& head) {
+  std::string all;
+  for (const auto& [name, value] : head) all += name + "=" + value + "\n";
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(all.data(), all.size())));
+  return text;
+}
+
+// A journal that cannot be opened, told apart: one that is in use is not to be deleted.
+Status explain_journal(const Status& status, const std::string& journal) {
+  if (status.code() != Code::kCapacity) return status;
+  return {Code::kCapacity, journal +
+                               " is in use by another process: a batch with this output is "
+                               "running. Wait for its end, or stop it and use --resume"};
+}
+
+// Refuses before anything slow happens.
+Status check_files(const BatchFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(check_output(output_target(flags.output), flags.input));
+  const std::string journal = journal_path(flags);
+  if (continues(flags)) return {};
+  if (std::filesystem::exists(journal)) {
+    const Result<JournalCounts> counts = Journal::inspect(journal);
+    if (counts.status().code() == Code::kCapacity) return explain_journal(counts.status(), journal);
+    const std::string what =
+        counts.ok() ? "an unfinished run with " + std::to_string(counts->finished) + " lines done"
+                    : "an unfinished run that cannot be read (" +
+                          std::string(counts.status().message()) + ")";
+    return invalid_argument(journal + " holds " + what +
+                            "; continue it with --resume, or delete it to begin anew");
+  }
+  if (std::filesystem::exists(flags.output) && !flags.overwrite) {
+    return invalid_argument(flags.output +
+                            " exists; choose another --output, or --overwrite to replace it");
+  }
+  return {};
+}
+
+// The journal of an earlier run, if there is one to go on with. Its lock is held from here on.
+Result<std::optional<Journal>> open_earlier(const BatchFlags& flags) {
+  const std::string path = journal_path(flags);
+  if (!continues(flags) || !std::filesystem::exists(path)) return std::optional<Journal>();
+  Result<Journal> journal = Journal::open(path);
+  if (!journal.ok()) return explain_journal(journal.status(), path);
+  return std::optional<Journal>(std::move(journal).value());
+}
+
+// Settles who is to blame if the program crashed in the last run.
+Status blame(const BatchFlags& flags, Journal& journal) {
+  const std::vector<int64_t> ran = CrashMark::read(mark_path(flags));
+  // The mark goes first: blame twice for one crash would condemn rows that did nothing.
+  if (::unlink(mark_path(flags).c_str()) != 0) return {};
+  log_warning("The last run crashed with " + std::to_string(ran.size()) +
+              " lines in the block. They run last, and apart from the others.");
+  return journal.blame(ran);
+}
+
+// The output of this very run, taken apart again so that what failed in it can run again.
+Result<Journal> reopen_output(const BatchFlags& flags, const JournalHead& head) {
+  SPILLWAY_ASSIGN_OR_RETURN(Journal journal, Journal::create(journal_path(flags), head));
+  const Status read = read_back(output_target(flags.output), journal);
+  if (read.ok()) return journal;
+  SPILLWAY_RETURN_IF_ERROR(Journal::discard(std::move(journal)));
+  return read;
+}
+
+void print_summary(const BatchProgress& progress, const BatchFlags& flags,
+                   std::optional<double> predicted) {
+  // Of a run that goes on where another stopped the prediction says nothing.
+  const std::string expected =
+      predicted && progress.lines_before == 0 ? " (" + format_rate(*predicted) + " predicted)" : "";
+  say("Done in " + format_seconds(progress.seconds) + ": " +
+      std::to_string(progress.lines_done - progress.lines_failed) + " of " +
+      std::to_string(progress.lines_total) + " lines completed, " +
+      std::to_string(progress.lines_failed) + " failed; " + std::to_string(progress.prompt_tokens) +
+      " prompt tokens, " + std::to_string(progress.generated_tokens) + " generated, " +
+      format_rate(progress.tokens_per_second()) + " tokens/s" + expected + ".");
+  if (progress.lines_failed > 0) say("Lines that failed say why in their \"error\".");
+  say("Output: " + flags.output);
+}
+
+void warn_of(const IgnoredNames& ignored) {
+  if (const std::string text = ignored.text(); !text.empty()) log_warning(text + ".");
+}
+
+Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
+  constexpr int64_t kShown = 10;
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model,
+                            setup.open({.tokenizer_only = true, .workload = {}}));
+  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
+  CustomIds ids;
+  InputLine text;
+  IgnoredNames ignored;
+  int64_t lines = 0, bad = 0, sequences = 0, prompt_tokens = 0, new_tokens_max = 0;
+  for (;;) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
+    if (!found) break;
+    ++lines;
+    BatchLine line = read_batch_line(text, model.context);
+    ids.check(&line);
+    if (!line.error) {
+      auto parsed = parse_batch_line(line, model.context, setup.seed);
+      if (const auto* error = std::get_if<ApiError>(&parsed)) line.error = *error;
+      if (const auto* call = std::get_if<CompletionCall>(&parsed)) {
+        ignored.add(*call);
+        for (const Request& request : call->requests) {
+          ++sequences;
+          prompt_tokens += static_cast<int64_t>(request.prompt.size());
+          new_tokens_max += request.max_tokens;
+        }
+      }
+    }
+    if (!line.error) continue;
+    if (++bad <= kShown) say("line " + std::to_string(line.number) + ": " + line.error->message);
+  }
+  if (bad > kShown) say("... and " + std::to_string(bad - kShown) + " more");
+  warn_of(ignored);
+  std::printf(
+      "%lld lines, %lld good, %lld bad; %lld sequences, %lld prompt tokens, at most %lld "
+      "new tokens\n",
+      static_cast<long long>(lines), static_cast<long long>(lines - bad),
+      static_cast<long long>(bad), static_cast<long long>(sequences),
+      static_cast<long long>(prompt_tokens), static_cast<long long>(new_tokens_max));
+  if (bad == 0) return {};
+  return invalid_argument(std::to_string(bad) + " of " + std::to_string(lines) +
+                          " lines would fail");
+}
+
+// What the first lines say of all, so that a plan can be found for it.
+Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const ServedModel& model,
+                                                    uint64_t seed, const InputSummary& summary) {
+  constexpr int64_t kSampledLines = 2000;
+  constexpr size_t kSampledBytes = size_t{4} << 20;
+  constexpr size_t kGroups = 32;
+  std::vector<RequestGroup> sample;
+  InputLine text;
+  int64_t lines = 0;
+  for (size_t bytes = 0; lines < kSampledLines && bytes < kSampledBytes; ++lines) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
+    if (!found) break;
+    bytes += text.text.size();
+    const BatchLine line = read_batch_line(text, model.context);
+    if (line.error) continue;
+    const auto parsed = parse_batch_line(line, model.context, seed);
+    const auto* call = std::get_if<CompletionCall>(&parsed);
+    if (call == nullptr) continue;
+    for (const Request& request : call->requests) {
+      sample.push_back({std::max<int64_t>(1, static_cast<int64_t>(request.prompt.size())),
+                        std::max<int64_t>(1, request.max_tokens), 1, request.kv});
+    }
+  }
+  input.rewind();
+  const double rows_of_line = static_cast<double>(summary.rows) / static_cast<double>(lines);
+  std::vector<RequestGroup> groups = few_groups(std::move(sample), kGroups);
+  for (RequestGroup& group : groups) {
+    group.count =
+        std::max<int64_t>(1, std::llround(static_cast<double>(group.count) * rows_of_line));
+  }
+  return groups;
+}
+
+// All rows have their result: the journal becomes the output.
+Status conclude(const BatchFlags& flags, const InputSummary& summary, const std::string& run_id,
+                Journal journal) {
+  if (journal.counts().finished != summary.rows) {
+    return corruption(journal_path(flags) + " has " + std::to_string(journal.counts().finished) +
+                      " lines and " + flags.input + " has " + std::to_string(summary.rows) +
+                      "; --export writes what the journal holds");
+  }
+  SPILLWAY_RETURN_IF_ERROR(write_output(journal, output_target(flags.output), run_id));
+  return Journal::discard(std::move(journal));
+}
+
+Status explain_stop(const Status& status, const BatchFlags& flags, const Journal& journal) {
+  const std::string kept =
+      std::to_string(journal.committed().finished) + " finished lines are safe in " +
+      journal_path(flags) +
+      (status.code() == Code::kInvalidArgument
+           ? "; bring the input back as it was and continue with the same command and --resume, or "
+             "write them with: spillway batch --export " +
+                 journal_path(flags) + " --output FILE"
+           : "; continue with the same command and --resume");
+  return {status.code(), std::string(status.message()) + ": " + kept};
+}
+
+// What the second interrupt leaves on the screen.
+std::string last_words(const BatchFlags& flags) {
+  return "\nspillway batch: ended at once. Finished lines are in " + journal_path(flags) +
+         "; continue with the same command and --resume.\n";
+}
+
+// A run that is ready to be run: who it is, and what an earlier one has left of it.
+struct Prepared {
+  InputSummary summary;
+  std::vector<RequestGroup> workload;
+  JournalHead head;
+  std::string run_id;
+  OutputFound output;
+  std::optional<Journal> journal;
+};
+
+// Whether the journal is of this model, as far as is known before it is packed: its number formats
+// are not.
+Status check_source(const Journal& journal, const std::string& source) {
+  for (const auto& [name, value] : journal.head()) {
+    if (name == "model" && value.starts_with(source + " ")) return {};
+  }
+  return journal.check({{"model", source}});
+}
+
+// Everything that can be refused is refused here, before weights are packed or loaded.
+Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, BatchInput& input) {
+  Prepared run;
+  SPILLWAY_ASSIGN_OR_RETURN(run.journal, open_earlier(flags));
+  SPILLWAY_ASSIGN_OR_RETURN(run.summary, summarize(input));
+  if (run.journal) {
+    SPILLWAY_RETURN_IF_ERROR(run.journal->check(head_without_model(setup, run.summary)));
+  }
+  OpenFor purpose{.tokenizer_only = true, .workload = {}};
+  if (run.journal) {
+    purpose.accepts_source = [&](const std::string& source) {
+      return check_source(*run.journal, source);
+    };
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
+  run.head = head_of(setup, run.summary, model.identity);
+  run.run_id = run_id_of(run.head);
+  if (run.journal) SPILLWAY_RETURN_IF_ERROR(run.journal->check(run.head));
+  SPILLWAY_ASSIGN_OR_RETURN(run.output, find_output(output_target(flags.output), run.run_id,
+                                                    run.summary.rows, run.summary.last_row));
+  if (run.output.exists && !run.output.whole && !flags.overwrite) {
+    return invalid_argument(flags.output +
+                            " exists and is not the output of this run; choose another --output, "
+                            "or --overwrite to replace it");
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(run.workload, expected_workload(input, model, setup.seed, run.summary));
+  return run;
+}
+
+Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const ServedModel& model,
+                    const Prepared& run, BatchInput& input, Journal& journal,
+                    BatchProgress* progress) {
+  const InterruptGuard guard(last_words(flags));
+  CrashMark mark(mark_path(flags),
+                 static_cast<size_t>(std::max<int64_t>(1, model.scheduler->queue_max())));
+  ProgressDisplay display(progress_kind(flags.progress, STDERR_FILENO), stderr);
+  IgnoredNames ignored;
+  BatchJob job;
+  job.input = &input;
+  job.ignored = &ignored;
+  job.journal = &journal;
+  job.scheduler = model.scheduler;
+  job.context = &model.context;
+  job.run_id = run.run_id;
+  job.seed = setup.seed;
+  job.rows = run.summary.rows;
+  job.marks = mark.slots();
+  job.errors_max = flags.max_errors;
+  job.answers_bytes_max = static_cast<uint64_t>(flags.answers_bytes_max);
+  job.retry = setup.retry;
+  job.interrupted = [&] { return guard.interrupted(); };
+  job.show = [&](const BatchProgress& now) {
+    *progress = now;
+    display.update(now);
+  };
+  const Result<BatchProgress> done = run_rows(job);
+  if (!done.ok()) {
+    display.finish(*progress, "interrupted");
+    return explain_stop(done.status(), flags, journal);
+  }
+  *progress = done.value();
+  display.finish(*progress, "done");
+  warn_of(ignored);
+  return {};
+}
+
+}  // namespace
+
+Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup) {
+  if (flags.dry_run) {
+    SPILLWAY_RETURN_IF_ERROR(dry_run(flags, setup));
+    return BatchOutcome{};
+  }
+  SPILLWAY_RETURN_IF_ERROR(check_files(flags));
+  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
+  SPILLWAY_ASSIGN_OR_RETURN(Prepared run, prepare(flags, setup, input));
+  const bool retries = flags.retry_errors && run.output.failed > 0;
+  if (!run.journal && run.output.whole && continues(flags) && !retries) {
+    say("Nothing to resume: " + flags.output + " is the finished output of this run.");
+    return BatchOutcome{run.output.failed};
+  }
+  OpenFor purpose;
+  purpose.workload = run.workload;
+  purpose.requests = {.body_bytes_max = 0,
+                      .answers_bytes_max = static_cast<uint64_t>(flags.answers_bytes_max)};
+  SPILLWAY_ASSIGN_OR_RETURN(const ServedModel model, setup.open(purpose));
+  if (run.journal) {
+    SPILLWAY_RETURN_IF_ERROR(run.journal->adopt(run.head));
+    SPILLWAY_RETURN_IF_ERROR(blame(flags, *run.journal));
+    if (flags.retry_errors) SPILLWAY_RETURN_IF_ERROR(run.journal->forget_failed());
+  } else {
+    ::unlink(mark_path(flags).c_str());  // Of a run that is no more.
+    SPILLWAY_ASSIGN_OR_RETURN(run.journal, run.output.whole && retries
+                                               ? reopen_output(flags, run.head)
+                                               : Journal::create(journal_path(flags), run.head));
+  }
+  if (const int64_t finished = run.journal->counts().finished; finished > 0) {
+    log_info("Resuming: " + std::to_string(finished) + " of " + std::to_string(run.summary.rows) +
+             " lines are done.");
+  }
+  BatchProgress progress;
+  SPILLWAY_RETURN_IF_ERROR(run_prepared(flags, setup, model, run, input, *run.journal, &progress));
+  SPILLWAY_RETURN_IF_ERROR(conclude(flags, run.summary, run.run_id, *std::move(run.journal)));
+  print_summary(progress, flags, model.predicted_tokens_per_second);
+  return BatchOutcome{progress.lines_failed};
+}
+
+Status export_batch(const BatchFlags& flags) {
+  const std::string output = output_target(flags.output);
+  SPILLWAY_RETURN_IF_ERROR(check_output(output, flags.export_journal));
+  if (std::filesystem::exists(output) && !flags.overwrite) {
+    return invalid_argument(flags.output +
+                            " exists; choose another --output, or --overwrite to replace it");
+  }
+  const Result<Journal> journal = Journal::open(flags.export_journal);
+  if (!journal.ok()) return explain_journal(journal.status(), flags.export_journal);
+  SPILLWAY_RETURN_IF_ERROR(write_output(journal.value(), output, "export"));
+  const JournalCounts& counts = journal->counts();
+  say(std::to_string(counts.finished) + " lines, " + std::to_string(counts.failed) +
+      " of them failed. Output: " + flags.output);
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,64 @@
+// `spillway batch`: completes a file of requests, row by row, and survives being killed.
+//
+//   input file -> BatchInput -> BatchLine -> scheduler -> Journal (SQLite) -> output file
+//
+// The output appears at the end, whole and in input order; until then everything finished is in
+// OUTPUT.journal, from which --resume goes on and --export writes what is there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "kernels/base/status.h"
+#include "scheduler/journal.h"
+#include "server/cli/batch/batch_retry.h"
+#include "server/cli/common/served_model.h"
+#include "server/cli/flags/command_line.h"
+
+namespace spillway {
+
+struct BatchFlags {
+  std::string input;
+  std::string output;
+  std::string export_journal;  // Set: writes its lines to `output`, and nothing else happens
+  bool resume = false;
+  bool dry_run = false;
+  bool overwrite = false;
+  bool retry_errors = false;  // As resume, and lines that failed run again
+  bool fail_on_errors = false;
+  std::optional<int64_t> max_errors;
+  // Of prompts and answers in flight together (answer_bytes()); rows wait when it is full. What is
+  // there by default is in kProcessBytes, so that no plan is smaller for it.
+  int64_t answers_bytes_max = int64_t{128} << 20;
+  std::string progress = "auto";
+};
+
+// What run_batch() is given besides the flags.
+struct BatchSetup {
+  uint64_t seed = 0;
+  JournalHead settings;  // All flags that change results, by name
+  std::function<Result<ServedModel>(const OpenFor&)> open;
+  BatchRetry::Limits retry;
+};
+
+struct BatchOutcome {
+  int64_t failed = 0;  // Lines of the output that have an error
+};
+
+// Runs the batch and prints its summary on stderr. Errors as of Status: kInvalidArgument and
+// kNotFound for wrong input, kCancelled when interrupted; others when the machine failed or too
+// many lines did. What was finished is in the journal then, and the message says how to go on. Main
+// thread; blocks. Installs signal handlers while it runs.
+Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup);
+
+// Writes what the journal flags.export_journal holds to flags.output, in input order.
+Status export_batch(const BatchFlags& flags);
+
+// The settings of `flags` that change what a request is answered.
+JournalHead result_settings(const EngineFlags& flags);
+
+Command batch_command(const OpenModel& open);
+
+}  // namespace spillway

@@ -1,0 +1,155 @@
+#include "server/cli/batch/batch_line.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/api/json_input.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr size_t kCustomIdBytesMax = 512;
+
+// Only the fields of the envelope; the body is parse_completion's.
+void read_envelope(nlohmann::json& object, BatchLine* line) {
+  FieldReader fields(object);
+  const auto id = fields.string("custom_id");
+  if (id && id->size() > kCustomIdBytesMax) {
+    fields.fail(invalid_value("custom_id", "must have at most 512 bytes"));
+  } else {
+    line->custom_id = id;
+  }
+  const nlohmann::json* body = &object;
+  if (object.contains("body") || object.contains("method") || object.contains("url")) {
+    if (fields.string("method").value_or("POST") != "POST") {
+      fields.fail(invalid_value("method", "must be POST"));
+    }
+    if (fields.string("url").value_or("/v1/completions") != "/v1/completions") {
+      fields.fail(invalid_value("url", "must be /v1/completions"));
+    }
+    body = fields.find("body");
+    if (body == nullptr) {
+      fields.fail(missing_parameter("body"));
+    } else if (!body->is_object()) {
+      fields.fail(invalid_type("body", "an object"));
+    }
+  } else {
+    object.erase("custom_id");
+  }
+  if (fields.failed()) {
+    line->error = fields.error();
+    return;
+  }
+  const auto seed = body->find("seed");
+  line->seeded = seed != body->end() && !seed->is_null() && *seed != -1;
+  line->body = body->dump();
+}
+
+// The JSON reader speaks of a request's body; what it read here is the whole line.
+ApiError about_line(ApiError error) {
+  for (const std::string_view body : {"The body ", "'body' "}) {
+    if (error.message.compare(0, body.size(), body) != 0) continue;
+    error.message.replace(0, body.size(), "The line ");
+    error.param.clear();
+  }
+  return error;
+}
+
+uint64_t mixed(uint64_t value) {  // The finaliser of SplitMix64.
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+uint64_t row_seed(uint64_t run_seed, int64_t line, int64_t prompt) {
+  const uint64_t row = mixed(run_seed + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(line);
+  return mixed(mixed(row) + static_cast<uint64_t>(prompt));
+}
+
+std::string quoted_json(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string envelope(const std::string& run_id, const BatchLine& line, int status,
+                     const std::string& body, const std::string& error) {
+  const std::string id = run_id + "_" + std::to_string(line.number);
+  return "{\"id\":\"batch_req_" + id +
+         "\",\"custom_id\":" + (line.custom_id ? quoted_json(*line.custom_id) : "null") +
+         ",\"response\":{\"status_code\":" + std::to_string(status) + ",\"request_id\":\"req_" +
+         id + "\",\"body\":" + body + "},\"error\":" + error + "}";
+}
+
+}  // namespace
+
+BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
+  BatchLine read;
+  read.number = line.number;
+  if (line.too_long) {
+    read.error = ApiError();
+    read.error->message = "The line is longer than 1 MiB.";
+    read.error->code = "line_too_long";
+    return read;
+  }
+  auto parsed = parse_body(line.text, context.limits.json_values_max);
+  if (auto* error = std::get_if<ApiError>(&parsed)) {
+    read.error = about_line(std::move(*error));
+  } else {
+    read_envelope(std::get<nlohmann::json>(parsed), &read);
+  }
+  return read;
+}
+
+ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
+                                           uint64_t run_seed) {
+  ApiResult<CompletionCall> parsed = parse_completion(line.body, context);
+  auto* call = std::get_if<CompletionCall>(&parsed);
+  if (call == nullptr) return parsed;
+  if (call->stream) {
+    return invalid_value("stream", "must be false in a batch: the answer is a line of the output");
+  }
+  for (size_t i = 0; !line.seeded && i < call->requests.size(); ++i) {
+    const int64_t prompt = static_cast<int64_t>(i) / call->samples;
+    const auto sample = static_cast<int32_t>(static_cast<int64_t>(i) % call->samples);
+    call->requests[i].sampling.seed = sample_seed(row_seed(run_seed, line.number, prompt), sample);
+  }
+  return parsed;
+}
+
+void IgnoredNames::add(const CompletionCall& call) {
+  constexpr size_t kNamesMax = 8;
+  if (call.ignored.empty() && call.ignored_more == 0) return;
+  ++lines_;
+  for (const std::string& name : call.ignored) {
+    if (names_.size() < kNamesMax) names_.insert(name);
+  }
+}
+
+std::string IgnoredNames::text() const {
+  if (lines_ == 0) return "";
+  std::string names;
+  for (const std::string& name : names_) names += (names.empty() ? "" : ", ") + name;
+  if (names.empty()) names = "(names that are no plain words)";
+  return std::to_string(lines_) +
+         (lines_ == 1 ? " line has parameters" : " lines have parameters") +
+         " that mean nothing here: " + names;
+}
+
+std::string answer_line(const std::string& run_id, const BatchLine& line,
+                        const std::string& answer_json) {
+  return envelope(run_id, line, 200, answer_json, "null");
+}
+
+std::string error_line(const std::string& run_id, const BatchLine& line, const ApiError& error) {
+  // Readers look at the status code or at `error`; both tell.
+  const std::string brief =
+      "{\"code\":" + quoted_json(error.code.empty() ? error.type : error.code) +
+      ",\"message\":" + quoted_json(error.message) + "}";
+  return envelope(run_id, line, error.status, error.json(), brief);
+}
+
+CompletionHead batch_head(const std::string& run_id, const BatchLine& line, int64_t created) {
+  return {"cmpl-" + run_id + "-" + std::to_string(line.number), created};
+}
+
+}  // namespace spillway

@@ -1,0 +1,55 @@
+// One line of a batch: from JSON to a call, and from an answer or an error to a line of the output.
+// Values, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "server/api/completion.h"
+#include "server/api/completion_json.h"
+#include "server/cli/batch/batch_input.h"
+#include "server/http/error.h"
+
+namespace spillway {
+
+// A line without its envelope. An OpenAI batch line has a "body"; any other object is a body itself
+// (and may carry a custom_id, too).
+struct BatchLine {
+  int64_t number = 0;
+  std::optional<std::string> custom_id;  // Kept even when the line is bad, if it could be read
+  std::string body;                      // JSON
+  bool seeded = false;                   // The body names a seed
+  std::optional<ApiError> error;         // Set: body is empty
+};
+
+BatchLine read_batch_line(const InputLine& line, const ApiContext& context);
+
+// The call of a line that has no error. Draws of a body without a seed follow from `run_seed`, the
+// line's number and the prompt's place in it, so a resumed run draws what an uninterrupted one did.
+ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
+                                           uint64_t run_seed);
+
+// Parameters that lines of a batch have and that mean nothing here.
+class IgnoredNames {
+ public:
+  void add(const CompletionCall& call);
+  // "2 lines have parameters that mean nothing here: foo, top_j"; empty: none has.
+  std::string text() const;
+
+ private:
+  int64_t lines_ = 0;
+  std::set<std::string> names_;  // A few of them
+};
+
+// One line of the output, without its newline. `run_id` tells runs apart: 16 hex digits.
+std::string answer_line(const std::string& run_id, const BatchLine& line,
+                        const std::string& answer_json);
+std::string error_line(const std::string& run_id, const BatchLine& line, const ApiError& error);
+
+// The head of the answer to a line.
+CompletionHead batch_head(const std::string& run_id, const BatchLine& line, int64_t created);
+
+}  // namespace spillway

@@ -1,0 +1,113 @@
+#include "server/cli/bench/bench.h"
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+
+#include "server/cli/bench/bench_ceilings.h"
+#include "server/cli/bench/bench_check.h"
+#include "server/cli/bench/bench_report.h"
+#include "server/cli/bench/bench_run.h"
+#include "server/cli/flags/command_line.h"
+#include "server/process_stats.h"
+#include "server/start_plan.h"
+
+namespace spillway {
+
+namespace {
+
+// What the run has taken so far, without `meter_bytes` that were there to measure with.
+void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
+  const uint64_t peak = peak_resident_bytes();
+  result->peak_host_bytes = std::max(result->peak_host_bytes, peak - std::min(peak, meter_bytes));
+  if (!result->own_memory) return;
+  const MemoryInfo memory = runtime.device().memory();
+  result->peak_device_bytes = std::max<uint64_t>(result->peak_device_bytes, memory.peak_bytes);
+  result->other_device_bytes = memory.total_bytes - memory.free_bytes - memory.taken_bytes;
+}
+
+// What a device's ceilings are measured with may be all that it has left, whatever the budget of
+// the run, for these seconds; the run's peak is without it.
+Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime& runtime,
+                                               bool after_run) {
+  Device& device = runtime.device();
+  device.limit_memory(0);
+  Result<MeasuredCeilings> measured = measure_ceilings(flags, runtime, after_run);
+  device.limit_memory(runtime.plan().device_limit_bytes);
+  return measured;
+}
+
+Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& model) {
+  const auto say = [](const std::string& line) { std::cerr << line << std::endl; };
+  StartQuestion question;
+  question.model = model;
+  question.flags = question.unplanned = engine;
+  if (!engine.block && flags.sequences > 0) question.unplanned.block = flags.sequences;
+  question.workload = {{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
+  RuntimeOptions& options = question.options;
+  options.log = std::make_shared<SweepLog>();
+  options.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
+  options.prompt_tokens = flags.prompt_tokens;
+  options.new_tokens = flags.new_tokens;
+  options.say = say;
+  SPILLWAY_ASSIGN_OR_RETURN(const StartedRuntime started, open_planned(question));
+  Runtime* const runtime = started.runtime.get();
+  SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
+  if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
+  if (flags.decode_steps > 0 && flags.sequences > runtime->plan().sequences_at_once) {
+    return invalid_argument(
+        "--decode-steps is for one block: " + std::to_string(runtime->plan().sequences_at_once) +
+        " of the " + std::to_string(flags.sequences) +
+        " sequences fit; leave it out, or lower --sequences");
+  }
+
+  BenchResult result;
+  result.flags = flags;
+  result.model = runtime->model_name();
+  result.device = runtime->device().name();
+  result.own_memory = !runtime->device().shares_host_memory();
+  result.plan = runtime->plan();
+  result.matrix_layout = runtime->device().matrix_layout(result.plan.format);
+  result.overlap = !engine.no_overlap;
+  say("Warming up");
+  const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
+  SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, nullptr, &result));
+  say("Measuring this machine's ceilings");
+  note_peaks(*runtime, 0, &result);
+  SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
+  std::optional<BenchMeter> meter;
+  if (!result.own_memory) {
+    const bool with_memory = !uses_disk(runtime->plan());
+    SPILLWAY_ASSIGN_OR_RETURN(BenchMeter opened, BenchMeter::open(runtime->device(), with_memory));
+    meter.emplace(std::move(opened));
+  }
+  say("Running");
+  SPILLWAY_RETURN_IF_ERROR(
+      run_bench_block(flags, *runtime, *options.log, meter ? &*meter : nullptr, &result));
+  note_peaks(*runtime, meter ? meter->bytes() : 0, &result);
+  meter.reset();
+  say("Measuring the ceilings again");
+  // The run is not lost with it.
+  const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, true);
+  if (!after.ok()) {
+    say("bench: the ceilings are those before the run: " + std::string(after.status().message()));
+  }
+  result.after = after.ok() ? after.value() : result.before;
+  result.ceilings = ceilings_of_run(result);
+  hold_against_bound(*runtime, &result);
+  if (started.predicted) result.predicted = started.predicted->tokens_per_second();
+  if (flags.json) {
+    std::cout << bench_json(result) << std::endl;
+  } else {
+    std::cout << bench_table(result) << std::flush;
+  }
+  return flags.check ? check_result(result) : Status();
+}
+
+}  // namespace
+
+int run_bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model) {
+  return report("bench", bench(flags, engine, model));
+}
+
+}  // namespace spillway

@@ -1,0 +1,151 @@
+#include "server/cli/bench/bench_ceilings.h"
+
+#include <algorithm>
+
+#include "kernels/decoder_layer.h"
+#include "kernels/measure/peaks.h"
+#include "kernels/weight_layout.h"
+#include "server/cli/bench/bench_disk.h"
+
+namespace spillway {
+
+namespace {
+
+// On a device with memory of its own, whose peak is what products reach: rows beyond those that a
+// layer gives them at once, where a run has so many.
+constexpr int64_t kTallRows[] = {4 * kLayerChunkRows, 16 * kLayerChunkRows};
+
+void add_probes(Runtime& runtime, std::span<const int64_t> heights,
+                std::vector<LinearProbe>* probes) {
+  constexpr int64_t kHeadRowsMax = 64;  // The engine's head runs on at most this many at once.
+  for (const LinearShape& linear : linear_shapes(runtime.shape())) {
+    for (const int64_t rows : heights) {
+      if (linear.head && rows > kHeadRowsMax && rows != heights.front()) continue;
+      probes->push_back({runtime.plan().format, rows, linear.outputs, linear.inputs});
+    }
+  }
+}
+
+void keep(const LinearProbe& probe, const MatrixCeiling& ceiling, MeasuredCeilings* found) {
+  found->matrix.push_back(ceiling);
+  found->rates.matrix.push_back({probe.rows, probe.outputs, probe.inputs, ceiling.best()});
+}
+
+Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
+  const bool own_memory = !runtime.device().shares_host_memory();
+  std::vector<LinearProbe> probes;
+  add_probes(runtime, ceiling_heights(flags, runtime.plan(), own_memory), &probes);
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
+                            measure_matrices(runtime.device(), probes));
+  for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
+  return {};
+}
+
+// The best product of a device with memory of its own, however tall: what stands for its peak.
+Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
+  double best = 0;
+  for (const MatrixCeiling& ceiling : found->matrix) best = std::max(best, ceiling.best());
+  const int64_t block = std::min(flags.sequences, runtime.plan().block_sequences);
+  for (const int64_t rows : kTallRows) {
+    if (rows > block * flags.prompt_tokens) break;
+    for (const LinearShape& linear : linear_shapes(runtime.shape())) {
+      if (linear.head) continue;
+      const LinearProbe probe{runtime.plan().format, rows, linear.outputs, linear.inputs};
+      const auto tall = measure_matrices(runtime.device(), std::span(&probe, 1));
+      if (tall.status().code() == Code::kCapacity) continue;  // What fits says what there is.
+      SPILLWAY_RETURN_IF_ERROR(tall.status());
+      best = std::max(best, tall.value().front().best());
+    }
+  }
+  found->products = found->attention = {best, "the best product"};
+  return {};
+}
+
+// A micro-batch of the run's prompts, and a decode step at the run's end.
+Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ceilings) {
+  const RuntimePlan& plan = runtime.plan();
+  const ModelShape& shape = runtime.shape();
+  const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens / flags.prompt_tokens);
+  AttentionProbe probe{.kv = plan.kv_format,
+                       .sequences = std::min(together, flags.sequences),
+                       .tokens = flags.prompt_tokens,
+                       .heads = shape.heads,
+                       .head_size = shape.head_size};
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->attention_flops_per_second,
+                            measure_prompt_attention(runtime.device(), probe));
+  const int64_t last = kv_positions(flags.prompt_tokens, flags.new_tokens) - 1;
+  probe.tokens = resolve(plan.kv_rule, flags.prompt_tokens, flags.new_tokens).attended(last);
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache_bytes_per_second,
+                            measure_decode_attention(runtime.device(), probe));
+  return {};
+}
+
+}  // namespace
+
+std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const RuntimePlan& plan,
+                                     bool own_memory) {
+  const int64_t most =
+      own_memory ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
+  const int64_t block = std::min(flags.sequences, plan.block_sequences);
+  std::vector<int64_t> heights = {std::min(block, most)};
+  const int64_t prefill = std::min(block * flags.prompt_tokens, most);
+  if (prefill != heights.front()) heights.push_back(prefill);
+  return heights;
+}
+
+bool uses_disk(const RuntimePlan& plan) {
+  return plan.weights.disk + plan.kv.disk + plan.activations.disk > 0;
+}
+
+Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
+                                          bool after_run) {
+  Device& device = runtime.device();
+  const RuntimePlan& plan = runtime.plan();
+  MeasuredCeilings found;
+  SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, &found));
+  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory_bytes_per_second, measure_memory_read(device));
+  SPILLWAY_RETURN_IF_ERROR(
+      measure_attention(flags, runtime, &found.rates).at("measuring attention"));
+  if (device.shares_host_memory()) {
+    found.peaks = measure_peaks(device);
+    found.products = found.peaks.of(product_arithmetic(plan.format));
+    found.attention = found.peaks.of(attention_arithmetic(plan.kv_format));
+  } else {
+    SPILLWAY_RETURN_IF_ERROR(
+        measure_peak_product(flags, runtime, &found).at("measuring tall products"));
+    Result<CopyCeiling> copies = measure_copies(device);
+    if (!copies.ok()) return copies.status().at("measuring the link");
+    found.copies = copies.value();
+    found.rates.to_device_bytes_per_second = found.copies.to_device;
+    found.rates.to_host_bytes_per_second = found.copies.to_host;
+  }
+  if (uses_disk(plan)) {
+    SPILLWAY_RETURN_IF_ERROR(
+        measure_disk_ceilings(device, plan, after_run, &found).at("measuring the disk"));
+  }
+  return found;
+}
+
+void hold_against_bound(Runtime& runtime, BenchResult* result) {
+  const ModelShape& shape = runtime.shape();
+  const RuntimePlan& plan = runtime.plan();
+  BoundModel model{.shape = shape,
+                   .matrix_bytes = {},
+                   .kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
+                                   static_cast<size_t>(shape.kv_heads * shape.layers),
+                   .keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o};
+  const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    model.matrix_bytes.push_back(packed_bytes(layout, plan.format, linear.outputs, linear.inputs));
+  }
+  const Ceilings hardware = result->ceilings.hardware();
+  const auto bounds = [&](std::span<const SweepWork> sweeps) {
+    return Bounds{bound_of(model, hardware, sweeps),
+                  bound_of(model, result->ceilings.rates, sweeps)};
+  };
+  result->total = bounds(result->sweeps);
+  result->prefill = bounds(prefill_sweeps(result->sweeps));
+  result->decode = bounds(decode_sweeps(result->sweeps));
+}
+
+}  // namespace spillway

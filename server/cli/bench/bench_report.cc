@@ -1,0 +1,238 @@
+#include "server/cli/bench/bench_report.h"
+
+#include <algorithm>
+
+#include "kernels/base/units.h"
+#include "server/cli/bench/bench_check.h"
+#include "server/cli/common/text_line.h"
+
+namespace spillway {
+
+namespace {
+
+double ratio(double a, double b) {
+  return b > 0 ? a / b : 0;
+}
+
+std::string rate_line(const char* name, double seconds, double tokens, const Bounds& bounds,
+                      double measured_seconds) {
+  return text_line(
+      "%-8s %10.2f s %10.1f tokens/s   bound %8.2f s (%s)   efficiency %.2f%s, of our "
+      "kernels %.2f",
+      name, seconds, ratio(tokens, seconds), bounds.hardware.seconds,
+      bounds.hardware.resource.c_str(), efficiency(bounds.hardware, measured_seconds),
+      efficiency(bounds.hardware, measured_seconds) > kEfficiencyMax ? " (invalid)" : "",
+      efficiency(bounds.kernels, measured_seconds));
+}
+
+// Both bounds by name, and whether they hold.
+std::string bound_lines(const BenchResult& r) {
+  const Bound& bound = r.total.hardware;
+  const double seconds = r.measured_seconds();
+  std::string text = text_line(
+      "bounds of the total by the hardware: %.2f s sweep by sweep, where no sweep works for the "
+      "next (efficiency %.2f); %.2f s for any schedule (%.2f)",
+      bound.seconds, efficiency(bound, seconds), bound.seconds_any_schedule,
+      ratio(bound.seconds_any_schedule, seconds));
+  for (const std::string& name : beaten_bounds(r)) {
+    text += text_line(
+        "INVALID: %s took less than its bound allows, so a ceiling below is too low "
+        "and its efficiency says nothing",
+        name.c_str());
+  }
+  return text;
+}
+
+std::string tier_line(const char* name, const TierBytes& bytes) {
+  return text_line("  %-12s %12s %12s %12s", name, format_bytes(bytes.device).c_str(),
+                   format_bytes(bytes.host).c_str(), format_bytes(bytes.disk).c_str());
+}
+
+std::string cause_line(const char* name, double prefill, double decode) {
+  return text_line("  %-24s %10.2f %10.2f", name, prefill, decode);
+}
+
+std::string head(const BenchResult& r) {
+  return text_line(
+             "%s, %lld sequences of %lld + %lld tokens, weights %s, KV %s, rule %s, block %lld",
+             r.model.c_str(), static_cast<long long>(r.flags.sequences),
+             static_cast<long long>(r.flags.prompt_tokens),
+             static_cast<long long>(r.flags.new_tokens),
+             (std::string(dtype_name(r.plan.format)) + (r.plan.q4_in_int8 ? " (int8)" : ""))
+                 .c_str(),
+             std::string(dtype_name(r.plan.kv_format)).c_str(), to_string(r.plan.kv_rule).c_str(),
+             static_cast<long long>(r.plan.block_sequences)) +
+         text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
+                   format_bytes(r.peak_host_bytes).c_str(),
+                   format_bytes(r.plan.budget_bytes).c_str()) +
+         (r.own_memory ? text_line("device   %s: peak %s of its memory, budget %s; %s are the "
+                                   "driver's, its libraries' and other programs'",
+                                   r.device.c_str(), format_bytes(r.peak_device_bytes).c_str(),
+                                   format_bytes(r.plan.device_budget_bytes).c_str(),
+                                   format_bytes(r.other_device_bytes).c_str())
+                       : "");
+}
+
+std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
+  const auto sequences = static_cast<double>(r.flags.sequences);
+  const auto generated = static_cast<double>(r.generated);
+  return rate_line("prefill", r.prefill_seconds,
+                   sequences * static_cast<double>(r.flags.prompt_tokens), r.prefill,
+                   prefill.seconds) +
+         rate_line("decode", r.decode_seconds, generated - sequences, r.decode, decode.seconds) +
+         rate_line("total", r.total_seconds, generated, r.total, r.measured_seconds()) +
+         bound_lines(r) +
+         (r.cut ? text_line("projected: decode and total, from %lld of %lld decode steps, %.2f s; "
+                            "bound and efficiency are of what ran",
+                            static_cast<long long>(r.cut->decode_steps),
+                            static_cast<long long>(r.flags.new_tokens - 1), r.cut->decode_seconds)
+                : "") +
+         (r.predicted
+              ? text_line("predicted %23.1f tokens/s by the profile of this machine: measured "
+                          "is %.2f of it",
+                          *r.predicted, ratio(ratio(generated, r.total_seconds), *r.predicted))
+              : "");
+}
+
+std::string causes(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
+  const double outside = r.measured_seconds() - prefill.seconds - decode.seconds;
+  return text_line("time by cause (s)             prefill     decode") +
+         cause_line("compute", prefill.compute_seconds, decode.compute_seconds) +
+         cause_line("waiting for weights", prefill.weights_wait_seconds,
+                    decode.weights_wait_seconds) +
+         cause_line("waiting for KV", prefill.kv_wait_seconds, decode.kv_wait_seconds) +
+         cause_line("waiting for activations", prefill.activations_wait_seconds,
+                    decode.activations_wait_seconds) +
+         cause_line("waiting for staging", prefill.staging_wait_seconds,
+                    decode.staging_wait_seconds) +
+         text_line("  %lld and %lld sweeps; %.2f s outside of them",
+                   static_cast<long long>(prefill.sweeps), static_cast<long long>(decode.sweeps),
+                   std::max(0.0, outside));
+}
+
+std::string tiers(const BenchResult& r, const TimeByCause& all) {
+  return text_line("bytes by tier            device         host         disk") +
+         tier_line("weights", r.plan.weights) + tier_line("KV", r.plan.kv) +
+         tier_line("activations", r.plan.activations) +
+         text_line("  disk: read %s, written %s", format_bytes(all.disk_read_bytes).c_str(),
+                   format_bytes(all.disk_write_bytes).c_str()) +
+         (r.own_memory ? text_line("  host to device: %s, back: %s",
+                                   format_bytes(all.to_device_bytes).c_str(),
+                                   format_bytes(all.to_host_bytes).c_str())
+                       : "");
+}
+
+// The best, and what two of the times gave.
+std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings::*rate) {
+  return text_line("  %-11s %6.2f GB/s (%.2f before, %.2f after)", name,
+                   r.ceilings.rates.*rate / 1e9, r.before.rates.*rate / 1e9,
+                   r.after.rates.*rate / 1e9);
+}
+
+std::string memory_line(const BenchResult& r) {
+  if (r.during.memory.empty()) {
+    return ceiling_line(r, "memory", &Ceilings::memory_bytes_per_second);
+  }
+  const auto [low, high] = std::minmax_element(r.during.memory.begin(), r.during.memory.end());
+  return text_line(
+      "  memory      %6.2f GB/s (%.2f before, %.2f to %.2f between sweeps, %.2f after)",
+      r.ceilings.rates.memory_bytes_per_second / 1e9, r.before.rates.memory_bytes_per_second / 1e9,
+      *low / 1e9, *high / 1e9, r.after.rates.memory_bytes_per_second / 1e9);
+}
+
+std::string peak_line(const char* name, const Peak& peak) {
+  return text_line("  %-18s %8.0f GFLOP/s (%s)", name, peak.operations_per_second / 1e9,
+                   peak.instruction.c_str());
+}
+
+std::string compute_lines(const BenchResult& r) {
+  return text_line("hardware, the best of before, during and after the run") +
+         peak_line("products", r.ceilings.products) +
+         peak_line("prompt attention", r.ceilings.attention);
+}
+
+std::string kernel_lines(const BenchResult& r) {
+  const MeasuredCeilings& found = r.ceilings;
+  const Ceilings& rates = found.rates;
+  const char* of = r.own_memory ? "the matrix ceiling" : "its peak";
+  std::string text =
+      text_line("kernels alone, and their share of the hardware's") +
+      text_line(
+          "  prompt attention %8.0f GFLOP/s, %.2f of %s", rates.attention_flops_per_second / 1e9,
+          ratio(rates.attention_flops_per_second, found.attention.operations_per_second), of) +
+      text_line("  decode attention %8.2f GB/s, %.2f of memory's rate",
+                rates.cache_bytes_per_second / 1e9,
+                ratio(rates.cache_bytes_per_second, rates.memory_bytes_per_second)) +
+      text_line("  matrix products (GFLOP/s)");
+  for (size_t i = 0; i < rates.matrix.size(); ++i) {
+    const MatrixRate& rate = rates.matrix[i];
+    text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f, %.2f of %s",
+                      static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
+                      static_cast<long long>(rate.inputs), r.own_memory ? "cuBLAS" : "oneDNN",
+                      found.matrix[i].library / 1e9, found.matrix[i].ours / 1e9,
+                      ratio(found.matrix[i].ours, found.products.operations_per_second), of);
+  }
+  return text;
+}
+
+std::string ceilings(const BenchResult& r) {
+  const Ceilings& rates = r.ceilings.rates;
+  const CopyCeiling& copies = r.ceilings.copies;
+  std::string text = compute_lines(r) + memory_line(r);
+  if (rates.disk_read_bytes_per_second > 0) {
+    text += r.ceilings.of_own_file
+                ? text_line(
+                      "  disk read   %6.2f GB/s, of the run's own file after it (%.2f before, "
+                      "of a new one)",
+                      rates.disk_read_bytes_per_second / 1e9,
+                      r.before.rates.disk_read_bytes_per_second / 1e9)
+                : ceiling_line(r, "disk read", &Ceilings::disk_read_bytes_per_second);
+  }
+  if (rates.disk_write_bytes_per_second > 0) {
+    text += ceiling_line(r, "disk write", &Ceilings::disk_write_bytes_per_second);
+  }
+  if (r.own_memory) {
+    text += text_line("  host to device %.1f GB/s, back %.1f, both at once %.1f",
+                      copies.to_device / 1e9, copies.to_host / 1e9, copies.both / 1e9);
+  }
+  return text + kernel_lines(r);
+}
+
+// What --check asks, where it was given.
+std::string gates(const BenchResult& r) {
+  if (!r.flags.check) return "";
+  std::string text = text_line("checks");
+  for (const Gate& gate : gates_of(r)) {
+    text += text_line("  %-6s %s: %.2f, at least %.2f", gate.passed() ? "ok" : "MISSED",
+                      gate.name.c_str(), gate.value, gate.least);
+  }
+  return text;
+}
+
+}  // namespace
+
+TierPercent percent_by_tier(const TierBytes& bytes) {
+  const double total = static_cast<double>(bytes.device) + static_cast<double>(bytes.host) +
+                       static_cast<double>(bytes.disk);
+  if (total == 0) return {100, 0, 0};
+  const auto below = [&](double share) { return static_cast<int>(share * 100 / total + 0.5); };
+  // Rounding sums instead of shares keeps the total at 100.
+  const int device = below(static_cast<double>(bytes.device));
+  const int memory = below(static_cast<double>(bytes.device) + static_cast<double>(bytes.host));
+  return {device, memory - device, 100 - memory};
+}
+
+std::string bench_table(const BenchResult& result) {
+  const TimeByCause all = time_by_cause(result.sweeps);
+  const TimeByCause prefill = time_by_cause(prefill_sweeps(result.sweeps));
+  const TimeByCause decode = time_by_cause(decode_sweeps(result.sweeps));
+  return head(result) + rates(result, prefill, decode) + causes(result, prefill, decode) +
+         tiers(result, all) + ceilings(result) + gates(result);
+}
+
+std::string percent_text(const TierPercent& percent) {
+  return std::to_string(percent[0]) + "," + std::to_string(percent[1]) + "," +
+         std::to_string(percent[2]);
+}
+
+}  // namespace spillway

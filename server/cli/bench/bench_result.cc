@@ -1,0 +1,103 @@
+#include "server/cli/bench/bench_result.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/base/check.h"
+
+namespace spillway {
+
+namespace {
+
+bool has_prompt(const SweepWork& work) {
+  return work.prompts > 0;
+}
+
+}  // namespace
+
+Ceilings MeasuredCeilings::hardware() const {
+  Ceilings ceilings = rates;
+  ceilings.products = products.operations_per_second;
+  ceilings.attention_flops_per_second = attention.operations_per_second;
+  ceilings.cache_bytes_per_second = 0;
+  return ceilings;
+}
+
+MeasuredCeilings best_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
+  SPILLWAY_CHECK(a.matrix.size() == b.matrix.size() && a.rates.matrix.size() == a.matrix.size() &&
+                 b.rates.matrix.size() == b.matrix.size());
+  const auto best = [&](auto part, auto rate) { return std::max(a.*part.*rate, b.*part.*rate); };
+  MeasuredCeilings found = a;
+  for (const auto rate :
+       {&Ceilings::attention_flops_per_second, &Ceilings::memory_bytes_per_second,
+        &Ceilings::cache_bytes_per_second, &Ceilings::disk_read_bytes_per_second,
+        &Ceilings::disk_write_bytes_per_second, &Ceilings::to_device_bytes_per_second,
+        &Ceilings::to_host_bytes_per_second}) {
+    found.rates.*rate = best(&MeasuredCeilings::rates, rate);
+  }
+  if (b.of_own_file) found.rates.disk_read_bytes_per_second = b.rates.disk_read_bytes_per_second;
+  found.of_own_file = b.of_own_file;
+  for (const auto rate : {&CopyCeiling::to_device, &CopyCeiling::to_host, &CopyCeiling::both}) {
+    found.copies.*rate = best(&MeasuredCeilings::copies, rate);
+  }
+  for (size_t i = 0; i < found.matrix.size(); ++i) {
+    found.matrix[i].ours = std::max(a.matrix[i].ours, b.matrix[i].ours);
+    found.matrix[i].library = std::max(a.matrix[i].library, b.matrix[i].library);
+    found.rates.matrix[i].flops_per_second = found.matrix[i].best();
+  }
+  found.peaks = best_of(a.peaks, b.peaks);
+  found.products = best_of(a.products, b.products);
+  found.attention = best_of(a.attention, b.attention);
+  return found;
+}
+
+MeasuredCeilings ceilings_of_run(const BenchResult& result) {
+  MeasuredCeilings found = best_of(result.before, result.after);
+  for (const double rate : result.during.memory) {
+    found.rates.memory_bytes_per_second = std::max(found.rates.memory_bytes_per_second, rate);
+  }
+  if (result.own_memory) return found;
+  found.peaks = best_of(found.peaks, result.during.peaks);
+  found.products = best_of(found.products, found.peaks.of(product_arithmetic(result.plan.format)));
+  found.attention =
+      best_of(found.attention, found.peaks.of(attention_arithmetic(result.plan.kv_format)));
+  return found;
+}
+
+double efficiency(const Bound& bound, double measured_seconds) {
+  return measured_seconds > 0 ? bound.seconds / measured_seconds : 0;
+}
+
+TimeByCause time_by_cause(std::span<const SweepWork> sweeps) {
+  TimeByCause time;
+  for (const SweepWork& work : sweeps) {
+    ++time.sweeps;
+    time.seconds += work.seconds;
+    time.weights_wait_seconds += work.weights_wait_seconds;
+    time.kv_wait_seconds += work.kv_wait_seconds;
+    time.activations_wait_seconds += work.activations_wait_seconds;
+    time.staging_wait_seconds += work.staging_wait_seconds;
+    time.disk_read_bytes += work.disk_read_bytes;
+    time.disk_write_bytes += work.disk_write_bytes;
+    time.to_device_bytes += work.to_device_bytes;
+    time.to_host_bytes += work.to_host_bytes;
+  }
+  time.compute_seconds =
+      std::max(0.0, time.seconds - time.weights_wait_seconds - time.kv_wait_seconds -
+                        time.activations_wait_seconds - time.staging_wait_seconds);
+  return time;
+}
+
+std::vector<SweepWork> prefill_sweeps(std::span<const SweepWork> sweeps) {
+  std::vector<SweepWork> some;
+  std::copy_if(sweeps.begin(), sweeps.end(), std::back_inserter(some), has_prompt);
+  return some;
+}
+
+std::vector<SweepWork> decode_sweeps(std::span<const SweepWork> sweeps) {
+  std::vector<SweepWork> some;
+  std::remove_copy_if(sweeps.begin(), sweeps.end(), std::back_inserter(some), has_prompt);
+  return some;
+}
+
+}  // namespace spillway

@@ -1,0 +1,34 @@
+// Runs the block of a benchmark through the scheduler and times it. One thread, which blocks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "scheduler/engine/engine.h"
+#include "server/cli/bench/bench_meter.h"
+#include "server/cli/bench/bench_result.h"
+#include "server/runtime.h"
+
+namespace spillway {
+
+// The flags fit the model. kInvalidArgument: they do not.
+Status check_bench(const BenchFlags& flags, const ModelShape& shape);
+
+// Prompt tokens of one sweep: those of all sequences, which are the block where flags.sequences is
+// 0, or of as many as the activations of a sweep should have.
+int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> block);
+
+// Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
+// steps, or flags.decode_steps after the last sequence's first token, projecting the others.
+// `log` is the one the runtime was opened with. With a meter the machine is measured between
+// sweeps, on the run's own time (half a per cent). Shows the progress of a long run on
+// stderr.
+Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, BenchMeter* meter,
+                       BenchResult* result);
+
+// A short run of the same kind, which touches the weights once and compiles what is compiled at
+// first use: at most about 10 seconds of arithmetic on two cores, and one sweep where the disk
+// takes part, since it may take half a minute.
+BenchFlags warm_up_of(const BenchFlags& flags, const ModelShape& shape, bool uses_disk);
+
+}  // namespace spillway

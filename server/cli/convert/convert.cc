@@ -1,0 +1,117 @@
+#include "server/cli/convert/convert.h"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "kernels/base/units.h"
+#include "kernels/base/weights.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "offload/convert/converter.h"
+#include "offload/convert/hf_config.h"
+#include "offload/model_source.h"
+#include "server/cli/common/byte_progress.h"
+#include "server/cli/common/input_status.h"
+
+namespace spillway {
+
+namespace {
+
+void print_report(const ConvertFlags& flags, const ConvertReport& report, double seconds) {
+  for (const std::string& note : report.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  for (const TensorDamage& damage : report.damage) {
+    std::fprintf(stderr, "warning: tensor %s\n", damage_text(damage, report.format).c_str());
+  }
+  const double rate = static_cast<double>(report.weight_bytes) / (seconds > 0 ? seconds : 1);
+  std::printf("%s: %s, %lld parameters, %s of %s in %s (%s/s)\n", flags.output.c_str(),
+              report.shape.name.c_str(), static_cast<long long>(parameter_count(report.shape)),
+              format_bytes(report.weight_bytes).c_str(),
+              std::string(dtype_name(report.format)).c_str(), format_seconds(seconds).c_str(),
+              format_bytes(static_cast<uint64_t>(rate)).c_str());
+  if (report.format != DType::kQ4) return;
+  std::printf("quantization: relative RMS error %.2f %%, largest error %.4g\n",
+              report.quantization.relative_rms() * 100, report.quantization.error_max);
+}
+
+// The first argument is a directory; what people give instead is said to be what it is.
+Status check_is_directory(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status) || std::filesystem::is_directory(status)) return {};
+  const Result<ModelFile> packed = open_packed(path);
+  if (packed.status().code() == Code::kInvalidArgument) return packed.status();
+  return invalid_argument(path +
+                          (packed.ok() ? " is a packed model already" : " is not a directory") +
+                          "; convert wants the Hugging Face model directory" +
+                          (packed.ok() ? " that it was made from" : ""));
+}
+
+}  // namespace
+
+Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_going) {
+  SPILLWAY_RETURN_IF_ERROR(check_is_directory(flags.directory));
+  ConvertOptions options;
+  if (flags.format != "auto") {
+    options.format = dtype_of_name(flags.format);
+    if (!options.format) return invalid_argument("--format " + flags.format + " is unknown");
+  }
+  options.verify_crc = !flags.no_crc;
+  options.lenient_header = flags.lenient_header;
+  options.threads = static_cast<unsigned>(flags.threads);
+  if (flags.device == "cuda") {
+    SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(flags.directory));
+    SPILLWAY_RETURN_IF_ERROR(check_shape(DeviceKind::kCuda, config.shape));
+  }
+  // The file is for this machine's kernels, or for a GPU's; others repack while they load.
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
+  options.layout = [&](DType format) {
+    return flags.device == "cuda" ? kCudaMatrixLayout : device->matrix_layout(format);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  Result<ConvertReport> report = invalid_argument("not run");
+  {
+    ByteProgress progress("Converting");
+    options.progress = [&](uint64_t done, uint64_t total) {
+      progress.show(done, total);
+      return !keep_going || keep_going();
+    };
+    report = convert_checkpoint(flags.directory, flags.output, options);
+  }
+  if (!report.ok()) return report.status();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  print_report(flags, report.value(), seconds.count());
+  return {};
+}
+
+Command convert_command() {
+  auto flags = std::make_shared<ConvertFlags>();
+  Command command;
+  command.name = "convert";
+  command.summary = "pack a Hugging Face model directory into one file";
+  command.description =
+      "Reads config.json, *.safetensors or pytorch_model*.bin and the tokenizer files of a model "
+      "directory, checks all of them, and writes one .spill file from which weights are read as "
+      "the kernels want them. An existing OUTPUT is replaced only when the new one is complete. "
+      "serve, batch and the other commands do the same into a cache folder when they are given a "
+      "directory.";
+  command.arguments = {{"MODEL_DIR", "a Hugging Face model directory", &flags->directory},
+                       {"OUTPUT.spill", "the packed file to write", &flags->output}};
+  Settings& settings = command.settings;
+  settings.group("Convert");
+  settings.add_choice("format", &flags->format, {"auto", "f32", "bf16", "f16", "q4"},
+                      "number format of matrices and tables; auto: the checkpoint's own");
+  settings.add_choice("device", &flags->device, {"cpu", "cuda"},
+                      "what will compute with the file: the other kind must repack it while "
+                      "loading, and cannot stream it from disk");
+  settings.add_switch("no-crc", &flags->no_crc,
+                      "do not verify the checksums in .bin files (saved with them switched off)");
+  settings.add_switch("lenient-header", &flags->lenient_header,
+                      "accept white space in front of a safetensors header");
+  settings.add_integer("threads", &flags->threads, 0, 256, "0: two more than cores");
+  command.run = [flags] { return report_input("convert", run_convert(*flags, {})); };
+  return command;
+}
+
+}  // namespace spillway

@@ -1,0 +1,212 @@
+#include "server/cli/eval/eval.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
+#include "server/cli/common/kv_rule_json.h"
+#include "server/cli/common/quantization_json.h"
+#include "server/cli/eval/eval_run.h"
+#include "server/cli/flags/command_line.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;
+
+// A rule at a share of the context, of --kv-budgets.
+struct Budgeted {
+  int percent = 0;
+  KvRule rule;
+  EvalScore score;
+};
+
+struct EvalResult {
+  KvRule rule;
+  EvalScore score;
+  std::optional<EvalScore> full;  // When the rule is another
+  std::vector<Budgeted> budgets;
+  double seconds = 0;
+};
+
+Result<std::string> read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return not_found("cannot open --text " + path);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (text.empty()) return invalid_argument("--text " + path + " is empty");
+  if (text.size() > kTextBytesMax) {
+    return invalid_argument("--text " + path + " has " + format_bytes(text.size()) +
+                            "; at most 1 GiB can be evaluated at once");
+  }
+  return text;
+}
+
+Status check_flags(const EvalFlags& flags, const Runtime& runtime) {
+  if (runtime.tokenizer() == nullptr) {
+    return invalid_argument("the model has no tokenizer files, so a text cannot be evaluated");
+  }
+  if (flags.context < 2 || flags.context > runtime.shape().positions) {
+    return invalid_argument("--context must be 2 to the model's " +
+                            std::to_string(runtime.shape().positions) + " positions");
+  }
+  if (flags.prompt_tokens < 1 || flags.prompt_tokens >= flags.context) {
+    return invalid_argument("--prompt-tokens must be 1 to --context - 1");
+  }
+  return {};
+}
+
+KvRule rule_at(KvRuleKind kind, int percent) {
+  KvRule rule;
+  rule.kind = kind;
+  const double share = percent / 100.0;
+  rule.recent = {0, kind == KvRuleKind::kH2o ? share / 2 : share};
+  if (kind == KvRuleKind::kH2o) rule.heavy = {0, share / 2};
+  return rule;
+}
+
+double against(const EvalScore& score, const EvalScore& full) {
+  return score.perplexity() / full.perplexity();
+}
+
+nlohmann::json json_of(const EvalFlags& flags, const Runtime& runtime, const EvalResult& result) {
+  nlohmann::json json = {{"model", runtime.model_name()},
+                         {"perplexity", result.score.perplexity()},
+                         {"tokens", result.score.tokens},
+                         {"bits_per_byte", result.score.bits_per_byte()},
+                         {"windows", result.score.windows},
+                         {"context", flags.context},
+                         {"prompt_tokens", flags.prompt_tokens},
+                         {"format", dtype_name(runtime.plan().format)},
+                         {"kv_format", dtype_name(runtime.plan().kv_format)},
+                         {"seconds", result.seconds}};
+  if (runtime.plan().q4_in_int8) json["q4_compute"] = "int8";
+  add_kv_rule(result.rule, &json);
+  if (result.full) {
+    json["perplexity_full"] = result.full->perplexity();
+    json["perplexity_relative"] = against(result.score, *result.full);
+    json["bits_per_byte_full"] = result.full->bits_per_byte();
+  }
+  for (const Budgeted& one : result.budgets) {
+    json["budgets"].push_back({{"kv_rule", kv_rule_name(one.rule.kind)},
+                               {"percent", one.percent},
+                               {"perplexity", one.score.perplexity()},
+                               {"bits_per_byte", one.score.bits_per_byte()}});
+  }
+  if (runtime.plan().quantization) {
+    json["quantization"] = json_of_quantization(*runtime.plan().quantization);
+  }
+  return json;
+}
+
+void print_text(const EvalFlags& flags, const Runtime& runtime, const EvalResult& result) {
+  const EvalScore& score = result.score;
+  std::printf(
+      "perplexity %.3f, %.4f bits per byte (%lld tokens in %lld windows of %lld, prompts "
+      "of %lld; %s)\n",
+      score.perplexity(), score.bits_per_byte(), static_cast<long long>(score.tokens),
+      static_cast<long long>(score.windows), static_cast<long long>(flags.context),
+      static_cast<long long>(flags.prompt_tokens), format_seconds(result.seconds).c_str());
+  if (result.full) {
+    std::printf("KV rule %s; the full cache has perplexity %.3f (%+.2f %%)\n",
+                to_string(result.rule).c_str(), result.full->perplexity(),
+                (against(score, *result.full) - 1) * 100);
+  }
+  if (!result.budgets.empty()) std::printf("KV rule   kept  perplexity  bits per byte\n");
+  for (const Budgeted& one : result.budgets) {
+    std::printf("%-8s %4d %%  %10.3f  %13.4f\n", std::string(kv_rule_name(one.rule.kind)).c_str(),
+                one.percent, one.score.perplexity(), one.score.bits_per_byte());
+  }
+  if (runtime.plan().quantization) {
+    std::printf("quantization: relative RMS error %.2f %%, largest error %.4g\n",
+                runtime.plan().quantization->relative_rms() * 100,
+                runtime.plan().quantization->error_max);
+  }
+}
+
+// Scores the windows under one rule after another, with a line about each step.
+class Evaluation {
+ public:
+  Evaluation(Runtime& runtime, const EvalFlags& flags,
+             const std::vector<std::vector<int32_t>>& windows)
+      : runtime_(runtime), flags_(flags), windows_(windows) {}
+
+  Result<EvalResult> run(const KvRule& rule) {
+    const double start = steady_seconds();
+    EvalResult result;
+    result.rule = rule;
+    SPILLWAY_ASSIGN_OR_RETURN(result.score, score(rule));
+    if (rule.kind != KvRuleKind::kFull) {
+      SPILLWAY_ASSIGN_OR_RETURN(result.full, score({}));
+    }
+    for (const int percent : flags_.kv_budgets) {
+      for (const KvRuleKind kind : {KvRuleKind::kH2o, KvRuleKind::kWindow}) {
+        Budgeted one{percent, rule_at(kind, percent), {}};
+        SPILLWAY_ASSIGN_OR_RETURN(one.score, score(one.rule));
+        result.budgets.push_back(one);
+      }
+    }
+    result.seconds = steady_seconds() - start;
+    return result;
+  }
+
+ private:
+  Result<EvalScore> score(const KvRule& rule) {
+    const double start = steady_seconds();
+    return score_windows(runtime_, windows_, flags_, rule, [&](int64_t done) {
+      std::cerr << to_string(rule) << ": " << done << " of " << windows_.size() << " windows, "
+                << format_seconds(steady_seconds() - start) << std::endl;
+    });
+  }
+
+  Runtime& runtime_;
+  const EvalFlags& flags_;
+  const std::vector<std::vector<int32_t>>& windows_;
+};
+
+Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::string& model) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_text(flags.text));
+  RuntimeOptions options;
+  options.start_scheduler = false;
+  options.say = [](const std::string& line) { std::cerr << line << std::endl; };
+  options.prefill_tokens_max = kEvalWindowsAtOnce * std::max<int64_t>(1, flags.prompt_tokens);
+  // Memory for the full cache, against which rules are held.
+  EngineFlags full = engine_flags;
+  full.kv_rule = "full";
+  full.kv_heavy = full.kv_recent = std::nullopt;
+  full.kv_sink = 0;
+  SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, full, options));
+  SPILLWAY_RETURN_IF_ERROR(check_flags(flags, *runtime));
+  const Tokenizer& tokenizer = *runtime->tokenizer();
+  const std::vector<int32_t> ids = tokenizer.encode(text, {.add_bos = false});
+  const auto windows = cut_windows(ids, tokenizer.adds_bos() ? tokenizer.bos() : -1, flags);
+  if (windows.empty()) {
+    return invalid_argument("--text has " + std::to_string(ids.size()) +
+                            " tokens, nothing behind the first --prompt-tokens " +
+                            std::to_string(flags.prompt_tokens) + " to score");
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const EvalResult result,
+                            Evaluation(*runtime, flags, windows).run(kv_rule_of(engine_flags)));
+  if (flags.json) {
+    std::cout << json_of(flags, *runtime, result).dump(2) << std::endl;
+  } else {
+    print_text(flags, *runtime, result);
+  }
+  return {};
+}
+
+}  // namespace
+
+int run_eval(const EvalFlags& flags, const EngineFlags& engine, const std::string& model) {
+  return report("eval", eval(flags, engine, model));
+}
+
+}  // namespace spillway

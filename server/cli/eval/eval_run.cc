@@ -1,0 +1,125 @@
+#include "server/cli/eval/eval_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "scheduler/sampler.h"
+
+namespace spillway {
+
+namespace {
+
+// Windows that go through the model together, each fed its own true tokens.
+class WindowBlock final : private LogitsSink {
+ public:
+  WindowBlock(Engine& engine, const Tokenizer& tokenizer, int64_t prompt_tokens, const KvRule& rule)
+      : engine_(engine), tokenizer_(tokenizer), prompt_tokens_(prompt_tokens), rule_(rule) {}
+
+  Status run(std::span<const std::vector<int32_t>> windows, EvalScore* score) {
+    windows_ = windows;
+    score_ = score;
+    std::vector<std::unique_ptr<KvSequence>> caches;
+    Status status = reserve(&caches);
+    const auto longest =
+        static_cast<int64_t>(std::max_element(windows.begin(), windows.end(), shorter)->size());
+    // The last token of a window is only ever a target.
+    for (at_ = prompt_tokens_; status.ok() && at_ < longest; ++at_) status = step(caches);
+    for (auto& cache : caches) engine_.release(std::move(cache));
+    score_->windows += static_cast<int64_t>(windows.size());
+    return status;
+  }
+
+ private:
+  static bool shorter(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+    return a.size() < b.size();
+  }
+
+  Status reserve(std::vector<std::unique_ptr<KvSequence>>* caches) {
+    for (const auto& window : windows_) {
+      const auto length = static_cast<int64_t>(window.size());
+      const KvBudget budget = resolve(rule_, prompt_tokens_, length - prompt_tokens_);
+      SPILLWAY_ASSIGN_OR_RETURN(auto cache, engine_.reserve(length, budget));
+      caches->push_back(std::move(cache));
+    }
+    return {};
+  }
+
+  // One sweep: prompts the first time, then one token a window; scores token `at_` of each.
+  Status step(const std::vector<std::unique_ptr<KvSequence>>& caches) {
+    items_.clear();
+    owners_.clear();
+    const bool prompt = at_ == prompt_tokens_;
+    for (size_t i = 0; i < windows_.size(); ++i) {
+      const std::span<const int32_t> window(windows_[i]);
+      if (static_cast<int64_t>(window.size()) <= at_) continue;
+      const int64_t first = prompt ? 0 : at_ - 1;
+      items_.push_back(
+          {.tokens = window.subspan(static_cast<size_t>(first), static_cast<size_t>(at_ - first)),
+           .position = first,
+           .kv = caches[i].get()});
+      owners_.push_back(i);
+    }
+    SPILLWAY_RETURN_IF_ERROR(engine_.run(items_, *this));
+    return std::exchange(failure_, Status());
+  }
+
+  void on_failure(size_t, const Status& status) override { failure_ = status; }
+
+  void on_logits(size_t item, int64_t, std::span<float> logits) override {
+    const int32_t target = windows_[owners_[item]][static_cast<size_t>(at_)];
+    score_->nats -= double{token_logprobs(logits, target, 0).logprob};
+    score_->bytes += tokenizer_.token_bytes(target).size();
+    ++score_->tokens;
+  }
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  const int64_t prompt_tokens_;
+  const KvRule rule_;
+  std::span<const std::vector<int32_t>> windows_;
+  EvalScore* score_ = nullptr;
+  int64_t at_ = 0;
+  std::vector<SweepItem> items_;
+  std::vector<size_t> owners_;
+  Status failure_;
+};
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> cut_windows(const std::vector<int32_t>& text, int32_t bos,
+                                              const EvalFlags& flags) {
+  std::vector<std::vector<int32_t>> windows;
+  const auto length = static_cast<size_t>(flags.context - (bos >= 0 ? 1 : 0));
+  for (size_t first = 0; first < text.size(); first += length) {
+    if (flags.windows > 0 && static_cast<int64_t>(windows.size()) >= flags.windows) break;
+    std::vector<int32_t> window;
+    if (bos >= 0) window.push_back(bos);
+    const size_t last = std::min(text.size(), first + length);
+    window.insert(window.end(), text.begin() + static_cast<std::ptrdiff_t>(first),
+                  text.begin() + static_cast<std::ptrdiff_t>(last));
+    if (static_cast<int64_t>(window.size()) > flags.prompt_tokens) {
+      windows.push_back(std::move(window));
+    }
+  }
+  return windows;
+}
+
+Result<EvalScore> score_windows(Runtime& runtime, std::span<const std::vector<int32_t>> windows,
+                                const EvalFlags& flags, const KvRule& rule,
+                                const std::function<void(int64_t)>& progress) {
+  const KvCache& kv = runtime.engine().kv();
+  const KvBudget budget = resolve(rule, flags.prompt_tokens, flags.context - flags.prompt_tokens);
+  const int64_t fitting = kv.sequences_at_once(flags.context, budget);
+  const auto at_once = static_cast<size_t>(std::clamp<int64_t>(fitting, 1, kEvalWindowsAtOnce));
+  EvalScore score;
+  WindowBlock block(runtime.engine(), *runtime.tokenizer(), flags.prompt_tokens, rule);
+  for (size_t first = 0; first < windows.size(); first += at_once) {
+    const size_t count = std::min(at_once, windows.size() - first);
+    SPILLWAY_RETURN_IF_ERROR(block.run(windows.subspan(first, count), &score));
+    progress(score.windows);
+  }
+  return score;
+}
+
+}  // namespace spillway

@@ -1,0 +1,209 @@
+#include "server/cli/flags/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+
+#include "server/cli/flags/foreign_flags.h"
+#include "server/cli/flags/help_text.h"
+#include "server/log.h"
+
+namespace spillway {
+
+namespace {
+
+void print(std::FILE* to, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), to);
+}
+
+int usage_error(const std::string& command, const std::string& reason) {
+  print(stderr, "spillway" + (command.empty() ? "" : " " + command) + ": " + reason +
+                    "\nTry 'spillway" + (command.empty() ? "" : " " + command) + " --help'.\n");
+  return kExitUsage;
+}
+
+// One command as CLI11 sees it: the texts of its flags, no more.
+struct Parsed {
+  Command* command = nullptr;
+  CLI::App* app = nullptr;
+  std::map<std::string, CLI::Option*> options;
+  CLI::Option* config = nullptr;
+  bool print_config = false;
+};
+
+CLI::Option* add_value(CLI::App* app, const std::string& flag, bool repeats) {
+  return app->add_option(flag, [](const CLI::results_t&) { return true; })
+      ->multi_option_policy(repeats ? CLI::MultiOptionPolicy::TakeAll
+                                    : CLI::MultiOptionPolicy::TakeLast)
+      ->type_name("value")  // In "--block: 1 required value missing"
+      ->allow_extra_args(false);
+}
+
+void declare(CLI::App& program, Command& command, Parsed* parsed) {
+  parsed->command = &command;
+  parsed->app = program.add_subcommand(command.name, command.summary);
+  CLI::App* app = parsed->app;
+  app->allow_extras();
+  for (const Argument& argument : command.arguments) {
+    app->add_option(argument.name, *argument.field)->allow_extra_args(false);
+  }
+  for (const Setting& setting : command.settings.all()) {
+    const std::string flag = "--" + setting.name;
+    parsed->options[setting.name] =
+        setting.is_switch() ? app->add_flag(flag) : add_value(app, flag, setting.repeats);
+  }
+  parsed->config = add_value(app, "--config", false);
+  app->add_flag("--print-config", parsed->print_config);
+}
+
+std::string joined(const std::vector<std::string>& values) {
+  std::string text;
+  for (size_t i = 0; i < values.size(); ++i) text += (i == 0 ? "" : ",") + values[i];
+  return text;
+}
+
+// The whole machine sees the words that a process was started with.
+void warn_of_secrets(const Command& command) {
+  for (const Setting& setting : command.settings.all()) {
+    if (!setting.secret || setting.source != SettingSource::kFlag) continue;
+    log_warning("--" + setting.name + " shows in the list of processes (ps); use " +
+                setting.environment_name() + " or --" + setting.name + "-file");
+  }
+}
+
+std::map<std::string, std::string> flags_of(const Parsed& parsed) {
+  std::map<std::string, std::string> flags;
+  for (const auto& [name, option] : parsed.options) {
+    if (option->count() == 0) continue;
+    const Setting& setting = *parsed.command->settings.find(name);
+    flags[name] = setting.repeats ? joined(option->results()) : option->results().back();
+  }
+  return flags;
+}
+
+// Why the words that CLI11 could not place are wrong.
+std::string explain_extras(const Parsed& parsed) {
+  std::vector<std::string> known = {"--config", "--print-config", "--help"};
+  for (const auto& [name, option] : parsed.options) known.push_back("--" + name);
+  for (const std::string& word : parsed.app->remaining()) {
+    if (word.rfind("-", 0) != 0) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    const std::string hint = foreign_flag_hint(flag);
+    if (!hint.empty()) return "no flag " + flag + " here; " + hint;
+    const std::string meant = nearest(flag, known);
+    return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
+  }
+  return "one word too many: '" + parsed.app->remaining().front().substr(0, 64) + "'";
+}
+
+// What the command line says wrongly, or OK.
+Status check_words(const Parsed& parsed) {
+  if (!parsed.app->remaining().empty()) return invalid_argument(explain_extras(parsed));
+  if (parsed.print_config) return {};
+  for (const Argument& argument : parsed.command->arguments) {
+    if (argument.field->empty() && !argument.optional)
+      return invalid_argument(argument.name + " is missing");
+  }
+  return {};
+}
+
+int run_parsed(Parsed& parsed, std::span<Command> commands,
+               const std::function<const char*(const char*)>& environment) {
+  Command& command = *parsed.command;
+  SettingInputs inputs;
+  inputs.flags = flags_of(parsed);
+  inputs.environment = environment;
+  const char* config = environment("SPILLWAY_CONFIG");
+  if (config != nullptr) inputs.config_file = config;
+  if (parsed.config->count() > 0) inputs.config_file = parsed.config->results().back();
+  inputs.known = [commands](std::string_view name) {
+    return std::any_of(commands.begin(), commands.end(),
+                       [&](const Command& other) { return other.settings.find(name) != nullptr; });
+  };
+  Status status = check_words(parsed);
+  if (status.ok()) status = resolve(command.settings, inputs);
+  if (status.ok() && parsed.print_config) {
+    print(stdout, describe(command.settings));
+    return kExitSuccess;
+  }
+  if (status.ok() && command.check) status = command.check();
+  if (!status.ok()) return usage_error(command.name, std::string(status.message()));
+  warn_of_secrets(command);
+  return command.run();
+}
+
+// A word that is no command, or none at all.
+int no_command(std::span<const Command> commands, int count, const char* const* arguments) {
+  if (count < 2) {
+    print(stderr, program_help(commands));
+    return kExitUsage;
+  }
+  const std::string word = arguments[1];
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.name);
+  const std::string meant = nearest(word, names);
+  return usage_error("", "no command '" + word.substr(0, 64) + "'" +
+                             (meant.empty() ? "" : "; did you mean " + meant + "?"));
+}
+
+}  // namespace
+
+int exit_status_of(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return kExitSuccess;
+    case Code::kInvalidArgument:
+    case Code::kNotFound:
+      return kExitUsage;
+    case Code::kInfeasible:
+      return kExitInfeasible;
+    case Code::kCancelled:
+      return kExitInterrupted;
+    case Code::kCapacity:
+    case Code::kCorruption:
+    case Code::kIoError:
+    case Code::kDeviceLost:
+      return kExitFailure;
+  }
+  return kExitFailure;
+}
+
+int report(std::string_view command, const Status& status) {
+  if (!status.ok()) {
+    print(stderr, "spillway " + std::string(command) + ": " + std::string(status.message()) + "\n");
+  }
+  return exit_status_of(status);
+}
+
+int run_command_line(std::span<Command> commands, int count, const char* const* arguments,
+                     const std::function<const char*(const char*)>& environment) {
+  CLI::App program;
+  program.set_version_flag("--version", std::string("spillway " SPILLWAY_VERSION));
+  program.allow_extras();
+  std::vector<Parsed> parsed(commands.size());
+  for (size_t i = 0; i < commands.size(); ++i) declare(program, commands[i], &parsed[i]);
+  const auto chosen = [&]() -> Parsed* {
+    for (Parsed& one : parsed) {
+      if (one.app->parsed()) return &one;
+    }
+    return nullptr;
+  };
+  try {
+    program.parse(count, arguments);
+  } catch (const CLI::CallForHelp&) {
+    const Parsed* one = chosen();
+    print(stdout, one != nullptr ? command_help(*one->command) : program_help(commands));
+    return kExitSuccess;
+  } catch (const CLI::CallForVersion&) {
+    print(stdout, "spillway " SPILLWAY_VERSION "\n");
+    return kExitSuccess;
+  } catch (const CLI::ParseError& error) {
+    const Parsed* one = chosen();
+    return usage_error(one != nullptr ? one->command->name : "", error.what());
+  }
+  Parsed* one = chosen();
+  if (one == nullptr || program.remaining_size() > 0) return no_command(commands, count, arguments);
+  return run_parsed(*one, commands, environment);
+}
+
+}  // namespace spillway

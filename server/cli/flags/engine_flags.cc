@@ -1,0 +1,162 @@
+#include "server/cli/flags/engine_flags.h"
+
+#include <charconv>
+
+namespace spillway {
+
+namespace {
+
+constexpr int64_t kSequencesMax = 65536;
+constexpr int64_t kThreadsMax = 1024;
+constexpr int64_t kRowsMax = int64_t{1} << 20;
+
+Result<TierPercent> parse_percent(const std::string& text) {
+  TierPercent percent{};
+  const char* at = text.data();
+  const char* end = at + text.size();
+  for (size_t i = 0; i < percent.size(); ++i) {
+    const auto [rest, error] = std::from_chars(at, end, percent[i]);
+    const bool separated = i + 1 < percent.size() ? rest != end && *rest == ',' : rest == end;
+    if (error != std::errc() || !separated || percent[i] < 0 || percent[i] > 100) {
+      return invalid_argument("must be three per cents, on device, host and disk: 20,80,0");
+    }
+    at = rest + 1;
+  }
+  const int sum = percent[0] + percent[1] + percent[2];
+  if (sum != 100) return invalid_argument("adds up to " + std::to_string(sum) + ", must be 100");
+  return percent;
+}
+
+Result<KvAmount> parse_amount(const std::string& text) {
+  const char* end = text.data() + text.size();
+  KvAmount amount;
+  if (text.find('.') == std::string::npos) {
+    const auto [rest, error] = std::from_chars(text.data(), end, amount.rows);
+    if (error == std::errc() && rest == end && amount.rows >= 0 && amount.rows <= kRowsMax) {
+      return amount;
+    }
+  } else {
+    const auto [rest, error] =
+        std::from_chars(text.data(), end, amount.ratio, std::chars_format::fixed);
+    if (error == std::errc() && rest == end && amount.ratio >= 0 && amount.ratio < 1) return amount;
+  }
+  return invalid_argument(
+      "'" + text.substr(0, 64) +
+      "' is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
+}
+
+Result<DType> parse_format(const std::string& text) {
+  const auto dtype = dtype_of_name(text);
+  if (dtype && *dtype != DType::kI32) return *dtype;
+  return invalid_argument("'" + text.substr(0, 64) + "' is not one of f32|bf16|f16|q4");
+}
+
+template <class T>
+void add_optional(Settings& settings, const char* name, std::optional<T>* field,
+                  const char* meaning, const char* help, Result<T> (*parse)(const std::string&)) {
+  const auto assign = [field, parse](const std::string& text) -> Status {
+    SPILLWAY_ASSIGN_OR_RETURN(*field, parse(text));
+    return {};
+  };
+  settings.add({name, meaning, help, "", "", assign});
+}
+
+void add_placement_flags(Settings& settings, EngineFlags* flags) {
+  settings.group("Where things are");
+  settings.add_text("plan", &flags->plan, "FILE",
+                    "a plan written by `spillway plan`; flags override it (default: found "
+                    "automatically)");
+  settings.add_choice("device", &flags->device, {"auto", "cpu", "cuda"}, "what computes");
+  settings.add_integer("gpu", &flags->gpu, 0, 63, "which CUDA device, where there are several");
+  settings.add_size("device-memory", &flags->device_memory_bytes,
+                    "budget of device memory, never exceeded (default: what is free)");
+  settings.add_size("host-memory", &flags->host_memory_bytes,
+                    "budget of host memory, never exceeded (default: what is free)");
+  settings.add_size("disk-memory", &flags->disk_memory_bytes, "budget on disk, never exceeded");
+  settings.add_text("disk-dir", &flags->disk_dir, "DIR",
+                    "where spilled blocks live; emptied at exit");
+  add_optional(settings, "weights", &flags->weights, "D,H,K",
+               "per cent of the weights on device, host, disk", parse_percent);
+  add_optional(settings, "kv", &flags->kv, "D,H,K",
+               "per cent of the KV cache on device, host, disk", parse_percent);
+  add_optional(settings, "activations", &flags->activations, "D,H,K",
+               "per cent of the activations on device, host, disk", parse_percent);
+  settings.add_integer("block", &flags->block, 1, kSequencesMax,
+                       "sequences that share one pass over the weights");
+  settings.add_integer("micro-batch", &flags->micro_batch, 1, kSequencesMax,
+                       "sequences that the device computes at once");
+}
+
+void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
+  settings.group("How things are computed");
+  add_optional(settings, "format", &flags->format, "f32|bf16|f16|q4",
+               "format of the weights (default: the checkpoint's)", parse_format);
+  add_optional(settings, "kv-format", &flags->kv_format, "f32|bf16|f16|q4",
+               "format of the KV cache (default: that of computing)", parse_format);
+  settings.add_choice("q4-compute", &flags->q4_compute, {"auto", "int8"},
+                      "how products with 4-bit weights are computed on the CPU; int8 rounds "
+                      "activations to 8 bits: up to twice as fast, other answers");
+  settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window"},
+                      "which cached positions a sequence keeps");
+  add_optional(settings, "kv-heavy", &flags->kv_heavy, "X",
+               "heavy hitters to keep: positions, or a ratio below 1 (default: 0.1)", parse_amount);
+  add_optional(settings, "kv-recent", &flags->kv_recent, "X",
+               "recent positions to keep: positions, or a ratio below 1 (default: h2o 0.1, "
+               "window 0.2)",
+               parse_amount);
+  settings.add_integer("kv-sink", &flags->kv_sink, 0, kRowsMax,
+                       "first positions that the window rule protects");
+  settings.add_choice("kv-ratio-of", &flags->kv_ratio_of, {"prompt", "total"},
+                      "what ratios refer to: the prompt, or prompt and new tokens");
+  settings.qualify("kv-rule", {"kv-heavy", "kv-recent", "kv-sink", "kv-ratio-of"});
+  settings.add_choice("attention", &flags->attention, {"auto", "device", "host"},
+                      "where attention over a KV cache in host memory runs");
+  settings.add_switch("no-overlap", &flags->no_overlap,
+                      "do one thing after another, to measure what overlap is worth");
+  settings.add_integer("threads", &flags->threads, 0, kThreadsMax,
+                       "threads that compute; 0: one a processor");
+  settings.add_seed("seed", &flags->seed, "of everything drawn at random");
+  settings.add_choice("verify", &flags->verify, {"every", "sample", "first"},
+                      "which reads of weights on disk are compared with their checksums; sample: "
+                      "each slab's first, every eighth, and all while nothing else is to be done");
+  settings.add_text("trace", &flags->trace, "FILE",
+                    "write a Chrome/Perfetto trace of every transfer, op and wait");
+  settings.add_switch("dummy-weights", &flags->dummy_weights,
+                      "MODEL names a shape (opt-1.3b); its weights are random");
+}
+
+}  // namespace
+
+void add_engine_flags(Settings& settings, EngineFlags* flags) {
+  add_placement_flags(settings, flags);
+  add_arithmetic_flags(settings, flags);
+}
+
+KvRule kv_rule_of(const EngineFlags& flags) {
+  KvRuleChoice choice{kv_rule_of_name(flags.kv_rule), flags.kv_heavy, flags.kv_recent, {}, {}};
+  choice.sink = flags.kv_sink;
+  choice.ratio_of_prompt = flags.kv_ratio_of == "prompt";
+  return apply(choice, {});
+}
+
+Status validate(const EngineFlags& flags) {
+  if (flags.block && flags.micro_batch && *flags.micro_batch > *flags.block) {
+    return invalid_argument("--micro-batch " + std::to_string(*flags.micro_batch) +
+                            " is larger than --block " + std::to_string(*flags.block));
+  }
+  if (flags.kv_heavy && flags.kv_rule != "h2o") {
+    return invalid_argument("--kv-heavy needs --kv-rule h2o; the rule is " + flags.kv_rule);
+  }
+  if (flags.kv_recent && flags.kv_rule == "full") {
+    return invalid_argument("--kv-recent needs --kv-rule h2o or window; the rule is full");
+  }
+  if (flags.kv_sink != 0 && flags.kv_rule != "window") {
+    return invalid_argument("--kv-sink needs --kv-rule window; the rule is " + flags.kv_rule);
+  }
+  if (flags.kv_ratio_of == "prompt" && flags.kv_rule == "full") {
+    return invalid_argument("--kv-ratio-of prompt needs --kv-rule h2o or window; the rule is full");
+  }
+  return {};
+}
+
+}  // namespace spillway

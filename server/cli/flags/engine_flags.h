@@ -1,0 +1,64 @@
+// The engine flags: what every command that runs a model lets its user decide, under the same names
+// everywhere. Only what stands in one value is checked here; whether this build, this machine and
+// this model can do it is the runtime's to say (server/runtime.h). Plain values; any thread once
+// they are filled.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+#include "policy/kv_rule.h"
+#include "server/cli/flags/settings.h"
+
+namespace spillway {
+
+using TierPercent = std::array<int, 3>;  // On device, host, disk; the sum is 100.
+
+struct EngineFlags {
+  std::string plan;  // A file; empty: found automatically
+  std::string device = "auto";
+  int64_t gpu = 0;  // Of several CUDA devices
+  std::optional<uint64_t> device_memory_bytes;
+  std::optional<uint64_t> host_memory_bytes;
+  std::optional<uint64_t> disk_memory_bytes;
+  std::string disk_dir;
+
+  std::optional<TierPercent> weights;
+  std::optional<TierPercent> kv;
+  std::optional<TierPercent> activations;
+  std::optional<int64_t> block;        // Sequences
+  std::optional<int64_t> micro_batch;  // Sequences
+
+  std::optional<DType> format;     // Of weights; none: the checkpoint's
+  std::optional<DType> kv_format;  // None: the compute format
+
+  std::string q4_compute = "auto";  // "int8": products with 4-bit weights round activations
+
+  std::string kv_rule = "full";
+  std::optional<KvAmount> kv_heavy;
+  std::optional<KvAmount> kv_recent;
+  int64_t kv_sink = 0;
+  std::string kv_ratio_of = "total";
+
+  std::string attention = "auto";
+  bool no_overlap = false;
+  int64_t threads = 0;  // 0: one a processor
+  uint64_t seed = 0;
+  std::string verify = "every";
+  std::string trace;  // A file; empty: none
+  bool dummy_weights = false;
+};
+
+// The KV rule that the flags name. REQUIRES: validate() was happy.
+KvRule kv_rule_of(const EngineFlags& flags);
+
+void add_engine_flags(Settings& settings, EngineFlags* flags);
+
+// How flags fit together (a KV budget needs a rule that has one; a micro-batch fits its block).
+Status validate(const EngineFlags& flags);
+
+}  // namespace spillway

@@ -1,0 +1,99 @@
+#include "server/cli/flags/foreign_flags.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace spillway {
+
+namespace {
+
+struct ForeignFlag {
+  std::string_view flag;
+  std::string_view hint;
+};
+
+constexpr std::string_view kModel = "the model is the first word: spillway COMMAND MODEL";
+constexpr std::string_view kLength =
+    "there is no such limit here: memory is reserved by each request's own length";
+constexpr std::string_view kWeights =
+    "use --weights D,H,K (per cent on device, host and disk), or leave it to the plan";
+constexpr std::string_view kSequences = "use --block N (sequences at once)";
+constexpr std::string_view kKvFormat = "use --kv-format f32|bf16|f16|q4";
+constexpr std::string_view kNewTokens =
+    "use --max-tokens N (generate) or max_tokens in the request";
+constexpr std::string_view kTls = "let a reverse proxy in front do TLS";
+constexpr std::string_view kNotNeeded = "leave it out: nothing like it is needed here";
+
+constexpr ForeignFlag kForeign[] = {
+    {"--model", kModel},
+    {"-m", kModel},
+    {"--max-model-len", kLength},
+    {"--ctx-size", kLength},
+    {"-c", kLength},
+    {"--dtype", "use --format f32|bf16|f16|q4 (bfloat16: --format bf16)"},
+    {"--quantization", "use --format q4"},
+    {"-q", "use --format q4"},
+    {"--kv-cache-dtype", kKvFormat},
+    {"--cache-type-k", kKvFormat},
+    {"--cache-type-v", kKvFormat},
+    {"-ctk", kKvFormat},
+    {"-ctv", kKvFormat},
+    {"--max-num-seqs", kSequences},
+    {"--parallel", kSequences},
+    {"-np", kSequences},
+    {"--batch-size", kSequences},
+    {"-b", kSequences},
+    {"--ubatch-size", "use --micro-batch N (sequences)"},
+    {"-ub", "use --micro-batch N (sequences)"},
+    {"--max-num-batched-tokens", "use --block N and --micro-batch N (sequences)"},
+    {"--gpu-memory-utilization", "use --device-memory SIZE, such as 16GiB"},
+    {"--swap-space", "use --host-memory SIZE and --disk-memory SIZE"},
+    {"--cpu-offload-gb", kWeights},
+    {"--n-gpu-layers", kWeights},
+    {"--gpu-layers", kWeights},
+    {"-ngl", kWeights},
+    {"--tensor-parallel-size", "one device computes; choose it with --gpu N"},
+    {"-tp", "one device computes; choose it with --gpu N"},
+    {"--pipeline-parallel-size", "one device computes; choose it with --gpu N"},
+    {"--max-num-queued-reqs", "use --queue-max N (sequences)"},
+    {"--scheduling-policy", "clients take turns; --priority on|off says who may go before others"},
+    {"--load-format", "use --dummy-weights for random weights; else the format is found out"},
+    {"--trust-remote-code", kNotNeeded},
+    {"--enforce-eager", kNotNeeded},
+    {"--enable-chunked-prefill", kNotNeeded},
+    {"--disable-log-requests", kNotNeeded},
+    {"--cont-batching", kNotNeeded},
+    {"-cb", kNotNeeded},
+    {"--metrics", kNotNeeded},
+    {"--mlock", "use --host-memory SIZE; what is in the plan stays in memory"},
+    {"--no-mmap", kNotNeeded},
+    {"--flash-attn", kNotNeeded},
+    {"-fa", kNotNeeded},
+    {"-t", "use --threads N"},
+    {"-s", "use --seed N"},
+    {"-p", "use --prompt TEXT (generate)"},
+    {"-f", "use --prompt-file FILE (generate)"},
+    {"-n", kNewTokens},
+    {"--n-predict", kNewTokens},
+    {"--predict", kNewTokens},
+    {"--temp", "use --temperature X"},
+    {"-i", "use --input FILE (batch)"},
+    {"-o", "use --output FILE (batch)"},
+    {"-a", "use --served-model-name NAME"},
+    {"--alias", "use --served-model-name NAME"},
+    {"--timeout", "use --request-seconds-max N"},
+    {"--ssl-keyfile", kTls},
+    {"--ssl-certfile", kTls},
+    {"--ssl-key-file", kTls},
+    {"--ssl-cert-file", kTls},
+};
+
+}  // namespace
+
+std::string foreign_flag_hint(std::string_view flag) {
+  const auto* found = std::find_if(std::begin(kForeign), std::end(kForeign),
+                                   [&](const ForeignFlag& known) { return known.flag == flag; });
+  return found == std::end(kForeign) ? "" : std::string(found->hint);
+}
+
+}  // namespace spillway

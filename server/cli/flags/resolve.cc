@@ -1,0 +1,107 @@
+// Settings::resolve: flag, then environment, then configuration file, then plan, then default.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "kernels/base/strict_json.h"
+#include "server/cli/flags/help_text.h"
+#include "server/cli/flags/json_settings.h"
+#include "server/cli/flags/plan_file.h"
+#include "server/cli/flags/settings.h"
+
+namespace spillway {
+
+namespace {
+
+// What a source says, by setting.
+using Texts = std::map<std::string, std::string>;
+
+// "; did you mean 'host-memory'?", or nothing.
+std::string meant_instead(const Settings& settings, const std::string& name) {
+  std::vector<std::string> known;
+  for (const Setting& setting : settings.all()) known.push_back(setting.name);
+  const std::string meant = nearest(name, known);
+  return meant.empty() ? "" : "; did you mean '" + meant + "'?";
+}
+
+// The file's values, as flags would have them.
+Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs) {
+  Texts texts;
+  const std::string where = "--config " + inputs.config_file + ": ";
+  const std::string file = "--config " + inputs.config_file;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_json_text(inputs.config_file, file));
+  SPILLWAY_ASSIGN_OR_RETURN(const nlohmann::json config,
+                            parse_json_object(text, file, {.comments = true}));
+  for (const auto& [name, value] : config.items()) {
+    if (settings.find(name) == nullptr) {
+      if (inputs.known && inputs.known(name)) continue;  // Another command's.
+      return invalid_argument(where + "no command has a setting '" + name.substr(0, 64) + "'" +
+                              meant_instead(settings, name));
+    }
+    if (value.is_null()) continue;
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string as_flag, setting_text(value, where + name));
+    texts[name] = as_flag;
+  }
+  return texts;
+}
+
+Texts read_environment(const Settings& settings, const SettingInputs& inputs) {
+  Texts texts;
+  for (const Setting& setting : settings.all()) {
+    const std::string variable = setting.environment_name();
+    const char* value = inputs.environment ? inputs.environment(variable.c_str()) : nullptr;
+    if (value != nullptr && (*value != '\0' || setting.secret)) texts[setting.name] = value;
+  }
+  return texts;
+}
+
+// A source and those that it overrides, weakest first.
+using Sources = std::span<const Texts* const>;
+
+const std::string* strongest(Sources sources, const std::string& name) {
+  for (size_t i = sources.size(); i-- > 0;) {
+    const auto found = sources[i]->find(name);
+    if (found != sources[i]->end()) return &found->second;
+  }
+  return nullptr;
+}
+
+// Whether what the last of `seen` says of `setting` still holds among `all` (Settings::qualify).
+bool holds(const Setting& setting, Sources seen, Sources all) {
+  const std::string* owner = setting.of.empty() ? nullptr : strongest(seen, setting.of);
+  return owner == nullptr || *owner == *strongest(all, setting.of);
+}
+
+}  // namespace
+
+Status resolve(Settings& settings, const SettingInputs& inputs) {
+  Texts file;
+  if (!inputs.config_file.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(file, read_config(settings, inputs));
+  }
+  const Texts environment = read_environment(settings, inputs);
+  const Texts* const layers[] = {&file, &environment, &inputs.flags};
+  const Sources all = layers;
+  for (const Setting& setting : settings.all()) {
+    const std::string name = setting.name;
+    // A file's value is checked even where another one is stronger: it is wrong for the next run.
+    if (file.contains(name) && holds(setting, all.first(1), all)) {
+      SPILLWAY_RETURN_IF_ERROR(settings.set(name, file[name], SettingSource::kFile,
+                                            "--config " + inputs.config_file + ": " + name));
+    }
+    if (const auto flag = inputs.flags.find(name); flag != inputs.flags.end()) {
+      SPILLWAY_RETURN_IF_ERROR(settings.set(name, flag->second, SettingSource::kFlag, "--" + name));
+      continue;
+    }
+    const auto variable = environment.find(name);
+    if (variable == environment.end() || !holds(setting, all.first(2), all)) continue;
+    SPILLWAY_RETURN_IF_ERROR(settings.set(name, variable->second, SettingSource::kEnvironment,
+                                          setting.environment_name()));
+  }
+  const Setting* plan = settings.find("plan");
+  if (plan == nullptr || plan->value.empty()) return {};
+  return apply_plan_file(plan->value, settings);
+}
+
+}  // namespace spillway

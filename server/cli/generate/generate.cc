@@ -1,0 +1,182 @@
+#include "server/cli/generate/generate.h"
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kernels/base/units.h"
+#include "server/api/completion_json.h"
+#include "server/api/completion_run.h"
+#include "server/cli/common/interrupt.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr size_t kPromptBytesMax = size_t{16} << 20;
+constexpr auto kPoll = std::chrono::milliseconds(100);
+
+Result<std::string> read_prompt(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return io_error("--prompt-file " + path, errno);
+  std::string text(kPromptBytesMax + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) return io_error("--prompt-file " + path, errno);
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kPromptBytesMax) {
+    return invalid_argument("--prompt-file " + path + ": longer than 16 MiB");
+  }
+  return text;
+}
+
+Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
+  std::vector<int32_t> tokens;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  for (;;) {
+    int32_t token = 0;
+    const auto [rest, error] = std::from_chars(at, end, token);
+    if (error != std::errc() || (rest != end && *rest != ',')) {
+      return invalid_argument("--prompt-tokens must be token ids such as 5,7,9");
+    }
+    tokens.push_back(token);
+    if (rest == end) return tokens;
+    at = rest + 1;
+  }
+}
+
+// What the engine thread has said, until the main thread has written it.
+class Inbox {
+ public:
+  void add(ChoiceText piece) {
+    const std::lock_guard lock(mutex_);
+    pieces_.push_back(std::move(piece));
+    changed_.notify_one();
+  }
+  void end(CompletionResult result) {
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(result);
+    changed_.notify_one();
+  }
+
+  // Moves what is new into `pieces`; the result once it has ended.
+  std::optional<CompletionResult> take(std::vector<ChoiceText>* pieces) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPoll, [&] { return !pieces_.empty() || result_; });
+    pieces->swap(pieces_);
+    return result_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ChoiceText> pieces_;
+  std::optional<CompletionResult> result_;
+};
+
+Status status_of(const ApiError& error) {
+  const Code code = error.status < 500 ? Code::kInvalidArgument : Code::kDeviceLost;
+  return {code, with_cause(error).message};
+}
+
+Status write(std::FILE* out, const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0) {
+    return {};
+  }
+  return io_error("write", errno);
+}
+
+std::string text_of(const ChoiceText& piece, bool as_ids) {
+  if (!as_ids) return piece.text;
+  std::string text;
+  for (const int32_t token : piece.tokens) text += std::to_string(token) + " ";
+  return text;
+}
+
+void print_statistics(const CompletionResult& result) {
+  const double seconds = result.prefill_seconds + result.decode_seconds;
+  const double rate = static_cast<double>(result.usage.generated_tokens) / std::max(seconds, 1e-9);
+  std::fprintf(stderr, "%lld tokens in %s (%.1f tokens/s): prompt of %lld tokens in %s, then %s\n",
+               static_cast<long long>(result.usage.generated_tokens),
+               format_seconds(seconds).c_str(), rate,
+               static_cast<long long>(result.usage.prompt_tokens),
+               format_seconds(result.prefill_seconds).c_str(),
+               format_seconds(result.decode_seconds).c_str());
+}
+
+}  // namespace
+
+Result<std::string> generate_body(const GenerateFlags& flags, uint64_t seed) {
+  nlohmann::json body = {{"max_tokens", flags.max_tokens},
+                         {"min_tokens", flags.min_tokens},
+                         {"temperature", flags.temperature},
+                         {"top_p", flags.top_p},
+                         {"top_k", flags.top_k},
+                         {"min_p", flags.min_p},
+                         {"repetition_penalty", flags.repetition_penalty},
+                         {"presence_penalty", flags.presence_penalty},
+                         {"frequency_penalty", flags.frequency_penalty},
+                         {"ignore_eos", flags.ignore_eos},
+                         {"echo", flags.echo},
+                         {"seed", seed & INT64_MAX},
+                         {"return_token_ids", true},
+                         {"stream", !flags.json}};
+  if (!flags.stop.empty()) body["stop"] = flags.stop;
+  if (flags.logprobs) body["logprobs"] = *flags.logprobs;
+  if (!flags.prompt_tokens.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(body["prompt"], parse_tokens(flags.prompt_tokens));
+  } else if (!flags.prompt_file.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(body["prompt"], read_prompt(flags.prompt_file));
+  } else {
+    body["prompt"] = flags.prompt;
+  }
+  // Bytes that are not UTF-8 count as U+FFFD, as they do in the tokenizer.
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Status run_generate(const GenerateFlags& flags, uint64_t seed, const ServedModel& model,
+                    std::FILE* out) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string body, generate_body(flags, seed));
+  auto parsed = parse_completion(body, model.context);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return status_of(*error);
+  const InterruptGuard guard;
+  const auto inbox = std::make_shared<Inbox>();
+  CompletionEvents events;
+  events.on_text = [inbox](ChoiceText piece) { inbox->add(std::move(piece)); };
+  events.on_done = [inbox](CompletionResult result) { inbox->end(std::move(result)); };
+  auto started =
+      CompletionRun::start(*model.scheduler, model.context.tokenizer,
+                           std::get<CompletionCall>(std::move(parsed)), std::move(events));
+  if (const auto* error = std::get_if<ApiError>(&started)) return status_of(*error);
+  const auto run = std::get<std::shared_ptr<CompletionRun>>(std::move(started));
+
+  Status written;
+  std::optional<CompletionResult> result;
+  std::vector<ChoiceText> pieces;
+  while (!result) {
+    if (guard.interrupted() || !written.ok()) run->cancel();
+    pieces.clear();
+    result = inbox->take(&pieces);
+    for (const ChoiceText& piece : pieces) {
+      if (written.ok()) written = write(out, text_of(piece, model.context.tokenizer == nullptr));
+    }
+  }
+  if (written.ok() && flags.json && !result->error) {
+    written = write(out, completion_body(make_completion_head(run->call()), run->call(),
+                                         model.context, *result));
+  }
+  if (written.ok()) written = write(out, "\n");
+  SPILLWAY_RETURN_IF_ERROR(written);
+  if (guard.interrupted()) return {Code::kCancelled, "interrupted"};
+  if (result->error) return status_of(*result->error);
+  print_statistics(*result);
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,98 @@
+// The composition root: nothing above it, everything below is given what it needs.
+#include <malloc.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <vector>
+
+#include "kernels/base/trace_losses.h"
+#include "kernels/device.h"
+#include "server/cli/batch/batch.h"
+#include "server/cli/convert/convert.h"
+#include "server/cli/flags/command_line.h"
+#include "server/cli/flags/environment.h"
+#include "server/cli/generate/generate.h"
+#include "server/cli/inspect/inspect.h"
+#include "server/cli/measure_commands.h"
+#include "server/cli/open_model.h"
+#include "server/cli/profile/profile.h"
+#include "server/cli/serve/serve_command.h"
+#include "server/log.h"
+
+namespace {
+
+// OpenMP reads its settings before main() runs, so a process that needs another one starts itself
+// again. Where that fails, idle threads spin and everything else is the same.
+void relaunch_with_passive_openmp(char** arguments) {
+  if (!spillway::cpu_device_uses_openmp() || getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  // By its own path: the process would be called "exe" otherwise.
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return;
+  path[length] = 0;
+  execv(path, arguments);
+}
+
+// What is large goes back to the kernel when it is freed. By itself glibc comes to keep pieces of
+// up to 32 MiB, and more would be resident than --host-memory counts.
+void return_large_memory() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
+// What was printed and could not be written is lost: then no command succeeded. One place for all
+// of them; standard output's error flag stays set until here. (std::cout writes through it.)
+int status_of_output(int status) {
+  std::cout.flush();
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return status;
+  const int error = errno;
+  std::fprintf(stderr, "spillway: writing to standard output failed%s%s; what it printed is lost\n",
+               error == 0 ? "" : ": ", error == 0 ? "" : std::strerror(error));
+  return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
+}
+
+// A trace is written when all that is in it is over, after the command's own status was settled;
+// which file and how much of it is lost was said then.
+int status_of_traces(int status) {
+  if (spillway::incomplete_traces() == 0) return status;
+  return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  using namespace spillway;
+  relaunch_with_passive_openmp(arguments);
+  return_large_memory();
+  // Writing beyond a limit on file sizes is an error of that write, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // So is writing to a pipe whose reader left: a server must not end since its log's reader did.
+  std::signal(SIGPIPE, SIG_IGN);
+  const OpenModel open = model_opener();
+  std::vector<Command> commands;
+  commands.push_back(serve_command(open));
+  commands.push_back(batch_command(open));
+  commands.push_back(generate_command(open));
+  commands.push_back(bench_command());
+  commands.push_back(eval_command());
+  commands.push_back(profile_command());
+  commands.push_back(plan_command());
+  commands.push_back(convert_command());
+  commands.push_back(inspect_command());
+  for (const std::string& sentence : misspelt_variables(commands, environ)) {
+    log_warning(sentence);
+  }
+  const int status =
+      run_command_line(commands, count, arguments, [](const char* name) { return getenv(name); });
+  return status_of_output(status_of_traces(status));
+}

@@ -1,0 +1,152 @@
+#include "server/cli/plan/plan.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "offload/hardware_catalog.h"
+#include "offload/io/file.h"
+#include "offload/io/spill_file.h"
+#include "offload/model_catalog.h"
+#include "server/cli/batch/workload_file.h"
+#include "server/cli/flags/command_line.h"
+#include "server/cli/plan/plan_flexgen.h"
+#include "server/cli/plan/plan_frontier.h"
+#include "server/cli/plan/plan_report.h"
+#include "server/cli/plan/plan_simulate.h"
+#include "server/hardware_cache.h"
+#include "server/machine.h"
+#include "server/memory_budget.h"
+
+namespace spillway {
+
+namespace {
+
+// Rates as `spillway profile` left them; memory and disk as they are now.
+Result<HardwareProfile> this_machine(const EngineFlags& engine) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(engine)));
+  SPILLWAY_ASSIGN_OR_RETURN(auto profile,
+                            current_profile(*device, scratch_directory(engine.disk_dir)));
+  if (!profile) {
+    return Status(Code::kNotFound, "there is no hardware profile of this machine yet: run " +
+                                       profile_command_text(engine) +
+                                       " (about a minute), or name one with --hardware");
+  }
+  return std::move(*profile);
+}
+
+Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& engine) {
+  if (flags.hardware.empty()) return this_machine(engine);
+  auto hardware = find_hardware_profile(flags.hardware);
+  const bool int8 = engine.q4_compute == "int8";
+  if (hardware.ok() && int8 != hardware.value().compute.q4_in_int8) {
+    std::cerr << "warning: --hardware " << flags.hardware << " was measured "
+              << (int8 ? "without" : "with")
+              << " --q4-compute int8: what it says of 4-bit weights is not for this plan"
+              << std::endl;
+  }
+  return hardware;
+}
+
+// The first use of a directory packs it, which is said here once and not for every candidate.
+Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const EngineFlags& flags) {
+  RuntimeOptions once;
+  once.tokenizer_only = true;
+  once.say = [](const std::string& line) { std::cerr << line << std::endl; };
+  return Runtime::open(model, flags, once);
+}
+
+// The same of the other format that --search-formats looks at.
+Status pack_formats(const PlanQuestion& question) {
+  if (!question.search_formats || question.flags.format || question.flags.dummy_weights ||
+      !std::filesystem::is_directory(question.model)) {
+    return {};
+  }
+  EngineFlags flags = question.flags;
+  flags.format = DType::kQ4;
+  return open_once(question.model, flags).status();
+}
+
+// The requests to plan for; opens what they are for.
+Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
+                                              const PlanQuestion& question) {
+  const bool file = !flags.workload.empty();
+  std::unique_ptr<Runtime> runtime;
+  ApiContext context;
+  ModelShape shape;
+  if (!question.flags.dummy_weights) {
+    SPILLWAY_ASSIGN_OR_RETURN(runtime, open_once(question.model, question.flags));
+    context.tokenizer = runtime->tokenizer();
+    context.model_names = {runtime->model_name()};
+    shape = runtime->shape();
+  } else {
+    SPILLWAY_ASSIGN_OR_RETURN(shape, find_model_shape(question.model));
+    context.model_names = {shape.name};
+  }
+  if (!file) {
+    SPILLWAY_RETURN_IF_ERROR(check_lengths(flags.prompt_tokens, flags.new_tokens, shape));
+    return std::vector<RequestGroup>{{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
+  }
+  context.shape = &shape;
+  return read_workload(flags.workload, context);
+}
+
+Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
+  SPILLWAY_RETURN_IF_ERROR(check_simulation(flags, engine));
+  PlanReport report;
+  report.flags = flags;
+  SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
+  PlanQuestion question;
+  question.model = model;
+  question.flags = engine;
+  question.flags.trace.clear();  // The simulation's
+  // A shape's name needs no flag here.
+  question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
+  SPILLWAY_ASSIGN_OR_RETURN(report.workload, workload_of(flags, question));
+  question.workload = report.workload;
+  question.hardware = &report.hardware;
+  question.latency_seconds = flags.latency_seconds;
+  question.search_formats = flags.search_formats;
+  question.frontier = flags.frontier || !flags.frontier_svg.empty();
+  SPILLWAY_RETURN_IF_ERROR(pack_formats(question));
+  SPILLWAY_ASSIGN_OR_RETURN(FoundPlans found, find_plans(question));
+  report.choice = std::move(found.best);
+  report.frontier = std::move(found.frontier);
+  report.tried = found.tried;
+  if (!flags.output.empty()) {
+    SPILLWAY_RETURN_IF_ERROR(write_plan(flags.output, plan_file_text(report)));
+  }
+  if (!flags.frontier_svg.empty()) {
+    SPILLWAY_RETURN_IF_ERROR(
+        replace_file(flags.frontier_svg, frontier_svg(report)).at("--frontier-svg"));
+  }
+  std::string text = flags.json ? plan_json(report) + "\n" : plan_text(report);
+  if (simulates(flags)) {
+    SPILLWAY_RETURN_IF_ERROR(add_simulation(flags, engine, report.choice, report.hardware, &text));
+  }
+  std::cout << text << std::flush;
+  return {};
+}
+
+}  // namespace
+
+Status validate(const PlanFlags& flags) {
+  const bool ours = flags.search_formats || flags.latency_seconds > 0 || flags.frontier ||
+                    !flags.frontier_svg.empty() || !flags.workload.empty();
+  if (flags.cost_model == "flexgen" && ours) {
+    return invalid_argument(
+        "--latency, --frontier, --frontier-svg, --search-formats and --workload are answered by "
+        "--cost-model spillway");
+  }
+  if (!flags.workload.empty() && flags.sequences > 0) {
+    return invalid_argument("--workload says how many requests there are, and so does --sequences");
+  }
+  return {};
+}
+
+int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
+  if (flags.cost_model != "flexgen") return report("plan", plan(flags, engine, model));
+  return report("plan", simulates(flags) ? simulate_as_flexgen(flags, engine, model)
+                                         : plan_by_flexgen(flags, engine, model));
+}
+
+}  // namespace spillway

@@ -1,0 +1,37 @@
+// `spillway plan`: finds the plan that makes the most of a machine for a workload, predicts what it
+// gives and says why.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/cli/flags/engine_flags.h"
+
+namespace spillway {
+
+struct PlanFlags {
+  std::string hardware;  // A profile's file; empty: this machine's
+  int64_t prompt_tokens = 512;
+  int64_t new_tokens = 32;
+  int64_t sequences = 0;  // 0: one block of the size that is found
+  std::string cost_model = "spillway";
+  std::string workload;        // A file of requests instead of these three; empty: none
+  double latency_seconds = 0;  // At most, of a full block; 0: no limit
+  bool search_formats = false;
+  bool frontier = false;
+  std::string frontier_svg;  // A file; empty: none
+  bool explain = false;
+  bool simulate = false;
+  int64_t cluster = 0;            // Machines to simulate, 1 to this; 0: only the one
+  double cluster_network = 1.25;  // GB/s from each to the next
+  bool json = false;
+  std::string output;  // A file; empty: none
+};
+
+// How the flags fit together.
+Status validate(const PlanFlags& flags);
+
+// Exit status.
+int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model);
+
+}  // namespace spillway

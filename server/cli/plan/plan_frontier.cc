@@ -1,0 +1,113 @@
+#include "server/cli/plan/plan_frontier.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/units.h"
+#include "server/cli/bench/bench_report.h"
+#include "server/cli/common/text_line.h"
+#include "server/cli/plan/log_figure.h"
+
+namespace spillway {
+
+namespace {
+
+using nlohmann::json;
+
+std::string formats_text(const CostedChoice& choice) {
+  const RuntimePlan& plan = choice.runtime->plan();
+  return std::string(dtype_name(plan.format)) + "/" + std::string(dtype_name(plan.kv_format));
+}
+
+std::string limit_text(const CostedChoice& choice) {
+  return std::string(resource_name(choice.prediction.bottleneck));
+}
+
+std::string frontier_line(const CostedChoice& choice) {
+  const RuntimePlan& plan = choice.runtime->plan();
+  return text_line(
+      "  %6lld  %-10s %-10s %-11s %-9s %13s %10s  %s", static_cast<long long>(plan.block_sequences),
+      percent_text(percent_by_tier(plan.weights)).c_str(),
+      percent_text(percent_by_tier(plan.kv)).c_str(),
+      percent_text(choice.flags.activations.value_or(TierPercent{100, 0, 0})).c_str(),
+      formats_text(choice).c_str(), format_seconds(choice.latency_seconds).c_str(),
+      format_rate(choice.prediction.tokens_per_second()).c_str(), limit_text(choice).c_str());
+}
+
+json frontier_object(const CostedChoice& choice) {
+  const RuntimePlan& plan = choice.runtime->plan();
+  json object = {
+      {"block", plan.block_sequences},
+      {"weights", choice.flags.weights.value_or(percent_by_tier(plan.weights))},
+      {"kv", choice.flags.kv.value_or(percent_by_tier(plan.kv))},
+      {"activations", choice.flags.activations.value_or(percent_by_tier(plan.activations))},
+      {"format", dtype_name(plan.format)},
+      {"kv_format", dtype_name(plan.kv_format)},
+      {"latency_seconds", choice.latency_seconds},
+      {"tokens_per_second", choice.prediction.tokens_per_second()},
+      {"bottleneck", resource_name(choice.prediction.bottleneck)},
+      {"flags", plan_flags_text(choice.flags, plan)}};
+  if (choice.flags.micro_batch) object["micro_batch"] = *choice.flags.micro_batch;
+  return object;
+}
+
+LogFigure::Point point_of(const CostedChoice& choice) {
+  const RuntimePlan& plan = choice.runtime->plan();
+  LogFigure::Point point;
+  point.x = choice.latency_seconds;
+  point.y = choice.prediction.tokens_per_second();
+  point.label = "block " + std::to_string(plan.block_sequences);
+  point.details = plan_flags_text(choice.flags, plan) + "\n" + format_seconds(point.x) + ", " +
+                  format_rate(point.y) + " tokens/s, limited by " + limit_text(choice);
+  return point;
+}
+
+}  // namespace
+
+std::string latency_text(const PlanReport& report) {
+  std::string text;
+  if (report.flags.latency_seconds > 0) {
+    text += text_line("latency of a full block: %s, and %s at most was asked for",
+                      format_seconds(report.choice.latency_seconds).c_str(),
+                      format_seconds(report.flags.latency_seconds).c_str());
+  }
+  if (report.frontier.empty()) return text;
+  text += text_line("%lld plans that none beats in both latency and throughput:",
+                    static_cast<long long>(report.frontier.size()));
+  text += text_line("  %6s  %-10s %-10s %-11s %-9s %13s %10s  %s", "block", "weights", "KV",
+                    "activations", "format", "latency", "tokens/s", "limited by");
+  for (const CostedChoice& choice : report.frontier) text += frontier_line(choice);
+  return text +
+         "  (per cent on device, host, disk; format of weights/KV; latency: a full block, "
+         "from its start to its last token)\n";
+}
+
+void add_frontier(const PlanReport& report, json* object) {
+  if (report.frontier.empty()) return;
+  json& frontier = (*object)["frontier"] = json::array();
+  for (const CostedChoice& choice : report.frontier) frontier.push_back(frontier_object(choice));
+}
+
+std::string frontier_svg(const PlanReport& report) {
+  LogFigure figure;
+  figure.title = report.choice.runtime->model_name() + " on " + report.hardware.name;
+  figure.subtitle = "Predicted for " + workload_text(report) +
+                    "; no plan found beats one of these in both throughput and latency";
+  figure.x_name = "latency of a full block, from its start to its last token (seconds)";
+  figure.y_name = "throughput (generated tokens per second)";
+  for (const CostedChoice& choice : report.frontier) {
+    figure.points.push_back(point_of(choice));
+  }
+  // The fastest within the limit: the plan that was chosen, or one that counts as its equal.
+  for (auto point = figure.points.rbegin(); point != figure.points.rend(); ++point) {
+    if (report.flags.latency_seconds > 0 && point->x > report.flags.latency_seconds) continue;
+    point->emphasized = true;
+    break;
+  }
+  if (report.flags.latency_seconds > 0) {
+    figure.x_limit = report.flags.latency_seconds;
+    figure.x_limit_label = "limit " + format_seconds(report.flags.latency_seconds);
+  }
+  return svg_of(figure);
+}
+
+}  // namespace spillway

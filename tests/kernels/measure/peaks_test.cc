@@ -1,0 +1,56 @@
+// Instruction peaks: that there are some, of what, and how they go together.
+#include "kernels/measure/peaks.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+namespace spillway {
+namespace {
+
+TEST_CASE("every arithmetic has a peak, and narrower numbers are no slower") {
+  const auto device = open_cpu_device(1).value();
+  const Peaks peaks = measure_peaks(*device, {.runs = 1, .run_seconds = 0.002});
+  for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
+    INFO(arithmetic_name(arithmetic));
+    const double rate = peaks.of(arithmetic).operations_per_second;
+    CHECK((std::isfinite(rate) && rate > 0));
+    CHECK_FALSE(peaks.of(arithmetic).instruction.empty());
+  }
+  CHECK(peaks.bf16.operations_per_second >= peaks.f32.operations_per_second);
+  CHECK(peaks.int8.operations_per_second >= peaks.bf16.operations_per_second);
+}
+
+TEST_CASE("what our kernels multiply with has a loop of its own") {
+  const auto has = [](Arithmetic arithmetic) {
+    for (const cpu::PeakLoop& loop : cpu::peak_loops()) {
+      if (loop.arithmetic == arithmetic && loop.operations > 0) return true;
+    }
+    return false;
+  };
+  CHECK(has(Arithmetic::kF32));
+  if (open_cpu_device(1).value()->native_bf16()) CHECK(has(Arithmetic::kBF16));
+  if (open_cpu_device(1, CpuProducts::kInt8).ok()) CHECK(has(Arithmetic::kInt8));
+}
+
+TEST_CASE(
+    "the peak is of the widest arithmetic that the format allows, not of what a kernel uses") {
+  CHECK(product_arithmetic(DType::kF32) == Arithmetic::kF32);
+  CHECK(product_arithmetic(DType::kF16) == Arithmetic::kF32);
+  CHECK(product_arithmetic(DType::kBF16) == Arithmetic::kBF16);
+  CHECK(product_arithmetic(DType::kQ4) == Arithmetic::kInt8);
+  CHECK(attention_arithmetic(DType::kF32) == Arithmetic::kF32);
+  CHECK(attention_arithmetic(DType::kBF16) == Arithmetic::kBF16);
+  CHECK(attention_arithmetic(DType::kQ4) == Arithmetic::kBF16);
+}
+
+TEST_CASE("the best of two measurements is taken peak by peak") {
+  const Peaks a{{10, "a"}, {50, "b"}, {60, "c"}}, b{{12, "d"}, {40, "e"}, {60, "f"}};
+  const Peaks best = best_of(a, b);
+  CHECK(best.f32.operations_per_second == 12);
+  CHECK(best.f32.instruction == "d");
+  CHECK(best.bf16.instruction == "b");
+  CHECK(best.int8.instruction == "c");
+}
+
+}  // namespace
+}  // namespace spillway

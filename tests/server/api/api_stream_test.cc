@@ -1,0 +1,249 @@
+// Streaming over real sockets: the exact form of the events, keep-alive, errors in mid-stream,
+// clients that read slowly.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "tests/server/api/api_support.h"
+
+namespace spillway {
+namespace {
+
+struct Stream {
+  HttpAnswer answer;
+  std::vector<Json> events;  // Without [DONE]
+};
+
+Stream stream(TestServer& test, Json body) {
+  body["stream"] = true;
+  Stream result;
+  result.answer = test.post("/v1/completions", body);
+  REQUIRE(result.answer.status == 200);
+  REQUIRE(result.answer.complete);
+  std::vector<std::string> data = sse_data(result.answer.chunks);
+  REQUIRE_FALSE(data.empty());
+  REQUIRE(data.back() == "[DONE]");
+  data.pop_back();
+  for (const std::string& event : data) result.events.push_back(Json::parse(event));
+  return result;
+}
+
+TEST_CASE("a stream has the head and events that clients expect") {
+  TestServer test;
+  const Stream s = stream(test, {{"prompt", "hi"}, {"max_tokens", 5}, {"temperature", 0}});
+  CHECK(s.answer.fields.at("content-type") == "text/event-stream; charset=utf-8");
+  CHECK(s.answer.fields.at("cache-control") == "no-cache");
+  CHECK(s.answer.fields.at("x-accel-buffering") == "no");
+  CHECK(s.answer.fields.at("connection") == "keep-alive");
+  CHECK(s.answer.fields.at("transfer-encoding") == "chunked");
+  CHECK(s.answer.fields.contains("x-request-id"));
+  REQUIRE(s.events.size() == 6);  // A token each, and the end
+  std::string text;
+  for (const Json& event : s.events) {
+    CHECK(event["id"] == s.events[0]["id"]);
+    CHECK(event["object"] == "text_completion");
+    CHECK(event["model"] == "fake-model");
+    CHECK_FALSE(event.contains("usage"));
+    REQUIRE(event["choices"].size() == 1);
+    text += event["choices"][0]["text"].get<std::string>();
+  }
+  CHECK(text == fake_text("hi", 5));
+  CHECK(s.events[0]["choices"][0].at("finish_reason").is_null());
+  CHECK(s.events[5]["choices"][0]["finish_reason"] == "length");
+}
+
+TEST_CASE("usage comes in a chunk of its own, or in every one") {
+  TestServer test;
+  Json body = {{"prompt", "hi"}, {"max_tokens", 3}, {"stream_options", {{"include_usage", true}}}};
+  Stream s = stream(test, body);
+  REQUIRE(s.events.size() == 5);
+  for (size_t i = 0; i < 4; ++i) CHECK(s.events[i].at("usage").is_null());
+  CHECK(s.events[4]["choices"] == Json::array());
+  CHECK(s.events[4]["usage"]["prompt_tokens"] == 3);
+  CHECK(s.events[4]["usage"]["completion_tokens"] == 3);
+  CHECK(s.events[4]["usage"]["total_tokens"] == 6);
+  body["stream_options"]["continuous_usage_stats"] = true;
+  s = stream(test, body);
+  CHECK(s.events[0]["usage"]["completion_tokens"] == 1);
+  CHECK(s.events[1]["usage"]["completion_tokens"] == 2);
+}
+
+TEST_CASE("several choices interleave by index") {
+  TestServer test;
+  const Stream s = stream(test, {{"prompt", {"a", "b"}},
+                                 {"n", 2},
+                                 {"max_tokens", 4},
+                                 {"temperature", 0},
+                                 {"stream_options", {{"include_usage", true}}}});
+  std::vector<std::string> texts(4);
+  std::vector<int> ends(4);
+  for (const Json& event : s.events) {
+    for (const Json& choice : event["choices"]) {
+      const auto index = choice["index"].get<size_t>();
+      REQUIRE(index < 4);
+      CHECK(ends[index] == 0);
+      texts[index] += choice["text"].get<std::string>();
+      if (!choice["finish_reason"].is_null()) ++ends[index];
+    }
+  }
+  CHECK(texts == std::vector<std::string>{fake_text("a", 4), fake_text("a", 4), fake_text("b", 4),
+                                          fake_text("b", 4)});
+  CHECK(ends == std::vector<int>{1, 1, 1, 1});
+  CHECK(s.events.back()["usage"]["completion_tokens"] == 16);
+  CHECK(s.events.back()["usage"]["prompt_tokens"] == 4);
+}
+
+TEST_CASE("possible stop strings and half characters are held back") {
+  TestServer::Options options;
+  options.engine = say("ab\xe2\x82\xacSTOP");
+  TestServer test(options);
+  const Stream s = stream(test, {{"prompt", "x"}, {"max_tokens", 50}, {"stop", "STOP"}});
+  std::string text;
+  for (const Json& event : s.events) {
+    const Json& choice = event["choices"][0];
+    const auto piece = choice["text"].get<std::string>();
+    if (choice["finish_reason"].is_null()) CHECK_FALSE(piece.empty());
+    CHECK(piece.find('S') == std::string::npos);
+    text += piece;
+  }
+  CHECK(text == "ab\xe2\x82\xac");
+  CHECK(s.events.back()["choices"][0]["finish_reason"] == "stop");
+  CHECK(s.events.back()["choices"][0]["stop_reason"] == "STOP");
+}
+
+TEST_CASE("the first event with text carries the echo") {
+  TestServer test;
+  const Stream s =
+      stream(test, {{"prompt", "hi"}, {"max_tokens", 2}, {"echo", true}, {"logprobs", 1}});
+  const Json& first = s.events[0]["choices"][0];
+  CHECK(first["text"].get<std::string>().starts_with("hi"));
+  CHECK(first["text"].get<std::string>().size() == 3);
+  CHECK(first["logprobs"]["tokens"].size() == 4);
+  CHECK(s.events[1]["choices"][0]["logprobs"]["text_offset"][0] == 3);
+}
+
+TEST_CASE("the head of a stream does not wait for a token") {
+  TestServer test;
+  test.engine.hold();
+  HttpClient client(test.server->port());
+  client.send(post_text("/v1/completions", R"({"prompt":"hi","stream":true})"));
+  CHECK(client.read_head().status == 200);
+  test.engine.release();
+  CHECK(client.read_chunk().starts_with("data: {"));
+}
+
+TEST_CASE("a refused stream has its status") {
+  TestServer test;
+  test.engine.refuse_after(0, Status(Code::kCapacity, "full"));
+  CHECK(test.post("/v1/completions", {{"prompt", "hi"}, {"stream", true}}).status == 429);
+  CHECK(test.post("/v1/completions", {{"prompt", 5}, {"stream", true}}).status == 400);
+}
+
+TEST_CASE("an error in mid-stream is an event") {
+  TestServer::Options options;
+  options.engine.fail_after_tokens = 2;
+  options.engine.round_seconds = 0.01;
+  TestServer test(options);
+  const Stream s = stream(test, {{"prompt", "hi"}, {"max_tokens", 50}});
+  REQUIRE(s.events.size() == 3);
+  CHECK(s.events[2]["error"]["code"] == "engine_error");
+  CHECK(s.events[2]["error"]["type"] == "server_error");
+  CHECK_FALSE(s.events[2].contains("choices"));
+}
+
+TEST_CASE("a stream that takes too long ends with an error") {
+  TestServer::Options options;
+  options.request_seconds_max = 1;
+  TestServer test(options);
+  test.engine.hold();
+  const Stream s = stream(test, {{"prompt", "hi"}});
+  REQUIRE(s.events.size() == 1);
+  CHECK(s.events[0]["error"]["code"] == "request_timeout");
+  CHECK(test.engine.wait_idle(10));
+}
+
+TEST_CASE("silence is filled with pings by the clock") {
+  TestServer::Options options;
+  options.ping_seconds = 0.3;
+  TestServer test(options);
+  test.engine.hold();
+  HttpClient client(test.server->port());
+  SECTION("comments") {
+    client.send(post_text("/v1/completions", R"({"prompt":"hi","stream":true})"));
+    client.read_head();
+    CHECK(client.read_chunk() == ": ping\n\n");
+    CHECK(client.read_chunk() == ": ping\n\n");
+  }
+  SECTION("chunks without choices for who reads usage") {
+    client.send(post_text("/v1/completions", R"({"prompt":"hi","stream":true,
+                          "stream_options":{"include_usage":true}})"));
+    client.read_head();
+    const Json ping = Json::parse(sse_data({client.read_chunk()})[0]);
+    CHECK(ping["choices"] == Json::array());
+    CHECK(ping["usage"].is_null());
+  }
+  SECTION("none if not wanted") {
+    client.send(
+        post_text("/v1/completions", R"({"prompt":"hi","stream":true,"sse_ping_interval":-1})"));
+    client.read_head();
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+    test.engine.release();
+    CHECK(client.read_chunk().starts_with("data: "));
+  }
+}
+
+TEST_CASE("one connection carries streams and answers in turn") {
+  TestServer test;
+  HttpClient client(test.server->port());
+  for (int i = 0; i < 3; ++i) {
+    const HttpAnswer streamed =
+        client.post("/v1/completions", R"({"prompt":"hi","max_tokens":4,"stream":true})");
+    CHECK(streamed.complete);
+    CHECK(streamed.chunks.back() == "data: [DONE]\n\n");
+    CHECK(client.get("/health").status == 200);
+  }
+}
+
+TEST_CASE("an HTTP/1.0 client gets a stream that ends with the connection") {
+  TestServer test;
+  HttpClient client(test.server->port());
+  const std::string body = R"({"prompt":"hi","max_tokens":2,"stream":true})";
+  client.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
+  const HttpAnswer answer = client.read_answer();
+  CHECK_FALSE(answer.fields.contains("transfer-encoding"));
+  CHECK(answer.body.starts_with("data: {"));
+  CHECK(answer.body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_CASE("a reader that stops reading is cut off, and its memory stays bounded") {
+  TestServer::Options options;
+  options.engine.queue_max = 200;
+  options.engine.round_seconds = 0.01;
+  options.http.output_bytes_max = 64 << 10;
+  TestServer test(options);
+  HttpClient client(test.server->port(), 4096);
+  client.send(post_text("/v1/completions",
+                        R"({"prompt":"hi","n":128,"max_tokens":120,"stream":true,"logprobs":20})"));
+  REQUIRE(test.engine.wait_submitted(128, 10));
+  CHECK(test.engine.wait_idle(30));
+  CHECK(test.engine.finished(FinishReason::kLength) == 0);
+}
+
+TEST_CASE("a reader that stalls inside the limit is cut off by the clock") {
+  TestServer::Options options;
+  options.http.write_stall_seconds = 0.3;
+  options.http.output_bytes_max = size_t{1} << 30;
+  options.engine.queue_max = 200;
+  TestServer test(options);
+  HttpClient client(test.server->port(), 4096);
+  client.send(post_text("/v1/completions",
+                        R"({"prompt":"hi","n":128,"max_tokens":120,"stream":true,"logprobs":20})"));
+  REQUIRE(test.engine.wait_submitted(128, 10));
+  CHECK(test.engine.wait_idle(10));
+  CHECK_FALSE(test.server->wait_quiet(0.01));
+  CHECK(test.server->wait_quiet(10));
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,360 @@
+// What `bench` prints, from numbers made up here.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "server/cli/bench/bench_check.h"
+#include "server/cli/bench/bench_report.h"
+#include "server/cli/bench/bench_run.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+// Peaks of f32, bf16 and int8 in GFLOP/s.
+Peaks peaks_of(double f32, double bf16, double int8) {
+  return {{f32 * 1e9, "FMA"}, {bf16 * 1e9, "DPBF16"}, {int8 * 1e9, "DPBUSD"}};
+}
+
+// A prefill of 4 s and two decodes of 2 s, weights three quarters on disk.
+BenchResult made_up() {
+  BenchResult r;
+  r.flags = {.prompt_tokens = 100, .new_tokens = 3, .sequences = 10};
+  r.model = "opt-test";
+  r.device = "CPU, 2 threads";
+  r.plan.format = DType::kQ4;
+  r.plan.kv_format = DType::kBF16;
+  r.plan.weights = {1000, 0, 3000};
+  r.plan.kv = {500, 0, 0};
+  r.plan.activations = {0, 200, 100};
+  r.plan.block_sequences = 10;
+  r.plan.budget_bytes = uint64_t{8} << 30;
+  r.peak_host_bytes = 123456;
+  r.prefill_seconds = 4.5;
+  r.decode_seconds = 4.5;
+  r.total_seconds = 9;
+  r.generated = 30;
+  r.sweeps = {{.tokens = 1000,
+               .prompts = 10,
+               .seconds = 4,
+               .disk_read_bytes = 3000,
+               .disk_write_bytes = 7,
+               .weights_wait_seconds = 1,
+               .activations_wait_seconds = 0.5}};
+  for (int i = 0; i < 2; ++i) {
+    r.sweeps.push_back({.tokens = 10,
+                        .seconds = 2,
+                        .disk_read_bytes = 3000,
+                        .weights_wait_seconds = 0.75,
+                        .kv_wait_seconds = 0.25,
+                        .staging_wait_seconds = 0.125});
+  }
+  r.before.rates.memory_bytes_per_second = 2e10;
+  r.before.rates.disk_read_bytes_per_second = 1e9;
+  r.before.rates.matrix = {{10, 64, 32, 9e10}};
+  r.before.matrix = {{8e10, 9e10}};
+  r.before.rates.attention_flops_per_second = 3e10;
+  r.before.rates.cache_bytes_per_second = 1.5e10;
+  r.before.peaks = peaks_of(100, 190, 400);
+  r.before.copies = {.to_device = 1, .to_host = 2, .both = 3};
+  r.after = r.before;
+  r.after.rates.disk_read_bytes_per_second = 2e9;
+  r.after.rates.matrix = {{10, 64, 32, 11e10}};
+  r.after.matrix = {{11e10, 10e10}};
+  r.after.peaks = peaks_of(90, 200, 380);
+  r.ceilings = ceilings_of_run(r);
+  r.total = {{.resource = "disk read", .seconds = 8.1, .seconds_any_schedule = 6.3},
+             {.resource = "compute", .seconds = 8.55}};
+  r.prefill = {{.resource = "compute", .seconds = 3}, {.resource = "compute", .seconds = 3.8}};
+  r.decode = {{.resource = "disk read", .seconds = 3.6}, {.resource = "disk read", .seconds = 3.7}};
+  return r;
+}
+
+TEST_CASE("a block of as many sequences as fit is prefilled in sweeps as large as any") {
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 0}, std::nullopt) == 16384);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 0}, 4) == 2048);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 8}, std::nullopt) == 4096);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 8}, 4) == 4096);
+  CHECK(bench_prefill_tokens({.prompt_tokens = 512, .sequences = 64}, std::nullopt) == 16384);
+}
+
+TEST_CASE("memory's ceiling is the best that it gave before, during or after the run") {
+  BenchResult r = made_up();
+  CHECK(ceilings_of_run(r).rates.memory_bytes_per_second == 2e10);
+  CHECK(json::parse(bench_json(r))["hardware"]["during"].is_null());
+  r.during.memory = {1e10, 1.5e10};
+  CHECK(ceilings_of_run(r).rates.memory_bytes_per_second == 2e10);
+  r.during.memory = {1e10, 2.5e10, 1.5e10};
+  r.ceilings = ceilings_of_run(r);
+  const json hardware = json::parse(bench_json(r))["hardware"];
+  CHECK(hardware["memory_bytes_per_second"] == 2.5e10);
+  CHECK(hardware["during"]["memory_samples"] == 3);
+  CHECK(hardware["during"]["memory_bytes_per_second_low"] == 1e10);
+  CHECK(hardware["during"]["memory_bytes_per_second_high"] == 2.5e10);
+  CHECK_THAT(
+      bench_table(r),
+      Catch::Contains("25.00 GB/s (20.00 before, 10.00 to 25.00 between sweeps, 20.00 after"));
+}
+
+TEST_CASE("products are held against the widest arithmetic that their weights allow") {
+  BenchResult r = made_up();  // 4-bit weights, a cache in bf16
+  CHECK(r.ceilings.products.operations_per_second == 4e11);
+  CHECK(r.ceilings.products.instruction == "DPBUSD");
+  CHECK(r.ceilings.attention.operations_per_second == 2e11);
+  CHECK(r.ceilings.hardware().products == 4e11);
+  CHECK(r.ceilings.hardware().attention_flops_per_second == 2e11);
+  CHECK(r.ceilings.hardware().memory_bytes_per_second == 2e10);
+  CHECK(r.ceilings.hardware().cache_bytes_per_second == 0);
+  const json hardware = json::parse(bench_json(r))["hardware"];
+  CHECK(hardware["products_peak"] == json{{"operations_per_second", 4e11}, {"by", "DPBUSD"}});
+  CHECK(hardware["peaks"]["bf16"]["operations_per_second"] == 2e11);
+  CHECK(hardware["matrix"][0]["own_of_peak"].get<double>() == Approx(1.1e11 / 4e11));
+  CHECK(hardware["attention_of_peak"].get<double>() == Approx(0.15));
+  CHECK(hardware["decode_attention_of_memory"].get<double>() == Approx(0.75));
+
+  r.plan.format = DType::kBF16;
+  CHECK(ceilings_of_run(r).products.operations_per_second == 2e11);
+  r.plan.format = DType::kF32;
+  CHECK(ceilings_of_run(r).products.operations_per_second == 1e11);
+  // A short time between sweeps in which the machine was faster counts, too.
+  r.during.peaks = peaks_of(120, 0, 0);
+  CHECK(ceilings_of_run(r).products.operations_per_second == 1.2e11);
+}
+
+TEST_CASE("8-bit products that reach half of the integer peak are half as fast as can be") {
+  // A prefill of one layer's worth of rows, which takes exactly as long as its products need at
+  // what our kernel was measured at: by itself it is as fast as can be, by the hardware it is not.
+  BenchResult r = made_up();
+  ModelShape shape;
+  shape.layers = 3;
+  shape.hidden = shape.embedding = 64;
+  shape.heads = shape.kv_heads = 1;
+  shape.head_size = 64;
+  shape.mlp = 256;
+  shape.vocabulary = 1000;
+  BoundModel model{shape, {}, 80};
+  model.matrix_bytes.resize(linear_shapes(shape).size(), 1);
+  Ceilings kernels;
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    kernels.matrix.push_back({1, linear.outputs, linear.inputs, 2.28e11});  // 0.57 of 4e11
+  }
+  kernels.attention_flops_per_second = kernels.memory_bytes_per_second = 1e15;
+  r.ceilings.rates = kernels;
+  const SweepWork sweep{.tokens = 500, .logit_rows = 500};
+  const Bound own = bound_of(model, kernels, std::span(&sweep, 1));
+  const Bound hardware = bound_of(model, r.ceilings.hardware(), std::span(&sweep, 1));
+  CHECK(efficiency(own, own.seconds) == 1);
+  CHECK(efficiency(hardware, own.seconds) == Approx(0.57));
+}
+
+TEST_CASE("both bounds are shown by name, and neither for what it is not") {
+  const BenchResult r = made_up();
+  const std::string table = bench_table(r);
+  CHECK_THAT(table, Catch::Contains("8.10 s sweep by sweep"));
+  CHECK_THAT(table, Catch::Contains("(efficiency 0.90); 6.30 s for any schedule (0.70)"));
+  CHECK_THAT(table, Catch::Contains("efficiency 0.90, of our kernels 0.95"));
+  CHECK_THAT(table, !Catch::Contains("nvalid"));
+  const json object = json::parse(bench_json(r));
+  CHECK(object["bound"]["seconds"] == 8.1);
+  CHECK(object["bound"]["seconds_any_schedule"] == 6.3);
+  CHECK(object["bound_of_kernels"]["seconds"] == 8.55);
+  CHECK(object["efficiency_any_schedule"].get<double>() == Approx(0.7));
+  CHECK(object["efficiency_of_kernels"].get<double>() == Approx(0.95));
+  CHECK(object["prefill_efficiency_of_kernels"].get<double>() == Approx(0.95));
+  CHECK(object["beaten_bounds"] == json::array());
+}
+
+TEST_CASE("a bound that was beaten is invalid, in the table and for --check") {
+  BenchResult r = made_up();
+  CHECK(check_result(r).ok());
+  r.prefill.hardware.seconds = 4 * 1.02 - 0.001;  // Noise
+  CHECK(beaten_bounds(r).empty());
+  r.prefill.hardware.seconds = 4 * 1.03;
+  CHECK(beaten_bounds(r) == std::vector<std::string>{"prefill"});
+  r.total.hardware.seconds = 9.5;
+  CHECK(beaten_bounds(r) == std::vector<std::string>{"total", "prefill"});
+  const std::string table = bench_table(r);
+  CHECK_THAT(table, Catch::Contains("efficiency 1.03 (invalid)"));
+  CHECK_THAT(table, Catch::Contains("INVALID: total took less than its bound allows"));
+  CHECK(json::parse(bench_json(r))["beaten_bounds"] == json{"total", "prefill"});
+  const Status status = check_result(r);
+  CHECK(status.code() == Code::kIoError);  // Exit status 1
+  CHECK_THAT(std::string(status.message()), Catch::Contains("the bound of prefill was beaten"));
+}
+
+TEST_CASE("gates hold kernels against the arithmetic that they use, or memory where it decides") {
+  BenchResult r = made_up();
+  r.flags.prompt_tokens = 512;
+  r.plan.format = DType::kBF16;
+  r.matrix_layout = MatrixLayout::kPanels16;
+  r.ceilings.peaks = peaks_of(100, 200, 400);
+  r.ceilings.rates.memory_bytes_per_second = 2e10;
+  r.ceilings.rates.cache_bytes_per_second = 1.7e10;    // 0.85
+  r.ceilings.rates.attention_flops_per_second = 4e10;  // 0.4
+  // Two bytes a weight: at 2e10 bytes per second a row makes 2e10 operations per second, one of
+  // 2 rows 4e10, one of 512 rows the peak of 2e11.
+  r.ceilings.rates.matrix = {{2, 1024, 1024, 0}, {512, 1024, 1024, 0}, {512, 4096, 1024, 0}};
+  r.ceilings.matrix = {{3.6e10, 9e11}, {1.9e11, 9e11}, {1.8e11, 9e11}};
+  const auto value = [&](const std::string& name) {
+    for (const Gate& gate : gates_of(r)) {
+      if (gate.name == name) return gate.value;
+    }
+    return -1.0;
+  };
+  CHECK(value("products of 2 rows") == Approx(0.9));
+  CHECK(value("products of 512 rows") == Approx(0.9));  // The slower shape
+  CHECK(value("decode attention of memory's rate") == Approx(0.85));
+  CHECK(value("prompt attention of the f32 peak") == Approx(0.4));
+  CHECK(check_result(r).ok());
+  r.ceilings.rates.cache_bytes_per_second = 1.2e10;
+  CHECK_THAT(std::string(check_result(r).message()),
+             Catch::Contains("decode attention of memory's rate: 0.60, at least 0.80"));
+  r.flags.check = true;
+  CHECK_THAT(bench_table(r), Catch::Contains("MISSED decode attention of memory's rate: 0.60"));
+  r.flags.prompt_tokens = 255;  // Too little work to tell
+  CHECK(value("prompt attention of the f32 peak") == -1);
+  r.plan.format = DType::kQ4;  // Expanded to bf16
+  CHECK(value("products of 512 rows") == Approx(0.9));
+  r.plan.q4_in_int8 = true;
+  CHECK(value("products of 512 rows") == Approx(0.45));
+  // No peak is known of other devices, and small models are not made of arithmetic.
+  r.own_memory = true;
+  CHECK(gates_of(r).empty());
+  r.own_memory = false;
+  for (MatrixRate& rate : r.ceilings.rates.matrix) rate.inputs = 1023;
+  CHECK(gates_of(r).empty());
+}
+
+TEST_CASE("bench --json has every field that programs rely on") {
+  const json object = json::parse(bench_json(made_up()));
+  for (const char* key : {"model",
+                          "plan",
+                          "prompt_tokens",
+                          "new_tokens",
+                          "sequences",
+                          "prefill_seconds",
+                          "decode_seconds",
+                          "total_seconds",
+                          "prefill_tokens_per_second",
+                          "decode_tokens_per_second",
+                          "tokens_per_second",
+                          "peak_device_bytes",
+                          "peak_host_bytes",
+                          "disk_bytes_read",
+                          "disk_bytes_written",
+                          "bytes_by_tier",
+                          "bound",
+                          "efficiency",
+                          "efficiency_of_kernels",
+                          "predicted_tokens_per_second",
+                          "hardware",
+                          "projected"}) {
+    INFO(key);
+    CHECK(object.contains(key));
+  }
+  CHECK(object["tokens_per_second"].get<double>() == Approx(30 / 9.0));
+  CHECK(object["prefill_tokens_per_second"].get<double>() == Approx(1000 / 4.5));
+  CHECK(object["decode_tokens_per_second"].get<double>() == Approx(20 / 4.5));
+  CHECK(object["efficiency"].get<double>() == Approx(0.9));
+  CHECK(object["decode_efficiency"].get<double>() == Approx(0.9));
+  CHECK(object["prefill_efficiency"].get<double>() == Approx(0.75));
+  CHECK(object["peak_host_bytes"] == 123456);
+  CHECK(object["disk_bytes_read"] == 9000);
+  CHECK(object["disk_bytes_written"] == 7);
+  CHECK(object["bytes_by_tier"]["weights"] == json{{"device", 1000}, {"host", 0}, {"disk", 3000}});
+  CHECK(object["bytes_by_tier"]["activations"]["disk"] == 100);
+  CHECK(object["bound"]["resource"] == "disk read");
+  CHECK(object["plan"]["weights"] == json{25, 0, 75});
+  CHECK(object["plan"]["kv"] == json{100, 0, 0});
+  CHECK(object["plan"]["activations"] == json{0, 67, 33});
+  CHECK(object["plan"]["format"] == "q4");
+  CHECK(object["hardware"]["disk_read_bytes_per_second"] == 2e9);
+  CHECK(object["hardware"]["before"]["disk_read_bytes_per_second"] == 1e9);
+  CHECK(object["hardware"]["after"]["disk_read_bytes_per_second"] == 2e9);
+  CHECK(object["hardware"]["memory_bytes_per_second"] == 2e10);
+  CHECK(object["hardware"]["both_directions_bytes_per_second"] == 3);
+  CHECK(object["hardware"]["matrix"][0]["own_flops_per_second"] == 1.1e11);
+  CHECK(object["hardware"]["matrix"][0]["library_flops_per_second"] == 1e11);
+}
+
+TEST_CASE("the ceilings of a run are the best of both times") {
+  const BenchResult r = made_up();
+  CHECK(r.ceilings.rates.matrix[0].flops_per_second == 1.1e11);
+  CHECK(r.ceilings.rates.disk_write_bytes_per_second == 0);
+  CHECK(r.ceilings.copies.to_host == 2);
+  CHECK(r.ceilings.peaks.f32.operations_per_second == 1e11);
+  CHECK(r.ceilings.peaks.bf16.operations_per_second == 2e11);
+  CHECK_FALSE(r.ceilings.of_own_file);
+}
+
+TEST_CASE("the disk's ceiling is that of the file which the run read, where it was measured") {
+  BenchResult r = made_up();
+  r.before.rates.disk_read_bytes_per_second = 3e9;  // Of another file
+  r.after.of_own_file = true;
+  r.ceilings = ceilings_of_run(r);
+  CHECK(r.ceilings.rates.disk_read_bytes_per_second == 2e9);
+  CHECK_THAT(bench_table(r), Catch::Contains("disk read     2.00 GB/s, of the run's own file after "
+                                             "it (3.00 before, of a new one)"));
+  CHECK(json::parse(bench_json(r))["hardware"]["disk_read_of_own_file"] == true);
+}
+
+TEST_CASE("bench says where the time of its sweeps went") {
+  const BenchResult result = made_up();
+  const json object = json::parse(bench_json(result))["time_by_cause"];
+  CHECK(object["prefill"]["sweeps"] == 1);
+  CHECK(object["prefill"]["compute_seconds"].get<double>() == Approx(2.5));
+  CHECK(object["prefill"]["activations_wait_seconds"].get<double>() == Approx(0.5));
+  CHECK(object["decode"]["sweeps"] == 2);
+  CHECK(object["decode"]["seconds"].get<double>() == Approx(4));
+  CHECK(object["decode"]["weights_wait_seconds"].get<double>() == Approx(1.5));
+  CHECK(object["decode"]["kv_wait_seconds"].get<double>() == Approx(0.5));
+  CHECK(object["decode"]["staging_wait_seconds"].get<double>() == Approx(0.25));
+  CHECK(object["decode"]["compute_seconds"].get<double>() == Approx(1.75));
+  CHECK(object["decode"]["disk_bytes_read"] == 6000);
+  CHECK(object["outside_sweeps_seconds"].get<double>() == Approx(1));
+
+  const std::string table = bench_table(result);
+  CHECK_THAT(table, Catch::Contains("waiting for weights            1.00       1.50"));
+  CHECK_THAT(table, Catch::Contains("1 and 2 sweeps; 1.00 s outside of them"));
+  CHECK_THAT(table, Catch::Contains("disk read     2.00 GB/s (1.00 before, 2.00 after)"));
+  CHECK_THAT(table, !Catch::Contains("disk write"));
+}
+
+TEST_CASE("shares of tiers are whole per cent that add up to 100") {
+  CHECK(percent_by_tier({0, 0, 0}) == TierPercent{100, 0, 0});
+  CHECK(percent_by_tier({0, 0, 5}) == TierPercent{0, 0, 100});
+  CHECK(percent_by_tier({1, 1, 1}) == TierPercent{33, 34, 33});
+  CHECK(percent_by_tier({995, 5, 0}) == TierPercent{100, 0, 0});
+  CHECK(percent_by_tier({uint64_t{1} << 62, uint64_t{1} << 62, uint64_t{1} << 63}) ==
+        TierPercent{25, 25, 50});
+}
+
+TEST_CASE("the warm-up is short for a small model, and shorter for a large one or a disk") {
+  ModelShape small;
+  small.layers = 2;
+  small.hidden = small.embedding = 64;
+  small.heads = small.kv_heads = 1;
+  small.head_size = 64;
+  small.mlp = 256;
+  small.vocabulary = 1000;
+  small.positions = 2048;
+  const BenchFlags flags{.prompt_tokens = 512, .new_tokens = 32, .sequences = 300};
+  const BenchFlags warm = warm_up_of(flags, small, false);
+  CHECK(warm.sequences == 300);
+  CHECK(warm.prompt_tokens == 16);
+  CHECK(warm.new_tokens == 2);
+  CHECK(warm_up_of(flags, small, true).new_tokens == 1);
+  CHECK(warm_up_of({.prompt_tokens = 4, .new_tokens = 1, .sequences = 2}, small, false)
+            .prompt_tokens == 4);
+
+  ModelShape large = small;  // 30e9 weights: 60 GFLOP a token
+  large.layers = 48;
+  large.hidden = large.embedding = large.head_size = 7168;
+  large.mlp = 4 * large.hidden;
+  const BenchFlags short_run = warm_up_of(flags, large, true);
+  CHECK(short_run.sequences == 17);
+  CHECK(short_run.prompt_tokens == 1);
+}
+
+}  // namespace
+}  // namespace spillway

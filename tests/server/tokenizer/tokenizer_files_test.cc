@@ -1,0 +1,160 @@
+// What the tokenizer's files may not say, and how the refusal names file and entry.
+#include "server/tokenizer/tokenizer_files.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "server/tokenizer/utf8.h"
+#include "tests/server/tokenizer/small_tokenizer.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+std::string error(const Files& files) {
+  const Status status = read_tokenizer_files(files).status();
+  CHECK(status.code() == Code::kInvalidArgument);
+  return std::string(status.message());
+}
+
+std::string error_of_vocabulary(const std::string& vocabulary, const std::string& merges = "") {
+  return error({{"vocab.json", vocabulary}, {"merges.txt", merges}});
+}
+
+// The error of a good tokenizer.json with one member changed.
+std::string error_with(const char* pointer, const json& value) {
+  json file = small_tokenizer_json({"h e", "l l"});
+  file[json::json_pointer(pointer)] = value;
+  return error({{"tokenizer.json", file.dump()}});
+}
+
+TEST_CASE("no tokenizer is kNotFound, half of one as well") {
+  CHECK(read_tokenizer_files({}).status().code() == Code::kNotFound);
+  const Files half = {{"vocab.json", "{}"}};
+  const Status status = read_tokenizer_files(half).status();
+  CHECK(status.code() == Code::kNotFound);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("merges.txt"));
+}
+
+TEST_CASE("ids must be 0, 1, 2, ... each once") {
+  CHECK_THAT(error_of_vocabulary(R"({"a": 0, "b": 0})"),
+             Catch::Equals("vocab.json: id 0 has two pieces, \"a\" and \"b\""));
+  CHECK_THAT(error_of_vocabulary(R"({"a": 0, "b": 2})"),
+             Catch::Contains("vocab.json: id 1 has no piece, the highest id is 2"));
+  CHECK_THAT(error_of_vocabulary(R"({"a": 0, "a": 1})"),
+             Catch::Contains("the key 'a' occurs twice"));
+  CHECK_THAT(error_of_vocabulary(R"({"a": -1})"), Catch::Contains("id -1 of piece \"a\""));
+  CHECK_THAT(error_of_vocabulary(R"({"a": 1048576})"), Catch::Contains("is not in 0..1048575"));
+  CHECK_THAT(error_of_vocabulary(R"({"a": 18446744073709551615})"),
+             Catch::Contains("the id of piece \"a\" is 18446744073709551615"));
+  CHECK_THAT(error_of_vocabulary(R"({"a": 0.5})"), Catch::Contains("the id of piece \"a\" is 0.5"));
+  CHECK_THAT(error_of_vocabulary(R"({"": 0})"), Catch::Contains("id 0 has an empty piece"));
+  CHECK_THAT(error_of_vocabulary("{}"), Catch::Contains("the vocabulary is empty"));
+  CHECK_THAT(error_of_vocabulary("{\"" + std::string(kPieceBytesMax + 1, 'x') + "\": 0}"),
+             Catch::Contains("has 4097 bytes, the limit is 4096"));
+}
+
+TEST_CASE("files must be what they are called") {
+  CHECK_THAT(error_of_vocabulary("{\"a\": 0"), Catch::StartsWith("vocab.json: "));
+  CHECK_THAT(error_of_vocabulary("[]"), Catch::Contains("vocab.json: is not a JSON object"));
+  CHECK_THAT(error_of_vocabulary("{\"\xC3\": 0}"), Catch::Contains("UTF-8"));
+  // An error message quotes neither broken bytes nor a whole file.
+  const std::string broken = error_of_vocabulary("{\"" + std::string(100000, '\xA4'));
+  CHECK(is_valid_utf8(broken));
+  CHECK(broken.size() < 1000);
+  CHECK_THAT(error({{"tokenizer.json", std::string(100000, '[')}}),
+             Catch::StartsWith("tokenizer.json: "));
+  CHECK_THAT(error({{"tokenizer.json", std::string(kTokenizerFileBytesMax + 1, ' ')}}),
+             Catch::Contains("67108865 bytes, the limit is 67108864"));
+  Files files = small_files({});
+  files.emplace_back("tokenizer_config.json", "{");
+  CHECK_THAT(error(files), Catch::StartsWith("tokenizer_config.json: "));
+}
+
+TEST_CASE("merges must be of known pieces, each once") {
+  const std::string vocabulary = R"({"a": 0, "b": 1, "ab": 2})";
+  CHECK_THAT(error_of_vocabulary(vocabulary, "#version: 0.2\na b\na c\n"),
+             Catch::Equals("merges.txt: line 3: merge 1 of \"a\" and \"c\": the right piece is not "
+                           "in the vocabulary"));
+  CHECK_THAT(error_of_vocabulary(vocabulary, "c a"), Catch::Contains("the left piece"));
+  CHECK_THAT(error_of_vocabulary(vocabulary, "b a"), Catch::Contains("the result"));
+  CHECK_THAT(error_of_vocabulary(vocabulary, "a b\r\na b"), Catch::Contains("is there twice"));
+  for (const char* line : {"a", "a  b", "a b ", " a b", "a b c"}) {
+    CHECK_THAT(error_of_vocabulary(vocabulary, line),
+               Catch::Contains("line 1") && Catch::Contains("one space"));
+  }
+  CHECK_THAT(error_with("/model/merges/1", "h x"), Catch::Contains("tokenizer.json: model.merges"));
+  CHECK_THAT(error_with("/model/merges/1", json::array({"h"})),
+             Catch::Contains("is not a pair of pieces"));
+  CHECK_THAT(error_with("/model/merges", 5), Catch::Contains("model.merges is not a list"));
+}
+
+TEST_CASE("a merges file may begin with a comment and end without a line break") {
+  const std::string vocabulary = R"({"#": 0, "b": 1, "#b": 2})";
+  const Files with = {{"vocab.json", vocabulary}, {"merges.txt", "#version: 0.2\r\n# b\r\n"}};
+  const Files without = {{"vocab.json", vocabulary}, {"merges.txt", "# b"}};
+  for (const Files& files : {with, without}) {
+    const auto description = read_tokenizer_files(files);
+    REQUIRE(description.status().message() == "");
+    REQUIRE(description.value().merges.size() == 1);
+    CHECK(description.value().merges[0].merged == 2);
+  }
+}
+
+TEST_CASE("anything but a byte-level BPE with GPT-2's pattern is refused") {
+  CHECK_THAT(error_with("/model/type", "Unigram"), Catch::Contains("only BPE is supported"));
+  CHECK_THAT(error_with("/model/dropout", 0.1), Catch::Contains("model.dropout"));
+  CHECK_THAT(error_with("/model/byte_fallback", true), Catch::Contains("model.byte_fallback"));
+  CHECK_THAT(error_with("/model/ignore_merges", true), Catch::Contains("model.ignore_merges"));
+  CHECK_THAT(error_with("/model/end_of_word_suffix", "</w>"), Catch::Contains("</w>"));
+  CHECK_THAT(error_with("/normalizer", {{"type", "NFC"}}), Catch::Contains("normalizer"));
+  CHECK_THAT(error_with("/decoder", nullptr), Catch::Contains("decoder"));
+  CHECK_THAT(error_with("/pre_tokenizer", nullptr), Catch::Contains("pre_tokenizer"));
+  CHECK_THAT(error_with("/pre_tokenizer/add_prefix_space", true),
+             Catch::Contains("add_prefix_space"));
+  CHECK_THAT(error_with("/pre_tokenizer/use_regex", false), Catch::Contains("pre_tokenizer"));
+  CHECK_THAT(error_with("/post_processor", {{"type", "RobertaProcessing"}}),
+             Catch::Contains("post_processor"));
+  const json end = {{"SpecialToken", {{"id", "</s>"}}}};
+  const json text = {{"Sequence", {{"id", "A"}}}};
+  const json both = {{"type", "TemplateProcessing"}, {"single", {text, end}}};
+  CHECK_THAT(error_with("/post_processor", both), Catch::Contains("only one token in front"));
+  const json unknown = {{"type", "TemplateProcessing"},
+                        {"single", {{{"SpecialToken", {{"id", "<x>"}}}}, text}}};
+  CHECK_THAT(error_with("/post_processor", unknown), Catch::Contains("unknown token \"<x>\""));
+}
+
+TEST_CASE("added and special tokens must fit the vocabulary") {
+  CHECK_THAT(error_with("/added_tokens/0/id", 7), Catch::Contains("has two ids, 0 and 7"));
+  CHECK_THAT(error_with("/added_tokens/0/id", "0"), Catch::Contains("has no integer id"));
+  CHECK_THAT(error_with("/added_tokens/0/content", ""), Catch::Contains("has no content"));
+  CHECK_THAT(error_with("/added_tokens/0/special", 1), Catch::Contains("special is not true"));
+  CHECK_THAT(error_with("/added_tokens/0/single_word", true), Catch::Contains("single_word"));
+  CHECK_THAT(error_with("/added_tokens", {{"a", 1}}),
+             Catch::Contains("added_tokens is not a list"));
+  Files files = small_files({});
+  files.emplace_back("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  CHECK_THAT(error(files), Catch::Contains("eos_token is not in the vocabulary"));
+  files.back().second = R"({"eos_token": 3})";
+  CHECK_THAT(error(files), Catch::Contains("tokenizer_config.json: eos_token is neither"));
+  files.back().second = R"({"added_tokens_decoder": {"x": {"content": "<x>"}}})";
+  CHECK_THAT(error(files), Catch::Contains("added_tokens_decoder: a key is not an id"));
+}
+
+TEST_CASE("tokenizer_config.json may add tokens beside vocab.json") {
+  Files files = small_files({});
+  files.emplace_back(
+      "tokenizer_config.json",
+      R"({"added_tokens_decoder": {"257": {"content": "<x>", "special": true, "lstrip": true}}})");
+  const auto description = read_tokenizer_files(files);
+  REQUIRE(description.status().message() == "");
+  CHECK(description.value().pieces.size() == 258);
+  REQUIRE(description.value().added.size() == 1);
+  CHECK(description.value().added[0].id == 257);
+  CHECK(description.value().added[0].special);
+  CHECK(description.value().added[0].strip_left);
+}
+
+}  // namespace
+}  // namespace spillway
