@@ -10,13 +10,13 @@ Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Runtime::~Runtime() = default;
 
 const ModelShape& Runtime::shape() const {
-  return state_->shape;
+  return state_->plan.shape;
 }
 const std::string& Runtime::source() const {
   return state_->source;
 }
 const std::string& Runtime::model_name() const {
-  return state_->model_name;
+  return state_->plan.model_name;
 }
 const Tokenizer* Runtime::tokenizer() const {
   return state_->tokenizer.get();
@@ -32,7 +32,7 @@ Engine& Runtime::engine() {
 Device& Runtime::device() {
   return *state_->device;
 }
-const RuntimePlan& Runtime::plan() const {
+const Plan& Runtime::plan() const {
   return state_->plan;
 }
 
@@ -53,8 +53,8 @@ std::string tiers_text(const TierBytes& bytes, bool own_memory) {
 }  // namespace
 
 std::string plan_line(const Runtime& runtime) {
-  const RuntimePlan& plan = runtime.plan();
-  const bool own = plan.device_budget_bytes > 0;
+  const Plan& plan = runtime.plan();
+  const bool own = plan.discrete;
   std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights, own) + " in " +
                      std::string(dtype_name(plan.format)) +
                      (plan.q4_in_int8 ? " by 8-bit products" : "") + ", KV cache " +

@@ -25,10 +25,8 @@ struct Runtime::State {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Engine> engine;  // Until a scheduler takes it
   std::unique_ptr<Scheduler> scheduler;
-  ModelShape shape;
-  std::string model_name;
   std::string source;
-  RuntimePlan plan;
+  Plan plan;
 };
 
 }  // namespace spillway

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "kernels/base/units.h"
-#include "server/hardware_cache.h"
-#include "server/machine.h"
-#include "server/plan_cost.h"
-#include "server/plan_search.h"
+#include "scheduler/planning/hardware_cache.h"
+#include "scheduler/planning/machine.h"
+#include "scheduler/planning/plan_cost.h"
+#include "scheduler/planning/plan_search.h"
 
 namespace spillway {
 
@@ -121,10 +121,10 @@ class Starter {
     asked.model = question_.model;
     asked.flags = untraced;
     asked.workload = workload_;
-    asked.lengths_known = question_.options.prompt_tokens > 0;
+    asked.lengths_known = question_.options.wishes.prompt_tokens > 0;
     asked.hardware = &*profile.value();
-    asked.prefill_tokens = question_.options.prefill_tokens_max;
-    asked.requests = question_.options.requests;
+    asked.prefill_tokens = question_.options.wishes.prefill_tokens_max;
+    asked.requests = question_.options.wishes.requests;
     int64_t tried = 0;
     const Result<CostedChoice> best = find_plan(asked, &tried);
     if (!best.ok()) {
@@ -168,8 +168,7 @@ Result<std::optional<Prediction>> predict_here(Runtime& runtime, const EngineFla
   SPILLWAY_RETURN_IF_ERROR(cached.status());
   const std::optional<HardwareProfile>& profile = cached.value();
   if (!profile) return std::optional<Prediction>();
-  SPILLWAY_ASSIGN_OR_RETURN(Prediction found,
-                            predict(runtime, *profile, workload, !flags.no_overlap));
+  SPILLWAY_ASSIGN_OR_RETURN(Prediction found, predict(runtime.plan(), *profile, workload));
   return std::optional<Prediction>(found);
 }
 

@@ -16,14 +16,14 @@ int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
   return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
 }
 
-ActivationStoreOptions activation_options(const Device& device, const ModelShape& shape,
+ActivationStoreOptions activation_options(bool discrete, const ModelShape& shape,
                                           const EngineOptions& options, TransferQueue* transfers) {
   return {.columns = shape.hidden,
           .sweep_rows_max = options.sweep_tokens_max,
           .batch_rows_max = batch_rows_max(shape, options),
           .disk_share = options.activations_disk_share,
           .host_share = options.activations_host_share,
-          .own_memory = !device.shares_host_memory(),
+          .own_memory = discrete,
           .overlap = options.overlap,
           .transfers = transfers};
 }
@@ -35,8 +35,8 @@ int64_t host_rows_max(const EngineOptions& options) {
 }
 
 // That the head has room for.
-int64_t selected_rows(const Device& device, const EngineOptions& options) {
-  if (device.shares_host_memory()) return kHeadRows;
+int64_t selected_rows(bool discrete, const EngineOptions& options) {
+  if (!discrete) return kHeadRows;
   const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
   return std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
 }
@@ -46,8 +46,8 @@ uint64_t expanded_bytes(const ModelShape& shape, DType activation, const EngineO
 }
 
 // The host's kernels add biases as they are.
-uint64_t rounded_bytes(const Device& device, const ModelShape& shape, DType activation) {
-  return device.shares_host_memory() ? 0 : RoundedBiases::bytes(shape, activation);
+uint64_t rounded_bytes(bool discrete, const ModelShape& shape, DType activation) {
+  return !discrete ? 0 : RoundedBiases::bytes(shape, activation);
 }
 
 void count_item(const SweepItem& item, SweepWork* work) {
@@ -78,19 +78,20 @@ bool moves_wanted(size_t wanted, int64_t rows) {
 
 }  // namespace
 
-EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
+EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options) {
   const DType activation = device.activation_dtype(weights);
-  const int64_t selected = selected_rows(device, options);
+  const int64_t selected = selected_rows(device.discrete(), options);
   const EngineBuffers buffers = place_engine_buffers(
       shape, activation, batch_rows_max(shape, options), selected, options.host_attention, nullptr);
   return {.buffers = buffers.bytes + expanded_bytes(shape, activation, options) +
-                     rounded_bytes(device, shape, activation),
-          .logits = Head::host_bytes(device, shape, selected),
+                     rounded_bytes(device.discrete(), shape, activation),
+          .logits = Head::host_bytes(device.discrete(), shape, selected),
           .host_attention = options.host_attention
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
                                 : 0,
-          .activations = activation_bytes(activation_options(device, shape, options, nullptr))};
+          .activations =
+              activation_bytes(activation_options(device.discrete(), shape, options, nullptr))};
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
@@ -121,12 +122,13 @@ Status Engine::allocate(EngineScratch scratch) {
   scratch_ = std::move(scratch);
   const ModelShape& model = shape();
   const DType activation = device_.activation_dtype(weights_.format());
+  const bool discrete = !device_.shares_host_memory();
   const int64_t batch_rows = batch_rows_max(model, options_);
   const bool two = options_.host_attention;
   SPILLWAY_CHECK(!options_.expand_layer || weights_.format() == DType::kQ4);
   const uint64_t expanded = expanded_bytes(model, activation, options_);
-  const uint64_t rounded = rounded_bytes(device_, model, activation);
-  const int64_t selected = selected_rows(device_, options_);
+  const uint64_t rounded = rounded_bytes(discrete, model, activation);
+  const int64_t selected = selected_rows(discrete, options_);
   const uint64_t bytes =
       place_engine_buffers(model, activation, batch_rows, selected, two, nullptr).bytes;
   SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, expanded + rounded + bytes));
@@ -136,7 +138,8 @@ Status Engine::allocate(EngineScratch scratch) {
   buffers_ = place_engine_buffers(model, activation, batch_rows, selected, two,
                                   memory + expanded + rounded);
   SPILLWAY_ASSIGN_OR_RETURN(
-      Buffer logits, device_.allocate(Memory::kPinned, Head::host_bytes(device_, model, selected)));
+      Buffer logits,
+      device_.allocate(Memory::kPinned, Head::host_bytes(discrete, model, selected)));
   head_.emplace(*stream_, model, buffers_, std::move(logits));
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
                           .layers = model.layers,
@@ -161,7 +164,7 @@ Status Engine::allocate(EngineScratch scratch) {
                        outbox);
   }
   weights_.attach(*stream_);
-  if (!device_.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(allocate_rings());
+  if (discrete) SPILLWAY_RETURN_IF_ERROR(allocate_rings());
   kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, kv_ring_ ? &*kv_ring_ : nullptr,
                    options_.host_attention, options_.trace);
   if (options_.host_attention) {
@@ -173,7 +176,7 @@ Status Engine::allocate(EngineScratch scratch) {
   SPILLWAY_ASSIGN_OR_RETURN(
       activations_,
       ActivationStore::open(device_, *stream_,
-                            activation_options(device_, model, options_, scratch_.transfers),
+                            activation_options(discrete, model, options_, scratch_.transfers),
                             &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/device_traits.h"
 #include "offload/activation_store.h"
 #include "offload/kv_cache.h"
 #include "offload/weight_store.h"
@@ -74,7 +75,7 @@ struct EngineBytes {
   // Where that is another: of the host's.
   uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
 };
-EngineBytes engine_bytes(const Device& device, const ModelShape& shape, DType weights,
+EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options);
 
 // What an engine did, sweep by sweep, for whoever measures it. Any thread.

@@ -7,6 +7,7 @@
 
 #include "server/cli/bench/bench.h"
 #include "server/cli/eval/eval.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/plan/plan.h"
 
 namespace spillway {

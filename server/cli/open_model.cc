@@ -11,13 +11,13 @@ namespace spillway {
 namespace {
 
 // What differs whenever answers may differ: the checkpoint's fingerprint and the number formats.
-std::string identity_of(const std::string& source, const RuntimePlan& plan) {
+std::string identity_of(const std::string& source, const Plan& plan) {
   return source + " " + std::string(dtype_name(plan.format)) + "/" +
          std::string(dtype_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
 }
 
 // Where the plan put what.
-std::vector<TierAmount> amounts_of(const RuntimePlan& plan) {
+std::vector<TierAmount> amounts_of(const Plan& plan) {
   std::vector<TierAmount> all;
   const auto add = [&](const char* kind, const TierBytes& bytes) {
     all.push_back({"device", kind, bytes.device});
@@ -61,7 +61,7 @@ OpenModel model_opener() {
     question.options.say = [](const std::string& line) { log_info(line); };
     question.options.tokenizer_only = purpose.tokenizer_only;
     question.workload = purpose.workload;
-    question.options.requests = purpose.requests;
+    question.options.wishes.requests = purpose.requests;
     question.options.accepts_source = purpose.accepts_source;
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started, open_planned(question));
     if (!purpose.tokenizer_only) log_info(plan_line(*started.runtime));

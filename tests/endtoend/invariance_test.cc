@@ -35,7 +35,7 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup)
   flags.threads = setup.threads;
   flags.host_memory_bytes = uint64_t{1} << 30;
   RuntimeOptions options;
-  options.prefill_tokens_max = setup.prefill_tokens_max;
+  options.wishes.prefill_tokens_max = setup.prefill_tokens_max;
   Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
   INFO(runtime.status().message());
   REQUIRE(runtime.ok());

@@ -3,7 +3,8 @@
 #include <string>
 
 #include "kernels/base/check.h"
-#include "server/cli/flags/engine_flags.h"
+#include "scheduler/planning/engine_flags.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/flags/plan_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "policy/hardware_json.h"
-#include "server/hardware_cache.h"
-#include "server/machine.h"
+#include "scheduler/planning/hardware_cache.h"
+#include "scheduler/planning/machine.h"
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
 

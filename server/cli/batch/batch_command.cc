@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "server/cli/batch/batch.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/log.h"
 
 namespace spillway {

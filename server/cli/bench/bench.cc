@@ -46,9 +46,9 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   question.workload = {{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
   RuntimeOptions& options = question.options;
   options.log = std::make_shared<SweepLog>();
-  options.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
-  options.prompt_tokens = flags.prompt_tokens;
-  options.new_tokens = flags.new_tokens;
+  options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
+  options.wishes.prompt_tokens = flags.prompt_tokens;
+  options.wishes.new_tokens = flags.new_tokens;
   options.say = say;
   SPILLWAY_ASSIGN_OR_RETURN(const StartedRuntime started, open_planned(question));
   Runtime* const runtime = started.runtime.get();

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "server/cli/flags/engine_flags.h"
+#include "scheduler/planning/engine_flags.h"
 
 namespace spillway {
 

@@ -63,7 +63,7 @@ Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredC
 
 // A micro-batch of the run's prompts, and a decode step at the run's end.
 Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ceilings) {
-  const RuntimePlan& plan = runtime.plan();
+  const Plan& plan = runtime.plan();
   const ModelShape& shape = runtime.shape();
   const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens / flags.prompt_tokens);
   AttentionProbe probe{.kv = plan.kv_format,
@@ -82,8 +82,7 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
 
 }  // namespace
 
-std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const RuntimePlan& plan,
-                                     bool own_memory) {
+std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan, bool own_memory) {
   const int64_t most =
       own_memory ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
   const int64_t block = std::min(flags.sequences, plan.block_sequences);
@@ -93,14 +92,14 @@ std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const RuntimePlan&
   return heights;
 }
 
-bool uses_disk(const RuntimePlan& plan) {
+bool uses_disk(const Plan& plan) {
   return plan.weights.disk + plan.kv.disk + plan.activations.disk > 0;
 }
 
 Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
                                           bool after_run) {
   Device& device = runtime.device();
-  const RuntimePlan& plan = runtime.plan();
+  const Plan& plan = runtime.plan();
   MeasuredCeilings found;
   SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, &found));
   SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory_bytes_per_second, measure_memory_read(device));
@@ -128,7 +127,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
 
 void hold_against_bound(Runtime& runtime, BenchResult* result) {
   const ModelShape& shape = runtime.shape();
-  const RuntimePlan& plan = runtime.plan();
+  const Plan& plan = runtime.plan();
   BoundModel model{.shape = shape,
                    .matrix_bytes = {},
                    .kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *

@@ -30,7 +30,7 @@ bool is_small(const BenchResult& result) {
 }
 
 // What a product computes in, whatever its weights would allow.
-Arithmetic arithmetic_in_use(const RuntimePlan& plan, const Peaks& peaks) {
+Arithmetic arithmetic_in_use(const Plan& plan, const Peaks& peaks) {
   if (plan.format == DType::kBF16) return Arithmetic::kBF16;
   if (plan.format != DType::kQ4) return Arithmetic::kF32;
   if (plan.q4_in_int8) return Arithmetic::kInt8;
@@ -57,7 +57,7 @@ double ceiling_of(const BenchResult& result, const MatrixRate& rate, double peak
 
 std::vector<Gate> gates_of(const BenchResult& result) {
   if (result.own_memory || is_small(result)) return {};
-  const RuntimePlan& plan = result.plan;
+  const Plan& plan = result.plan;
   const MeasuredCeilings& ceilings = result.ceilings;
   const double peak =
       ceilings.peaks.of(arithmetic_in_use(plan, ceilings.peaks)).operations_per_second;

@@ -75,7 +75,7 @@ Result<double> best_read(DiskMeter& meter, const File& file, bool data_only) {
 // The cache that a run left on disk, which is what the run read: another file lies elsewhere, and a
 // small new one is in the host's cache on many virtual machines (4 GiB gave 0.9 GB/s where 512 MiB
 // gave 3.0). Nothing when the run wrote too little.
-Status measure_own_file(DiskMeter& meter, const RuntimePlan& plan, MeasuredCeilings* found) {
+Status measure_own_file(DiskMeter& meter, const Plan& plan, MeasuredCeilings* found) {
   SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.kv_file, O_RDONLY | O_DIRECT));
   const Result<double> rate = best_read(meter, file, true);
   if (!rate.ok()) return rate.status().code() == Code::kInvalidArgument ? Status() : rate.status();
@@ -86,7 +86,7 @@ Status measure_own_file(DiskMeter& meter, const RuntimePlan& plan, MeasuredCeili
 
 }  // namespace
 
-Status measure_disk_ceilings(Device& device, const RuntimePlan& plan, bool after_run,
+Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
                              MeasuredCeilings* found) {
   Ceilings* const ceilings = &found->rates;
   SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter, DiskMeter::open(device, kMemoryBytes));

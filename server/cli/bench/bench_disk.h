@@ -10,7 +10,7 @@ namespace spillway {
 // Reading from the weights' file if some are there, else after the run from the cache that the run
 // left, else from a new file; writing to a new one, where the plan writes. Blocks for some seconds.
 // An error of the disk is one of the run.
-Status measure_disk_ceilings(Device& device, const RuntimePlan& plan, bool after_run,
+Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
                              MeasuredCeilings* found);
 
 }  // namespace spillway

@@ -46,7 +46,7 @@ json time_object(const TimeByCause& time) {
 }
 
 json plan_object(const BenchResult& result) {
-  const RuntimePlan& plan = result.plan;
+  const Plan& plan = result.plan;
   json plan_json = {{"version", 1},
                     {"device", result.own_memory ? "cuda" : "cpu"},
                     {"weights", percent_by_tier(plan.weights)},
@@ -155,7 +155,7 @@ json checks_object(const BenchResult& result) {
 
 std::string bench_json(const BenchResult& result) {
   const BenchFlags& flags = result.flags;
-  const RuntimePlan& plan = result.plan;
+  const Plan& plan = result.plan;
   const TimeByCause all = time_by_cause(result.sweeps);
   const TimeByCause prefill = time_by_cause(prefill_sweeps(result.sweeps));
   const TimeByCause decode = time_by_cause(decode_sweeps(result.sweeps));

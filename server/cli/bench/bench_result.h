@@ -56,7 +56,7 @@ struct BenchResult {
   std::string model;
   std::string device;
   bool own_memory = false;  // The device has some
-  RuntimePlan plan;
+  Plan plan;
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of the weights
   bool overlap = true;
   uint64_t peak_host_bytes = 0;

@@ -10,11 +10,11 @@
 
 #include "kernels/base/status.h"
 #include "policy/sweep_schedule.h"
+#include "scheduler/planning/engine_flags.h"
+#include "scheduler/planning/memory_budget.h"
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
 #include "server/api/metrics.h"
-#include "server/cli/flags/engine_flags.h"
-#include "server/memory_budget.h"
 
 namespace spillway {
 

@@ -177,7 +177,8 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   RuntimeOptions options;
   options.start_scheduler = false;
   options.say = [](const std::string& line) { std::cerr << line << std::endl; };
-  options.prefill_tokens_max = kEvalWindowsAtOnce * std::max<int64_t>(1, flags.prompt_tokens);
+  options.wishes.prefill_tokens_max =
+      kEvalWindowsAtOnce * std::max<int64_t>(1, flags.prompt_tokens);
   // Memory for the full cache, against which rules are held.
   EngineFlags full = engine_flags;
   full.kv_rule = "full";

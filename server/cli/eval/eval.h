@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/cli/flags/engine_flags.h"
+#include "scheduler/planning/engine_flags.h"
 
 namespace spillway {
 

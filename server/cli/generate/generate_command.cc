@@ -1,6 +1,7 @@
 // The command line of `spillway generate`.
 #include <memory>
 
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/generate/generate.h"
 
 namespace spillway {

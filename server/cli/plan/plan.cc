@@ -1,5 +1,7 @@
 #include "server/cli/plan/plan.h"
 
+#include "server/runtime.h"
+
 #include <filesystem>
 #include <iostream>
 
@@ -7,15 +9,15 @@
 #include "offload/io/file.h"
 #include "offload/io/spill_file.h"
 #include "offload/model_catalog.h"
+#include "scheduler/planning/hardware_cache.h"
+#include "scheduler/planning/machine.h"
+#include "scheduler/planning/memory_budget.h"
 #include "server/cli/batch/workload_file.h"
 #include "server/cli/flags/command_line.h"
 #include "server/cli/plan/plan_flexgen.h"
 #include "server/cli/plan/plan_frontier.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/cli/plan/plan_simulate.h"
-#include "server/hardware_cache.h"
-#include "server/machine.h"
-#include "server/memory_budget.h"
 
 namespace spillway {
 

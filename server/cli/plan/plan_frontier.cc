@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 std::string formats_text(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
+  const Plan& plan = *choice.plan;
   return std::string(dtype_name(plan.format)) + "/" + std::string(dtype_name(plan.kv_format));
 }
 
@@ -23,7 +23,7 @@ std::string limit_text(const CostedChoice& choice) {
 }
 
 std::string frontier_line(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
+  const Plan& plan = *choice.plan;
   return text_line(
       "  %6lld  %-10s %-10s %-11s %-9s %13s %10s  %s", static_cast<long long>(plan.block_sequences),
       percent_text(percent_by_tier(plan.weights)).c_str(),
@@ -34,7 +34,7 @@ std::string frontier_line(const CostedChoice& choice) {
 }
 
 json frontier_object(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
+  const Plan& plan = *choice.plan;
   json object = {
       {"block", plan.block_sequences},
       {"weights", choice.flags.weights.value_or(percent_by_tier(plan.weights))},
@@ -51,7 +51,7 @@ json frontier_object(const CostedChoice& choice) {
 }
 
 LogFigure::Point point_of(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
+  const Plan& plan = *choice.plan;
   LogFigure::Point point;
   point.x = choice.latency_seconds;
   point.y = choice.prediction.tokens_per_second();
@@ -89,7 +89,7 @@ void add_frontier(const PlanReport& report, json* object) {
 
 std::string frontier_svg(const PlanReport& report) {
   LogFigure figure;
-  figure.title = report.choice.runtime->model_name() + " on " + report.hardware.name;
+  figure.title = report.choice.plan->model_name + " on " + report.hardware.name;
   figure.subtitle = "Predicted for " + workload_text(report) +
                     "; no plan found beats one of these in both throughput and latency";
   figure.x_name = "latency of a full block, from its start to its last token (seconds)";

@@ -60,7 +60,7 @@ double longest(const ResourceSeconds& cost) {
 }
 
 std::string sweeps_text(const PlanReport& report, const MachineRates& rates) {
-  const CostedPlan& plan = report.choice.plan;
+  const CostedPlan& plan = report.choice.costed;
   const PlannedSweeps *decode = decode_sweep(report), *prefill = prefill_sweep(report);
   ResourceSeconds of_decode{}, of_prefill{};
   if (decode != nullptr) of_decode = sweep_cost(plan, rates, *decode);
@@ -84,7 +84,7 @@ std::string sweeps_text(const PlanReport& report, const MachineRates& rates) {
 std::string relief_text(const PlanReport& report, const MachineRates& rates) {
   const CostedChoice& choice = report.choice;
   const Resource wall = choice.prediction.bottleneck;
-  const Prediction without = predict(choice.plan, rates, choice.sweeps, wall);
+  const Prediction without = predict(choice.costed, rates, choice.sweeps, wall);
   return text_line("bottleneck: %s; without any limit of it %s tokens/s, then %s is the limit",
                    std::string(resource_name(wall)).c_str(),
                    format_rate(without.tokens_per_second()).c_str(),
@@ -92,7 +92,7 @@ std::string relief_text(const PlanReport& report, const MachineRates& rates) {
 }
 
 std::string budget_text(const PlanReport& report) {
-  const RuntimePlan& plan = report.choice.runtime->plan();
+  const Plan& plan = *report.choice.plan;
   const bool own = plan.device_budget_bytes > 0;
   const auto used = [](uint64_t bytes, uint64_t budget) {
     return format_bytes(bytes) + " of " + format_bytes(budget);
@@ -115,8 +115,8 @@ std::string budget_text(const PlanReport& report) {
 
 std::string explanation(const PlanReport& report) {
   const CostedChoice& choice = report.choice;
-  const RuntimePlan& plan = choice.runtime->plan();
-  const Result<MachineRates> rates = MachineRates::of(report.hardware, choice.plan);
+  const Plan& plan = *choice.plan;
+  const Result<MachineRates> rates = MachineRates::of(report.hardware, choice.costed);
   std::string text =
       text_line(
           "what lives where                device                   host                   disk") +
@@ -171,11 +171,11 @@ json tier_object(const TierBytes& bytes) {
 
 json plan_object(const PlanReport& report) {
   const EngineFlags& flags = report.choice.flags;
-  const RuntimePlan& plan = report.choice.runtime->plan();
+  const Plan& plan = *report.choice.plan;
   json object = {
       {"version", kPlanVersion},
-      {"model", report.choice.runtime->model_name()},
-      {"device", report.choice.plan.own_memory ? "cuda" : "cpu"},
+      {"model", report.choice.plan->model_name},
+      {"device", report.choice.plan->discrete ? "cuda" : "cpu"},
       {"weights", flags.weights ? *flags.weights : percent_by_tier(plan.weights)},
       {"kv", flags.kv ? *flags.kv : percent_by_tier(plan.kv)},
       {"activations", flags.activations ? *flags.activations : percent_by_tier(plan.activations)},
@@ -184,7 +184,7 @@ json plan_object(const PlanReport& report) {
       {"kv_format", dtype_name(plan.kv_format)}};
   if (plan.q4_in_int8) object["q4_compute"] = "int8";
   if (flags.micro_batch) object["micro_batch"] = *flags.micro_batch;
-  if (report.choice.plan.own_memory) {
+  if (report.choice.plan->discrete) {
     object["attention"] = plan.host_attention ? "host" : "device";
   }
   const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
@@ -209,7 +209,7 @@ json plan_object(const PlanReport& report) {
 
 }  // namespace
 
-std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan) {
+std::string plan_flags_text(const EngineFlags& flags, const Plan& plan) {
   std::string text = "--block " + std::to_string(plan.block_sequences);
   const auto add = [&](const char* name, const std::optional<TierPercent>& percent) {
     if (percent) text += std::string(" --") + name + " " + percent_text(*percent);
@@ -255,19 +255,19 @@ std::string plan_text(const PlanReport& report) {
   const Prediction& found = choice.prediction;
   std::string text = text_line(
       "%s on %s, %s: %s tokens/s predicted (prefill %s, decode %s; limited by %s)",
-      choice.runtime->model_name().c_str(), report.hardware.name.c_str(),
-      workload_text(report).c_str(), format_rate(found.tokens_per_second()).c_str(),
-      format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str(),
+      choice.plan->model_name.c_str(), report.hardware.name.c_str(), workload_text(report).c_str(),
+      format_rate(found.tokens_per_second()).c_str(), format_seconds(found.prefill_seconds).c_str(),
+      format_seconds(found.decode_seconds).c_str(),
       std::string(resource_name(found.bottleneck)).c_str());
   text += latency_text(report);
   if (report.flags.explain) text += explanation(report);
   text += text_line("best of %lld plans; to carry it out:", static_cast<long long>(report.tried));
-  return text + "  " + plan_flags_text(choice.flags, choice.runtime->plan()) + "\n";
+  return text + "  " + plan_flags_text(choice.flags, *choice.plan) + "\n";
 }
 
 std::string plan_json(const PlanReport& report) {
   const Prediction& found = report.choice.prediction;
-  const RuntimePlan& plan = report.choice.runtime->plan();
+  const Plan& plan = *report.choice.plan;
   json resources = json::object();
   for (size_t r = 0; r < kResources; ++r) {
     resources[std::string(resource_name(static_cast<Resource>(r)))] = found.busy[r];

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "scheduler/planning/plan_search.h"
 #include "server/cli/plan/plan.h"
-#include "server/plan_search.h"
 
 namespace spillway {
 
@@ -18,7 +18,7 @@ struct PlanReport {
 };
 
 // The flags that carry the plan out: "--block 96 --weights 20,0,80 ...".
-std::string plan_flags_text(const EngineFlags& flags, const RuntimePlan& plan);
+std::string plan_flags_text(const EngineFlags& flags, const Plan& plan);
 
 // What was planned for: "512 + 32 tokens", or a file's means and maxima.
 std::string workload_text(const PlanReport& report);

@@ -28,7 +28,7 @@ double ring_of(uint64_t bytes) {
   return bytes == 0 ? StagingRings::kUnlimited : static_cast<double>(bytes);
 }
 
-StagingRings rings_of(const RuntimePlan& plan) {
+StagingRings rings_of(const Plan& plan) {
   return {.weights_from_disk = ring_of(plan.host_rings.weights),
           .weights_to_device = ring_of(plan.device_rings.weights),
           .kv_from_disk = ring_of(plan.host_rings.kv),
@@ -41,8 +41,8 @@ StagingRings rings_of(const RuntimePlan& plan) {
 // way, as much cache as one machine alone, so that more of both stays in fast memory. Seen from the
 // whole model, the weights stay and everything else that takes room grows with the machines.
 CostedPlan plan_of_each(const CostedChoice& choice, const MachineRates& rates, int64_t machines) {
-  if (machines == 1) return choice.plan;
-  const RuntimePlan& plan = choice.runtime->plan();
+  if (machines == 1) return choice.costed;
+  const Plan& plan = *choice.plan;
   const auto count = static_cast<uint64_t>(machines);
   PlacementRoom room;
   room.weights = plan.weights.device + plan.weights.host + plan.weights.disk;
@@ -50,9 +50,9 @@ CostedPlan plan_of_each(const CostedChoice& choice, const MachineRates& rates, i
   room.device = count * (plan.weights.device + plan.kv.device);
   room.host = count * (plan.weights.host + plan.kv.host);
   room.disk = room.weights + room.kv;
-  const auto shares = best_shares(choice.plan, rates, choice.sweeps, room);
-  if (!shares.ok()) return choice.plan;
-  CostedPlan found = choice.plan;
+  const auto shares = best_shares(choice.costed, rates, choice.sweeps, room);
+  if (!shares.ok()) return choice.costed;
+  CostedPlan found = choice.costed;
   const auto part = [&](double share) {
     return static_cast<uint64_t>(share * static_cast<double>(room.weights));
   };
@@ -65,7 +65,7 @@ CostedPlan plan_of_each(const CostedChoice& choice, const MachineRates& rates, i
   const auto seconds = [&](const CostedPlan& of) {
     return predict(of, rates, choice.sweeps).seconds();
   };
-  return seconds(found) < seconds(choice.plan) ? found : choice.plan;
+  return seconds(found) < seconds(choice.costed) ? found : choice.costed;
 }
 
 struct ClusterRow {
@@ -163,10 +163,10 @@ Status write_trace(const SimulatedRun& run, const std::string& path) {
 
 Status add_simulation(const PlanFlags& flags, const EngineFlags& engine, const CostedChoice& choice,
                       const HardwareProfile& hardware, std::string* text) {
-  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates, MachineRates::of(hardware, choice.plan));
-  const StagingRings rings = rings_of(choice.runtime->plan());
-  const int64_t machines = std::min(flags.cluster, choice.plan.shape.layers);
-  const SimulatedRun one = simulate(choice.plan, rates, choice.sweeps, rings);
+  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates, MachineRates::of(hardware, choice.costed));
+  const StagingRings rings = rings_of(*choice.plan);
+  const int64_t machines = std::min(flags.cluster, choice.costed.shape.layers);
+  const SimulatedRun one = simulate(choice.costed, rates, choice.sweeps, rings);
   std::vector<ClusterRow> rows = {{1, one.tokens_per_second()}};
   std::optional<SimulatedRun> most;  // Of the machines
   for (int64_t count = 2; count <= machines; ++count) {

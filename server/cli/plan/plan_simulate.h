@@ -6,8 +6,8 @@
 #include <string>
 
 #include "policy/simulation/simulated_run.h"
+#include "scheduler/planning/plan_search.h"
 #include "server/cli/plan/plan.h"
-#include "server/plan_search.h"
 
 namespace spillway {
 

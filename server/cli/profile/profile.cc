@@ -10,11 +10,11 @@
 
 #include "offload/io/file.h"
 #include "policy/hardware_json.h"
+#include "scheduler/planning/hardware_cache.h"
+#include "scheduler/planning/machine.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/profile/profile_measure.h"
 #include "server/cli/profile/profile_table.h"
-#include "server/hardware_cache.h"
-#include "server/machine.h"
 
 namespace spillway {
 

@@ -8,7 +8,7 @@
 #include "kernels/base/units.h"
 #include "kernels/measure/peaks.h"
 #include "kernels/measure/rates.h"
-#include "server/memory_budget.h"
+#include "scheduler/planning/memory_budget.h"
 
 namespace spillway {
 

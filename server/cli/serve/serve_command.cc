@@ -6,6 +6,7 @@
 
 #include "kernels/base/units.h"
 #include "server/cli/common/interrupt.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
 #include "server/cli/serve/serve_command.h"
 #include "server/log.h"

@@ -87,7 +87,7 @@ TEST_CASE("bench measures a device with memory of its own and the link to it") {
 
 TEST_CASE("products are measured with as many rows as a layer gives them at once") {
   BenchFlags flags{.prompt_tokens = 512, .new_tokens = 32, .sequences = 144};
-  RuntimePlan plan;
+  Plan plan;
   plan.block_sequences = 144;
   plan.micro_batch_tokens = 1024;  // Goes through a layer in two chunks.
   CHECK(ceiling_heights(flags, plan, true) == std::vector<int64_t>{144, kLayerChunkRows});

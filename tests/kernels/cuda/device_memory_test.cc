@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/ops.h"
-#include "server/memory_budget.h"
+#include "scheduler/planning/memory_budget.h"
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_cudart.h"

@@ -1,6 +1,8 @@
 // The formats that a device with memory of its own computes in.
 #include <catch2/catch.hpp>
 
+#include "scheduler/planning/model_to_plan.h"
+#include "scheduler/planning/profile_traits.h"
 #include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_cudart.h"
@@ -52,10 +54,9 @@ TEST_CASE("on a device with memory of its own weights keep the checkpoint's form
     CHECK(tokens_of(*open(c.variant, {}, by_host).value()) == tokens);
     // A plan for such a device, made elsewhere, is of the same weights.
     const HardwareProfile hardware = test::sample_hardware(true);
-    RuntimeOptions on_paper;
-    on_paper.plan_only = true;
-    on_paper.hardware = &hardware;
-    CHECK(open(c.variant, on_paper).value()->plan().format == c.format);
+    const std::string checkpoint = test::read_golden(c.variant).checkpoints.front();
+    const DeviceTraits traits = traits_of(hardware).value();
+    CHECK(open_model_to_plan(checkpoint, {}, traits, {}).value().table->format == c.format);
   }
 }
 

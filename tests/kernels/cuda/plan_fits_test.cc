@@ -3,8 +3,9 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "server/memory_budget.h"
-#include "server/plan_search.h"
+#include "scheduler/planning/memory_budget.h"
+#include "scheduler/planning/plan_search.h"
+#include "server/runtime.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
@@ -43,8 +44,8 @@ void carry_out(const PlanQuestion& asked, const CostedChoice& found, std::mt1993
   EngineFlags flags = found.flags;
   flags.device = "cuda";
   RuntimeOptions options;
-  options.prompt_tokens = asked.workload[0].prompt_tokens;
-  options.new_tokens = asked.workload[0].new_tokens;
+  options.wishes.prompt_tokens = asked.workload[0].prompt_tokens;
+  options.wishes.new_tokens = asked.workload[0].new_tokens;
   auto opened = Runtime::open(asked.model, flags, options);
   INFO(opened.status().message());
   REQUIRE(opened.ok());
@@ -86,7 +87,7 @@ TEST_CASE("plans for a device with memory of its own run within its budget") {
       continue;
     }
     ++fitting;
-    const RuntimePlan& plan = found->runtime->plan();
+    const Plan& plan = *found->plan;
     if (plan.weights.device + plan.kv.device <
         plan.weights.host + plan.weights.disk + plan.kv.host + plan.kv.disk) {
       ++away;

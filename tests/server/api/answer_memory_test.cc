@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "server/memory_budget.h"
+#include "scheduler/planning/memory_budget.h"
 #include "tests/server/api/api_support.h"
 
 namespace spillway {

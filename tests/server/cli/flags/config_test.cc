@@ -5,8 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "scheduler/planning/engine_flags.h"
 #include "server/cli/flags/command_line.h"
-#include "server/cli/flags/engine_flags.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/flags/environment.h"
 #include "server/cli/flags/foreign_flags.h"
 #include "server/cli/flags/help_text.h"

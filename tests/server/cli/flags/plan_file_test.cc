@@ -3,7 +3,8 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "server/cli/flags/engine_flags.h"
+#include "scheduler/planning/engine_flags.h"
+#include "server/cli/flags/engine_settings.h"
 #include "tests/support/temp_directory.h"
 
 namespace spillway {

@@ -4,10 +4,10 @@
 
 #include "offload/io/file.h"
 #include "policy/hardware_json.h"
+#include "scheduler/planning/hardware_cache.h"
 #include "server/cli/profile/profile.h"
 #include "server/cli/profile/profile_measure.h"
 #include "server/cli/profile/profile_table.h"
-#include "server/hardware_cache.h"
 #include "tests/support/golden.h"
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"

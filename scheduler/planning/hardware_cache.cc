@@ -1,4 +1,4 @@
-#include "server/hardware_cache.h"
+#include "scheduler/planning/hardware_cache.h"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -12,7 +12,7 @@
 #include "offload/io/spill_file.h"
 #include "offload/model_source.h"
 #include "policy/hardware_json.h"
-#include "server/memory_budget.h"
+#include "scheduler/planning/memory_budget.h"
 
 namespace spillway {
 

@@ -1,5 +1,5 @@
 // A device on paper computes in the formats that the real one would.
-#include "server/planning_device.h"
+#include "scheduler/planning/profile_traits.h"
 
 #include <catch2/catch.hpp>
 #include <utility>
@@ -13,10 +13,10 @@ TEST_CASE("a device on paper has the 16-bit format in which the real one is fast
   for (const auto& [name, format] :
        {std::pair{"t4-16gb", DType::kF16}, {"a100-40gb", DType::kBF16}, {"h200", DType::kBF16}}) {
     INFO(name);
-    const auto device = planning_device(find_hardware_profile(name).value()).value();
-    CHECK(device->activation_dtype(DType::kQ4) == format);
-    CHECK(device->native_bf16() == (format == DType::kBF16));
-    CHECK(device->activation_dtype(DType::kBF16) == DType::kBF16);
+    const auto device = traits_of(find_hardware_profile(name).value()).value();
+    CHECK(device.activation_dtype(DType::kQ4) == format);
+    CHECK(device.native_bf16 == (format == DType::kBF16));
+    CHECK(device.activation_dtype(DType::kBF16) == DType::kBF16);
   }
 }
 
@@ -25,10 +25,10 @@ TEST_CASE("products in bf16 that were measured far slower than in f16 have no un
   for (MatrixFigure& figure : hardware.compute.matrix) {
     if (figure.format == DType::kBF16) figure.rate.value /= 8;
   }
-  CHECK(planning_device(hardware).value()->activation_dtype(DType::kQ4) == DType::kF16);
+  CHECK(traits_of(hardware).value().activation_dtype(DType::kQ4) == DType::kF16);
   // Nothing is known of it.
   hardware.compute.matrix.clear();
-  CHECK(planning_device(hardware).value()->native_bf16());
+  CHECK(traits_of(hardware).value().native_bf16);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The policy search and the plans it finds, on shapes: nothing is loaded.
-#include "server/plan_search.h"
+#include "scheduler/planning/plan_search.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -45,7 +45,7 @@ PlanQuestion question(const HardwareProfile& hardware, const std::string& shape)
   return asked;
 }
 
-uint64_t memory_of(const RuntimePlan& plan) {
+uint64_t memory_of(const Plan& plan) {
   return plan.weights.device + plan.kv.device + plan.activations.device + plan.staging_bytes;
 }
 
@@ -59,8 +59,8 @@ TEST_CASE("attention over a cache in host memory runs where the profile says it 
     const auto choice = evaluate_plan(asked, asked.flags);
     INFO(choice.status().message());
     REQUIRE(choice.ok());
-    CHECK(choice->plan.host_attention == choice->runtime->plan().host_attention);
-    return choice->plan.host_attention;
+    CHECK(choice->costed.host_attention == choice->plan->host_attention);
+    return choice->costed.host_attention;
   };
   CHECK(chosen("auto"));  // 20 GB/s against a link of 12
   CHECK_FALSE(chosen("device"));
@@ -159,12 +159,12 @@ TEST_CASE("what is found stays within its budgets and is what its flags say") {
       continue;
     }
     ++fitting;
-    const RuntimePlan& plan = found->runtime->plan();
+    const Plan& plan = *found->plan;
     INFO("round " << round << ", memory " << memory);
     if (!own_memory) CHECK(memory_of(plan) <= plan.budget_bytes);
     const auto again = evaluate_plan(asked, found->flags);
     REQUIRE(again.ok());
-    CHECK(again->runtime->plan().block_sequences == plan.block_sequences);
+    CHECK(again->plan->block_sequences == plan.block_sequences);
     CHECK(again->prediction.tokens_per_second() > 0);
   }
   CHECK(fitting > 20);
@@ -179,7 +179,7 @@ TEST_CASE("what flags name is not searched") {
   REQUIRE(found.ok());
   CHECK(found->flags.block == 7);
   CHECK(*found->flags.weights == TierPercent{30, 0, 70});
-  const TierBytes& weights = found->runtime->plan().weights;
+  const TierBytes& weights = found->plan->weights;
   CHECK(static_cast<double>(weights.disk) / static_cast<double>(weights.disk + weights.device) ==
         Approx(0.7).margin(0.01));
 }
@@ -386,15 +386,15 @@ TEST_CASE("formats are searched only when asked for") {
   PlanQuestion asked = question(hardware, "opt-1.3b");
   const auto usual = find_plan(asked);
   REQUIRE(usual.ok());
-  CHECK(usual->plan.format != DType::kQ4);
+  CHECK(usual->costed.format != DType::kQ4);
   asked.search_formats = true;
   const auto found = find_plan(asked);
   REQUIRE(found.ok());
   // A quarter of the bytes fits in memory, and nothing waits for the disk any more.
   CHECK(found->flags.format == DType::kQ4);
   CHECK(found->prediction.tokens_per_second() > usual->prediction.tokens_per_second());
-  asked.flags.format = usual->plan.format;
-  asked.flags.kv_format = usual->plan.kv_format;
+  asked.flags.format = usual->costed.format;
+  asked.flags.kv_format = usual->costed.kv_format;
   const auto named = find_plan(asked);
   REQUIRE(named.ok());
   CHECK(named->prediction.tokens_per_second() == Approx(usual->prediction.tokens_per_second()));
@@ -418,7 +418,7 @@ TEST_CASE("activations leave a device that is too small for them") {
     INFO(found.status().message());
     REQUIRE(found.ok());
     CHECK((*found->flags.activations)[0] < 100);
-    const RuntimePlan& plan = found->runtime->plan();
+    const Plan& plan = *found->plan;
     CHECK(plan.activations.host + plan.activations.disk > 10'000'000);
     CHECK(plan.weights.device + plan.kv.device + plan.activations.device +
               plan.device_staging_bytes <=

@@ -1,7 +1,7 @@
 // The engine flags: what every command that runs a model lets its user decide, under the same names
 // everywhere. Only what stands in one value is checked here; whether this build, this machine and
-// this model can do it is the runtime's to say (server/runtime.h). Plain values; any thread once
-// they are filled.
+// this model can do it is make_plan's and the runtime's to say. Plain values; any thread once they
+// are filled. (As command-line options: server/cli/flags/engine_settings.h.)
 #pragma once
 
 #include <array>
@@ -12,7 +12,6 @@
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
 #include "policy/kv_rule.h"
-#include "server/cli/flags/settings.h"
 
 namespace spillway {
 
@@ -55,8 +54,6 @@ struct EngineFlags {
 
 // The KV rule that the flags name. REQUIRES: validate() was happy.
 KvRule kv_rule_of(const EngineFlags& flags);
-
-void add_engine_flags(Settings& settings, EngineFlags* flags);
 
 // How flags fit together (a KV budget needs a rule that has one; a micro-batch fits its block).
 Status validate(const EngineFlags& flags);

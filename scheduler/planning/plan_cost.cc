@@ -1,4 +1,4 @@
-#include "server/plan_cost.h"
+#include "scheduler/planning/plan_cost.h"
 
 #include <algorithm>
 
@@ -9,6 +9,7 @@
 #include "kernels/weight_layout.h"
 #include "offload/io/io.h"
 #include "policy/bound.h"
+#include "scheduler/block_scheduler.h"
 #include "scheduler/engine/engine_buffers.h"
 
 namespace spillway {
@@ -27,12 +28,11 @@ struct LayerCache {
   uint64_t bytes() const { return state + rows; }
 };
 
-KvBudget budget_of(const RuntimePlan& plan, const RequestGroup& group) {
+KvBudget budget_of(const Plan& plan, const RequestGroup& group) {
   return resolve(apply(group.kv, plan.kv_rule), group.prompt_tokens, group.new_tokens);
 }
 
-LayerCache layer_cache(const ModelShape& shape, const RuntimePlan& plan,
-                       const RequestGroup& group) {
+LayerCache layer_cache(const ModelShape& shape, const Plan& plan, const RequestGroup& group) {
   const KvBudget budget = budget_of(plan, group);
   const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
   const KvLayout layout = kv_layout(shape, plan.kv_format);
@@ -41,25 +41,24 @@ LayerCache layer_cache(const ModelShape& shape, const RuntimePlan& plan,
           layout.block_bytes()};
 }
 
-uint64_t kv_bytes(const RuntimePlan& plan) {
+uint64_t kv_bytes(const Plan& plan) {
   return plan.kv.device + plan.kv.host + plan.kv.disk;
 }
 
-SweepLimits limits_of(const RuntimePlan& plan) {
+SweepLimits limits_of(const Plan& plan) {
   return {.block_sequences = plan.block_sequences,
           .prefill_tokens = plan.prefill_tokens,
           .kv_bytes = kv_bytes(plan)};
 }
 
 // What each group's requests reserve. kInfeasible: one of them does not fit alone.
-Result<std::vector<KvReservation>> reservations_of(Runtime& runtime,
+Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
                                                    std::span<const RequestGroup> groups) {
-  const RuntimePlan& plan = runtime.plan();
   std::vector<KvReservation> reservations;
   for (const RequestGroup& group : groups) {
-    const LayerCache cache = layer_cache(runtime.shape(), plan, group);
+    const LayerCache cache = layer_cache(plan.shape, plan, group);
     const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-    reservations.push_back({cache.bytes() * static_cast<uint64_t>(runtime.shape().layers),
+    reservations.push_back({cache.bytes() * static_cast<uint64_t>(plan.shape.layers),
                             budget_of(plan, group).rows(positions)});
     if (reservations.back().bytes > kv_bytes(plan)) {
       return Status(Code::kInfeasible, "the KV cache of one sequence of " +
@@ -102,19 +101,18 @@ std::vector<PlannedSweeps> sweeps_of(std::span<const RequestGroup> groups,
 
 }  // namespace
 
-CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload, bool overlap) {
-  const ModelShape& shape = runtime.shape();
-  const RuntimePlan& plan = runtime.plan();
+CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload) {
+  const ModelShape& shape = plan.shape;
   CostedPlan found;
   found.shape = shape;
   found.format = plan.format;
   found.kv_format = plan.kv_format;
-  const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
+  const MatrixLayout layout = plan.matrix_layout;
   for (const LinearShape& linear : linear_shapes(shape)) {
     found.weight_bytes += packed_bytes(layout, plan.format, linear.outputs, linear.inputs) *
                           static_cast<uint64_t>(linear.count);
   }
-  found.own_memory = !runtime.device().shares_host_memory();
+  found.own_memory = plan.discrete;
   found.weights_from_disk = plan.weights.disk;
   if (found.own_memory) found.weights_to_device = plan.weights.host + plan.weights.disk;
 
@@ -139,14 +137,13 @@ CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload,
   found.micro_batch_tokens = plan.micro_batch_tokens;
   found.micro_batch_sequences = plan.micro_batch_sequences;
   found.head_rows = kHeadRows;
-  found.overlap = overlap;
+  found.overlap = plan.engine.overlap;
   return found;
 }
 
-Result<std::vector<PlannedSweeps>> planned_sweeps(Runtime& runtime,
+Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
                                                   std::span<const RequestGroup> workload) {
-  SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(runtime, workload));
-  const RuntimePlan& plan = runtime.plan();
+  SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(plan, workload));
   std::vector<RequestGroup> groups(workload.begin(), workload.end());
   for (size_t i = 0; i < groups.size(); ++i) {
     if (groups[i].count > 0) continue;
@@ -159,14 +156,13 @@ Result<std::vector<PlannedSweeps>> planned_sweeps(Runtime& runtime,
   return plan_sweeps(groups, reservations, limits_of(plan));
 }
 
-Result<std::vector<PlannedSweeps>> planned_block(Runtime& runtime,
+Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
                                                  std::span<const RequestGroup> workload) {
-  const RuntimePlan& plan = runtime.plan();
   std::vector<RequestGroup> groups(workload.begin(), workload.end());
   std::stable_sort(groups.begin(), groups.end(), [](const RequestGroup& a, const RequestGroup& b) {
     return a.prompt_tokens + a.new_tokens > b.prompt_tokens + b.new_tokens;
   });
-  SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(runtime, groups));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(plan, groups));
   int64_t all = 0;
   for (RequestGroup& group : groups) {
     if (group.count == 0) group.count = plan.block_sequences;
@@ -188,18 +184,17 @@ Result<std::vector<PlannedSweeps>> planned_block(Runtime& runtime,
   }
 }
 
-uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workload) {
+uint64_t kv_bytes_wanted(const Plan& plan, std::span<const RequestGroup> workload) {
   uint64_t sequence = 0;
   for (const RequestGroup& group : workload) {
-    sequence = std::max(sequence, layer_cache(runtime.shape(), runtime.plan(), group).bytes() *
-                                      static_cast<uint64_t>(runtime.shape().layers));
+    sequence = std::max(sequence, layer_cache(plan.shape, plan, group).bytes() *
+                                      static_cast<uint64_t>(plan.shape.layers));
   }
-  return sequence * static_cast<uint64_t>(runtime.plan().block_sequences);
+  return sequence * static_cast<uint64_t>(plan.block_sequences);
 }
 
-ResidualRows residual_rows(const Runtime& runtime) {
-  const ModelShape& shape = runtime.shape();
-  const RuntimePlan& plan = runtime.plan();
+ResidualRows residual_rows(const Plan& plan) {
+  const ModelShape& shape = plan.shape;
   SchedulerOptions scheduling;
   scheduling.prefill_tokens_max = plan.prefill_tokens;
   scheduling.block_sequences_max = plan.block_sequences;
@@ -211,12 +206,12 @@ ResidualRows residual_rows(const Runtime& runtime) {
   return {bytes(sweep), bytes(micro_batch)};
 }
 
-Result<Prediction> predict(Runtime& runtime, const HardwareProfile& hardware,
-                           std::span<const RequestGroup> workload, bool overlap) {
-  const CostedPlan plan = costed_plan(runtime, workload, overlap);
-  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates, MachineRates::of(hardware, plan));
-  SPILLWAY_ASSIGN_OR_RETURN(const auto sweeps, planned_sweeps(runtime, workload));
-  return predict(plan, rates, sweeps);
+Result<Prediction> predict(const Plan& plan, const HardwareProfile& hardware,
+                           std::span<const RequestGroup> workload) {
+  const CostedPlan costed = costed_plan(plan, workload);
+  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates, MachineRates::of(hardware, costed));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto sweeps, planned_sweeps(plan, workload));
+  return predict(costed, rates, sweeps);
 }
 
 }  // namespace spillway

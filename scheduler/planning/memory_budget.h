@@ -53,7 +53,7 @@ MemoryBudget host_budget(std::optional<uint64_t> flag);
 MemoryBudget host_budget(const HardwareProfile& hardware, std::optional<uint64_t> flag);
 
 // `flag`: --device-memory. The device's free memory otherwise, less a reserve.
-MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag);
+MemoryBudget device_budget(const MemoryInfo& memory, std::optional<uint64_t> flag);
 
 // What a process may take of that by itself: of --device-memory all but what its context holds, as
 // the device tells (other programs' share looks the same, so at most kDeviceProcessBytes); of what

@@ -1,4 +1,4 @@
-#include "server/memory_budget.h"
+#include "scheduler/planning/memory_budget.h"
 
 #include <algorithm>
 #include <fstream>
@@ -113,10 +113,10 @@ MemoryBudget host_budget(const HardwareProfile& hardware, std::optional<uint64_t
   return less_reserve(static_cast<uint64_t>(bytes));
 }
 
-MemoryBudget device_budget(const Device& device, std::optional<uint64_t> flag) {
+MemoryBudget device_budget(const MemoryInfo& memory, std::optional<uint64_t> flag) {
   if (flag.has_value()) return {*flag, true};
   // The context is there by now and not free any more, and what others take meanwhile is theirs.
-  const uint64_t free = device.memory().free_bytes;
+  const uint64_t free = memory.free_bytes;
   return {free - std::min(free, free / 20), false};
 }
 

@@ -1,4 +1,4 @@
-#include "server/machine.h"
+#include "scheduler/planning/machine.h"
 
 #include <algorithm>
 

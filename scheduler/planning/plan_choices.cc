@@ -1,4 +1,4 @@
-#include "server/plan_choices.h"
+#include "scheduler/planning/plan_choices.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,9 +18,9 @@ constexpr double kEqual = 0.005;
 
 // What a plan keeps on slower tiers.
 uint64_t bytes_away(const CostedChoice& choice) {
-  const RuntimePlan& plan = choice.runtime->plan();
+  const Plan& plan = *choice.plan;
   uint64_t away = plan.weights.disk + plan.kv.disk + plan.activations.disk;
-  if (choice.plan.own_memory) away += plan.weights.host + plan.kv.host + plan.activations.host;
+  if (plan.discrete) away += plan.weights.host + plan.kv.host + plan.activations.host;
   return away;
 }
 

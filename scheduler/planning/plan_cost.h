@@ -1,41 +1,39 @@
-// What the cost model must know of a plan and of a workload's cache, from the plan that a Runtime
-// carries out or would.
+// What the cost model must know of a plan and of a workload's cache. Pure functions.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "policy/cost_model.h"
-#include "server/runtime.h"
+#include "scheduler/planning/plan.h"
 
 namespace spillway {
 
-// `runtime` may have been opened with plan_only. `overlap`: not --no-overlap.
-CostedPlan costed_plan(Runtime& runtime, std::span<const RequestGroup> workload, bool overlap);
+CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload);
 
-// The sweeps of a workload under the runtime's plan; a group without a count is one block of its
+// The sweeps of a workload under the plan; a group without a count is one block of its
 // requests. kInfeasible: a sequence's cache does not fit.
-Result<std::vector<PlannedSweeps>> planned_sweeps(Runtime& runtime,
+Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
                                                   std::span<const RequestGroup> workload);
 
 // Those of one full block of the workload's requests, or of all of them where these are fewer: as
 // many as the plan's block and its cache hold, drawn evenly from the longest down, the longest
 // always among them. What they take is the plan's latency: the seconds from the start of a full
 // block to its last token (FlexGen, arXiv 2303.06865, section 4). Errors as above.
-Result<std::vector<PlannedSweeps>> planned_block(Runtime& runtime,
+Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
                                                  std::span<const RequestGroup> workload);
 
 // Bytes of cache with which the plan's block is full of the workload's largest requests.
-uint64_t kv_bytes_wanted(Runtime& runtime, std::span<const RequestGroup> workload);
+uint64_t kv_bytes_wanted(const Plan& plan, std::span<const RequestGroup> workload);
 
 // The residual stream's rows, in bytes: all that a sweep can have, and those of one micro-batch.
 struct ResidualRows {
   uint64_t sweep_bytes = 0, micro_batch_bytes = 0;
 };
-ResidualRows residual_rows(const Runtime& runtime);
+ResidualRows residual_rows(const Plan& plan);
 
 // The whole cost of it.
-Result<Prediction> predict(Runtime& runtime, const HardwareProfile& hardware,
-                           std::span<const RequestGroup> workload, bool overlap);
+Result<Prediction> predict(const Plan& plan, const HardwareProfile& hardware,
+                           std::span<const RequestGroup> workload);
 
 }  // namespace spillway

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "server/plan_search.h"
+#include "scheduler/planning/plan_search.h"
 
 namespace spillway {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "policy/cost_model.h"
-#include "server/runtime.h"
+#include "scheduler/planning/make_plan.h"
 
 namespace spillway {
 
@@ -27,9 +27,9 @@ struct PlanQuestion {
 };
 
 struct CostedChoice {
-  EngineFlags flags;                 // Block and shares pinned
-  std::shared_ptr<Runtime> runtime;  // With plan_only
-  CostedPlan plan;
+  EngineFlags flags;  // Block and shares pinned
+  std::shared_ptr<const Plan> plan;
+  CostedPlan costed;
   uint64_t kv_bytes_wanted = 0;  // Of a whole block's cache
   std::vector<PlannedSweeps> sweeps;
   Prediction prediction;

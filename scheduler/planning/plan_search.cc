@@ -1,13 +1,17 @@
-#include "server/plan_search.h"
+#include "scheduler/planning/plan_search.h"
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "policy/placement_program.h"
-#include "server/memory_budget.h"
-#include "server/plan_choices.h"
-#include "server/plan_cost.h"
+#include "scheduler/planning/machine.h"
+#include "scheduler/planning/memory_budget.h"
+#include "scheduler/planning/plan_choices.h"
+#include "scheduler/planning/plan_cost.h"
+#include "scheduler/planning/profile_traits.h"
 
 namespace spillway {
 
@@ -48,9 +52,72 @@ constexpr TierPercent kSomeOnHost = {0, 1, 99};
 // How far the cache may go from the device: each tier more takes memory for its passage.
 enum class KvReach : uint8_t { kDevice, kHost, kDisk };
 
+// Makes and costs plans for a question. What does not depend on the flags that a search varies is
+// looked up once: the machine, and the model in each format.
+class Evaluator {
+ public:
+  static Result<Evaluator> open(const PlanQuestion& question) {
+    const HardwareProfile& hardware = *question.hardware;
+    Evaluator made(question);
+    SPILLWAY_ASSIGN_OR_RETURN(made.machine_.device, traits_of(hardware));
+    made.machine_.host_budget = host_budget(hardware, question.flags.host_memory_bytes);
+    if (made.machine_.device.discrete()) {
+      if (question.flags.q4_compute == "int8") return int8_is_for_cpus();
+      made.machine_.device_budget =
+          device_budget(made.machine_.device.memory, question.flags.device_memory_bytes);
+    }
+    made.machine_.disk_free_bytes = static_cast<uint64_t>(hardware.disk.free_bytes.value);
+    made.machine_.host_attention_pays = host_attention_pays(hardware);
+    made.wishes_.prefill_tokens_max = question.prefill_tokens;
+    made.wishes_.requests = question.requests;
+    for (const RequestGroup& group : question.workload) {
+      if (!question.lengths_known) break;
+      made.wishes_.prompt_tokens = std::max(made.wishes_.prompt_tokens, group.prompt_tokens);
+      made.wishes_.new_tokens = std::max(made.wishes_.new_tokens, group.new_tokens);
+    }
+    return made;
+  }
+
+  Result<CostedChoice> evaluate(const EngineFlags& flags) {
+    SPILLWAY_ASSIGN_OR_RETURN(const ModelToPlan model, model_in(flags));
+    SPILLWAY_ASSIGN_OR_RETURN(Plan plan, make_plan(model, machine_, flags, wishes_));
+    CostedChoice choice;
+    choice.flags = flags;
+    choice.plan = std::make_shared<const Plan>(std::move(plan));
+    const std::vector<RequestGroup>& workload = question_->workload;
+    choice.costed = costed_plan(*choice.plan, workload);
+    SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates,
+                              MachineRates::of(*question_->hardware, choice.costed));
+    SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps, planned_sweeps(*choice.plan, workload));
+    choice.kv_bytes_wanted = kv_bytes_wanted(*choice.plan, workload);
+    choice.prediction = predict(choice.costed, rates, choice.sweeps);
+    SPILLWAY_ASSIGN_OR_RETURN(const auto block, planned_block(*choice.plan, workload));
+    for (const PlannedSweeps& sweeps : block) choice.sequences += sweeps.prompts;
+    choice.latency_seconds = predict(choice.costed, rates, block).seconds();
+    return choice;
+  }
+
+ private:
+  explicit Evaluator(const PlanQuestion& question) : question_(&question) {}
+
+  Result<ModelToPlan> model_in(const EngineFlags& flags) {
+    const auto known = models_.find(flags.format);
+    if (known != models_.end()) return known->second;
+    Result<ModelToPlan> model = open_model_to_plan(question_->model, flags, machine_.device, {});
+    models_.emplace(flags.format, model);
+    return model;
+  }
+
+  const PlanQuestion* question_;
+  PlanMachine machine_;
+  PlanWishes wishes_;
+  std::map<std::optional<DType>, Result<ModelToPlan>> models_;
+};
+
 class Search {
  public:
-  explicit Search(const PlanQuestion& question) : question_(question) {
+  Search(const PlanQuestion& question, Evaluator& evaluator)
+      : question_(question), evaluator_(evaluator) {
     for (const RequestGroup& group : question.workload) {
       most_ = std::min(kBlockMost, most_ + (group.count > 0 ? group.count : kBlockMost));
     }
@@ -209,9 +276,9 @@ class Search {
     room.kv_leaves = kv != KvReach::kDevice;
     room.kv_to_disk = kv == KvReach::kDisk;
     SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates,
-                              MachineRates::of(*question_.hardware, probe.plan));
+                              MachineRates::of(*question_.hardware, probe.costed));
     SPILLWAY_ASSIGN_OR_RETURN(const PlacementShares shares,
-                              best_shares(probe.plan, rates, probe.sweeps, room));
+                              best_shares(probe.costed, rates, probe.sweeps, room));
     if (activations_leave) flags.activations = percent_of(shares.activations);
     if (!flags.kv) flags.kv = percent_of(shares.kv);
     if (!flags.weights) flags.weights = percent_of(shares.weights);
@@ -226,7 +293,7 @@ class Search {
   }
 
   PlacementRoom room_of(const CostedChoice& probe, bool activations_leave) const {
-    const RuntimePlan& plan = probe.runtime->plan();
+    const Plan& plan = *probe.plan;
     const auto left = [](uint64_t budget, uint64_t taken) {
       return budget - std::min(budget, taken);
     };
@@ -235,8 +302,8 @@ class Search {
     room.kv = probe.kv_bytes_wanted;
     const uint64_t host =
         left(plan.budget_bytes, plan.process_bytes + plan.staging_bytes + plan.activations.host +
-                                    (probe.plan.own_memory ? 0 : plan.activations.device));
-    if (probe.plan.own_memory) {
+                                    (plan.discrete ? 0 : plan.activations.device));
+    if (plan.discrete) {
       room.device = left(plan.device_budget_bytes,
                          kDeviceProcessBytes + plan.device_staging_bytes + plan.activations.device);
       room.host = host;
@@ -244,7 +311,7 @@ class Search {
       room.device = host;
     }
     if (activations_leave) {
-      const ResidualRows rows = residual_rows(*probe.runtime);
+      const ResidualRows rows = residual_rows(plan);
       room.activations = rows.sweep_bytes;
       room.activations_leave = true;
       // On a tier that has some there is room for a micro-batch more than its share.
@@ -258,7 +325,7 @@ class Search {
 
   Result<CostedChoice> place(const EngineFlags& flags) {
     ++tried_;
-    Result<CostedChoice> choice = evaluate_plan(question_, flags);
+    Result<CostedChoice> choice = evaluator_.evaluate(flags);
     if (!choice.ok() && first_error_.ok()) first_error_ = choice.status();
     return choice;
   }
@@ -284,7 +351,7 @@ class Search {
   // With its shares as whole per cents, placed again: what the flags will do.
   CostedChoice pinned(CostedChoice choice) {
     EngineFlags flags = choice.flags;
-    const RuntimePlan& plan = choice.runtime->plan();
+    const Plan& plan = *choice.plan;
     // Where nothing was asked for the residual stream stays, whatever lies beside it.
     if (!flags.activations) flags.activations = kAllOnDevice;
     if (flags.weights && flags.kv) {
@@ -318,6 +385,7 @@ class Search {
   }
 
   const PlanQuestion& question_;
+  Evaluator& evaluator_;
   EngineFlags base_;                      // The question's, with the formats being looked at
   std::vector<CostedChoice> candidates_;  // All that fit, their shares as whole per cents
   size_t first_ = 0;                      // Of those with these formats
@@ -330,33 +398,13 @@ class Search {
 }  // namespace
 
 Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFlags& flags) {
-  RuntimeOptions options;
-  options.plan_only = true;
-  options.hardware = question.hardware;
-  options.prefill_tokens_max = question.prefill_tokens;
-  options.requests = question.requests;
-  for (const RequestGroup& group : question.workload) {
-    if (!question.lengths_known) break;
-    options.prompt_tokens = std::max(options.prompt_tokens, group.prompt_tokens);
-    options.new_tokens = std::max(options.new_tokens, group.new_tokens);
-  }
-  CostedChoice choice;
-  choice.flags = flags;
-  SPILLWAY_ASSIGN_OR_RETURN(choice.runtime, Runtime::open(question.model, flags, options));
-  choice.plan = costed_plan(*choice.runtime, question.workload, !flags.no_overlap);
-  SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates,
-                            MachineRates::of(*question.hardware, choice.plan));
-  SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps, planned_sweeps(*choice.runtime, question.workload));
-  choice.kv_bytes_wanted = kv_bytes_wanted(*choice.runtime, question.workload);
-  choice.prediction = predict(choice.plan, rates, choice.sweeps);
-  SPILLWAY_ASSIGN_OR_RETURN(const auto block, planned_block(*choice.runtime, question.workload));
-  for (const PlannedSweeps& sweeps : block) choice.sequences += sweeps.prompts;
-  choice.latency_seconds = predict(choice.plan, rates, block).seconds();
-  return choice;
+  SPILLWAY_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::open(question));
+  return evaluator.evaluate(flags);
 }
 
 Result<FoundPlans> find_plans(const PlanQuestion& question) {
-  return Search(question).run();
+  SPILLWAY_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::open(question));
+  return Search(question, evaluator).run();
 }
 
 Result<CostedChoice> find_plan(const PlanQuestion& question, int64_t* tried) {

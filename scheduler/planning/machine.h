@@ -8,7 +8,7 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
-#include "server/cli/flags/engine_flags.h"
+#include "scheduler/planning/engine_flags.h"
 
 namespace spillway {
 

@@ -1,0 +1,50 @@
+// What a plan must know of a device: its kind, its memory, the formats and layouts its kernels
+// want. A value that is made of a Device at hand (traits_of) or of a hardware profile
+// (scheduler/planning/machine.h), so that plans need no device.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "kernels/base/dtype.h"
+#include "kernels/device.h"
+#include "kernels/weight_layout.h"
+
+namespace spillway {
+
+struct DeviceTraits {
+  DeviceKind kind = DeviceKind::kCpu;
+  std::string name;
+  MemoryInfo memory;
+  bool native_bf16 = false;
+
+  struct OfFormat {
+    DType activation = DType::kF32;
+    MatrixLayout layout = MatrixLayout::kRows;
+  };
+  std::array<OfFormat, 5> formats;  // By DType; that of kI32 means nothing
+
+  // Whether it has memory of its own; else its memory is the host's.
+  bool discrete() const { return kind != DeviceKind::kCpu; }
+  // As Device's functions of these names.
+  DType activation_dtype(DType weights) const { return of(weights).activation; }
+  MatrixLayout matrix_layout(DType weights) const { return of(weights).layout; }
+
+ private:
+  const OfFormat& of(DType weights) const { return formats.at(static_cast<size_t>(weights)); }
+};
+
+inline DeviceTraits traits_of(const Device& device) {
+  DeviceTraits traits;
+  traits.kind = device.kind();
+  traits.name = device.name();
+  traits.memory = device.memory();
+  traits.native_bf16 = device.native_bf16();
+  for (const DType weights : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+    traits.formats[static_cast<size_t>(weights)] = {device.activation_dtype(weights),
+                                                    device.matrix_layout(weights)};
+  }
+  return traits;
+}
+
+}  // namespace spillway

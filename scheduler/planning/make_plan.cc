@@ -1,0 +1,308 @@
+#include "scheduler/planning/make_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/checked_math.h"
+#include "kernels/base/units.h"
+#include "kernels/cpu_scratch.h"
+#include "kernels/kv_layout.h"
+#include "kernels/kv_state.h"
+#include "kernels/ops.h"
+#include "offload/io/io.h"
+#include "policy/cost_model.h"
+#include "scheduler/block_scheduler.h"
+#include "scheduler/engine/expanded_layer.h"
+
+namespace spillway {
+
+namespace {
+
+constexpr int64_t kBlockDefault = 256;  // Sequences
+// When weights come from disk a sweep costs seconds, which more sequences share.
+constexpr int64_t kBlockDefaultStreaming = 1024;
+constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens of a sweep
+constexpr int64_t kBlockMax = 65536;
+constexpr double kGatherSeconds = 0.02;
+constexpr uint64_t kExpandedLayerPart = 8;                 // Of the device's memory at most
+constexpr uint64_t kDiskShareUnasked = 4;                  // One part of so many of what is free
+constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
+
+double disk_share(const std::optional<TierPercent>& percent) {
+  return percent ? (*percent)[2] / 100.0 : 0;
+}
+double host_share(const std::optional<TierPercent>& percent) {
+  return percent ? (*percent)[1] / 100.0 : 0;
+}
+
+// What memory and disk hold of one kind, told apart as the flag asks: on the CPU the device tier is
+// host memory.
+TierBytes by_tier(const std::optional<TierPercent>& percent, uint64_t memory, uint64_t disk) {
+  const int device = percent ? (*percent)[0] : 100, host = percent ? (*percent)[1] : 0;
+  const double of_host = device + host == 0 ? 0 : static_cast<double>(host) / (device + host);
+  const auto host_bytes = static_cast<uint64_t>(of_host * static_cast<double>(memory));
+  return {memory - host_bytes, host_bytes, disk};
+}
+
+class Planner {
+ public:
+  Planner(const ModelToPlan& model, const PlanMachine& machine, const EngineFlags& flags,
+          const PlanWishes& wishes)
+      : model_(model),
+        machine_(machine),
+        flags_(flags),
+        wishes_(wishes),
+        discrete_(machine.device.discrete()) {}
+
+  Result<Plan> make() {
+    if (flags_.block && (*flags_.block < 1 || *flags_.block > kBlockMax)) {
+      return invalid_argument("--block must be 1 to " + std::to_string(kBlockMax));
+    }
+    SPILLWAY_RETURN_IF_ERROR(check_shape(machine_.device.kind, shape()));
+    describe();
+    host_attention_ = wants_host_attention();
+    Status placed = plan_and_place();
+    const bool unasked = flags_.attention != "host";
+    if (host_attention_ && (placed.ok() ? plan_.placement.kv_host_bytes == 0
+                                        : unasked && placed.code() == Code::kInfeasible)) {
+      // There is nothing to attend to, or no room for its buffers.
+      host_attention_ = false;
+      placed = plan_and_place();
+    }
+    SPILLWAY_RETURN_IF_ERROR(placed);
+    return std::move(plan_);
+  }
+
+ private:
+  const ModelShape& shape() const { return model_.shape(); }
+  const ModelFileTable& table() const { return *model_.table; }
+  const MemoryBudget& host_budget() const { return machine_.host_budget; }
+  const MemoryBudget& device_budget() const { return machine_.device_budget; }
+  EngineOptions& engine() { return plan_.engine; }
+
+  void describe() {
+    plan_.model_name = model_.name;
+    plan_.shape = shape();
+    plan_.discrete = discrete_;
+    plan_.format = table().format;
+    plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
+    plan_.q4_in_int8 = plan_.format == DType::kQ4 && flags_.q4_compute == "int8";
+    plan_.kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
+    plan_.kv_rule = kv_rule_of(flags_);
+    if (model_.file && plan_.format == DType::kQ4) plan_.quantization = table().quantization();
+  }
+
+  // Whether the CPU is to attend to what will be in host memory of the cache.
+  bool wants_host_attention() const {
+    if (!discrete_ || flags_.attention == "device") return false;
+    return flags_.attention == "host" || machine_.host_attention_pays;
+  }
+
+  Status plan_and_place() {
+    plan_process();
+    expand_layer_ = wants_expanded_layer();
+    Status placed = place_some_sweep();
+    if (placed.code() == Code::kInfeasible && expand_layer_) {
+      expand_layer_ = false;  // A matter of speed alone
+      placed = place_some_sweep();
+    }
+    return placed;
+  }
+
+  // Whether a layer's 4-bit weights are expanded once for a block: where that takes little of the
+  // device's memory.
+  bool wants_expanded_layer() const {
+    if (!discrete_ || plan_.format != DType::kQ4) return false;
+    const DType activation = machine_.device.activation_dtype(DType::kQ4);
+    return ExpandedLayer::bytes(shape(), activation) <= device_budget().bytes / kExpandedLayerPart;
+  }
+
+  Status place_some_sweep() {
+    plan_engine(streams());
+    Status placed = place_all();
+    if (placed.code() == Code::kInfeasible && streams()) {
+      // Long sweeps are worth their activations where these fit; shorter ones are what must fit.
+      plan_engine(false);
+      placed = place_all();
+    }
+    return placed;
+  }
+
+  // The KV cache of the longest sequence under the rule, in bytes; of a run that knows its lengths,
+  // of those.
+  struct LongestKv {
+    uint64_t disk_layer, sequence;  // A layer on disk; all layers in memory
+    uint64_t disk_layer_max;        // A layer on disk under whatever rule a request may name
+    int64_t positions;
+    KvBudget budget;
+  };
+  LongestKv longest_kv() const {
+    const ModelShape& shape = this->shape();
+    const bool known = wishes_.prompt_tokens > 0;
+    const int64_t prompt = known ? wishes_.prompt_tokens : shape.positions;
+    const int64_t more = known ? wishes_.new_tokens : 0;
+    LongestKv longest;
+    longest.positions = std::min(known ? kv_positions(prompt, more) : prompt, shape.positions);
+    longest.budget = resolve(plan_.kv_rule, prompt, more);
+    const auto bytes = [&](const KvBudget& budget, int64_t slots) {
+      return std::pair{KvStateLayout{shape.kv_heads, budget}.bytes(),
+                       kv_layout(shape, plan_.kv_format).sequence_bytes(slots)};
+    };
+    const auto [state, rows] = bytes(longest.budget, longest.budget.slots(longest.positions));
+    longest.disk_layer = round_up(state, kIoAlignment) + rows;
+    longest.sequence = (state + rows) * static_cast<uint64_t>(shape.layers);
+    // Nearly every position, all but one of them by score.
+    const auto [most_state, most_rows] =
+        bytes({1, std::max<int64_t>(1, shape.positions - 2), true}, shape.positions);
+    longest.disk_layer_max =
+        known ? longest.disk_layer : round_up(most_state, kIoAlignment) + most_rows;
+    return longest;
+  }
+
+  // Whether weights will pass through memory, as far as one can know before they are placed.
+  bool streams() const {
+    if (flags_.weights) {
+      return discrete_ ? (*flags_.weights)[0] < 100 : disk_share(flags_.weights) > 0;
+    }
+    const uint64_t all = table().weight_bytes() + longest_kv().sequence;
+    return discrete_ ? all + kDeviceProcessBytes > device_budget().bytes
+                     : all + plan_.process_bytes > host_budget().bytes;
+  }
+
+  // What the process takes by itself, of the host's memory.
+  void plan_process() {
+    Plan& plan = plan_;
+    uint64_t scratch = 0;
+    if (!discrete_ || host_attention_) {
+      const int64_t prompt = wishes_.prompt_tokens > 0 ? wishes_.prompt_tokens : shape().positions;
+      scratch = cpu_scratch_bytes(shape(), flags_.threads, prompt);
+    }
+    if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);
+    plan.process_bytes = process_bytes(wishes_.requests ? plan.requests.total() : 0, scratch);
+  }
+
+  // `long_sweeps`: many sequences and prompt tokens share one.
+  void plan_engine(bool long_sweeps) {
+    const ModelShape& shape = this->shape();
+    plan_.scheduling.block_sequences_max =
+        flags_.block.value_or(long_sweeps ? kBlockDefaultStreaming : kBlockDefault);
+    plan_.scheduling.prefill_tokens_max =
+        long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
+    plan_.scheduling.kv_rule = plan_.kv_rule;
+    // A sweep of a few milliseconds' work is not worth waiting for; one over the disk is.
+    plan_.scheduling.gather_seconds = long_sweeps ? kGatherSeconds : 0;
+    if (wishes_.prefill_tokens_max > 0) {
+      plan_.scheduling.prefill_tokens_max = wishes_.prefill_tokens_max;
+    }
+    engine().kv_dtype = plan_.kv_format;
+    engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
+    engine().host_attention = host_attention_;
+    engine().expand_layer = expand_layer_;
+    // While the CPU attends for one micro-batch the device needs another.
+    engine().micro_batch_sequences = flags_.micro_batch.value_or(
+        host_attention_ ? (plan_.scheduling.block_sequences_max + 1) / 2 : 0);
+    engine().activations_disk_share = disk_share(flags_.activations);
+    engine().activations_host_share = discrete_ ? host_share(flags_.activations) : 0;
+    engine().overlap = !flags_.no_overlap;
+    engine().touch_memory = wishes_.prompt_tokens > 0;  // The cache is no larger than the run's.
+  }
+
+  Status place_all() {
+    const EngineBytes bytes = engine_bytes(machine_.device, shape(), plan_.format, engine());
+    const uint64_t free = machine_.disk_free_bytes;
+    const LongestKv longest = longest_kv();
+    PlacementRequest request;
+    request.table = &table();
+    request.memory_bytes = host_budget().bytes;
+    request.memory_from_flag = host_budget().from_flag;
+    // Activations come first: how many there are is settled.
+    const uint64_t rows_on_disk = bytes.activations.disk;
+    const uint64_t usable = free - std::min(free, kDiskReserveBytes + rows_on_disk);
+    // Unasked, a cache for a block of longest sequences takes no more than a share of the disk.
+    const uint64_t share = std::max(usable / kDiskShareUnasked, longest.sequence * 2);
+    const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
+    request.disk_free_bytes = usable;
+    request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
+    request.weights_in_scratch = model_.file == nullptr;
+    request.process_bytes = plan_.process_bytes;
+    request.buffer_bytes = discrete_ ? bytes.host() : bytes.memory();
+    request.kv_staged_bytes_max = longest.disk_layer_max;
+    request.kv_layer_disk_bytes = longest.disk_layer;
+    request.kv_layers = static_cast<uint64_t>(shape().layers);
+    request.kv_sequence_bytes_max = longest.sequence;
+    request.kv_bytes_wanted =
+        longest.sequence * static_cast<uint64_t>(plan_.scheduling.block_sequences_max);
+    if (flags_.weights) request.weights_disk_share = disk_share(flags_.weights);
+    if (flags_.kv) request.kv_disk_share = disk_share(flags_.kv);
+    if (discrete_) {
+      request.device = {.bytes = device_budget().bytes,
+                        .from_flag = device_budget().from_flag,
+                        .process_bytes = kDeviceProcessBytes,
+                        .buffer_bytes = bytes.memory(),
+                        .weights_host_share = host_share(flags_.weights),
+                        .kv_host_share = host_share(flags_.kv)};
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(plan_.placement, place(request));
+    engine().kv_bytes = plan_.placement.kv_memory_bytes;
+    engine().kv_host_bytes = plan_.placement.kv_host_bytes;
+    engine().kv_ring_bytes = plan_.placement.kv_ring_bytes;
+    engine().kv_disk_bytes = plan_.placement.kv_disk_bytes;
+    engine().kv_staging_bytes = plan_.placement.kv_staging_bytes;
+    fill_plan(bytes);
+    return {};
+  }
+
+  void fill_plan(const EngineBytes& bytes) {
+    Plan& plan = plan_;
+    const ActivationBytes& rows = bytes.activations;
+    plan.weights = by_tier(flags_.weights, plan_.placement.weights.memory_bytes,
+                           plan_.placement.weights.disk_bytes);
+    plan.kv = by_tier(flags_.kv, plan_.placement.kv_memory_bytes, plan_.placement.kv_disk_bytes);
+    plan.activations =
+        by_tier(flags_.activations, bytes.buffers + rows.memory - rows.staging, rows.disk);
+    if (discrete_) {
+      plan.weights = {plan_.placement.weights.memory_bytes, plan_.placement.weights.host_bytes,
+                      plan_.placement.weights.disk_bytes};
+      plan.kv = {plan_.placement.kv_memory_bytes, plan_.placement.kv_host_bytes,
+                 plan_.placement.kv_disk_bytes};
+      plan.activations = {bytes.buffers + rows.memory,
+                          bytes.logits + bytes.host_attention + rows.host, rows.disk};
+      plan.device_budget_bytes = device_budget().bytes;
+      plan.device_staging_bytes =
+          plan_.placement.device_ring_bytes + plan_.placement.kv_ring_bytes + rows.device_ring;
+      plan.device_rings = {plan_.placement.device_ring_bytes, plan_.placement.kv_ring_bytes,
+                           rows.device_ring};
+    }
+    plan.host_rings = {plan_.placement.ring_bytes, plan_.placement.kv_staging_bytes, rows.staging};
+    plan.staging_bytes =
+        plan_.placement.ring_bytes + plan_.placement.kv_staging_bytes + rows.staging;
+    plan.budget_bytes = host_budget().bytes;
+    const LongestKv longest = longest_kv();
+    plan.longest_positions = longest.positions;
+    plan.longest_budget = longest.budget;
+    plan.block_sequences = plan_.scheduling.block_sequences_max;
+    plan.micro_batch_tokens = engine().micro_batch_tokens;
+    plan.micro_batch_sequences = engine().micro_batch_sequences;
+    plan.prefill_tokens = plan_.scheduling.prefill_tokens_max;
+    plan.host_attention = engine().host_attention;
+  }
+
+  const ModelToPlan& model_;
+  const PlanMachine& machine_;
+  const EngineFlags& flags_;
+  const PlanWishes& wishes_;
+  const bool discrete_;
+  bool expand_layer_ = false;
+  bool host_attention_ = false;  // Asked for, or faster, and there is something to attend to
+  Plan plan_;
+};
+
+}  // namespace
+
+Result<Plan> make_plan(const ModelToPlan& model, const PlanMachine& machine,
+                       const EngineFlags& flags, const PlanWishes& wishes) {
+  return Planner(model, machine, flags, wishes).make();
+}
+
+}  // namespace spillway

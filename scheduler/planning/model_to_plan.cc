@@ -1,0 +1,71 @@
+#include "scheduler/planning/model_to_plan.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "kernels/ops.h"
+#include "offload/model_catalog.h"
+
+namespace spillway {
+
+namespace {
+
+// What clients call the model: the last part of its path, without ".spill".
+std::string name_of(const std::string& model, const ModelShape& shape) {
+  std::filesystem::path path(model);
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string name =
+      path.extension() == ".spill" ? path.stem().string() : path.filename().string();
+  return name.empty() || name == "." || name == ".." ? shape.name : name;
+}
+
+Result<ModelToPlan> dummy_model(const std::string& model, const EngineFlags& flags,
+                                const DeviceTraits& device) {
+  SPILLWAY_ASSIGN_OR_RETURN(const ModelShape shape, find_model_shape(model));
+  const DType format = flags.format.value_or(device.native_bf16 ? DType::kBF16 : DType::kF16);
+  ModelToPlan found;
+  found.name = shape.name;
+  found.source = "dummy " + shape.name + " " + std::to_string(flags.seed);
+  found.table = std::make_shared<const ModelFileTable>(
+      plan_model_file(shape, format, device.matrix_layout(format)));
+  return found;
+}
+
+}  // namespace
+
+Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFlags& flags,
+                                       const DeviceTraits& device,
+                                       const ModelToPlanOptions& options) {
+  if (flags.dummy_weights) return dummy_model(model, flags, device);
+  ModelSourceOptions source;
+  source.format = flags.format;
+  // A CPU computes with f16 weights in float32 only; other devices take them as they are.
+  source.bf16_for_f16 = !device.discrete() && device.native_bf16;
+  source.layout = [&](DType format) { return device.matrix_layout(format); };
+  source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind, shape); };
+  source.accepts_source = options.accepts_source;
+  source.announce = options.say;
+  source.progress = options.progress;
+  source.damaged = options.damaged;
+  SPILLWAY_ASSIGN_OR_RETURN(const ModelSource resolved, resolve_model(model, source));
+  for (const std::string& warning : resolved.warnings) {
+    if (options.say) options.say("warning: " + warning);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(ModelFile file, ModelFile::open(resolved.path));
+  ModelToPlan found;
+  found.file = std::make_shared<const ModelFile>(std::move(file));
+  // The file owns its table.
+  found.table = std::shared_ptr<const ModelFileTable>(found.file, &found.file->table());
+  found.cached = resolved.cached;
+  if (flags.format && *flags.format != found.table->format) {
+    return invalid_argument(model + " holds " + std::string(dtype_name(found.table->format)) +
+                            " weights and --format asks for " +
+                            std::string(dtype_name(*flags.format)) +
+                            "; convert the checkpoint again with that --format");
+  }
+  found.name = name_of(model, found.shape());
+  found.source = found.table->source;
+  return found;
+}
+
+}  // namespace spillway
