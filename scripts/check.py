@@ -74,7 +74,8 @@ LAYERS = {
 LIBRARIES = [
     (re.compile(r"(cuda|cublas|nccl|nvtx|cooperative_groups)"), "CUDA", ["kernels/cuda"]),
     (re.compile(r"(oneapi/dnnl|dnnl|hwy/)"), "arithmetic library", ["kernels"]),
-    (re.compile(r"nlohmann/"), "JSON", ["kernels/base", "policy", "offload", "server"]),
+    (re.compile(r"nlohmann/"), "JSON", ["kernels/base", "policy", "offload", "scheduler/planning",
+                                       "server"]),
     (re.compile(r"CLI/"), "CLI11", ["server"]),
     (re.compile(r"boost/(asio|beast)"), "socket library", ["server"]),
     (re.compile(r"prometheus/"), "metrics library", ["server"]),

@@ -113,10 +113,6 @@ class Opener {
   }
 
   Status plan(const DeviceTraits& traits) {
-    if (flags_.q4_compute == "int8" && model_.table->format != DType::kQ4) {
-      say("warning: --q4-compute int8 is for 4-bit weights; these are " +
-          std::string(dtype_name(model_.table->format)));
-    }
     scratch_path_ = scratch_directory(flags_.disk_dir);
     const Result<uint64_t> free = free_disk_bytes(scratch_path_);
     PlanMachine machine;

@@ -4,7 +4,6 @@
 // are filled. (As command-line options: server/cli/flags/engine_settings.h.)
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,10 +11,9 @@
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
 #include "policy/kv_rule.h"
+#include "scheduler/planning/tier_shares.h"
 
 namespace spillway {
-
-using TierPercent = std::array<int, 3>;  // On device, host, disk; the sum is 100.
 
 struct EngineFlags {
   std::string plan;  // A file; empty: found automatically

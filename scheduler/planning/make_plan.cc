@@ -286,6 +286,10 @@ class Planner {
     plan.micro_batch_sequences = engine().micro_batch_sequences;
     plan.prefill_tokens = plan_.scheduling.prefill_tokens_max;
     plan.host_attention = engine().host_attention;
+    plan.percent.weights = flags_.weights.value_or(percent_of(plan.weights));
+    plan.percent.kv = flags_.kv.value_or(percent_of(plan.kv));
+    plan.percent.activations = flags_.activations.value_or(kAllOnDevice);
+    plan.asked = {flags_.device_memory_bytes, flags_.host_memory_bytes, flags_.disk_memory_bytes};
   }
 
   const ModelToPlan& model_;

@@ -31,12 +31,8 @@ Result<ModelToPlan> dummy_model(const std::string& model, const EngineFlags& fla
   return found;
 }
 
-}  // namespace
-
-Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFlags& flags,
-                                       const DeviceTraits& device,
-                                       const ModelToPlanOptions& options) {
-  if (flags.dummy_weights) return dummy_model(model, flags, device);
+Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& flags,
+                                 const DeviceTraits& device, const ModelToPlanOptions& options) {
   ModelSourceOptions source;
   source.format = flags.format;
   // A CPU computes with f16 weights in float32 only; other devices take them as they are.
@@ -65,6 +61,21 @@ Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFla
   }
   found.name = name_of(model, found.shape());
   found.source = found.table->source;
+  return found;
+}
+
+}  // namespace
+
+Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFlags& flags,
+                                       const DeviceTraits& device,
+                                       const ModelToPlanOptions& options) {
+  SPILLWAY_ASSIGN_OR_RETURN(ModelToPlan found, flags.dummy_weights
+                                                   ? dummy_model(model, flags, device)
+                                                   : packed_model(model, flags, device, options));
+  if (flags.q4_compute == "int8" && found.table->format != DType::kQ4 && options.say) {
+    options.say("warning: --q4-compute int8 is for 4-bit weights; these are " +
+                std::string(dtype_name(found.table->format)));
+  }
   return found;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "kernels/base/model_shape.h"
@@ -12,15 +13,9 @@
 #include "scheduler/block_scheduler.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/planning/memory_budget.h"
+#include "scheduler/planning/tier_shares.h"
 
 namespace spillway {
-
-// Bytes of one kind (weights, KV, activations) on each tier. On the CPU the device tier is host
-// memory.
-struct TierBytes {
-  uint64_t device = 0, host = 0, disk = 0;
-  uint64_t sum() const { return device + host + disk; }
-};
 
 struct Plan {
   std::string model_name;
@@ -37,8 +32,16 @@ struct Plan {
   uint64_t device_budget_bytes = 0;    // The same of a device's own; 0: it has none
   uint64_t device_limit_bytes = 0;     // Of that, what the run takes itself: without the context
   TierBytes weights, kv, activations;  // Activations: working memory too
-  uint64_t staging_bytes = 0;          // Host memory through which what is on disk passes
-  uint64_t device_staging_bytes = 0;   // A device's own, through which what is elsewhere passes
+  // As the flags pin them, else by bytes; of activations those that may leave the device.
+  struct Percent {
+    TierPercent weights = kAllOnDevice, kv = kAllOnDevice, activations = kAllOnDevice;
+  } percent;
+  // Budgets that were asked for; none: what is free.
+  struct Asked {
+    std::optional<uint64_t> device_memory_bytes, host_memory_bytes, disk_memory_bytes;
+  } asked;
+  uint64_t staging_bytes = 0;         // Host memory through which what is on disk passes
+  uint64_t device_staging_bytes = 0;  // A device's own, through which what is elsewhere passes
   // Of these two: what passes through the host's memory from disk, and into a device's own.
   struct Rings {
     uint64_t weights = 0, kv = 0, activations = 0;

@@ -21,31 +21,6 @@ namespace {
 // otherwise.
 constexpr int64_t kBlockMost = 1024;
 
-// Of a share found by the linear program, as whole per cents: the faster tiers are rounded down.
-TierPercent percent_of(const TierShares& shares) {
-  constexpr double kNone = 1e-9;
-  if (shares.disk <= kNone && shares.host <= kNone) return {100, 0, 0};
-  const auto whole = [&](double share) {
-    return static_cast<int>(std::floor(100 * share + kNone));
-  };
-  TierPercent percent = {whole(shares.device), whole(shares.host), 0};
-  const int rest = 100 - percent[0] - percent[1];
-  // What rounding leaves over goes to the slowest tier in use.
-  percent[shares.disk > kNone ? 2 : 1] += rest;
-  return percent;
-}
-
-// The same of bytes.
-TierPercent percent_of(const TierBytes& bytes) {
-  const auto sum = static_cast<double>(bytes.device + bytes.host + bytes.disk);
-  if (sum <= 0) return {100, 0, 0};
-  return percent_of(TierShares{static_cast<double>(bytes.device) / sum,
-                               static_cast<double>(bytes.host) / sum,
-                               static_cast<double>(bytes.disk) / sum});
-}
-
-constexpr TierPercent kAllOnDevice = {100, 0, 0}, kAllOnHost = {0, 100, 0},
-                      kAllOnDisk = {0, 0, 100};
 // With a little in host memory the CPU attends there, where it is to, and has its buffers.
 constexpr TierPercent kSomeOnHost = {0, 1, 99};
 

@@ -1,8 +1,10 @@
 #include "server/cli/open_model.h"
 
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "offload/model_catalog.h"
+#include "scheduler/planning/plan_json.h"
 #include "server/log.h"
 #include "server/start_plan.h"
 
@@ -45,6 +47,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
     model.scheduler = &runtime->scheduler();
     model.tier_bytes = amounts_of(runtime->plan());
     model.requests = runtime->plan().requests;
+    model.plan = plan_json(runtime->plan()).dump();
   }
   model.owner = std::move(runtime);
   return model;

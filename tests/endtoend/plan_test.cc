@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "kernels/device.h"
 #include "policy/hardware_json.h"
@@ -43,7 +44,7 @@ TEST_CASE("a plan is found, written, read and carried out") {
   REQUIRE(test::exit_of(bench + " --sequences 2 --json --plan " + plan + " > " + report + log) ==
           0);
   CHECK(test::read_json(report)["plan"]["block"] == written["block"]);
-  CHECK(test::read_json(report)["plan"]["host_memory_bytes"] == uint64_t{2} << 30);
+  CHECK(test::read_json(report)["host_memory_bytes"] == uint64_t{2} << 30);
   REQUIRE(test::exit_of(bench + " --sequences 2 --block 5 --json --plan " + plan + " > " + report +
                         log) == 0);
   CHECK(test::read_json(report)["plan"]["block"] == 5);
@@ -52,6 +53,45 @@ TEST_CASE("a plan is found, written, read and carried out") {
                       " --host-memory 20MiB > " + report + log) == 3);
   CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + plan + " > " +
                       report + log) == 2);
+}
+
+TEST_CASE("plan, bench and serve write one form of a plan, and --plan reads each") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
+  const std::string hardware = place.path() + "/hardware.json", report = place.path() + "/report";
+  const std::string log = place.path() + "/log", again = place.path() + "/again.json";
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
+  const std::string lengths = " --prompt-tokens 9 --new-tokens 4";
+  const std::string budget = " --host-memory 2GiB --kv-rule h2o --kv-heavy 0.2";
+  const std::string bench =
+      test::program() + " bench " + model + lengths + " --device cpu" + " --sequences 2 --json";
+
+  std::vector<json> written;
+  REQUIRE(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + hardware +
+                        budget + " --json > " + report + " 2> " + log) == 0);
+  written.push_back(test::read_json(report)["plan"]);
+  REQUIRE(test::exit_of(bench + budget + " --micro-batch 2 --block 3 --no-overlap > " + report +
+                        " 2> " + log) == 0);
+  written.push_back(test::read_json(report)["plan"]);
+  CHECK(written.back()["no_overlap"] == true);
+  REQUIRE(test::exit_of("{ " + test::program() + " serve " + model + " --device cpu --port 0" +
+                        budget + " > " + report + " 2> " + log +
+                        " & }; pid=$!; for i in $(seq 600); do grep -q Listening " + report +
+                        " && break; sleep 0.05; done; kill $pid; wait $pid") == 0);
+  std::ifstream said(log);
+  const std::string mark = "plan (a file for --plan): ";
+  for (std::string line; std::getline(said, line);) {
+    const size_t at = line.find(mark);
+    if (at != std::string::npos) written.push_back(json::parse(line.substr(at + mark.size())));
+  }
+  REQUIRE(written.size() == 3);
+
+  for (const json& plan : written) {
+    INFO(plan.dump());
+    std::ofstream(again) << plan;
+    REQUIRE(test::exit_of(bench + " --plan " + again + " > " + report + " 2> " + log) == 0);
+    CHECK(test::read_json(report)["plan"] == plan);
+  }
 }
 
 TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have them") {

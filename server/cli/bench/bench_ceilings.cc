@@ -32,9 +32,8 @@ void keep(const LinearProbe& probe, const MatrixCeiling& ceiling, MeasuredCeilin
 }
 
 Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
-  const bool own_memory = !runtime.device().shares_host_memory();
   std::vector<LinearProbe> probes;
-  add_probes(runtime, ceiling_heights(flags, runtime.plan(), own_memory), &probes);
+  add_probes(runtime, ceiling_heights(flags, runtime.plan()), &probes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
                             measure_matrices(runtime.device(), probes));
   for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
@@ -82,9 +81,9 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
 
 }  // namespace
 
-std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan, bool own_memory) {
+std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan) {
   const int64_t most =
-      own_memory ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
+      plan.discrete ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
   const int64_t block = std::min(flags.sequences, plan.block_sequences);
   std::vector<int64_t> heights = {std::min(block, most)};
   const int64_t prefill = std::min(block * flags.prompt_tokens, most);
@@ -133,7 +132,7 @@ void hold_against_bound(Runtime& runtime, BenchResult* result) {
                    .kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
                                    static_cast<size_t>(shape.kv_heads * shape.layers),
                    .keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o};
-  const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
+  const MatrixLayout layout = plan.matrix_layout;
   for (const LinearShape& linear : linear_shapes(shape)) {
     model.matrix_bytes.push_back(packed_bytes(layout, plan.format, linear.outputs, linear.inputs));
   }

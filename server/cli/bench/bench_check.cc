@@ -47,7 +47,7 @@ double ceiling_of(const BenchResult& result, const MatrixRate& rate, double peak
   const double flops = 2.0 * static_cast<double>(rate.rows) * static_cast<double>(rate.outputs) *
                        static_cast<double>(rate.inputs);
   const auto bytes = static_cast<double>(
-      packed_bytes(result.matrix_layout, result.plan.format, rate.outputs, rate.inputs));
+      packed_bytes(result.plan.matrix_layout, result.plan.format, rate.outputs, rate.inputs));
   const double seconds =
       std::max(share(flops, peak), share(bytes, result.ceilings.rates.memory_bytes_per_second));
   return share(flops, seconds);
@@ -56,7 +56,7 @@ double ceiling_of(const BenchResult& result, const MatrixRate& rate, double peak
 }  // namespace
 
 std::vector<Gate> gates_of(const BenchResult& result) {
-  if (result.own_memory || is_small(result)) return {};
+  if (result.plan.discrete || is_small(result)) return {};
   const Plan& plan = result.plan;
   const MeasuredCeilings& ceilings = result.ceilings;
   const double peak =

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
-#include "server/cli/common/kv_rule_json.h"
 
 namespace spillway {
 
@@ -45,28 +45,6 @@ json time_object(const TimeByCause& time) {
           {"device_to_host_bytes", time.to_host_bytes}};
 }
 
-json plan_object(const BenchResult& result) {
-  const Plan& plan = result.plan;
-  json plan_json = {{"version", 1},
-                    {"device", result.own_memory ? "cuda" : "cpu"},
-                    {"weights", percent_by_tier(plan.weights)},
-                    {"kv", percent_by_tier(plan.kv)},
-                    {"activations", percent_by_tier(plan.activations)},
-                    {"block", plan.block_sequences},
-                    {"micro_batch_tokens", plan.micro_batch_tokens},
-                    {"format", dtype_name(plan.format)},
-                    {"kv_format", dtype_name(plan.kv_format)},
-                    {"overlap", result.overlap},
-                    {"host_memory_bytes", plan.budget_bytes}};
-  if (plan.q4_in_int8) plan_json["q4_compute"] = "int8";
-  if (result.own_memory) {
-    plan_json["device_memory_bytes"] = plan.device_budget_bytes;
-    plan_json["attention"] = plan.host_attention ? "host" : "device";
-  }
-  add_kv_rule(plan.kv_rule, &plan_json);
-  return plan_json;
-}
-
 json cut_object(const BenchResult::Cut& cut) {
   return {{"decode_steps", cut.decode_steps},
           {"decode_seconds", cut.decode_seconds},
@@ -80,7 +58,7 @@ json peak_object(const Peak& peak) {
 
 // Null: the device is no CPU.
 json peaks_object(const BenchResult& result, const Peaks& peaks) {
-  if (result.own_memory) return nullptr;
+  if (result.plan.discrete) return nullptr;
   return {{"f32", peak_object(peaks.f32)},
           {"bf16", peak_object(peaks.bf16)},
           {"int8", peak_object(peaks.int8)}};
@@ -165,7 +143,10 @@ std::string bench_json(const BenchResult& result) {
   const double decoded = generated - static_cast<double>(flags.sequences);
   const json object = {
       {"model", result.model},
-      {"plan", plan_object(result)},
+      {"plan", plan_json(plan)},
+      {"micro_batch_tokens", plan.micro_batch_tokens},
+      {"host_memory_bytes", plan.budget_bytes},
+      {"device_memory_bytes", plan.device_budget_bytes},
       {"prompt_tokens", flags.prompt_tokens},
       {"new_tokens", flags.new_tokens},
       {"sequences", flags.sequences},

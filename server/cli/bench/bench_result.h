@@ -55,10 +55,7 @@ struct BenchResult {
   BenchFlags flags;
   std::string model;
   std::string device;
-  bool own_memory = false;  // The device has some
   Plan plan;
-  MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of the weights
-  bool overlap = true;
   uint64_t peak_host_bytes = 0;
   uint64_t peak_device_bytes = 0;  // Of a device's own memory, by the run; 0: it has none
   // The same beside it, at the end: its driver and libraries, and other programs.

@@ -24,6 +24,7 @@ struct ServedModel {
   std::string identity;            // Differs whenever weights or format differ, as far as is known
   std::optional<double> predicted_tokens_per_second;  // Of the workload it was opened for
   std::vector<TierAmount> tier_bytes;                 // Of the plan; empty without one
+  std::string plan;                                   // Its JSON form, as --plan reads it
   RequestMemory requests;                             // What OpenFor asked for, within the budget
   std::shared_ptr<void> owner;
 };

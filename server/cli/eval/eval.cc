@@ -12,7 +12,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
-#include "server/cli/common/kv_rule_json.h"
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/common/quantization_json.h"
 #include "server/cli/eval/eval_run.h"
 #include "server/cli/flags/command_line.h"

@@ -5,6 +5,7 @@
 
 #include "kernels/base/json_reader.h"
 #include "kernels/base/strict_json.h"
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/flags/json_settings.h"
 
 namespace spillway {
@@ -12,9 +13,10 @@ namespace spillway {
 namespace {
 
 constexpr const char* kSettings[] = {
-    "device",      "device-memory", "host-memory", "disk-memory", "weights",   "kv",
-    "activations", "block",         "micro-batch", "format",      "kv-format", "kv-rule",
-    "kv-heavy",    "kv-recent",     "kv-sink",     "kv-ratio-of", "attention", "q4-compute"};
+    "device",      "device-memory", "host-memory", "disk-memory", "weights",
+    "kv",          "activations",   "block",       "micro-batch", "format",
+    "kv-format",   "kv-rule",       "kv-heavy",    "kv-recent",   "kv-sink",
+    "kv-ratio-of", "attention",     "q4-compute",  "no-overlap"};
 
 bool known(const std::string& name) {
   return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);

@@ -10,8 +10,6 @@
 
 namespace spillway {
 
-constexpr int kPlanVersion = 1;
-
 // Sets what still has its default. kInvalidArgument names file and member: unreadable, another
 // version, a setting that is none of the engine's or has a wrong value.
 Status apply_plan_file(const std::string& path, Settings& settings);

@@ -121,7 +121,7 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
     SPILLWAY_RETURN_IF_ERROR(
         replace_file(flags.frontier_svg, frontier_svg(report)).at("--frontier-svg"));
   }
-  std::string text = flags.json ? plan_json(report) + "\n" : plan_text(report);
+  std::string text = flags.json ? plan_report_json(report) + "\n" : plan_text(report);
   if (simulates(flags)) {
     SPILLWAY_RETURN_IF_ERROR(add_simulation(flags, engine, report.choice, report.hardware, &text));
   }

@@ -11,8 +11,8 @@
 #include "offload/io/file.h"
 #include "offload/model_catalog.h"
 #include "policy/flexgen/flexgen_search.h"
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/batch/workload_file.h"
-#include "server/cli/flags/plan_file.h"
 
 namespace spillway {
 
@@ -72,9 +72,7 @@ Result<FlexgenChoice> choose(const FlexgenProblem& problem, const EngineFlags& e
 }
 
 TierPercent percent_of(const PerTier& shares) {
-  const int device = static_cast<int>(std::lround(100 * shares.device));
-  const int host = static_cast<int>(std::lround(100 * shares.host));
-  return {device, std::min(host, 100 - device), std::max(0, 100 - device - host)};
+  return percent_of(TierShares{shares.device, shares.host, shares.disk});
 }
 
 json tier_object(const PerTier& shares, double bytes) {
@@ -85,16 +83,18 @@ json tier_object(const PerTier& shares, double bytes) {
       {"device", part(shares.device)}, {"host", part(shares.host)}, {"disk", part(shares.disk)}};
 }
 
-json plan_object(const FlexgenChoice& choice, const std::string& model) {
-  return {{"version", kPlanVersion},
-          {"model", model},
-          {"device", "cuda"},
-          {"weights", percent_of(choice.placement.weights)},
-          {"kv", percent_of(choice.placement.cache)},
-          {"activations", percent_of(choice.placement.hidden)},
-          {"micro_batch", choice.block.micro_batch},
-          {"block", choice.block.sequences()},
-          {"format", "f16"}};
+// As the engine would carry it out.
+Plan plan_of(const FlexgenProblem& problem, const FlexgenChoice& choice) {
+  Plan plan;
+  plan.model_name = problem.shape.name;
+  plan.discrete = true;
+  plan.format = problem.compressed_weights ? DType::kQ4 : DType::kF16;
+  plan.kv_format = DType::kF16;
+  plan.percent = {percent_of(choice.placement.weights), percent_of(choice.placement.cache),
+                  percent_of(choice.placement.hidden)};
+  plan.block_sequences = choice.block.sequences();
+  plan.micro_batch_sequences = choice.block.micro_batch;
+  return plan;
 }
 
 // Busy seconds of the whole run.
@@ -123,7 +123,7 @@ std::string json_text(const FlexgenProblem& problem, const FlexgenChoice& choice
       layers * (8 * hidden * hidden + 4 * hidden * static_cast<double>(shape.mlp));
   const double kv = 4 * (prompt + static_cast<double>(problem.new_tokens)) * hidden * sequences;
   const json object = {
-      {"plan", plan_object(choice, shape.name)},
+      {"plan", plan_json(plan_of(problem, choice))},
       {"predicted",
        {{"prefill_seconds", cost.prefill_seconds},
         {"decode_seconds", cost.decode_seconds},
@@ -142,10 +142,7 @@ std::string json_text(const FlexgenProblem& problem, const FlexgenChoice& choice
 }
 
 std::string text_of(const FlexgenProblem& problem, const FlexgenChoice& choice) {
-  const auto percent = [](const PerTier& shares) {
-    const TierPercent p = percent_of(shares);
-    return std::to_string(p[0]) + "," + std::to_string(p[1]) + "," + std::to_string(p[2]);
-  };
+  const auto percent = [](const PerTier& shares) { return percent_text(percent_of(shares)); };
   char speed[64];
   std::snprintf(speed, sizeof(speed), "%.4g", choice.cost.tokens_per_second);
   return problem.shape.name + " on " + problem.hardware.name + ", " +
@@ -181,7 +178,7 @@ Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   SPILLWAY_ASSIGN_OR_RETURN(const FlexgenChoice choice, choose(problem, engine));
   if (!flags.output.empty()) {
     SPILLWAY_RETURN_IF_ERROR(
-        write_plan(flags.output, plan_object(choice, problem.shape.name).dump(2) + "\n"));
+        write_plan(flags.output, plan_json(plan_of(problem, choice)).dump(2) + "\n"));
   }
   std::cout << (flags.json ? json_text(problem, choice) : text_of(problem, choice)) << std::flush;
   return {};

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/units.h"
-#include "server/cli/bench/bench_report.h"
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/common/text_line.h"
 #include "server/cli/plan/log_figure.h"
 
@@ -26,26 +26,24 @@ std::string frontier_line(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
   return text_line(
       "  %6lld  %-10s %-10s %-11s %-9s %13s %10s  %s", static_cast<long long>(plan.block_sequences),
-      percent_text(percent_by_tier(plan.weights)).c_str(),
-      percent_text(percent_by_tier(plan.kv)).c_str(),
-      percent_text(choice.flags.activations.value_or(TierPercent{100, 0, 0})).c_str(),
-      formats_text(choice).c_str(), format_seconds(choice.latency_seconds).c_str(),
+      percent_text(plan.percent.weights).c_str(), percent_text(plan.percent.kv).c_str(),
+      percent_text(plan.percent.activations).c_str(), formats_text(choice).c_str(),
+      format_seconds(choice.latency_seconds).c_str(),
       format_rate(choice.prediction.tokens_per_second()).c_str(), limit_text(choice).c_str());
 }
 
 json frontier_object(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
-  json object = {
-      {"block", plan.block_sequences},
-      {"weights", choice.flags.weights.value_or(percent_by_tier(plan.weights))},
-      {"kv", choice.flags.kv.value_or(percent_by_tier(plan.kv))},
-      {"activations", choice.flags.activations.value_or(percent_by_tier(plan.activations))},
-      {"format", dtype_name(plan.format)},
-      {"kv_format", dtype_name(plan.kv_format)},
-      {"latency_seconds", choice.latency_seconds},
-      {"tokens_per_second", choice.prediction.tokens_per_second()},
-      {"bottleneck", resource_name(choice.prediction.bottleneck)},
-      {"flags", plan_flags_text(choice.flags, plan)}};
+  json object = {{"block", plan.block_sequences},
+                 {"weights", plan.percent.weights},
+                 {"kv", plan.percent.kv},
+                 {"activations", plan.percent.activations},
+                 {"format", dtype_name(plan.format)},
+                 {"kv_format", dtype_name(plan.kv_format)},
+                 {"latency_seconds", choice.latency_seconds},
+                 {"tokens_per_second", choice.prediction.tokens_per_second()},
+                 {"bottleneck", resource_name(choice.prediction.bottleneck)},
+                 {"flags", plan_flags_text(plan)}};
   if (choice.flags.micro_batch) object["micro_batch"] = *choice.flags.micro_batch;
   return object;
 }
@@ -56,7 +54,7 @@ LogFigure::Point point_of(const CostedChoice& choice) {
   point.x = choice.latency_seconds;
   point.y = choice.prediction.tokens_per_second();
   point.label = "block " + std::to_string(plan.block_sequences);
-  point.details = plan_flags_text(choice.flags, plan) + "\n" + format_seconds(point.x) + ", " +
+  point.details = plan_flags_text(plan) + "\n" + format_seconds(point.x) + ", " +
                   format_rate(point.y) + " tokens/s, limited by " + limit_text(choice);
   return point;
 }

@@ -6,10 +6,8 @@
 
 #include "kernels/base/units.h"
 #include "policy/hardware_json.h"
-#include "server/cli/bench/bench_report.h"
-#include "server/cli/common/kv_rule_json.h"
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/common/text_line.h"
-#include "server/cli/flags/plan_file.h"
 #include "server/cli/plan/plan_frontier.h"
 
 namespace spillway {
@@ -169,80 +167,7 @@ json tier_object(const TierBytes& bytes) {
   return {{"device", bytes.device}, {"host", bytes.host}, {"disk", bytes.disk}};
 }
 
-json plan_object(const PlanReport& report) {
-  const EngineFlags& flags = report.choice.flags;
-  const Plan& plan = *report.choice.plan;
-  json object = {
-      {"version", kPlanVersion},
-      {"model", report.choice.plan->model_name},
-      {"device", report.choice.plan->discrete ? "cuda" : "cpu"},
-      {"weights", flags.weights ? *flags.weights : percent_by_tier(plan.weights)},
-      {"kv", flags.kv ? *flags.kv : percent_by_tier(plan.kv)},
-      {"activations", flags.activations ? *flags.activations : percent_by_tier(plan.activations)},
-      {"block", plan.block_sequences},
-      {"format", dtype_name(plan.format)},
-      {"kv_format", dtype_name(plan.kv_format)}};
-  if (plan.q4_in_int8) object["q4_compute"] = "int8";
-  if (flags.micro_batch) object["micro_batch"] = *flags.micro_batch;
-  if (report.choice.plan->discrete) {
-    object["attention"] = plan.host_attention ? "host" : "device";
-  }
-  const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
-    if (bytes) object[name] = std::to_string(*bytes);
-  };
-  budget("device_memory", flags.device_memory_bytes);
-  budget("host_memory", flags.host_memory_bytes);
-  budget("disk_memory", flags.disk_memory_bytes);
-  json rule;
-  add_kv_rule(plan.kv_rule, &rule);
-  object["kv_rule"] = rule["kv_rule"];
-  // Others have no budgets, and the flags refuse them.
-  const KvRuleKind kind = plan.kv_rule.kind;
-  if (kind == KvRuleKind::kH2o) object["kv_heavy"] = rule["kv_heavy"];
-  if (kind == KvRuleKind::kWindow) object["kv_sink"] = rule["kv_sink"];
-  if (kind != KvRuleKind::kFull) {
-    object["kv_recent"] = rule["kv_recent"];
-    object["kv_ratio_of"] = rule["kv_ratio_of"];
-  }
-  return object;
-}
-
 }  // namespace
-
-std::string plan_flags_text(const EngineFlags& flags, const Plan& plan) {
-  std::string text = "--block " + std::to_string(plan.block_sequences);
-  const auto add = [&](const char* name, const std::optional<TierPercent>& percent) {
-    if (percent) text += std::string(" --") + name + " " + percent_text(*percent);
-  };
-  add("weights", flags.weights);
-  add("kv", flags.kv);
-  add("activations", flags.activations);
-  if (flags.micro_batch) text += " --micro-batch " + std::to_string(*flags.micro_batch);
-  const auto size = [&](const char* name, const std::optional<uint64_t>& bytes) {
-    if (bytes) text += std::string(" --") + name + " " + std::to_string(*bytes);
-  };
-  size("device-memory", flags.device_memory_bytes);
-  size("host-memory", flags.host_memory_bytes);
-  size("disk-memory", flags.disk_memory_bytes);
-  // Which the engine would choose by its profile
-  if (plan.device_budget_bytes > 0) {
-    text += plan.host_attention ? " --attention host" : " --attention device";
-  }
-  if (flags.no_overlap) text += " --no-overlap";
-  if (flags.format) text += " --format " + std::string(dtype_name(*flags.format));
-  if (flags.kv_format) text += " --kv-format " + std::string(dtype_name(*flags.kv_format));
-  if (plan.q4_in_int8) text += " --q4-compute int8";
-  if (plan.kv_rule.kind != KvRuleKind::kFull) {
-    text += " --kv-rule " + std::string(kv_rule_name(plan.kv_rule.kind));
-    if (plan.kv_rule.kind == KvRuleKind::kH2o) {
-      text += " --kv-heavy " + to_string(plan.kv_rule.heavy);
-    }
-    text += " --kv-recent " + to_string(plan.kv_rule.recent);
-    if (plan.kv_rule.sink > 0) text += " --kv-sink " + std::to_string(plan.kv_rule.sink);
-    if (plan.kv_rule.ratio_of_prompt) text += " --kv-ratio-of prompt";
-  }
-  return text;
-}
 
 std::string workload_text(const PlanReport& report) {
   if (!report.flags.workload.empty()) return file_workload_text(report);
@@ -262,17 +187,17 @@ std::string plan_text(const PlanReport& report) {
   text += latency_text(report);
   if (report.flags.explain) text += explanation(report);
   text += text_line("best of %lld plans; to carry it out:", static_cast<long long>(report.tried));
-  return text + "  " + plan_flags_text(choice.flags, *choice.plan) + "\n";
+  return text + "  " + plan_flags_text(*choice.plan) + "\n";
 }
 
-std::string plan_json(const PlanReport& report) {
+std::string plan_report_json(const PlanReport& report) {
   const Prediction& found = report.choice.prediction;
   const Plan& plan = *report.choice.plan;
   json resources = json::object();
   for (size_t r = 0; r < kResources; ++r) {
     resources[std::string(resource_name(static_cast<Resource>(r)))] = found.busy[r];
   }
-  json object = {{"plan", plan_object(report)},
+  json object = {{"plan", plan_json(plan)},
                  {"predicted",
                   {{"prefill_seconds", found.prefill_seconds},
                    {"decode_seconds", found.decode_seconds},
@@ -286,7 +211,7 @@ std::string plan_json(const PlanReport& report) {
                      {"kv", tier_object(plan.kv)},
                      {"activations", tier_object(plan.activations)}}},
                    {"resources", resources}}},
-                 {"flags", plan_flags_text(report.choice.flags, plan)},
+                 {"flags", plan_flags_text(plan)},
                  {"cost_model", report.flags.cost_model},
                  {"hardware", json::parse(hardware_profile_json(report.hardware))}};
   add_workload(report, &object);
@@ -295,7 +220,7 @@ std::string plan_json(const PlanReport& report) {
 }
 
 std::string plan_file_text(const PlanReport& report) {
-  return plan_object(report).dump(2) + "\n";
+  return plan_json(*report.choice.plan).dump(2) + "\n";
 }
 
 }  // namespace spillway

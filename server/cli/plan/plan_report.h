@@ -17,9 +17,6 @@ struct PlanReport {
   std::vector<CostedChoice> frontier;  // Empty: not asked for
 };
 
-// The flags that carry the plan out: "--block 96 --weights 20,0,80 ...".
-std::string plan_flags_text(const EngineFlags& flags, const Plan& plan);
-
 // What was planned for: "512 + 32 tokens", or a file's means and maxima.
 std::string workload_text(const PlanReport& report);
 
@@ -27,7 +24,7 @@ std::string workload_text(const PlanReport& report);
 std::string plan_text(const PlanReport& report);
 
 // The object of `plan --json`. Names and units of its fields stay: programs read them.
-std::string plan_json(const PlanReport& report);
+std::string plan_report_json(const PlanReport& report);
 
 // The plan file that --plan reads (server/cli/flags/plan_file.h).
 std::string plan_file_text(const PlanReport& report);

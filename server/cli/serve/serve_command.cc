@@ -136,6 +136,7 @@ Command serve_command(const OpenModel& open) {
              {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
     loading.reset();  // From here on signals are run_serve's.
     if (!model.ok()) return report("serve", model.status());
+    log_info("plan (a file for --plan): " + model->plan);
     limits.body_bytes_max = model->requests.body_bytes_max;
     limits.bodies_bytes_max = model->requests.bodies_bytes_max();
     state->serve.answers_bytes_max = model->requests.answers_bytes_max;

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
@@ -186,7 +187,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   BenchResult r = made_up();
   r.flags.prompt_tokens = 512;
   r.plan.format = DType::kBF16;
-  r.matrix_layout = MatrixLayout::kPanels16;
+  r.plan.matrix_layout = MatrixLayout::kPanels16;
   r.ceilings.peaks = peaks_of(100, 200, 400);
   r.ceilings.rates.memory_bytes_per_second = 2e10;
   r.ceilings.rates.cache_bytes_per_second = 1.7e10;    // 0.85
@@ -218,9 +219,9 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   r.plan.q4_in_int8 = true;
   CHECK(value("products of 512 rows") == Approx(0.45));
   // No peak is known of other devices, and small models are not made of arithmetic.
-  r.own_memory = true;
+  r.plan.discrete = true;
   CHECK(gates_of(r).empty());
-  r.own_memory = false;
+  r.plan.discrete = false;
   for (MatrixRate& rate : r.ceilings.rates.matrix) rate.inputs = 1023;
   CHECK(gates_of(r).empty());
 }
@@ -264,10 +265,7 @@ TEST_CASE("bench --json has every field that programs rely on") {
   CHECK(object["bytes_by_tier"]["weights"] == json{{"device", 1000}, {"host", 0}, {"disk", 3000}});
   CHECK(object["bytes_by_tier"]["activations"]["disk"] == 100);
   CHECK(object["bound"]["resource"] == "disk read");
-  CHECK(object["plan"]["weights"] == json{25, 0, 75});
-  CHECK(object["plan"]["kv"] == json{100, 0, 0});
-  CHECK(object["plan"]["activations"] == json{0, 67, 33});
-  CHECK(object["plan"]["format"] == "q4");
+  CHECK(object["plan"] == plan_json(made_up().plan));
   CHECK(object["hardware"]["disk_read_bytes_per_second"] == 2e9);
   CHECK(object["hardware"]["before"]["disk_read_bytes_per_second"] == 1e9);
   CHECK(object["hardware"]["after"]["disk_read_bytes_per_second"] == 2e9);
@@ -318,15 +316,6 @@ TEST_CASE("bench says where the time of its sweeps went") {
   CHECK_THAT(table, Catch::Contains("1 and 2 sweeps; 1.00 s outside of them"));
   CHECK_THAT(table, Catch::Contains("disk read     2.00 GB/s (1.00 before, 2.00 after)"));
   CHECK_THAT(table, !Catch::Contains("disk write"));
-}
-
-TEST_CASE("shares of tiers are whole per cent that add up to 100") {
-  CHECK(percent_by_tier({0, 0, 0}) == TierPercent{100, 0, 0});
-  CHECK(percent_by_tier({0, 0, 5}) == TierPercent{0, 0, 100});
-  CHECK(percent_by_tier({1, 1, 1}) == TierPercent{33, 34, 33});
-  CHECK(percent_by_tier({995, 5, 0}) == TierPercent{100, 0, 0});
-  CHECK(percent_by_tier({uint64_t{1} << 62, uint64_t{1} << 62, uint64_t{1} << 63}) ==
-        TierPercent{25, 25, 50});
 }
 
 TEST_CASE("the warm-up is short for a small model, and shorter for a large one or a disk") {

@@ -1,0 +1,84 @@
+#include "scheduler/planning/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace spillway {
+
+namespace {
+
+using nlohmann::json;
+
+json json_of(const KvAmount& amount) {
+  return amount.ratio > 0 ? json(amount.ratio) : json(amount.rows);
+}
+
+// A member's name is that of its flag.
+std::string flag_of(std::string member) {
+  for (char& c : member) c = c == '_' ? '-' : c;
+  return "--" + member;
+}
+
+std::string value_text(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  return percent_text(value.get<TierPercent>());
+}
+
+}  // namespace
+
+void add_kv_rule(const KvRule& rule, json* object) {
+  (*object)["kv_rule"] = kv_rule_name(rule.kind);
+  (*object)["kv_heavy"] = json_of(rule.heavy);
+  (*object)["kv_recent"] = json_of(rule.recent);
+  (*object)["kv_sink"] = rule.sink;
+  (*object)["kv_ratio_of"] = rule.ratio_of_prompt ? "prompt" : "total";
+}
+
+json plan_json(const Plan& plan) {
+  json object = {{"version", kPlanVersion},
+                 {"model", plan.model_name},
+                 {"device", plan.discrete ? "cuda" : "cpu"},
+                 {"weights", plan.percent.weights},
+                 {"kv", plan.percent.kv},
+                 {"activations", plan.percent.activations},
+                 {"block", plan.block_sequences},
+                 {"format", dtype_name(plan.format)},
+                 {"kv_format", dtype_name(plan.kv_format)}};
+  if (plan.micro_batch_sequences > 0) object["micro_batch"] = plan.micro_batch_sequences;
+  if (plan.q4_in_int8) object["q4_compute"] = "int8";
+  if (plan.discrete) object["attention"] = plan.host_attention ? "host" : "device";
+  if (!plan.engine.overlap) object["no_overlap"] = true;
+  // Budgets that nobody asked for are what is free where the plan is carried out.
+  const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
+    if (bytes) object[name] = std::to_string(*bytes);
+  };
+  budget("device_memory", plan.asked.device_memory_bytes);
+  budget("host_memory", plan.asked.host_memory_bytes);
+  budget("disk_memory", plan.asked.disk_memory_bytes);
+  // A rule takes its own amounts only; the flags refuse the others.
+  json rule;
+  add_kv_rule(plan.kv_rule, &rule);
+  const KvRuleKind kind = plan.kv_rule.kind;
+  object["kv_rule"] = rule["kv_rule"];
+  if (kind == KvRuleKind::kH2o) object["kv_heavy"] = rule["kv_heavy"];
+  if (kind == KvRuleKind::kWindow) object["kv_sink"] = rule["kv_sink"];
+  if (kind != KvRuleKind::kFull) {
+    object["kv_recent"] = rule["kv_recent"];
+    object["kv_ratio_of"] = rule["kv_ratio_of"];
+  }
+  return object;
+}
+
+std::string plan_flags_text(const Plan& plan) {
+  json members = plan_json(plan);
+  std::string text = "--block " + std::to_string(plan.block_sequences);
+  for (const char* said : {"version", "model", "device", "block"}) members.erase(said);
+  if (plan.kv_rule.kind == KvRuleKind::kFull) members.erase("kv_rule");
+  for (const auto& [member, value] : members.items()) {
+    text += " " + flag_of(member);
+    if (!value.is_boolean()) text += " " + value_text(value);
+  }
+  return text;
+}
+
+}  // namespace spillway

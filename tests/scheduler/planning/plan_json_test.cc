@@ -1,0 +1,89 @@
+// The written form of a plan: all that a run must be told to carry it out, and nothing else.
+#include "scheduler/planning/plan_json.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "server/cli/flags/engine_settings.h"
+#include "server/cli/flags/plan_file.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+Plan sample_plan() {
+  Plan plan;
+  plan.model_name = "opt-1.3b";
+  plan.format = DType::kQ4;
+  plan.kv_format = DType::kBF16;
+  plan.percent = {{20, 0, 80}, {60, 0, 40}, {100, 0, 0}};
+  plan.block_sequences = 96;
+  return plan;
+}
+
+// The engine flags after the plan was read from its text.
+EngineFlags read(const Plan& plan) {
+  EngineFlags flags;
+  Settings settings;
+  add_engine_flags(settings, &flags);
+  const Status status = apply_plan_text(plan_json(plan).dump(), "plan.json", settings);
+  INFO(status.message());
+  REQUIRE(status.ok());
+  REQUIRE(validate(flags).ok());
+  return flags;
+}
+
+TEST_CASE("a plan's JSON names what a run takes, by the names of its flags") {
+  CHECK(plan_json(sample_plan()) == json{{"version", 1},
+                                         {"model", "opt-1.3b"},
+                                         {"device", "cpu"},
+                                         {"weights", {20, 0, 80}},
+                                         {"kv", {60, 0, 40}},
+                                         {"activations", {100, 0, 0}},
+                                         {"block", 96},
+                                         {"format", "q4"},
+                                         {"kv_format", "bf16"},
+                                         {"kv_rule", "full"}});
+  CHECK(plan_flags_text(sample_plan()) ==
+        "--block 96 --activations 100,0,0 --format q4 --kv 60,0,40 --kv-format bf16 "
+        "--weights 20,0,80");
+}
+
+TEST_CASE("--plan reads every member that a plan can have") {
+  Plan plan = sample_plan();
+  plan.discrete = true;
+  plan.host_attention = true;
+  plan.micro_batch_sequences = 48;
+  plan.engine.overlap = false;
+  plan.asked = {uint64_t{8} << 30, uint64_t{16} << 30, 12345};
+  plan.kv_rule = apply({KvRuleKind::kH2o, KvAmount{0, 0.25}, KvAmount{32, 0}, {}, {}}, {});
+  EngineFlags flags = read(plan);
+  CHECK(flags.device == "cuda");
+  CHECK(flags.attention == "host");
+  CHECK(flags.micro_batch == 48);
+  CHECK(flags.no_overlap);
+  CHECK(flags.device_memory_bytes == uint64_t{8} << 30);
+  CHECK(flags.host_memory_bytes == uint64_t{16} << 30);
+  CHECK(flags.disk_memory_bytes == 12345);
+  CHECK(*flags.weights == TierPercent{20, 0, 80});
+  CHECK(*flags.kv == TierPercent{60, 0, 40});
+  CHECK(*flags.activations == TierPercent{100, 0, 0});
+  CHECK(flags.block == 96);
+  CHECK(flags.format == DType::kQ4);
+  CHECK(flags.kv_format == DType::kBF16);
+  CHECK(kv_rule_of(flags) == plan.kv_rule);
+
+  plan = sample_plan();
+  plan.q4_in_int8 = true;
+  plan.kv_rule = apply({KvRuleKind::kWindow, {}, KvAmount{0, 0.5}, 4, {}}, {});
+  flags = read(plan);
+  CHECK(flags.device == "cpu");
+  CHECK(flags.q4_compute == "int8");
+  CHECK_FALSE(flags.no_overlap);
+  CHECK_FALSE(flags.host_memory_bytes);
+  CHECK(kv_rule_of(flags) == plan.kv_rule);
+}
+
+}  // namespace
+}  // namespace spillway
