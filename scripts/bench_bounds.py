@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Both bounds of every benchmark run that is kept in docs/benchmarks, as a table in Markdown.
+"""Both bounds of every benchmark run that is kept in docs/benchmarks/data, as a table in Markdown.
 
     python3 scripts/bench_bounds.py > docs/benchmarks/bounds.md
 
@@ -18,7 +18,7 @@ BEATEN = 1.02  # As `bench` has it: noise of the measurement
 
 HEAD = """# Both bounds of the runs that are kept here
 
-Written by `python3 scripts/bench_bounds.py > docs/benchmarks/bounds.md`, from the figures beside it.
+Written by `python3 scripts/bench_bounds.py > docs/benchmarks/bounds.md`, from the figures in [data/](data/).
 
 *Sweep by sweep* adds up the slowest resource of every sweep: what the tables of these pages call `bound`, up to 2026-11-23. A
 schedule that reads for the next sweep during this one can beat it. *Any schedule* is the slowest resource's total over the whole run. Both
@@ -73,7 +73,7 @@ def table_of(path):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
+    default = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "data"
     arguments.add_argument("--figures", type=pathlib.Path, default=default, help="the folder with the JSON files")
     folder = arguments.parse_args().figures
     sys.stdout.write(HEAD + "".join(table_of(path) for path in sorted(folder.glob("*.json"))))

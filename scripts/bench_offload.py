@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Models larger than memory: Spillway beside transformers + accelerate, and beside the disk itself.
 
-    scripts/bench_offload.py peers  --work DIR --spillway build/release/spillway --output docs/offload_peers
+    scripts/bench_offload.py peers  --work DIR --spillway build/release/spillway --output docs/benchmarks/data/offload-peers
     scripts/bench_offload.py stream --work DIR --spillway build/release/spillway --file MODEL.spill
 
 peers   One random opt-6.7b checkpoint for all, each system in a memory control group of 9 GiB that counts the page cache.

@@ -5,7 +5,7 @@ Makes a random OPT checkpoint, installs every peer in a virtual environment of i
 32 prompts of mixed lengths, 64 new tokens each, with the weights loaded beforehand. Everything is kept under --work, so the
 next run installs and converts nothing. Each peer runs in a process of its own with a time limit; a failure becomes a row.
 
-    scripts/bench_peers.py --work DIR --spillway build/release/spillway --repeats 3 --output docs/peers
+    scripts/bench_peers.py --work DIR --spillway build/release/spillway --repeats 3 --output docs/benchmarks/data/peers
     scripts/bench_peers.py --work DIR --only vllm-bf16 --shape small        # a quick check of one peer
     scripts/bench_peers.py --work DIR --install-only                        # environments and converted models
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One GPU under one cap: Spillway beside transformers + accelerate, FlexGen and FlexGen's H2O fork; one table, one run.
 
-    scripts/bench_peers_gpu.py --work DIR --spillway build/cuda/spillway --host-memory-gib 200 --output docs/benchmarks/gpu_peers \\
+    scripts/bench_peers_gpu.py --work DIR --spillway build/cuda/spillway --host-memory-gib 200 --output docs/benchmarks/data/gpu-peers \\
         [--flexgen FLEXGEN_DIR --flexgen-python PYTHON] [--h2o H2O_DIR/h2o_flexgen --h2o-python PYTHON]
 
 The same shape, random weights, prompt and output lengths, greedy, float16. Every system gets --gpu-gib of GPU memory: torch's

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether the plan that is found by itself is as fast as the best of a grid that is really run.
 
-    scripts/bench_plans.py --spillway build/release/spillway [--budgets 1.5GiB,3GiB,5GiB] [--output docs/plans]
+    scripts/bench_plans.py --spillway build/release/spillway [--budgets 1.5GiB,3GiB,5GiB] [--output docs/benchmarks/data/plans]
 
 For each budget of host memory: `spillway bench` once with every block, share of the weights and share of the KV cache of the
 grid (what does not fit says so at once), and once without flags, which runs the plan of the search. Then the fastest of the

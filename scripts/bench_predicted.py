@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far the cost model is from this machine: predicted beside measured tokens/s, one `spillway bench` for each configuration.
 
-    scripts/bench_predicted.py --spillway build/release/spillway [--disk-dir DIR] [--only REGEX] [--output docs/predicted]
+    scripts/bench_predicted.py --spillway build/release/spillway [--disk-dir DIR] [--only REGEX] [--output docs/benchmarks/data/predicted]
 
 Runs `spillway profile` first and again after every few rows, since shared machines change by the hour: each row is predicted
 before it runs, by a profile some minutes old. Needs a quiet machine for about 15 minutes, and 20 GB of disk for opt-6.7b.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw what a smaller KV cache costs in perplexity: full, h2o and window, budget against perplexity.
 
-    python scripts/draw_kv_quality.py --spillway build/release/spillway --text FILE --output docs/kv_quality MODEL
+    python scripts/draw_kv_quality.py --spillway build/release/spillway --text FILE --output docs/benchmarks/data/kv_quality MODEL
 
 Runs `spillway eval` once (all rules see the same windows; what follows each prompt is scored token by token through
 the decode path) and writes OUTPUT.svg and OUTPUT.json. A json given with --from is drawn again without a run. Needs

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/bench_bounds.py on figures made up for it, and that docs/benchmarks/bounds.md is of the figures beside it."""
+"""scripts/bench_bounds.py on figures made up for it, and that docs/benchmarks/bounds.md is of the figures in docs/benchmarks/data."""
 
 import json
 import pathlib
