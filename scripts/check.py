@@ -21,7 +21,7 @@ LINES_MAX = 600
 
 TOP_LEVEL = {
     "kernels", "policy", "offload", "scheduler", "server", "configs", "tests", "scripts", "docs",
-    "CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE",
+    "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md",
 }
 
 # Every folder of sources, and the folders (or single files) whose headers it may include besides its
