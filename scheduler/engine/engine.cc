@@ -50,18 +50,6 @@ uint64_t rounded_bytes(bool discrete, const ModelShape& shape, DType activation)
   return !discrete ? 0 : RoundedBiases::bytes(shape, activation);
 }
 
-void count_item(const SweepItem& item, SweepWork* work) {
-  const auto tokens = static_cast<int64_t>(item.tokens.size());
-  work->tokens += tokens;
-  work->logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
-  if (item.position == 0) {
-    ++work->prompts;
-    work->prompt_pairs += tokens * (tokens + 1) / 2;
-  } else {
-    work->cached_rows += item.kv->budget.attended(item.position);
-  }
-}
-
 // The part of the KV cache's staging for copies of the blocks that a step changed: enough for some
 // layers' worth of a block, and never what a ring of two of the longest sequence's layers needs.
 uint64_t outbox_bytes(uint64_t staging, uint64_t longest) {
@@ -95,9 +83,11 @@ EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DT
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
-    : device_(device), weights_(weights), options_(options), stream_(device.new_stream("compute")) {
-  if (options_.trace != nullptr) wait_track_ = options_.trace->track("wait");
-}
+    : device_(device),
+      weights_(weights),
+      options_(options),
+      stream_(device.new_stream("compute")),
+      account_(options.log, options.trace) {}
 
 // Stagers wait for what is under way before the files that they read are closed.
 Engine::~Engine() {
@@ -180,7 +170,7 @@ Status Engine::allocate(EngineScratch scratch) {
                             &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
-  spilled_before_ = spilled();  // Of the weights, what came before any sweep
+  account_.start_from(transfer_totals());
   return {};
 }
 
@@ -226,7 +216,6 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
-  work_ = {};
   tokens_.clear();
   positions_.clear();
   for (const SweepItem& item : items) {
@@ -234,14 +223,13 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
     SPILLWAY_CHECK(item.position + static_cast<int64_t>(item.tokens.size()) <= shape().positions);
     SPILLWAY_CHECK(item.draw.count <= shape().vocabulary &&
                    (item.draw.count == 0 || !item.all_logits));
-    count_item(item, &work_);
     for (size_t i = 0; i < item.tokens.size(); ++i) {
       tokens_.push_back(item.tokens[i]);
       positions_.push_back(
           static_cast<int32_t>(item.position + static_cast<int64_t>(i) + shape().position_offset));
     }
   }
-  SPILLWAY_CHECK(work_.tokens <= options_.sweep_tokens_max);
+  SPILLWAY_CHECK(account_.begin(items) <= options_.sweep_tokens_max);
   const double start = steady_seconds();
   plan_micro_batches(items);
   // A sweep that ends early, by an error or an exception, leaves nothing under way.
@@ -255,7 +243,8 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
   SPILLWAY_RETURN_IF_ERROR(kv_feed_->end_sweep());
   SPILLWAY_RETURN_IF_ERROR(activations_->end_sweep());
   cleanup.engine = nullptr;
-  finish_log(steady_seconds() - start);
+  account_.finish(steady_seconds() - start, transfer_totals(), weights_.placement().disk_bytes,
+                  kv_feed_->wait_seconds());
   for (size_t i = 0; i < items.size(); ++i) {
     if (!kv_feed_->failure(i).ok()) sink.on_failure(i, kv_feed_->failure(i));
   }
@@ -271,46 +260,27 @@ void Engine::abandon() {
   activations_->abandon();
 }
 
-Engine::Spilled Engine::spilled() const {
-  Spilled now{.read = activations_->bytes_read(),
-              .written = activations_->bytes_written(),
-              .brought = activations_->bytes_brought() + weights_.bytes_brought(),
-              .sent_home = activations_->bytes_sent_home(),
-              .activations_room_seconds = activations_->room_wait_seconds()};
+TransferTotals Engine::transfer_totals() const {
+  TransferTotals now{.disk_read = activations_->bytes_read(),
+                     .disk_written = activations_->bytes_written(),
+                     .to_device = activations_->bytes_brought() + weights_.bytes_brought(),
+                     .to_host = activations_->bytes_sent_home(),
+                     .activations_room_seconds = activations_->room_wait_seconds()};
   if (kv_ring_) {
-    now.brought += kv_ring_->bytes_brought();
-    now.sent_home += kv_ring_->bytes_sent_home();
+    now.to_device += kv_ring_->bytes_brought();
+    now.to_host += kv_ring_->bytes_sent_home();
   }
   if (host_attention_) {
-    now.brought += host_attention_->bytes_up();
-    now.sent_home += host_attention_->bytes_down();
+    now.to_device += host_attention_->bytes_up();
+    now.to_host += host_attention_->bytes_down();
     now.attended_by_host = host_attention_->bytes_attended();
   }
   if (kv_stager_) {
-    now.read += kv_stager_->bytes_read();
-    now.written += kv_stager_->bytes_written();
+    now.disk_read += kv_stager_->bytes_read();
+    now.disk_written += kv_stager_->bytes_written();
     now.kv_room_seconds = kv_stager_->room_wait_seconds();
   }
   return now;
-}
-
-// What was read between sweeps counts for the next.
-void Engine::finish_log(double seconds) {
-  const Spilled now = spilled();
-  const Spilled before = std::exchange(spilled_before_, now);
-  work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
-  work_.disk_write_bytes = now.written - before.written;
-  work_.to_device_bytes = now.brought - before.brought;
-  work_.to_host_bytes = now.sent_home - before.sent_home;
-  work_.host_attended_bytes = now.attended_by_host - before.attended_by_host;
-  // Waiting for room is waiting for writes, not for what was to be read.
-  const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
-  const double rows_room = now.activations_room_seconds - before.activations_room_seconds;
-  work_.staging_wait_seconds = kv_room + rows_room;
-  work_.kv_wait_seconds = kv_feed_->wait_seconds() - kv_room;
-  work_.activations_wait_seconds -= rows_room;
-  work_.seconds = seconds;
-  if (options_.log != nullptr) options_.log->add(work_);
 }
 
 void Engine::plan_micro_batches(std::span<const SweepItem> items) {
@@ -331,22 +301,9 @@ void Engine::plan_micro_batches(std::span<const SweepItem> items) {
   for (const MicroBatch& batch : micro_batches_) batch_rows_.push_back(batch.rows);
 }
 
-// Calls acquire(), and counts and shows the time it takes as waiting for `what`.
-template <class Acquire>
-auto Engine::timed_wait(const char* what, double* seconds, const Acquire& acquire) {
-  const double start = steady_seconds();
-  auto result = acquire();
-  const double end = steady_seconds();
-  *seconds += end - start;
-  if (options_.trace != nullptr && end - start > kWaitShownSeconds) {
-    options_.trace->span(wait_track_, what, start, end);
-  }
-  return result;
-}
-
 Result<MatrixView> Engine::acquire_activations() {
-  return timed_wait("wait for activations", &work_.activations_wait_seconds,
-                    [&] { return activations_->acquire(); });
+  return account_.wait("wait for activations", &SweepWork::activations_wait_seconds,
+                       [&] { return activations_->acquire(); });
 }
 
 Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
@@ -360,8 +317,8 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
 
 Status Engine::embed() {
   SPILLWAY_ASSIGN_OR_RETURN(const EmbeddingWeights* weights,
-                            timed_wait("wait for embeddings", &work_.weights_wait_seconds,
-                                       [&] { return weights_.acquire_embedding(); }));
+                            account_.wait("wait for embeddings", &SweepWork::weights_wait_seconds,
+                                          [&] { return weights_.acquire_embedding(); }));
   size_t row = 0;
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
@@ -401,8 +358,8 @@ Status Engine::run_layers(std::span<const SweepItem> items) {
   const bool expand = expanded_ && expands_again(micro_batches_);
   for (int64_t layer = 0; layer < shape().layers; ++layer) {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
-                              timed_wait("wait for weights", &work_.weights_wait_seconds,
-                                         [&] { return weights_.acquire(layer); }));
+                              account_.wait("wait for weights", &SweepWork::weights_wait_seconds,
+                                            [&] { return weights_.acquire(layer); }));
     if (expand) weights = &expanded_->expand(*stream_, *weights);
     if (rounded_) weights = &rounded_->round(*stream_, layer, *weights);
     for (size_t i = 0; i < micro_batches_.size(); ++i) {
@@ -478,8 +435,8 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
 
 Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
   SPILLWAY_ASSIGN_OR_RETURN(const HeadWeights* weights,
-                            timed_wait("wait for the head", &work_.weights_wait_seconds,
-                                       [&] { return weights_.acquire_head(); }));
+                            account_.wait("wait for the head", &SweepWork::weights_wait_seconds,
+                                          [&] { return weights_.acquire_head(); }));
   head_->begin(*weights, sink);
   bool waits = false;  // For the layers and what they did wrong, with the logits of a row
   for (const MicroBatch& batch : micro_batches_) {

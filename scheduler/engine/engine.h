@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -19,17 +18,15 @@
 #include "offload/activation_store.h"
 #include "offload/kv_cache.h"
 #include "offload/weight_store.h"
-#include "policy/bound.h"
 #include "scheduler/engine/engine_buffers.h"
 #include "scheduler/engine/expanded_layer.h"
 #include "scheduler/engine/head.h"
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
 #include "scheduler/engine/rounded_biases.h"
+#include "scheduler/engine/sweep_account.h"
 
 namespace spillway {
-
-class SweepLog;
 
 struct EngineOptions {
   DType kv_dtype = DType::kF32;
@@ -78,23 +75,6 @@ struct EngineBytes {
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options);
 
-// What an engine did, sweep by sweep, for whoever measures it. Any thread.
-class SweepLog {
- public:
-  void add(const SweepWork& work) {
-    const std::lock_guard lock(mutex_);
-    sweeps_.push_back(work);
-  }
-  std::vector<SweepWork> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(sweeps_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<SweepWork> sweeps_;
-};
-
 class Engine {
  public:
   // Takes all memory it will ever use. kCapacity when that does not fit. Device and weights must
@@ -141,26 +121,12 @@ class Engine {
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
   Result<MatrixView> acquire_activations();
+  TransferTotals transfer_totals() const;
   void abandon();
-
-  // What went over the links (the disk's weights are the placement's), and what waited for room, up
-  // to now.
-  struct Spilled {
-    uint64_t read = 0, written = 0;       // Bytes, of the disk
-    uint64_t brought = 0, sent_home = 0;  // ... to the device and back, weights included
-    uint64_t attended_by_host = 0;
-    double kv_room_seconds = 0, activations_room_seconds = 0;
-  };
-  Spilled spilled() const;
-  void finish_log(double seconds);
-
-  template <class Acquire>
-  auto timed_wait(const char* what, double* seconds, const Acquire& acquire);
 
   Device& device_;
   WeightStore& weights_;
   EngineOptions options_;
-  Trace::Track wait_track_{};
   EngineScratch scratch_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<KvCache> kv_;
@@ -176,10 +142,9 @@ class Engine {
   std::optional<DeviceRing> kv_ring_;
   std::optional<Head> head_;
 
-  Spilled spilled_before_;  // Up to the end of the last sweep
+  SweepAccount account_;
 
   // Of the sweep that runs.
-  SweepWork work_;
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   // A micro-batch that has begun a layer and must finish it before the next but one begins.

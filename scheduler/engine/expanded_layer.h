@@ -8,7 +8,7 @@
 #include <span>
 
 #include "kernels/decoder_layer.h"
-#include "scheduler/engine/kv_feed.h"
+#include "scheduler/engine/sweep.h"
 
 namespace spillway {
 

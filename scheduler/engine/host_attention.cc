@@ -3,13 +3,11 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
+#include "scheduler/engine/sweep.h"
 
 namespace spillway {
 
 namespace {
-
-// Shorter waits are none.
-constexpr double kWaitShownSeconds = 5e-6;
 
 uint64_t matrix_bytes(int64_t rows, int64_t columns, DType dtype) {
   return round_up(static_cast<uint64_t>(rows * columns) * dtype_bytes(dtype), 64);

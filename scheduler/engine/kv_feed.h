@@ -13,32 +13,12 @@
 
 #include "kernels/base/trace.h"
 #include "kernels/decoder_layer.h"
-#include "kernels/sampling/draw.h"
 #include "offload/device_ring.h"
 #include "offload/io/spill_stager.h"
 #include "offload/kv_cache.h"
+#include "scheduler/engine/sweep.h"
 
 namespace spillway {
-
-// Shorter waits are none: what was waited for was there.
-constexpr double kWaitShownSeconds = 5e-6;
-
-// One sequence's part of a sweep: a whole prompt at position 0, or one token.
-struct SweepItem {
-  std::span<const int32_t> tokens;
-  int64_t position = 0;
-  KvSequence* kv = nullptr;
-  bool all_logits = false;  // Of every token, else of the last one
-  bool no_logits = false;
-  // With a count: of the logits only what it draws is needed. Not with all_logits.
-  DrawRule draw = {};
-};
-
-// Neighbouring items that are computed at once.
-struct MicroBatch {
-  size_t first_item = 0, items = 0;
-  int64_t rows = 0;
-};
 
 class KvFeed final : public AttentionFeed {
  public:

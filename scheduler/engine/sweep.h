@@ -1,0 +1,32 @@
+// What a sweep runs: its items, one per sequence, and the micro-batches they are cut into. Values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/sampling/draw.h"
+#include "offload/kv_cache.h"
+
+namespace spillway {
+
+// One sequence's part of a sweep: a whole prompt at position 0, or one token.
+struct SweepItem {
+  std::span<const int32_t> tokens;
+  int64_t position = 0;
+  KvSequence* kv = nullptr;
+  bool all_logits = false;  // Of every token, else of the last one
+  bool no_logits = false;
+  // With a count: of the logits only what it draws is needed. Not with all_logits.
+  DrawRule draw = {};
+};
+
+// Neighbouring items that are computed at once.
+struct MicroBatch {
+  size_t first_item = 0, items = 0;
+  int64_t rows = 0;
+};
+
+// Waits that are shorter are not shown in a trace: the data was there.
+constexpr double kWaitShownSeconds = 5e-6;
+
+}  // namespace spillway

@@ -1,0 +1,85 @@
+// Accounts for the sweep that runs: the work it had to do, the bytes it moved and the time it
+// waited. `bench` holds these figures against the machine's bounds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/trace.h"
+#include "policy/bound.h"
+#include "scheduler/engine/sweep.h"
+
+namespace spillway {
+
+// What an engine did, sweep by sweep, for whoever measures it. Any thread.
+class SweepLog {
+ public:
+  void add(const SweepWork& work) {
+    const std::lock_guard lock(mutex_);
+    sweeps_.push_back(work);
+  }
+  std::vector<SweepWork> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(sweeps_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<SweepWork> sweeps_;
+};
+
+// Running totals of an engine's life: bytes over the links, and seconds in which a transfer waited
+// for a free staging buffer. The weights that a sweep reads from disk are not in `disk_read`.
+struct TransferTotals {
+  uint64_t disk_read = 0, disk_written = 0;
+  uint64_t to_device = 0, to_host = 0;  // Weights included
+  uint64_t attended_by_host = 0;        // KV that the CPU read in the device's place
+  double kv_room_seconds = 0, activations_room_seconds = 0;
+};
+
+// Owned by the engine; its thread.
+class SweepAccount {
+ public:
+  // Both may be null: no log, no trace.
+  SweepAccount(std::shared_ptr<SweepLog> log, Trace* trace) : log_(std::move(log)), trace_(trace) {
+    if (trace_ != nullptr) wait_track_ = trace_->track("wait");
+  }
+
+  // Before the first sweep: what moved until now belongs to none.
+  void start_from(const TransferTotals& totals) { before_ = totals; }
+
+  // Begins a sweep of these items; the tokens that it has to run.
+  int64_t begin(std::span<const SweepItem> items);
+
+  // Ends it. What was read since the last sweep's end counts for this one. `weights_read`: bytes of
+  // weights from disk; `kv_wait_seconds`: all waits for the KV cache, those for room included.
+  void finish(double seconds, const TransferTotals& now, uint64_t weights_read,
+              double kv_wait_seconds);
+
+  // Calls acquire(), adds its time to that member of SweepWork, and shows it in the trace.
+  template <class Acquire>
+  auto wait(const char* what, double SweepWork::*seconds, const Acquire& acquire) {
+    const double start = steady_seconds();
+    auto result = acquire();
+    const double end = steady_seconds();
+    work_.*seconds += end - start;
+    if (trace_ != nullptr && end - start > kWaitShownSeconds) {
+      trace_->span(wait_track_, what, start, end);
+    }
+    return result;
+  }
+
+ private:
+  std::shared_ptr<SweepLog> log_;
+  Trace* trace_;
+  Trace::Track wait_track_{};
+  TransferTotals before_;  // At the end of the last sweep
+  SweepWork work_;         // Of the sweep that runs
+};
+
+}  // namespace spillway
