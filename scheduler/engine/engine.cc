@@ -52,13 +52,15 @@ uint64_t rounded_bytes(bool discrete, const ModelShape& shape, DType activation)
 
 void count_item(const SweepItem& item, SweepWork* work) {
   const auto tokens = static_cast<int64_t>(item.tokens.size());
-  work->tokens += tokens;
   work->logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
   if (item.position == 0) {
     ++work->prompts;
+    work->prompt_tokens += tokens;
+    work->prompt_rows += item.kv->budget.rows(tokens);
     work->prompt_pairs += tokens * (tokens + 1) / 2;
   } else {
-    work->cached_rows += item.kv->budget.attended(item.position);
+    work->decoding += tokens;
+    work->cached_rows += static_cast<double>(item.kv->budget.attended(item.position));
   }
 }
 
@@ -241,7 +243,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
           static_cast<int32_t>(item.position + static_cast<int64_t>(i) + shape().position_offset));
     }
   }
-  SPILLWAY_CHECK(work_.tokens <= options_.sweep_tokens_max);
+  SPILLWAY_CHECK(work_.tokens() <= options_.sweep_tokens_max);
   const double start = steady_seconds();
   plan_micro_batches(items);
   // A sweep that ends early, by an error or an exception, leaves nothing under way.
@@ -298,11 +300,14 @@ Engine::Spilled Engine::spilled() const {
 void Engine::finish_log(double seconds) {
   const Spilled now = spilled();
   const Spilled before = std::exchange(spilled_before_, now);
-  work_.disk_read_bytes = weights_.placement().disk_bytes + now.read - before.read;
-  work_.disk_write_bytes = now.written - before.written;
-  work_.to_device_bytes = now.brought - before.brought;
-  work_.to_host_bytes = now.sent_home - before.sent_home;
-  work_.host_attended_bytes = now.attended_by_host - before.attended_by_host;
+  const auto since = [](uint64_t bytes, uint64_t then) {
+    return static_cast<double>(bytes - then);
+  };
+  work_.disk_read_bytes = since(weights_.placement().disk_bytes + now.read, before.read);
+  work_.disk_write_bytes = since(now.written, before.written);
+  work_.to_device_bytes = since(now.brought, before.brought);
+  work_.to_host_bytes = since(now.sent_home, before.sent_home);
+  work_.host_attended_bytes = since(now.attended_by_host, before.attended_by_host);
   // Waiting for room is waiting for writes, not for what was to be read.
   const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
   const double rows_room = now.activations_room_seconds - before.activations_room_seconds;
@@ -315,17 +320,9 @@ void Engine::finish_log(double seconds) {
 
 void Engine::plan_micro_batches(std::span<const SweepItem> items) {
   micro_batches_.clear();
-  for (size_t i = 0; i < items.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(items[i].tokens.size());
-    const bool open = !micro_batches_.empty();
-    const bool full =
-        open &&
-        (micro_batches_.back().rows + tokens > options_.micro_batch_tokens ||
-         (options_.micro_batch_sequences > 0 &&
-          static_cast<int64_t>(micro_batches_.back().items) >= options_.micro_batch_sequences));
-    if (!open || full) micro_batches_.push_back({i, 0, 0});
-    ++micro_batches_.back().items;
-    micro_batches_.back().rows += tokens;
+  const MicroBatchLimits limits{options_.micro_batch_tokens, options_.micro_batch_sequences};
+  for (const SweepItem& item : items) {
+    add_to_micro_batches(1, static_cast<int64_t>(item.tokens.size()), limits, &micro_batches_);
   }
   batch_rows_.clear();
   for (const MicroBatch& batch : micro_batches_) batch_rows_.push_back(batch.rows);

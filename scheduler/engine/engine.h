@@ -19,7 +19,7 @@
 #include "offload/activation_store.h"
 #include "offload/kv_cache.h"
 #include "offload/weight_store.h"
-#include "policy/bound.h"
+#include "policy/sweep_work.h"
 #include "scheduler/engine/engine_buffers.h"
 #include "scheduler/engine/expanded_layer.h"
 #include "scheduler/engine/head.h"
@@ -78,21 +78,29 @@ struct EngineBytes {
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,
                          const EngineOptions& options);
 
+// A sweep that ran, and what it took.
+struct LoggedSweep : SweepWork {
+  double seconds = 0;
+  // The part of `seconds` in which the engine stood still until something was there.
+  double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
+  double staging_wait_seconds = 0;  // A free staging buffer
+};
+
 // What an engine did, sweep by sweep, for whoever measures it. Any thread.
 class SweepLog {
  public:
-  void add(const SweepWork& work) {
+  void add(const LoggedSweep& sweep) {
     const std::lock_guard lock(mutex_);
-    sweeps_.push_back(work);
+    sweeps_.push_back(sweep);
   }
-  std::vector<SweepWork> take() {
+  std::vector<LoggedSweep> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(sweeps_, {});
   }
 
  private:
   std::mutex mutex_;
-  std::vector<SweepWork> sweeps_;
+  std::vector<LoggedSweep> sweeps_;
 };
 
 class Engine {
@@ -179,7 +187,7 @@ class Engine {
   Spilled spilled_before_;  // Up to the end of the last sweep
 
   // Of the sweep that runs.
-  SweepWork work_;
+  LoggedSweep work_;
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   // A micro-batch that has begun a layer and must finish it before the next but one begins.

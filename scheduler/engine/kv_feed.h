@@ -17,6 +17,7 @@
 #include "offload/device_ring.h"
 #include "offload/io/spill_stager.h"
 #include "offload/kv_cache.h"
+#include "policy/batching.h"
 
 namespace spillway {
 
@@ -32,12 +33,6 @@ struct SweepItem {
   bool no_logits = false;
   // With a count: of the logits only what it draws is needed. Not with all_logits.
   DrawRule draw = {};
-};
-
-// Neighbouring items that are computed at once.
-struct MicroBatch {
-  size_t first_item = 0, items = 0;
-  int64_t rows = 0;
 };
 
 class KvFeed final : public AttentionFeed {

@@ -37,7 +37,7 @@ TEST_CASE("a sweep costs what its resources have to do") {
   costed.kv_on_disk = 0.5;
   const MachineRates rates = rates_of(machine(), costed);
   // 16 sequences decode over 1,000 rows each.
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const ResourceSeconds cost = sweep_cost(costed, rates, sweeps);
   // 10 layers of 12 million weights and a head of 5 million, 640 MB of cache, and activations: 4
   // bytes of 33,000 numbers a token and layer.
@@ -61,7 +61,7 @@ TEST_CASE("the disk takes of the processor that computes what the profile says")
   CostedPlan costed = plan();
   costed.weights_from_disk = 100'000'000;
   costed.kv_on_disk = 0.5;
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
   const ResourceSeconds before = cost();
   hardware.disk.processor = figure(10e9);
@@ -82,7 +82,7 @@ TEST_CASE("what the CPU attends to stays off the link and is its own work") {
   CostedPlan costed = plan();
   costed.own_memory = true;
   costed.kv_on_host = 0.5;
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost_of = [&](Resource resource) {
     return sweep_cost(costed, rates_of(hardware, costed), sweeps)[static_cast<size_t>(resource)];
   };
@@ -123,13 +123,13 @@ TEST_CASE("the CPU attends where it reads the cache faster than the link") {
 
 TEST_CASE("a prompt's rows pass in micro-batches") {
   CostedPlan costed = plan();
-  costed.micro_batch_tokens = 256;
+  costed.micro_batch.rows = 256;
   const MachineRates rates = rates_of(machine(), costed);
   const PlannedSweeps sweeps{.count = 1,
-                             .prompts = 4,
-                             .prompt_tokens = 512,
-                             .prompt_rows = 512,
-                             .prompt_pairs = 4 * 128 * 129 / 2};
+                             .work = {.prompts = 4,
+                                      .prompt_tokens = 512,
+                                      .prompt_rows = 512,
+                                      .prompt_pairs = 4 * 128 * 129 / 2}};
   // Of two prompts each, whose last rows alone go on behind the last layer's attention.
   const double last = 9e6;
   const double compute = 2 * (120e6 - last) * 2e-9 + 2 * last * rates.seconds_per_weight(2) +
@@ -146,13 +146,13 @@ TEST_CASE(
   const auto cost_of = [&](Resource resource, const PlannedSweeps& sweeps) {
     return sweep_cost(costed, rates_of(hardware, costed), sweeps)[static_cast<size_t>(resource)];
   };
-  const PlannedSweeps prefill{.prompts = 4, .prompt_tokens = 512, .prompt_rows = 100};
+  const PlannedSweeps prefill{.work = {.prompts = 4, .prompt_tokens = 512, .prompt_rows = 100}};
   CHECK(cost_of(Resource::kDiskWrite, prefill) == Approx(100 * 40e3 * 0.5 / 1e9));
   hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
   costed.own_memory = true;
   costed.kv_on_host = 0.3;
   CHECK(cost_of(Resource::kDeviceToHost, prefill) == Approx(100 * 40e3 * 0.8 / 8e9));
-  const PlannedSweeps decode{.decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps decode{.work = {.decoding = 16, .cached_rows = 16'000}};
   CHECK(cost_of(Resource::kDeviceToHost, decode) == Approx(16 * 640e3 * 0.8 / 8e9));
   costed.kv_returns_whole = true;
   CHECK(cost_of(Resource::kDeviceToHost, decode) == Approx(640e6 * 0.8 / 8e9));
@@ -162,7 +162,7 @@ TEST_CASE(
 TEST_CASE("4-bit rows are attended to at their own rate, or as long as 16-bit ones take") {
   HardwareProfile hardware = machine();
   CostedPlan costed = plan();
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
   const ResourceSeconds wide = cost();
   costed.kv_format = DType::kQ4;
