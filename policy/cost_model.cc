@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/base/check.h"
 #include "policy/bound.h"
 
 namespace spillway {
@@ -54,7 +53,7 @@ double compute_seconds(const CostedPlan& plan, const SweepWork& work,
   return seconds + (work.disk_read_bytes + work.disk_write_bytes) * rates.compute_per_disk_byte;
 }
 
-// Without a rate as long as no plan that needs it can take.
+// Infinite without a rate, so that no plan is chosen that needs one that was not measured.
 double seconds_of(double bytes, double rate) {
   return bytes > 0 ? bytes / rate : 0;
 }

@@ -134,12 +134,13 @@ struct SweepExecution {
   bool activations = true;  // They pass through memory between the products.
 };
 
-// What each resource has to do in a sweep. Of the plan, where the model lies does not matter: the
-// work has its bytes. REQUIRES: rates of prompt attention and memory.
+// How long each resource works for a sweep, at these rates. The plan says what the model is; how
+// much is transferred is in `work`, whatever the plan's shares of the tiers. REQUIRES: rates of
+// prompt attention and memory.
 ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
                                  const SweepExecution& execution, const SweepRates& rates);
 
-// Its terms, of which the simulation makes the steps of each micro-batch.
+// The terms of resource_seconds(), from which the simulation makes the steps of a micro-batch.
 
 // The matrix products of a micro-batch in all layers, the last one as all others; and what is saved
 // there by the rows that go no further.

@@ -138,6 +138,37 @@ TEST_CASE("a prompt's rows pass in micro-batches") {
   CHECK(sweep_cost(costed, rates, sweeps)[0] == Approx(compute));
 }
 
+TEST_CASE("planned micro-batches are those that the engine cuts of the same sequences") {
+  std::mt19937_64 random(11);
+  const auto upto = [&](int64_t most) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1));
+  };
+  for (int round = 0; round < 500; ++round) {
+    CostedPlan costed = plan();
+    costed.micro_batch = {.rows = 1 + upto(300), .sequences = upto(20)};
+    // Sequences that decode, or prompts of one length.
+    const bool prompts = round % 2 == 0;
+    const int64_t sequences = 1 + upto(50), tokens = prompts ? 1 + upto(200) : 1;
+    SweepWork work;
+    (prompts ? work.prompts : work.decoding) = sequences;
+    if (prompts) work.prompt_tokens = sequences * tokens;
+    std::vector<MicroBatch> cut;
+    for (int64_t i = 0; i < sequences; ++i) {
+      add_to_micro_batches(1, tokens, costed.micro_batch, &cut);
+    }
+    const std::vector<MicroBatch> planned = planned_micro_batches(costed, work);
+    REQUIRE(planned.size() == cut.size());
+    for (size_t i = 0; i < cut.size(); ++i) {
+      CHECK(planned[i].first_item == cut[i].first_item);
+      CHECK(planned[i].items == cut[i].items);
+      CHECK(planned[i].rows == cut[i].rows);
+    }
+  }
+  // Of a sweep of both, the engine may put prompts beside the last that decode; a plan does not.
+  CHECK(planned_micro_batches(plan(), {.decoding = 3, .prompts = 2, .prompt_tokens = 20}).size() ==
+        2);
+}
+
 TEST_CASE(
     "under a limited rule prompts send the rows they keep, and a device returns what it read") {
   HardwareProfile hardware = machine();

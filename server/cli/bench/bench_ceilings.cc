@@ -4,7 +4,7 @@
 
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
-#include "kernels/weight_layout.h"
+#include "scheduler/planning/plan_cost.h"
 #include "server/cli/bench/bench_disk.h"
 
 namespace spillway {
@@ -127,16 +127,9 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
 void hold_against_bound(Runtime& runtime, BenchResult* result) {
   const ModelShape& shape = runtime.shape();
   const Plan& plan = runtime.plan();
-  CostedPlan costed;
-  costed.shape = shape;
+  CostedPlan costed = costed_plan(plan, {});
   costed.kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
                         static_cast<size_t>(shape.kv_heads * shape.layers);
-  const MatrixLayout layout = runtime.device().matrix_layout(plan.format);
-  count_weight_bytes(
-      [&](const LinearShape& linear) {
-        return packed_bytes(layout, plan.format, linear.outputs, linear.inputs);
-      },
-      &costed);
   const bool keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o;
   const Ceilings hardware = result->ceilings.hardware();
   const auto bounds = [&](const std::vector<LoggedSweep>& sweeps) {
