@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/base/check.h"
 #include "policy/bound.h"
 
 namespace spillway {
 
 namespace {
-
-size_t index(Resource resource) {
-  return static_cast<size_t>(resource);
-}
 
 // A format, then what stands in for it where it was not measured: the most alike first.
 std::array<DType, 5> formats_for(DType format) {
@@ -32,66 +27,51 @@ double disk_rate(const std::vector<DiskFigure>& figures) {
   return best;
 }
 
-// The share of the cache over which decode steps are the CPU's.
-double attended_by_host(const CostedPlan& plan) {
-  return plan.own_memory && plan.host_attention ? plan.kv_on_host : 0;
+double compute_seconds(const CostedPlan& plan, const SweepWork& work,
+                       const SweepExecution& execution, const SweepRates& rates,
+                       double attended_bytes) {
+  const std::vector<LinearShape> linears = linear_shapes(plan.shape);
+  double seconds = head_seconds(linears, rates, work.logit_rows, execution.head_rows);
+  const MicroBatch* before = nullptr;
+  ProductSeconds products;
+  for (const MicroBatch& batch : execution.micro_batches) {
+    const bool alike =
+        before != nullptr && before->rows == batch.rows && before->items == batch.items;
+    if (!alike) products = product_seconds(linears, rates, batch, execution.last_layer_attends);
+    seconds += products.layers - products.saved_in_last;
+    before = &batch;
+  }
+  // In the last layer what one row of each prompt attends to is left out, or all is needed.
+  const bool all_rows = execution.last_layer_attends || work.logit_rows >= work.tokens();
+  const auto layers = static_cast<double>(plan.shape.layers);
+  seconds += (all_rows ? layers : layers - 1) *
+             prompt_attention_seconds(plan.shape, rates, static_cast<double>(work.prompt_pairs));
+  if (rates.decode_attention > 0) seconds += attended_bytes / rates.decode_attention;
+  if (execution.activations) {
+    seconds += layers * activation_seconds(plan.shape, rates, static_cast<double>(work.tokens()));
+  }
+  return seconds + (work.disk_read_bytes + work.disk_write_bytes) * rates.compute_per_disk_byte;
 }
 
-double compute_seconds(const CostedPlan& plan, const MachineRates& rates,
-                       const PlannedSweeps& sweeps) {
-  double layer_weights = 0, head_weights = 0;
-  for (const LinearShape& linear : linear_shapes(plan.shape)) {
-    const double weights = static_cast<double>(linear.outputs) *
-                           static_cast<double>(linear.inputs) * static_cast<double>(linear.count);
-    (linear.head ? head_weights : layer_weights) += weights;
-  }
-  const double last = layer_elements(plan.shape).rest;  // Behind the last layer's attention
-  double seconds = 0;
-  for (const PlannedMicroBatch& batch : planned_micro_batches(plan, sweeps)) {
-    seconds += (layer_weights - last) * rates.seconds_per_weight(batch.tokens) +
-               last * rates.seconds_per_weight(batch.last_rows());
-  }
-  for (int64_t left = sweeps.decoding + sweeps.prompts; left > 0; left -= plan.head_rows) {
-    seconds += head_weights * rates.seconds_per_weight(std::min(left, plan.head_rows));
-  }
-  const auto width = static_cast<double>(plan.shape.query_width() * plan.shape.layers);
-  seconds += 4 * static_cast<double>(sweeps.prompt_pairs) * width / rates.prompt_attention;
-  seconds += sweeps.mean_cached_rows() * static_cast<double>(plan.kv_row_bytes) *
-             (1 - attended_by_host(plan)) / rates.decode_attention;
-  const auto tokens = static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
-  seconds += tokens * static_cast<double>(plan.shape.layers) * activation_traffic(plan.shape) /
-             rates.memory;
-  return seconds;
+// Infinite without a rate, so that no plan is chosen that needs one that was not measured.
+double seconds_of(double bytes, double rate) {
+  return bytes > 0 ? bytes / rate : 0;
 }
 
 }  // namespace
 
-std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
-                                                     const PlannedSweeps& sweeps) {
-  std::vector<PlannedMicroBatch> batches;
-  const auto add = [&](int64_t sequences, int64_t tokens_each, bool prompts) {
-    int64_t each = std::max<int64_t>(1, plan.micro_batch_tokens / tokens_each);
-    if (plan.micro_batch_sequences > 0) each = std::min(each, plan.micro_batch_sequences);
-    for (; sequences > 0; sequences -= each) {
-      const int64_t count = std::min(each, sequences);
-      batches.push_back({count, count * tokens_each, prompts});
-    }
-  };
-  add(sweeps.decoding, 1, false);
-  if (sweeps.prompts > 0) {
-    add(sweeps.prompts, std::max<int64_t>(1, sweeps.prompt_tokens / sweeps.prompts), true);
+void count_weight_bytes(const std::function<uint64_t(const LinearShape&)>& matrix_bytes,
+                        CostedPlan* plan) {
+  plan->weight_bytes = 0;
+  plan->weight_bytes_for_logits = 0;
+  for (const LinearShape& linear : linear_shapes(plan->shape)) {
+    const uint64_t bytes = matrix_bytes(linear);
+    plan->weight_bytes += bytes * static_cast<uint64_t>(linear.count);
+    const double cached =  // Of the last matrix, what fills the cache
+        static_cast<double>(linear.last_outputs) / static_cast<double>(linear.outputs);
+    plan->weight_bytes_for_logits +=
+        static_cast<double>(bytes) * (linear.head ? static_cast<double>(linear.count) : 1 - cached);
   }
-  return batches;
-}
-
-LayerElements layer_elements(const ModelShape& shape) {
-  LayerElements elements;
-  for (const LinearShape& linear : linear_shapes(shape)) {
-    if (linear.head || linear.count != shape.layers) continue;
-    const double all = static_cast<double>(linear.outputs) * static_cast<double>(linear.inputs);
-    (linear.last_outputs > 0 ? elements.qkv : elements.rest) += all;
-  }
-  return elements;
 }
 
 // The residual stream is read and written by two norms and two sums, and each product's input is
@@ -107,6 +87,144 @@ std::string_view resource_name(Resource resource) {
       "compute",    "memory",         "host memory",    "disk read",
       "disk write", "host to device", "device to host", "host compute"};
   return kNames[index(resource)];
+}
+
+ProductSeconds product_seconds(std::span<const LinearShape> linears, const SweepRates& rates,
+                               const MicroBatch& batch, bool last_layer_attends) {
+  ProductSeconds seconds;
+  if (batch.rows == 0) return seconds;
+  for (const LinearShape& linear : linears) {
+    if (linear.head) continue;
+    const auto inputs = static_cast<double>(linear.inputs);
+    const double each = rates.seconds_per_weight(linear, batch.rows, batch.rows);
+    seconds.layers += each * inputs * static_cast<double>(linear.outputs * linear.count);
+    // Queries come from the one matrix whose other outputs are needed anyway.
+    const bool whole = last_layer_attends && linear.last_outputs > 0;
+    const int64_t fewer = whole ? 0 : linear.outputs - linear.last_outputs;
+    if (fewer == 0) continue;
+    const double of_wanted =
+        rates.seconds_per_weight(linear, static_cast<int64_t>(batch.items), batch.rows);
+    seconds.saved_in_last += (each - of_wanted) * inputs * static_cast<double>(fewer);
+  }
+  return seconds;
+}
+
+double head_seconds(std::span<const LinearShape> linears, const SweepRates& rates,
+                    int64_t logit_rows, int64_t head_rows) {
+  if (logit_rows == 0) return 0;
+  const int64_t each = head_rows > 0 ? std::min(head_rows, logit_rows) : logit_rows;
+  const int64_t left = logit_rows % each;
+  double seconds = 0;
+  for (const LinearShape& linear : linears) {
+    if (!linear.head) continue;
+    double of_weight =
+        static_cast<double>(logit_rows / each) * rates.seconds_per_weight(linear, each, each);
+    if (left > 0) of_weight += rates.seconds_per_weight(linear, left, left);
+    seconds += of_weight * static_cast<double>(linear.outputs * linear.inputs * linear.count);
+  }
+  return seconds;
+}
+
+// Two products of head_size multiply-adds for each pair of query and key.
+double prompt_attention_seconds(const ModelShape& shape, const SweepRates& rates, double pairs) {
+  return 4 * pairs * static_cast<double>(shape.query_width()) / rates.prompt_attention;
+}
+
+double activation_seconds(const ModelShape& shape, const SweepRates& rates, double tokens) {
+  return tokens * activation_traffic(shape) / rates.memory;
+}
+
+ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
+                                 const SweepExecution& execution, const SweepRates& rates) {
+  const double cached = work.cached_rows * static_cast<double>(plan.kv_row_bytes);
+  const double attended = std::max(0.0, cached - work.host_attended_bytes);
+  double weights = static_cast<double>(plan.weight_bytes);
+  if (work.logit_rows == 0) weights -= plan.weight_bytes_for_logits;
+  weights *= static_cast<double>(execution.micro_batches.size());
+
+  ResourceSeconds seconds{};
+  seconds[index(Resource::kCompute)] = compute_seconds(plan, work, execution, rates, attended);
+  seconds[index(Resource::kMemory)] =
+      weights / rates.memory + attended / (rates.cache > 0 ? rates.cache : rates.memory);
+  seconds[index(Resource::kDiskRead)] = seconds_of(work.disk_read_bytes, rates.disk_read);
+  seconds[index(Resource::kDiskWrite)] = seconds_of(work.disk_write_bytes, rates.disk_write);
+  seconds[index(Resource::kHostToDevice)] = seconds_of(work.to_device_bytes, rates.to_device);
+  seconds[index(Resource::kDeviceToHost)] = seconds_of(work.to_host_bytes, rates.to_host);
+  seconds[index(Resource::kHostCompute)] =
+      seconds_of(work.host_attended_bytes, rates.host_attention);
+  if (plan.own_memory && rates.host_memory > 0) {
+    // By DMA on both sides: what the disk brings is written and read again.
+    seconds[index(Resource::kHostMemory)] =
+        (work.to_device_bytes + work.to_host_bytes + work.disk_read_bytes + work.disk_write_bytes +
+         work.host_attended_bytes) /
+        rates.host_memory;
+  }
+  return seconds;
+}
+
+double attended_by_host(const CostedPlan& plan) {
+  return plan.own_memory && plan.host_attention ? plan.kv_on_host : 0;
+}
+
+KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work) {
+  const auto row_bytes = static_cast<double>(plan.kv_row_bytes);
+  KvTraffic bytes;
+  bytes.read = work.cached_rows * row_bytes;
+  bytes.prompts_sent = static_cast<double>(work.prompt_rows) * row_bytes;
+  bytes.steps_sent = static_cast<double>(work.decoding) * static_cast<double>(plan.kv_sent_bytes);
+  bytes.steps_returned = plan.kv_returns_whole ? bytes.read : bytes.steps_sent;
+  return bytes;
+}
+
+std::vector<MicroBatch> planned_micro_batches(const CostedPlan& plan, const SweepWork& work) {
+  std::vector<MicroBatch> batches;
+  add_to_micro_batches(work.decoding, 1, plan.micro_batch, &batches);
+  if (work.prompts == 0) return batches;
+  std::vector<MicroBatch> prompts;
+  add_to_micro_batches(work.prompts, std::max<int64_t>(1, work.prompt_tokens / work.prompts),
+                       plan.micro_batch, &prompts);
+  for (MicroBatch& batch : prompts) {
+    batch.first_item += static_cast<size_t>(work.decoding);
+    batches.push_back(batch);
+  }
+  return batches;
+}
+
+SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
+  SweepWork work = sweeps.work;
+  work.cached_rows = sweeps.mean_cached_rows();
+  work.logit_rows = work.decoding + work.prompts;
+  const KvTraffic kv = kv_traffic(plan, work);
+  const double kv_sent = kv.prompts_sent + kv.steps_sent;
+  // The residual stream goes and comes once a layer.
+  const double stream = 4 * static_cast<double>(plan.shape.hidden * plan.shape.layers) *
+                        static_cast<double>(work.tokens());
+  work.disk_read_bytes = static_cast<double>(plan.weights_from_disk) + kv.read * plan.kv_on_disk +
+                         stream * plan.activations_on_disk;
+  work.disk_write_bytes = kv_sent * plan.kv_on_disk + stream * plan.activations_on_disk;
+  if (!plan.own_memory) return work;
+
+  const double by_host = attended_by_host(plan);
+  const double kv_away = plan.kv_on_disk + plan.kv_on_host;
+  const double away = plan.activations_on_disk + plan.activations_on_host;
+  work.host_attended_bytes = kv.read * by_host;
+  // Instead of the cache, queries, keys and values (float32) come down and outputs go up.
+  const double steps = static_cast<double>(work.decoding * plan.shape.layers) * by_host;
+  const double output_bytes = plan.format == DType::kF32 ? 4 : 2;
+  work.to_device_bytes = static_cast<double>(plan.weights_to_device) +
+                         kv.read * (kv_away - by_host) + stream * away +
+                         steps * output_bytes * static_cast<double>(plan.shape.query_width());
+  work.to_host_bytes = kv.prompts_sent * kv_away + kv.steps_returned * (kv_away - by_host) +
+                       stream * away + steps * 4 * static_cast<double>(plan.shape.qkv_width());
+  return work;
+}
+
+ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
+                           const PlannedSweeps& sweeps) {
+  const SweepWork work = planned_work(plan, sweeps);
+  const std::vector<MicroBatch> batches = planned_micro_batches(plan, work);
+  return resource_seconds(plan, work, {.micro_batches = batches, .head_rows = plan.head_rows},
+                          rates);
 }
 
 Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const CostedPlan& plan) {
@@ -198,57 +316,6 @@ bool host_attention_pays(const HardwareProfile& hardware) {
          by_host > hardware.link->to_device.value;
 }
 
-ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
-                           const PlannedSweeps& sweeps) {
-  ResourceSeconds seconds{};
-  seconds[index(Resource::kCompute)] = compute_seconds(plan, rates, sweeps);
-
-  const auto row_bytes = static_cast<double>(plan.kv_row_bytes);
-  const double kv_read = sweeps.mean_cached_rows() * row_bytes;
-  const double by_host = attended_by_host(plan);
-  // Whoever computes reads the weights once a micro-batch.
-  const auto passes = static_cast<double>(planned_micro_batches(plan, sweeps).size());
-  seconds[index(Resource::kMemory)] =
-      (static_cast<double>(plan.weight_bytes) * passes + kv_read * (1 - by_host)) / rates.memory;
-
-  const double prompts_sent = static_cast<double>(sweeps.prompt_rows) * row_bytes;
-  const auto steps_sent = static_cast<double>(sweeps.decoding * plan.kv_sent_bytes);
-  const double kv_sent = prompts_sent + steps_sent;
-  // The residual stream goes and comes once a layer.
-  const double stream = 4 * static_cast<double>(plan.shape.hidden * plan.shape.layers) *
-                        static_cast<double>(sweeps.decoding + sweeps.prompt_tokens);
-  const double disk_read = static_cast<double>(plan.weights_from_disk) + kv_read * plan.kv_on_disk +
-                           stream * plan.activations_on_disk;
-  const double disk_write = kv_sent * plan.kv_on_disk + stream * plan.activations_on_disk;
-  if (disk_read > 0) seconds[index(Resource::kDiskRead)] = disk_read / rates.disk_read;
-  if (disk_write > 0) seconds[index(Resource::kDiskWrite)] = disk_write / rates.disk_write;
-  seconds[index(Resource::kCompute)] += (disk_read + disk_write) * rates.compute_per_disk_byte;
-  if (!plan.own_memory) return seconds;
-
-  const double kv_away = plan.kv_on_disk + plan.kv_on_host;
-  const double away = plan.activations_on_disk + plan.activations_on_host;
-  // Instead of the cache, queries, keys and values (float32) come down and outputs go up.
-  const double steps = static_cast<double>(sweeps.decoding * plan.shape.layers) * by_host;
-  const double output_bytes = plan.format == DType::kF32 ? 4 : 2;
-  const double up = static_cast<double>(plan.weights_to_device) + kv_read * (kv_away - by_host) +
-                    stream * away +
-                    steps * output_bytes * static_cast<double>(plan.shape.query_width());
-  const double steps_down = plan.kv_returns_whole ? kv_read : steps_sent;
-  const double down = prompts_sent * kv_away + steps_down * (kv_away - by_host) + stream * away +
-                      steps * 4 * static_cast<double>(plan.shape.qkv_width());
-  if (by_host > 0) {
-    seconds[index(Resource::kHostCompute)] = kv_read * by_host / rates.host_attention;
-  }
-  seconds[index(Resource::kHostToDevice)] = up / rates.to_device;
-  seconds[index(Resource::kDeviceToHost)] = down / rates.to_host;
-  // By DMA on both sides: what the disk brings is written and read again.
-  if (rates.host_memory > 0) {
-    seconds[index(Resource::kHostMemory)] =
-        (up + down + disk_read + disk_write + kv_read * by_host) / rates.host_memory;
-  }
-  return seconds;
-}
-
 namespace {
 
 // Memory is busy while the processor or a link is: it adds nothing of its own.
@@ -269,7 +336,7 @@ Prediction predict(const CostedPlan& plan, const MachineRates& rates,
   ResourceSeconds slowest{};
   size_t last_prefill = 0;
   for (size_t i = 0; i < sweeps.size(); ++i) {
-    if (sweeps[i].prompts > 0) last_prefill = i;
+    if (sweeps[i].work.prompts > 0) last_prefill = i;
   }
   for (size_t i = 0; i < sweeps.size(); ++i) {
     ResourceSeconds cost = sweep_cost(plan, rates, sweeps[i]);
@@ -280,7 +347,7 @@ Prediction predict(const CostedPlan& plan, const MachineRates& rates,
     slowest[static_cast<size_t>(most - cost.begin())] += seconds;
     (i <= last_prefill ? found.prefill_seconds : found.decode_seconds) += seconds;
     for (size_t r = 0; r < kResources; ++r) found.busy[r] += cost[r] * count;
-    found.generated += sweeps[i].count * (sweeps[i].decoding + sweeps[i].prompts);
+    found.generated += sweeps[i].count * (sweeps[i].work.decoding + sweeps[i].work.prompts);
   }
   found.bottleneck =
       static_cast<Resource>(std::max_element(slowest.begin(), slowest.end()) - slowest.begin());

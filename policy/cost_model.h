@@ -1,11 +1,15 @@
-// What a run costs on a machine: every sweep takes as long as the resource with most to do, since
-// transfers and arithmetic really overlap; without overlap, as long as all of them one after
-// another. MachineRates come from a hardware profile. FlexGen's own model, for
-// comparison, is flexgen_cost.h. Pure arithmetic, any thread.
+// What a sweep costs on a machine, by resource: resource_seconds(). Planned work costed at the
+// rates of a hardware profile predicts a run (predict()), logged work at measured ceilings bounds
+// it (bound.h), and the steps of a simulation (simulation/) are made of the same terms.
+//
+// A run's prediction: every sweep takes as long as the resource with most to do, since transfers
+// and arithmetic really overlap; without overlap, as long as all of them one after another.
+// FlexGen's own model, for comparison, is flexgen_cost.h. Pure arithmetic, any thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -14,10 +18,14 @@
 #include "kernels/base/dtype.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
+#include "policy/batching.h"
 #include "policy/hardware_profile.h"
 #include "policy/sweep_schedule.h"
+#include "policy/sweep_work.h"
 
 namespace spillway {
+
+struct LinearShape;
 
 enum class Resource : uint8_t {
   kCompute,     // Matrix products and attention, measured with their operands in memory, and what
@@ -31,15 +39,19 @@ enum class Resource : uint8_t {
   kHostCompute,  // The CPU beside a device of its own: attention over the cache in host memory
 };
 constexpr size_t kResources = 8;
+constexpr size_t index(Resource resource) {
+  return static_cast<size_t>(resource);
+}
 std::string_view resource_name(Resource resource);  // "compute", "memory", "disk read", ...
 using ResourceSeconds = std::array<double, kResources>;
 
-// A model and where it lies, in the bytes that a sweep moves.
+// A plan as its cost sees it: a model and where it lies, in the bytes that a sweep moves.
 struct CostedPlan {
   ModelShape shape;
   DType format = DType::kF32;  // Of weights
   DType kv_format = DType::kF16;
   uint64_t weight_bytes = 0;                              // Read by the kernels in a sweep
+  double weight_bytes_for_logits = 0;                     // Of these, where a row reaches logits
   uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep
 
   uint64_t kv_row_bytes = 0;   // Of one position, all layers
@@ -51,32 +63,52 @@ struct CostedPlan {
   bool host_attention = false;            // Decode steps over kv_on_host run on the CPU
   double activations_on_disk = 0, activations_on_host = 0;
 
-  int64_t micro_batch_tokens = 1024;
-  int64_t micro_batch_sequences = 0;  // 0: no limit
-  int64_t head_rows = 64;             // Rows of logits made at a time
-  bool own_memory = false;            // The device has some: there is a link
+  MicroBatchLimits micro_batch;
+  int64_t head_rows = 64;   // Rows of logits made at a time
+  bool own_memory = false;  // The device has some: there is a link
   bool overlap = true;
+};
+
+// Fills in the weight bytes that kernels read, given those of one matrix of each shape in the
+// format and layout in which they read it.
+void count_weight_bytes(const std::function<uint64_t(const LinearShape&)>& matrix_bytes,
+                        CostedPlan* plan);
+
+// What a machine does in a second: bytes, or where it says so operations. 0: not measured.
+class SweepRates {
+ public:
+  virtual ~SweepRates() = default;
+
+  // Seconds of `rows` activations times one element of such a matrix. They are of a micro-batch of
+  // `batch_rows`, of which fewer may go on behind the last layer's attention.
+  virtual double seconds_per_weight(const LinearShape& linear, int64_t rows,
+                                    int64_t batch_rows) const = 0;
+
+  double prompt_attention = 0;  // FLOP/s of its two products
+  // Of cached rows, by the processor; 0: their reading is memory's work alone.
+  double decode_attention = 0;
+  double host_attention = 0;  // The same of the CPU beside a device
+  double memory = 0, host_memory = 0;
+  double cache = 0;  // Memory's, reading cached rows; 0: as whatever else is read
+  double disk_read = 0, disk_write = 0;
+  // Of the processor's time that each byte from or to disk takes, where the CPU is what computes.
+  double compute_per_disk_byte = 0;
+  double to_device = 0, to_host = 0;
 };
 
 // Reads rates out of a profile: between measured heights a product's time goes linearly with its
 // rows, above the largest in proportion; a format that was not measured takes the profile's
 // nearest.
-class MachineRates {
+class MachineRates final : public SweepRates {
  public:
   // kInvalidArgument names what the profile lacks for this plan.
   static Result<MachineRates> of(const HardwareProfile& hardware, const CostedPlan& plan);
 
-  // Seconds of `rows` activations times one element of a weight matrix.
+  // Of a matrix of any shape.
   double seconds_per_weight(int64_t rows) const;
-
-  double prompt_attention = 0;  // FLOP/s
-  double decode_attention = 0;  // Bytes/s, of the plan's format of KV
-  double host_attention = 0;    // The same of the CPU beside a device
-  double memory = 0, host_memory = 0;
-  double disk_read = 0, disk_write = 0;
-  // Of the processor's time that each byte from or to disk takes, where the CPU is what computes.
-  double compute_per_disk_byte = 0;
-  double to_device = 0, to_host = 0;
+  double seconds_per_weight(const LinearShape&, int64_t rows, int64_t) const override {
+    return seconds_per_weight(rows);
+  }
 
  private:
   struct Height {
@@ -89,24 +121,60 @@ class MachineRates {
 // False where one of the two was not measured.
 bool host_attention_pays(const HardwareProfile& hardware);
 
-// A micro-batch of a sweep: whole sequences up to the limits, the decoding ones first.
-struct PlannedMicroBatch {
-  int64_t sequences = 0, tokens = 0;
-  bool prompts = false;
-  // Rows that the last layer computes behind its attention, as the engine does: those of the head.
-  int64_t last_rows() const { return prompts ? sequences : tokens; }
+// How a sweep is computed. A bound asks for the least that any engine must do, a prediction for
+// what ours does: these are their differences.
+struct SweepExecution {
+  // The weights are read once for each. Of its rows, as many as it has items go on behind the last
+  // layer's attention.
+  std::span<const MicroBatch> micro_batches;
+  int64_t head_rows = 0;  // Rows of logits made at a time; 0: all
+  // All rows of prompts attend in the last layer, not only those that reach logits: needed where
+  // the KV rule keeps rows by score, done always.
+  bool last_layer_attends = true;
+  bool activations = true;  // They pass through memory between the products.
 };
-std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
-                                                     const PlannedSweeps& sweeps);
 
-// Elements of one layer's matrices that its attention waits for, and of the others.
-struct LayerElements {
-  double qkv = 0, rest = 0;
+// How long each resource works for a sweep, at these rates. The plan says what the model is; how
+// much is transferred is in `work`, whatever the plan's shares of the tiers. REQUIRES: rates of
+// prompt attention and memory.
+ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
+                                 const SweepExecution& execution, const SweepRates& rates);
+
+// The terms of resource_seconds(), from which the simulation makes the steps of a micro-batch.
+
+// The matrix products of a micro-batch in all layers, the last one as all others; and what is saved
+// there by the rows that go no further.
+struct ProductSeconds {
+  double layers = 0, saved_in_last = 0;
 };
-LayerElements layer_elements(const ModelShape& shape);
+ProductSeconds product_seconds(std::span<const LinearShape> linears, const SweepRates& rates,
+                               const MicroBatch& batch, bool last_layer_attends = true);
+double head_seconds(std::span<const LinearShape> linears, const SweepRates& rates,
+                    int64_t logit_rows, int64_t head_rows);
+// Of one layer.
+double prompt_attention_seconds(const ModelShape& shape, const SweepRates& rates, double pairs);
+double activation_seconds(const ModelShape& shape, const SweepRates& rates, double tokens);
 
 // What a token and layer read and write besides matrices and cache, in memory.
 double activation_traffic(const ModelShape& shape);
+
+// Bytes of a sweep's KV cache, all layers, wherever it lies.
+struct KvTraffic {
+  double read = 0;                          // By decode steps
+  double prompts_sent = 0, steps_sent = 0;  // New or changed: to disk
+  double steps_returned = 0;                // Of steps, from a device with memory of its own
+};
+KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work);
+
+// The share of the cache over which decode steps are the CPU's.
+double attended_by_host(const CostedPlan& plan);
+
+// The sweeps' mean with all that the plan has to say of it: logits and bytes.
+SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps);
+
+// As the engine cuts them, but that prompts begin a micro-batch of their own, and that all prompts
+// of a sweep are as long as their mean.
+std::vector<MicroBatch> planned_micro_batches(const CostedPlan& plan, const SweepWork& work);
 
 // Of one sweep of these.
 ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,

@@ -52,8 +52,10 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
         -kInfinity, static_cast<double>(rooms[tier]) / kGib);
   }
 
-  // Times in units of the run's own, so that coefficients are near 1.
   const CostedPlan none = with_share(plan, room.weights, 0);
+  std::vector<CostedPlan> with_each;
+  for (size_t i = 0; i < kShares; ++i) with_each.push_back(with_share(plan, room.weights, i));
+  // Times in units of the run's own, so that coefficients are near 1.
   const double unit = std::max(1e-9, predict(none, rates, sweeps).seconds());
   // Of very many sweeps some stand for the others.
   const size_t step = 1 + sweeps.size() / kSweepsMax;
@@ -64,7 +66,7 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
     const ResourceSeconds base = sweep_cost(none, rates, sweep);
     std::array<ResourceSeconds, kShares> cost;
     for (size_t i = 0; i < kShares; ++i) {
-      cost[i] = sweep_cost(with_share(plan, room.weights, i), rates, sweep);
+      cost[i] = sweep_cost(with_each[i], rates, sweep);
     }
     for (size_t r = 0; r < kResources; ++r) {
       // time - sum of what each share adds >= what is there anyway

@@ -32,8 +32,8 @@ class Planner {
       const size_t before = running_.size();
       // Who decodes in this sweep ran before it.
       for (const Cohort& cohort : running_) count_decoding(cohort, &sweeps);
-      admit(&sweeps);
-      if (sweeps.prompts == 0) sweeps.count = alike();
+      admit(&sweeps.work);
+      if (sweeps.work.prompts == 0) sweeps.count = alike();
       advance(before, sweeps.count);
       found_.push_back(sweeps);
     }
@@ -42,33 +42,29 @@ class Planner {
 
  private:
   static void count_decoding(const Cohort& cohort, PlannedSweeps* sweeps) {
-    sweeps->decoding += cohort.count;
+    sweeps->work.decoding += cohort.count;
     // The step's own row is attended to, too.
     const int64_t rows = std::min(cohort.rows + 1, cohort.rows_max + 1);
-    sweeps->cached_rows += static_cast<double>(cohort.count * rows);
+    sweeps->work.cached_rows += static_cast<double>(cohort.count * rows);
     if (cohort.rows < cohort.rows_max) {
       sweeps->cached_rows_step += static_cast<double>(cohort.count);
     }
   }
 
-  void admit(PlannedSweeps* sweeps) {
+  void admit(SweepWork* sweep) {
     while (group_ < groups_.size()) {
       const RequestGroup& group = groups_[group_];
       const KvReservation& kv = reservations_[group_];
       SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
-      int64_t room = limits_.block_sequences - sequences_;
-      if (kv.bytes > 0) {
-        room = std::min(room, static_cast<int64_t>((limits_.kv_bytes - reserved_) / kv.bytes));
-      }
-      int64_t by_tokens = (limits_.prefill_tokens - sweeps->prompt_tokens) / group.prompt_tokens;
-      if (sweeps->prompts == 0) by_tokens = std::max<int64_t>(1, by_tokens);
-      const int64_t count = std::min({room, by_tokens, waiting_});
-      if (count <= 0) return;
-      sweeps->prompts += count;
+      const int64_t count =
+          requests_admitted({waiting_, group.prompt_tokens, kv.bytes},
+                            {sequences_, sweep->prompt_tokens, reserved_}, limits_);
+      if (count == 0) return;
       const int64_t rows = std::min(group.prompt_tokens, kv.rows_max);
-      sweeps->prompt_tokens += count * group.prompt_tokens;
-      sweeps->prompt_rows += count * rows;
-      sweeps->prompt_pairs += count * (group.prompt_tokens * (group.prompt_tokens + 1) / 2);
+      sweep->prompts += count;
+      sweep->prompt_tokens += count * group.prompt_tokens;
+      sweep->prompt_rows += count * rows;
+      sweep->prompt_pairs += count * (group.prompt_tokens * (group.prompt_tokens + 1) / 2);
       sequences_ += count;
       reserved_ += static_cast<uint64_t>(count) * kv.bytes;
       running_.push_back({count, rows, kv.rows_max, group.new_tokens, kv.bytes});

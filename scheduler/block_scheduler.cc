@@ -16,6 +16,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
+#include "policy/batching.h"
 #include "scheduler/sequence.h"
 #include "scheduler/waiting_queue.h"
 
@@ -225,20 +226,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void admit() {
     int64_t prompt_tokens = 0;
-    while (!waiting_.empty() &&
-           static_cast<int64_t>(running_.size()) < options_.block_sequences_max) {
+    while (!waiting_.empty()) {
       Sequence& next = waiting_.front();
-      if (prompt_tokens > 0 && prompt_tokens + next.prompt_tokens() > options_.prefill_tokens_max) {
-        break;
-      }
+      if (!joins(next, prompt_tokens)) break;
       try {
         Result<std::unique_ptr<KvSequence>> kv =
             engine_->reserve(next.promise().positions, next.promise().budget);
-        if (!kv.ok()) {
-          // submit() made sure that it fits an empty cache.
-          SPILLWAY_CHECK(!running_.empty());
-          break;
-        }
+        // What is free may lie in pieces.
+        if (!kv.ok()) break;
         next.admit(std::move(kv).value(), steady_seconds());
       } catch (const std::exception& error) {
         next.finish(FinishReason::kError, out_of_memory(error));
@@ -249,7 +244,18 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       prompt_tokens += next.prompt_tokens();
       running_.push_back(waiting_.pop());
     }
+    // submit() made sure that the first of them fits an empty cache.
+    SPILLWAY_CHECK(waiting_.empty() || !running_.empty());
     if (prompt_tokens > 0) publish_counts();
+  }
+
+  bool joins(const Sequence& next, int64_t prompt_tokens) const {
+    const KvCache& kv = engine_->kv();
+    const uint64_t bytes = kv.sequence_bytes(next.promise().positions, next.promise().budget);
+    return requests_admitted(
+               {1, next.prompt_tokens(), bytes},
+               {static_cast<int64_t>(running_.size()), prompt_tokens, kv.reserved_bytes()},
+               {options_.block_sequences_max, options_.prefill_tokens_max, kv.total_bytes()}) > 0;
   }
 
   void sweep() {

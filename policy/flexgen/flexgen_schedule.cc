@@ -314,9 +314,11 @@ CostedPlan plan_of(const FlexgenRun& run) {
   CostedPlan plan;
   plan.shape = shape;
   plan.format = DType::kF16;
-  for (const LinearShape& linear : linear_shapes(shape)) {
-    plan.weight_bytes += 2 * static_cast<uint64_t>(linear.outputs * linear.inputs * linear.count);
-  }
+  count_weight_bytes(
+      [](const LinearShape& linear) {
+        return 2 * static_cast<uint64_t>(linear.outputs * linear.inputs);
+      },
+      &plan);
   const PerTier bytes = flexgen_weight_bytes(run);
   plan.weights_from_disk = static_cast<uint64_t>(bytes.disk);
   plan.weights_to_device = static_cast<uint64_t>(bytes.host + bytes.disk);
@@ -325,8 +327,8 @@ CostedPlan plan_of(const FlexgenRun& run) {
   plan.kv_on_disk = run.placement.cache.disk;
   plan.kv_on_host = run.placement.cache.host;
   plan.activations_on_host = run.placement.hidden.host;
-  plan.micro_batch_sequences = run.block.micro_batch;
-  plan.micro_batch_tokens = run.block.micro_batch * run.prompt_tokens;
+  plan.micro_batch = {.rows = run.block.micro_batch * run.prompt_tokens,
+                      .sequences = run.block.micro_batch};
   plan.own_memory = true;
   plan.overlap = run.overlap;
   return plan;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "policy/bound.h"
 
 namespace spillway {
 
@@ -62,6 +61,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
       rates_(rates),
       first_(first),
       layers_(layers),
+      linears_(linear_shapes(plan.shape)),
       // A slab is in a ring once at most.
       weights_disk_(
           std::min(rings.weights_from_disk, part_of(plan, plan.weights_from_disk, layers))),
@@ -73,14 +73,15 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
       rows_device_(rings.activations_to_device),
       rings_(rings),
       cache_home_(static_cast<size_t>(blocks), Tasks(static_cast<size_t>(layers), kNone)) {
-  for (const LinearShape& linear : linear_shapes(plan.shape)) {
-    const double weights = static_cast<double>(linear.outputs) *
-                           static_cast<double>(linear.inputs) * static_cast<double>(linear.count);
-    (linear.head ? head_weights_ : layer_weights_) += weights;
+  double elements = 0;  // Of all layers
+  for (const LinearShape& linear : linears_) {
+    if (!linear.head) {
+      elements += static_cast<double>(linear.outputs * linear.inputs * linear.count);
+    }
   }
-  layer_weights_ /= static_cast<double>(plan.shape.layers);
-  qkv_share_ = std::min(
-      1.0, static_cast<double>(plan.shape.hidden * plan.shape.qkv_width()) / layer_weights_);
+  const double of_layer = elements / static_cast<double>(plan.shape.layers);
+  qkv_share_ =
+      std::min(1.0, static_cast<double>(plan.shape.hidden * plan.shape.qkv_width()) / of_layer);
   const auto resource = [&](Resource of) {
     return simulation_.add_resource(prefix + std::string(resource_name(of)));
   };
@@ -119,42 +120,40 @@ Simulation::Task SimulatedMachine::transfer(const char* what, Simulation::Resour
   return add(what, {{link, seconds}, {host_memory_, bytes / rates_.host_memory}}, std::move(after));
 }
 
-SimulatedMachine::Step SimulatedMachine::step_of(const PlannedSweeps& sweep,
-                                                 const PlannedMicroBatch& batch,
+SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const MicroBatch& batch,
                                                  double share_of_layer) const {
   const ModelShape& shape = plan_.shape;
   const auto layers = static_cast<double>(shape.layers);
-  const auto sequences = static_cast<double>(batch.sequences);
-  const double row_bytes = static_cast<double>(plan_.kv_row_bytes) / layers;
+  const auto sequences = static_cast<double>(batch.items);
+  const bool prompts = batch.first_item >= static_cast<size_t>(sweep.decoding);
+  const KvTraffic kv = kv_traffic(plan_, sweep);
   Step step{};
-  step.sequences = batch.sequences;
+  step.sequences = static_cast<int64_t>(batch.items);
   double tokens = sequences;
-  if (batch.prompts) {
+  if (prompts) {
     const double share = sequences / static_cast<double>(sweep.prompts);
     tokens = share * static_cast<double>(sweep.prompt_tokens);
-    step.attention = 4 * share * static_cast<double>(sweep.prompt_pairs) *
-                     static_cast<double>(shape.query_width()) / rates_.prompt_attention;
-    step.kv_sent = step.kv_down = share * static_cast<double>(sweep.prompt_rows) * row_bytes;
+    step.attention =
+        prompt_attention_seconds(shape, rates_, share * static_cast<double>(sweep.prompt_pairs));
+    step.kv_sent = step.kv_down = share * kv.prompts_sent / layers;
   } else {
     const double share = sequences / static_cast<double>(sweep.decoding);
-    step.kv_read = share * sweep.mean_cached_rows() * row_bytes;
-    if (plan_.own_memory && plan_.host_attention) step.by_host = plan_.kv_on_host;
+    step.kv_read = share * kv.read / layers;
+    step.by_host = attended_by_host(plan_);
     step.attention = step.kv_read * (1 - step.by_host) / rates_.decode_attention;
-    step.kv_sent = sequences * static_cast<double>(plan_.kv_sent_bytes) / layers;
-    step.kv_down = plan_.kv_returns_whole ? step.kv_read : step.kv_sent;
+    step.kv_sent = share * kv.steps_sent / layers;
+    step.kv_down = share * kv.steps_returned / layers;
   }
   step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
-  double products = layer_weights_ * rates_.seconds_per_weight(batch.tokens) +
-                    tokens * activation_traffic(shape) / rates_.memory;
+  const ProductSeconds products = product_seconds(linears_, rates_, batch);
   // The CPU brings a layer's weights for all of its micro-batches.
   const double from_disk = static_cast<double>(plan_.weights_from_disk) / layers * share_of_layer +
                            2 * step.stream * plan_.activations_on_disk;
-  products += from_disk * rates_.compute_per_disk_byte;
-  step.qkv = products * qkv_share_;
-  step.rest = products - step.qkv;
-  step.rest_of_last =
-      step.rest - layer_elements(shape).rest * (rates_.seconds_per_weight(batch.tokens) -
-                                                rates_.seconds_per_weight(batch.last_rows()));
+  const double of_layer = products.layers / layers + activation_seconds(shape, rates_, tokens) +
+                          from_disk * rates_.compute_per_disk_byte;
+  step.qkv = of_layer * qkv_share_;
+  step.rest = of_layer - step.qkv;
+  step.rest_of_last = step.rest - products.saved_in_last;
   step.attention += (step.kv_read + step.kv_sent) * plan_.kv_on_disk * rates_.compute_per_disk_byte;
   step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
   step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
@@ -330,12 +329,12 @@ void SimulatedMachine::finish(const Unfinished& rest, const std::vector<Step>& s
   send_rows(steps[rest.batch], rest.batch, last_step_);
 }
 
-std::vector<Simulation::Task> SimulatedMachine::pass(const PlannedSweeps& sweep, int64_t block,
+std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int64_t block,
                                                      Task begin,
                                                      const std::vector<Task>& arrivals) {
-  const std::vector<PlannedMicroBatch> batches = planned_micro_batches(plan_, sweep);
+  const std::vector<MicroBatch> batches = planned_micro_batches(plan_, sweep);
   std::vector<Step> steps;
-  for (const PlannedMicroBatch& batch : batches) {
+  for (const MicroBatch& batch : batches) {
     steps.push_back(step_of(sweep, batch, 1 / static_cast<double>(batches.size())));
   }
   rows_home_.assign(batches.size(), kNone);
@@ -372,12 +371,8 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const PlannedSweeps& sweep,
   return done;
 }
 
-Simulation::Task SimulatedMachine::head(const PlannedSweeps& sweep) {
-  double seconds = 0;
-  for (int64_t left = sweep.decoding + sweep.prompts; left > 0; left -= plan_.head_rows) {
-    seconds += head_weights_ * rates_.seconds_per_weight(std::min(left, plan_.head_rows));
-  }
-  return compute("head", seconds, {});
+Simulation::Task SimulatedMachine::head(const SweepWork& sweep) {
+  return compute("head", head_seconds(linears_, rates_, sweep.logit_rows, plan_.head_rows), {});
 }
 
 }  // namespace spillway

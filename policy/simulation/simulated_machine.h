@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "policy/bound.h"
 #include "policy/cost_model.h"
 #include "policy/simulation/simulated_sweep.h"
 #include "policy/simulation/simulation.h"
@@ -46,12 +47,11 @@ class SimulatedMachine {
   // Every micro-batch of `block` through these layers once. `begin`: before it, nothing of the
   // block is known. `arrivals`, by micro-batch: when its activations are here; none: at once. The
   // tasks after which each micro-batch is done.
-  std::vector<Simulation::Task> pass(const PlannedSweeps& sweep, int64_t block,
-                                     Simulation::Task begin,
+  std::vector<Simulation::Task> pass(const SweepWork& sweep, int64_t block, Simulation::Task begin,
                                      const std::vector<Simulation::Task>& arrivals);
 
   // The sweep's logits, after the last pass's micro-batches.
-  Simulation::Task head(const PlannedSweeps& sweep);
+  Simulation::Task head(const SweepWork& sweep);
 
   Simulation::Resource processor() const { return processor_; }
 
@@ -77,8 +77,7 @@ class SimulatedMachine {
     Task attended;
   };
   // `share_of_layer`: of what the layer's micro-batches do once together.
-  Step step_of(const PlannedSweeps& sweep, const PlannedMicroBatch& batch,
-               double share_of_layer) const;
+  Step step_of(const SweepWork& sweep, const MicroBatch& batch, double share_of_layer) const;
   Task compute(const char* what, double seconds, Tasks after);
   Task transfer(const char* what, Simulation::Resource link, double bytes, double rate,
                 Tasks after);
@@ -98,8 +97,8 @@ class SimulatedMachine {
   const CostedPlan& plan_;
   const MachineRates& rates_;
   const int64_t first_, layers_;
-  double layer_weights_ = 0, head_weights_ = 0;  // Elements
-  double qkv_share_ = 0;                         // Of a layer's
+  const std::vector<LinearShape> linears_;
+  double qkv_share_ = 0;  // Of a layer's elements
   Simulation::Resource processor_{}, disk_read_{}, disk_write_{}, up_{}, down_{}, host_memory_{},
       host_{};
   SimulatedRing weights_disk_, weights_device_, kv_disk_, kv_device_, rows_disk_, rows_device_;

@@ -34,7 +34,7 @@ double cost_seconds(const CostedPlan& plan, const MachineRates& rates,
 PlannedSweeps nth(const PlannedSweeps& sweeps, int64_t i) {
   PlannedSweeps one = sweeps;
   one.count = 1;
-  one.cached_rows += sweeps.cached_rows_step * static_cast<double>(i);
+  one.work.cached_rows += sweeps.cached_rows_step * static_cast<double>(i);
   one.cached_rows_step = 0;
   return one;
 }
@@ -42,14 +42,14 @@ PlannedSweeps nth(const PlannedSweeps& sweeps, int64_t i) {
 size_t last_prefill(std::span<const PlannedSweeps> sweeps) {
   size_t last = 0;
   for (size_t i = 0; i < sweeps.size(); ++i) {
-    if (sweeps[i].prompts > 0) last = i;
+    if (sweeps[i].work.prompts > 0) last = i;
   }
   return last;
 }
 
 // A guess at the tasks of a sweep: each step's weights, cache and activations, coming and going.
 int64_t tasks_of(const CostedPlan& plan, const PlannedSweeps& sweep) {
-  const auto batches = static_cast<int64_t>(planned_micro_batches(plan, sweep).size());
+  const auto batches = static_cast<int64_t>(planned_micro_batches(plan, sweep.work).size());
   return plan.shape.layers * (24 + 12 * batches);
 }
 
@@ -112,7 +112,7 @@ class Choice {
   // The last one chosen of the same kind.
   Chosen* find(size_t group) {
     for (auto at = chosen_.rbegin(); at != chosen_.rend(); ++at) {
-      if ((at->sweep.prompts > 0) != (sweeps_[group].prompts > 0)) continue;
+      if ((at->sweep.work.prompts > 0) != (sweeps_[group].work.prompts > 0)) continue;
       if (at->prefill == (group <= last_prefill_)) return &*at;
     }
     return nullptr;
@@ -161,8 +161,8 @@ class Pipeline {
   }
 
   // A sweep of every block; its end.
-  Task round(const PlannedSweeps& sweep) {
-    const std::vector<PlannedMicroBatch> batches = planned_micro_batches(plan_, sweep);
+  Task round(const SweepWork& sweep) {
+    const std::vector<MicroBatch> batches = planned_micro_batches(plan_, sweep);
     for (size_t block = 0; block < machines_.size(); ++block) {
       Task begin = heads_[block];  // Its tokens are known then.
       std::vector<Task> arrivals;
@@ -185,8 +185,8 @@ class Pipeline {
 
  private:
   // A micro-batch's residual stream, float32, to the next machine.
-  Task hop(size_t from, const PlannedMicroBatch& batch, Task after) {
-    const double bytes = 4 * static_cast<double>(plan_.shape.hidden * batch.tokens);
+  Task hop(size_t from, const MicroBatch& batch, Task after) {
+    const double bytes = 4 * static_cast<double>(plan_.shape.hidden * batch.rows);
     return simulation_.add("activations from the machine before",
                            {{networks_[from], bytes / cluster_.network_bytes_per_second}}, {after});
   }
@@ -207,7 +207,7 @@ SimulatedRun simulate(const CostedPlan& plan, const MachineRates& rates,
   SimulatedRun run;
   for (const PlannedSweeps& group : sweeps) {
     run.sweeps += group.count;
-    run.generated += group.count * (group.decoding + group.prompts) * cluster.machines;
+    run.generated += group.count * (group.work.decoding + group.work.prompts) * cluster.machines;
   }
   const std::vector<Chosen> chosen =
       Choice(plan, rates, sweeps).choose(tasks_max / std::max<int64_t>(1, cluster.machines));
@@ -215,7 +215,7 @@ SimulatedRun simulate(const CostedPlan& plan, const MachineRates& rates,
   Pipeline pipeline(&run.timeline, plan, rates, rings, cluster);
   std::vector<SimulatedStretch> stretches;
   for (const Chosen& one : chosen) {
-    stretches.push_back({pipeline.round(one.sweep), one.weight, one.prefill});
+    stretches.push_back({pipeline.round(planned_work(plan, one.sweep)), one.weight, one.prefill});
   }
   run.processors = pipeline.processors();
   finish_run(stretches, &run);

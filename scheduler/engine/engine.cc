@@ -285,24 +285,16 @@ TransferTotals Engine::transfer_totals() const {
 
 void Engine::plan_micro_batches(std::span<const SweepItem> items) {
   micro_batches_.clear();
-  for (size_t i = 0; i < items.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(items[i].tokens.size());
-    const bool open = !micro_batches_.empty();
-    const bool full =
-        open &&
-        (micro_batches_.back().rows + tokens > options_.micro_batch_tokens ||
-         (options_.micro_batch_sequences > 0 &&
-          static_cast<int64_t>(micro_batches_.back().items) >= options_.micro_batch_sequences));
-    if (!open || full) micro_batches_.push_back({i, 0, 0});
-    ++micro_batches_.back().items;
-    micro_batches_.back().rows += tokens;
+  const MicroBatchLimits limits{options_.micro_batch_tokens, options_.micro_batch_sequences};
+  for (const SweepItem& item : items) {
+    add_to_micro_batches(1, static_cast<int64_t>(item.tokens.size()), limits, &micro_batches_);
   }
   batch_rows_.clear();
   for (const MicroBatch& batch : micro_batches_) batch_rows_.push_back(batch.rows);
 }
 
 Result<MatrixView> Engine::acquire_activations() {
-  return account_.wait("wait for activations", &SweepWork::activations_wait_seconds,
+  return account_.wait("wait for activations", &LoggedSweep::activations_wait_seconds,
                        [&] { return activations_->acquire(); });
 }
 
@@ -317,7 +309,7 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
 
 Status Engine::embed() {
   SPILLWAY_ASSIGN_OR_RETURN(const EmbeddingWeights* weights,
-                            account_.wait("wait for embeddings", &SweepWork::weights_wait_seconds,
+                            account_.wait("wait for embeddings", &LoggedSweep::weights_wait_seconds,
                                           [&] { return weights_.acquire_embedding(); }));
   size_t row = 0;
   for (const MicroBatch& batch : micro_batches_) {
@@ -358,7 +350,7 @@ Status Engine::run_layers(std::span<const SweepItem> items) {
   const bool expand = expanded_ && expands_again(micro_batches_);
   for (int64_t layer = 0; layer < shape().layers; ++layer) {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
-                              account_.wait("wait for weights", &SweepWork::weights_wait_seconds,
+                              account_.wait("wait for weights", &LoggedSweep::weights_wait_seconds,
                                             [&] { return weights_.acquire(layer); }));
     if (expand) weights = &expanded_->expand(*stream_, *weights);
     if (rounded_) weights = &rounded_->round(*stream_, layer, *weights);
@@ -435,7 +427,7 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
 
 Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
   SPILLWAY_ASSIGN_OR_RETURN(const HeadWeights* weights,
-                            account_.wait("wait for the head", &SweepWork::weights_wait_seconds,
+                            account_.wait("wait for the head", &LoggedSweep::weights_wait_seconds,
                                           [&] { return weights_.acquire_head(); }));
   head_->begin(*weights, sink);
   bool waits = false;  // For the layers and what they did wrong, with the logits of a row

@@ -1,4 +1,4 @@
-// What a sweep runs: its items, one per sequence, and the micro-batches they are cut into. Values.
+// What a sweep runs: one item per sequence, cut into micro-batches (policy/batching.h). Values.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 
 #include "kernels/sampling/draw.h"
 #include "offload/kv_cache.h"
+#include "policy/batching.h"
 
 namespace spillway {
 
@@ -18,12 +19,6 @@ struct SweepItem {
   bool no_logits = false;
   // With a count: of the logits only what it draws is needed. Not with all_logits.
   DrawRule draw = {};
-};
-
-// Neighbouring items that are computed at once.
-struct MicroBatch {
-  size_t first_item = 0, items = 0;
-  int64_t rows = 0;
 };
 
 // Waits that are shorter are not shown in a trace: the data was there.

@@ -6,26 +6,31 @@ int64_t SweepAccount::begin(std::span<const SweepItem> items) {
   work_ = {};
   for (const SweepItem& item : items) {
     const auto tokens = static_cast<int64_t>(item.tokens.size());
-    work_.tokens += tokens;
     work_.logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
     if (item.position == 0) {
       ++work_.prompts;
+      work_.prompt_tokens += tokens;
+      work_.prompt_rows += item.kv->budget.rows(tokens);
       work_.prompt_pairs += tokens * (tokens + 1) / 2;
     } else {
-      work_.cached_rows += item.kv->budget.attended(item.position);
+      work_.decoding += tokens;
+      work_.cached_rows += static_cast<double>(item.kv->budget.attended(item.position));
     }
   }
-  return work_.tokens;
+  return work_.tokens();
 }
 
 void SweepAccount::finish(double seconds, const TransferTotals& now, uint64_t weights_read,
                           double kv_wait_seconds) {
   const TransferTotals before = std::exchange(before_, now);
-  work_.disk_read_bytes = weights_read + now.disk_read - before.disk_read;
-  work_.disk_write_bytes = now.disk_written - before.disk_written;
-  work_.to_device_bytes = now.to_device - before.to_device;
-  work_.to_host_bytes = now.to_host - before.to_host;
-  work_.host_attended_bytes = now.attended_by_host - before.attended_by_host;
+  const auto since = [](uint64_t bytes, uint64_t then) {
+    return static_cast<double>(bytes - then);
+  };
+  work_.disk_read_bytes = since(weights_read + now.disk_read, before.disk_read);
+  work_.disk_write_bytes = since(now.disk_written, before.disk_written);
+  work_.to_device_bytes = since(now.to_device, before.to_device);
+  work_.to_host_bytes = since(now.to_host, before.to_host);
+  work_.host_attended_bytes = since(now.attended_by_host, before.attended_by_host);
   // Waiting for room is waiting for writes, not for what was to be read.
   const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
   const double rows_room = now.activations_room_seconds - before.activations_room_seconds;

@@ -11,26 +11,34 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/trace.h"
-#include "policy/bound.h"
+#include "policy/sweep_work.h"
 #include "scheduler/engine/sweep.h"
 
 namespace spillway {
 
+// A sweep that ran, and what it took.
+struct LoggedSweep : SweepWork {
+  double seconds = 0;
+  // The part of `seconds` in which the engine stood still until something was there.
+  double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
+  double staging_wait_seconds = 0;  // A free staging buffer
+};
+
 // What an engine did, sweep by sweep, for whoever measures it. Any thread.
 class SweepLog {
  public:
-  void add(const SweepWork& work) {
+  void add(const LoggedSweep& sweep) {
     const std::lock_guard lock(mutex_);
-    sweeps_.push_back(work);
+    sweeps_.push_back(sweep);
   }
-  std::vector<SweepWork> take() {
+  std::vector<LoggedSweep> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(sweeps_, {});
   }
 
  private:
   std::mutex mutex_;
-  std::vector<SweepWork> sweeps_;
+  std::vector<LoggedSweep> sweeps_;
 };
 
 // Running totals of an engine's life: bytes over the links, and seconds in which a transfer waited
@@ -61,9 +69,9 @@ class SweepAccount {
   void finish(double seconds, const TransferTotals& now, uint64_t weights_read,
               double kv_wait_seconds);
 
-  // Calls acquire(), adds its time to that member of SweepWork, and shows it in the trace.
+  // Calls acquire(), adds its time to that member of LoggedSweep, and shows it in the trace.
   template <class Acquire>
-  auto wait(const char* what, double SweepWork::*seconds, const Acquire& acquire) {
+  auto wait(const char* what, double LoggedSweep::*seconds, const Acquire& acquire) {
     const double start = steady_seconds();
     auto result = acquire();
     const double end = steady_seconds();
@@ -79,7 +87,7 @@ class SweepAccount {
   Trace* trace_;
   Trace::Track wait_track_{};
   TransferTotals before_;  // At the end of the last sweep
-  SweepWork work_;         // Of the sweep that runs
+  LoggedSweep work_;       // Of the sweep that runs
 };
 
 }  // namespace spillway

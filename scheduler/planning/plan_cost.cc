@@ -107,11 +107,11 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
   found.shape = shape;
   found.format = plan.format;
   found.kv_format = plan.kv_format;
-  const MatrixLayout layout = plan.matrix_layout;
-  for (const LinearShape& linear : linear_shapes(shape)) {
-    found.weight_bytes += packed_bytes(layout, plan.format, linear.outputs, linear.inputs) *
-                          static_cast<uint64_t>(linear.count);
-  }
+  count_weight_bytes(
+      [&](const LinearShape& linear) {
+        return packed_bytes(plan.matrix_layout, plan.format, linear.outputs, linear.inputs);
+      },
+      &found);
   found.own_memory = plan.discrete;
   found.weights_from_disk = plan.weights.disk;
   if (found.own_memory) found.weights_to_device = plan.weights.host + plan.weights.disk;
@@ -134,8 +134,7 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
     found.activations_on_host = share(plan.activations.host, plan.activations);
   }
   found.activations_on_disk = share(plan.activations.disk, plan.activations);
-  found.micro_batch_tokens = plan.micro_batch_tokens;
-  found.micro_batch_sequences = plan.micro_batch_sequences;
+  found.micro_batch = {plan.micro_batch_tokens, plan.micro_batch_sequences};
   found.head_rows = kHeadRows;
   found.overlap = plan.engine.overlap;
   return found;

@@ -67,7 +67,7 @@ class Evaluator {
     choice.kv_bytes_wanted = kv_bytes_wanted(*choice.plan, workload);
     choice.prediction = predict(choice.costed, rates, choice.sweeps);
     SPILLWAY_ASSIGN_OR_RETURN(const auto block, planned_block(*choice.plan, workload));
-    for (const PlannedSweeps& sweeps : block) choice.sequences += sweeps.prompts;
+    for (const PlannedSweeps& sweeps : block) choice.sequences += sweeps.work.prompts;
     choice.latency_seconds = predict(choice.costed, rates, block).seconds();
     return choice;
   }

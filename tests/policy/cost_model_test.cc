@@ -37,7 +37,7 @@ TEST_CASE("a sweep costs what its resources have to do") {
   costed.kv_on_disk = 0.5;
   const MachineRates rates = rates_of(machine(), costed);
   // 16 sequences decode over 1,000 rows each.
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const ResourceSeconds cost = sweep_cost(costed, rates, sweeps);
   // 10 layers of 12 million weights and a head of 5 million, 640 MB of cache, and activations: 4
   // bytes of 33,000 numbers a token and layer.
@@ -61,7 +61,7 @@ TEST_CASE("the disk takes of the processor that computes what the profile says")
   CostedPlan costed = plan();
   costed.weights_from_disk = 100'000'000;
   costed.kv_on_disk = 0.5;
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
   const ResourceSeconds before = cost();
   hardware.disk.processor = figure(10e9);
@@ -82,7 +82,7 @@ TEST_CASE("what the CPU attends to stays off the link and is its own work") {
   CostedPlan costed = plan();
   costed.own_memory = true;
   costed.kv_on_host = 0.5;
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost_of = [&](Resource resource) {
     return sweep_cost(costed, rates_of(hardware, costed), sweeps)[static_cast<size_t>(resource)];
   };
@@ -123,19 +123,50 @@ TEST_CASE("the CPU attends where it reads the cache faster than the link") {
 
 TEST_CASE("a prompt's rows pass in micro-batches") {
   CostedPlan costed = plan();
-  costed.micro_batch_tokens = 256;
+  costed.micro_batch.rows = 256;
   const MachineRates rates = rates_of(machine(), costed);
   const PlannedSweeps sweeps{.count = 1,
-                             .prompts = 4,
-                             .prompt_tokens = 512,
-                             .prompt_rows = 512,
-                             .prompt_pairs = 4 * 128 * 129 / 2};
+                             .work = {.prompts = 4,
+                                      .prompt_tokens = 512,
+                                      .prompt_rows = 512,
+                                      .prompt_pairs = 4 * 128 * 129 / 2}};
   // Of two prompts each, whose last rows alone go on behind the last layer's attention.
   const double last = 9e6;
   const double compute = 2 * (120e6 - last) * 2e-9 + 2 * last * rates.seconds_per_weight(2) +
                          5e6 * rates.seconds_per_weight(4) +
                          4.0 * (4 * 128 * 129 / 2) * 1000 * 10 / 100e9 + 512 * 10 * 4 * 33e3 / 40e9;
   CHECK(sweep_cost(costed, rates, sweeps)[0] == Approx(compute));
+}
+
+TEST_CASE("planned micro-batches are those that the engine cuts of the same sequences") {
+  std::mt19937_64 random(11);
+  const auto upto = [&](int64_t most) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1));
+  };
+  for (int round = 0; round < 500; ++round) {
+    CostedPlan costed = plan();
+    costed.micro_batch = {.rows = 1 + upto(300), .sequences = upto(20)};
+    // Sequences that decode, or prompts of one length.
+    const bool prompts = round % 2 == 0;
+    const int64_t sequences = 1 + upto(50), tokens = prompts ? 1 + upto(200) : 1;
+    SweepWork work;
+    (prompts ? work.prompts : work.decoding) = sequences;
+    if (prompts) work.prompt_tokens = sequences * tokens;
+    std::vector<MicroBatch> cut;
+    for (int64_t i = 0; i < sequences; ++i) {
+      add_to_micro_batches(1, tokens, costed.micro_batch, &cut);
+    }
+    const std::vector<MicroBatch> planned = planned_micro_batches(costed, work);
+    REQUIRE(planned.size() == cut.size());
+    for (size_t i = 0; i < cut.size(); ++i) {
+      CHECK(planned[i].first_item == cut[i].first_item);
+      CHECK(planned[i].items == cut[i].items);
+      CHECK(planned[i].rows == cut[i].rows);
+    }
+  }
+  // Of a sweep of both, the engine may put prompts beside the last that decode; a plan does not.
+  CHECK(planned_micro_batches(plan(), {.decoding = 3, .prompts = 2, .prompt_tokens = 20}).size() ==
+        2);
 }
 
 TEST_CASE(
@@ -146,13 +177,13 @@ TEST_CASE(
   const auto cost_of = [&](Resource resource, const PlannedSweeps& sweeps) {
     return sweep_cost(costed, rates_of(hardware, costed), sweeps)[static_cast<size_t>(resource)];
   };
-  const PlannedSweeps prefill{.prompts = 4, .prompt_tokens = 512, .prompt_rows = 100};
+  const PlannedSweeps prefill{.work = {.prompts = 4, .prompt_tokens = 512, .prompt_rows = 100}};
   CHECK(cost_of(Resource::kDiskWrite, prefill) == Approx(100 * 40e3 * 0.5 / 1e9));
   hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
   costed.own_memory = true;
   costed.kv_on_host = 0.3;
   CHECK(cost_of(Resource::kDeviceToHost, prefill) == Approx(100 * 40e3 * 0.8 / 8e9));
-  const PlannedSweeps decode{.decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps decode{.work = {.decoding = 16, .cached_rows = 16'000}};
   CHECK(cost_of(Resource::kDeviceToHost, decode) == Approx(16 * 640e3 * 0.8 / 8e9));
   costed.kv_returns_whole = true;
   CHECK(cost_of(Resource::kDeviceToHost, decode) == Approx(640e6 * 0.8 / 8e9));
@@ -162,7 +193,7 @@ TEST_CASE(
 TEST_CASE("4-bit rows are attended to at their own rate, or as long as 16-bit ones take") {
   HardwareProfile hardware = machine();
   CostedPlan costed = plan();
-  const PlannedSweeps sweeps{.count = 1, .decoding = 16, .cached_rows = 16'000};
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
   const ResourceSeconds wide = cost();
   costed.kv_format = DType::kQ4;

@@ -105,7 +105,8 @@ TEST_CASE("what must stay on the device stays") {
   CostedPlan needs_all = plan;
   needs_all.kv_on_disk = 1;
   const MachineRates rates = MachineRates::of(test::cost_machine(), needs_all).value();
-  const std::vector<PlannedSweeps> sweeps = {{.count = 3, .decoding = 4, .cached_rows = 100}};
+  const std::vector<PlannedSweeps> sweeps = {
+      {.count = 3, .work = {.decoding = 4, .cached_rows = 100}}};
   PlacementRoom room{.weights = 100, .kv = 100, .device = 150, .disk = 1000};
   room.weights_stream = false;
   CHECK(best_shares(plan, rates, sweeps, room)->weights.device == Approx(1));

@@ -13,8 +13,9 @@ TEST_CASE("sweeps up to the last prompt are the prefill, the others decode") {
   const CostedPlan plan = test::costed_plan();
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
   const PlannedSweeps prompts{
-      .count = 1, .prompts = 4, .prompt_tokens = 400, .prompt_rows = 400, .prompt_pairs = 20'200};
-  const PlannedSweeps steps{.count = 7, .decoding = 4, .cached_rows = 404};
+      .count = 1,
+      .work = {.prompts = 4, .prompt_tokens = 400, .prompt_rows = 400, .prompt_pairs = 20'200}};
+  const PlannedSweeps steps{.count = 7, .work = {.decoding = 4, .cached_rows = 404}};
   const auto alone = [&](const PlannedSweeps& sweeps) {
     return predict(plan, rates, std::vector{sweeps}).seconds();
   };
@@ -30,7 +31,7 @@ TEST_CASE("sweeps up to the last prompt are the prefill, the others decode") {
 TEST_CASE("a head that takes few rows at a time is computed as often as they need") {
   CostedPlan plan = test::costed_plan();
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
-  const PlannedSweeps steps{.count = 1, .decoding = 40, .cached_rows = 4000};
+  const PlannedSweeps steps{.count = 1, .work = {.decoding = 40, .cached_rows = 4000}};
   const auto compute = [&](int64_t head_rows) {
     plan.head_rows = head_rows;
     return sweep_cost(plan, rates, steps)[static_cast<size_t>(Resource::kCompute)];
@@ -45,7 +46,8 @@ TEST_CASE("a cache that may not go to disk does not, even where nothing else fit
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   const CostedPlan plan = test::costed_plan();
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
-  const std::vector<PlannedSweeps> steps = {{.count = 10, .decoding = 4, .cached_rows = 400}};
+  const std::vector<PlannedSweeps> steps = {
+      {.count = 10, .work = {.decoding = 4, .cached_rows = 400}}};
   PlacementRoom room;
   room.weights = kGiB;
   room.kv = 4 * kGiB;

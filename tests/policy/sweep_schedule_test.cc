@@ -65,9 +65,11 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
 std::vector<Sweep> unfolded(const std::vector<PlannedSweeps>& planned) {
   std::vector<Sweep> sweeps;
   for (const PlannedSweeps& p : planned) {
+    const SweepWork& work = p.work;
     for (int64_t i = 0; i < p.count; ++i) {
-      sweeps.push_back({p.decoding, p.prompts, p.prompt_tokens, p.prompt_rows, p.prompt_pairs,
-                        p.cached_rows + p.cached_rows_step * static_cast<double>(i)});
+      sweeps.push_back({work.decoding, work.prompts, work.prompt_tokens, work.prompt_rows,
+                        work.prompt_pairs,
+                        work.cached_rows + p.cached_rows_step * static_cast<double>(i)});
     }
   }
   return sweeps;
@@ -78,12 +80,12 @@ TEST_CASE("a block is prefilled, then decodes") {
   const auto sweeps = plan_sweeps(groups, std::vector<KvReservation>{{10, 104}},
                                   {.block_sequences = 8, .prefill_tokens = 1000, .kv_bytes = 40});
   REQUIRE(sweeps.size() == 2);
-  CHECK(sweeps[0].prompts == 4);
-  CHECK(sweeps[0].prompt_tokens == 400);
-  CHECK(sweeps[0].decoding == 0);
+  CHECK(sweeps[0].work.prompts == 4);
+  CHECK(sweeps[0].work.prompt_tokens == 400);
+  CHECK(sweeps[0].work.decoding == 0);
   CHECK(sweeps[1].count == 4);
-  CHECK(sweeps[1].decoding == 4);
-  CHECK(sweeps[1].cached_rows == 4 * 101);
+  CHECK(sweeps[1].work.decoding == 4);
+  CHECK(sweeps[1].work.cached_rows == 4 * 101);
   CHECK(sweeps[1].mean_cached_rows() == 4 * 102.5);
 }
 

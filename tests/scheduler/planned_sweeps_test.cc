@@ -18,22 +18,24 @@ using test::GateSink;
 
 // What both sides say of a sweep.
 struct Sweep {
-  int64_t tokens = 0, logit_rows = 0, prompts = 0, prompt_pairs = 0;
+  int64_t tokens = 0, logit_rows = 0, prompts = 0, prompt_rows = 0, prompt_pairs = 0;
   double cached_rows = 0;
   friend bool operator==(const Sweep&, const Sweep&) = default;
   friend std::ostream& operator<<(std::ostream& out, const Sweep& s) {
     return out << "{tokens " << s.tokens << ", logits " << s.logit_rows << ", prompts " << s.prompts
-               << ", pairs " << s.prompt_pairs << ", rows " << s.cached_rows << "}";
+               << ", kept " << s.prompt_rows << ", pairs " << s.prompt_pairs << ", rows "
+               << s.cached_rows << "}";
   }
 };
 
 std::vector<Sweep> unfolded(const std::vector<PlannedSweeps>& planned) {
   std::vector<Sweep> sweeps;
   for (const PlannedSweeps& p : planned) {
+    const SweepWork& work = p.work;
     for (int64_t i = 0; i < p.count; ++i) {
-      sweeps.push_back({p.decoding + p.prompt_tokens, p.decoding + p.prompts, p.prompts,
-                        p.prompt_pairs,
-                        p.cached_rows + p.cached_rows_step * static_cast<double>(i)});
+      sweeps.push_back({work.tokens(), work.decoding + work.prompts, work.prompts, work.prompt_rows,
+                        work.prompt_pairs,
+                        work.cached_rows + p.cached_rows_step * static_cast<double>(i)});
     }
   }
   return sweeps;
@@ -136,8 +138,8 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
 
     std::vector<Sweep> ran;
     for (const SweepWork& work : log->take()) {
-      ran.push_back({work.tokens, work.logit_rows, work.prompts, work.prompt_pairs,
-                     static_cast<double>(work.cached_rows)});
+      ran.push_back({work.tokens(), work.logit_rows, work.prompts, work.prompt_rows,
+                     work.prompt_pairs, work.cached_rows});
     }
     REQUIRE(!ran.empty());
     ran.erase(ran.begin());  // The one that held it

@@ -4,7 +4,7 @@
 
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
-#include "kernels/weight_layout.h"
+#include "scheduler/planning/plan_cost.h"
 #include "server/cli/bench/bench_disk.h"
 
 namespace spillway {
@@ -70,12 +70,11 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
                        .tokens = flags.prompt_tokens,
                        .heads = shape.heads,
                        .head_size = shape.head_size};
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->attention_flops_per_second,
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->prompt_attention,
                             measure_prompt_attention(runtime.device(), probe));
   const int64_t last = kv_positions(flags.prompt_tokens, flags.new_tokens) - 1;
   probe.tokens = resolve(plan.kv_rule, flags.prompt_tokens, flags.new_tokens).attended(last);
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache_bytes_per_second,
-                            measure_decode_attention(runtime.device(), probe));
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache, measure_decode_attention(runtime.device(), probe));
   return {};
 }
 
@@ -101,7 +100,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   const Plan& plan = runtime.plan();
   MeasuredCeilings found;
   SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, &found));
-  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory_bytes_per_second, measure_memory_read(device));
+  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory, measure_memory_read(device));
   SPILLWAY_RETURN_IF_ERROR(
       measure_attention(flags, runtime, &found.rates).at("measuring attention"));
   if (device.shares_host_memory()) {
@@ -114,8 +113,8 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
     Result<CopyCeiling> copies = measure_copies(device);
     if (!copies.ok()) return copies.status().at("measuring the link");
     found.copies = copies.value();
-    found.rates.to_device_bytes_per_second = found.copies.to_device;
-    found.rates.to_host_bytes_per_second = found.copies.to_host;
+    found.rates.to_device = found.copies.to_device;
+    found.rates.to_host = found.copies.to_host;
   }
   if (uses_disk(plan)) {
     SPILLWAY_RETURN_IF_ERROR(
@@ -127,19 +126,15 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
 void hold_against_bound(Runtime& runtime, BenchResult* result) {
   const ModelShape& shape = runtime.shape();
   const Plan& plan = runtime.plan();
-  BoundModel model{.shape = shape,
-                   .matrix_bytes = {},
-                   .kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
-                                   static_cast<size_t>(shape.kv_heads * shape.layers),
-                   .keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o};
-  const MatrixLayout layout = plan.matrix_layout;
-  for (const LinearShape& linear : linear_shapes(shape)) {
-    model.matrix_bytes.push_back(packed_bytes(layout, plan.format, linear.outputs, linear.inputs));
-  }
+  CostedPlan costed = costed_plan(plan, {});
+  costed.kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
+                        static_cast<size_t>(shape.kv_heads * shape.layers);
+  const bool keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o;
   const Ceilings hardware = result->ceilings.hardware();
-  const auto bounds = [&](std::span<const SweepWork> sweeps) {
-    return Bounds{bound_of(model, hardware, sweeps),
-                  bound_of(model, result->ceilings.rates, sweeps)};
+  const auto bounds = [&](const std::vector<LoggedSweep>& sweeps) {
+    const std::vector<SweepWork> work(sweeps.begin(), sweeps.end());
+    return Bounds{bound_of(costed, keeps_by_score, hardware, work),
+                  bound_of(costed, keeps_by_score, result->ceilings.rates, work)};
   };
   result->total = bounds(result->sweeps);
   result->prefill = bounds(prefill_sweeps(result->sweeps));

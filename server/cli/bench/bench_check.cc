@@ -48,8 +48,7 @@ double ceiling_of(const BenchResult& result, const MatrixRate& rate, double peak
                        static_cast<double>(rate.inputs);
   const auto bytes = static_cast<double>(
       packed_bytes(result.plan.matrix_layout, result.plan.format, rate.outputs, rate.inputs));
-  const double seconds =
-      std::max(share(flops, peak), share(bytes, result.ceilings.rates.memory_bytes_per_second));
+  const double seconds = std::max(share(flops, peak), share(bytes, result.ceilings.rates.memory));
   return share(flops, seconds);
 }
 
@@ -82,14 +81,12 @@ std::vector<Gate> gates_of(const BenchResult& result) {
   if (result.flags.prompt_tokens >= kPromptTokensMin) {
     gates.push_back(
         {"prompt attention of the f32 peak",
-         share(ceilings.rates.attention_flops_per_second, ceilings.peaks.f32.operations_per_second),
+         share(ceilings.rates.prompt_attention, ceilings.peaks.f32.operations_per_second),
          kPromptAttentionMin});
   }
   if (plan.kv_format != DType::kQ4) {
-    gates.push_back(
-        {"decode attention of memory's rate",
-         share(ceilings.rates.cache_bytes_per_second, ceilings.rates.memory_bytes_per_second),
-         kDecodeAttentionMin});
+    gates.push_back({"decode attention of memory's rate",
+                     share(ceilings.rates.cache, ceilings.rates.memory), kDecodeAttentionMin});
   }
   return gates;
 }

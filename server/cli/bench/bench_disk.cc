@@ -79,7 +79,7 @@ Status measure_own_file(DiskMeter& meter, const Plan& plan, MeasuredCeilings* fo
   SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.kv_file, O_RDONLY | O_DIRECT));
   const Result<double> rate = best_read(meter, file, true);
   if (!rate.ok()) return rate.status().code() == Code::kInvalidArgument ? Status() : rate.status();
-  found->rates.disk_read_bytes_per_second = rate.value();
+  found->rates.disk_read = rate.value();
   found->of_own_file = true;
   return {};
 }
@@ -92,7 +92,7 @@ Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
   SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter, DiskMeter::open(device, kMemoryBytes));
   if (plan.weights.disk > 0) {
     SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.weights_file, O_RDONLY | O_DIRECT));
-    SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second, best_read(meter, file, false));
+    SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read, best_read(meter, file, false));
   }
   const uint64_t spilled = plan.kv.disk + plan.activations.disk;
   if (spilled == 0) return {};
@@ -105,14 +105,13 @@ Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
   // Not the first: then a new file's blocks are only made.
   const DiskProbe fill{.bytes_max = bytes, .seconds_max = 2, .request_bytes = kBlockMax};
   SPILLWAY_RETURN_IF_ERROR(write(fill, kDepths[1]).status());
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write_bytes_per_second,
-                            best_rate({.bytes_max = kWriteBytesMax}, write));
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write, best_rate({.bytes_max = kWriteBytesMax}, write));
   if (plan.weights.disk > 0) return {};
   if (after_run && plan.kv.disk > 0) {
     SPILLWAY_RETURN_IF_ERROR(measure_own_file(meter, plan, found));
     if (found->of_own_file) return {};
   }
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read_bytes_per_second, best_read(meter, file, false));
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read, best_read(meter, file, false));
   return {};
 }
 

@@ -16,15 +16,16 @@ double ratio(double a, double b) {
 }
 
 json bound_object(const Bound& bound) {
-  return {{"resource", bound.resource},
+  const auto busy = [&](Resource resource) { return bound.busy[index(resource)]; };
+  return {{"resource", std::string(resource_name(bound.resource))},
           {"seconds", bound.seconds},
           {"seconds_any_schedule", bound.seconds_any_schedule},
-          {"compute_seconds", bound.compute_seconds},
-          {"memory_seconds", bound.memory_seconds},
-          {"disk_read_seconds", bound.disk_read_seconds},
-          {"disk_write_seconds", bound.disk_write_seconds},
-          {"host_to_device_seconds", bound.to_device_seconds},
-          {"device_to_host_seconds", bound.to_host_seconds}};
+          {"compute_seconds", busy(Resource::kCompute)},
+          {"memory_seconds", busy(Resource::kMemory)},
+          {"disk_read_seconds", busy(Resource::kDiskRead)},
+          {"disk_write_seconds", busy(Resource::kDiskWrite)},
+          {"host_to_device_seconds", busy(Resource::kHostToDevice)},
+          {"device_to_host_seconds", busy(Resource::kDeviceToHost)}};
 }
 
 json tier_object(const TierBytes& bytes) {
@@ -67,9 +68,9 @@ json peaks_object(const BenchResult& result, const Peaks& peaks) {
 // Of the ceilings that change most on a shared machine, beside the best of them.
 json at_one_time(const MeasuredCeilings& found) {
   return {{"compute_operations_per_second", found.products.operations_per_second},
-          {"memory_bytes_per_second", found.rates.memory_bytes_per_second},
-          {"disk_read_bytes_per_second", found.rates.disk_read_bytes_per_second},
-          {"disk_write_bytes_per_second", found.rates.disk_write_bytes_per_second}};
+          {"memory_bytes_per_second", found.rates.memory},
+          {"disk_read_bytes_per_second", found.rates.disk_read},
+          {"disk_write_bytes_per_second", found.rates.disk_write}};
 }
 
 // Null: memory was not measured during the run.
@@ -95,27 +96,26 @@ json hardware_object(const BenchResult& result) {
          {"own_flops_per_second", found.matrix[i].ours},
          {"own_of_peak", ratio(found.matrix[i].ours, found.products.operations_per_second)}});
   }
-  return {{"device", result.device},
-          {"peaks", peaks_object(result, found.peaks)},
-          {"products_peak", peak_object(found.products)},
-          {"prompt_attention_peak", peak_object(found.attention)},
-          {"memory_bytes_per_second", rates.memory_bytes_per_second},
-          {"disk_read_bytes_per_second", rates.disk_read_bytes_per_second},
-          {"disk_write_bytes_per_second", rates.disk_write_bytes_per_second},
-          {"host_to_device_bytes_per_second", rates.to_device_bytes_per_second},
-          {"device_to_host_bytes_per_second", rates.to_host_bytes_per_second},
-          {"both_directions_bytes_per_second", found.copies.both},
-          {"disk_read_of_own_file", found.of_own_file},
-          {"attention_flops_per_second", rates.attention_flops_per_second},
-          {"attention_of_peak",
-           ratio(rates.attention_flops_per_second, found.attention.operations_per_second)},
-          {"decode_attention_bytes_per_second", rates.cache_bytes_per_second},
-          {"decode_attention_of_memory",
-           ratio(rates.cache_bytes_per_second, rates.memory_bytes_per_second)},
-          {"before", at_one_time(result.before)},
-          {"after", at_one_time(result.after)},
-          {"during", during_run(result.during.memory)},
-          {"matrix", matrix}};
+  return {
+      {"device", result.device},
+      {"peaks", peaks_object(result, found.peaks)},
+      {"products_peak", peak_object(found.products)},
+      {"prompt_attention_peak", peak_object(found.attention)},
+      {"memory_bytes_per_second", rates.memory},
+      {"disk_read_bytes_per_second", rates.disk_read},
+      {"disk_write_bytes_per_second", rates.disk_write},
+      {"host_to_device_bytes_per_second", rates.to_device},
+      {"device_to_host_bytes_per_second", rates.to_host},
+      {"both_directions_bytes_per_second", found.copies.both},
+      {"disk_read_of_own_file", found.of_own_file},
+      {"attention_flops_per_second", rates.prompt_attention},
+      {"attention_of_peak", ratio(rates.prompt_attention, found.attention.operations_per_second)},
+      {"decode_attention_bytes_per_second", rates.cache},
+      {"decode_attention_of_memory", ratio(rates.cache, rates.memory)},
+      {"before", at_one_time(result.before)},
+      {"after", at_one_time(result.after)},
+      {"during", during_run(result.during.memory)},
+      {"matrix", matrix}};
 }
 
 json checks_object(const BenchResult& result) {

@@ -20,7 +20,8 @@ std::string rate_line(const char* name, double seconds, double tokens, const Bou
       "%-8s %10.2f s %10.1f tokens/s   bound %8.2f s (%s)   efficiency %.2f%s, of our "
       "kernels %.2f",
       name, seconds, ratio(tokens, seconds), bounds.hardware.seconds,
-      bounds.hardware.resource.c_str(), efficiency(bounds.hardware, measured_seconds),
+      std::string(resource_name(bounds.hardware.resource)).c_str(),
+      efficiency(bounds.hardware, measured_seconds),
       efficiency(bounds.hardware, measured_seconds) > kEfficiencyMax ? " (invalid)" : "",
       efficiency(bounds.kernels, measured_seconds));
 }
@@ -131,13 +132,13 @@ std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings
 
 std::string memory_line(const BenchResult& r) {
   if (r.during.memory.empty()) {
-    return ceiling_line(r, "memory", &Ceilings::memory_bytes_per_second);
+    return ceiling_line(r, "memory", &Ceilings::memory);
   }
   const auto [low, high] = std::minmax_element(r.during.memory.begin(), r.during.memory.end());
   return text_line(
       "  memory      %6.2f GB/s (%.2f before, %.2f to %.2f between sweeps, %.2f after)",
-      r.ceilings.rates.memory_bytes_per_second / 1e9, r.before.rates.memory_bytes_per_second / 1e9,
-      *low / 1e9, *high / 1e9, r.after.rates.memory_bytes_per_second / 1e9);
+      r.ceilings.rates.memory / 1e9, r.before.rates.memory / 1e9, *low / 1e9, *high / 1e9,
+      r.after.rates.memory / 1e9);
 }
 
 std::string peak_line(const char* name, const Peak& peak) {
@@ -157,12 +158,10 @@ std::string kernel_lines(const BenchResult& r) {
   const char* of = r.plan.discrete ? "the matrix ceiling" : "its peak";
   std::string text =
       text_line("kernels alone, and their share of the hardware's") +
-      text_line(
-          "  prompt attention %8.0f GFLOP/s, %.2f of %s", rates.attention_flops_per_second / 1e9,
-          ratio(rates.attention_flops_per_second, found.attention.operations_per_second), of) +
-      text_line("  decode attention %8.2f GB/s, %.2f of memory's rate",
-                rates.cache_bytes_per_second / 1e9,
-                ratio(rates.cache_bytes_per_second, rates.memory_bytes_per_second)) +
+      text_line("  prompt attention %8.0f GFLOP/s, %.2f of %s", rates.prompt_attention / 1e9,
+                ratio(rates.prompt_attention, found.attention.operations_per_second), of) +
+      text_line("  decode attention %8.2f GB/s, %.2f of memory's rate", rates.cache / 1e9,
+                ratio(rates.cache, rates.memory)) +
       text_line("  matrix products (GFLOP/s)");
   for (size_t i = 0; i < rates.matrix.size(); ++i) {
     const MatrixRate& rate = rates.matrix[i];
@@ -179,17 +178,16 @@ std::string ceilings(const BenchResult& r) {
   const Ceilings& rates = r.ceilings.rates;
   const CopyCeiling& copies = r.ceilings.copies;
   std::string text = compute_lines(r) + memory_line(r);
-  if (rates.disk_read_bytes_per_second > 0) {
+  if (rates.disk_read > 0) {
     text += r.ceilings.of_own_file
                 ? text_line(
                       "  disk read   %6.2f GB/s, of the run's own file after it (%.2f before, "
                       "of a new one)",
-                      rates.disk_read_bytes_per_second / 1e9,
-                      r.before.rates.disk_read_bytes_per_second / 1e9)
-                : ceiling_line(r, "disk read", &Ceilings::disk_read_bytes_per_second);
+                      rates.disk_read / 1e9, r.before.rates.disk_read / 1e9)
+                : ceiling_line(r, "disk read", &Ceilings::disk_read);
   }
-  if (rates.disk_write_bytes_per_second > 0) {
-    text += ceiling_line(r, "disk write", &Ceilings::disk_write_bytes_per_second);
+  if (rates.disk_write > 0) {
+    text += ceiling_line(r, "disk write", &Ceilings::disk_write);
   }
   if (r.plan.discrete) {
     text += text_line("  host to device %.1f GB/s, back %.1f, both at once %.1f",

@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-bool has_prompt(const SweepWork& work) {
+bool has_prompt(const LoggedSweep& work) {
   return work.prompts > 0;
 }
 
@@ -18,8 +18,8 @@ bool has_prompt(const SweepWork& work) {
 Ceilings MeasuredCeilings::hardware() const {
   Ceilings ceilings = rates;
   ceilings.products = products.operations_per_second;
-  ceilings.attention_flops_per_second = attention.operations_per_second;
-  ceilings.cache_bytes_per_second = 0;
+  ceilings.prompt_attention = attention.operations_per_second;
+  ceilings.cache = 0;
   return ceilings;
 }
 
@@ -29,13 +29,11 @@ MeasuredCeilings best_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
   const auto best = [&](auto part, auto rate) { return std::max(a.*part.*rate, b.*part.*rate); };
   MeasuredCeilings found = a;
   for (const auto rate :
-       {&Ceilings::attention_flops_per_second, &Ceilings::memory_bytes_per_second,
-        &Ceilings::cache_bytes_per_second, &Ceilings::disk_read_bytes_per_second,
-        &Ceilings::disk_write_bytes_per_second, &Ceilings::to_device_bytes_per_second,
-        &Ceilings::to_host_bytes_per_second}) {
+       {&Ceilings::prompt_attention, &Ceilings::memory, &Ceilings::cache, &Ceilings::disk_read,
+        &Ceilings::disk_write, &Ceilings::to_device, &Ceilings::to_host}) {
     found.rates.*rate = best(&MeasuredCeilings::rates, rate);
   }
-  if (b.of_own_file) found.rates.disk_read_bytes_per_second = b.rates.disk_read_bytes_per_second;
+  if (b.of_own_file) found.rates.disk_read = b.rates.disk_read;
   found.of_own_file = b.of_own_file;
   for (const auto rate : {&CopyCeiling::to_device, &CopyCeiling::to_host, &CopyCeiling::both}) {
     found.copies.*rate = best(&MeasuredCeilings::copies, rate);
@@ -54,7 +52,7 @@ MeasuredCeilings best_of(const MeasuredCeilings& a, const MeasuredCeilings& b) {
 MeasuredCeilings ceilings_of_run(const BenchResult& result) {
   MeasuredCeilings found = best_of(result.before, result.after);
   for (const double rate : result.during.memory) {
-    found.rates.memory_bytes_per_second = std::max(found.rates.memory_bytes_per_second, rate);
+    found.rates.memory = std::max(found.rates.memory, rate);
   }
   if (result.plan.discrete) return found;
   found.peaks = best_of(found.peaks, result.during.peaks);
@@ -68,19 +66,19 @@ double efficiency(const Bound& bound, double measured_seconds) {
   return measured_seconds > 0 ? bound.seconds / measured_seconds : 0;
 }
 
-TimeByCause time_by_cause(std::span<const SweepWork> sweeps) {
+TimeByCause time_by_cause(std::span<const LoggedSweep> sweeps) {
   TimeByCause time;
-  for (const SweepWork& work : sweeps) {
+  for (const LoggedSweep& work : sweeps) {
     ++time.sweeps;
     time.seconds += work.seconds;
     time.weights_wait_seconds += work.weights_wait_seconds;
     time.kv_wait_seconds += work.kv_wait_seconds;
     time.activations_wait_seconds += work.activations_wait_seconds;
     time.staging_wait_seconds += work.staging_wait_seconds;
-    time.disk_read_bytes += work.disk_read_bytes;
-    time.disk_write_bytes += work.disk_write_bytes;
-    time.to_device_bytes += work.to_device_bytes;
-    time.to_host_bytes += work.to_host_bytes;
+    time.disk_read_bytes += static_cast<uint64_t>(work.disk_read_bytes);
+    time.disk_write_bytes += static_cast<uint64_t>(work.disk_write_bytes);
+    time.to_device_bytes += static_cast<uint64_t>(work.to_device_bytes);
+    time.to_host_bytes += static_cast<uint64_t>(work.to_host_bytes);
   }
   time.compute_seconds =
       std::max(0.0, time.seconds - time.weights_wait_seconds - time.kv_wait_seconds -
@@ -88,14 +86,14 @@ TimeByCause time_by_cause(std::span<const SweepWork> sweeps) {
   return time;
 }
 
-std::vector<SweepWork> prefill_sweeps(std::span<const SweepWork> sweeps) {
-  std::vector<SweepWork> some;
+std::vector<LoggedSweep> prefill_sweeps(std::span<const LoggedSweep> sweeps) {
+  std::vector<LoggedSweep> some;
   std::copy_if(sweeps.begin(), sweeps.end(), std::back_inserter(some), has_prompt);
   return some;
 }
 
-std::vector<SweepWork> decode_sweeps(std::span<const SweepWork> sweeps) {
-  std::vector<SweepWork> some;
+std::vector<LoggedSweep> decode_sweeps(std::span<const LoggedSweep> sweeps) {
+  std::vector<LoggedSweep> some;
   std::remove_copy_if(sweeps.begin(), sweeps.end(), std::back_inserter(some), has_prompt);
   return some;
 }

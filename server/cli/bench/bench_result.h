@@ -74,7 +74,7 @@ struct BenchResult {
     int64_t generated = 0;
   };
   std::optional<Cut> cut;
-  std::vector<SweepWork> sweeps;
+  std::vector<LoggedSweep> sweeps;
   std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
   MeasuredCeilings before, after;
@@ -98,7 +98,7 @@ struct TimeByCause {
   uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
   uint64_t to_device_bytes = 0, to_host_bytes = 0;
 };
-TimeByCause time_by_cause(std::span<const SweepWork> sweeps);
+TimeByCause time_by_cause(std::span<const LoggedSweep> sweeps);
 
 // A bound over the time that was measured: 1 is as fast as can be. 0: no time was measured.
 double efficiency(const Bound& bound, double measured_seconds);
@@ -108,7 +108,7 @@ double efficiency(const Bound& bound, double measured_seconds);
 constexpr double kEfficiencyMax = 1.02;
 
 // The sweeps with a prompt in them, or the others.
-std::vector<SweepWork> prefill_sweeps(std::span<const SweepWork> sweeps);
-std::vector<SweepWork> decode_sweeps(std::span<const SweepWork> sweeps);
+std::vector<LoggedSweep> prefill_sweeps(std::span<const LoggedSweep> sweeps);
+std::vector<LoggedSweep> decode_sweeps(std::span<const LoggedSweep> sweeps);
 
 }  // namespace spillway

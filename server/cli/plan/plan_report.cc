@@ -37,8 +37,9 @@ std::string tier_line(const char* name, const TierBytes& bytes) {
 const PlannedSweeps* decode_sweep(const PlanReport& report) {
   const PlannedSweeps* most = nullptr;
   for (const PlannedSweeps& sweeps : report.choice.sweeps) {
-    if (sweeps.prompts > 0) continue;
-    if (most == nullptr || sweeps.count * sweeps.decoding > most->count * most->decoding) {
+    if (sweeps.work.prompts > 0) continue;
+    if (most == nullptr ||
+        sweeps.count * sweeps.work.decoding > most->count * most->work.decoding) {
       most = &sweeps;
     }
   }
@@ -48,7 +49,7 @@ const PlannedSweeps* decode_sweep(const PlanReport& report) {
 const PlannedSweeps* prefill_sweep(const PlanReport& report) {
   const PlannedSweeps* most = nullptr;
   for (const PlannedSweeps& sweeps : report.choice.sweeps) {
-    if (most == nullptr || sweeps.prompt_tokens > most->prompt_tokens) most = &sweeps;
+    if (most == nullptr || sweeps.work.prompt_tokens > most->work.prompt_tokens) most = &sweeps;
   }
   return most;
 }
@@ -73,8 +74,8 @@ std::string sweeps_text(const PlanReport& report, const MachineRates& rates) {
                       std::string(resource_name(static_cast<Resource>(r))).c_str(), of_prefill[r],
                       mark(of_prefill), of_decode[r], mark(of_decode));
   }
-  const auto tokens = prefill == nullptr ? 0 : prefill->prompt_tokens;
-  const auto sequences = decode == nullptr ? 0 : decode->decoding;
+  const auto tokens = prefill == nullptr ? 0 : prefill->work.prompt_tokens;
+  const auto sequences = decode == nullptr ? 0 : decode->work.decoding;
   return text + text_line("  (prefill: %lld prompt tokens; decode: %lld sequences; * the slowest)",
                           static_cast<long long>(tokens), static_cast<long long>(sequences));
 }

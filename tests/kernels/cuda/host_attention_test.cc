@@ -65,7 +65,7 @@ TEST_CASE("with attention on the host only the rows of the step cross the link")
   const auto row = static_cast<uint64_t>(2 * shape.kv_heads * shape.head_size) * sizeof(float);
   const auto layers = static_cast<uint64_t>(shape.layers);
   for (const SweepWork& work : by_host) {
-    const uint64_t steps = static_cast<uint64_t>(work.tokens) * layers;
+    const uint64_t steps = static_cast<uint64_t>(work.tokens()) * layers;
     CHECK(work.to_host_bytes == steps * static_cast<uint64_t>(shape.qkv_width()) * 4);
     CHECK(work.to_device_bytes == steps * static_cast<uint64_t>(shape.query_width()) * 4);
     CHECK(work.host_attended_bytes == static_cast<uint64_t>(work.cached_rows) * layers * row);
@@ -76,7 +76,8 @@ TEST_CASE("with attention on the host only the rows of the step cross the link")
     CHECK(work.host_attended_bytes == 0);
     // All cached rows but the step's own, by whole blocks.
     CHECK(work.to_device_bytes >=
-          static_cast<uint64_t>(work.cached_rows - work.tokens) * layers * row);
+          static_cast<uint64_t>(work.cached_rows - static_cast<double>(work.tokens())) * layers *
+              row);
   }
 }
 

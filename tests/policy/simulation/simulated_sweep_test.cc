@@ -46,16 +46,15 @@ struct Scene {
     if (chance(0.2)) plan.activations_on_disk = 0.5;
     if (plan.own_memory && chance(0.2)) plan.activations_on_host = 0.5;
     if (chance(0.5)) hardware.disk.processor = figure(rate(2e9, 60e9));
-    plan.micro_batch_sequences = 1 + static_cast<int64_t>(below(16));
+    plan.micro_batch.sequences = 1 + static_cast<int64_t>(below(16));
     const auto decoding = static_cast<int64_t>(1 + below(32));
     sweeps = {{.count = 1,
-               .prompts = decoding,
-               .prompt_tokens = decoding * 100,
-               .prompt_rows = decoding * static_cast<int64_t>(1 + below(100)),
-               .prompt_pairs = decoding * 100 * 101 / 2},
+               .work = {.prompts = decoding,
+                        .prompt_tokens = decoding * 100,
+                        .prompt_rows = decoding * static_cast<int64_t>(1 + below(100)),
+                        .prompt_pairs = decoding * 100 * 101 / 2}},
               {.count = static_cast<int64_t>(1 + below(6)),
-               .decoding = decoding,
-               .cached_rows = 101.0 * static_cast<double>(decoding),
+               .work = {.decoding = decoding, .cached_rows = 101.0 * static_cast<double>(decoding)},
                .cached_rows_step = static_cast<double>(decoding)}};
     rings.weights_from_disk = ring(250e6);
     rings.weights_to_device = ring(250e6);
@@ -85,7 +84,7 @@ TEST_CASE("a run in memory takes what the cost model says") {
   plan.weight_bytes = 1000;  // So that arithmetic is the limit of every step
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
   const std::vector<PlannedSweeps> sweeps = {
-      {.count = 5, .decoding = 16, .cached_rows = 160, .cached_rows_step = 16}};
+      {.count = 5, .work = {.decoding = 16, .cached_rows = 160}, .cached_rows_step = 16}};
   const SimulatedRun run = simulate(plan, rates, sweeps, {});
   CHECK(run.seconds() == Approx(predict(plan, rates, sweeps).seconds()));
   CHECK(run.generated == 80);
@@ -102,7 +101,7 @@ TEST_CASE("weights from disk, by hand") {
   plan.weight_bytes = 0;
   plan.weights_from_disk = 200'000'000;
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
-  const std::vector<PlannedSweeps> sweeps = {{.count = 3, .decoding = 1}};
+  const std::vector<PlannedSweeps> sweeps = {{.count = 3, .work = {.decoding = 1}}};
   StagingRings rings;
   rings.weights_from_disk = 100e6;  // One layer
   const double work = (12e6 * 0.1e-9) + 4 * 33e3 / 40e9;
@@ -132,9 +131,10 @@ TEST_CASE("a cache on disk comes ahead of the work and goes home behind it, by h
   plan.kv_row_bytes = 500'000;
   plan.kv_sent_bytes = 5'000'000;
   plan.kv_on_disk = 1;
-  plan.micro_batch_sequences = 1;
+  plan.micro_batch.sequences = 1;
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
-  const std::vector<PlannedSweeps> sweeps = {{.count = 1, .decoding = 2, .cached_rows = 200}};
+  const std::vector<PlannedSweeps> sweeps = {
+      {.count = 1, .work = {.decoding = 2, .cached_rows = 200}}};
   const double read = 50e6 / 2e9, attention = 50e6 / 20e9, write = 5e6 / 1e9;
   const double work = 12e6 * 0.1e-9 + 4 * 33e3 / 40e9, head = 5e6 * rates.seconds_per_weight(2);
   // Attention waits for each read; what is left of the second micro-batch and the head are longer
@@ -202,7 +202,7 @@ TEST_CASE("one slow resource and deep rings: what the cost model says") {
   plan.weights_from_disk = 250'000'000;
   HardwareProfile hardware = test::cost_machine();
   const std::vector<PlannedSweeps> sweeps = {
-      {.count = 40, .decoding = 16, .cached_rows = 1600, .cached_rows_step = 16}};
+      {.count = 40, .work = {.decoding = 16, .cached_rows = 1600}, .cached_rows_step = 16}};
   for (const double disk : {0.5e9, 100e9}) {  // Slow, and fast
     hardware.disk.read = {{2 << 20, 32, figure(disk)}};
     const MachineRates rates = MachineRates::of(hardware, plan).value();

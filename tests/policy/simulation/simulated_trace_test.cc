@@ -40,7 +40,8 @@ TEST_CASE("the timeline has a track for each link and processor, and waits by wh
   HardwareProfile hardware = test::cost_machine();
   hardware.link = HardwareProfile::Link{test::figure(10e9), test::figure(10e9), {}};
   const MachineRates rates = MachineRates::of(hardware, plan).value();
-  const std::vector<PlannedSweeps> sweeps = {{.count = 2, .decoding = 8, .cached_rows = 80'000}};
+  const std::vector<PlannedSweeps> sweeps = {
+      {.count = 2, .work = {.decoding = 8, .cached_rows = 80'000}}};
   for (const int64_t machines : {1, 2}) {
     const SimulatedRun run = simulate(plan, rates, sweeps, {}, {machines, 1e9});
     const std::string path = directory / std::to_string(machines);

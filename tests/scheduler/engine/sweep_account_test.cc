@@ -12,15 +12,18 @@ TEST_CASE("a sweep's work is that of its items, prompts and steps apart") {
   KvSequence kept;  // Keeps 4 heavy hitters and 8 recent rows
   kept.budget = {4, 8, true};
   const std::vector<int32_t> prompt = {5, 6, 7}, token = {9};
-  const std::vector<SweepItem> items = {{.tokens = prompt, .all_logits = true},
-                                        {.tokens = prompt, .no_logits = true},
+  const std::vector<SweepItem> items = {{.tokens = prompt, .kv = &kept, .all_logits = true},
+                                        {.tokens = prompt, .kv = &kept, .no_logits = true},
                                         {.tokens = token, .position = 50, .kv = &kept},
                                         {.tokens = token, .position = 2, .kv = &kept}};
   CHECK(account.begin(items) == 8);
   account.finish(2.5, {}, 0, 0);
-  const std::vector<SweepWork> sweeps = log->take();
+  const std::vector<LoggedSweep> sweeps = log->take();
   REQUIRE(sweeps.size() == 1);
-  CHECK(sweeps[0].tokens == 8);
+  CHECK(sweeps[0].tokens() == 8);
+  CHECK(sweeps[0].prompt_tokens == 6);
+  CHECK(sweeps[0].prompt_rows == 6);
+  CHECK(sweeps[0].decoding == 2);
   CHECK(sweeps[0].logit_rows == 3 + 0 + 1 + 1);
   CHECK(sweeps[0].prompts == 2);
   CHECK(sweeps[0].prompt_pairs == 2 * 6);
@@ -43,7 +46,7 @@ TEST_CASE("a sweep moved what the totals grew by since the last one ended") {
                   .to_host = 10,
                   .attended_by_host = 64},
                  50, 0);
-  const std::vector<SweepWork> sweeps = log->take();
+  const std::vector<LoggedSweep> sweeps = log->take();
   REQUIRE(sweeps.size() == 2);
   CHECK(sweeps[0].disk_read_bytes == 57);
   CHECK(sweeps[0].disk_write_bytes == 5);
@@ -61,9 +64,9 @@ TEST_CASE("waiting for a free staging buffer is told from waiting for data") {
   const auto log = std::make_shared<SweepLog>();
   SweepAccount account(log, nullptr);
   account.begin({});
-  CHECK(account.wait("x", &SweepWork::weights_wait_seconds, [] { return 7; }) == 7);
+  CHECK(account.wait("x", &LoggedSweep::weights_wait_seconds, [] { return 7; }) == 7);
   account.finish(9, {.kv_room_seconds = 0.25, .activations_room_seconds = 0.5}, 0, 2);
-  const SweepWork work = log->take().at(0);
+  const LoggedSweep work = log->take().at(0);
   CHECK(work.staging_wait_seconds == 0.75);
   CHECK(work.kv_wait_seconds == 1.75);
   CHECK(work.activations_wait_seconds == -0.5);  // Nothing else was waited for.

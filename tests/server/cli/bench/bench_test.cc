@@ -35,39 +35,39 @@ BenchResult made_up() {
   r.decode_seconds = 4.5;
   r.total_seconds = 9;
   r.generated = 30;
-  r.sweeps = {{.tokens = 1000,
-               .prompts = 10,
-               .seconds = 4,
-               .disk_read_bytes = 3000,
-               .disk_write_bytes = 7,
-               .weights_wait_seconds = 1,
-               .activations_wait_seconds = 0.5}};
-  for (int i = 0; i < 2; ++i) {
-    r.sweeps.push_back({.tokens = 10,
-                        .seconds = 2,
-                        .disk_read_bytes = 3000,
-                        .weights_wait_seconds = 0.75,
-                        .kv_wait_seconds = 0.25,
-                        .staging_wait_seconds = 0.125});
-  }
-  r.before.rates.memory_bytes_per_second = 2e10;
-  r.before.rates.disk_read_bytes_per_second = 1e9;
+  LoggedSweep prefill{{.prompts = 10, .prompt_tokens = 1000}};
+  prefill.disk_read_bytes = 3000;
+  prefill.disk_write_bytes = 7;
+  prefill.seconds = 4;
+  prefill.weights_wait_seconds = 1;
+  prefill.activations_wait_seconds = 0.5;
+  LoggedSweep decode{{.decoding = 10}};
+  decode.disk_read_bytes = 3000;
+  decode.seconds = 2;
+  decode.weights_wait_seconds = 0.75;
+  decode.kv_wait_seconds = 0.25;
+  decode.staging_wait_seconds = 0.125;
+  r.sweeps = {prefill, decode, decode};
+  r.before.rates.memory = 2e10;
+  r.before.rates.disk_read = 1e9;
   r.before.rates.matrix = {{10, 64, 32, 9e10}};
   r.before.matrix = {{8e10, 9e10}};
-  r.before.rates.attention_flops_per_second = 3e10;
-  r.before.rates.cache_bytes_per_second = 1.5e10;
+  r.before.rates.prompt_attention = 3e10;
+  r.before.rates.cache = 1.5e10;
   r.before.peaks = peaks_of(100, 190, 400);
   r.before.copies = {.to_device = 1, .to_host = 2, .both = 3};
   r.after = r.before;
-  r.after.rates.disk_read_bytes_per_second = 2e9;
+  r.after.rates.disk_read = 2e9;
   r.after.rates.matrix = {{10, 64, 32, 11e10}};
   r.after.matrix = {{11e10, 10e10}};
   r.after.peaks = peaks_of(90, 200, 380);
   r.ceilings = ceilings_of_run(r);
-  r.total = {{.resource = "disk read", .seconds = 8.1, .seconds_any_schedule = 6.3},
-             {.resource = "compute", .seconds = 8.55}};
-  r.prefill = {{.resource = "compute", .seconds = 3}, {.resource = "compute", .seconds = 3.8}};
-  r.decode = {{.resource = "disk read", .seconds = 3.6}, {.resource = "disk read", .seconds = 3.7}};
+  r.total = {{.resource = Resource::kDiskRead, .seconds = 8.1, .seconds_any_schedule = 6.3},
+             {.resource = Resource::kCompute, .seconds = 8.55}};
+  r.prefill = {{.resource = Resource::kCompute, .seconds = 3},
+               {.resource = Resource::kCompute, .seconds = 3.8}};
+  r.decode = {{.resource = Resource::kDiskRead, .seconds = 3.6},
+              {.resource = Resource::kDiskRead, .seconds = 3.7}};
   return r;
 }
 
@@ -81,10 +81,10 @@ TEST_CASE("a block of as many sequences as fit is prefilled in sweeps as large a
 
 TEST_CASE("memory's ceiling is the best that it gave before, during or after the run") {
   BenchResult r = made_up();
-  CHECK(ceilings_of_run(r).rates.memory_bytes_per_second == 2e10);
+  CHECK(ceilings_of_run(r).rates.memory == 2e10);
   CHECK(json::parse(bench_json(r))["hardware"]["during"].is_null());
   r.during.memory = {1e10, 1.5e10};
-  CHECK(ceilings_of_run(r).rates.memory_bytes_per_second == 2e10);
+  CHECK(ceilings_of_run(r).rates.memory == 2e10);
   r.during.memory = {1e10, 2.5e10, 1.5e10};
   r.ceilings = ceilings_of_run(r);
   const json hardware = json::parse(bench_json(r))["hardware"];
@@ -103,9 +103,9 @@ TEST_CASE("products are held against the widest arithmetic that their weights al
   CHECK(r.ceilings.products.instruction == "DPBUSD");
   CHECK(r.ceilings.attention.operations_per_second == 2e11);
   CHECK(r.ceilings.hardware().products == 4e11);
-  CHECK(r.ceilings.hardware().attention_flops_per_second == 2e11);
-  CHECK(r.ceilings.hardware().memory_bytes_per_second == 2e10);
-  CHECK(r.ceilings.hardware().cache_bytes_per_second == 0);
+  CHECK(r.ceilings.hardware().prompt_attention == 2e11);
+  CHECK(r.ceilings.hardware().memory == 2e10);
+  CHECK(r.ceilings.hardware().cache == 0);
   const json hardware = json::parse(bench_json(r))["hardware"];
   CHECK(hardware["products_peak"] == json{{"operations_per_second", 4e11}, {"by", "DPBUSD"}});
   CHECK(hardware["peaks"]["bf16"]["operations_per_second"] == 2e11);
@@ -133,17 +133,19 @@ TEST_CASE("8-bit products that reach half of the integer peak are half as fast a
   shape.head_size = 64;
   shape.mlp = 256;
   shape.vocabulary = 1000;
-  BoundModel model{shape, {}, 80};
-  model.matrix_bytes.resize(linear_shapes(shape).size(), 1);
+  CostedPlan plan;
+  plan.shape = shape;
+  plan.kv_row_bytes = 80;
+  count_weight_bytes([](const LinearShape&) { return 1; }, &plan);
   Ceilings kernels;
   for (const LinearShape& linear : linear_shapes(shape)) {
     kernels.matrix.push_back({1, linear.outputs, linear.inputs, 2.28e11});  // 0.57 of 4e11
   }
-  kernels.attention_flops_per_second = kernels.memory_bytes_per_second = 1e15;
+  kernels.prompt_attention = kernels.memory = 1e15;
   r.ceilings.rates = kernels;
-  const SweepWork sweep{.tokens = 500, .logit_rows = 500};
-  const Bound own = bound_of(model, kernels, std::span(&sweep, 1));
-  const Bound hardware = bound_of(model, r.ceilings.hardware(), std::span(&sweep, 1));
+  const SweepWork sweep{.prompt_tokens = 500, .logit_rows = 500};
+  const Bound own = bound_of(plan, false, kernels, std::span(&sweep, 1));
+  const Bound hardware = bound_of(plan, false, r.ceilings.hardware(), std::span(&sweep, 1));
   CHECK(efficiency(own, own.seconds) == 1);
   CHECK(efficiency(hardware, own.seconds) == Approx(0.57));
 }
@@ -189,9 +191,9 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   r.plan.format = DType::kBF16;
   r.plan.matrix_layout = MatrixLayout::kPanels16;
   r.ceilings.peaks = peaks_of(100, 200, 400);
-  r.ceilings.rates.memory_bytes_per_second = 2e10;
-  r.ceilings.rates.cache_bytes_per_second = 1.7e10;    // 0.85
-  r.ceilings.rates.attention_flops_per_second = 4e10;  // 0.4
+  r.ceilings.rates.memory = 2e10;
+  r.ceilings.rates.cache = 1.7e10;           // 0.85
+  r.ceilings.rates.prompt_attention = 4e10;  // 0.4
   // Two bytes a weight: at 2e10 bytes per second a row makes 2e10 operations per second, one of
   // 2 rows 4e10, one of 512 rows the peak of 2e11.
   r.ceilings.rates.matrix = {{2, 1024, 1024, 0}, {512, 1024, 1024, 0}, {512, 4096, 1024, 0}};
@@ -207,7 +209,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK(value("decode attention of memory's rate") == Approx(0.85));
   CHECK(value("prompt attention of the f32 peak") == Approx(0.4));
   CHECK(check_result(r).ok());
-  r.ceilings.rates.cache_bytes_per_second = 1.2e10;
+  r.ceilings.rates.cache = 1.2e10;
   CHECK_THAT(std::string(check_result(r).message()),
              Catch::Contains("decode attention of memory's rate: 0.60, at least 0.80"));
   r.flags.check = true;
@@ -278,7 +280,7 @@ TEST_CASE("bench --json has every field that programs rely on") {
 TEST_CASE("the ceilings of a run are the best of both times") {
   const BenchResult r = made_up();
   CHECK(r.ceilings.rates.matrix[0].flops_per_second == 1.1e11);
-  CHECK(r.ceilings.rates.disk_write_bytes_per_second == 0);
+  CHECK(r.ceilings.rates.disk_write == 0);
   CHECK(r.ceilings.copies.to_host == 2);
   CHECK(r.ceilings.peaks.f32.operations_per_second == 1e11);
   CHECK(r.ceilings.peaks.bf16.operations_per_second == 2e11);
@@ -287,10 +289,10 @@ TEST_CASE("the ceilings of a run are the best of both times") {
 
 TEST_CASE("the disk's ceiling is that of the file which the run read, where it was measured") {
   BenchResult r = made_up();
-  r.before.rates.disk_read_bytes_per_second = 3e9;  // Of another file
+  r.before.rates.disk_read = 3e9;  // Of another file
   r.after.of_own_file = true;
   r.ceilings = ceilings_of_run(r);
-  CHECK(r.ceilings.rates.disk_read_bytes_per_second == 2e9);
+  CHECK(r.ceilings.rates.disk_read == 2e9);
   CHECK_THAT(bench_table(r), Catch::Contains("disk read     2.00 GB/s, of the run's own file after "
                                              "it (3.00 before, of a new one)"));
   CHECK(json::parse(bench_json(r))["hardware"]["disk_read_of_own_file"] == true);
