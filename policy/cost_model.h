@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "policy/hardware_profile.h"
@@ -37,8 +37,8 @@ using ResourceSeconds = std::array<double, kResources>;
 // A model and where it lies, in the bytes that a sweep moves.
 struct CostedPlan {
   ModelShape shape;
-  DType format = DType::kF32;  // Of weights
-  DType kv_format = DType::kF16;
+  Format format = Format::kF32;  // Of weights
+  Format kv_format = Format::kF16;
   uint64_t weight_bytes = 0;                              // Read by the kernels in a sweep
   uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep
 

@@ -113,9 +113,9 @@ class Opener {
   }
 
   Status plan(const DeviceTraits& traits) {
-    if (flags_.q4_compute == "int8" && model_.table->format != DType::kQ4) {
+    if (flags_.q4_compute == "int8" && !is_quantized(model_.table->format)) {
       say("warning: --q4-compute int8 is for 4-bit weights; these are " +
-          std::string(dtype_name(model_.table->format)));
+          std::string(format_name(model_.table->format)));
     }
     scratch_path_ = scratch_directory(flags_.disk_dir);
     const Result<uint64_t> free = free_disk_bytes(scratch_path_);
@@ -207,7 +207,7 @@ class Opener {
                                 WeightStore::load(*state_.device, *model_.file, options));
     } else {
       say("Making random weights of " + state_.plan.shape.name + " in " +
-          std::string(dtype_name(plan.format)));
+          std::string(format_name(plan.format)));
       if (plan.weights.disk > 0) plan.weights_file = proc_name(dummy_file_);
       options.scratch = std::move(dummy_file_);
       SPILLWAY_ASSIGN_OR_RETURN(state_.weights,

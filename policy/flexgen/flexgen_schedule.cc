@@ -313,7 +313,7 @@ CostedPlan plan_of(const FlexgenRun& run) {
   const ModelShape& shape = run.shape;
   CostedPlan plan;
   plan.shape = shape;
-  plan.format = DType::kF16;
+  plan.format = Format::kF16;
   for (const LinearShape& linear : linear_shapes(shape)) {
     plan.weight_bytes += 2 * static_cast<uint64_t>(linear.outputs * linear.inputs * linear.count);
   }

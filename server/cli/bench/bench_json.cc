@@ -54,8 +54,8 @@ json plan_object(const BenchResult& result) {
                     {"activations", percent_by_tier(plan.activations)},
                     {"block", plan.block_sequences},
                     {"micro_batch_tokens", plan.micro_batch_tokens},
-                    {"format", dtype_name(plan.format)},
-                    {"kv_format", dtype_name(plan.kv_format)},
+                    {"format", format_name(plan.format)},
+                    {"kv_format", format_name(plan.kv_format)},
                     {"overlap", result.overlap},
                     {"host_memory_bytes", plan.budget_bytes}};
   if (plan.q4_in_int8) plan_json["q4_compute"] = "int8";

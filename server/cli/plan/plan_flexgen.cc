@@ -176,7 +176,7 @@ Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   SPILLWAY_RETURN_IF_ERROR(check_lengths(flags.prompt_tokens, flags.new_tokens, problem.shape));
   problem.prompt_tokens = flags.prompt_tokens;
   problem.new_tokens = flags.new_tokens;
-  problem.compressed_weights = engine.format == DType::kQ4;
+  problem.compressed_weights = engine.format && is_quantized(*engine.format);
   SPILLWAY_RETURN_IF_ERROR(validate(problem));
   SPILLWAY_ASSIGN_OR_RETURN(const FlexgenChoice choice, choose(problem, engine));
   if (!flags.output.empty()) {

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 std::string formats_text(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
-  return std::string(dtype_name(plan.format)) + "/" + std::string(dtype_name(plan.kv_format));
+  return std::string(format_name(plan.format)) + "/" + std::string(format_name(plan.kv_format));
 }
 
 std::string limit_text(const CostedChoice& choice) {
@@ -40,8 +40,8 @@ json frontier_object(const CostedChoice& choice) {
       {"weights", choice.flags.weights.value_or(percent_by_tier(plan.weights))},
       {"kv", choice.flags.kv.value_or(percent_by_tier(plan.kv))},
       {"activations", choice.flags.activations.value_or(percent_by_tier(plan.activations))},
-      {"format", dtype_name(plan.format)},
-      {"kv_format", dtype_name(plan.kv_format)},
+      {"format", format_name(plan.format)},
+      {"kv_format", format_name(plan.kv_format)},
       {"latency_seconds", choice.latency_seconds},
       {"tokens_per_second", choice.prediction.tokens_per_second()},
       {"bottleneck", resource_name(choice.prediction.bottleneck)},

@@ -180,8 +180,8 @@ json plan_object(const PlanReport& report) {
       {"kv", flags.kv ? *flags.kv : percent_by_tier(plan.kv)},
       {"activations", flags.activations ? *flags.activations : percent_by_tier(plan.activations)},
       {"block", plan.block_sequences},
-      {"format", dtype_name(plan.format)},
-      {"kv_format", dtype_name(plan.kv_format)}};
+      {"format", format_name(plan.format)},
+      {"kv_format", format_name(plan.kv_format)}};
   if (plan.q4_in_int8) object["q4_compute"] = "int8";
   if (flags.micro_batch) object["micro_batch"] = *flags.micro_batch;
   if (report.choice.plan->discrete) {
@@ -229,8 +229,8 @@ std::string plan_flags_text(const EngineFlags& flags, const Plan& plan) {
     text += plan.host_attention ? " --attention host" : " --attention device";
   }
   if (flags.no_overlap) text += " --no-overlap";
-  if (flags.format) text += " --format " + std::string(dtype_name(*flags.format));
-  if (flags.kv_format) text += " --kv-format " + std::string(dtype_name(*flags.kv_format));
+  if (flags.format) text += " --format " + std::string(format_name(*flags.format));
+  if (flags.kv_format) text += " --kv-format " + std::string(format_name(*flags.kv_format));
   if (plan.q4_in_int8) text += " --q4-compute int8";
   if (plan.kv_rule.kind != KvRuleKind::kFull) {
     text += " --kv-rule " + std::string(kv_rule_name(plan.kv_rule.kind));
