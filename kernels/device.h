@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/status.h"
 #include "kernels/base/trace.h"
 #include "kernels/weight_layout.h"
@@ -142,10 +142,10 @@ class Device {
   // kCapacity from now on; 0: no limit. The peak begins anew.
   virtual void limit_memory(size_t) {}
 
-  // The format in which activations enter linear layers whose weights are in `weights`, and the
+  // The type in which activations enter linear layers whose weights are in `weights`, and the
   // layout the kernels want those weights in.
-  virtual DType activation_dtype(DType weights) const = 0;
-  virtual MatrixLayout matrix_layout(DType weights) const = 0;
+  virtual DType activation_dtype(Format weights) const = 0;
+  virtual MatrixLayout matrix_layout(Format weights) const = 0;
 
   // True when it multiplies bf16 natively. (On a CPU this decides the default format of f16
   // checkpoints; other devices compute in f16 as well.)

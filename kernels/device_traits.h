@@ -6,7 +6,7 @@
 #include <array>
 #include <string>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/device.h"
 #include "kernels/weight_layout.h"
 
@@ -22,16 +22,16 @@ struct DeviceTraits {
     DType activation = DType::kF32;
     MatrixLayout layout = MatrixLayout::kRows;
   };
-  std::array<OfFormat, 5> formats;  // By DType; that of kI32 means nothing
+  std::array<OfFormat, kFormatCount> formats;  // By Format
 
   // Whether it has memory of its own; else its memory is the host's.
   bool discrete() const { return kind != DeviceKind::kCpu; }
   // As Device's functions of these names.
-  DType activation_dtype(DType weights) const { return of(weights).activation; }
-  MatrixLayout matrix_layout(DType weights) const { return of(weights).layout; }
+  DType activation_dtype(Format weights) const { return of(weights).activation; }
+  MatrixLayout matrix_layout(Format weights) const { return of(weights).layout; }
 
  private:
-  const OfFormat& of(DType weights) const { return formats.at(static_cast<size_t>(weights)); }
+  const OfFormat& of(Format weights) const { return formats.at(static_cast<size_t>(weights)); }
 };
 
 inline DeviceTraits traits_of(const Device& device) {
@@ -40,7 +40,7 @@ inline DeviceTraits traits_of(const Device& device) {
   traits.name = device.name();
   traits.memory = device.memory();
   traits.native_bf16 = device.native_bf16();
-  for (const DType weights : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+  for (const Format weights : kFormats) {
     traits.formats[static_cast<size_t>(weights)] = {device.activation_dtype(weights),
                                                     device.matrix_layout(weights)};
   }

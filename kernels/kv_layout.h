@@ -9,9 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
-#include "kernels/base/q4.h"
 
 namespace spillway {
 
@@ -20,13 +19,9 @@ constexpr int64_t kKvBlockRows = 16;
 struct KvLayout {
   int64_t heads = 0;  // KV heads
   int64_t head_size = 0;
-  DType dtype = DType::kF32;  // Not kI32
+  Format format = Format::kF32;
 
-  // Of one head: `head_size` numbers, or a row of 4-bit groups (base/q4.h).
-  size_t row_bytes() const {
-    if (dtype == DType::kQ4) return q4_row_bytes(head_size);
-    return static_cast<size_t>(head_size) * dtype_bytes(dtype);
-  }
+  size_t row_bytes() const { return format_row_bytes(format, head_size); }  // Of one head
   size_t run_bytes() const { return row_bytes() * static_cast<size_t>(kKvBlockRows); }
   size_t block_bytes() const { return run_bytes() * static_cast<size_t>(2 * heads); }
 
@@ -41,14 +36,14 @@ struct KvLayout {
   size_t value_offset() const { return static_cast<size_t>(heads) * run_bytes(); }
 };
 
-// The cache's format where none is asked for. 4-bit weights say nothing about the cache; float16
-// keeps 11 bits of what attention computes.
-inline DType default_kv_format(DType weights) {
-  return weights == DType::kQ4 ? DType::kF16 : weights;
+// The cache's format where none is asked for. Quantised weights say nothing about the cache;
+// float16 keeps 11 bits of what attention computes.
+inline Format default_kv_format(Format weights) {
+  return is_quantized(weights) ? Format::kF16 : weights;
 }
 
-inline KvLayout kv_layout(const ModelShape& shape, DType dtype) {
-  return {shape.kv_heads, shape.head_size, dtype};
+inline KvLayout kv_layout(const ModelShape& shape, Format format) {
+  return {shape.kv_heads, shape.head_size, format};
 }
 
 }  // namespace spillway

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/weight_layout.h"
 
 namespace spillway {
@@ -57,7 +57,7 @@ struct WeightSlab {
 // where that costs time, too.
 struct WeightMatrix {
   std::span<const WeightSlab> slabs;
-  DType format = DType::kF32;
+  Format format = Format::kF32;
   MatrixLayout layout = MatrixLayout::kRows;
   int64_t rows = 0;
   int64_t columns = 0;

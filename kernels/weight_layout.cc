@@ -16,85 +16,119 @@ int64_t panel_width(MatrixLayout layout) {
 }
 
 // Element index of (row, column) inside the packed matrix.
-int64_t panel_index(MatrixLayout layout, DType format, int64_t row, int64_t column,
+int64_t panel_index(MatrixLayout layout, Format format, int64_t row, int64_t column,
                     int64_t column_count) {
   const int64_t width = panel_width(layout);
   const int64_t panel = row / width * column_count * width;
   const int64_t r = row % width;
-  if (format != DType::kBF16) return panel + column * width + r;
+  if (format != Format::kBF16) return panel + column * width + r;
   return panel + column / 2 * (2 * width) + r * 2 + column % 2;
 }
 
-constexpr int64_t kQ4PanelRows = 16;
-
-// Byte offset of the group that holds (row, column) of a kQ4 matrix in kPanels16.
-size_t q4_group_offset(int64_t row, int64_t column, int64_t columns) {
-  const int64_t groups = padded_columns(MatrixLayout::kPanels16, DType::kQ4, columns) / kQ4Group;
-  return static_cast<size_t>(row / kQ4PanelRows * groups + column / kQ4Group) *
-         sizeof(Q4PanelGroup);
-}
+constexpr int64_t kPanelRows = 16;  // Of kPanels16
 
 // Numbers of a source row, widened.
-std::span<const float> widen(DType format, const std::byte* source, int64_t count, float* widened) {
-  convert_elements(format, source, DType::kF32, reinterpret_cast<std::byte*>(widened),
+std::span<const float> widen(DType type, const std::byte* source, int64_t count, float* widened) {
+  convert_elements(type, source, DType::kF32, reinterpret_cast<std::byte*>(widened),
                    static_cast<size_t>(count));
   return {widened, static_cast<size_t>(count)};
 }
 
-void pack_q4_panels(DType source_format, const std::byte* source, int64_t rows, int64_t columns,
-                    std::byte* target, Q4Error* error) {
-  const size_t element = dtype_bytes(source_format);
-  std::memset(target, 0, packed_bytes(MatrixLayout::kPanels16, DType::kQ4, rows, columns));
+// How one quantised format has the groups of a 16-output panel: each holds the same inputs of all
+// of its outputs.
+struct PanelGroups {
+  size_t bytes, scale, minimum;  // Of a group; in it, the offsets of float16[16]
+  // Quantises `values`, output `r` of a zeroed group.
+  void (*pack)(std::span<const float> values, int64_t r, std::byte* group, QuantError* error);
+  // Input `i` of output `r`.
+  float (*number)(const std::byte* group, int64_t r, int64_t i);
+};
+
+void pack_q4(std::span<const float> values, int64_t r, std::byte* to, QuantError* error) {
+  uint8_t nibbles[kQ4Group];
+  const Q4Scale scale = quantize_q4(values, nibbles);
+  if (error != nullptr) add_q4_error(values, scale, nibbles, error);
+  auto* group = reinterpret_cast<Q4PanelGroup*>(to);
+  group->scale[r] = scale.scale;
+  group->minimum[r] = scale.minimum;
+  for (size_t i = 0; i < values.size(); ++i) {
+    group->words[i / 8][r] |= uint32_t{nibbles[i]} << (4 * (i % 8));
+  }
+}
+
+float number_of_q4(const std::byte* from, int64_t r, int64_t i) {
+  const auto* group = reinterpret_cast<const Q4PanelGroup*>(from);
+  return q4_value(group->words[i / 8][r] >> (4 * (i % 8)) & 15u, f16_to_f32(group->scale[r]),
+                  f16_to_f32(group->minimum[r]));
+}
+
+const PanelGroups& panel_groups(Format format) {
+  static constexpr PanelGroups kOfQ4{sizeof(Q4PanelGroup), offsetof(Q4PanelGroup, scale),
+                                     offsetof(Q4PanelGroup, minimum), pack_q4, number_of_q4};
+  SPILLWAY_CHECK(format == Format::kQ4);
+  return kOfQ4;
+}
+
+// Byte offset of the group that holds (row, column) of a quantised matrix in kPanels16.
+size_t group_offset(Format format, int64_t row, int64_t column, int64_t columns) {
+  const int64_t group = format_traits(format).group;
+  const int64_t groups = padded_columns(MatrixLayout::kPanels16, format, columns) / group;
+  return static_cast<size_t>(row / kPanelRows * groups + column / group) *
+         panel_groups(format).bytes;
+}
+
+void pack_quantized_panels(Format format, DType source_type, const std::byte* source, int64_t rows,
+                           int64_t columns, std::byte* target, QuantError* error) {
+  const PanelGroups& groups = panel_groups(format);
+  const int64_t group = format_traits(format).group;
+  const size_t element = dtype_bytes(source_type);
+  std::memset(target, 0, packed_bytes(MatrixLayout::kPanels16, format, rows, columns));
+  std::vector<float> widened(static_cast<size_t>(group));
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += kQ4Group) {
-      float widened[kQ4Group];
-      uint8_t nibbles[kQ4Group];
+    for (int64_t first = 0; first < columns; first += group) {
       const auto values =
-          widen(source_format, source + static_cast<size_t>(row * columns + first) * element,
-                std::min(kQ4Group, columns - first), widened);
-      const Q4Scale scale = quantize_q4(values, nibbles);
-      if (error != nullptr) add_q4_error(values, scale, nibbles, error);
-      const int64_t r = row % kQ4PanelRows;
-      auto* group = reinterpret_cast<Q4PanelGroup*>(target + q4_group_offset(row, first, columns));
-      group->scale[r] = scale.scale;
-      group->minimum[r] = scale.minimum;
-      for (size_t i = 0; i < values.size(); ++i) {
-        group->words[i / 8][r] |= uint32_t{nibbles[i]} << (4 * (i % 8));
+          widen(source_type, source + static_cast<size_t>(row * columns + first) * element,
+                std::min(group, columns - first), widened.data());
+      groups.pack(values, row % kPanelRows, target + group_offset(format, row, first, columns),
+                  error);
+    }
+  }
+}
+
+void unpack_quantized_panels(Format format, const std::byte* source, int64_t rows, int64_t columns,
+                             float* target) {
+  const PanelGroups& groups = panel_groups(format);
+  const int64_t group = format_traits(format).group;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t first = 0; first < columns; first += group) {
+      const std::byte* from = source + group_offset(format, row, first, columns);
+      for (int64_t i = 0; i < std::min(group, columns - first); ++i) {
+        target[row * columns + first + i] = groups.number(from, row % kPanelRows, i);
       }
     }
   }
 }
 
-void unpack_q4_panels(const std::byte* source, int64_t rows, int64_t columns, float* target) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t r = row % kQ4PanelRows;
-    for (int64_t column = 0; column < columns; ++column) {
-      const auto* group =
-          reinterpret_cast<const Q4PanelGroup*>(source + q4_group_offset(row, column, columns));
-      const int64_t i = column % kQ4Group;
-      target[row * columns + column] =
-          q4_value(group->words[i / 8][r] >> (4 * (i % 8)) & 15u, f16_to_f32(group->scale[r]),
-                   f16_to_f32(group->minimum[r]));
-    }
-  }
-}
-
 // A row at a time: a table's rows are looked up.
-void pack_q4_rows(DType source_format, const std::byte* source, int64_t rows, int64_t columns,
-                  std::byte* target, Q4Error* error) {
+void pack_quantized_rows(Format format, DType source_type, const std::byte* source, int64_t rows,
+                         int64_t columns, std::byte* target, QuantError* error) {
   std::vector<float> widened(static_cast<size_t>(columns));
-  const size_t source_row = static_cast<size_t>(columns) * dtype_bytes(source_format);
+  const size_t source_row = static_cast<size_t>(columns) * dtype_bytes(source_type);
+  const size_t target_row = format_row_bytes(format, columns);
   for (int64_t row = 0; row < rows; ++row) {
     const auto index = static_cast<size_t>(row);
-    pack_q4_row(widen(source_format, source + index * source_row, columns, widened.data()),
-                target + index * q4_row_bytes(columns), error);
+    pack_quantized_row(format,
+                       widen(source_type, source + index * source_row, columns, widened.data()),
+                       target + index * target_row, error);
   }
 }
 
-void unpack_q4_rows(const std::byte* source, int64_t rows, int64_t columns, float* target) {
+void unpack_quantized_rows(Format format, const std::byte* source, int64_t rows, int64_t columns,
+                           float* target) {
+  const size_t source_row = format_row_bytes(format, columns);
   for (int64_t row = 0; row < rows; ++row) {
-    unpack_q4_row(source + static_cast<size_t>(row) * q4_row_bytes(columns),
-                  {target + row * columns, static_cast<size_t>(columns)});
+    unpack_quantized_row(format, source + static_cast<size_t>(row) * source_row,
+                         {target + row * columns, static_cast<size_t>(columns)});
   }
 }
 
@@ -120,45 +154,44 @@ std::optional<MatrixLayout> layout_of_name(std::string_view name) {
   return std::nullopt;
 }
 
-bool layout_holds(MatrixLayout layout, DType format) {
-  return format != DType::kQ4 || layout != MatrixLayout::kPanels64;
+bool layout_holds(MatrixLayout layout, Format format) {
+  return !is_quantized(format) || layout != MatrixLayout::kPanels64;
 }
 
-int64_t padded_columns(MatrixLayout layout, DType format, int64_t columns) {
+int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns) {
   if (layout == MatrixLayout::kRows) return columns;
-  const int64_t multiple = format == DType::kQ4     ? kQ4Group
-                           : format == DType::kBF16 ? 2 * kPanelColumnMultiple
-                                                    : kPanelColumnMultiple;
+  const int64_t multiple = is_quantized(format)      ? format_traits(format).group
+                           : format == Format::kBF16 ? 2 * kPanelColumnMultiple
+                                                     : kPanelColumnMultiple;
   return (columns + multiple - 1) / multiple * multiple;
 }
 
-size_t packed_bytes(MatrixLayout layout, DType format, int64_t rows, int64_t columns) {
+size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t columns) {
   SPILLWAY_CHECK(layout_holds(layout, format));
-  if (format == DType::kQ4) {
-    if (layout == MatrixLayout::kRows) return static_cast<size_t>(rows) * q4_row_bytes(columns);
-    const auto all_rows = static_cast<int64_t>(
-        round_up(static_cast<uint64_t>(rows), static_cast<uint64_t>(kPanelRowMultiple)));
-    return q4_group_offset(all_rows, 0, columns);
+  if (layout == MatrixLayout::kRows) {
+    return static_cast<size_t>(rows) * format_row_bytes(format, columns);
   }
-  const size_t element = dtype_bytes(format);
-  if (layout == MatrixLayout::kRows) return static_cast<size_t>(rows * columns) * element;
-  return round_up(static_cast<uint64_t>(rows), kPanelRowMultiple) *
-         static_cast<size_t>(padded_columns(layout, format, columns)) * element;
+  const uint64_t all_rows = round_up(static_cast<uint64_t>(rows), kPanelRowMultiple);
+  if (is_quantized(format)) {
+    return group_offset(format, static_cast<int64_t>(all_rows), 0, columns);
+  }
+  return all_rows * format_row_bytes(format, padded_columns(layout, format, columns));
 }
 
-void pack_rows(MatrixLayout layout, DType format, DType source_format, const std::byte* source,
-               int64_t rows, int64_t columns, std::byte* target, Q4Error* error) {
+void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
+               int64_t rows, int64_t columns, std::byte* target, QuantError* error) {
   SPILLWAY_CHECK(layout_holds(layout, format));
-  if (format == DType::kQ4) {
-    const auto pack = layout == MatrixLayout::kRows ? &pack_q4_rows : &pack_q4_panels;
-    return pack(source_format, source, rows, columns, target, error);
+  if (is_quantized(format)) {
+    const auto pack = layout == MatrixLayout::kRows ? &pack_quantized_rows : &pack_quantized_panels;
+    return pack(format, source_type, source, rows, columns, target, error);
   }
+  const DType type = element_of(format);
   if (layout == MatrixLayout::kRows) {
-    convert_elements(source_format, source, format, target, static_cast<size_t>(rows * columns));
+    convert_elements(source_type, source, type, target, static_cast<size_t>(rows * columns));
     return;
   }
-  const size_t element = dtype_bytes(format);
-  const size_t source_row = static_cast<size_t>(columns) * dtype_bytes(source_format);
+  const size_t element = dtype_bytes(type);
+  const size_t source_row = static_cast<size_t>(columns) * dtype_bytes(source_type);
   const int64_t column_count = padded_columns(layout, format, columns);
   std::memset(target, 0, packed_bytes(layout, format, rows, columns));
   // A few columns at a time keep the 64 rows' source lines and the target panel in the L1 cache.
@@ -167,10 +200,10 @@ void pack_rows(MatrixLayout layout, DType format, DType source_format, const std
   for (int64_t first = 0; first < columns; first += kStep) {
     const int64_t count = std::min(kStep, columns - first);
     for (int64_t row = 0; row < rows; ++row) {
-      convert_elements(source_format,
+      convert_elements(source_type,
                        source + static_cast<size_t>(row) * source_row +
-                           static_cast<size_t>(first) * dtype_bytes(source_format),
-                       format, converted, static_cast<size_t>(count));
+                           static_cast<size_t>(first) * dtype_bytes(source_type),
+                       type, converted, static_cast<size_t>(count));
       for (int64_t i = 0; i < count; ++i) {
         const auto index =
             static_cast<size_t>(panel_index(layout, format, row, first + i, column_count));
@@ -181,14 +214,15 @@ void pack_rows(MatrixLayout layout, DType format, DType source_format, const std
   }
 }
 
-void unpack_rows(MatrixLayout layout, DType format, const std::byte* source, int64_t rows,
+void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,
                  int64_t columns, std::byte* target) {
   SPILLWAY_CHECK(layout_holds(layout, format));
-  if (format == DType::kQ4) {
-    const auto unpack = layout == MatrixLayout::kRows ? &unpack_q4_rows : &unpack_q4_panels;
-    return unpack(source, rows, columns, reinterpret_cast<float*>(target));
+  if (is_quantized(format)) {
+    const auto unpack =
+        layout == MatrixLayout::kRows ? &unpack_quantized_rows : &unpack_quantized_panels;
+    return unpack(format, source, rows, columns, reinterpret_cast<float*>(target));
   }
-  const size_t element = dtype_bytes(format);
+  const size_t element = dtype_bytes(element_of(format));
   if (layout == MatrixLayout::kRows) {
     std::memcpy(target, source, static_cast<size_t>(rows * columns) * element);
     return;
@@ -204,16 +238,20 @@ void unpack_rows(MatrixLayout layout, DType format, const std::byte* source, int
   }
 }
 
-Q4ScaleOffsets q4_scale_offsets(MatrixLayout layout, int64_t columns, int64_t row, int64_t group) {
-  SPILLWAY_CHECK(layout_holds(layout, DType::kQ4));
+ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, int64_t row,
+                           int64_t group) {
+  SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
+  const int64_t size = format_traits(format).group;
   if (layout == MatrixLayout::kRows) {
-    const size_t scale = static_cast<size_t>(row) * q4_row_bytes(columns) +
-                         static_cast<size_t>(group) * q4_row_bytes(kQ4Group);
-    return {scale + offsetof(Q4Scale, scale), scale + offsetof(Q4Scale, minimum)};
+    // In front of a group's numbers.
+    const size_t scale = static_cast<size_t>(row) * format_row_bytes(format, columns) +
+                         static_cast<size_t>(group) * format_row_bytes(format, size);
+    return {scale, scale + sizeof(uint16_t)};
   }
-  const size_t start = q4_group_offset(row, group * kQ4Group, columns) +
-                       static_cast<size_t>(row % kQ4PanelRows) * sizeof(uint16_t);
-  return {start + offsetof(Q4PanelGroup, scale), start + offsetof(Q4PanelGroup, minimum)};
+  const PanelGroups& groups = panel_groups(format);
+  const size_t start = group_offset(format, row, group * size, columns) +
+                       static_cast<size_t>(row % kPanelRows) * sizeof(uint16_t);
+  return {start + groups.scale, start + groups.minimum};
 }
 
 }  // namespace spillway

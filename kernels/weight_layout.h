@@ -29,7 +29,7 @@
 #include <optional>
 #include <string_view>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/q4.h"
 
 namespace spillway {
@@ -53,32 +53,33 @@ struct Q4PanelGroup {
 };
 static_assert(sizeof(Q4PanelGroup) == 576);
 
-// Whether matrices in `format` may lie in `layout`: kQ4 has no kPanels64. REQUIRES: not kI32.
-bool layout_holds(MatrixLayout layout, DType format);
+// Whether matrices in `format` may lie in `layout`: quantised ones have no kPanels64.
+bool layout_holds(MatrixLayout layout, Format format);
 
 // Columns with their padding: what a panel holds.
-int64_t padded_columns(MatrixLayout layout, DType format, int64_t columns);
+int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns);
 
 // Bytes of `rows` x `columns` in this layout and format, padding included.
 // REQUIRES: layout_holds(layout, format).
-size_t packed_bytes(MatrixLayout layout, DType format, int64_t rows, int64_t columns);
+size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t columns);
 
-// Packs row-major `source` ([rows, columns], dense, any of f32/bf16/f16) into `target`, which has
-// packed_bytes(layout, format, rows, columns). Converts with round to nearest even, or quantises
-// (quantize_q4) and adds what that cost to `error` unless it is null.
-void pack_rows(MatrixLayout layout, DType format, DType source_format, const std::byte* source,
-               int64_t rows, int64_t columns, std::byte* target, Q4Error* error = nullptr);
+// Packs row-major `source` ([rows, columns], dense) into `target`, which has packed_bytes(layout,
+// format, rows, columns). Converts with round to nearest even, or quantises and adds what that cost
+// to `error` unless it is null.
+void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
+               int64_t rows, int64_t columns, std::byte* target, QuantError* error = nullptr);
 
-// The inverse: row-major `target` of [rows, columns] in `format`; of kQ4 in kF32.
-void unpack_rows(MatrixLayout layout, DType format, const std::byte* source, int64_t rows,
+// The inverse: row-major `target` of [rows, columns] in unpacked_type(format).
+void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,
                  int64_t columns, std::byte* target);
 
-// Where a packed kQ4 matrix or table holds the float16 scale and minimum of inputs
-// [64 group, 64 group + 64) of `row`. REQUIRES: layout_holds(layout, kQ4).
-struct Q4ScaleOffsets {
+// Where a packed matrix or table of a quantised format holds the float16 scale and minimum of group
+// `group` of `row`. REQUIRES: layout_holds(layout, format).
+struct ScaleOffsets {
   size_t scale = 0;
   size_t minimum = 0;
 };
-Q4ScaleOffsets q4_scale_offsets(MatrixLayout layout, int64_t columns, int64_t row, int64_t group);
+ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, int64_t row,
+                           int64_t group);
 
 }  // namespace spillway

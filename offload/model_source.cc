@@ -121,12 +121,13 @@ Result<ModelSource> resolve_directory(const std::string& directory,
     SPILLWAY_ASSIGN_OR_RETURN(cache, default_cache_directory());
   }
   SPILLWAY_RETURN_IF_ERROR(make_directory(cache));
-  const std::string format(options.format         ? dtype_name(*options.format)
+  const std::string format(options.format         ? format_name(*options.format)
                            : options.bf16_for_f16 ? "auto-bf16"
                                                   : "auto");
   // Each kind of device has its own file.
-  const MatrixLayout layout = options.layout ? options.layout(options.format.value_or(DType::kBF16))
-                                             : MatrixLayout::kPanels16;
+  const MatrixLayout layout = options.layout
+                                  ? options.layout(options.format.value_or(Format::kBF16))
+                                  : MatrixLayout::kPanels16;
   const std::string packed_for =
       layout == MatrixLayout::kPanels16 ? "" : "-" + std::string(layout_name(layout));
   const auto packed_path = [&](const std::string& print) {

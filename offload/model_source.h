@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/weight_layout.h"
@@ -18,9 +18,9 @@
 namespace spillway {
 
 struct ModelSourceOptions {
-  std::optional<DType> format;  // Of a directory's packed file; none: the checkpoint's own.
-  bool bf16_for_f16 = false;    // As in ConvertOptions; so `layout`.
-  std::function<MatrixLayout(DType)> layout;
+  std::optional<Format> format;  // Of a directory's packed file; none: the checkpoint's own.
+  bool bf16_for_f16 = false;     // As in ConvertOptions; so `layout`.
+  std::function<MatrixLayout(Format)> layout;
   std::string cache_directory;  // Empty: default_cache_directory().
   bool lenient_header = false;  // safetensors_reader.h
 

@@ -298,7 +298,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const Mod
 }
 
 Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const ModelShape& shape,
-                                                        DType format, uint64_t seed,
+                                                        Format format, uint64_t seed,
                                                         WeightStoreOptions options) {
   const MatrixLayout layout = device.matrix_layout(format);
   auto state = std::make_unique<State>(device, plan_model_file(shape, format, layout), layout);
@@ -352,7 +352,7 @@ void WeightStore::detach() {
 const ModelShape& WeightStore::shape() const {
   return state_->table.shape;
 }
-DType WeightStore::format() const {
+Format WeightStore::format() const {
   return state_->table.format;
 }
 bool WeightStore::repacked() const {

@@ -43,12 +43,12 @@ class WeightStore {
   // Random weights of a true shape, for benchmarks: matrices uniform with deviation 0.02, norms 1,
   // biases 0, from `seed`. Blocks.
   static Result<std::unique_ptr<WeightStore>> dummy(Device& device, const ModelShape& shape,
-                                                    DType format, uint64_t seed,
+                                                    Format format, uint64_t seed,
                                                     WeightStoreOptions options);
   ~WeightStore();
 
   const ModelShape& shape() const;
-  DType format() const;
+  Format format() const;
   bool repacked() const;
   const WeightPlacement& placement() const;  // placement().disk_bytes are read in each sweep.
 

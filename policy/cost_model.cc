@@ -10,9 +10,11 @@ namespace spillway {
 namespace {
 
 // A format, then what stands in for it where it was not measured: the most alike first.
-std::array<DType, 5> formats_for(DType format) {
-  return {format, format == DType::kBF16 ? DType::kF16 : DType::kBF16, DType::kF16, DType::kF32,
-          DType::kQ4};
+std::vector<Format> formats_for(Format format) {
+  std::vector<Format> found = {format, format == Format::kBF16 ? Format::kF16 : Format::kBF16,
+                               Format::kF16, Format::kF32};
+  found.insert(found.end(), std::begin(kFormats), std::end(kFormats));
+  return found;
 }
 
 // The rate of requests as the engine makes them, else the best there is.
@@ -210,7 +212,7 @@ SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   work.host_attended_bytes = kv.read * by_host;
   // Instead of the cache, queries, keys and values (float32) come down and outputs go up.
   const double steps = static_cast<double>(work.decoding * plan.shape.layers) * by_host;
-  const double output_bytes = plan.format == DType::kF32 ? 4 : 2;
+  const double output_bytes = plan.format == Format::kF32 ? 4 : 2;
   work.to_device_bytes = static_cast<double>(plan.weights_to_device) +
                          kv.read * (kv_away - by_host) + stream * away +
                          steps * output_bytes * static_cast<double>(plan.shape.query_width());
@@ -233,7 +235,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
                             ", which this plan needs; measure one with `spillway profile`");
   };
   MachineRates rates;
-  for (const DType format : formats_for(plan.format)) {
+  for (const Format format : formats_for(plan.format)) {
     for (const MatrixFigure& figure : hardware.compute.matrix) {
       if (figure.format != format) continue;
       const auto rows = static_cast<double>(figure.rows);
@@ -273,13 +275,15 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   if (attended_by_host(plan) > 0 && rates.host_attention <= 0) {
     return lacks("rate of attention by the host (host.decode_attention)");
   }
-  if (plan.kv_format == DType::kQ4) {
-    // Where it was not measured a 4-bit row takes as long as one of 16 bits: what is read less goes
-    // into its numbers' expansion.
-    constexpr double kQ4OfRow = 0.5625 / 2;
+  if (is_quantized(plan.kv_format)) {
+    // Where it was not measured a quantised row takes as long as one of 16 bits: what is read less
+    // goes into its numbers' expansion.
+    const int64_t group = format_traits(plan.kv_format).group;
+    const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, group)) /
+                          static_cast<double>(format_row_bytes(Format::kF16, group));
     const double q4 = hardware.compute.decode_attention_q4.value;
-    rates.decode_attention = q4 > 0 ? q4 : kQ4OfRow * rates.decode_attention;
-    rates.host_attention *= kQ4OfRow;
+    rates.decode_attention = q4 > 0 ? q4 : of_row * rates.decode_attention;
+    rates.host_attention *= of_row;
   }
   rates.disk_read = disk_rate(hardware.disk.read);
   rates.disk_write = disk_rate(hardware.disk.write);

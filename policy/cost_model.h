@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "policy/batching.h"
@@ -48,8 +48,8 @@ using ResourceSeconds = std::array<double, kResources>;
 // A plan as its cost sees it: a model and where it lies, in the bytes that a sweep moves.
 struct CostedPlan {
   ModelShape shape;
-  DType format = DType::kF32;  // Of weights
-  DType kv_format = DType::kF16;
+  Format format = Format::kF32;  // Of weights
+  Format kv_format = Format::kF16;
   uint64_t weight_bytes = 0;                              // Read by the kernels in a sweep
   double weight_bytes_for_logits = 0;                     // Of these, where a row reaches logits
   uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep

@@ -106,8 +106,9 @@ class Parser {
     for (size_t i = 0; i < list.size(); ++i) compute.matrix.push_back(matrix(list[i], i));
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
-    constexpr const char* kQ4 = "decode_attention_q4_bytes_per_second";  // Newer than the others
-    if (reader.has(kQ4)) compute.decode_attention_q4 = figure(reader, "compute", kQ4);
+    constexpr const char* kQuantized =
+        "decode_attention_q4_bytes_per_second";  // Newer than the others
+    if (reader.has(kQuantized)) compute.decode_attention_q4 = figure(reader, "compute", kQuantized);
     if (reader.has("q4_compute")) {
       const std::string how = reader.string("q4_compute", kTextBytesMax);
       if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
@@ -146,11 +147,11 @@ class Parser {
     JsonReader reader = at(object, path);
     reader.only({"format", "rows", "outputs", "inputs", "flops_per_second"});
     const std::string format = reader.string("format", kTextBytesMax);
-    const auto dtype = dtype_of_name(format);
-    if (!dtype || *dtype == DType::kI32) {
-      reader.fail("format is " + in_quotes(format) + ", must be f32, bf16, f16 or q4");
+    const auto known = format_of_name(format);
+    if (!known) {
+      reader.fail("format is " + in_quotes(format) + ", must be " + format_names(", ", " or "));
     }
-    matrix.format = dtype.value_or(DType::kF32);
+    matrix.format = known.value_or(Format::kF32);
     matrix.rows = reader.integer("rows", 1, kSizeMax);
     matrix.outputs = reader.integer("outputs", 1, kSizeMax);
     matrix.inputs = reader.integer("inputs", 1, kSizeMax);
@@ -244,8 +245,8 @@ class Parser {
   }
 
   const std::string what_;
-  std::map<DType, int64_t> heights_;  // The last of each format
-  std::set<std::tuple<DType, int64_t, int64_t, int64_t>> seen_;
+  std::map<Format, int64_t> heights_;  // The last of each format
+  std::set<std::tuple<Format, int64_t, int64_t, int64_t>> seen_;
   Status first_;
 };
 
@@ -263,7 +264,7 @@ Ordered figure_object(const Figure& figure) {
 Ordered compute_object(const HardwareProfile::Compute& compute) {
   Ordered matrix = Ordered::array();
   for (const MatrixFigure& one : compute.matrix) {
-    matrix.push_back({{"format", dtype_name(one.format)},
+    matrix.push_back({{"format", format_name(one.format)},
                       {"rows", one.rows},
                       {"outputs", one.outputs},
                       {"inputs", one.inputs},

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 
 namespace spillway {
 
@@ -24,7 +24,7 @@ Figure figure_of(std::vector<double> samples);
 
 // FLOP/s of `rows` activations times [outputs, inputs] in `format`, the weights from memory.
 struct MatrixFigure {
-  DType format = DType::kF32;
+  Format format = Format::kF32;
   int64_t rows = 0, outputs = 0, inputs = 0;
   Figure rate;
 };

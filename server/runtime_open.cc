@@ -203,7 +203,7 @@ class Opener {
                                 WeightStore::load(*state_.device, *model_.file, options));
     } else {
       say("Making random weights of " + state_.plan.shape.name + " in " +
-          std::string(dtype_name(plan.format)));
+          std::string(format_name(plan.format)));
       if (plan.weights.disk > 0) plan.weights_file = proc_name(dummy_file_);
       options.scratch = std::move(dummy_file_);
       SPILLWAY_ASSIGN_OR_RETURN(state_.weights,

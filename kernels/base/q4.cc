@@ -1,6 +1,8 @@
 #include "kernels/base/q4.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace spillway {
@@ -80,7 +82,7 @@ Q4Scale quantize_q4(std::span<const float> values, uint8_t* nibbles) {
 }
 
 void add_q4_error(std::span<const float> values, const Q4Scale& scale, const uint8_t* nibbles,
-                  Q4Error* error) {
+                  QuantError* error) {
   const float s = f16_to_f32(scale.scale);
   const float m = f16_to_f32(scale.minimum);
   if (!std::isfinite(m)) return;  // Damaged: counted as such, not as an error.
@@ -94,7 +96,7 @@ void add_q4_error(std::span<const float> values, const Q4Scale& scale, const uin
   }
 }
 
-void pack_q4_row(std::span<const float> values, std::byte* row, Q4Error* error) {
+void pack_q4_row(std::span<const float> values, std::byte* row, QuantError* error) {
   while (!values.empty()) {
     const auto group = values.first(std::min(values.size(), static_cast<size_t>(kQ4Group)));
     values = values.subspan(group.size());

@@ -1,6 +1,6 @@
-// 4-bit numbers (DType::kQ4). Up to 64 neighbours, along a weight's inputs or a head's columns, are
-// a group: they share a float16 scale and minimum, and each has a nibble n of 0 to 15. The number
-// it stands for IS the float32
+// 4-bit numbers (Format::kQ4). Up to 64 neighbours, along a weight's inputs or a head's columns,
+// are a group: they share a float16 scale and minimum, and each has a nibble n of 0 to 15. The
+// number it stands for IS the float32
 //
 //   n * scale + minimum        scale and minimum widened to float32
 //
@@ -21,42 +21,21 @@
 // Pure functions, any thread.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 
 namespace spillway {
 
-constexpr int64_t kQ4Group = 64;
+constexpr int64_t kQ4Group = format_traits(Format::kQ4).group;
 constexpr int64_t kQ4NibblesPerWord = 8;
 
 // What a group shares, as float16 bits.
 struct Q4Scale {
   uint16_t scale = 0;
   uint16_t minimum = 0;
-};
-
-// How far quantised numbers are from what they were made of; sums, so that parts can be added.
-struct Q4Error {
-  double error_squares = 0;
-  double value_squares = 0;
-  double error_max = 0;    // The largest |error|.
-  uint64_t saturated = 0;  // Numbers beyond what float16 scales and minima reach.
-
-  void add(const Q4Error& other) {
-    error_squares += other.error_squares;
-    value_squares += other.value_squares;
-    error_max = std::max(error_max, other.error_max);
-    saturated += other.saturated;
-  }
-  // Root of the mean squared error over that of the values; 0 when all values are 0.
-  double relative_rms() const {
-    return value_squares > 0 ? std::sqrt(error_squares / value_squares) : 0;
-  }
 };
 
 // The number that a nibble stands for; scale and minimum widened.
@@ -73,17 +52,15 @@ Q4Scale quantize_q4(std::span<const float> values, uint8_t* nibbles);
 
 // Adds the errors of a group that was quantised.
 void add_q4_error(std::span<const float> values, const Q4Scale& scale, const uint8_t* nibbles,
-                  Q4Error* error);
+                  QuantError* error);
 
 // Bytes of a row, a multiple of 4.
 constexpr size_t q4_row_bytes(int64_t count) {
-  const int64_t rest = count % kQ4Group;
-  const int64_t whole = count / kQ4Group * (4 + kQ4Group / 2);
-  return static_cast<size_t>(whole + (rest == 0 ? 0 : 4 + (rest + 7) / 8 * 4));
+  return format_row_bytes(Format::kQ4, count);
 }
 
 // `error` may be null; what is found is added to it.
-void pack_q4_row(std::span<const float> values, std::byte* row, Q4Error* error = nullptr);
+void pack_q4_row(std::span<const float> values, std::byte* row, QuantError* error = nullptr);
 void unpack_q4_row(const std::byte* row, std::span<float> values);
 
 }  // namespace spillway

@@ -25,7 +25,7 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
   view.rows = item.budget.attended(item.position);
   view.head_size = kv.head_size;
   view.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_size));
-  view.kv_dtype = kv.dtype;
+  view.kv_format = kv.format;
   view.kv_row_bytes = kv.row_bytes();
   view.keys = item.kv + kv.run_offset(0, kv_head);
   view.values = view.keys + kv.value_offset();

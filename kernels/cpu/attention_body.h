@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 
@@ -21,7 +21,7 @@ struct HeadView {
   int64_t rows = 0;  // Of a decode step: slots to attend to, from the first
   int64_t head_size = 0;
   float scale = 1.0f;
-  DType kv_dtype = DType::kF32;
+  Format kv_format = Format::kF32;
   size_t kv_row_bytes = 0;
   std::byte* keys = nullptr;  // This head's run in block 0; block b is b * block_bytes further.
   std::byte* values = nullptr;

@@ -322,8 +322,9 @@ struct Rows {
   const T* ahead;
 };
 
-// `count` rows of a run as T: where they lie or, with kExpand, 4-bit rows expanded to `expanded`.
-// 16 rows of 128 numbers are 8 KiB in the L1 cache, which the sums read as they read float32 rows.
+// `count` rows of a run as T: where they lie or, with kExpand, quantised ones expanded to
+// `expanded`. 16 rows of 128 numbers are 8 KiB in the L1 cache, which the sums read as they read
+// float32 rows.
 template <class T, bool kExpand>
 HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const std::byte* ahead,
                            size_t count, float* HWY_RESTRICT expanded) {
@@ -333,7 +334,7 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const st
     prefetch_run(ahead, kRun * view.kv_row_bytes);
     const auto size = static_cast<size_t>(view.head_size);
     for (size_t r = 0; r < count; ++r) {
-      expand_q4_row(from + r * view.kv_row_bytes, size, expanded + r * size);
+      expand_quantized_row(view.kv_format, from + r * view.kv_row_bytes, size, expanded + r * size);
     }
     return {expanded, expanded};
   }
@@ -435,25 +436,23 @@ void attend_sized(const StepView& step, float* scratch) {
 }
 
 void AttendStep(const StepView& step, float* scratch) {
-  switch (step.heads[0].kv_dtype) {
+  const Format format = step.heads[0].kv_format;
+  if (is_quantized(format)) return attend_sized<float, true>(step, scratch);
+  switch (element_of(format)) {
     case DType::kF32:
       return attend_sized<float>(step, scratch);
     case DType::kBF16:
       return attend_sized<hwy::bfloat16_t>(step, scratch);
     case DType::kF16:
       return attend_sized<hwy::float16_t>(step, scratch);
-    case DType::kQ4:
-      return attend_sized<float, true>(step, scratch);
-    default:
-      SPILLWAY_CHECK(false);
   }
 }
 
-void store_kv_row(DType dtype, const float* HWY_RESTRICT from, size_t size, std::byte* to) {
-  if (dtype == DType::kQ4) {
-    pack_q4_row({from, size}, to);
+void store_kv_row(Format format, const float* HWY_RESTRICT from, size_t size, std::byte* to) {
+  if (is_quantized(format)) {
+    pack_quantized_row(format, {from, size}, to);
   } else {
-    store_row(dtype, from, size, to);
+    store_row(element_of(format), from, size, to);
   }
 }
 
@@ -461,8 +460,8 @@ void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot)
   const auto size = static_cast<size_t>(view.head_size);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t from = (token + i) * view.stride;
-    store_kv_row(view.kv_dtype, view.k + from, size, view.key_at(slot + i));
-    store_kv_row(view.kv_dtype, view.v + from, size, view.value_at(slot + i));
+    store_kv_row(view.kv_format, view.k + from, size, view.key_at(slot + i));
+    store_kv_row(view.kv_format, view.v + from, size, view.value_at(slot + i));
   }
 }
 
@@ -475,7 +474,7 @@ namespace spillway::cpu {
 HWY_EXPORT(AttendStep);
 HWY_EXPORT(StoreRows);
 size_t step_scratch_bytes(const HeadView& view, int64_t heads) {
-  const int64_t expanded = view.kv_dtype == DType::kQ4 ? kKvBlockRows * view.head_size : 0;
+  const int64_t expanded = is_quantized(view.kv_format) ? kKvBlockRows * view.head_size : 0;
   const int64_t scores = (view.rows + kKvBlockRows - 1) / kKvBlockRows * kKvBlockRows;
   return static_cast<size_t>(expanded + heads * (2 * view.head_size + scores)) * sizeof(float);
 }

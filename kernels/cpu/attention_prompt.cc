@@ -227,7 +227,7 @@ void add_key_tile(const HeadView& view, const PromptScratch& sizes, const QueryT
                   int64_t first_query, int64_t rows, int64_t first_key, const float* keys,
                   const float* values) {
   const int64_t depth = round_to(view.head_size, 16);
-  multiply_tile(tile.strips, rows, view.head_size, DType::kF32,
+  multiply_tile(tile.strips, rows, view.head_size, Format::kF32,
                 reinterpret_cast<const std::byte*>(keys + first_key * depth), false, tile.scores);
   HWY_DYNAMIC_DISPATCH(SoftmaxTile)
   (tile.scores, rows, first_query + 1 - first_key, tile.maximum, tile.sum, tile.factor);
@@ -235,7 +235,7 @@ void add_key_tile(const HeadView& view, const PromptScratch& sizes, const QueryT
   pack_strips(tile.scores, kTileKeys, rows, kTileKeys, tile.packed);
   const float* tile_values = values + first_key * sizes.width;
   for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
-    multiply_tile(tile.packed, rows, kTileKeys, DType::kF32,
+    multiply_tile(tile.packed, rows, kTileKeys, Format::kF32,
                   reinterpret_cast<const std::byte*>(tile_values + c * kTileKeys), true,
                   tile.out + c * kTileRows);
   }

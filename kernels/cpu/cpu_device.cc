@@ -86,18 +86,18 @@ class CpuDevice final : public Device {
     return std::make_unique<CpuStream>(&context_, trace(), label);
   }
 
-  DType activation_dtype(DType weights) const override {
+  DType activation_dtype(Format weights) const override {
     const bool in_bf16 =
-        (weights == DType::kBF16 && native_bf16()) || (weights == DType::kQ4 && context_.pairs());
+        (weights == Format::kBF16 && native_bf16()) || (is_quantized(weights) && context_.pairs());
     return in_bf16 ? DType::kBF16 : DType::kF32;
   }
-  MatrixLayout matrix_layout(DType weights) const override {
+  MatrixLayout matrix_layout(Format weights) const override {
     return uses_onednn(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool native_bf16() const override { return context_.pairs() || uses_onednn(DType::kBF16); }
+  bool native_bf16() const override { return context_.pairs() || uses_onednn(Format::kBF16); }
 
  private:
-  bool uses_onednn(DType weights) const {
+  bool uses_onednn(Format weights) const {
     return context_.onednn() != nullptr && context_.onednn()->supports(weights);
   }
 

@@ -63,7 +63,7 @@ HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const uint32_t* HWY_RE
 // What a strip passes over: kGemmColumns / kPanel panels from position k on.
 struct TileWeights {
   const std::byte* panels;
-  DType format;
+  Format format;
   int64_t columns_padded;  // Elements of a panel: 16 times this.
 };
 
@@ -74,10 +74,10 @@ void strip_kernel(const float* a, const TileWeights& weights, int64_t k, int64_t
   const int64_t panel_elements = weights.columns_padded * kPanel;
   const int64_t start = panel * panel_elements + k * kPanel;
   float* target = c + panel * kPanel;
-  if (weights.format == DType::kF32) {
+  if (weights.format == Format::kF32) {
     const auto* w = reinterpret_cast<const float*>(weights.panels) + start;
     micro_kernel<kRows, kPanels>(a, w, panel_elements, depth, target);
-  } else if (weights.format == DType::kF16) {
+  } else if (weights.format == Format::kF16) {
     const auto* w = reinterpret_cast<const hwy::float16_t*>(weights.panels) + start;
     micro_kernel<kRows, kPanels>(a, w, panel_elements, depth, target);
   } else {
@@ -134,7 +134,7 @@ static_assert(HWY_TARGET > HWY_AVX3 ||
 void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
            float* HWY_RESTRICT to) {
   const int64_t start = (panel * weights.columns_padded + k) * kPanel;
-  if (weights.format == DType::kF16) {
+  if (weights.format == Format::kF16) {
     const auto* w = reinterpret_cast<const hwy::float16_t*>(weights.panels) + start;
     for (int64_t i = 0; i < depth; ++i) {
       V b[kPanelVectors];
@@ -163,7 +163,8 @@ void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
 void run_strips_widened(const float* packed_a, const Strips& strips, int64_t columns,
                         const TileWeights& weights, float* c) {
   alignas(64) float wide[kWidenPanels * (kWidenDepth + 1) * kPanel];
-  const TileWeights stretch{reinterpret_cast<const std::byte*>(wide), DType::kF32, kWidenDepth + 1};
+  const TileWeights stretch{reinterpret_cast<const std::byte*>(wide), Format::kF32,
+                            kWidenDepth + 1};
   for (int64_t k = 0; k < columns; k += kWidenDepth) {
     const int64_t depth = std::min(kWidenDepth, columns - k);
     for (int panel = 0; panel < kGemmColumns / kPanel; panel += kWidenPanels) {
@@ -183,13 +184,13 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
   }
 }
 
-void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, DType format,
+void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                   const std::byte* panels, bool accumulate, float* c) {
   if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
   const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
   const TileWeights weights{panels, format, padded};
   const Strips strips(rows, kStripRows);
-  if (strips.count() >= kWidenStrips && format != DType::kF32) {
+  if (strips.count() >= kWidenStrips && format != Format::kF32) {
     return run_strips_widened(packed_a, strips, columns, weights, c);
   }
   for (int64_t k = 0; k < columns; k += kDepth) {
@@ -249,9 +250,10 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
   }
 }
 
-void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, DType format,
+void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                    const std::byte* panels, bool accumulate, float* c) {
-  if (format == DType::kQ4) return multiply_q4_tile(packed_a, rows, columns, panels, accumulate, c);
+  if (format == Format::kQ4)
+    return multiply_q4_tile(packed_a, rows, columns, panels, accumulate, c);
   HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c);
 }
 

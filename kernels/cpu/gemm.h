@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/weight_layout.h"
 
 namespace spillway::cpu {
@@ -34,7 +34,7 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
 // c[rows, 64] = (or += with `accumulate`) a[rows, columns], in Strips(rows, gemm_strip_rows()),
 // times four neighbouring panels. `columns` is the true number of inputs. REQUIRES: rows <=
 // kGemmRowsMax; c has 64 floats a row, 64-byte aligned.
-void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, DType format,
+void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                    const std::byte* panels, bool accumulate, float* c);
 
 }  // namespace spillway::cpu

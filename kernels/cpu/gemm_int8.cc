@@ -6,7 +6,6 @@
 #endif
 
 #include "kernels/base/check.h"
-#include "kernels/base/q4.h"
 
 namespace spillway::cpu {
 
@@ -44,11 +43,11 @@ bool has_int8() {
 }
 
 int64_t int8_quads(int64_t columns) {
-  return (columns + kQ4Group - 1) / kQ4Group * (kQ4Group / 4);
+  return (columns + kInt8Group - 1) / kInt8Group * (kInt8Group / 4);
 }
 
 int64_t int8_scales(int64_t columns) {
-  return (columns + kQ4Group - 1) / kQ4Group * 2;
+  return (columns + kInt8Group - 1) / kInt8Group * 2;
 }
 
 int64_t int8_strip_rows() {

@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 
 namespace spillway::cpu {
 
@@ -36,6 +36,7 @@ struct Int8Strips {
   uint32_t* quads = nullptr;
   float* scales = nullptr;
 };
+constexpr int64_t kInt8Group = 64;     // Inputs that share a scale, as 4-bit weights have them
 int64_t int8_quads(int64_t columns);   // Of a padded row
 int64_t int8_scales(int64_t columns);  // Of a row
 
@@ -44,8 +45,8 @@ int64_t int8_scales(int64_t columns);  // Of a row
 void pack_int8_strip(const std::byte* a, DType format, int64_t stride, int64_t height,
                      int64_t columns, const Int8Strips& strip);
 
-// c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four neighbouring kQ4
-// panels. REQUIRES: has_int8();
+// c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four neighbouring
+// panels of 4-bit weights. REQUIRES: has_int8();
 // rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
 void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
                         float* c);

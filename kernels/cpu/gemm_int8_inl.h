@@ -16,7 +16,8 @@ constexpr int kVectors = 16 / kLanes;  // Of a panel
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
 constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
-constexpr int64_t kGroupQuads = kQ4Group / 4;
+static_assert(kInt8Group == kQ4Group);
+constexpr int64_t kGroupQuads = kInt8Group / 4;
 
 inline void prefetch_group(const Q4PanelGroup* group) {
   // Weights pass once and come from memory; see gemm_inl.h. A whole group's lines of several panels

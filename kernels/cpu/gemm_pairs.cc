@@ -7,10 +7,10 @@
 namespace spillway::cpu {
 
 int64_t pair_groups(int64_t columns) {
-  return (columns + kQ4Group - 1) / kQ4Group;
+  return (columns + kPairGroup - 1) / kPairGroup;
 }
 int64_t pair_columns(int64_t columns) {
-  return pair_groups(columns) * kQ4Group / 2;
+  return pair_groups(columns) * kPairGroup / 2;
 }
 
 }  // namespace spillway::cpu
@@ -33,7 +33,7 @@ constexpr int64_t kDepth = 128;  // Pairs of two panels, 16 KiB, that stay in th
 float sum_of(const uint16_t* group, int64_t count) {
   const __m512i ones = _mm512_set1_epi16(0x3f80);
   __m512 sum = _mm512_setzero_ps();
-  for (int64_t i = 0; i < kQ4Group; i += 32) {
+  for (int64_t i = 0; i < kPairGroup; i += 32) {
     const int64_t left = std::clamp<int64_t>(count - i, 0, 32);
     const auto there = static_cast<__mmask32>((uint64_t{1} << left) - 1);
     const __m512i some = _mm512_maskz_loadu_epi16(there, group + i);
@@ -119,7 +119,7 @@ Kernel kernel_for(int64_t rows, bool tall, int* panels) {
 
 void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, const uint32_t* w,
                         float* c) {
-  const int64_t all = padded_columns(MatrixLayout::kPanels16, DType::kBF16, columns) / 2;
+  const int64_t all = padded_columns(MatrixLayout::kPanels16, Format::kBF16, columns) / 2;
   const Strips strips(rows, kPairStripRows);
   const bool tall = strips.count() > 1;
   const int64_t stretch = tall ? kDepth : all;
@@ -157,15 +157,16 @@ void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
   if (strip.sums == nullptr) return;
   for (int64_t g = 0; g < pair_groups(columns); ++g) {
     for (int64_t i = 0; i < height; ++i) {
-      strip.sums[g * height + i] = sum_of(a + i * stride + g * kQ4Group, columns - g * kQ4Group);
+      strip.sums[g * height + i] =
+          sum_of(a + i * stride + g * kPairGroup, columns - g * kPairGroup);
     }
   }
 }
 
-void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, DType format,
+void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, Format format,
                          const std::byte* panels, float* c) {
-  if (format == DType::kQ4) return multiply_pairs_q4_tile(a, rows, columns, panels, c);
-  SPILLWAY_CHECK(format == DType::kBF16);
+  if (format == Format::kQ4) return multiply_pairs_q4_tile(a, rows, columns, panels, c);
+  SPILLWAY_CHECK(format == Format::kBF16);
   multiply_bf16_tile(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), c);
 }
 
@@ -202,7 +203,7 @@ bool pairs_are_fastest() {
 void pack_pair_strip(const uint16_t*, int64_t, int64_t, int64_t, const PairStrips&) {
   SPILLWAY_CHECK(false);
 }
-void multiply_pairs_tile(const PairStrips&, int64_t, int64_t, DType, const std::byte*, float*) {
+void multiply_pairs_tile(const PairStrips&, int64_t, int64_t, Format, const std::byte*, float*) {
   SPILLWAY_CHECK(false);
 }
 

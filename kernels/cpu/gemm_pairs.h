@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 
 namespace spillway::cpu {
 
@@ -36,6 +36,7 @@ struct PairStrips {
   uint32_t* pairs = nullptr;
   float* sums = nullptr;
 };
+constexpr int64_t kPairGroup = 64;      // Inputs of a sum: a group of 4-bit weights
 int64_t pair_columns(int64_t columns);  // Pairs of a padded row
 int64_t pair_groups(int64_t columns);
 
@@ -45,12 +46,12 @@ void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
                      const PairStrips& strip);
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, kPairStripRows), times four neighbouring panels
-// of `format`, kBF16 or kQ4.
+// of `format`, kBF16 or 4-bit.
 // REQUIRES: has_pairs(); rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
-void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, DType format,
+void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, Format format,
                          const std::byte* panels, float* c);
 
-// The same of kQ4 alone; multiply_pairs_tile() calls it.
+// The same of 4-bit weights alone; multiply_pairs_tile() calls it.
 void multiply_pairs_q4_tile(const PairStrips& a, int64_t rows, int64_t columns,
                             const std::byte* panels, float* c);
 

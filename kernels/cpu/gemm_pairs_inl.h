@@ -23,7 +23,7 @@ namespace spillway::cpu::pairs {
 
 constexpr int64_t kPanel = 16;  // Outputs side by side in the layout: a vector's lanes
 constexpr int64_t kTilePanels = kGemmColumns / kPanel;
-constexpr int64_t kGroupPairs = kQ4Group / 2;
+constexpr int64_t kGroupPairs = kPairGroup / 2;
 
 // Panels that a kernel takes at once when rows fill no strip: about a dozen chains hide the latency
 // and leave registers for as many sums.

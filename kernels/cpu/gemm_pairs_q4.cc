@@ -16,6 +16,8 @@ namespace {
 
 using namespace pairs;
 
+static_assert(kPairGroup == kQ4Group);
+
 constexpr int kWordPairs = kQ4NibblesPerWord / 2;
 constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
 

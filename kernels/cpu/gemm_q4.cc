@@ -227,7 +227,7 @@ void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4Pan
 void MultiplyQ4Tile(const float* packed_a, int64_t rows, int64_t columns, const std::byte* panels,
                     bool accumulate, float* c) {
   if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
-  const int64_t groups = padded_columns(MatrixLayout::kPanels16, DType::kQ4, columns) / kQ4Group;
+  const int64_t groups = padded_columns(MatrixLayout::kPanels16, Format::kQ4, columns) / kQ4Group;
   const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
   if (rows <= kStripRows) {
     MultiplyFused(packed_a, rows, columns, w, groups, c);

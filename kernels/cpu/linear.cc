@@ -38,7 +38,7 @@ class FloatProduct {
     pack_strip(reinterpret_cast<const float*>(in.row(first)), in.stride, height, columns_,
                packed_ + first * columns_);
   }
-  void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
+  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
                 float* tile) const {
     multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, false, tile);
   }
@@ -59,7 +59,7 @@ class PairProduct {
 
   PairProduct(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
-    if (weight.format != DType::kQ4) return;
+    if (!is_quantized(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.pairs + rows * pair_columns(columns_));
   }
 
@@ -67,7 +67,7 @@ class PairProduct {
     pack_pair_strip(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, height, columns_,
                     from(first));
   }
-  void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
+  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
                 float* tile) const {
     multiply_pairs_tile(from(row), rows, columns_, format, panels, tile);
   }
@@ -100,9 +100,9 @@ class Int8Product {
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
     pack_int8_strip(in.row(first), in.dtype, in.stride, height, columns_, from(first));
   }
-  void multiply(int64_t row, int64_t rows, DType format, const std::byte* panels,
+  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
                 float* tile) const {
-    SPILLWAY_CHECK(format == DType::kQ4);
+    SPILLWAY_CHECK(format == Format::kQ4);
     multiply_int8_tile(from(row), rows, columns_, panels, tile);
   }
 
@@ -194,7 +194,7 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 void linear(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels16) {
-    if (args.weight.format == DType::kQ4 && context.int8()) {
+    if (args.weight.format == Format::kQ4 && context.int8()) {
       linear_panels<Int8Product>(context, args);
     } else if (args.in.dtype == DType::kBF16) {
       SPILLWAY_CHECK(has_pairs());

@@ -24,8 +24,8 @@ memory::data_type data_type(DType dtype) {
 }
 
 // kPanels64 in oneDNN's words, for a [columns, rows] matrix.
-memory::format_tag weights_tag(DType format) {
-  return format == DType::kF32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
+memory::format_tag weights_tag(Format format) {
+  return format == Format::kF32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
 }
 
 // Rows of one primitive. Up to 64 rows each count has its own kernel; more are cut into multiples
@@ -43,7 +43,8 @@ constexpr float kReluSlope = 1e-30f;
 
 // Rows of the input and of the output are dense: for others oneDNN 2.6 has a scalar body alone.
 struct Key {
-  DType format, in, out;
+  Format format;
+  DType in, out;
   bool bias, accumulate;
   Activation activation;
   int64_t rows, columns, outputs;
@@ -76,7 +77,7 @@ dnnl::primitive_attr attributes(const Key& key) {
 
 dnnl::matmul::primitive_desc describe(const Key& key, const dnnl::engine& engine) {
   const memory::desc in({key.rows, key.columns}, data_type(key.in), memory::format_tag::ab);
-  const memory::desc weights({key.columns, key.outputs}, data_type(key.format),
+  const memory::desc weights({key.columns, key.outputs}, data_type(element_of(key.format)),
                              weights_tag(key.format));
   const memory::desc out({key.rows, key.outputs}, data_type(key.out), memory::format_tag::ab);
   if (!key.bias) {
@@ -130,9 +131,10 @@ struct OneDnn::State {
   std::vector<std::byte> dense_in, dense_out;
 
   // Asks for a real layer's shape; the reference body ("ref") is not worth choosing.
-  bool is_fast(DType format) const {
+  bool is_fast(Format format) const {
     try {
-      const Key key{format, format, DType::kF32, true, false, Activation::kNone, 64, 1024, 1024};
+      const Key key{
+          format, element_of(format), DType::kF32, true, false, Activation::kNone, 64, 1024, 1024};
       const auto description = describe(key, engine);
       return std::string_view(description.impl_info_str()).find("ref") == std::string_view::npos;
     } catch (const dnnl::error&) {
@@ -150,15 +152,15 @@ struct OneDnn::State {
 
 OneDnn::OneDnn(int threads, bool float32) : state_(std::make_unique<State>()) {
   state_->threads = threads;
-  state_->fast[0] = float32 && state_->is_fast(DType::kF32);
-  state_->fast[1] = state_->is_fast(DType::kBF16);
+  state_->fast[0] = float32 && state_->is_fast(Format::kF32);
+  state_->fast[1] = state_->is_fast(Format::kBF16);
 }
 
 OneDnn::~OneDnn() = default;
 
-bool OneDnn::supports(DType weights) const {
-  if (weights == DType::kF32) return state_->fast[0];
-  return weights == DType::kBF16 && state_->fast[1];
+bool OneDnn::supports(Format weights) const {
+  if (weights == Format::kF32) return state_->fast[0];
+  return weights == Format::kBF16 && state_->fast[1];
 }
 
 void OneDnn::linear(const LinearArgs& args) {

@@ -20,7 +20,7 @@ class OneDnn {
 
   // True when oneDNN has an optimised kernel for weights of this format on this CPU, and is to be
   // used for it.
-  bool supports(DType weights) const;
+  bool supports(Format weights) const;
 
   // LinearArgs with layout kPanels64 and the input in the weights' format. Compiles a kernel at the
   // first use of a shape and keeps it; long inputs are cut into a few fixed heights to bound them.

@@ -1,4 +1,5 @@
-// Expanding rows of 4-bit numbers (base/q4.h); included once per instruction set.
+// Expanding rows of quantised formats, of which there is the 4-bit one (base/q4.h); included once
+// per instruction set.
 #if defined(SPILLWAY_CPU_Q4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_Q4_INL_H
 #undef SPILLWAY_CPU_Q4_INL_H
@@ -49,6 +50,13 @@ inline void expand_q4_row(const std::byte* HWY_RESTRICT row, size_t count,
     out += kGroup;
   }
   unpack_q4_row(row, {out, count});
+}
+
+// As unpack_quantized_row.
+HWY_INLINE void expand_quantized_row(Format format, const std::byte* HWY_RESTRICT row, size_t count,
+                                     float* HWY_RESTRICT out) {
+  SPILLWAY_CHECK(format == Format::kQ4);
+  expand_q4_row(row, count, out);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -66,12 +66,13 @@ void NormalizeRow(const NormArgs& args, int64_t index, float* HWY_RESTRICT row) 
 }
 
 // out[i] (+)= the table's row, widened.
-void GatherRow(DType format, const std::byte* from, size_t count, bool accumulate,
+void GatherRow(Format format, const std::byte* from, size_t count, bool accumulate,
                float* HWY_RESTRICT out, float* HWY_RESTRICT widened) {
-  if (format == DType::kQ4) {
-    expand_q4_row(from, count, widened);
+  if (is_quantized(format)) {
+    expand_quantized_row(format, from, count, widened);
   } else {
-    convert_elements(format, from, DType::kF32, reinterpret_cast<std::byte*>(widened), count);
+    convert_elements(element_of(format), from, DType::kF32, reinterpret_cast<std::byte*>(widened),
+                     count);
   }
   if (!accumulate) {
     std::copy(widened, widened + count, out);
@@ -125,11 +126,13 @@ void convert_rows(CpuContext& context, const ConvertArgs& args) {
 
 void expand_rows(CpuContext& context, const ExpandArgs& args) {
   const auto columns = static_cast<size_t>(args.from.columns);
-  const auto row_bytes = static_cast<int64_t>(q4_row_bytes(args.from.columns));
+  const auto row_bytes =
+      static_cast<int64_t>(format_row_bytes(args.from.format, args.from.columns));
   for_rows(context, args.from.rows, [&](int64_t row) {
     const WeightSlab& slab = args.from.slabs[static_cast<size_t>(row / args.from.slab_rows)];
     float* widened = row_scratch(context, args.from.columns);
-    unpack_q4_row(slab.data + row % args.from.slab_rows * row_bytes, {widened, columns});
+    unpack_quantized_row(args.from.format, slab.data + row % args.from.slab_rows * row_bytes,
+                         {widened, columns});
     convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(widened), args.out.dtype,
                      args.out.row(row), columns);
   });

@@ -21,10 +21,12 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
   view.tokens = prompt_tokens;
   view.rows = shape.positions;
   view.head_size = shape.head_size;
-  view.kv_dtype = DType::kQ4;  // Rows of it are expanded.
   const uint64_t sums = round_up(static_cast<uint64_t>(prompt_tokens), 64) * sizeof(float);
-  const uint64_t attention = std::max<uint64_t>(sums + cpu::prompt_scratch_bytes(view, true),
-                                                cpu::step_scratch_bytes(view, cpu::kStepHeadsMax));
+  uint64_t attention = sums + cpu::prompt_scratch_bytes(view, true);
+  for (const Format format : kFormats) {  // Rows of some are expanded.
+    view.kv_format = format;
+    attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, cpu::kStepHeadsMax));
+  }
   const auto widest = static_cast<uint64_t>(
       std::max({shape.hidden, shape.embedding, shape.mlp, shape.query_width()}));
   return static_cast<uint64_t>(threads) * round_up(attention, 4096) +

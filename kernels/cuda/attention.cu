@@ -22,7 +22,7 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
   a.out = args.out.data;
   a.out_stride = args.out.stride;
   a.out_dtype = args.out.dtype;
-  a.kv_dtype = kv.dtype;
+  a.kv_format = kv.format;
   a.heads = args.heads;
   a.kv_heads = kv.heads;
   a.head_size = kv.head_size;

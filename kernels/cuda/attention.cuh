@@ -2,7 +2,7 @@
 // kernels/kv_state.h lay it out.
 #pragma once
 
-#include "kernels/base/q4.h"
+#include "kernels/base/format.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/q4.cuh"
 #include "kernels/kv_layout.h"
@@ -40,7 +40,8 @@ struct AttentionOnDevice {
   int64_t qkv_stride;
   std::byte* out;  // [T, heads * head_size]
   int64_t out_stride;
-  DType out_dtype, kv_dtype;
+  DType out_dtype;
+  Format kv_format;
   int64_t heads, kv_heads, head_size;
   int64_t row_bytes, run_bytes, block_bytes;  // Of the cache
   float scale;
@@ -106,23 +107,23 @@ __device__ inline HeadStateOnDevice head_state(const ItemOnDevice& item, int64_t
 
 // Number `i` of a cached row.
 __device__ inline float cached(const AttentionOnDevice& a, const std::byte* row, int64_t i) {
-  if (a.kv_dtype == DType::kF32) return reinterpret_cast<const float*>(row)[i];
-  if (a.kv_dtype == DType::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
-  if (a.kv_dtype == DType::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
+  if (a.kv_format == Format::kF32) return reinterpret_cast<const float*>(row)[i];
+  if (a.kv_format == Format::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
+  if (a.kv_format == Format::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
   return q4_row_value(row, i, a.head_size);
 }
 
-// Stores numbers [i, i + 4) of a row in a format of the cache that is not 4-bit. REQUIRES:
+// Stores numbers [i, i + 4) of a row in a plain format of the cache. REQUIRES:
 // head_size and i are multiples of 4.
 __device__ inline void store_four(const AttentionOnDevice& a, const float* from, std::byte* row,
                                   int64_t i) {
   const float4 four = *reinterpret_cast<const float4*>(from + i);
-  if (a.kv_dtype == DType::kF32) *reinterpret_cast<float4*>(row + i * 4) = four;
-  if (a.kv_dtype == DType::kF16) {
+  if (a.kv_format == Format::kF32) *reinterpret_cast<float4*>(row + i * 4) = four;
+  if (a.kv_format == Format::kF16) {
     auto* to = reinterpret_cast<__half2*>(row + i * 2);
     to[0] = __floats2half2_rn(four.x, four.y), to[1] = __floats2half2_rn(four.z, four.w);
   }
-  if (a.kv_dtype == DType::kBF16) {
+  if (a.kv_format == Format::kBF16) {
     auto* to = reinterpret_cast<__nv_bfloat162*>(row + i * 2);
     to[0] = __floats2bfloat162_rn(four.x, four.y), to[1] = __floats2bfloat162_rn(four.z, four.w);
   }
@@ -131,20 +132,15 @@ __device__ inline void store_four(const AttentionOnDevice& a, const float* from,
 // Stores a row of float32 numbers into the cache. All lanes of a warp call it, each for a part.
 __device__ inline void store_cached(const AttentionOnDevice& a, const float* from, std::byte* row) {
   const int64_t lane = threadIdx.x % kWarp;
-  if (a.kv_dtype == DType::kQ4) {
-    for (int64_t first = 0; first < a.head_size; first += kQ4Group) {
-      pack_q4_group(from + first, a.head_size - first, row + first / kQ4Group * (4 + kQ4Group / 2));
-    }
-    return;
-  }
+  if (a.kv_format == Format::kQ4) return store_q4_row(from, a.head_size, row);
   if (a.head_size % 4 == 0) {
     for (int64_t i = lane * 4; i < a.head_size; i += kWarp * 4) store_four(a, from, row, i);
     return;
   }
   for (int64_t i = lane; i < a.head_size; i += kWarp) {
-    if (a.kv_dtype == DType::kF32) reinterpret_cast<float*>(row)[i] = from[i];
-    if (a.kv_dtype == DType::kF16) reinterpret_cast<__half*>(row)[i] = narrow<__half>(from[i]);
-    if (a.kv_dtype == DType::kBF16) {
+    if (a.kv_format == Format::kF32) reinterpret_cast<float*>(row)[i] = from[i];
+    if (a.kv_format == Format::kF16) reinterpret_cast<__half*>(row)[i] = narrow<__half>(from[i]);
+    if (a.kv_format == Format::kBF16) {
       reinterpret_cast<__nv_bfloat16*>(row)[i] = narrow<__nv_bfloat16>(from[i]);
     }
   }

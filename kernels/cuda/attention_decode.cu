@@ -69,12 +69,12 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
 
 // Numbers [i, i + 4) of a cached row. REQUIRES: head_size and i are multiples of 4.
 __device__ void cached4(const AttentionOnDevice& a, const std::byte* row, int64_t i, float to[4]) {
-  if (a.kv_dtype == DType::kF32) {
+  if (a.kv_format == Format::kF32) {
     const float4 four = *reinterpret_cast<const float4*>(row + i * 4);
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-  } else if (a.kv_dtype == DType::kF16) {
+  } else if (a.kv_format == Format::kF16) {
     for (int j = 0; j < 4; ++j) to[j] = widen(reinterpret_cast<const __half*>(row + i * 2)[j]);
-  } else if (a.kv_dtype == DType::kBF16) {
+  } else if (a.kv_format == Format::kBF16) {
     for (int j = 0; j < 4; ++j) {
       to[j] = widen(reinterpret_cast<const __nv_bfloat16*>(row + i * 2)[j]);
     }

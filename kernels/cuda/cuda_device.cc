@@ -215,13 +215,10 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(std::move(context).value());
   }
 
-  // float32 weights are for comparisons; 4-bit ones are computed with in bf16, or in f16 where
-  // tensor cores have nothing else.
-  DType activation_dtype(DType weights) const override {
-    if (weights != DType::kQ4) return weights;
-    return native_bf16_ ? DType::kBF16 : DType::kF16;
+  DType activation_dtype(Format weights) const override {
+    return gpu_activation_dtype(weights, native_bf16_);
   }
-  MatrixLayout matrix_layout(DType) const override { return kCudaMatrixLayout; }
+  MatrixLayout matrix_layout(Format) const override { return kCudaMatrixLayout; }
   bool native_bf16() const override { return native_bf16_; }
 
  private:

@@ -81,13 +81,13 @@ constexpr size_t kAlignment = 256;  // As good as any algorithm asks for
 class Linear {
  public:
   Linear(CudaContext& context, const LinearArgs& args)
-      : context_(context), args_(args), expand_(args.weight.format == DType::kQ4) {}
+      : context_(context), args_(args), expand_(is_quantized(args.weight.format)) {}
 
   void run() {
     const DType in = args_.in.dtype;
     const bool narrow_out = args_.out.dtype != DType::kF32;
     SPILLWAY_CHECK(args_.weight.layout == MatrixLayout::kRows);
-    SPILLWAY_CHECK(expand_ || args_.weight.format == in);
+    SPILLWAY_CHECK(expand_ || args_.weight.format == plain_format(in));
     const bool fused = can_fuse();
     // Scratch: what the way of finishing needs, then one slab expanded, then cuBLASLt's own.
     const size_t outputs = static_cast<size_t>(args_.weight.rows);
@@ -220,7 +220,7 @@ class Linear {
   }
 
   size_t bytes_of(int64_t rows) const {
-    return static_cast<size_t>(rows * args_.weight.columns) * dtype_bytes(args_.weight.format);
+    return static_cast<size_t>(rows) * format_row_bytes(args_.weight.format, args_.weight.columns);
   }
 
   // sums[:, first .. first + rows) (+)= in weight^T. cuBLAS counts columns first: to it the weights

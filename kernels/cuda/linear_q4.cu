@@ -198,7 +198,7 @@ void run(CudaContext& context, const LinearArgs& args) {
 
 bool takes_linear_q4(const LinearArgs& args) {
   const bool sixteen_bits = args.in.dtype == DType::kBF16 || args.in.dtype == DType::kF16;
-  return args.weight.format == DType::kQ4 && sixteen_bits && args.in.rows <= kFewRows;
+  return args.weight.format == Format::kQ4 && sixteen_bits && args.in.rows <= kFewRows;
 }
 
 void linear_q4(CudaContext& context, const LinearArgs& args) {

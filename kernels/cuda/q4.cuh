@@ -75,4 +75,11 @@ __device__ inline void pack_q4_group(const float* from, int64_t rest, std::byte*
   shared[1] = damaged ? __float2half_rn(NAN) : minimum;
 }
 
+// Quantises a row of `count` numbers. All lanes of a warp.
+__device__ inline void store_q4_row(const float* from, int64_t count, std::byte* row) {
+  for (int64_t first = 0; first < count; first += kQ4Group) {
+    pack_q4_group(from + first, count - first, row + first / kQ4Group * (4 + kQ4Group / 2));
+  }
+}
+
 }  // namespace spillway::cuda

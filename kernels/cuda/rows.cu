@@ -19,16 +19,16 @@ struct GatherKernel {
   const std::byte* const* slabs;
   const int32_t* rows;
   int64_t slab_rows, row_bytes, columns;
-  DType format;
+  Format format;
   float* out;
   int64_t out_stride;
   bool accumulate;
 };
 
-__device__ float table_value(DType format, const std::byte* row, int64_t i, int64_t columns) {
-  if (format == DType::kF32) return reinterpret_cast<const float*>(row)[i];
-  if (format == DType::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
-  if (format == DType::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
+__device__ float table_value(Format format, const std::byte* row, int64_t i, int64_t columns) {
+  if (format == Format::kF32) return reinterpret_cast<const float*>(row)[i];
+  if (format == Format::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
+  if (format == Format::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
   return q4_row_value(row, i, columns);
 }
 

@@ -103,7 +103,7 @@ void draw_columns(Stream& stream, const DrawArgs& args) {
 }
 
 void expand_rows(Stream& stream, const ExpandArgs& args) {
-  SPILLWAY_CHECK(args.from.layout == MatrixLayout::kRows && args.from.format == DType::kQ4);
+  SPILLWAY_CHECK(args.from.layout == MatrixLayout::kRows && is_quantized(args.from.format));
   SPILLWAY_CHECK(float_or_bf16(args.out.dtype) || args.out.dtype == DType::kF16);
   SPILLWAY_CHECK(args.out.rows == args.from.rows && args.out.columns == args.from.columns);
   if (on_cuda(stream, "expand", args.out.rows,

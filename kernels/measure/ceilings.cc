@@ -85,14 +85,15 @@ Result<MatrixCeiling> measure_on_cpu(Device& device, const LinearProbe& probe) {
 
 // The same product with weights in the format of the activations: the library's.
 LinearProbe plain(const Device& device, LinearProbe probe) {
-  probe.weights = device.activation_dtype(probe.weights);
+  probe.weights = plain_format(device.activation_dtype(probe.weights));
   return probe;
 }
 
 // Bytes of a product beside its matrix: what goes in and comes out, and 4-bit weights expanded.
 size_t bytes_beside(const Device& device, const LinearProbe& probe) {
   const LinearProbe wide = plain(device, probe);
-  const size_t in = static_cast<size_t>(probe.rows * probe.inputs) * dtype_bytes(wide.weights);
+  const size_t in =
+      static_cast<size_t>(probe.rows * probe.inputs) * dtype_bytes(element_of(wide.weights));
   const size_t out = static_cast<size_t>(probe.rows * probe.outputs) * sizeof(float);
   const bool expands = probe.weights != wide.weights;
   return in + out + (expands ? weight_bytes(device, wide) : 0) + kLibraryBytes;

@@ -52,13 +52,13 @@ std::string_view arithmetic_name(Arithmetic arithmetic) {
   return "";
 }
 
-Arithmetic product_arithmetic(DType weights) {
-  if (weights == DType::kQ4) return Arithmetic::kInt8;
-  return weights == DType::kBF16 ? Arithmetic::kBF16 : Arithmetic::kF32;
+Arithmetic product_arithmetic(Format weights) {
+  if (is_quantized(weights)) return Arithmetic::kInt8;
+  return weights == Format::kBF16 ? Arithmetic::kBF16 : Arithmetic::kF32;
 }
 
-Arithmetic attention_arithmetic(DType kv) {
-  return kv == DType::kF32 || kv == DType::kF16 ? Arithmetic::kF32 : Arithmetic::kBF16;
+Arithmetic attention_arithmetic(Format kv) {
+  return kv == Format::kF32 || kv == Format::kF16 ? Arithmetic::kF32 : Arithmetic::kBF16;
 }
 
 Peak best_of(const Peak& a, const Peak& b) {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/cpu/peak_loops.h"
 #include "kernels/device.h"
 
@@ -19,8 +19,8 @@ std::string_view arithmetic_name(Arithmetic arithmetic);  // "f32", "bf16", "int
 
 // Of products with such weights, and of attention to such a cache, whose weights after the softmax
 // are of 16 bits at least.
-Arithmetic product_arithmetic(DType weights);
-Arithmetic attention_arithmetic(DType kv);
+Arithmetic product_arithmetic(Format weights);
+Arithmetic attention_arithmetic(Format kv);
 
 struct Peak {
   double operations_per_second = 0;  // A multiply-add is two.

@@ -49,7 +49,7 @@ class WeightPool {
 // Floating-point operations per second of our linear op: `rows` activations times [outputs, inputs]
 // in `weights` format and the device's layout for it. REQUIRES: the pool holds one such matrix.
 struct LinearProbe {
-  DType weights = DType::kF32;
+  Format weights = Format::kF32;
   int64_t rows = 0, outputs = 0, inputs = 0;
 };
 size_t weight_bytes(const Device& device, const LinearProbe& probe);
@@ -58,7 +58,7 @@ Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearP
 
 // Attention of `sequences` sequences of `tokens` tokens in one layer, the full KV rule.
 struct AttentionProbe {
-  DType kv = DType::kF16;
+  Format kv = Format::kF16;
   int64_t sequences = 0, tokens = 0, heads = 0, head_size = 0;
 };
 // Bytes of the cache that a decode step reads.

@@ -59,7 +59,7 @@ class Converter {
         tick));
     SPILLWAY_RETURN_IF_ERROR(checkpoint_.check_unchanged());
     for (size_t i = 0; i < writer_.table().tensors.size(); ++i) {
-      if (writer_.table().tensors[i].format != DType::kQ4) continue;
+      if (!is_quantized(writer_.table().tensors[i].format)) continue;
       writer_.set_quantization(i, packer_.quantization(i));
     }
     SPILLWAY_RETURN_IF_ERROR(writer_.finish());
@@ -154,16 +154,10 @@ class Converter {
   std::atomic<uint64_t> done_bytes_ = 0;
 };
 
-Status check_format(std::optional<DType> format) {
-  if (format != DType::kI32) return {};
-  return invalid_argument("weights cannot be packed as i32; choose f32, bf16, f16 or q4");
-}
-
 }  // namespace
 
 Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,
                                          const ConvertOptions& options) {
-  SPILLWAY_RETURN_IF_ERROR(check_format(options.format));
   SPILLWAY_ASSIGN_OR_RETURN(const std::string fingerprint, checkpoint_fingerprint(directory));
   SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(directory));
   SPILLWAY_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
@@ -173,8 +167,8 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
   if (!map.ok()) return map.status().at(directory);
 
-  DType format = options.format.value_or(natural_format(config.shape, map.value()));
-  if (!options.format && options.bf16_for_f16 && format == DType::kF16) format = DType::kBF16;
+  Format format = options.format.value_or(natural_format(config.shape, map.value()));
+  if (!options.format && options.bf16_for_f16 && format == Format::kF16) format = Format::kBF16;
   ModelFileTable table = plan_model_file(
       config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
   table.source = source_of(config.shape.name, fingerprint);
@@ -190,13 +184,13 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
                        checkpoint.notes()};
 }
 
-std::string damage_text(const TensorDamage& damage, DType format) {
+std::string damage_text(const TensorDamage& damage, Format format) {
   std::string text = in_quotes(damage.tensor) + ":";
   if (damage.stored.nan != 0) text += " " + std::to_string(damage.stored.nan) + " NaN";
   if (damage.stored.inf != 0) text += " " + std::to_string(damage.stored.inf) + " infinite";
   if (damage.overflow != 0) {
-    text +=
-        " " + std::to_string(damage.overflow) + " too large for " + std::string(dtype_name(format));
+    text += " " + std::to_string(damage.overflow) + " too large for " +
+            std::string(format_name(format));
   }
   return text;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "offload/convert/slab_packer.h"
@@ -15,13 +15,13 @@
 namespace spillway {
 
 struct ConvertOptions {
-  std::optional<DType> format;  // Of matrices and tables; none: the checkpoint's own.
-  bool bf16_for_f16 = false;    // With no format given: packs an f16 checkpoint as bf16.
-  bool verify_crc = true;       // Of .bin records; off only for files saved without checksums.
-  bool lenient_header = false;  // safetensors_reader.h
+  std::optional<Format> format;  // Of matrices and tables; none: the checkpoint's own.
+  bool bf16_for_f16 = false;     // With no format given: packs an f16 checkpoint as bf16.
+  bool verify_crc = true;        // Of .bin records; off only for files saved without checksums.
+  bool lenient_header = false;   // safetensors_reader.h
   // The layout of matrices in a format: what the machine's kernels want (Device::matrix_layout).
   // None: kPanels16.
-  std::function<MatrixLayout(DType)> layout;
+  std::function<MatrixLayout(Format)> layout;
   unsigned threads = 0;  // 0: two more than cores, so that some wait for the disk.
 
   // Called on the calling thread about ten times a second with bytes read so far and in all; false
@@ -31,9 +31,9 @@ struct ConvertOptions {
 
 struct ConvertReport {
   ModelShape shape;
-  DType format = DType::kF32;
+  Format format = Format::kF32;
   uint64_t weight_bytes = 0;
-  Q4Error quantization;              // Of all weights together, when the format is kQ4.
+  QuantError quantization;           // Of all weights together, when the format is quantised.
   std::vector<TensorDamage> damage;  // Empty for a healthy checkpoint.
   std::vector<std::string> notes;    // Of the checkpoint (checkpoint.h).
 };
@@ -45,6 +45,6 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
                                          const ConvertOptions& options);
 
 // "decoder.layers.3.fc1.weight: 2 NaN, 1 infinite; 5 too large for f16".
-std::string damage_text(const TensorDamage& damage, DType format);
+std::string damage_text(const TensorDamage& damage, Format format);
 
 }  // namespace spillway

@@ -62,7 +62,7 @@ Status SlabPacker::pack(uint32_t slab, std::vector<std::byte>& scratch,
 }
 
 Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
-                              std::span<std::byte> target, Q4Error* quantization) {
+                              std::span<std::byte> target, QuantError* quantization) {
   const MappedWeight& weight = map_.weights[piece.weight];
   const TensorInfo& tensor = table_.tensors[piece.weight];
   const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
@@ -73,9 +73,9 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, !again, source));
   pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
             weight.row_elements, target.data(), quantization);
-  if (again || tensor.format == weight.format) return {};
+  if (again || tensor.format == plain_format(weight.format)) return {};
   // A narrower format can overflow. Which tensor of a fused weight it was does not matter much.
-  if (tensor.format == DType::kQ4) {
+  if (is_quantized(tensor.format)) {
     if (quantization->saturated != 0) {
       note_damage(weight.parts.front().tensor, {}, quantization->saturated);
     }
@@ -83,7 +83,7 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   }
   const size_t packed = packed_bytes(tensor.layout, tensor.format, piece.rows, weight.row_elements);
   const uint64_t before = count_non_finite(weight.format, source).inf;
-  const uint64_t after = count_non_finite(tensor.format, target.first(packed)).inf;
+  const uint64_t after = count_non_finite(element_of(tensor.format), target.first(packed)).inf;
   if (after > before) note_damage(weight.parts.front().tensor, {}, after - before);
   return {};
 }
@@ -119,10 +119,10 @@ void SlabPacker::note_damage(uint32_t tensor, const NonFinite& stored, uint64_t 
   damage.overflow += overflow;
 }
 
-Q4Error SlabPacker::quantization(size_t index) const {
+QuantError SlabPacker::quantization(size_t index) const {
   const TensorInfo& tensor = table_.tensors[index];
-  Q4Error error;
-  if (tensor.format != DType::kQ4) return error;
+  QuantError error;
+  if (!is_quantized(tensor.format)) return error;
   for (uint32_t i = 0; i < tensor.slab_count; ++i) error.add(quantization_[tensor.first_slab + i]);
   return error;
 }

@@ -21,8 +21,9 @@ namespace spillway {
 // Numbers of one checkpoint tensor that are no good.
 struct TensorDamage {
   std::string tensor;
-  NonFinite stored;       // In the checkpoint itself.
-  uint64_t overflow = 0;  // Finite there, infinite (kQ4: cut off) in the packed file's format.
+  NonFinite stored;  // In the checkpoint itself.
+  uint64_t overflow =
+      0;  // Finite there, infinite (quantised: cut off) in the packed file's format.
 };
 
 class SlabPacker {
@@ -43,9 +44,9 @@ class SlabPacker {
   // What pack() found so far, by tensor name. Thread rule: after all pack() calls.
   std::vector<TensorDamage> damage() const;
 
-  // What quantising tensor `index` of the table cost; nothing unless its format is kQ4. The same
+  // What quantising tensor `index` of the table cost; nothing unless it is quantised. The same
   // whatever the order of pack() calls. Thread rule: as damage().
-  Q4Error quantization(size_t index) const;
+  QuantError quantization(size_t index) const;
 
  private:
   // Rows [first_row, first_row + rows) of weight `weight` lie at `offset` in the slab.
@@ -57,7 +58,7 @@ class SlabPacker {
   };
 
   Status pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
-                    std::span<std::byte> target, Q4Error* quantization);
+                    std::span<std::byte> target, QuantError* quantization);
   Status read_rows(const MappedWeight& weight, int64_t first_row, bool count_damage,
                    std::span<std::byte> target);
   void note_damage(uint32_t tensor, const NonFinite& stored, uint64_t overflow);
@@ -66,7 +67,7 @@ class SlabPacker {
   const WeightMap& map_;
   const ModelFileTable& table_;
   std::vector<std::vector<Piece>> pieces_;  // By slab.
-  std::vector<Q4Error> quantization_;       // By slab.
+  std::vector<QuantError> quantization_;    // By slab.
   std::mutex damage_mutex_;
   std::map<uint32_t, TensorDamage> damage_;
 };

@@ -133,15 +133,15 @@ Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
   return Mapper(family, shape, checkpoint).map();
 }
 
-DType natural_format(const ModelShape& shape, const WeightMap& map) {
+Format natural_format(const ModelShape& shape, const WeightMap& map) {
   std::optional<DType> format;
   const std::vector<WeightSpec> specs = weight_specs(shape);
   for (size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].kind == WeightKind::kVector) continue;
-    if (format && *format != map.weights[i].format) return DType::kF32;
+    if (format && *format != map.weights[i].format) return Format::kF32;
     format = map.weights[i].format;
   }
-  return format.value_or(DType::kF32);
+  return plain_format(format.value_or(DType::kF32));
 }
 
 }  // namespace spillway

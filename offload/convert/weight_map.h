@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/base/weights.h"
@@ -46,6 +46,6 @@ Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
 
 // The format of a packed file that keeps every number of the checkpoint: the one that all matrices
 // have, else f32.
-DType natural_format(const ModelShape& shape, const WeightMap& map);
+Format natural_format(const ModelShape& shape, const WeightMap& map);
 
 }  // namespace spillway

@@ -13,8 +13,8 @@ namespace {
 constexpr float kDeviation = 0.02f;
 constexpr float kWidth = kDeviation * 1.7320508f;  // Uniform on +-w has deviation w / sqrt(3).
 
-void fill_floats(DType format, uint64_t seed, std::span<std::byte> target) {
-  const size_t element = dtype_bytes(format);
+void fill_floats(DType type, uint64_t seed, std::span<std::byte> target) {
+  const size_t element = dtype_bytes(type);
   std::mt19937_64 random(seed);
   for (size_t i = 0; i + 4 * element <= target.size(); i += 4 * element) {
     uint64_t bits = random();
@@ -23,24 +23,25 @@ void fill_floats(DType format, uint64_t seed, std::span<std::byte> target) {
       value = (static_cast<float>(bits & 0xffff) / 32768.0f - 1.0f) * kWidth;
       bits >>= 16;
     }
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values), format,
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values), type,
                      target.data() + i, 4);
   }
 }
 
-// Random nibbles under one scale and minimum: 16 numbers evenly over +-kWidth.
-void fill_q4(MatrixLayout layout, int64_t rows, int64_t columns, uint64_t seed,
-             std::span<std::byte> target) {
+// Random bits under one scale and minimum: as many numbers as there are, evenly over +-kWidth.
+void fill_quantized(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
+                    uint64_t seed, std::span<std::byte> target) {
+  const FormatTraits& traits = format_traits(format);
   std::mt19937_64 random(seed);
   for (size_t i = 0; i < target.size(); i += sizeof(uint64_t)) {
     const uint64_t bits = random();
     std::memcpy(target.data() + i, &bits, std::min(sizeof(bits), target.size() - i));
   }
-  const uint16_t scale = f32_to_f16(2 * kWidth / 15);
+  const uint16_t scale = f32_to_f16(2 * kWidth / static_cast<float>((1 << traits.bits) - 1));
   const uint16_t minimum = f32_to_f16(-kWidth);
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t group = 0; group * kQ4Group < columns; ++group) {
-      const Q4ScaleOffsets at = q4_scale_offsets(layout, columns, row, group);
+    for (int64_t group = 0; group * traits.group < columns; ++group) {
+      const ScaleOffsets at = scale_offsets(layout, format, columns, row, group);
       std::memcpy(target.data() + at.scale, &scale, sizeof(scale));
       std::memcpy(target.data() + at.minimum, &minimum, sizeof(minimum));
     }
@@ -57,10 +58,10 @@ void fill_rows(const TensorInfo& tensor, uint32_t slab, uint64_t seed,
   const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
   const int64_t columns = tensor.spec.columns;
   const auto packed = target.first(packed_bytes(tensor.layout, tensor.format, rows, columns));
-  if (tensor.format == DType::kQ4) {
-    fill_q4(tensor.layout, rows, columns, seed, packed);
+  if (is_quantized(tensor.format)) {
+    fill_quantized(tensor.layout, tensor.format, rows, columns, seed, packed);
   } else {
-    fill_floats(tensor.format, seed, packed);
+    fill_floats(element_of(tensor.format), seed, packed);
   }
 }
 

@@ -79,8 +79,8 @@ uint64_t ModelFileTable::weight_bytes() const {
   return bytes;
 }
 
-Q4Error ModelFileTable::quantization() const {
-  Q4Error error;
+QuantError ModelFileTable::quantization() const {
+  QuantError error;
   for (const TensorInfo& tensor : tensors) error.add(tensor.quantization);
   return error;
 }

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/q4.h"
 #include "kernels/base/status.h"
@@ -48,7 +48,7 @@ struct SlabInfo {
 // last may have fewer). Vectors: one slab, starting `offset_in_slab` bytes into it.
 struct TensorInfo {
   WeightSpec spec;
-  DType format = DType::kF32;  // Vectors are always kF32.
+  Format format = Format::kF32;  // Vectors are always kF32.
   MatrixLayout layout = MatrixLayout::kRows;
   uint32_t first_slab = 0;
   uint32_t slab_count = 0;
@@ -56,7 +56,8 @@ struct TensorInfo {
   uint64_t offset_in_slab = 0;
   uint64_t nan_count = 0;  // Of the stored values; the writer counts them.
   uint64_t inf_count = 0;
-  Q4Error quantization{};  // Of kQ4: against the checkpoint, as the converter measured it.
+  QuantError
+      quantization{};  // When quantised: against the checkpoint, as the converter measured it.
 
   int64_t rows_in_slab(uint32_t index) const;  // index < slab_count
   std::string name() const;                    // "layer 0 mlp_up_weight": for people
@@ -65,7 +66,7 @@ struct TensorInfo {
 struct ModelFileTable {
   std::array<uint8_t, 16> file_id{};
   ModelShape shape;
-  DType format = DType::kF32;       // Of matrices and tables.
+  Format format = Format::kF32;     // Of matrices and tables.
   std::string source;               // Name and fingerprint of the checkpoint, for people.
   std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
   std::vector<SlabInfo> slabs;      // In streaming order, which is the order in the file.
@@ -74,7 +75,7 @@ struct ModelFileTable {
   uint64_t slab_seed(uint32_t slab) const;
   uint64_t weight_bytes() const;           // Sum over the slabs.
   std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
-  Q4Error quantization() const;            // Of all kQ4 tensors together.
+  QuantError quantization() const;         // Of all quantised tensors together.
 };
 
 // Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets
@@ -82,7 +83,7 @@ struct ModelFileTable {
 // of 64 rows as fit kSlabBytesMax, one at least; each layer begins with the slab of its vectors.
 // REQUIRES: a valid shape; layout_holds(layout, format). `layout` is the matrices' and not kRows,
 // which is the tables'.
-ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout);
+ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout);
 
 // An open packed file. The table is verified; slabs are read by whoever needs them.
 // Thread rule: const after open, any thread.
@@ -120,13 +121,13 @@ class ModelFileWriter {
   virtual const ModelFileTable& table() const = 0;
 
   // `bytes` is the slab's padded size; at an address that is a multiple of kFileAlignment it is
-  // written past the page cache. Computes the checksum and counts NaN and infinity (of kQ4: the
+  // written past the page cache. Computes the checksum and counts NaN and infinity (quantised: the
   // numbers of groups whose scale or minimum is one). Blocks.
   virtual Status write_slab(uint32_t index, std::span<const std::byte> bytes) = 0;
 
   // What quantising tensor `index` of the table cost; goes into the table. Before finish(), from
-  // one thread. REQUIRES: its format is kQ4.
-  virtual void set_quantization(size_t index, const Q4Error& error) = 0;
+  // one thread. REQUIRES: it is quantised.
+  virtual void set_quantization(size_t index, const QuantError& error) = 0;
 
   // Every slab must have been written. Syncs and renames.
   virtual Status finish() = 0;

@@ -10,7 +10,7 @@ namespace {
 
 class Planner {
  public:
-  Planner(const ModelShape& shape, DType format, MatrixLayout layout) {
+  Planner(const ModelShape& shape, Format format, MatrixLayout layout) {
     table_.shape = shape;
     table_.format = format;
     for (const WeightSpec& spec : weight_specs(shape)) {
@@ -103,7 +103,7 @@ int64_t TensorInfo::rows_in_slab(uint32_t index) const {
   return std::min(slab_rows, spec.rows - static_cast<int64_t>(index) * slab_rows);
 }
 
-ModelFileTable plan_model_file(const ModelShape& shape, DType format, MatrixLayout layout) {
+ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout) {
   return Planner(shape, format, layout).plan();
 }
 

@@ -20,16 +20,16 @@ constexpr size_t kTensorsMax = 1 << 16;
 constexpr size_t kSlabsMax = size_t{1} << 24;
 constexpr int64_t kBytesMax = int64_t{1} << 62;
 
-json encode_quantization(const Q4Error& error) {
+json encode_quantization(const QuantError& error) {
   return {{"error_squares", error.error_squares},
           {"value_squares", error.value_squares},
           {"error_max", error.error_max},
           {"saturated", error.saturated}};
 }
 
-Result<Q4Error> decode_quantization(const json& object) {
+Result<QuantError> decode_quantization(const json& object) {
   JsonReader reader(object, "quantization");
-  Q4Error error;
+  QuantError error;
   constexpr double kNone = -1;
   error.error_squares = reader.number_or("error_squares", kNone);
   error.value_squares = reader.number_or("value_squares", kNone);
@@ -46,7 +46,7 @@ json encode_tensor(const TensorInfo& tensor) {
                  {"layer", tensor.spec.layer},
                  {"rows", tensor.spec.rows},
                  {"columns", tensor.spec.columns},
-                 {"format", dtype_name(tensor.format)},
+                 {"format", format_name(tensor.format)},
                  {"layout", layout_name(tensor.layout)},
                  {"first_slab", tensor.first_slab},
                  {"slab_count", tensor.slab_count},
@@ -54,18 +54,17 @@ json encode_tensor(const TensorInfo& tensor) {
                  {"offset_in_slab", tensor.offset_in_slab},
                  {"nan", tensor.nan_count},
                  {"inf", tensor.inf_count}};
-  if (tensor.format == DType::kQ4) {
+  if (is_quantized(tensor.format)) {
     object["quantization"] = encode_quantization(tensor.quantization);
   }
   return object;
 }
 
-DType read_format(JsonReader& reader) {
+Format read_format(JsonReader& reader) {
   const std::string name = reader.string("format", 8);
-  const std::optional<DType> format = dtype_of_name(name);
-  if (format.has_value() && *format != DType::kI32) return *format;
-  reader.fail("format " + in_quotes(name) + " is not f32, bf16, f16 or q4");
-  return DType::kF32;
+  const std::optional<Format> format = format_of_name(name);
+  if (!format) reader.fail("format " + in_quotes(name) + " is not " + format_names(", ", " or "));
+  return format.value_or(Format::kF32);
 }
 
 // Reads one tensor; `spec` is what the shape says it must be.
@@ -92,7 +91,7 @@ Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec) {
   tensor.offset_in_slab = static_cast<uint64_t>(reader.integer("offset_in_slab", 0, kBytesMax));
   tensor.nan_count = reader.unsigned_integer("nan");
   tensor.inf_count = reader.unsigned_integer("inf");
-  if (tensor.format == DType::kQ4) {
+  if (is_quantized(tensor.format)) {
     const json& quantization = reader.object("quantization");
     SPILLWAY_RETURN_IF_ERROR(reader.status());
     SPILLWAY_ASSIGN_OR_RETURN(tensor.quantization, decode_quantization(quantization));
@@ -134,7 +133,7 @@ Status check_rows(const ModelFileTable& table, const TensorInfo& tensor) {
   const bool odd_table =
       tensor.spec.kind == WeightKind::kTable && tensor.layout != MatrixLayout::kRows;
   if (tensor.format != table.format || !layout_holds(tensor.layout, tensor.format) || odd_table) {
-    return corruption("format " + std::string(dtype_name(tensor.format)) + " in layout " +
+    return corruption("format " + std::string(format_name(tensor.format)) + " in layout " +
                       std::string(layout_name(tensor.layout)) + " does not go together here");
   }
   const auto rows = static_cast<uint64_t>(tensor.spec.rows);
@@ -157,7 +156,7 @@ Status check_vector(const ModelFileTable& table, const TensorInfo& tensor) {
   const uint64_t bytes = static_cast<uint64_t>(tensor.spec.elements()) * sizeof(float);
   const SlabInfo& slab = table.slabs[tensor.first_slab];
   const bool good = tensor.slab_count == 1 && tensor.slab_rows == tensor.spec.rows &&
-                    tensor.format == DType::kF32 && tensor.layout == MatrixLayout::kRows &&
+                    tensor.format == Format::kF32 && tensor.layout == MatrixLayout::kRows &&
                     tensor.offset_in_slab % sizeof(float) == 0 && slab.layer == tensor.spec.layer &&
                     tensor.offset_in_slab <= slab.bytes &&
                     bytes <= slab.bytes - tensor.offset_in_slab;
@@ -245,9 +244,12 @@ std::string encode_table(const ModelFileTable& table, size_t* json_bytes) {
   for (const auto& [name, contents] : table.files) {
     files.push_back({{"name", name}, {"bytes", contents.size()}});
   }
-  const json root = {{"version", kModelFileVersion},       {"shape", json_of_shape(table.shape)},
-                     {"format", dtype_name(table.format)}, {"source", table.source},
-                     {"tensors", std::move(tensors)},      {"slabs", std::move(slabs)},
+  const json root = {{"version", kModelFileVersion},
+                     {"shape", json_of_shape(table.shape)},
+                     {"format", format_name(table.format)},
+                     {"source", table.source},
+                     {"tensors", std::move(tensors)},
+                     {"slabs", std::move(slabs)},
                      {"files", std::move(files)}};
   // A directory's name may be any bytes; what is not UTF-8 is replaced, not thrown at us.
   std::string text = root.dump(-1, ' ', false, json::error_handler_t::replace);

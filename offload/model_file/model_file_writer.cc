@@ -95,9 +95,9 @@ class Writer final : public ModelFileWriter {
     return (direct_ && aligned ? *direct_ : file_).write(slab.offset, bytes);
   }
 
-  void set_quantization(size_t index, const Q4Error& error) override {
+  void set_quantization(size_t index, const QuantError& error) override {
     TensorInfo& tensor = table_.tensors.at(index);
-    SPILLWAY_CHECK(tensor.format == DType::kQ4);
+    SPILLWAY_CHECK(is_quantized(tensor.format));
     tensor.quantization = error;
   }
 
@@ -127,15 +127,16 @@ class Writer final : public ModelFileWriter {
 
   static NonFinite count_in(const TensorInfo& tensor, uint32_t slab,
                             std::span<const std::byte> bytes) {
-    if (tensor.format == DType::kQ4) {
-      return count_non_finite_q4(tensor.layout, tensor.rows_in_slab(slab - tensor.first_slab),
-                                 tensor.spec.columns, bytes);
+    if (is_quantized(tensor.format)) {
+      return count_non_finite_groups(tensor.layout, tensor.format,
+                                     tensor.rows_in_slab(slab - tensor.first_slab),
+                                     tensor.spec.columns, bytes);
     }
-    if (tensor.spec.kind != WeightKind::kVector) return count_non_finite(tensor.format, bytes);
+    const DType type = element_of(tensor.format);
+    if (tensor.spec.kind != WeightKind::kVector) return count_non_finite(type, bytes);
     return count_non_finite(
-        tensor.format,
-        bytes.subspan(tensor.offset_in_slab,
-                      static_cast<size_t>(tensor.spec.elements()) * dtype_bytes(tensor.format)));
+        type, bytes.subspan(tensor.offset_in_slab,
+                            static_cast<size_t>(tensor.spec.elements()) * dtype_bytes(type)));
   }
 
   Status write_table() {

@@ -38,15 +38,16 @@ bool finite_f16(const std::byte* bytes) {
 
 }  // namespace
 
-NonFinite count_non_finite_q4(MatrixLayout layout, int64_t rows, int64_t columns,
-                              std::span<const std::byte> packed) {
-  SPILLWAY_CHECK(packed.size() >= packed_bytes(layout, DType::kQ4, rows, columns));
+NonFinite count_non_finite_groups(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
+                                  std::span<const std::byte> packed) {
+  SPILLWAY_CHECK(packed.size() >= packed_bytes(layout, format, rows, columns));
+  const int64_t group = format_traits(format).group;
   NonFinite counts;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += kQ4Group) {
-      const Q4ScaleOffsets at = q4_scale_offsets(layout, columns, row, first / kQ4Group);
+    for (int64_t first = 0; first < columns; first += group) {
+      const ScaleOffsets at = scale_offsets(layout, format, columns, row, first / group);
       if (finite_f16(packed.data() + at.scale) && finite_f16(packed.data() + at.minimum)) continue;
-      counts.nan += static_cast<uint64_t>(std::min(kQ4Group, columns - first));
+      counts.nan += static_cast<uint64_t>(std::min(group, columns - first));
     }
   }
   return counts;
@@ -60,8 +61,6 @@ NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes) {
       return count_bits<uint16_t, 0x7fff, 0x7f80>(bytes);
     case DType::kF16:
       return count_bits<uint16_t, 0x7fff, 0x7c00>(bytes);
-    default:
-      SPILLWAY_CHECK(false);
   }
   return {};
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/weight_layout.h"
 
 namespace spillway {
@@ -22,12 +22,13 @@ struct NonFinite {
   }
 };
 
-// Any alignment; a rest shorter than one element is ignored. REQUIRES: kF32, kBF16 or kF16.
+// Any alignment; a rest shorter than one element is ignored.
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes);
 
-// Of a packed kQ4 matrix or table: the numbers, padding left out, of the groups whose scale or
-// minimum is NaN or infinite, all counted as NaN. REQUIRES: layout_holds(layout, kQ4).
-NonFinite count_non_finite_q4(MatrixLayout layout, int64_t rows, int64_t columns,
-                              std::span<const std::byte> packed);
+// Of a packed matrix or table of a quantised format: the numbers, padding left out, of the groups
+// whose scale or minimum is NaN or infinite, all counted as NaN. REQUIRES: layout_holds(layout,
+// format).
+NonFinite count_non_finite_groups(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
+                                  std::span<const std::byte> packed);
 
 }  // namespace spillway

@@ -313,7 +313,7 @@ CostedPlan plan_of(const FlexgenRun& run) {
   const ModelShape& shape = run.shape;
   CostedPlan plan;
   plan.shape = shape;
-  plan.format = DType::kF16;
+  plan.format = Format::kF16;
   count_weight_bytes(
       [](const LinearShape& linear) {
         return 2 * static_cast<uint64_t>(linear.outputs * linear.inputs);

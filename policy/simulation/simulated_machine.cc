@@ -277,7 +277,7 @@ Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
   const ModelShape& shape = plan_.shape;
   const double rows = static_cast<double>(step.sequences) * step.by_host;
   const double bytes = step.kv_read * step.by_host;
-  const double output_bytes = plan_.format == DType::kF32 ? 4 : 2;
+  const double output_bytes = plan_.format == Format::kF32 ? 4 : 2;
   const Task queries = transfer("queries", down_, rows * 4 * static_cast<double>(shape.qkv_width()),
                                 rates_.to_host, {last_step_});
   const double reading = rates_.host_memory > 0 ? bytes / rates_.host_memory : 0;

@@ -66,7 +66,7 @@ bool moves_wanted(size_t wanted, int64_t rows) {
 
 }  // namespace
 
-EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,
+EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options) {
   const DType activation = device.activation_dtype(weights);
   const int64_t selected = selected_rows(device.discrete(), options);
@@ -115,7 +115,7 @@ Status Engine::allocate(EngineScratch scratch) {
   const bool discrete = !device_.shares_host_memory();
   const int64_t batch_rows = batch_rows_max(model, options_);
   const bool two = options_.host_attention;
-  SPILLWAY_CHECK(!options_.expand_layer || weights_.format() == DType::kQ4);
+  SPILLWAY_CHECK(!options_.expand_layer || is_quantized(weights_.format()));
   const uint64_t expanded = expanded_bytes(model, activation, options_);
   const uint64_t rounded = rounded_bytes(discrete, model, activation);
   const int64_t selected = selected_rows(discrete, options_);
@@ -131,7 +131,7 @@ Status Engine::allocate(EngineScratch scratch) {
       Buffer logits,
       device_.allocate(Memory::kPinned, Head::host_bytes(discrete, model, selected)));
   head_.emplace(*stream_, model, buffers_, std::move(logits));
-  const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
+  const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_format),
                           .layers = model.layers,
                           .memory_bytes = options_.kv_bytes,
                           .disk_bytes = options_.kv_disk_bytes,

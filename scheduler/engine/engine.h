@@ -29,7 +29,7 @@
 namespace spillway {
 
 struct EngineOptions {
-  DType kv_dtype = DType::kF32;
+  Format kv_format = Format::kF32;
   uint64_t kv_bytes = 0;          // Of the device's memory
   uint64_t kv_host_bytes = 0;     // Of the host's, where the device has its own
   uint64_t kv_disk_bytes = 0;     // Of the scratch file
@@ -72,7 +72,7 @@ struct EngineBytes {
   // Where that is another: of the host's.
   uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
 };
-EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,
+EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options);
 
 class Engine {

@@ -53,7 +53,7 @@ void Head::begin(const HeadWeights& weights, LogitsSink& sink) {
 // Copies the rows behind those selected before, as many at once as a part has room for.
 Status Head::select(const MatrixView& hidden, std::span<const WantedRow> wanted) {
   const WeightSlab rows{hidden.data, hidden.rows};
-  const WeightMatrix table{std::span(&rows, 1), DType::kF32,    MatrixLayout::kRows,
+  const WeightMatrix table{std::span(&rows, 1), Format::kF32,   MatrixLayout::kRows,
                            hidden.rows,         hidden.columns, hidden.rows};
   while (!wanted.empty()) {
     const size_t room = kPartRows - (wanted_.size() - queued_);

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/status.h"
 #include "policy/kv_rule.h"
 #include "scheduler/planning/tier_shares.h"
@@ -30,8 +30,8 @@ struct EngineFlags {
   std::optional<int64_t> block;        // Sequences
   std::optional<int64_t> micro_batch;  // Sequences
 
-  std::optional<DType> format;     // Of weights; none: the checkpoint's
-  std::optional<DType> kv_format;  // None: the compute format
+  std::optional<Format> format;     // Of weights; none: the checkpoint's
+  std::optional<Format> kv_format;  // None: the compute format
 
   std::string q4_compute = "auto";  // "int8": products with 4-bit weights round activations
 

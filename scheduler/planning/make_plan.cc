@@ -87,10 +87,10 @@ class Planner {
     plan_.discrete = discrete_;
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
-    plan_.q4_in_int8 = plan_.format == DType::kQ4 && flags_.q4_compute == "int8";
+    plan_.q4_in_int8 = is_quantized(plan_.format) && flags_.q4_compute == "int8";
     plan_.kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
     plan_.kv_rule = kv_rule_of(flags_);
-    if (model_.file && plan_.format == DType::kQ4) plan_.quantization = table().quantization();
+    if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
   }
 
   // Whether the CPU is to attend to what will be in host memory of the cache.
@@ -110,11 +110,11 @@ class Planner {
     return placed;
   }
 
-  // Whether a layer's 4-bit weights are expanded once for a block: where that takes little of the
-  // device's memory.
+  // Whether a layer's quantised weights are expanded once for a block: where that takes little of
+  // the device's memory.
   bool wants_expanded_layer() const {
-    if (!discrete_ || plan_.format != DType::kQ4) return false;
-    const DType activation = machine_.device.activation_dtype(DType::kQ4);
+    if (!discrete_ || !is_quantized(plan_.format)) return false;
+    const DType activation = machine_.device.activation_dtype(plan_.format);
     return ExpandedLayer::bytes(shape(), activation) <= device_budget().bytes / kExpandedLayerPart;
   }
 
@@ -195,7 +195,7 @@ class Planner {
     if (wishes_.prefill_tokens_max > 0) {
       plan_.scheduling.prefill_tokens_max = wishes_.prefill_tokens_max;
     }
-    engine().kv_dtype = plan_.kv_format;
+    engine().kv_format = plan_.kv_format;
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
     engine().expand_layer = expand_layer_;

@@ -22,7 +22,7 @@ std::string name_of(const std::string& model, const ModelShape& shape) {
 Result<ModelToPlan> dummy_model(const std::string& model, const EngineFlags& flags,
                                 const DeviceTraits& device) {
   SPILLWAY_ASSIGN_OR_RETURN(const ModelShape shape, find_model_shape(model));
-  const DType format = flags.format.value_or(device.native_bf16 ? DType::kBF16 : DType::kF16);
+  const Format format = flags.format.value_or(device.native_bf16 ? Format::kBF16 : Format::kF16);
   ModelToPlan found;
   found.name = shape.name;
   found.source = "dummy " + shape.name + " " + std::to_string(flags.seed);
@@ -37,7 +37,7 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
   source.format = flags.format;
   // A CPU computes with f16 weights in float32 only; other devices take them as they are.
   source.bf16_for_f16 = !device.discrete() && device.native_bf16;
-  source.layout = [&](DType format) { return device.matrix_layout(format); };
+  source.layout = [&](Format format) { return device.matrix_layout(format); };
   source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind, shape); };
   source.accepts_source = options.accepts_source;
   source.announce = options.say;
@@ -54,9 +54,9 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
   found.table = std::shared_ptr<const ModelFileTable>(found.file, &found.file->table());
   found.cached = resolved.cached;
   if (flags.format && *flags.format != found.table->format) {
-    return invalid_argument(model + " holds " + std::string(dtype_name(found.table->format)) +
+    return invalid_argument(model + " holds " + std::string(format_name(found.table->format)) +
                             " weights and --format asks for " +
-                            std::string(dtype_name(*flags.format)) +
+                            std::string(format_name(*flags.format)) +
                             "; convert the checkpoint again with that --format");
   }
   found.name = name_of(model, found.shape());
@@ -72,9 +72,9 @@ Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFla
   SPILLWAY_ASSIGN_OR_RETURN(ModelToPlan found, flags.dummy_weights
                                                    ? dummy_model(model, flags, device)
                                                    : packed_model(model, flags, device, options));
-  if (flags.q4_compute == "int8" && found.table->format != DType::kQ4 && options.say) {
+  if (flags.q4_compute == "int8" && !is_quantized(found.table->format) && options.say) {
     options.say("warning: --q4-compute int8 is for 4-bit weights; these are " +
-                std::string(dtype_name(found.table->format)));
+                std::string(format_name(found.table->format)));
   }
   return found;
 }

@@ -22,8 +22,8 @@ struct Plan {
   ModelShape shape;
   bool discrete = false;                             // The device has memory of its own
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of the weights, on the device
-  DType format = DType::kF32;
-  DType kv_format = DType::kF32;
+  Format format = Format::kF32;
+  Format kv_format = Format::kF32;
   bool q4_in_int8 = false;  // Products with 4-bit weights round activations to 8 bits
   KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
@@ -65,7 +65,7 @@ struct Plan {
   std::string kv_file;            // What holds the KV there, to be opened while the runtime lives
   int64_t sequences_at_once = 0;  // Of the longest, that the block and the KV cache hold
   double load_seconds = 0;
-  std::optional<Q4Error> quantization;  // Of a packed q4 file against its checkpoint
+  std::optional<QuantError> quantization;  // Of a packed quantised file against its checkpoint
 };
 
 }  // namespace spillway

@@ -42,8 +42,8 @@ json plan_json(const Plan& plan) {
                  {"kv", plan.percent.kv},
                  {"activations", plan.percent.activations},
                  {"block", plan.block_sequences},
-                 {"format", dtype_name(plan.format)},
-                 {"kv_format", dtype_name(plan.kv_format)}};
+                 {"format", format_name(plan.format)},
+                 {"kv_format", format_name(plan.kv_format)}};
   if (plan.micro_batch_sequences > 0) object["micro_batch"] = plan.micro_batch_sequences;
   if (plan.q4_in_int8) object["q4_compute"] = "int8";
   if (plan.discrete) object["attention"] = plan.host_attention ? "host" : "device";

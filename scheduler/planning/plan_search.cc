@@ -86,7 +86,7 @@ class Evaluator {
   const PlanQuestion* question_;
   PlanMachine machine_;
   PlanWishes wishes_;
-  std::map<std::optional<DType>, Result<ModelToPlan>> models_;
+  std::map<std::optional<Format>, Result<ModelToPlan>> models_;
 };
 
 class Search {
@@ -130,13 +130,16 @@ class Search {
   std::vector<EngineFlags> formats() const {
     std::vector<EngineFlags> found = {question_.flags};
     if (!question_.search_formats) return found;
-    for (std::optional<DType> EngineFlags::*format :
+    for (std::optional<Format> EngineFlags::*format :
          {&EngineFlags::format, &EngineFlags::kv_format}) {
       if (question_.flags.*format) continue;
       const std::vector<EngineFlags> before = found;
-      for (EngineFlags flags : before) {
-        flags.*format = DType::kQ4;
-        found.push_back(flags);
+      for (const Format quantized : kFormats) {
+        if (!is_quantized(quantized)) continue;
+        for (EngineFlags flags : before) {
+          flags.*format = quantized;
+          found.push_back(flags);
+        }
       }
     }
     return found;

@@ -13,8 +13,8 @@ namespace {
 bool computes_in_bf16(const HardwareProfile::Compute& compute) {
   double bf16 = 0, f16 = 0;
   for (const MatrixFigure& one : compute.matrix) {
-    if (one.format == DType::kBF16) bf16 = std::max(bf16, one.rate.value);
-    if (one.format == DType::kF16) f16 = std::max(f16, one.rate.value);
+    if (one.format == Format::kBF16) bf16 = std::max(bf16, one.rate.value);
+    if (one.format == Format::kF16) f16 = std::max(f16, one.rate.value);
   }
   return bf16 >= f16 / 2;
 }
@@ -30,11 +30,10 @@ Result<DeviceTraits> traits_of(const HardwareProfile& hardware) {
   } else if (compute.kind == "cuda") {
     traits.kind = DeviceKind::kCuda;
     traits.native_bf16 = computes_in_bf16(compute);
-    for (const DType weights : {DType::kF32, DType::kBF16, DType::kF16}) {
-      traits.formats[static_cast<size_t>(weights)] = {weights, kCudaMatrixLayout};
+    for (const Format weights : kFormats) {
+      traits.formats[static_cast<size_t>(weights)] = {
+          gpu_activation_dtype(weights, traits.native_bf16), kCudaMatrixLayout};
     }
-    traits.formats[static_cast<size_t>(DType::kQ4)] = {
-        traits.native_bf16 ? DType::kBF16 : DType::kF16, kCudaMatrixLayout};
   } else {
     return invalid_argument("hardware profile \"" + hardware.name + "\": compute.kind is \"" +
                             compute.kind.substr(0, 64) + "\", must be cpu or cuda");

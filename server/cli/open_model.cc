@@ -14,8 +14,8 @@ namespace {
 
 // What differs whenever answers may differ: the checkpoint's fingerprint and the number formats.
 std::string identity_of(const std::string& source, const Plan& plan) {
-  return source + " " + std::string(dtype_name(plan.format)) + "/" +
-         std::string(dtype_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
+  return source + " " + std::string(format_name(plan.format)) + "/" +
+         std::string(format_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
 }
 
 // Where the plan put what.

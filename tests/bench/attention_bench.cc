@@ -76,7 +76,7 @@ class Layer {
   Stream& stream_;
   const int64_t prompt_;
   const KvBudget budget_;
-  const KvLayout layout_{kHeads, kHeadSize, DType::kF16};
+  const KvLayout layout_{kHeads, kHeadSize, Format::kF16};
   std::vector<float> qkv_, out_;
   std::vector<std::vector<std::byte>> kv_, state_;
 };

@@ -16,8 +16,10 @@ namespace {
 constexpr size_t kPoolBytes = size_t{512} << 20;  // Several times larger than a last cache
 
 int run(const std::string& format, int count, char** shapes) {
-  const std::map<std::string, DType> formats = {
-      {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"q4", DType::kQ4}, {"q4-int8", DType::kQ4}};
+  const std::map<std::string, Format> formats = {{"f32", Format::kF32},
+                                                 {"bf16", Format::kBF16},
+                                                 {"q4", Format::kQ4},
+                                                 {"q4-int8", Format::kQ4}};
   if (!formats.contains(format) || count == 0) {
     std::fputs("usage: linear_bench f32|bf16|q4|q4-int8 ROWS,OUTPUTS,INPUTS...\n", stderr);
     return 2;

@@ -19,7 +19,7 @@ namespace {
 
 using test::Answers;
 
-Answers run_on(const char* device, const std::string& checkpoint, DType format,
+Answers run_on(const char* device, const std::string& checkpoint, Format format,
                const std::vector<Request>& requests) {
   EngineFlags flags;
   flags.device = device;
@@ -34,8 +34,8 @@ Answers run_on(const char* device, const std::string& checkpoint, DType format,
   return test::run_together(*runtime.value(), requests);
 }
 
-void check_devices(const std::string& checkpoint, DType format, std::vector<Request> requests) {
-  INFO(checkpoint << ", " << dtype_name(format));
+void check_devices(const std::string& checkpoint, Format format, std::vector<Request> requests) {
+  INFO(checkpoint << ", " << format_name(format));
   test::ask_logprobs(&requests);
   const test::TemporaryCache cache;
   CHECK(test::difference(requests, run_on("cpu", checkpoint, format, requests),
@@ -61,8 +61,8 @@ TEST_CASE("the demo model's tokens on CUDA are those on the CPU", "[gpu]") {
     requests.push_back(greedy(prompt.prompt, test::thorough() ? 64 : 6));
   }
   REQUIRE(requests.size() >= 5);
-  check_devices(golden.checkpoints.front(), DType::kF32, requests);
-  check_devices(golden.checkpoints.front(), DType::kF16, requests);
+  check_devices(golden.checkpoints.front(), Format::kF32, requests);
+  check_devices(golden.checkpoints.front(), Format::kF16, requests);
 }
 
 // A checkpoint of matrices with deviation 0.02, as models are initialised.
@@ -98,7 +98,7 @@ TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU", "[gpu]") {
         greedy(test::random_prompt(random, test::thorough() ? 200 : 4, shape.vocabulary),
                test::thorough() ? 32 : 2));
   }
-  check_devices(place.path(), DType::kF16, requests);
+  check_devices(place.path(), Format::kF16, requests);
 }
 
 }  // namespace

@@ -59,10 +59,10 @@ Case case_of(const json& about, const json& prompt) {
 }
 
 // By checkpoint. The reference's cache is of the same format.
-std::map<std::string, std::vector<Case>> read_cases(DType kv_format) {
+std::map<std::string, std::vector<Case>> read_cases(Format kv_format) {
   const std::string folder = test::source_directory() + "/tests/golden/";
-  const std::string format = std::string(dtype_name(kv_format));
-  std::ifstream file(folder + (kv_format == DType::kF32 ? "h2o.json" : "h2o_" + format + ".json"));
+  const std::string format = std::string(format_name(kv_format));
+  std::ifstream file(folder + (kv_format == Format::kF32 ? "h2o.json" : "h2o_" + format + ".json"));
   REQUIRE(file);
   std::map<std::string, std::vector<Case>> cases;
   const json all = json::parse(file);
@@ -87,9 +87,9 @@ constexpr Place kPlaces[] = {
     {"all on disk, no overlap", {0, 0, 100}, {0, 0, 100}, {0, 0, 100}, false},
 };
 
-std::unique_ptr<Runtime> open(const std::string& checkpoint, DType kv_format, const Place& place) {
+std::unique_ptr<Runtime> open(const std::string& checkpoint, Format kv_format, const Place& place) {
   EngineFlags flags;
-  flags.format = DType::kF32;
+  flags.format = Format::kF32;
   flags.kv_format = kv_format;
   flags.weights = place.weights;
   flags.kv = place.kv;
@@ -201,12 +201,12 @@ void expect(Engine& engine, std::span<const Case> cases, double score_error_max)
   }
 }
 
-void check(DType kv_format, double score_error_max) {
+void check(Format kv_format, double score_error_max) {
   const test::TemporaryCache cache;
   size_t rules = 0;
   for (const auto& [checkpoint, cases] : read_cases(kv_format)) {
     for (size_t p = 0; p < std::size(kPlaces); ++p) {
-      INFO(checkpoint << ", KV " << dtype_name(kv_format) << ", " << kPlaces[p].name);
+      INFO(checkpoint << ", KV " << format_name(kv_format) << ", " << kPlaces[p].name);
       const auto runtime = open(checkpoint, kv_format, kPlaces[p]);
       expect(runtime->engine(), cases, score_error_max);
       for (size_t i = p; i < cases.size(); i += std::size(kPlaces)) {
@@ -216,11 +216,11 @@ void check(DType kv_format, double score_error_max) {
     }
     rules += cases.size();
   }
-  CHECK(rules >= (kv_format == DType::kF32 ? 48 : 32));  // 16 rules each
+  CHECK(rules >= (kv_format == Format::kF32 ? 48 : 32));  // 16 rules each
 }
 
 TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores", "[gpu]") {
-  check(DType::kF32, 1e-4);
+  check(Format::kF32, 1e-4);
 }
 
 // The reference rounds keys and values as the cache does, so that tokens and positions are equal
@@ -228,14 +228,14 @@ TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores"
 // sum decides which it becomes, and scores follow by a little: 1e-4 of the largest in bf16 and
 // 4-bit (the reference's SCORE_MOVE_MAX), 1.5e-4 measured in f16, where some number always does.
 TEST_CASE("KV rules agree with the reference in the cache's narrow formats", "[gpu]") {
-  check(GENERATE(DType::kF16, DType::kBF16, DType::kQ4), 5e-4);
+  check(GENERATE(Format::kF16, Format::kBF16, Format::kQ4), 5e-4);
 }
 
 // The plan's own rule: room for as many sequences as it says, each reserved for the longest that
 // may come.
 TEST_CASE("a plan with a KV rule holds the block that it says", "[gpu]") {
   const test::TemporaryCache cache;
-  const std::string checkpoint = read_cases(DType::kF32).begin()->first;
+  const std::string checkpoint = read_cases(Format::kF32).begin()->first;
   const std::string rule = GENERATE("h2o", "window");
   const TierPercent place =
       GENERATE(TierPercent{100, 0, 0}, TierPercent{0, 0, 100}, TierPercent{50, 0, 50});

@@ -19,8 +19,8 @@ using test::difference;
 using test::run_together;
 
 struct Setup {
-  DType format = DType::kF32;
-  std::optional<DType> kv_format = {};
+  Format format = Format::kF32;
+  std::optional<Format> kv_format = {};
   std::optional<int64_t> block = {}, micro_batch = {};
   int64_t threads = 2;
   int64_t prefill_tokens_max = 0;
@@ -88,8 +88,8 @@ TEST_CASE("tokens do not depend on the company a sequence keeps", "[gpu]") {
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
   constexpr uint64_t kSeed = 20261121;
   INFO("seed " << kSeed);
-  for (const DType format : {DType::kF32, DType::kBF16, DType::kF16}) {
-    INFO("format " << dtype_name(format));
+  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16}) {
+    INFO("format " << format_name(format));
     std::vector<Request> requests;
     Answers expected;
     double tolerance = 0;
@@ -120,11 +120,11 @@ TEST_CASE("tokens do not depend on the company a sequence keeps", "[gpu]") {
 TEST_CASE("a narrower cache is batch-invariant, too", "[gpu]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("post_ln_projected").checkpoints.front();
-  for (const DType kv : {DType::kBF16, DType::kF16}) {
-    INFO("KV " << dtype_name(kv));
+  for (const Format kv : {Format::kBF16, Format::kF16}) {
+    INFO("KV " << format_name(kv));
     const auto runtime = open(checkpoint, {.kv_format = kv, .block = 9});
     std::vector<Request> requests = make_requests(runtime->shape(), 7);
-    const double tolerance = test::placement_tolerance(*runtime, DType::kF32, kv);
+    const double tolerance = test::placement_tolerance(*runtime, Format::kF32, kv);
     if (tolerance > 0) test::ask_logprobs(&requests);
     const Answers expected = run_alone(*runtime, requests);
     CHECK(difference(requests, expected, run_staggered(*runtime, requests), tolerance) == "");

@@ -39,7 +39,7 @@ TEST_CASE("a cached model whose weights are damaged is packed again by who loads
   RuntimeOptions options;
   options.say = [&](const std::string& line) { said.push_back(line); };
   ModelSourceOptions as_f32;
-  flags.format = as_f32.format = DType::kF32;
+  flags.format = as_f32.format = Format::kF32;
   REQUIRE(Runtime::open(checkpoint(), flags, options).ok());
   const std::string packed = [&] {
     for (const auto& entry : fs::directory_iterator(cache.path())) {

@@ -84,7 +84,7 @@ Finish answer(const std::string& checkpoint, const EngineFlags& flags) {
   return sink->wait();
 }
 
-void check_every_tensor(const std::string& device, DType format, const std::string& q4_compute) {
+void check_every_tensor(const std::string& device, Format format, const std::string& q4_compute) {
   const Checkpoint checkpoint(test::source_directory() +
                               "/tests/golden/checkpoints/pre_ln_relu/safetensors");
   EngineFlags flags;
@@ -99,16 +99,17 @@ void check_every_tensor(const std::string& device, DType format, const std::stri
     const test::TemporaryCache cache;
     checkpoint.damage(tensor, std::nanf(""));
     const Finish finish = answer(checkpoint.path(), flags);
-    INFO(device << ", " << dtype_name(format) << ' ' << q4_compute << ", " << tensor);
+    INFO(device << ", " << format_name(format) << ' ' << q4_compute << ", " << tensor);
     CHECK(finish.reason == FinishReason::kError);
     CHECK_THAT(std::string(finish.status.message()), Catch::Contains("NaN"));
   }
 }
 
 TEST_CASE("NaN in any tensor ends a request in an error") {
-  const auto [format, q4_compute] = GENERATE(
-      std::pair(DType::kF32, "auto"), std::pair(DType::kBF16, "auto"),
-      std::pair(DType::kF16, "auto"), std::pair(DType::kQ4, "auto"), std::pair(DType::kQ4, "int8"));
+  const auto [format, q4_compute] =
+      GENERATE(std::pair(Format::kF32, "auto"), std::pair(Format::kBF16, "auto"),
+               std::pair(Format::kF16, "auto"), std::pair(Format::kQ4, "auto"),
+               std::pair(Format::kQ4, "int8"));
   const std::string compute = q4_compute;
   // Not every CPU has products in 8 bits.
   if (compute == "int8" && !open_cpu_device(1, CpuProducts::kInt8).ok()) return;

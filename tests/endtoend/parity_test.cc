@@ -23,7 +23,7 @@ constexpr double kLogprobError = 1e-3;  // Absolute
 
 std::unique_ptr<Runtime> open(const std::string& checkpoint, bool scheduler) {
   EngineFlags flags;
-  flags.format = DType::kF32;
+  flags.format = Format::kF32;
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
   RuntimeOptions options;

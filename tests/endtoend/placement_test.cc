@@ -55,7 +55,7 @@ std::vector<Setup> setups() {
   return all;
 }
 
-std::unique_ptr<Runtime> open(const std::string& checkpoint, DType format, DType kv_format,
+std::unique_ptr<Runtime> open(const std::string& checkpoint, Format format, Format kv_format,
                               const Setup& setup, const std::string& q4_compute = "auto",
                               bool on_cpu = false) {
   EngineFlags flags;
@@ -124,11 +124,11 @@ void check_shares(const TierBytes& bytes, const TierPercent& wanted, double slac
   CHECK(std::abs(static_cast<double>(bytes.disk) - all * wanted[2] / 100) <= slack);
 }
 
-Answers check_placements(const std::string& variant, DType format, DType kv_format,
+Answers check_placements(const std::string& variant, Format format, Format kv_format,
                          const std::string& q4_compute = "auto") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
-  INFO(variant << ", weights " << dtype_name(format) << ", KV " << dtype_name(kv_format));
+  INFO(variant << ", weights " << format_name(format) << ", KV " << format_name(kv_format));
   std::vector<Request> requests;
   Answers expected;
   double tolerance = 0;
@@ -155,39 +155,39 @@ Answers check_placements(const std::string& variant, DType format, DType kv_form
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, float32") {
-  check_placements("pre_ln_relu", DType::kF32, DType::kF32);
+  check_placements("pre_ln_relu", Format::kF32, Format::kF32);
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, narrow formats") {
-  check_placements("pre_ln_relu", DType::kBF16, DType::kBF16);
-  check_placements("pre_ln_relu", DType::kF16, DType::kF32);
+  check_placements("pre_ln_relu", Format::kBF16, Format::kBF16);
+  check_placements("pre_ln_relu", Format::kF16, Format::kF32);
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, 4 bits") {
-  check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
-  check_placements("post_ln_projected", DType::kQ4, DType::kBF16);
+  check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
+  check_placements("post_ln_projected", Format::kQ4, Format::kBF16);
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products") {
   if (!open_cpu_device(1, CpuProducts::kInt8).ok()) return;
   const char* variant = "post_ln_projected";
-  const Answers answers = check_placements(variant, DType::kQ4, DType::kBF16, "int8");
+  const Answers answers = check_placements(variant, Format::kQ4, Format::kBF16, "int8");
   // They are others than those without.
   const test::TemporaryCache cache;
-  const auto runtime = open(test::read_golden(variant).checkpoints.front(), DType::kQ4,
-                            DType::kBF16, {}, "auto", true);
+  const auto runtime = open(test::read_golden(variant).checkpoints.front(), Format::kQ4,
+                            Format::kBF16, {}, "auto", true);
   const std::vector<Request> requests = make_requests(runtime->shape(), kSeed);
   CHECK(test::difference(requests, run(*runtime, requests), answers, 0) != "");
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections") {
-  check_placements("post_ln_projected", DType::kF32, DType::kF16);
+  check_placements("post_ln_projected", Format::kF32, Format::kF16);
 }
 
 TEST_CASE("a packed file in memory needs no home directory, and scratch files say so") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
-  (void)open(checkpoint, DType::kF32, DType::kF32, {}, "auto", true);  // Packs it into the cache.
+  (void)open(checkpoint, Format::kF32, Format::kF32, {}, "auto", true);  // Packs it into the cache.
   std::string packed;
   for (const auto& entry : std::filesystem::directory_iterator(cache.path())) {
     if (entry.path().extension() == ".spill") packed = entry.path().string();
@@ -218,7 +218,7 @@ TEST_CASE("too little memory for any placement says what is missing and what wou
   flags.device = "cpu";  // A GPU's own memory would hold it all.
   flags.host_memory_bytes = uint64_t{100} << 20;
   flags.dummy_weights = true;
-  flags.format = DType::kBF16;
+  flags.format = Format::kBF16;
   const Status status = Runtime::open("opt-125m", flags, {}).status();
   const std::string message(status.message());
   INFO(message);
@@ -240,7 +240,7 @@ TEST_CASE("a packed file of a model that no layer of ours computes is refused, n
   const auto refusal = [&](const ModelShape& shape) {
     auto writer =
         ModelFileWriter::create(temp / "m.spill",
-                                plan_model_file(shape, DType::kF32, MatrixLayout::kPanels16))
+                                plan_model_file(shape, Format::kF32, MatrixLayout::kPanels16))
             .value();
     const auto& slabs = writer->table().slabs;
     for (uint32_t i = 0; i < slabs.size(); ++i) {

@@ -72,8 +72,8 @@ std::vector<Setup> setups() {
   };
 }
 
-std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device, DType format,
-                              DType kv_format, const Setup& setup) {
+std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device, Format format,
+                              Format kv_format, const Setup& setup) {
   EngineFlags flags;
   flags.device = device;
   flags.format = format;
@@ -121,7 +121,7 @@ struct Ran {
   double tolerance = 0;  // Of another placement
 };
 
-Ran run_on(const std::string& checkpoint, const char* device, DType format, DType kv_format,
+Ran run_on(const std::string& checkpoint, const char* device, Format format, Format kv_format,
            const Setup& setup = {}) {
   const auto runtime = open(checkpoint, device, format, kv_format, setup);
   Ran ran;
@@ -132,19 +132,19 @@ Ran run_on(const std::string& checkpoint, const char* device, DType format, DTyp
   return ran;
 }
 
-void check_placements(const std::string& variant, DType format, DType kv_format) {
+void check_placements(const std::string& variant, Format format, Format kv_format) {
   // Only cuda_test has one on most machines.
   if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
-  INFO(variant << ", weights " << dtype_name(format) << ", KV " << dtype_name(kv_format));
+  INFO(variant << ", weights " << format_name(format) << ", KV " << format_name(kv_format));
   test::shuffle_accelerator(1);
   const size_t before = test::accelerator_leaks();
   const Ran expected = run_on(checkpoint, "cuda", format, kv_format);
   const auto difference = [&](const Ran& other) {
     return test::difference(expected.requests, expected.answers, other.answers, expected.tolerance);
   };
-  if (format == DType::kF32 && kv_format == DType::kF32) {
+  if (format == Format::kF32 && kv_format == Format::kF32) {
     const test::TemporaryCache another;  // The CPU packs its weights otherwise.
     CHECK(difference(run_on(checkpoint, "cpu", format, kv_format)) == "");
   }
@@ -158,26 +158,26 @@ void check_placements(const std::string& variant, DType format, DType kv_format)
 }
 
 TEST_CASE("every placement over three tiers gives the same tokens, float32", "[gpu]") {
-  check_placements("pre_ln_relu", DType::kF32, DType::kF32);
+  check_placements("pre_ln_relu", Format::kF32, Format::kF32);
 }
 
 TEST_CASE("every placement over three tiers gives the same tokens, narrow formats",
           "[gpu][sanitizer]") {
-  check_placements("post_ln_projected", DType::kBF16, DType::kF16);
+  check_placements("post_ln_projected", Format::kBF16, Format::kF16);
 }
 
 TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[gpu][sanitizer]") {
-  check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
+  check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
 }
 
 // What is asked of a real device, whose products round by their shapes, in an emulation of that.
 TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes", "[gpu]") {
   if (test::thorough()) return test::skip("not an emulated device");
   test::emulate_sums_by_shape(true);
-  check_placements("pre_ln_relu", DType::kF32, DType::kF32);
-  check_placements("post_ln_projected", DType::kBF16, DType::kF16);
-  check_placements("pre_ln_relu", DType::kF16, DType::kF16);
-  check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
+  check_placements("pre_ln_relu", Format::kF32, Format::kF32);
+  check_placements("post_ln_projected", Format::kBF16, Format::kF16);
+  check_placements("pre_ln_relu", Format::kF16, Format::kF16);
+  check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
   test::emulate_sums_by_shape(false);
 }
 

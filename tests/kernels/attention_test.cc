@@ -42,10 +42,10 @@ class Output {
 // Runs prompts and then two decode steps of all, against the definition: a prompt over its own
 // rows, a decode step over rows as the cache keeps them. `longest`: one of the prompts, where the
 // device is slow.
-void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, DType out_dtype,
+void check_attention(Device& device, const AttentionCase& c, Format kv_format, DType out_dtype,
                      double error, int64_t longest = 35) {
   const auto stream = device.new_stream("test");
-  const KvLayout layout{c.kv_heads, c.head_size, kv_dtype};
+  const KvLayout layout{c.kv_heads, c.head_size, kv_format};
   std::vector<int64_t> lengths = {1, 16, longest, 3};
   if (test::thorough()) lengths = {1, 16, 97, 3, 130, 64};
   const int64_t width = (c.heads + 2 * c.kv_heads) * c.head_size;
@@ -87,7 +87,7 @@ void check_attention(Device& device, const AttentionCase& c, DType kv_dtype, DTy
             const float* row = history[s].data() + r * width;
             const float* k = row + (c.heads + kv_head) * c.head_size;
             const float* v = k + c.kv_heads * c.head_size;
-            const DType kept = step == 0 ? DType::kF32 : kv_dtype;
+            const Format kept = step == 0 ? Format::kF32 : kv_format;
             const scalar::Matrix key = test::cached_row(kept, {k, k + c.head_size});
             const scalar::Matrix value = test::cached_row(kept, {v, v + c.head_size});
             keys.insert(keys.end(), key.begin(), key.end());
@@ -111,9 +111,9 @@ TEST_CASE("attention agrees with its definition") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name() << ", heads " << c.heads << " kv " << c.kv_heads << " size "
                         << c.head_size);
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
-      INFO("KV " << dtype_name(dtype));
-      check_attention(*device, c, dtype, DType::kF32, 1e-5);
+    for (const Format format : kFormats) {
+      INFO("KV " << format_name(format));
+      check_attention(*device, c, format, DType::kF32, 1e-5);
     }
   }
 }
@@ -123,7 +123,7 @@ TEST_CASE("attention agrees with its definition") {
 TEST_CASE("NaN in a query or a key stays NaN") {
   constexpr int64_t kHeads = 2, kSize = 16, kPrompt = 70;
   constexpr int64_t kWidth = 3 * kHeads * kSize;
-  const KvLayout layout{kHeads, kSize, DType::kF32};
+  const KvLayout layout{kHeads, kSize, Format::kF32};
   const bool in_key = GENERATE(false, true);
   const int64_t bad = GENERATE(66, 70);  // Of the prompt, or the decode step's own
   for (const auto& device : test::test_devices()) {
@@ -166,7 +166,7 @@ TEST_CASE("a decode step over a long cache agrees with its definition") {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kSize = 16;
   const int64_t rows = GENERATE(255, 256, 700);  // Before the step
   const int64_t width = (kHeads + 2 * kKvHeads) * kSize;
-  const KvLayout layout{kKvHeads, kSize, DType::kF32};
+  const KvLayout layout{kKvHeads, kSize, Format::kF32};
   const auto keys = random_floats(rows * kKvHeads * kSize, 5);
   const auto values = random_floats(rows * kKvHeads * kSize, 6);
   const auto qkv = random_floats(width, 7);
@@ -227,8 +227,8 @@ TEST_CASE("attention with narrow outputs agrees with its definition", "[sanitize
   for (const auto& device : test::test_devices()) {
     INFO(device->name() << ", heads " << c.heads << " kv " << c.kv_heads << " size "
                         << c.head_size);
-    check_attention(*device, c, DType::kF32, DType::kBF16, 1.0 / 32, 70);
-    check_attention(*device, c, DType::kF16, DType::kF16, 1.0 / 256, 70);
+    check_attention(*device, c, Format::kF32, DType::kBF16, 1.0 / 32, 70);
+    check_attention(*device, c, Format::kF16, DType::kF16, 1.0 / 256, 70);
   }
 }
 
@@ -262,7 +262,7 @@ TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weight
   for (const auto& device : test::test_devices()) {
     const auto stream = device->new_stream("test");
     const KvBudget budget{kRecent, tokens, true};
-    const KvLayout layout{kKvHeads, kSize, DType::kF32};
+    const KvLayout layout{kKvHeads, kSize, Format::kF32};
     const KvStateLayout states{kKvHeads, budget};
     const DeviceArray<std::byte> cache(*device, *stream,
                                        std::vector<std::byte>(layout.sequence_bytes(3 * tokens)));

@@ -29,7 +29,7 @@ void check_case(Device& device, const nlohmann::json& one) {
   const int64_t heads = one["heads"], size = one["head_size"], prompt = one["prompt"];
   const int64_t positions = prompt + one["steps"].get<int64_t>();
   const KvBudget budget{one["recent"], one["heavy"], true};
-  const KvLayout layout{heads, size, DType::kF32};
+  const KvLayout layout{heads, size, Format::kF32};
   const DeviceArray<std::byte> kv(
       device, *stream, std::vector<std::byte>(layout.sequence_bytes(budget.slots(positions))));
   const DeviceArray<std::byte> state(device, *stream,

@@ -54,7 +54,7 @@ Matrix columns(const Matrix& qkv, const Shape& s, int64_t first_row, int64_t row
 }
 
 // The definition's outputs of an item, head by head.
-std::vector<Matrix> define(Case& c, const Shape& s, DType dtype, const Matrix& qkv,
+std::vector<Matrix> define(Case& c, const Shape& s, Format format, const Matrix& qkv,
                            const AttentionItem& item) {
   std::vector<Matrix> outputs;
   const int64_t group = s.heads / s.kv_heads;
@@ -66,7 +66,7 @@ std::vector<Matrix> define(Case& c, const Shape& s, DType dtype, const Matrix& q
     for (int64_t g = 0; g < group; ++g) queries.push_back(part(h * group + g));
     const Matrix k = part(s.heads + h), v = part(s.heads + s.kv_heads + h);
     KeptRows& head = c.heads[static_cast<size_t>(h)];
-    const auto round = [&](const Matrix& row) { return test::cached_row(dtype, row); };
+    const auto round = [&](const Matrix& row) { return test::cached_row(format, row); };
     for (Matrix& out : item.position == 0 ? head.prompt(k, v, queries, s.head_size, round)
                                           : head.step(item.position, round(k), round(v), queries)) {
       outputs.push_back(std::move(out));
@@ -102,10 +102,10 @@ struct Sequence {
   int64_t prompt;
 };
 
-void check_budgets(Device& device, const Shape& s, DType dtype,
+void check_budgets(Device& device, const Shape& s, Format format,
                    const std::vector<Sequence>& sequences, int64_t steps) {
   const auto stream = device.new_stream("test");
-  const KvLayout layout{s.kv_heads, s.head_size, dtype};
+  const KvLayout layout{s.kv_heads, s.head_size, format};
   std::vector<Case> cases;
   for (const Sequence& one : sequences) {
     // A budget that never drops a row is the full one: resolve() sees to that.
@@ -135,7 +135,7 @@ void check_budgets(Device& device, const Shape& s, DType dtype,
       Case& c = cases[i];
       INFO("step " << step << ", prompt " << c.prompt << ", recent " << c.budget.recent << ", kept "
                    << c.budget.kept << (c.budget.by_score ? " by score" : ""));
-      const std::vector<Matrix> want = define(c, s, dtype, qkv, items[i]);
+      const std::vector<Matrix> want = define(c, s, format, qkv, items[i]);
       for (int64_t head = 0; head < s.heads; ++head) {
         for (int64_t t = 0; t < items[i].tokens; ++t) {
           const float* got = out.data() + ((items[i].first_row + t) * s.heads + head) * s.head_size;
@@ -152,9 +152,9 @@ void check_budgets(Device& device, const Shape& s, DType dtype,
 
 TEST_CASE("attention under a limited KV budget agrees with its definition", "[sanitizer]") {
   const auto shape = GENERATE(Shape{2, 2, 64}, Shape{3, 3, 5}, Shape{4, 2, 20});
-  const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
-                << ", KV " << dtype_name(dtype));
+                << ", KV " << format_name(format));
   const std::vector<KvBudget> budgets = {
       {3, 4, true},   {1, 0, true},  {1, 1, true},  {16, 15, true},  {7, 30, true},
       {40, 20, true}, {5, 2, false}, {4, 0, false}, {17, 16, false}, {}};
@@ -166,7 +166,7 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
   }
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
-    check_budgets(*device, shape, dtype, sequences, test::thorough() ? 45 : 13);
+    check_budgets(*device, shape, format, sequences, test::thorough() ? 45 : 13);
   }
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
 TEST_CASE("a KV budget of more rows than a block takes agrees with its definition", "[sanitizer]") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
-    check_budgets(*device, {2, 1, 8}, DType::kF32, {{{100, 290, true}, 400}}, 8);
+    check_budgets(*device, {2, 1, 8}, Format::kF32, {{{100, 290, true}, 400}}, 8);
   }
 }
 
@@ -216,7 +216,7 @@ class OneHead {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   const KvBudget budget_;
-  const KvLayout layout_{1, 8, DType::kF32};
+  const KvLayout layout_{1, 8, Format::kF32};
   DeviceArray<std::byte> kv_, state_;
 };
 

@@ -26,7 +26,7 @@ struct LinearCase {
   int64_t rows, outputs, inputs, slab_rows;
 };
 
-void check_linear(Device& device, DType format, const LinearCase& c, Activation activation) {
+void check_linear(Device& device, Format format, const LinearCase& c, Activation activation) {
   const auto stream = device.new_stream("test");
   const DType in_dtype = device.activation_dtype(format);
   const auto in = rounded(in_dtype, random_floats(c.rows * c.inputs, 1));
@@ -78,7 +78,7 @@ void check_linear(Device& device, DType format, const LinearCase& c, Activation 
 }
 
 TEST_CASE("linear agrees with its definition") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const auto c = GENERATE(
       LinearCase{1, 64, 64, 64}, LinearCase{2, 70, 33, 128}, LinearCase{3, 200, 1, 64},
       LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64}, LinearCase{13, 136, 64, 64},
@@ -89,7 +89,7 @@ TEST_CASE("linear agrees with its definition") {
                                    Activation::kGeluTanh, Activation::kSilu);
   for (const auto& device : test::test_devices()) {
     if (!test::thorough() && c.rows * c.outputs > 2000) continue;
-    INFO(device->name() << ", format " << dtype_name(format) << " rows " << c.rows << " outputs "
+    INFO(device->name() << ", format " << format_name(format) << " rows " << c.rows << " outputs "
                         << c.outputs << " inputs " << c.inputs << " activation "
                         << activation_name(activation));
     check_linear(*device, format, c, activation);
@@ -101,7 +101,7 @@ TEST_CASE("linear over slabs that lie together is that over slabs apart", "[sani
   constexpr int64_t kRows = 3, kOutputs = 150, kInputs = 40;
   for (const auto& device : test::test_devices()) {
     const auto stream = device->new_stream("test");
-    const PackedMatrix packed(device->matrix_layout(DType::kF32), DType::kF32,
+    const PackedMatrix packed(device->matrix_layout(Format::kF32), Format::kF32,
                               random_floats(kOutputs * kInputs, 2), kOutputs, kInputs, 64);
     const DeviceMatrix apart(*device, *stream, packed);
     std::vector<std::byte> bytes;
@@ -110,7 +110,7 @@ TEST_CASE("linear over slabs that lie together is that over slabs apart", "[sani
       begins.push_back(bytes.size());
       bytes.insert(
           bytes.end(), slab.data,
-          slab.data + packed_bytes(packed.matrix().layout, DType::kF32, slab.rows, kInputs));
+          slab.data + packed_bytes(packed.matrix().layout, Format::kF32, slab.rows, kInputs));
     }
     const DeviceArray<std::byte> together(*device, *stream, bytes);
     std::vector<WeightSlab> slabs;

@@ -45,8 +45,8 @@ TEST_CASE_METHOD(CpuFixture, "linear on oneDNN agrees with its definition") {
       GENERATE(LinearCase{1, 64, 64, 64}, LinearCase{70, 130, 64, 64}, LinearCase{5, 129, 515, 64});
   const auto activation = GENERATE(Activation::kNone, Activation::kRelu, Activation::kGelu);
   auto in = random_floats(c.rows * c.inputs, 1);
-  const PackedMatrix w(MatrixLayout::kPanels64, DType::kF32, random_floats(c.outputs * c.inputs, 2),
-                       c.outputs, c.inputs, c.slab_rows);
+  const PackedMatrix w(MatrixLayout::kPanels64, Format::kF32,
+                       random_floats(c.outputs * c.inputs, 2), c.outputs, c.inputs, c.slab_rows);
   const auto bias = random_floats(c.outputs, 3);
   auto out = random_floats(c.rows * c.outputs, 4);
   const auto before = out;
@@ -75,8 +75,8 @@ TEST_CASE_METHOD(CpuFixture, "NaN passes through every activation, oneDNN's too"
   constexpr int64_t kRows = 3, kOutputs = 70, kInputs = 64;
   auto in = random_floats(kRows * kInputs, 1);
   in[kInputs + 7] = std::nanf("");  // Of row 1
-  const PackedMatrix w(layout, DType::kF32, random_floats(kOutputs * kInputs, 2), kOutputs, kInputs,
-                       128);
+  const PackedMatrix w(layout, Format::kF32, random_floats(kOutputs * kInputs, 2), kOutputs,
+                       kInputs, 128);
   auto bias = random_floats(kOutputs, 3);
   bias[5] = std::nanf("");
   std::vector<float> out(kRows * kOutputs);
@@ -101,7 +101,7 @@ TEST_CASE_METHOD(CpuFixture, "NaN passes through every activation, oneDNN's too"
 
 TEST_CASE("a row of linear does not depend on its batch") {
   const auto products = GENERATE(CpuProducts::kPanels, CpuProducts::kPairs, CpuProducts::kOneDnn);
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const auto device = open_cpu_device(2, products).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 230, kOutputs = 192;
@@ -120,7 +120,7 @@ TEST_CASE("a row of linear does not depend on its batch") {
       some.data = all.row(first);
       some.rows = rows;
       linear(*stream, {.in = some, .weight = w.matrix(), .out = view(part, rows, kOutputs)});
-      INFO("rows " << rows << " from " << first << ", " << dtype_name(format));
+      INFO("rows " << rows << " from " << first << ", " << format_name(format));
       CHECK(std::equal(part.begin(), part.end(), whole.begin() + first * kOutputs));
     }
   }
@@ -140,7 +140,7 @@ TEST_CASE_METHOD(CpuFixture, "linear writes bfloat16 rounded to nearest, ties to
   for (size_t row = 0; row < kOutputs; ++row) {
     weights[row * kInputs] = kRounded[row % std::size(kRounded)].first;
   }
-  const PackedMatrix w(MatrixLayout::kPanels16, DType::kF32, weights, kOutputs, kInputs, 128);
+  const PackedMatrix w(MatrixLayout::kPanels16, Format::kF32, weights, kOutputs, kInputs, 128);
   std::vector<float> in(3 * kInputs);
   in[0] = in[2 * kInputs] = 1;
   in[kInputs] = -1;

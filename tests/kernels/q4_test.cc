@@ -100,7 +100,7 @@ TEST_CASE("a row's bytes are those of its groups, and nothing is written behind 
 TEST_CASE("errors add up to those of the numbers that come back") {
   const auto values = random_floats(1000, 4, 0.02f);
   std::vector<std::byte> row(q4_row_bytes(1000));
-  Q4Error error;
+  QuantError error;
   pack_q4_row(values, row.data(), &error);
   const auto back = quantized(values);
   double errors = 0, squares = 0, most = 0;
@@ -120,8 +120,8 @@ TEST_CASE("panels and rows hold the same numbers, in any slab, and say where the
   const int64_t columns = GENERATE(1, 63, 64, 65, 200);
   constexpr int64_t kRows = 70;
   const auto values = random_floats(kRows * columns, 5);
-  const PackedMatrix rows(MatrixLayout::kRows, DType::kQ4, values, kRows, columns, 64);
-  const PackedMatrix panels(MatrixLayout::kPanels16, DType::kQ4, values, kRows, columns, 64);
+  const PackedMatrix rows(MatrixLayout::kRows, Format::kQ4, values, kRows, columns, 64);
+  const PackedMatrix panels(MatrixLayout::kPanels16, Format::kQ4, values, kRows, columns, 64);
   CHECK(rows.rounded() == panels.rounded());
   for (const PackedMatrix* packed : {&rows, &panels}) {
     const std::byte* slab = packed->matrix().slabs[0].data;
@@ -131,7 +131,8 @@ TEST_CASE("panels and rows hold the same numbers, in any slab, and say where the
         const auto count = static_cast<size_t>(std::min(kQ4Group, columns - group * kQ4Group));
         uint8_t nibbles[kQ4Group];
         const Q4Scale expected = quantize_q4({values.data() + first, count}, nibbles);
-        const Q4ScaleOffsets at = q4_scale_offsets(packed->matrix().layout, columns, row, group);
+        const ScaleOffsets at =
+            scale_offsets(packed->matrix().layout, Format::kQ4, columns, row, group);
         CHECK(std::memcmp(slab + at.scale, &expected.scale, 2) == 0);
         CHECK(std::memcmp(slab + at.minimum, &expected.minimum, 2) == 0);
       }
@@ -159,9 +160,9 @@ TEST_CASE("a product with 4-bit weights is bit for bit that with the expanded we
     for (const int64_t inputs : {1, 7, 64, 100, 700, 4200}) {
       constexpr int64_t kOutputs = 100, kRowsMax = 101;
       auto in = random_floats(kRowsMax * inputs, 6);
-      const PackedMatrix q4(MatrixLayout::kPanels16, DType::kQ4,
+      const PackedMatrix q4(MatrixLayout::kPanels16, Format::kQ4,
                             random_floats(kOutputs * inputs, 7, 0.02f), kOutputs, inputs, 64);
-      const PackedMatrix f32(MatrixLayout::kPanels16, DType::kF32, q4.rounded(), kOutputs, inputs,
+      const PackedMatrix f32(MatrixLayout::kPanels16, Format::kF32, q4.rounded(), kOutputs, inputs,
                              64);
       for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 24, 96, 101}) {
         std::vector<float> got(static_cast<size_t>(rows * kOutputs)), expected(got.size());
@@ -194,12 +195,12 @@ TEST_CASE("what lies in the padding of 4-bit weights never counts") {
   constexpr int64_t kOutputs = 20, kInputs = 70, kRows = 13;
   auto in = random_floats(kRows * kInputs, 8);
   auto in_pairs = in_bf16(in);
-  const PackedMatrix clean(MatrixLayout::kPanels16, DType::kQ4,
+  const PackedMatrix clean(MatrixLayout::kPanels16, Format::kQ4,
                            random_floats(kOutputs * kInputs, 9), kOutputs, kInputs, 64);
   std::vector<std::byte> bytes(
       clean.matrix().slabs[0].data,
       clean.matrix().slabs[0].data +
-          packed_bytes(MatrixLayout::kPanels16, DType::kQ4, kOutputs, kInputs));
+          packed_bytes(MatrixLayout::kPanels16, Format::kQ4, kOutputs, kInputs));
   auto* groups = reinterpret_cast<Q4PanelGroup*>(bytes.data());
   for (int64_t panel = 0; panel < 4; ++panel) {
     for (int64_t g = 0; g < 2; ++g) {
@@ -226,7 +227,7 @@ TEST_CASE("what lies in the padding of 4-bit weights never counts") {
     linear(*stream, {.in = view, .weight = clean.matrix(), .out = target(a)});
     linear(*stream, {.in = view, .weight = dirty, .out = target(b)});
     CHECK(a == b);
-    if (device->activation_dtype(DType::kQ4) != DType::kBF16) continue;
+    if (device->activation_dtype(Format::kQ4) != DType::kBF16) continue;
     const auto narrow =
         dense_matrix(reinterpret_cast<std::byte*>(in_pairs.data()), DType::kBF16, rows, kInputs);
     linear(*stream, {.in = narrow, .weight = clean.matrix(), .out = target(a)});
@@ -243,8 +244,8 @@ struct DecodeCase {
   std::vector<std::vector<std::byte>> caches;
   std::vector<float> qkv;
 
-  DecodeCase(DType dtype, int64_t head_size)
-      : layout{2, head_size, dtype}, heads(4), lengths{1, 15, 16, 40} {
+  DecodeCase(Format format, int64_t head_size)
+      : layout{2, head_size, format}, heads(4), lengths{1, 15, 16, 40} {
     qkv = random_floats(static_cast<int64_t>(lengths.size()) * width(), 30);
     for (const int64_t length : lengths) caches.emplace_back(layout.sequence_bytes(length + 1));
   }
@@ -306,7 +307,7 @@ TEST_CASE("a decode step over 4-bit rows is bit for bit that over the expanded r
   const int64_t head_size = GENERATE(5, 20, 64, 80, 128);
   INFO("head size " << head_size);
   for_each_target([&] {
-    DecodeCase q4(DType::kQ4, head_size), f32(DType::kF32, head_size);
+    DecodeCase q4(Format::kQ4, head_size), f32(Format::kF32, head_size);
     q4.fill(*stream, false);
     f32.fill(*stream, true);
     CHECK(q4.decode(*stream, true) == f32.decode(*stream, true));

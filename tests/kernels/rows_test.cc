@@ -95,7 +95,7 @@ TEST_CASE("expand_rows gives 4-bit rows in any format", "[sanitizer]") {
   const int64_t columns = GENERATE(37, 64, 200);
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 150;
-  const PackedMatrix packed(MatrixLayout::kRows, DType::kQ4, random_floats(kRows * columns, 14),
+  const PackedMatrix packed(MatrixLayout::kRows, Format::kQ4, random_floats(kRows * columns, 14),
                             kRows, columns, 64);
   for (const auto& device : test::test_devices()) {
     INFO(device->name() << ", " << dtype_name(format) << ", columns " << columns);
@@ -111,7 +111,7 @@ TEST_CASE("expand_rows gives 4-bit rows in any format", "[sanitizer]") {
 }
 
 TEST_CASE("gather_rows reads any slab and format", "[sanitizer]") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const int64_t kColumns = GENERATE(37, 64, 200);
   constexpr int64_t kRows = 300;
   const PackedMatrix table(MatrixLayout::kRows, format, random_floats(kRows * kColumns, 14), kRows,
@@ -119,7 +119,7 @@ TEST_CASE("gather_rows reads any slab and format", "[sanitizer]") {
   const std::vector<int32_t> rows = {0, 299, 64, 63, 128, 64};
   const auto count = static_cast<int64_t>(rows.size());
   for (const auto& device : test::test_devices()) {
-    INFO(device->name() << ", " << dtype_name(format) << ", columns " << kColumns);
+    INFO(device->name() << ", " << format_name(format) << ", columns " << kColumns);
     const auto stream = device->new_stream("test");
     const DeviceMatrix on_device(*device, *stream, table);
     const DeviceArray<float> out(*device, *stream,

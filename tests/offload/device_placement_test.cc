@@ -14,13 +14,13 @@ constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 struct Case {
   explicit Case(const char* model) {
     const ModelShape shape = find_model_shape(model).value();
-    table = plan_model_file(shape, DType::kF16, MatrixLayout::kRows);
+    table = plan_model_file(shape, Format::kF16, MatrixLayout::kRows);
     request.table = &table;
     request.memory_from_flag = true;
     request.disk_bytes = request.disk_free_bytes = 500 * kGiB;
     request.process_bytes = 256 * kMiB;
     request.buffer_bytes = 50 * kMiB;
-    request.kv_layer_disk_bytes = kv_layout(shape, DType::kF16).sequence_bytes(512);
+    request.kv_layer_disk_bytes = kv_layout(shape, Format::kF16).sequence_bytes(512);
     request.kv_layers = static_cast<uint64_t>(shape.layers);
     request.kv_sequence_bytes_max =
         request.kv_layer_disk_bytes * static_cast<uint64_t>(shape.layers);

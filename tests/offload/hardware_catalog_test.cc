@@ -49,9 +49,9 @@ TEST_CASE("every profile in configs/hardware reads, and every figure says where 
     }
     // A tall product is never slower than a low one of the same shape and format.
     double before = 0;
-    DType format = DType::kI32;
+    std::optional<Format> format;
     for (const MatrixFigure& matrix : compute.matrix) {
-      INFO(dtype_name(matrix.format) << ", rows " << matrix.rows);
+      INFO(format_name(matrix.format) << ", rows " << matrix.rows);
       check_source(matrix.rate);
       if (matrix.format != format) before = 0;
       CHECK(matrix.rate.value >= before);

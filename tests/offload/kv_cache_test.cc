@@ -24,7 +24,7 @@ bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
 
 TEST_CASE("reservations never overlap and all room comes back") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{2, 8, DType::kF16};
+  const KvLayout layout{2, 8, Format::kF16};
   const uint64_t total = layout.sequence_bytes(16) * kLayers * 40;
   const auto seed = GENERATE(1u, 2u, 3u, 4u);
   const auto disk_tenths = GENERATE(0u, 3u, 10u);
@@ -68,7 +68,7 @@ TEST_CASE("reservations never overlap and all room comes back") {
 
 TEST_CASE("everything released is one stretch again") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{2, 8, DType::kF16};
+  const KvLayout layout{2, 8, Format::kF16};
   const auto cache = open(*device, layout, layout.sequence_bytes(16) * kLayers * 40, 0);
   std::vector<std::unique_ptr<KvSequence>> held;
   for (int i = 0; i < 40; ++i) held.push_back(cache->reserve(16).value());
@@ -79,7 +79,7 @@ TEST_CASE("everything released is one stretch again") {
 
 TEST_CASE("layers of a reservation lie apart, and those on disk are spread") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{4, 16, DType::kF32};
+  const KvLayout layout{4, 16, Format::kF32};
   const uint64_t bytes = layout.sequence_bytes(100);
   for (int64_t on_disk = 0; on_disk <= kLayers; ++on_disk) {
     INFO(on_disk << " layers on disk");
@@ -113,7 +113,7 @@ TEST_CASE("layers of a reservation lie apart, and those on disk are spread") {
 
 TEST_CASE("the share on disk follows the sizes to within one layer") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{4, 32, DType::kF32};  // Blocks are whole sectors.
+  const KvLayout layout{4, 32, Format::kF32};  // Blocks are whole sectors.
   REQUIRE(layout.block_bytes() % kIoAlignment == 0);
   const auto percent = GENERATE(0u, 10u, 37u, 50u, 99u, 100u);
   const uint64_t total = layout.sequence_bytes(16) * kLayers * 1000;
@@ -133,7 +133,7 @@ TEST_CASE("the share on disk follows the sizes to within one layer") {
 
 TEST_CASE("a limited budget takes the rows that it keeps, and what it remembers in front of them") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{2, 8, DType::kF16};
+  const KvLayout layout{2, 8, Format::kF16};
   const KvBudget budget{10, 20, true};
   const uint64_t rows = layout.sequence_bytes(31);
   const uint64_t state = KvStateLayout{2, budget}.bytes();
@@ -154,7 +154,7 @@ TEST_CASE("a limited budget takes the rows that it keeps, and what it remembers 
 // A decode step changes the state, the block of its own row, and those into which rows moved.
 TEST_CASE("what a step has changed is found by whole blocks") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{2, 64, DType::kF32};
+  const KvLayout layout{2, 64, Format::kF32};
   const KvBudget budget{40, 60, true};  // 101 slots in 7 blocks, the ring in the first 3
   const uint64_t block = layout.block_bytes();
   const auto cache = open(*device, layout, 0, uint64_t{1} << 24);
@@ -190,7 +190,7 @@ TEST_CASE("what a step has changed is found by whole blocks") {
 
 TEST_CASE("layers of a reservation over three tiers lie apart, each tier's spread evenly") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{4, 16, DType::kF32};
+  const KvLayout layout{4, 16, Format::kF32};
   const uint64_t bytes = layout.sequence_bytes(100);
   for (int64_t on_disk = 0; on_disk <= kLayers; ++on_disk) {
     for (int64_t on_host = 0; on_host + on_disk <= kLayers; ++on_host) {
@@ -227,7 +227,7 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
 // no room for its part.
 TEST_CASE("reservations over three tiers leave nothing behind, whatever was tried") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{2, 8, DType::kF16};
+  const KvLayout layout{2, 8, Format::kF16};
   const uint64_t layer = layout.sequence_bytes(16);
   KvCacheOptions options{layout, kLayers, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment};
   options.host_bytes = 23 * layer;
@@ -259,7 +259,7 @@ TEST_CASE("reservations over three tiers leave nothing behind, whatever was trie
 
 TEST_CASE("a sequence that can never be held is refused, by what is too small") {
   const auto device = open_cpu_device(1).value();
-  const KvLayout layout{2, 8, DType::kF16};
+  const KvLayout layout{2, 8, Format::kF16};
   const uint64_t layer = layout.sequence_bytes(64);
   const auto message = [](const KvCache& cache, int64_t rows) {
     const Status status = cache.check_holds(rows);

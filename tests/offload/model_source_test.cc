@@ -46,7 +46,7 @@ TEST_CASE("a directory is converted once, with an announcement") {
   CHECK(first.path.starts_with(setup.temp / "cache/deep/model-"));
   REQUIRE(setup.said.size() == 1);
   CHECK_THAT(setup.said[0], Catch::Contains("converting"));
-  CHECK(ModelFile::open(first.path).value().table().format == DType::kF32);
+  CHECK(ModelFile::open(first.path).value().table().format == Format::kF32);
   const ModelSource second = setup.resolve();
   CHECK_FALSE(second.converted);
   CHECK(second.path == first.path);
@@ -87,11 +87,11 @@ TEST_CASE("a model that its user cannot compute with is not converted") {
 TEST_CASE("another format and a changed checkpoint are converted again") {
   Setup setup;
   const ModelSource first = setup.resolve();
-  setup.options.format = DType::kBF16;
+  setup.options.format = Format::kBF16;
   const ModelSource bf16 = setup.resolve();
   CHECK(bf16.converted);
   CHECK(bf16.path != first.path);
-  CHECK(ModelFile::open(bf16.path).value().table().format == DType::kBF16);
+  CHECK(ModelFile::open(bf16.path).value().table().format == Format::kBF16);
   setup.options.format.reset();
   setup.options.bf16_for_f16 = true;
   CHECK(setup.resolve().path != first.path);

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
 struct Case {
-  explicit Case(const char* model, DType format = DType::kBF16) {
+  explicit Case(const char* model, Format format = Format::kBF16) {
     const ModelShape shape = find_model_shape(model).value();
     table = plan_model_file(shape, format, MatrixLayout::kPanels16);
     request.table = &table;
@@ -21,7 +21,7 @@ struct Case {
     request.disk_bytes = request.disk_free_bytes = 100 * kGiB;
     request.process_bytes = 256 * kMiB;
     request.buffer_bytes = 250 * kMiB;
-    request.kv_layer_disk_bytes = kv_layout(shape, DType::kBF16).sequence_bytes(shape.positions);
+    request.kv_layer_disk_bytes = kv_layout(shape, Format::kBF16).sequence_bytes(shape.positions);
     request.kv_layers = static_cast<uint64_t>(shape.layers);
     request.kv_sequence_bytes_max =
         request.kv_layer_disk_bytes * static_cast<uint64_t>(shape.layers);

@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-ModelFileTable table_of(const char* model, DType format = DType::kBF16) {
+ModelFileTable table_of(const char* model, Format format = Format::kBF16) {
   return plan_model_file(find_model_shape(model).value(), format, MatrixLayout::kPanels16);
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("every layer has its share on disk, and tables stay until nothing else
 
 TEST_CASE("a tier has one piece of a matrix, and its share of all of them") {
   for (const char* model : {"opt-1.3b", "opt-6.7b", "opt-30b"}) {
-    const ModelFileTable table = table_of(model, DType::kF16);
+    const ModelFileTable table = table_of(model, Format::kF16);
     const uint64_t all = table.weight_bytes();
     for (const auto& [host, disk] :
          {std::pair{0, 0}, {80, 0}, {0, 80}, {50, 30}, {3, 5}, {30, 70}, {95, 4}, {100, 0}}) {

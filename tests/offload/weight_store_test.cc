@@ -14,10 +14,10 @@ namespace {
 
 // A golden checkpoint packed in a layout, in a directory of its own.
 struct Packed {
-  Packed(MatrixLayout layout, DType format) : path(cache.path() + "/model.spill") {
+  Packed(MatrixLayout layout, Format format) : path(cache.path() + "/model.spill") {
     ConvertOptions options;
     options.format = format;
-    options.layout = [layout](DType) { return layout; };
+    options.layout = [layout](Format) { return layout; };
     const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
     const Result<ConvertReport> report = convert_checkpoint(checkpoint, path, options);
     INFO(report.status().message());
@@ -32,7 +32,7 @@ std::vector<std::byte> plain(const WeightMatrix& matrix) {
   std::vector<std::byte> all;
   for (const WeightSlab& slab : matrix.slabs) {
     std::vector<std::byte> rows(static_cast<size_t>(slab.rows * matrix.columns) *
-                                (matrix.format == DType::kQ4 ? 4 : dtype_bytes(matrix.format)));
+                                dtype_bytes(unpacked_type(matrix.format)));
     unpack_rows(matrix.layout, matrix.format, slab.data, slab.rows, matrix.columns, rows.data());
     all.insert(all.end(), rows.begin(), rows.end());
   }
@@ -44,10 +44,10 @@ TEST_CASE("a file of another layout is repacked while it loads and holds the sam
   // Another CPU's, and a GPU's, whose slabs may be smaller.
   const auto other =
       GENERATE(MatrixLayout::kPanels16, MatrixLayout::kPanels64, MatrixLayout::kRows);
-  for (const DType format : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
     const MatrixLayout native = device->matrix_layout(format), foreign = other;
     if (foreign == native || !layout_holds(foreign, format)) continue;
-    INFO(dtype_name(format) << " in " << layout_name(foreign));
+    INFO(format_name(format) << " in " << layout_name(foreign));
     const Packed here(native, format), elsewhere(foreign, format);
     const ModelFile here_file = ModelFile::open(here.path).value();
     const ModelFile elsewhere_file = ModelFile::open(elsewhere.path).value();
@@ -66,7 +66,7 @@ TEST_CASE("a file of another layout is repacked while it loads and holds the sam
     }
     CHECK(plain(a->acquire_head().value()->head) == plain(b->acquire_head().value()->head));
     // A tied head: the same numbers as the embedding, in another layout.
-    if (format != DType::kQ4)
+    if (!is_quantized(format))
       CHECK(plain(a->acquire_head().value()->head) ==
             plain(a->acquire_embedding().value()->tokens));
   }
@@ -74,7 +74,7 @@ TEST_CASE("a file of another layout is repacked while it loads and holds the sam
 
 TEST_CASE("a flipped bit anywhere in the weights is found, and the slab named") {
   const auto device = open_cpu_device(2).value();
-  const Packed packed(device->matrix_layout(DType::kF32), DType::kF32);
+  const Packed packed(device->matrix_layout(Format::kF32), Format::kF32);
   const ModelFileTable table = ModelFile::open(packed.path).value().table();
   for (const SlabInfo& slab :
        {table.slabs.front(), table.slabs[table.slabs.size() / 2], table.slabs.back()}) {
@@ -100,7 +100,7 @@ TEST_CASE("a flipped bit anywhere in the weights is found, and the slab named") 
 TEST_CASE("dummy weights have the true shape, unit norms and no bias") {
   const auto device = open_cpu_device(2).value();
   const ModelShape shape =
-      ModelFile::open(Packed(MatrixLayout::kPanels16, DType::kF32).path).value().table().shape;
+      ModelFile::open(Packed(MatrixLayout::kPanels16, Format::kF32).path).value().table().shape;
   uint64_t last = 0, total_seen = 0;
   WeightStoreOptions options;
   options.progress = [&](uint64_t done, uint64_t total) {
@@ -109,7 +109,7 @@ TEST_CASE("dummy weights have the true shape, unit norms and no bias") {
     total_seen = total;
   };
   const auto store =
-      WeightStore::dummy(*device, shape, DType::kBF16, 5, std::move(options)).value();
+      WeightStore::dummy(*device, shape, Format::kBF16, 5, std::move(options)).value();
   CHECK(last == total_seen);
   CHECK(last == store->placement().memory_bytes);
   const LayerWeights& layer = *store->acquire(shape.layers - 1).value();

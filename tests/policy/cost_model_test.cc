@@ -196,7 +196,7 @@ TEST_CASE("4-bit rows are attended to at their own rate, or as long as 16-bit on
   const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
   const ResourceSeconds wide = cost();
-  costed.kv_format = DType::kQ4;
+  costed.kv_format = Format::kQ4;
   costed.kv_row_bytes = costed.kv_row_bytes * 9 / 32;
   const ResourceSeconds narrow = cost();
   CHECK(narrow[0] == Approx(wide[0]));

@@ -24,10 +24,10 @@ struct Fixture {
   explicit Fixture(SchedulerOptions options = {}, int64_t kv_sequences = 8,
                    const ModelShape& shape = tiny_shape(), int threads = 2)
       : device(open_cpu_device(threads).value()),
-        weights(WeightStore::dummy(*device, shape, DType::kF32, 1, {}).value()) {
+        weights(WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value()) {
     EngineOptions engine;
     engine.sweep_tokens_max = sweep_tokens_max(shape, options);
-    engine.kv_bytes = kv_layout(tiny_shape(), DType::kF32).sequence_bytes(64) * 2 *
+    engine.kv_bytes = kv_layout(tiny_shape(), Format::kF32).sequence_bytes(64) * 2 *
                       static_cast<uint64_t>(kv_sequences);
     scheduler = start_scheduler(Engine::open(*device, *weights, engine).value(), options);
   }
@@ -458,7 +458,7 @@ TEST_CASE("usage and statistics tell what a KV rule kept, dropped and saved") {
   CHECK(kv.rows_kept == 16);
   CHECK(kv.rows_dropped == 24);
   // 40 positions in three blocks of 16 against 17 slots in two and the scores beside them.
-  const auto block = static_cast<int64_t>(kv_layout(tiny_shape(), DType::kF32).sequence_bytes(16));
+  const auto block = static_cast<int64_t>(kv_layout(tiny_shape(), Format::kF32).sequence_bytes(16));
   const auto state = static_cast<int64_t>(KvStateLayout{2, {10, 6, true}}.bytes());
   CHECK(kv.bytes_saved == 2 * (block - state));
   CHECK(f.submit(greedy({3}, 4))->wait().usage.kv.rule == KvRuleKind::kFull);

@@ -25,7 +25,7 @@ struct Spilled {
     if (io != nullptr) transfers.emplace(*io, nullptr);
     const ModelShape shape = test::tiny_shape(4);
     const ModelFileTable table =
-        plan_model_file(shape, DType::kF32, device->matrix_layout(DType::kF32));
+        plan_model_file(shape, Format::kF32, device->matrix_layout(Format::kF32));
     WeightStoreOptions options;
     EngineOptions engine;
     EngineScratch scratch;
@@ -35,7 +35,7 @@ struct Spilled {
     engine.micro_batch_sequences = 2;
     engine.overlap = overlap;
     engine.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
-    const KvLayout kv = kv_layout(shape, DType::kF32);
+    const KvLayout kv = kv_layout(shape, Format::kF32);
     if (io == nullptr) {
       engine.kv_bytes = kv.sequence_bytes(64) * 4 * 6;
     } else {
@@ -54,7 +54,7 @@ struct Spilled {
       weights_path = options.scratch.path();
       activations_path = scratch.activations.path();
     }
-    weights = WeightStore::dummy(*device, shape, DType::kF32, 1, std::move(options)).value();
+    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, std::move(options)).value();
     scheduler = start_scheduler(Engine::open(*device, *weights, engine, std::move(scratch)).value(),
                                 scheduling);
   }
@@ -259,7 +259,7 @@ TEST_CASE("an exception in a sweep leaves nothing under way, and the next sweep 
     const auto device = open_cpu_device(1).value();
     const ModelShape shape = test::tiny_shape(4);
     const ModelFileTable table =
-        plan_model_file(shape, DType::kF32, device->matrix_layout(DType::kF32));
+        plan_model_file(shape, Format::kF32, device->matrix_layout(Format::kF32));
     FakeIo io({.seed = seed});
     TransferQueue transfers(io, nullptr);
     WeightStoreOptions options;
@@ -267,9 +267,9 @@ TEST_CASE("an exception in a sweep leaves nothing under way, and the next sweep 
     options.transfers = &transfers;
     options.scratch = test::memory_file(kFileBytes);
     const auto weights =
-        WeightStore::dummy(*device, shape, DType::kF32, 1, std::move(options)).value();
+        WeightStore::dummy(*device, shape, Format::kF32, 1, std::move(options)).value();
     EngineOptions engine_options;
-    const KvLayout kv = kv_layout(shape, DType::kF32);
+    const KvLayout kv = kv_layout(shape, Format::kF32);
     engine_options.kv_disk_bytes = kFileBytes;
     engine_options.kv_staging_bytes = 3 * kv.sequence_bytes(64);
     engine_options.sweep_tokens_max = 64;

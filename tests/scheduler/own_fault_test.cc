@@ -12,10 +12,10 @@ namespace {
 TEST_CASE("a sequence that no token can be drawn for fails by its own fault, and alone") {
   const ModelShape shape = test::tiny_shape();
   const auto device = open_cpu_device(1).value();
-  const auto weights = WeightStore::dummy(*device, shape, DType::kF32, 1, {}).value();
+  const auto weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
   EngineOptions options;
   options.sweep_tokens_max = sweep_tokens_max(shape, {});
-  options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(64) * 8;
+  options.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(64) * 8;
   const auto scheduler = start_scheduler(Engine::open(*device, *weights, options).value(), {});
 
   Request barred;

@@ -66,7 +66,7 @@ Case random_case(uint64_t seed, Cache cache, const ModelShape& shape) {
   made.options.block_sequences_max = upto(8);
   made.options.prefill_tokens_max = upto(60);
   const int64_t longest = cache == Cache::kAmple ? 2 * made.options.block_sequences_max : upto(5);
-  made.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(64) *
+  made.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(64) *
                   static_cast<uint64_t>(shape.layers * longest);
   for (int64_t g = cache == Cache::kTightOneSize ? 1 : upto(4); g > 0; --g) {
     RequestGroup group = {.prompt_tokens = upto(40), .new_tokens = upto(20), .count = upto(6)};
@@ -94,7 +94,7 @@ Request request_of(const RequestGroup& group) {
 TEST_CASE("planned sweeps are those that the scheduler runs") {
   const ModelShape shape = test::tiny_shape();
   const auto device = open_cpu_device(1).value();
-  const auto weights = WeightStore::dummy(*device, shape, DType::kF32, 1, {}).value();
+  const auto weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
   const Cache cache = GENERATE(Cache::kAmple, Cache::kTightOneSize, Cache::kTightMixed);
   size_t most_at_once = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {

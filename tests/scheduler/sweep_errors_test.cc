@@ -17,11 +17,11 @@ using test::tiny_shape;
 struct Fixture {
   explicit Fixture(const SchedulerOptions& options, int64_t micro_batch_tokens = 0)
       : device(open_cpu_device(2).value()),
-        weights(WeightStore::dummy(*device, tiny_shape(), DType::kF32, 1, {}).value()) {
+        weights(WeightStore::dummy(*device, tiny_shape(), Format::kF32, 1, {}).value()) {
     EngineOptions engine;
     engine.sweep_tokens_max = sweep_tokens_max(tiny_shape(), options);
     if (micro_batch_tokens > 0) engine.micro_batch_tokens = micro_batch_tokens;
-    engine.kv_bytes = kv_layout(tiny_shape(), DType::kF32).sequence_bytes(64) * 16;
+    engine.kv_bytes = kv_layout(tiny_shape(), Format::kF32).sequence_bytes(64) * 16;
     scheduler = start_scheduler(Engine::open(*device, *weights, engine).value(), options);
   }
   void submit(Request request, std::shared_ptr<TokenSink> sink) {

@@ -78,15 +78,15 @@ class Comparison {
 
 }  // namespace
 
-double rounding_tolerance(DType format, DType kv_format) {
-  const auto of = [](DType dtype) {
-    if (dtype == DType::kF32) return 0.0;
-    return dtype == DType::kF16 ? 0.02 : 0.15;  // 4-bit weights are multiplied in bf16.
+double rounding_tolerance(Format format, Format kv_format) {
+  const auto of = [](Format one) {
+    if (one == Format::kF32) return 0.0;
+    return one == Format::kF16 ? 0.02 : 0.15;  // 4-bit weights are multiplied in bf16.
   };
   return std::max(of(format), of(kv_format));
 }
 
-double placement_tolerance(Runtime& runtime, DType format, DType kv_format) {
+double placement_tolerance(Runtime& runtime, Format format, Format kv_format) {
   const bool exact = runtime.device().shares_host_memory() || !sums_by_shape();
   return exact ? 0 : rounding_tolerance(format, kv_format);
 }

@@ -24,10 +24,10 @@ using Answers = std::vector<Answer>;
 
 // How far apart log-probabilities (natural) of the same tokens may lie when only the order of sums
 // differs. 0, for float32: tokens are the same.
-double rounding_tolerance(DType format, DType kv_format);
+double rounding_tolerance(Format format, Format kv_format);
 
 // The same between two runs of `runtime`'s device: 0 unless its sums depend on shapes.
-double placement_tolerance(Runtime& runtime, DType format, DType kv_format);
+double placement_tolerance(Runtime& runtime, Format format, Format kv_format);
 
 // Asks for the log-probabilities that difference() looks at.
 void ask_logprobs(std::vector<Request>* requests);

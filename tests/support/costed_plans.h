@@ -20,7 +20,7 @@ inline HardwareProfile cost_machine() {
   for (const int64_t rows : {1, 16, 256}) {
     const double seconds = rows == 1 ? 0.1e-9 : rows == 16 ? 0.2e-9 : 2e-9;
     hardware.compute.matrix.push_back(
-        {DType::kBF16, rows, 4096, 4096, figure(2.0 * static_cast<double>(rows) / seconds)});
+        {Format::kBF16, rows, 4096, 4096, figure(2.0 * static_cast<double>(rows) / seconds)});
   }
   hardware.disk.read.push_back({2 << 20, 32, figure(2e9)});
   hardware.disk.read.push_back({1 << 20, 1, figure(1e9)});
@@ -37,7 +37,7 @@ inline CostedPlan costed_plan() {
   plan.shape.mlp = 4000;
   plan.shape.vocabulary = 5000;
   plan.shape.positions = 2048;
-  plan.format = DType::kBF16;
+  plan.format = Format::kBF16;
   plan.weight_bytes = 250'000'000;
   plan.kv_row_bytes = 40'000;
   plan.kv_sent_bytes = 640'000;

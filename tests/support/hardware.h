@@ -15,9 +15,9 @@ inline HardwareProfile sample_hardware(bool own_memory) {
                      .memory_bytes = known(16e9),
                      .memory_free_bytes = known(15e9),
                      .memory_read = measured(300e9 / 7),
-                     .matrix = {{DType::kF16, 1, 4096, 4096, measured(1e11 / 3)},
-                                {DType::kF16, 16, 4096, 4096, measured(1.6e12)},
-                                {DType::kQ4, 1, 16384, 4096, measured(2e11)}},
+                     .matrix = {{Format::kF16, 1, 4096, 4096, measured(1e11 / 3)},
+                                {Format::kF16, 16, 4096, 4096, measured(1.6e12)},
+                                {Format::kQ4, 1, 16384, 4096, measured(2e11)}},
                      .prompt_attention = measured(1e12),
                      .decode_attention = known(2e11),
                      .decode_attention_q4 = {}};

@@ -13,11 +13,11 @@ scalar::Matrix row_of(const scalar::Matrix& matrix, int64_t row, int64_t size) {
 
 scalar::Matrix unpack(const KvLayout& layout, const std::byte* from) {
   scalar::Matrix row(static_cast<size_t>(layout.head_size));
-  if (layout.dtype == DType::kQ4) {
-    unpack_q4_row(from, row);
+  if (is_quantized(layout.format)) {
+    unpack_quantized_row(layout.format, from, row);
   } else {
-    convert_elements(layout.dtype, from, DType::kF32, reinterpret_cast<std::byte*>(row.data()),
-                     row.size());
+    convert_elements(element_of(layout.format), from, DType::kF32,
+                     reinterpret_cast<std::byte*>(row.data()), row.size());
   }
   return row;
 }

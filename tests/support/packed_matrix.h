@@ -11,7 +11,7 @@ namespace spillway::test {
 class PackedMatrix {
  public:
   // `values` is row-major [rows, columns]. slab_rows: a multiple of 64, or at least `rows`.
-  PackedMatrix(MatrixLayout layout, DType format, const std::vector<float>& values, int64_t rows,
+  PackedMatrix(MatrixLayout layout, Format format, const std::vector<float>& values, int64_t rows,
                int64_t columns, int64_t slab_rows)
       : rounded_(values) {
     for (int64_t first = 0; first < rows; first += slab_rows) {
@@ -22,10 +22,10 @@ class PackedMatrix {
                 bytes_.back().data());
       slabs_.push_back({bytes_.back().data(), count});
     }
-    if (format == DType::kQ4) {
-      expand(layout, rows, columns, slab_rows);
+    if (is_quantized(format)) {
+      expand(layout, format, rows, columns, slab_rows);
     } else {
-      round(format, values);
+      round(element_of(format), values);
     }
     matrix_ = {slabs_, format, layout, rows, columns, std::min(slab_rows, rows)};
   }
@@ -36,17 +36,18 @@ class PackedMatrix {
   const std::vector<float>& rounded() const { return rounded_; }  // What the format kept.
 
  private:
-  void round(DType format, const std::vector<float>& values) {
-    std::vector<std::byte> narrow(values.size() * dtype_bytes(format));
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), format,
+  void round(DType type, const std::vector<float>& values) {
+    std::vector<std::byte> narrow(values.size() * dtype_bytes(type));
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), type,
                      narrow.data(), values.size());
-    convert_elements(format, narrow.data(), DType::kF32,
+    convert_elements(type, narrow.data(), DType::kF32,
                      reinterpret_cast<std::byte*>(rounded_.data()), values.size());
   }
-  void expand(MatrixLayout layout, int64_t rows, int64_t columns, int64_t slab_rows) {
+  void expand(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
+              int64_t slab_rows) {
     for (size_t i = 0; i < slabs_.size(); ++i) {
       const int64_t first = static_cast<int64_t>(i) * slab_rows;
-      unpack_rows(layout, DType::kQ4, bytes_[i].data(), std::min(slab_rows, rows - first), columns,
+      unpack_rows(layout, format, bytes_[i].data(), std::min(slab_rows, rows - first), columns,
                   reinterpret_cast<std::byte*>(rounded_.data() + first * columns));
     }
   }

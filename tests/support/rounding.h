@@ -29,12 +29,12 @@ inline std::vector<float> rounded(DType dtype, const std::vector<float>& values)
 }
 
 // A head's row as the cache gives it back; 4-bit, too.
-inline std::vector<float> cached_row(DType dtype, const std::vector<float>& row) {
-  if (dtype != DType::kQ4) return rounded(dtype, row);
-  std::vector<std::byte> bytes(q4_row_bytes(static_cast<int64_t>(row.size())));
+inline std::vector<float> cached_row(Format format, const std::vector<float>& row) {
+  if (!is_quantized(format)) return rounded(element_of(format), row);
+  std::vector<std::byte> bytes(format_row_bytes(format, static_cast<int64_t>(row.size())));
   std::vector<float> values(row.size());
-  pack_q4_row(row, bytes.data());
-  unpack_q4_row(bytes.data(), values);
+  pack_quantized_row(format, row, bytes.data());
+  unpack_quantized_row(format, bytes.data(), values);
   return values;
 }
 

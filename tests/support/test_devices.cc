@@ -27,9 +27,10 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(open_cpu_device(2, CpuProducts::kPanels).value());
   auto pairs = open_cpu_device(2, CpuProducts::kPairs).value();
-  if (pairs->activation_dtype(DType::kQ4) == DType::kBF16) devices.push_back(std::move(pairs));
+  if (pairs->activation_dtype(Format::kQ4) == DType::kBF16) devices.push_back(std::move(pairs));
   auto onednn = open_cpu_device(2, CpuProducts::kOneDnn).value();
-  const bool differs = onednn->matrix_layout(DType::kF32) != devices[0]->matrix_layout(DType::kF32);
+  const bool differs =
+      onednn->matrix_layout(Format::kF32) != devices[0]->matrix_layout(Format::kF32);
   if (differs) devices.push_back(std::move(onednn));
   if (auto gpu = cuda_device()) devices.push_back(std::move(gpu));
   return devices;

@@ -15,8 +15,8 @@ std::string amount_text(const std::optional<KvAmount>& amount) {
   return to_string(*amount);
 }
 
-std::string format_text(const std::optional<DType>& format) {
-  return format ? std::string(dtype_name(*format)) : "default";
+std::string format_text(const std::optional<Format>& format) {
+  return format ? std::string(format_name(*format)) : "default";
 }
 
 struct State {

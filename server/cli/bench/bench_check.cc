@@ -14,7 +14,7 @@ namespace {
 // about a tenth less, for the noise of shared machines. Decode attention's is the aim that it was
 // built for. Prompt attention computes in f32: 0.35 of that peak at 512 tokens on a Zen 3 core.
 constexpr double kTallProductsMin = 0.8, kMiddleProductsMin = 0.7, kShortProductsMin = 0.6;
-constexpr double kQ4ProductsMin = 0.6;
+constexpr double kQuantizedProductsMin = 0.6;
 constexpr double kDecodeAttentionMin = 0.8;
 constexpr double kPromptAttentionMin = 0.25;
 constexpr int64_t kTallRows = 256, kMiddleRows = 16;
@@ -31,8 +31,8 @@ bool is_small(const BenchResult& result) {
 
 // What a product computes in, whatever its weights would allow.
 Arithmetic arithmetic_in_use(const Plan& plan, const Peaks& peaks) {
-  if (plan.format == DType::kBF16) return Arithmetic::kBF16;
-  if (plan.format != DType::kQ4) return Arithmetic::kF32;
+  if (plan.format == Format::kBF16) return Arithmetic::kBF16;
+  if (!is_quantized(plan.format)) return Arithmetic::kF32;
   if (plan.q4_in_int8) return Arithmetic::kInt8;
   const bool has_bf16 = peaks.bf16.operations_per_second > peaks.f32.operations_per_second;
   return has_bf16 ? Arithmetic::kBF16 : Arithmetic::kF32;
@@ -64,7 +64,7 @@ std::vector<Gate> gates_of(const BenchResult& result) {
   // Of a height the slowest shape.
   for (size_t i = 0; i < ceilings.matrix.size(); ++i) {
     const MatrixRate& rate = ceilings.rates.matrix[i];
-    const double least = plan.format == DType::kQ4  ? kQ4ProductsMin
+    const double least = is_quantized(plan.format)  ? kQuantizedProductsMin
                          : rate.rows >= kTallRows   ? kTallProductsMin
                          : rate.rows >= kMiddleRows ? kMiddleProductsMin
                                                     : kShortProductsMin;
@@ -84,7 +84,7 @@ std::vector<Gate> gates_of(const BenchResult& result) {
          share(ceilings.rates.prompt_attention, ceilings.peaks.f32.operations_per_second),
          kPromptAttentionMin});
   }
-  if (plan.kv_format != DType::kQ4) {
+  if (!is_quantized(plan.kv_format)) {
     gates.push_back({"decode attention of memory's rate",
                      share(ceilings.rates.cache, ceilings.rates.memory), kDecodeAttentionMin});
   }

@@ -4,9 +4,9 @@
 
 namespace spillway {
 
-nlohmann::json json_of_quantization(const Q4Error& error) {
-  return {{"format", dtype_name(DType::kQ4)},
-          {"group", kQ4Group},
+nlohmann::json json_of_quantization(Format format, const QuantError& error) {
+  return {{"format", format_name(format)},
+          {"group", format_traits(format).group},
           {"relative_rms", error.relative_rms()},
           {"error_max", error.error_max},
           {"saturated", error.saturated}};

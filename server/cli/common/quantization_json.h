@@ -8,6 +8,6 @@
 namespace spillway {
 
 // {"format", "group", "relative_rms", "error_max", "saturated"}
-nlohmann::json json_of_quantization(const Q4Error& error);
+nlohmann::json json_of_quantization(Format format, const QuantError& error);
 
 }  // namespace spillway

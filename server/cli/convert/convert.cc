@@ -28,9 +28,9 @@ void print_report(const ConvertFlags& flags, const ConvertReport& report, double
   std::printf("%s: %s, %lld parameters, %s of %s in %s (%s/s)\n", flags.output.c_str(),
               report.shape.name.c_str(), static_cast<long long>(parameter_count(report.shape)),
               format_bytes(report.weight_bytes).c_str(),
-              std::string(dtype_name(report.format)).c_str(), format_seconds(seconds).c_str(),
+              std::string(format_name(report.format)).c_str(), format_seconds(seconds).c_str(),
               format_bytes(static_cast<uint64_t>(rate)).c_str());
-  if (report.format != DType::kQ4) return;
+  if (!is_quantized(report.format)) return;
   std::printf("quantization: relative RMS error %.2f %%, largest error %.4g\n",
               report.quantization.relative_rms() * 100, report.quantization.error_max);
 }
@@ -54,7 +54,7 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   SPILLWAY_RETURN_IF_ERROR(check_is_directory(flags.directory));
   ConvertOptions options;
   if (flags.format != "auto") {
-    options.format = dtype_of_name(flags.format);
+    options.format = format_of_name(flags.format);
     if (!options.format) return invalid_argument("--format " + flags.format + " is unknown");
   }
   options.verify_crc = !flags.no_crc;
@@ -66,7 +66,7 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   }
   // The file is for this machine's kernels, or for a GPU's; others repack while they load.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
-  options.layout = [&](DType format) {
+  options.layout = [&](Format format) {
     return flags.device == "cuda" ? kCudaMatrixLayout : device->matrix_layout(format);
   };
   const auto start = std::chrono::steady_clock::now();
@@ -100,7 +100,9 @@ Command convert_command() {
                        {"OUTPUT.spill", "the packed file to write", &flags->output}};
   Settings& settings = command.settings;
   settings.group("Convert");
-  settings.add_choice("format", &flags->format, {"auto", "f32", "bf16", "f16", "q4"},
+  std::vector<std::string> formats = {"auto"};
+  for (const Format format : kFormats) formats.emplace_back(format_name(format));
+  settings.add_choice("format", &flags->format, std::move(formats),
                       "number format of matrices and tables; auto: the checkpoint's own");
   settings.add_choice("device", &flags->device, {"cpu", "cuda"},
                       "what will compute with the file: the other kind must repack it while "

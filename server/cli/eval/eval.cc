@@ -85,8 +85,8 @@ nlohmann::json json_of(const EvalFlags& flags, const Runtime& runtime, const Eva
                          {"windows", result.score.windows},
                          {"context", flags.context},
                          {"prompt_tokens", flags.prompt_tokens},
-                         {"format", dtype_name(runtime.plan().format)},
-                         {"kv_format", dtype_name(runtime.plan().kv_format)},
+                         {"format", format_name(runtime.plan().format)},
+                         {"kv_format", format_name(runtime.plan().kv_format)},
                          {"seconds", result.seconds}};
   if (runtime.plan().q4_in_int8) json["q4_compute"] = "int8";
   add_kv_rule(result.rule, &json);
@@ -102,7 +102,8 @@ nlohmann::json json_of(const EvalFlags& flags, const Runtime& runtime, const Eva
                                {"bits_per_byte", one.score.bits_per_byte()}});
   }
   if (runtime.plan().quantization) {
-    json["quantization"] = json_of_quantization(*runtime.plan().quantization);
+    json["quantization"] =
+        json_of_quantization(runtime.plan().format, *runtime.plan().quantization);
   }
   return json;
 }

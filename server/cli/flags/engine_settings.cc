@@ -45,20 +45,33 @@ Result<KvAmount> parse_amount(const std::string& text) {
       "' is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
 }
 
-Result<DType> parse_format(const std::string& text) {
-  const auto dtype = dtype_of_name(text);
-  if (dtype && *dtype != DType::kI32) return *dtype;
-  return invalid_argument("'" + text.substr(0, 64) + "' is not one of f32|bf16|f16|q4");
+std::string kv_format_names() {
+  return format_names("|", {}, true);
+}
+
+Status not_a_format(const std::string& text, const std::string& names) {
+  return invalid_argument("'" + text.substr(0, 64) + "' is not one of " + names);
+}
+
+Result<Format> parse_format(const std::string& text) {
+  if (const auto format = format_of_name(text)) return *format;
+  return not_a_format(text, format_names("|"));
+}
+
+Result<Format> parse_kv_format(const std::string& text) {
+  const auto format = format_of_name(text);
+  if (format && format_traits(*format).kv_cache) return *format;
+  return not_a_format(text, kv_format_names());
 }
 
 template <class T>
 void add_optional(Settings& settings, const char* name, std::optional<T>* field,
-                  const char* meaning, const char* help, Result<T> (*parse)(const std::string&)) {
+                  std::string meaning, const char* help, Result<T> (*parse)(const std::string&)) {
   const auto assign = [field, parse](const std::string& text) -> Status {
     SPILLWAY_ASSIGN_OR_RETURN(*field, parse(text));
     return {};
   };
-  settings.add({name, meaning, help, "", "", assign});
+  settings.add({name, std::move(meaning), help, "", "", assign});
 }
 
 void add_placement_flags(Settings& settings, EngineFlags* flags) {
@@ -89,10 +102,10 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
 
 void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.group("How things are computed");
-  add_optional(settings, "format", &flags->format, "f32|bf16|f16|q4",
+  add_optional(settings, "format", &flags->format, format_names("|"),
                "format of the weights (default: the checkpoint's)", parse_format);
-  add_optional(settings, "kv-format", &flags->kv_format, "f32|bf16|f16|q4",
-               "format of the KV cache (default: that of computing)", parse_format);
+  add_optional(settings, "kv-format", &flags->kv_format, kv_format_names(),
+               "format of the KV cache (default: that of computing)", parse_kv_format);
   settings.add_choice("q4-compute", &flags->q4_compute, {"auto", "int8"},
                       "how products with 4-bit weights are computed on the CPU; int8 rounds "
                       "activations to 8 bits: up to twice as fast, other answers");

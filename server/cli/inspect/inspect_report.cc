@@ -118,7 +118,7 @@ Result<InspectReport> inspect_model(const std::string& model, const InspectOptio
                        std::string(shape.status().message()));
     }
     report->kind = "shape";
-    add_table(plan_model_file(shape.value(), DType::kBF16, MatrixLayout::kPanels16),
+    add_table(plan_model_file(shape.value(), Format::kBF16, MatrixLayout::kPanels16),
               report.value());
   }
   if (report.ok()) report->model = model;

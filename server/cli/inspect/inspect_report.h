@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/q4.h"
 #include "kernels/base/status.h"
@@ -20,7 +20,7 @@ struct InspectReport {
   std::string kind;    // "packed", "checkpoint" or "shape".
   std::string source;  // Of a packed file: name and fingerprint of the checkpoint.
   ModelShape shape;
-  DType format = DType::kF32;  // Of the packed file, made or to be made.
+  Format format = Format::kF32;  // Of the packed file, made or to be made.
   int64_t parameters = 0;
   int64_t tensors = 0;
 
@@ -36,7 +36,7 @@ struct InspectReport {
   std::vector<TensorDamage> damage;  // Tensors with NaN or infinity.
 
   // Of a packed q4 file: all weights together, and the tensor with the largest relative error.
-  Q4Error quantization;
+  QuantError quantization;
   std::string quantization_worst;
   double quantization_worst_rms = 0;
   std::vector<std::string> notes;

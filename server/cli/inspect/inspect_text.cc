@@ -47,7 +47,7 @@ std::string details(const ModelShape& s) {
 }
 
 std::string sizes(const InspectReport& r) {
-  return format_bytes(r.total_bytes) + " as " + std::string(dtype_name(r.format)) +
+  return format_bytes(r.total_bytes) + " as " + std::string(format_name(r.format)) +
          ": embeddings " + format_bytes(r.embedding_bytes) + ", " + std::to_string(r.shape.layers) +
          " layers of " + format_bytes(r.layer_bytes) + ", norm and head " +
          format_bytes(r.head_bytes);
@@ -86,7 +86,7 @@ std::string health(const InspectReport& r) {
 }  // namespace
 
 std::string quantization(const InspectReport& r) {
-  if (r.kind != "packed" || r.format != DType::kQ4) return "";
+  if (r.kind != "packed" || !is_quantized(r.format)) return "";
   char text[160];
   std::snprintf(text, sizeof(text),
                 "relative RMS error %.2f %%, largest %.4g; most in %s (%.2f %%)",
@@ -128,7 +128,7 @@ std::string json_of(const InspectReport& r) {
                {"shape", json_of_shape(r.shape)},
                {"parameters", r.parameters},
                {"tensors", r.tensors},
-               {"format", dtype_name(r.format)},
+               {"format", format_name(r.format)},
                {"bytes",
                 {{"embeddings", r.embedding_bytes},
                  {"layer", r.layer_bytes},
@@ -142,8 +142,8 @@ std::string json_of(const InspectReport& r) {
                {"weights_read", r.weights_read},
                {"verified", r.verified},
                {"notes", r.notes}};
-  if (r.kind == "packed" && r.format == DType::kQ4) {
-    root["quantization"] = json_of_quantization(r.quantization);
+  if (r.kind == "packed" && is_quantized(r.format)) {
+    root["quantization"] = json_of_quantization(r.format, r.quantization);
     root["quantization"]["worst_tensor"] = r.quantization_worst;
     root["quantization"]["worst_relative_rms"] = r.quantization_worst_rms;
   }

@@ -57,15 +57,19 @@ Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const Engin
   return Runtime::open(model, flags, once);
 }
 
-// The same of the other format that --search-formats looks at.
+// The same of the other formats that --search-formats looks at.
 Status pack_formats(const PlanQuestion& question) {
   if (!question.search_formats || question.flags.format || question.flags.dummy_weights ||
       !std::filesystem::is_directory(question.model)) {
     return {};
   }
   EngineFlags flags = question.flags;
-  flags.format = DType::kQ4;
-  return open_once(question.model, flags).status();
+  for (const Format format : kFormats) {
+    if (!is_quantized(format)) continue;
+    flags.format = format;
+    SPILLWAY_RETURN_IF_ERROR(open_once(question.model, flags).status());
+  }
+  return {};
 }
 
 // The requests to plan for; opens what they are for.

@@ -88,8 +88,8 @@ Plan plan_of(const FlexgenProblem& problem, const FlexgenChoice& choice) {
   Plan plan;
   plan.model_name = problem.shape.name;
   plan.discrete = true;
-  plan.format = problem.compressed_weights ? DType::kQ4 : DType::kF16;
-  plan.kv_format = DType::kF16;
+  plan.format = problem.compressed_weights ? Format::kQ4 : Format::kF16;
+  plan.kv_format = Format::kF16;
   plan.percent = {percent_of(choice.placement.weights), percent_of(choice.placement.cache),
                   percent_of(choice.placement.hidden)};
   plan.block_sequences = choice.block.sequences();
@@ -173,7 +173,7 @@ Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   SPILLWAY_RETURN_IF_ERROR(check_lengths(flags.prompt_tokens, flags.new_tokens, problem.shape));
   problem.prompt_tokens = flags.prompt_tokens;
   problem.new_tokens = flags.new_tokens;
-  problem.compressed_weights = engine.format == DType::kQ4;
+  problem.compressed_weights = engine.format && is_quantized(*engine.format);
   SPILLWAY_RETURN_IF_ERROR(validate(problem));
   SPILLWAY_ASSIGN_OR_RETURN(const FlexgenChoice choice, choose(problem, engine));
   if (!flags.output.empty()) {

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 std::string formats_text(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
-  return std::string(dtype_name(plan.format)) + "/" + std::string(dtype_name(plan.kv_format));
+  return std::string(format_name(plan.format)) + "/" + std::string(format_name(plan.kv_format));
 }
 
 std::string limit_text(const CostedChoice& choice) {
@@ -38,8 +38,8 @@ json frontier_object(const CostedChoice& choice) {
                  {"weights", plan.percent.weights},
                  {"kv", plan.percent.kv},
                  {"activations", plan.percent.activations},
-                 {"format", dtype_name(plan.format)},
-                 {"kv_format", dtype_name(plan.kv_format)},
+                 {"format", format_name(plan.format)},
+                 {"kv_format", format_name(plan.kv_format)},
                  {"latency_seconds", choice.latency_seconds},
                  {"tokens_per_second", choice.prediction.tokens_per_second()},
                  {"bottleneck", resource_name(choice.prediction.bottleneck)},

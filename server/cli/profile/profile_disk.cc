@@ -32,7 +32,7 @@ constexpr uint64_t kWriteBytesMax = uint64_t{256} << 20;
 
 // A decode step's product from memory, run beside reads as the engine makes them.
 constexpr size_t kBesidePoolBytes = size_t{128} << 20;
-constexpr LinearProbe kBesideProduct{DType::kBF16, 64, 4096, 4096};
+constexpr LinearProbe kBesideProduct{Format::kBF16, 64, 4096, 4096};
 constexpr RunLimits kBesideRuns{.runs_min = 1, .runs_max = 1, .run_seconds = 0.03};
 constexpr size_t kBesideBlock = size_t{2} << 20;
 constexpr int kBesideSamples = 5;

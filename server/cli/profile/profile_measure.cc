@@ -25,7 +25,6 @@ constexpr int kPeakSamples = 5;  // Of 20 ms for each instruction
 // Small, large and in between: a decode step of few sequences reads weights, prefill multiplies.
 constexpr int64_t kHeights[] = {1, 4, 16, 64, 256, 512};
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {16384, 4096}};
-constexpr DType kFormats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4};
 
 // Weights must come from memory: several times the last cache, but no more than a small machine
 // has, nor less than the largest matrix of 16 bits a number.
@@ -81,7 +80,7 @@ class Processors {
     SPILLWAY_RETURN_IF_ERROR(
         memory_and_decode(device, pool_bytes, &compute.memory_read, &compute.decode_attention));
     SPILLWAY_RETURN_IF_ERROR(
-        decode_attention(device, DType::kQ4, pool_bytes, &compute.decode_attention_q4));
+        decode_attention(device, Format::kQ4, pool_bytes, &compute.decode_attention_q4));
     if (device.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
     SPILLWAY_RETURN_IF_ERROR(matrices(device, pool_bytes));
     options_.say("Measuring attention to prompts");
@@ -190,8 +189,8 @@ class Processors {
     const Time time(
         kMatrixShare * options_.seconds,
         static_cast<int>(std::size(kFormats) * std::size(kHeights) * std::size(kShapes)));
-    for (const DType format : kFormats) {
-      options_.say("Measuring matrix products in " + std::string(dtype_name(format)));
+    for (const Format format : kFormats) {
+      options_.say("Measuring matrix products in " + std::string(format_name(format)));
       for (const int64_t rows : kHeights) {
         for (const auto& [outputs, inputs] : kShapes) {
           const LinearProbe probe{format, rows, outputs, inputs};
@@ -214,7 +213,7 @@ class Processors {
 
   // The cache in the format that a 16-bit model has on this device.
   static AttentionProbe probe(const Device& device) {
-    return {.kv = device.native_bf16() ? DType::kBF16 : DType::kF16,
+    return {.kv = device.native_bf16() ? Format::kBF16 : Format::kF16,
             .sequences = kPromptSequences,
             .tokens = kPromptTokens,
             .heads = kHeads,
@@ -229,7 +228,7 @@ class Processors {
   }
 
   // So many sequences that their cache is no smaller than the pool.
-  Status decode_attention(Device& device, DType kv, size_t pool_bytes, Figure* figure) {
+  Status decode_attention(Device& device, Format kv, size_t pool_bytes, Figure* figure) {
     if (!options_.keep_going()) return interrupted();
     AttentionProbe step = probe(device);
     step.kv = kv;

@@ -69,7 +69,7 @@ std::string matrix_lines(const HardwareProfile::Compute& compute) {
   for (const MatrixFigure& figure : compute.matrix) {
     char name[96];
     std::snprintf(name, sizeof(name), "%-4s %4lld x [%lld, %lld]",
-                  std::string(dtype_name(figure.format)).c_str(),
+                  std::string(format_name(figure.format)).c_str(),
                   static_cast<long long>(figure.rows), static_cast<long long>(figure.outputs),
                   static_cast<long long>(figure.inputs));
     text += rate_line(name, figure.rate,

@@ -55,16 +55,16 @@ std::vector<const cpu::Int8Bodies*> all_bodies() {
 }
 
 // Sixty-four outputs, by one instruction set.
-std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in,
-                        DType format, int64_t rows, int64_t columns, const PackedMatrix& w) {
+std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
+                        int64_t rows, int64_t columns, const PackedMatrix& w) {
   std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(columns)));
   std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(columns)));
   const cpu::Int8Strips strips{quads.data(), scales.data()};
   const cpu::Strips cut(rows, bodies.strip_rows);
   for (int64_t i = 0; i < cut.count(); ++i) {
     const int64_t row = cut.first(i);
-    bodies.pack(in.data() + static_cast<size_t>(row * columns) * dtype_bytes(format), format,
-                columns, cut.height(i), columns,
+    bodies.pack(in.data() + static_cast<size_t>(row * columns) * dtype_bytes(type), type, columns,
+                cut.height(i), columns,
                 {strips.quads + row * cpu::int8_quads(columns),
                  strips.scales + row * cpu::int8_scales(columns)});
   }
@@ -76,17 +76,17 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
 TEST_CASE("products by 8-bit integers agree with their definition, by every instruction set") {
   const int64_t columns = GENERATE(1, 60, 64, 130, 1100);
   const int64_t rows = GENERATE(1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 95, 96);
-  const DType format = GENERATE(DType::kF32, DType::kBF16);
-  const auto bytes = bytes_of(format, random_floats(rows * columns, 1));
-  const auto in = test::floats_of(format, bytes);
-  const PackedMatrix w(MatrixLayout::kPanels16, DType::kQ4,
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  const auto bytes = bytes_of(type, random_floats(rows * columns, 1));
+  const auto in = test::floats_of(type, bytes);
+  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
                        random_floats(cpu::kGemmColumns * columns, 2), cpu::kGemmColumns, columns,
                        64);
   const auto expected = scalar::linear(rounded_to_bytes(in, columns), w.rounded(), {}, {},
                                        Activation::kNone, rows, cpu::kGemmColumns, columns);
   std::vector<float> first;
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
-    const auto got = tile(*bodies, bytes, format, rows, columns, w);
+    const auto got = tile(*bodies, bytes, type, rows, columns, w);
     INFO("rows " << rows << ", columns " << columns << ", strips of " << bodies->strip_rows);
     CHECK(relative_error(got, expected) < 1e-5);
     // Instruction sets agree to the bit.
@@ -100,7 +100,7 @@ TEST_CASE("8-bit activations cost less than 4-bit weights") {
   constexpr int64_t kRows = 20, kColumns = 512;
   const auto in = random_floats(kRows * kColumns, 1);
   const auto weights = random_floats(cpu::kGemmColumns * kColumns, 2);
-  const PackedMatrix w(MatrixLayout::kPanels16, DType::kQ4, weights, cpu::kGemmColumns, kColumns,
+  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4, weights, cpu::kGemmColumns, kColumns,
                        64);
   const auto product = [&](const std::vector<float>& a, const std::vector<float>& b) {
     return scalar::linear(a, b, {}, {}, Activation::kNone, kRows, cpu::kGemmColumns, kColumns);
@@ -118,7 +118,7 @@ TEST_CASE("what is no number stays none in 8-bit products, in its own row alone"
       GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                -std::numeric_limits<float>::infinity());
   auto in = random_floats(kRows * kColumns, 1);
-  const PackedMatrix w(MatrixLayout::kPanels16, DType::kQ4,
+  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
                        64);
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
@@ -142,7 +142,7 @@ TEST_CASE("groups of zeros and of the smallest numbers are zero in 8-bit product
   constexpr int64_t kColumns = 128;
   std::vector<float> in(kColumns, 0.0f);
   std::fill(in.begin() + kQ4Group, in.end(), 1e-38f);
-  const PackedMatrix w(MatrixLayout::kPanels16, DType::kQ4,
+  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
                        64);
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
@@ -160,7 +160,7 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto device = std::move(opened).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 110, kOutputs = 150, kInputs = 330;
-  const DType format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
+  const Format format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const DType in_format = device->activation_dtype(format);
   constexpr int64_t kStride = kInputs + 16;  // Rows are apart
   auto bytes = bytes_of(in_format, random_floats(kRows * kStride, 1));
@@ -189,7 +189,7 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto expected = [&](const std::vector<float>& a) {
     return scalar::linear(a, w.rounded(), bias, {}, Activation::kNone, kRows, kOutputs, kInputs);
   };
-  const bool rounds = format == DType::kQ4;
+  const bool rounds = is_quantized(format);
   CHECK(relative_error(whole, expected(rounds ? rounded_to_bytes(in, kInputs) : in)) < 2e-5);
   if (rounds) CHECK(relative_error(whole, expected(in)) > 1e-4);
   // A row does not depend on its batch.

@@ -57,7 +57,7 @@ Bytes layer_norm(const Machine& on) {
 // Two chunks of columns.
 Bytes q4_product(const Machine& on) {
   constexpr int64_t kRows = 2, kOutputs = 9, kColumns = 1024 + 70;
-  const test::PackedMatrix packed(on.device->matrix_layout(DType::kQ4), DType::kQ4,
+  const test::PackedMatrix packed(on.device->matrix_layout(Format::kQ4), Format::kQ4,
                                   test::random_floats(kOutputs * kColumns, 2), kOutputs, kColumns,
                                   64);
   const test::DeviceMatrix weights(*on.device, *on.stream, packed);
@@ -112,7 +112,7 @@ Bytes noisy_state(const KvStateLayout& layout, const KvBudget& budget, int64_t h
 }
 
 Bytes attend(const Machine& on, const AttentionCase& c) {
-  const KvLayout layout{c.kv_heads, c.size, DType::kF32};
+  const KvLayout layout{c.kv_heads, c.size, Format::kF32};
   const int64_t end = c.first + c.prompt + c.steps, width = (c.heads + 2 * c.kv_heads) * c.size;
   const auto noise = static_cast<int64_t>(layout.sequence_bytes(c.budget.slots(end)) / 4);
   const DeviceArray<float> kv(*on.device, *on.stream, test::random_floats(noise, 5));

@@ -46,7 +46,7 @@ TEST_CASE("bench measures a device with memory of its own and the link to it") {
   const test::TemporaryCache place;
   EngineFlags engine;
   engine.device = "cuda";
-  engine.format = DType::kBF16;
+  engine.format = Format::kBF16;
   engine.weights = {0, 100, 0};
   engine.kv = {50, 50, 0};
   engine.host_memory_bytes = engine.device_memory_bytes = uint64_t{1} << 30;
@@ -103,7 +103,7 @@ TEST_CASE("bench without the device memory to measure ceilings with ends before 
   const test::TemporaryCache place;
   EngineFlags engine;
   engine.device = "cuda";
-  engine.format = DType::kBF16;
+  engine.format = Format::kBF16;
   engine.block = 3;
   engine.host_memory_bytes = engine.device_memory_bytes = uint64_t{1} << 30;
   const BenchFlags flags{.prompt_tokens = 5, .new_tokens = 2, .sequences = 3, .json = true};

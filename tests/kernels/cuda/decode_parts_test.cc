@@ -20,7 +20,7 @@ constexpr int64_t kWidth = (kHeads + 2) * kSize;
 std::vector<std::vector<std::byte>> after_step(Device& device, int64_t count,
                                                int64_t scratch_bytes) {
   const auto stream = device.new_stream("test");
-  const KvLayout layout{1, kSize, DType::kF32};
+  const KvLayout layout{1, kSize, Format::kF32};
   const std::vector<KvBudget> budgets = {{}, {5, 20, true}, {5, 20, false}};
   std::vector<std::unique_ptr<DeviceArray<float>>> caches;
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> states;

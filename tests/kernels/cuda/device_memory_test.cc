@@ -34,13 +34,13 @@ TEST_CASE("every byte that a device gives out is counted until it comes back, an
     CHECK(device->memory().peak_bytes == 3 * kMiB);
     // Scratch of an op: 4-bit weights expanded.
     const auto stream = device->new_stream("test");
-    const test::PackedMatrix packed(device->matrix_layout(DType::kQ4), DType::kQ4,
+    const test::PackedMatrix packed(device->matrix_layout(Format::kQ4), Format::kQ4,
                                     test::random_floats(64 * 64, 1), 64, 64, 64);
     const test::DeviceMatrix weights(*device, *stream, packed);
     const test::DeviceArray<std::byte> in(*device, *stream, std::vector<std::byte>(40 * 64 * 2));
     const test::DeviceArray<float> out(*device, *stream, std::vector<float>(40 * 64));
     const size_t before = device->memory().taken_bytes;
-    linear(*stream, {.in = dense_matrix(in.data(), device->activation_dtype(DType::kQ4), 40, 64),
+    linear(*stream, {.in = dense_matrix(in.data(), device->activation_dtype(Format::kQ4), 40, 64),
                      .weight = weights.matrix(),
                      .out = out.matrix(40, 64)});
     REQUIRE(stream->record().wait().ok());
@@ -87,7 +87,7 @@ TEST_CASE("a run keeps its device's memory within --device-memory") {
   const test::TemporaryCache cache;
   EngineFlags flags;
   flags.device = "cuda";
-  flags.format = DType::kQ4;
+  flags.format = Format::kQ4;
   flags.weights = {50, 50, 0};
   flags.kv = {50, 50, 0};
   flags.block = 4;
@@ -117,7 +117,7 @@ TEST_CASE("the context is in --device-memory, too") {
   const test::TemporaryCache cache;
   EngineFlags flags;
   flags.device = "cuda";
-  flags.format = DType::kQ4;
+  flags.format = Format::kQ4;
   flags.host_memory_bytes = flags.device_memory_bytes = 1000 * kMiB;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   // The context's, and other programs' which cannot be told from it.

@@ -26,9 +26,9 @@ class Kept final : public LogitsSink {
 
 struct Fixture {
   explicit Fixture(std::unique_ptr<Device> opened) : device(std::move(opened)) {
-    weights = WeightStore::dummy(*device, shape, DType::kF32, 3, {}).value();
+    weights = WeightStore::dummy(*device, shape, Format::kF32, 3, {}).value();
     EngineOptions options;
-    options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(8) * 2 * kItems;
+    options.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(8) * 2 * kItems;
     options.sweep_tokens_max = 3 * kItems;
     engine = Engine::open(*device, *weights, options).value();
   }

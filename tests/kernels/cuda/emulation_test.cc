@@ -178,7 +178,7 @@ TEST_CASE("a stream without memory for its work skips it and says why") {
     const size_t taken = (size_t{1} << 40) - device->memory().free_bytes;
     fake_cudart::limit_memory(taken + 4096);
     const WeightSlab slab{reinterpret_cast<const std::byte*>(table.data()), 1};
-    const WeightMatrix rows{std::span(&slab, 1), DType::kF32, MatrixLayout::kRows, 1, 8, 1};
+    const WeightMatrix rows{std::span(&slab, 1), Format::kF32, MatrixLayout::kRows, 1, 8, 1};
     const int32_t row = 0;
     const GatherArgs gather{.table = rows, .rows = std::span(&row, 1), .out = out.matrix(1, 8)};
     gather_rows(*broken, gather);

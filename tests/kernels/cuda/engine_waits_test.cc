@@ -21,9 +21,9 @@ class Counted final : public LogitsSink {
 TEST_CASE("a sweep waits for the device once, however it ends") {
   const ModelShape shape = test::tiny_shape(3);
   const auto device = open_cuda_device(0).value();
-  const auto weights = WeightStore::dummy(*device, shape, DType::kBF16, 3, {}).value();
+  const auto weights = WeightStore::dummy(*device, shape, Format::kBF16, 3, {}).value();
   EngineOptions options;
-  options.kv_bytes = kv_layout(shape, DType::kBF16).sequence_bytes(32) * 3 * 4;
+  options.kv_bytes = kv_layout(shape, Format::kBF16).sequence_bytes(32) * 3 * 4;
   options.sweep_tokens_max = 64;
   options.micro_batch_sequences = 1;
   const auto engine = Engine::open(*device, *weights, options).value();
@@ -63,9 +63,9 @@ TEST_CASE(
   constexpr size_t kSequences = 300;
   const ModelShape shape = test::tiny_shape(1);
   const auto device = open_cuda_device(0).value();
-  const auto weights = WeightStore::dummy(*device, shape, DType::kBF16, 3, {}).value();
+  const auto weights = WeightStore::dummy(*device, shape, Format::kBF16, 3, {}).value();
   EngineOptions options;
-  options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(2) * 2 * kSequences;
+  options.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(2) * 2 * kSequences;
   options.sweep_tokens_max = kSequences;
   const auto engine = Engine::open(*device, *weights, options).value();
   const int32_t token = 7;

@@ -23,9 +23,9 @@ class Kept final : public LogitsSink {
 std::vector<std::vector<float>> logits(bool expand_layer) {
   const ModelShape shape = test::tiny_shape(3);
   const auto device = open_cuda_device(0).value();
-  const auto weights = WeightStore::dummy(*device, shape, DType::kQ4, 3, {}).value();
+  const auto weights = WeightStore::dummy(*device, shape, Format::kQ4, 3, {}).value();
   EngineOptions options;
-  options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(64) * 3 * 4;
+  options.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(64) * 3 * 4;
   options.sweep_tokens_max = 128;
   options.micro_batch_sequences = 1;
   options.expand_layer = expand_layer;

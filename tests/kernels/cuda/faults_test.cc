@@ -19,7 +19,7 @@ using test::CollectingSink;
 EngineFlags three_tiers() {
   EngineFlags flags;
   flags.device = "cuda";
-  flags.format = DType::kBF16;
+  flags.format = Format::kBF16;
   flags.weights = {30, 40, 30};
   flags.kv = {30, 40, 30};
   flags.activations = {40, 30, 30};

@@ -37,10 +37,10 @@ TEST_CASE("on a device with memory of its own weights keep the checkpoint's form
   const test::TemporaryCache cache;
   const struct {
     const char* variant;
-    DType format;
-  } cases[] = {{"head_20_f16_sharded", DType::kF16},
-               {"head_80_bf16", DType::kBF16},
-               {"pre_ln_relu", DType::kF32}};
+    Format format;
+  } cases[] = {{"head_20_f16_sharded", Format::kF16},
+               {"head_80_bf16", Format::kBF16},
+               {"pre_ln_relu", Format::kF32}};
   for (const auto& c : cases) {
     INFO(c.variant);
     const auto runtime = open(c.variant, {}).value();
@@ -67,10 +67,10 @@ TEST_CASE("4-bit weights are computed with in bf16, in f16 where tensor cores ha
     fake_cudart::set_capability(major, 5);
     const auto device = open_cuda_device(0).value();
     CHECK(device->native_bf16() == (major >= 8));
-    CHECK(device->activation_dtype(DType::kQ4) == (major >= 8 ? DType::kBF16 : DType::kF16));
-    CHECK(device->activation_dtype(DType::kBF16) == DType::kBF16);
+    CHECK(device->activation_dtype(Format::kQ4) == (major >= 8 ? DType::kBF16 : DType::kF16));
+    CHECK(device->activation_dtype(Format::kBF16) == DType::kBF16);
     EngineFlags flags;
-    flags.format = DType::kQ4;
+    flags.format = Format::kQ4;
     flags.weights = {50, 50, 0};
     (void)tokens_of(*open("pre_ln_relu", {}, flags).value());
   }

@@ -17,7 +17,7 @@ using test::CollectingSink;
 EngineFlags cache_on_host(const char* attention) {
   EngineFlags flags;
   flags.device = "cuda";
-  flags.format = DType::kF32;
+  flags.format = Format::kF32;
   flags.weights = {100, 0, 0};
   flags.kv = {0, 100, 0};
   flags.activations = {100, 0, 0};

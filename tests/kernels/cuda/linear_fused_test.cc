@@ -18,7 +18,7 @@ using test::PackedMatrix;
 constexpr int64_t kRows = kFewRows + 5, kInputs = 64;
 
 // How many products cuBLASLt was given for one layer of two slabs.
-uint64_t fused(DType format, DType out_dtype, int64_t outputs, Activation activation,
+uint64_t fused(Format format, DType out_dtype, int64_t outputs, Activation activation,
                bool finite = true) {
   const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("test");
@@ -45,9 +45,9 @@ uint64_t fused(DType format, DType out_dtype, int64_t outputs, Activation activa
 }
 
 TEST_CASE("products end in cuBLASLt's epilogue where it has one") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
-  const DType narrow = format == DType::kQ4 ? DType::kBF16 : format;
-  INFO(dtype_name(format));
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const DType narrow = is_quantized(format) ? DType::kBF16 : element_of(format);
+  INFO(format_name(format));
   CHECK(fused(format, DType::kF32, 128, Activation::kNone) == 2);
   CHECK(fused(format, narrow, 128, Activation::kRelu) == 2);
   CHECK(fused(format, DType::kF32, 128, Activation::kRelu) == 2);
@@ -55,16 +55,16 @@ TEST_CASE("products end in cuBLASLt's epilogue where it has one") {
 }
 
 TEST_CASE("products that cuBLASLt cannot finish end in a kernel of ours") {
-  CHECK(fused(DType::kF32, DType::kF32, 128, Activation::kGelu) == 0);
-  CHECK(fused(DType::kBF16, DType::kBF16, 128, Activation::kSilu) == 0);
-  CHECK(fused(DType::kF32, DType::kF32, 128, Activation::kGeluTanh) == 0);
+  CHECK(fused(Format::kF32, DType::kF32, 128, Activation::kGelu) == 0);
+  CHECK(fused(Format::kBF16, DType::kBF16, 128, Activation::kSilu) == 0);
+  CHECK(fused(Format::kF32, DType::kF32, 128, Activation::kGeluTanh) == 0);
   // Its ReLU makes NaN 0.
   for (const DType out : {DType::kF32, DType::kBF16}) {
-    CHECK(fused(DType::kBF16, out, 128, Activation::kRelu, false) == 0);
-    CHECK(fused(DType::kBF16, out, 128, Activation::kNone, false) == 2);
+    CHECK(fused(Format::kBF16, out, 128, Activation::kRelu, false) == 0);
+    CHECK(fused(Format::kBF16, out, 128, Activation::kNone, false) == 2);
   }
   // No algorithm for the second slab: the layer is finished in one way.
-  CHECK(fused(DType::kF32, DType::kF32, 64 + 7, Activation::kRelu) == 0);
+  CHECK(fused(Format::kF32, DType::kF32, 64 + 7, Activation::kRelu) == 0);
 }
 
 }  // namespace

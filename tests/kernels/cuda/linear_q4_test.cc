@@ -25,7 +25,7 @@ class Product {
       : in_(in),
         device_(open_cuda_device(0).value()),
         stream_(device_->new_stream("test")),
-        packed_(device_->matrix_layout(DType::kQ4), DType::kQ4,
+        packed_(device_->matrix_layout(Format::kQ4), Format::kQ4,
                 test::random_floats(kOutputs * kColumns, 2), kOutputs, kColumns, 64),
         weights_(*device_, *stream_, packed_) {}
 

@@ -23,7 +23,7 @@ ModelShape wide_shape() {
 }
 
 ModelFileTable table_of(const Device& device) {
-  return plan_model_file(wide_shape(), DType::kF32, device.matrix_layout(DType::kF32));
+  return plan_model_file(wide_shape(), Format::kF32, device.matrix_layout(Format::kF32));
 }
 
 struct Product {
@@ -80,7 +80,7 @@ TEST_CASE("a matrix on several tiers is one product a tier, with the same result
   const auto device = open_cuda_device(0).value();
   const ModelFileTable table = table_of(*device);
   const uint64_t all = table.weight_bytes();
-  const auto resident = WeightStore::dummy(*device, wide_shape(), DType::kF32, 3, {}).value();
+  const auto resident = WeightStore::dummy(*device, wide_shape(), Format::kF32, 3, {}).value();
   const std::vector<Product> expected = products_of(*device, *resident, 1);
   for (const Product& product : expected) CHECK(product.count == 1);
   size_t split = 0;
@@ -95,7 +95,7 @@ TEST_CASE("a matrix on several tiers is one product a tier, with the same result
     options.scratch = test::memory_file(options.placement.disk_bytes + 1);
     const std::vector<size_t> tiers = tiers_of(table, options.placement);
     const auto store =
-        WeightStore::dummy(*device, wide_shape(), DType::kF32, 3, std::move(options)).value();
+        WeightStore::dummy(*device, wide_shape(), Format::kF32, 3, std::move(options)).value();
     const std::vector<Product> products = products_of(*device, *store, 2);
     for (size_t i = 0; i < products.size(); ++i) {
       const size_t matrix = i % expected.size();

@@ -52,13 +52,13 @@ TEST_CASE("a device without memory for cuBLAS fails that work alone") {
 TEST_CASE("a product that cuBLAS does not have fails alone, and the device goes on") {
   const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("compute");
-  const auto product = [&](DType format) {
-    const test::PackedMatrix packed(device->matrix_layout(format), format,
+  const auto product = [&](DType type) {
+    const test::PackedMatrix packed(device->matrix_layout(plain_format(type)), plain_format(type),
                                     test::random_floats(16 * 64, 1), 16, 64, 16);
     const test::DeviceMatrix weight(*device, *stream, packed);
     const DeviceArray<uint16_t> in(*device, *stream, std::vector<uint16_t>(9 * 64));
     const DeviceArray<float> out(*device, *stream, std::vector<float>(9 * 16));
-    const MatrixView rows = dense_matrix(reinterpret_cast<std::byte*>(in.data()), format, 9, 64);
+    const MatrixView rows = dense_matrix(reinterpret_cast<std::byte*>(in.data()), type, 9, 64);
     linear(*stream, {.in = rows, .weight = weight.matrix(), .out = out.matrix(9, 16)});
     return stream->record().wait();
   };
@@ -142,7 +142,7 @@ TEST_CASE("a request too large for the memory that is left ends, and the next on
   EngineFlags flags;
   flags.device = "cuda";
   // So that a long prompt's layers need more memory, to expand weights in, than a short one's.
-  flags.format = DType::kQ4;
+  flags.format = Format::kQ4;
   flags.block = 4;
   flags.weights = GENERATE(TierPercent{100, 0, 0}, TierPercent{30, 40, 30});
   flags.kv = {30, 40, 30};

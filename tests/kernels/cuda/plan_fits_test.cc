@@ -30,7 +30,7 @@ PlanQuestion question(const std::string& checkpoint, const HardwareProfile& hard
   PlanQuestion asked;
   asked.model = checkpoint;
   asked.hardware = &hardware;
-  asked.flags.format = DType::kBF16;
+  asked.flags.format = Format::kBF16;
   asked.flags.device_memory_bytes = budgets.device;
   asked.flags.host_memory_bytes = budgets.host;
   asked.flags.threads = 2;

@@ -24,7 +24,7 @@ struct Product {
   uint64_t launches;  // Of our kernels
 };
 
-Product product(DType format, int64_t rows, bool rounded) {
+Product product(Format format, int64_t rows, bool rounded) {
   const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("test");
   const DType narrow = device->activation_dtype(format);
@@ -52,8 +52,8 @@ Product product(DType format, int64_t rows, bool rounded) {
 }
 
 TEST_CASE("a product with a rounded bias is the same, and one kernel less") {
-  for (const DType format : {DType::kBF16, DType::kF16, DType::kQ4}) {
-    INFO(dtype_name(format));
+  for (const Format format : {Format::kBF16, Format::kF16, Format::kQ4}) {
+    INFO(format_name(format));
     const Product plain = product(format, kRows, false), rounded = product(format, kRows, true);
     CHECK(rounded.out == plain.out);
     CHECK(rounded.launches + 1 == plain.launches);
@@ -75,13 +75,13 @@ TEST_CASE("an engine rounds each layer's bias once, wherever its weights live") 
   WeightStoreOptions stored;
   if (GENERATE(false, true)) {
     const ModelFileTable table =
-        plan_model_file(shape, DType::kBF16, device->matrix_layout(DType::kBF16));
+        plan_model_file(shape, Format::kBF16, device->matrix_layout(Format::kBF16));
     stored.placement = place_weights(table, 0, table.weight_bytes());
     REQUIRE(stored.placement.memory_bytes == 0);
   }
-  const auto weights = WeightStore::dummy(*device, shape, DType::kBF16, 3, std::move(stored));
+  const auto weights = WeightStore::dummy(*device, shape, Format::kBF16, 3, std::move(stored));
   EngineOptions options;
-  options.kv_bytes = kv_layout(shape, DType::kF32).sequence_bytes(32) * 2 * kLayers;
+  options.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(32) * 2 * kLayers;
   options.sweep_tokens_max = 32;
   const auto engine = Engine::open(*device, *weights.value(), options).value();
   const std::vector<int32_t> tokens(5, 7);

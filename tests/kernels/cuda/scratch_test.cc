@@ -60,7 +60,7 @@ void check_growing_layers(uint64_t seed) {
   std::mt19937_64 random(seed);
   {
     const auto device = open_cuda_device(0).value();
-    const DType narrow = device->activation_dtype(DType::kQ4);
+    const DType narrow = device->activation_dtype(Format::kQ4);
     const std::unique_ptr<Stream> streams[] = {device->new_stream("a"), device->new_stream("b")};
     struct Layer {
       std::unique_ptr<test::DeviceMatrix> weights;
@@ -74,7 +74,7 @@ void check_growing_layers(uint64_t seed) {
     for (int64_t i = 1; i <= 8; ++i) {
       const int64_t width = 64 * i;
       Stream& stream = *streams[random() % 2];
-      const test::PackedMatrix packed(device->matrix_layout(DType::kQ4), DType::kQ4,
+      const test::PackedMatrix packed(device->matrix_layout(Format::kQ4), Format::kQ4,
                                       test::random_floats(outputs * width, random()), outputs,
                                       width, 32);
       const std::vector<uint16_t> ones(static_cast<size_t>(rows * width), 0x3f80);

@@ -26,7 +26,7 @@ std::vector<float> work(Device& device, Stream& stream, const std::vector<float>
   const DeviceArray<float> out(device, stream, std::vector<float>(numbers.size()));
   const WeightSlab slab{reinterpret_cast<const std::byte*>(table.data()), kRows};
   const std::vector<int32_t> rows = {2, 0, 1};
-  gather_rows(stream, {.table = {std::span(&slab, 1), DType::kF32, MatrixLayout::kRows, kRows,
+  gather_rows(stream, {.table = {std::span(&slab, 1), Format::kF32, MatrixLayout::kRows, kRows,
                                  kColumns, kRows},
                        .rows = rows,
                        .out = out.matrix(kRows, kColumns)});
@@ -75,7 +75,7 @@ std::vector<std::vector<int32_t>> tokens_of(const std::string& checkpoint, int64
   EngineFlags flags;
   flags.device = "cuda";
   flags.gpu = gpu;
-  flags.format = DType::kBF16;
+  flags.format = Format::kBF16;
   flags.weights = {30, 40, 30};
   flags.kv = {30, 40, 30};
   flags.activations = {40, 30, 30};

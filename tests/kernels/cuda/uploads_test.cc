@@ -19,7 +19,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 TEST_CASE("more rows are gathered than are uploaded at once") {
   const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("compute");
-  const test::PackedMatrix table(MatrixLayout::kRows, DType::kF32, test::random_floats(50, 1), 50,
+  const test::PackedMatrix table(MatrixLayout::kRows, Format::kF32, test::random_floats(50, 1), 50,
                                  1, 16);
   const test::DeviceMatrix there(*device, *stream, table);
   std::vector<int32_t> rows(kMiB / sizeof(int32_t) + 100);
@@ -41,7 +41,7 @@ uint64_t uploaded_for(int64_t count, int64_t position) {
   constexpr int64_t kHeadSize = 4;
   const auto device = open_cuda_device(0).value();
   const auto stream = device->new_stream("compute");
-  const KvLayout kv{.heads = 1, .head_size = kHeadSize, .dtype = DType::kF32};
+  const KvLayout kv{.heads = 1, .head_size = kHeadSize, .format = Format::kF32};
   const size_t each = kv.sequence_bytes(2);
   const Buffer caches =
       device->allocate(Memory::kDevice, each * static_cast<size_t>(count)).value();  // Zeros

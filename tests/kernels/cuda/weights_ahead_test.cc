@@ -16,11 +16,12 @@ namespace {
 constexpr int64_t kLayers = 4;
 
 ModelFileTable table_of(const Device& device) {
-  return plan_model_file(test::tiny_shape(kLayers), DType::kF32, device.matrix_layout(DType::kF32));
+  return plan_model_file(test::tiny_shape(kLayers), Format::kF32,
+                         device.matrix_layout(Format::kF32));
 }
 
 std::unique_ptr<WeightStore> dummy(Device& device, WeightStoreOptions options) {
-  return WeightStore::dummy(device, test::tiny_shape(kLayers), DType::kF32, 3, std::move(options))
+  return WeightStore::dummy(device, test::tiny_shape(kLayers), Format::kF32, 3, std::move(options))
       .value();
 }
 
@@ -194,7 +195,7 @@ Watched watch(bool overlap) {
   }
   const auto weights = dummy(*device, std::move(stored));
   EngineOptions options;
-  const uint64_t sequence = kv_layout(weights->shape(), DType::kF32).sequence_bytes(32);
+  const uint64_t sequence = kv_layout(weights->shape(), Format::kF32).sequence_bytes(32);
   options.kv_host_bytes = 2 * kLayers * sequence;
   options.kv_ring_bytes = 2 * round_up(sequence, kIoAlignment);
   options.sweep_tokens_max = 32;

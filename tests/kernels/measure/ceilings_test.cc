@@ -16,8 +16,8 @@ void check_rate(double rate) {
 
 TEST_CASE("every matrix has a ceiling, its own and the library's") {
   for (const auto& device : test::test_devices()) {
-    for (const DType format : {DType::kBF16, DType::kQ4}) {
-      INFO(device->name() << ", " << dtype_name(format));
+    for (const Format format : {Format::kBF16, Format::kQ4}) {
+      INFO(device->name() << ", " << format_name(format));
       const LinearProbe probes[] = {{format, 2, 64, 64}, {format, 12, 33, 64}};
       const auto ceilings = measure_matrices(*device, probes);
       INFO(ceilings.status().message());
@@ -37,9 +37,9 @@ TEST_CASE("memory, attention and the link have ceilings") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
     check_rate(measure_memory_read(*device).value());
-    check_rate(measure_prompt_attention(*device, {DType::kF16, 2, 20, 2, 64}).value());
+    check_rate(measure_prompt_attention(*device, {Format::kF16, 2, 20, 2, 64}).value());
     if (device->shares_host_memory()) {
-      check_rate(measure_decode_attention(*device, {DType::kF16, 1, 200, 2, 64}).value());
+      check_rate(measure_decode_attention(*device, {Format::kF16, 1, 200, 2, 64}).value());
       continue;
     }
     const CopyCeiling copies = measure_copies(*device).value();
@@ -70,7 +70,7 @@ TEST_CASE("a product that no memory holds is an error and no rate") {
   // A part of the outputs would do on a CPU, but not of the inputs.
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
-    const LinearProbe probe{DType::kF32, 1, 64, int64_t{1} << 50};
+    const LinearProbe probe{Format::kF32, 1, 64, int64_t{1} << 50};
     const Status status = measure_matrices(*device, std::span(&probe, 1)).status();
     CHECK(status.code() == Code::kCapacity);
   }

@@ -34,13 +34,13 @@ TEST_CASE("what our kernels multiply with has a loop of its own") {
 
 TEST_CASE(
     "the peak is of the widest arithmetic that the format allows, not of what a kernel uses") {
-  CHECK(product_arithmetic(DType::kF32) == Arithmetic::kF32);
-  CHECK(product_arithmetic(DType::kF16) == Arithmetic::kF32);
-  CHECK(product_arithmetic(DType::kBF16) == Arithmetic::kBF16);
-  CHECK(product_arithmetic(DType::kQ4) == Arithmetic::kInt8);
-  CHECK(attention_arithmetic(DType::kF32) == Arithmetic::kF32);
-  CHECK(attention_arithmetic(DType::kBF16) == Arithmetic::kBF16);
-  CHECK(attention_arithmetic(DType::kQ4) == Arithmetic::kBF16);
+  CHECK(product_arithmetic(Format::kF32) == Arithmetic::kF32);
+  CHECK(product_arithmetic(Format::kF16) == Arithmetic::kF32);
+  CHECK(product_arithmetic(Format::kBF16) == Arithmetic::kBF16);
+  CHECK(product_arithmetic(Format::kQ4) == Arithmetic::kInt8);
+  CHECK(attention_arithmetic(Format::kF32) == Arithmetic::kF32);
+  CHECK(attention_arithmetic(Format::kBF16) == Arithmetic::kBF16);
+  CHECK(attention_arithmetic(Format::kQ4) == Arithmetic::kBF16);
 }
 
 TEST_CASE("the best of two measurements is taken peak by peak") {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "kernels/base/clock.h"
-#include "kernels/base/dtype.h"
+#include "kernels/base/format.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
@@ -29,13 +29,13 @@ TEST_CASE("rates of memory, matrices and attention on every device") {
     check_rates(memory_read_rates(*device, size_t{2} << 20, kThree), 3);
     const auto pool = WeightPool::open(*device, size_t{1} << 16);
     REQUIRE(pool.ok());
-    for (const DType format : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+    for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
       const LinearProbe probe{format, 3, 64, 64};
-      INFO(dtype_name(format));
+      INFO(format_name(format));
       REQUIRE(weight_bytes(*device, probe) <= pool.value().memory().bytes());
       check_rates(linear_rates(*device, pool.value(), probe, kThree), 3);
     }
-    const AttentionProbe probe{DType::kF16, 2, 20, 2, 64};
+    const AttentionProbe probe{Format::kF16, 2, 20, 2, 64};
     CHECK(attended_bytes(probe) == 2 * 2 * 20 * 2 * 64 * 2);
     check_rates(prompt_attention_rates(*device, probe, kThree), 3);
     check_rates(decode_attention_rates(*device, probe, kThree), 3);

@@ -38,20 +38,20 @@ std::vector<float> numbers(const ModelFileTable& table, const TensorInfo& tensor
     const int64_t rows = tensor.rows_in_slab(i);
     const auto count = static_cast<size_t>(rows * tensor.spec.columns);
     const auto slab = filled(table, tensor.first_slab + i, 7);
-    const bool q4 = tensor.format == DType::kQ4;
-    std::vector<std::byte> plain(count * (q4 ? sizeof(float) : dtype_bytes(tensor.format)));
+    const DType type = unpacked_type(tensor.format);
+    std::vector<std::byte> plain(count * dtype_bytes(type));
     unpack_rows(tensor.layout, tensor.format, slab.data(), rows, tensor.spec.columns, plain.data());
     std::vector<float> values(count);
-    convert_elements(q4 ? DType::kF32 : tensor.format, plain.data(), DType::kF32,
-                     reinterpret_cast<std::byte*>(values.data()), count);
+    convert_elements(type, plain.data(), DType::kF32, reinterpret_cast<std::byte*>(values.data()),
+                     count);
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
 }
 
 TEST_CASE("dummy matrices and tables are uniform with deviation 0.02 in every format") {
-  const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16, DType::kQ4);
-  INFO(dtype_name(format));
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  INFO(format_name(format));
   const ModelFileTable table = plan_model_file(small_shape(), format, MatrixLayout::kPanels16);
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.spec.kind == WeightKind::kVector) continue;
@@ -70,7 +70,7 @@ TEST_CASE("dummy matrices and tables are uniform with deviation 0.02 in every fo
 }
 
 TEST_CASE("dummy norm weights are 1 and other vectors 0; slabs differ, seeds repeat") {
-  const ModelFileTable table = plan_model_file(small_shape(), DType::kQ4, MatrixLayout::kPanels16);
+  const ModelFileTable table = plan_model_file(small_shape(), Format::kQ4, MatrixLayout::kPanels16);
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.spec.kind != WeightKind::kVector) continue;
     const auto slab = filled(table, tensor.first_slab, 1);

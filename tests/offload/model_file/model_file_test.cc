@@ -24,7 +24,7 @@ std::string read_whole(const std::string& path) {
 }
 
 ModelFileTable tiny_table() {
-  ModelFileTable table = plan_model_file(tiny_shape(), DType::kBF16, MatrixLayout::kPanels16);
+  ModelFileTable table = plan_model_file(tiny_shape(), Format::kBF16, MatrixLayout::kPanels16);
   table.source = "tiny 123";
   table.files = {{"vocab.json", "{}"}, {"merges.txt", std::string("\xff\0raw", 5)}};
   return table;
@@ -52,7 +52,7 @@ std::string write_good(const TempDirectory& temp) {
 }
 
 TEST_CASE("a plan cuts every weight into slabs that tile the file") {
-  for (const DType format : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ4}) {
+  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
     ModelShape shape = tiny_shape();
     shape.hidden = shape.embedding = 1024;
     shape.heads = shape.kv_heads = 16;
@@ -93,7 +93,7 @@ TEST_CASE("a plan cuts every weight into slabs that tile the file") {
 TEST_CASE("a row of slabs wider than the limit is one block of 64 rows") {
   ModelShape shape = tiny_shape();
   shape.mlp = 1 << 18;  // 64 x 262,144 floats are 64 MiB.
-  const ModelFileTable table = plan_model_file(shape, DType::kF32, MatrixLayout::kPanels16);
+  const ModelFileTable table = plan_model_file(shape, Format::kF32, MatrixLayout::kPanels16);
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.spec.role == WeightRole::kMlpDownWeight) CHECK(tensor.slab_rows == 64);
   }
@@ -106,7 +106,7 @@ TEST_CASE("a written file is read back whole") {
   REQUIRE(file.ok());
   const ModelFileTable& table = file.value().table();
   CHECK(table.shape == tiny_shape());
-  CHECK(table.format == DType::kBF16);
+  CHECK(table.format == Format::kBF16);
   CHECK(table.source == "tiny 123");
   CHECK(table.files == tiny_table().files);
   for (uint32_t i = 0; i < table.slabs.size(); ++i) {
@@ -124,7 +124,7 @@ TEST_CASE("two files of the same weights have different ids") {
 
 TEST_CASE("the writer counts NaN and infinity where they are") {
   const TempDirectory temp;
-  ModelFileTable plan = plan_model_file(tiny_shape(), DType::kF32, MatrixLayout::kPanels16);
+  ModelFileTable plan = plan_model_file(tiny_shape(), Format::kF32, MatrixLayout::kPanels16);
   auto writer = ModelFileWriter::create(temp / "m.spill", plan).value();
   const auto& slabs = writer->table().slabs;
   const TensorInfo& norm = writer->table().tensors[2];  // The first layer's first vector.
@@ -299,18 +299,18 @@ TEST_CASE("tables that lie are refused") {
   lie([](ModelFileTable& t) { t.tensors[0].slab_rows = 63; });
   lie([](ModelFileTable& t) { t.tensors[0].slab_rows = 64; });
   lie([](ModelFileTable& t) { t.tensors[0].offset_in_slab = 64; });
-  lie([](ModelFileTable& t) { t.tensors[0].format = DType::kF32; });
-  lie([](ModelFileTable& t) { t.tensors[0].format = DType::kI32; });
+  lie([](ModelFileTable& t) { t.tensors[0].format = Format::kF32; });
+  lie([](ModelFileTable& t) { t.tensors[0].format = Format::kF16; });
   lie([](ModelFileTable& t) { t.tensors[2].offset_in_slab = t.slabs[2].bytes - 4; });
   lie([](ModelFileTable& t) { t.tensors[2].offset_in_slab = 2; });
-  lie([](ModelFileTable& t) { t.tensors[2].format = DType::kBF16; });
+  lie([](ModelFileTable& t) { t.tensors[2].format = Format::kBF16; });
   lie([](ModelFileTable& t) { t.shape.vocabulary += 1; });
   lie([](ModelFileTable& t) { t.shape.layers = 1'000'000; });
   lie([](ModelFileTable& t) { t.files.resize(kEmbeddedFilesMax + 1); });
 }
 
 TEST_CASE("a table of 4-bit weights is believed only where they can lie and with their error") {
-  ModelFileTable good = plan_model_file(tiny_shape(), DType::kQ4, MatrixLayout::kPanels16);
+  ModelFileTable good = plan_model_file(tiny_shape(), Format::kQ4, MatrixLayout::kPanels16);
   for (SlabInfo& slab : good.slabs) slab.offset += kFirstSlabOffset;
   good.tensors[0].quantization = {0.25, 4.0, 0.125, 3};
   const uint64_t end = kFirstSlabOffset + good.weight_bytes();
@@ -324,7 +324,7 @@ TEST_CASE("a table of 4-bit weights is believed only where they can lie and with
   const auto decoded = decode(good, same);
   INFO(decoded.status().message());
   REQUIRE(decoded.ok());
-  const Q4Error error = decoded->quantization();
+  const QuantError error = decoded->quantization();
   CHECK(error.relative_rms() == 0.25);
   CHECK(error.error_max == 0.125);
   CHECK(error.saturated == 3);
@@ -336,9 +336,9 @@ TEST_CASE("a table of 4-bit weights is believed only where they can lie and with
     CHECK_FALSE(decode(good, same).ok());
   }
   matrix->layout = MatrixLayout::kPanels16;
-  matrix->format = DType::kBF16;
+  matrix->format = Format::kBF16;
   CHECK_FALSE(decode(good, same).ok());
-  matrix->format = DType::kQ4;
+  matrix->format = Format::kQ4;
   good.tensors[0].layout = MatrixLayout::kPanels16;  // A table.
   CHECK_FALSE(decode(good, same).ok());
   good.tensors[0].layout = MatrixLayout::kRows;

@@ -42,10 +42,10 @@ TEST_CASE("4-bit numbers are counted by the group, without padding, in either la
     for (const float bad : {NAN, INFINITY}) {
       values[3 * kColumns + 7] = bad;    // A group of 64
       values[69 * kColumns + 99] = bad;  // One of 36
-      std::vector<std::byte> packed(packed_bytes(layout, DType::kQ4, kRows, kColumns));
-      pack_rows(layout, DType::kQ4, DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
+      std::vector<std::byte> packed(packed_bytes(layout, Format::kQ4, kRows, kColumns));
+      pack_rows(layout, Format::kQ4, DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
                 kRows, kColumns, packed.data());
-      const NonFinite found = count_non_finite_q4(layout, kRows, kColumns, packed);
+      const NonFinite found = count_non_finite_groups(layout, Format::kQ4, kRows, kColumns, packed);
       CHECK(found.nan == 64 + 36);
       CHECK(found.inf == 0);
     }

@@ -26,9 +26,9 @@ class Ignored final : public LogitsSink {
 // All KV on disk, everything else in memory.
 struct Fixture {
   explicit Fixture(FakeIo& io) : transfers(io, nullptr) {
-    weights = WeightStore::dummy(*device, shape, DType::kF32, 1, {}).value();
+    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
     EngineOptions options;
-    const KvLayout kv = kv_layout(shape, DType::kF32);
+    const KvLayout kv = kv_layout(shape, Format::kF32);
     options.kv_disk_bytes = kFileBytes;
     options.kv_staging_bytes = 4 * kv.sequence_bytes(64);
     options.sweep_tokens_max = 64;

@@ -28,7 +28,7 @@ class Fixture {
   explicit Fixture(NormPlace place) : shape_(test::tiny_shape(3)) {
     shape_.norm_place = place;
     shape_.final_norm = place == NormPlace::kPre;
-    weights_ = WeightStore::dummy(*device_, shape_, DType::kF32, 3, {}).value();
+    weights_ = WeightStore::dummy(*device_, shape_, Format::kF32, 3, {}).value();
   }
 
   // The logits of prompts of these lengths, all in one micro-batch, and of a step of each after.

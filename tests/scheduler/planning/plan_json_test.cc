@@ -15,8 +15,8 @@ using nlohmann::json;
 Plan sample_plan() {
   Plan plan;
   plan.model_name = "opt-1.3b";
-  plan.format = DType::kQ4;
-  plan.kv_format = DType::kBF16;
+  plan.format = Format::kQ4;
+  plan.kv_format = Format::kBF16;
   plan.percent = {{20, 0, 80}, {60, 0, 40}, {100, 0, 0}};
   plan.block_sequences = 96;
   return plan;
@@ -70,8 +70,8 @@ TEST_CASE("--plan reads every member that a plan can have") {
   CHECK(*flags.kv == TierPercent{60, 0, 40});
   CHECK(*flags.activations == TierPercent{100, 0, 0});
   CHECK(flags.block == 96);
-  CHECK(flags.format == DType::kQ4);
-  CHECK(flags.kv_format == DType::kBF16);
+  CHECK(flags.format == Format::kQ4);
+  CHECK(flags.kv_format == Format::kBF16);
   CHECK(kv_rule_of(flags) == plan.kv_rule);
 
   plan = sample_plan();

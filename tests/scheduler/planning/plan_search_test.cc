@@ -21,7 +21,7 @@ HardwareProfile machine(double memory, bool own_memory) {
   hardware.compute.memory_read = figure(own_memory ? 300e9 : 30e9);
   for (const int64_t rows : {1, 16, 64, 512}) {
     const double rate = rows == 1 ? 15e9 : 900e9;
-    for (const DType format : {DType::kF16, DType::kBF16, DType::kQ4}) {
+    for (const Format format : {Format::kF16, Format::kBF16, Format::kQ4}) {
       hardware.compute.matrix.push_back({format, rows, 4096, 4096, figure(rate)});
     }
   }
@@ -152,7 +152,7 @@ TEST_CASE("what is found stays within its budgets and is what its flags say") {
     const double memory = 0.8e9 + static_cast<double>(random() % 4'000'000'000);
     const HardwareProfile hardware = machine(memory, own_memory);
     PlanQuestion asked = question(hardware, round % 3 == 0 ? "opt-125m" : "opt-1.3b");
-    if (round % 4 < 2) asked.flags.format = DType::kQ4;
+    if (round % 4 < 2) asked.flags.format = Format::kQ4;
     const auto found = find_plan(asked);
     if (!found.ok()) {
       CHECK(found.status().code() == Code::kInfeasible);
@@ -210,7 +210,7 @@ TEST_CASE("more memory of either kind never predicts less, whatever the plan") {
                        static_cast<int64_t>(1 + random() % 500),
                        round % 3 == 0 ? 0 : static_cast<int64_t>(1 + random() % 300)}};
     asked.lengths_known = random() % 2 == 0;
-    if (round % 4 < 2) asked.flags.format = DType::kQ4;
+    if (round % 4 < 2) asked.flags.format = Format::kQ4;
     asked.flags.kv_rule = round % 3 == 1 ? "h2o" : round % 3 == 2 ? "window" : "full";
     const auto before = find_plan(asked);
     if (!before.ok()) continue;
@@ -386,12 +386,12 @@ TEST_CASE("formats are searched only when asked for") {
   PlanQuestion asked = question(hardware, "opt-1.3b");
   const auto usual = find_plan(asked);
   REQUIRE(usual.ok());
-  CHECK(usual->costed.format != DType::kQ4);
+  CHECK(usual->costed.format != Format::kQ4);
   asked.search_formats = true;
   const auto found = find_plan(asked);
   REQUIRE(found.ok());
   // A quarter of the bytes fits in memory, and nothing waits for the disk any more.
-  CHECK(found->flags.format == DType::kQ4);
+  CHECK(found->flags.format == Format::kQ4);
   CHECK(found->prediction.tokens_per_second() > usual->prediction.tokens_per_second());
   asked.flags.format = usual->costed.format;
   asked.flags.kv_format = usual->costed.kv_format;

@@ -23,8 +23,8 @@ BenchResult made_up() {
   r.flags = {.prompt_tokens = 100, .new_tokens = 3, .sequences = 10};
   r.model = "opt-test";
   r.device = "CPU, 2 threads";
-  r.plan.format = DType::kQ4;
-  r.plan.kv_format = DType::kBF16;
+  r.plan.format = Format::kQ4;
+  r.plan.kv_format = Format::kBF16;
   r.plan.weights = {1000, 0, 3000};
   r.plan.kv = {500, 0, 0};
   r.plan.activations = {0, 200, 100};
@@ -113,9 +113,9 @@ TEST_CASE("products are held against the widest arithmetic that their weights al
   CHECK(hardware["attention_of_peak"].get<double>() == Approx(0.15));
   CHECK(hardware["decode_attention_of_memory"].get<double>() == Approx(0.75));
 
-  r.plan.format = DType::kBF16;
+  r.plan.format = Format::kBF16;
   CHECK(ceilings_of_run(r).products.operations_per_second == 2e11);
-  r.plan.format = DType::kF32;
+  r.plan.format = Format::kF32;
   CHECK(ceilings_of_run(r).products.operations_per_second == 1e11);
   // A short time between sweeps in which the machine was faster counts, too.
   r.during.peaks = peaks_of(120, 0, 0);
@@ -188,7 +188,7 @@ TEST_CASE("a bound that was beaten is invalid, in the table and for --check") {
 TEST_CASE("gates hold kernels against the arithmetic that they use, or memory where it decides") {
   BenchResult r = made_up();
   r.flags.prompt_tokens = 512;
-  r.plan.format = DType::kBF16;
+  r.plan.format = Format::kBF16;
   r.plan.matrix_layout = MatrixLayout::kPanels16;
   r.ceilings.peaks = peaks_of(100, 200, 400);
   r.ceilings.rates.memory = 2e10;
@@ -216,7 +216,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK_THAT(bench_table(r), Catch::Contains("MISSED decode attention of memory's rate: 0.60"));
   r.flags.prompt_tokens = 255;  // Too little work to tell
   CHECK(value("prompt attention of the f32 peak") == -1);
-  r.plan.format = DType::kQ4;  // Expanded to bf16
+  r.plan.format = Format::kQ4;  // Expanded to bf16
   CHECK(value("products of 512 rows") == Approx(0.9));
   r.plan.q4_in_int8 = true;
   CHECK(value("products of 512 rows") == Approx(0.45));

@@ -94,7 +94,7 @@ TEST_CASE("flags reach their fields") {
   CHECK(call.flags.weights == TierPercent{20, 80, 0});
   CHECK(call.flags.block == 144);
   CHECK(call.flags.micro_batch == 48);
-  CHECK(call.flags.format == DType::kQ4);
+  CHECK(call.flags.format == Format::kQ4);
   CHECK(call.flags.kv_heavy == KvAmount{0, 0.1});
   CHECK(call.flags.kv_recent == KvAmount{64, 0});
   CHECK(call.flags.no_overlap);

@@ -39,7 +39,7 @@ TEST_CASE_METHOD(Fixture, "a plan sets what nobody else did") {
   CHECK(flags.micro_batch == 8);
   CHECK(flags.kv_rule == "h2o");
   CHECK(flags.kv_heavy->ratio == Approx(0.1));
-  CHECK(flags.format == DType::kQ4);
+  CHECK(flags.format == Format::kQ4);
   CHECK(flags.host_memory_bytes == uint64_t{8} << 30);
   CHECK(!flags.disk_memory_bytes);
 }

@@ -136,7 +136,7 @@ TEST_CASE("inspect shows what quantising cost") {
   const auto report = inspect_model(flags.output, options);
   REQUIRE(report.ok());
   CHECK(report->verified);
-  CHECK(report->format == DType::kQ4);
+  CHECK(report->format == Format::kQ4);
   CHECK(report->quantization.relative_rms() > 0);
   CHECK(report->quantization_worst_rms >= report->quantization.relative_rms());
   CHECK_THAT(text_of(report.value()), Catch::Contains("relative RMS error"));

@@ -77,9 +77,9 @@ TEST_CASE("the table of a profile shows which share of the hardware's best kerne
   profile.compute.peaks = {{"f32", "FMA", figure_of({1e11, 2e11})},
                            {"bf16", "DPBF16", figure_of({4e11})},
                            {"int8", "DPBUSD", figure_of({8e11})}};
-  profile.compute.matrix = {{DType::kBF16, 512, 64, 32, figure_of({1e11, 3e11})},
-                            {DType::kQ4, 512, 64, 32, figure_of({2e11})},
-                            {DType::kF16, 512, 64, 32, figure_of({1.9e11})}};
+  profile.compute.matrix = {{Format::kBF16, 512, 64, 32, figure_of({1e11, 3e11})},
+                            {Format::kQ4, 512, 64, 32, figure_of({2e11})},
+                            {Format::kF16, 512, 64, 32, figure_of({1.9e11})}};
   profile.compute.prompt_attention = figure_of({1e11});
   profile.compute.memory_read = figure_of({3e10, 4e10});
   profile.compute.decode_attention = figure_of({2e10, 3.2e10});

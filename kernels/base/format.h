@@ -1,0 +1,134 @@
+// Storage formats: how the numbers of weights and of the KV cache lie in memory and in packed
+// files, and one table of what a program must know of each. What is computed with is a DType
+// (dtype.h); a plain format stores the numbers of one DType side by side, a quantised one stores
+// groups of few bits (q4.h) that kernels expand or multiply as they are.
+//
+// A new format has a row in the table here. A quantised one then has its rows in format.cc, its
+// panels in weight_layout.cc, and kernels: cpu/gemm.cc, cpu/linear.cc and cpu/q4_inl.h choose them
+// on the CPU, cuda/q4.cuh, cuda/attention.cuh, cuda/expand.cu and cuda/linear_q4.cu on a GPU.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/check.h"
+#include "kernels/base/dtype.h"
+
+namespace spillway {
+
+// kQ4: groups of 64 along the input dimension, each with a float16 scale and minimum.
+enum class Format : uint8_t { kF32, kBF16, kF16, kQ4 };
+
+struct FormatTraits {
+  std::string_view name;         // In flags, JSON and packed files
+  std::optional<DType> element;  // Of a plain format; a quantised one has none
+  int bits = 0;                  // Of a number
+  int64_t group = 1;             // Neighbours that share a scale and a minimum; 1: none do
+  bool kv_cache = true;          // Whether the KV cache may be in it
+};
+
+constexpr FormatTraits kFormatTraits[] = {{"f32", DType::kF32, 32},
+                                          {"bf16", DType::kBF16, 16},
+                                          {"f16", DType::kF16, 16},
+                                          {"q4", std::nullopt, 4, 64}};
+
+constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4};
+constexpr size_t kFormatCount = std::size(kFormats);
+static_assert(std::size(kFormatTraits) == kFormatCount);
+
+constexpr const FormatTraits& format_traits(Format format) {
+  return kFormatTraits[static_cast<size_t>(format)];
+}
+
+constexpr std::string_view format_name(Format format) {
+  return format_traits(format).name;
+}
+
+constexpr std::optional<Format> format_of_name(std::string_view name) {
+  for (const Format format : kFormats) {
+    if (format_name(format) == name) return format;
+  }
+  return std::nullopt;
+}
+
+// All names, or those that the KV cache may have: "f32|bf16|f16|q4" with "|" before each but the
+// first; `last`, where given, goes before the last one.
+std::string format_names(std::string_view separator, std::string_view last = {},
+                         bool kv_cache = false);
+
+constexpr bool is_quantized(Format format) {
+  return !format_traits(format).element;
+}
+
+// The type of the stored numbers. REQUIRES: not quantised.
+constexpr DType element_of(Format format) {
+  SPILLWAY_CHECK(!is_quantized(format));
+  return *format_traits(format).element;
+}
+
+// The format that stores numbers of this type as they are.
+constexpr Format plain_format(DType element) {
+  for (const Format format : kFormats) {
+    if (format_traits(format).element == element) return format;
+  }
+  SPILLWAY_CHECK(false);
+  return Format::kF32;
+}
+
+// What unpacking gives: the stored numbers, or float32 that quantised ones stand for.
+constexpr DType unpacked_type(Format format) {
+  return format_traits(format).element.value_or(DType::kF32);
+}
+
+// What a GPU computes in with such weights: plain ones are multiplied in their own type (float32 is
+// for comparisons), quantised ones in bf16, or in f16 where tensor cores have nothing else. What a
+// CPU computes in is a matter of its instructions (Device::activation_dtype).
+constexpr DType gpu_activation_dtype(Format weights, bool native_bf16) {
+  return format_traits(weights).element.value_or(native_bf16 ? DType::kBF16 : DType::kF16);
+}
+
+// Bytes of a row of `count` numbers: neighbours in memory or, quantised, groups one after another,
+// each a float16 scale and minimum and as many 32-bit words as its numbers fill.
+constexpr size_t format_row_bytes(Format format, int64_t count) {
+  const FormatTraits& traits = format_traits(format);
+  if (traits.element) return static_cast<size_t>(count) * dtype_bytes(*traits.element);
+  const auto group_bytes = [&](int64_t numbers) {
+    return numbers == 0 ? 0 : 4 + (numbers * traits.bits + 31) / 32 * 4;
+  };
+  return static_cast<size_t>(count / traits.group * group_bytes(traits.group) +
+                             group_bytes(count % traits.group));
+}
+
+// How far quantised numbers are from what they were made of; sums, so that parts can be added.
+struct QuantError {
+  double error_squares = 0;
+  double value_squares = 0;
+  double error_max = 0;    // The largest |error|.
+  uint64_t saturated = 0;  // Numbers beyond what float16 scales and minima reach.
+
+  void add(const QuantError& other) {
+    error_squares += other.error_squares;
+    value_squares += other.value_squares;
+    error_max = std::max(error_max, other.error_max);
+    saturated += other.saturated;
+  }
+  // Root of the mean squared error over that of the values; 0 when all values are 0.
+  double relative_rms() const {
+    return value_squares > 0 ? std::sqrt(error_squares / value_squares) : 0;
+  }
+};
+
+// Quantises a row, of format_row_bytes(); what that cost is added to `error` unless it is null.
+// REQUIRES: is_quantized(format).
+void pack_quantized_row(Format format, std::span<const float> values, std::byte* row,
+                        QuantError* error = nullptr);
+void unpack_quantized_row(Format format, const std::byte* row, std::span<float> values);
+
+}  // namespace spillway
