@@ -62,17 +62,6 @@ struct MatrixRate {
   double flops_per_second = 0;
 };
 
-// A linear layer's shape, and how many of it one sweep runs.
-struct LinearShape {
-  int64_t outputs = 0, inputs = 0;
-  int64_t count = 0;
-  bool head = false;  // Runs on logit_rows instead of tokens
-  // Of the last of them: outputs that are needed of every row; the others are of logit_rows.
-  int64_t last_outputs = 0;
-};
-
-std::vector<LinearShape> linear_shapes(const ModelShape& shape);
-
 // Operations and bytes per second.
 struct Ceilings {
   // Of all products, whatever their height: a peak of the hardware. 0: by shape and height, as

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
-#include "policy/bound.h"
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 
@@ -87,19 +87,22 @@ std::vector<PlannedMicroBatch> planned_micro_batches(const CostedPlan& plan,
 LayerElements layer_elements(const ModelShape& shape) {
   LayerElements elements;
   for (const LinearShape& linear : linear_shapes(shape)) {
-    if (linear.head || linear.count != shape.layers) continue;
+    if (!linear.in_layer) continue;
     const double all = static_cast<double>(linear.outputs) * static_cast<double>(linear.inputs);
-    (linear.last_outputs > 0 ? elements.qkv : elements.rest) += all;
+    (linear.role == WeightRole::kQkvWeight ? elements.qkv : elements.rest) += all;
   }
   return elements;
 }
 
-// The residual stream is read and written by two norms and two sums, and each product's input is
-// packed and its output stored (float32). Mostly inside the caches; a few per cent of a prefill.
+// Each product's input is packed (read and written) and its output stored; two norms and two sums
+// read and write the residual stream beside that, and attention reads queries, keys and values and
+// writes its output (float32). Mostly inside the caches; a few per cent of a prefill.
 double activation_traffic(const ModelShape& shape) {
-  const auto hidden = static_cast<double>(shape.hidden);
-  const auto wide = static_cast<double>(shape.mlp);
-  return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
+  int64_t elements = 6 * shape.hidden + shape.qkv_width() + shape.query_width();
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    if (linear.in_layer) elements += 2 * linear.inputs + linear.outputs;
+  }
+  return 4 * static_cast<double>(elements);
 }
 
 std::string_view resource_name(Resource resource) {

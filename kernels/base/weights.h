@@ -48,10 +48,16 @@ struct WeightSpec {
   int64_t columns = 0;
 
   int64_t elements() const { return rows * columns; }
+  friend bool operator==(const WeightSpec&, const WeightSpec&) = default;
 };
 
 // In streaming order: embeddings, layer 0, ..., layer N-1, final norm, head.
 std::vector<WeightSpec> weight_specs(const ModelShape& shape);
+
+// The three parts of that list. All layers have the same weights.
+std::vector<WeightSpec> embedding_specs(const ModelShape& shape);
+std::vector<WeightSpec> layer_specs(const ModelShape& shape, int64_t layer = 0);
+std::vector<WeightSpec> head_specs(const ModelShape& shape);
 
 // Parameters of the model; a tied head is counted once.
 int64_t parameter_count(const ModelShape& shape);

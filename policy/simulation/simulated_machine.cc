@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "policy/bound.h"
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 
@@ -79,8 +79,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
     (linear.head ? head_weights_ : layer_weights_) += weights;
   }
   layer_weights_ /= static_cast<double>(plan.shape.layers);
-  qkv_share_ = std::min(
-      1.0, static_cast<double>(plan.shape.hidden * plan.shape.qkv_width()) / layer_weights_);
+  qkv_share_ = std::min(1.0, layer_elements(plan.shape).qkv / layer_weights_);
   const auto resource = [&](Resource of) {
     return simulation_.add_resource(prefix + std::string(resource_name(of)));
   };

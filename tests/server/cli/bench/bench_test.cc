@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/linear_shapes.h"
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
