@@ -13,7 +13,7 @@ constexpr std::string_view kRoleNames[] = {
     "mlp_up.bias",         "mlp_down.weight",    "mlp_down.bias", "final_norm.weight",
     "final_norm.bias",     "project_out",        "head",
 };
-static_assert(std::size(kRoleNames) == static_cast<size_t>(WeightRole::kHead) + 1);
+static_assert(std::size(kRoleNames) == kWeightRoles);
 
 class Lister {
  public:
@@ -112,6 +112,13 @@ std::vector<WeightSpec> head_specs(const ModelShape& shape) {
   Lister lister(shape);
   lister.list_head();
   return lister.take();
+}
+
+WeightSpec layer_spec(const ModelShape& shape, WeightRole role) {
+  for (const WeightSpec& spec : layer_specs(shape)) {
+    if (spec.role == role) return spec;
+  }
+  return {role, WeightKind::kVector, 0, 0, 0};
 }
 
 int64_t parameter_count(const ModelShape& shape) {

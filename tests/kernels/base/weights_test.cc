@@ -4,30 +4,13 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/linear_shapes.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
 
-// A gated MLP, fewer KV heads than query heads, projections around the layers.
-ModelShape gated_shape() {
-  ModelShape shape;
-  shape.layers = 3;
-  shape.hidden = 32;
-  shape.embedding = 16;
-  shape.heads = 4;
-  shape.kv_heads = 2;
-  shape.head_size = 8;
-  shape.mlp = 80;
-  shape.vocabulary = 100;
-  shape.positions = 50;
-  shape.norm = NormKind::kRmsNorm;
-  shape.mlp_kind = MlpKind::kGated;
-  shape.bias = false;
-  return shape;
-}
-
 TEST_CASE("the three parts of the list of weights are the list") {
-  const ModelShape shape = gated_shape();
+  const ModelShape shape = test::gated_shape();
   std::vector<WeightSpec> joined = embedding_specs(shape);
   const auto append = [&](const std::vector<WeightSpec>& specs) {
     joined.insert(joined.end(), specs.begin(), specs.end());
@@ -39,7 +22,7 @@ TEST_CASE("the three parts of the list of weights are the list") {
 
 TEST_CASE("the linear layers are the matrices of the list of weights") {
   for (const MlpKind mlp : {MlpKind::kPlain, MlpKind::kGated}) {
-    ModelShape shape = gated_shape();
+    ModelShape shape = test::gated_shape();
     shape.mlp_kind = mlp;
     for (const bool one_layer : {false, true}) {
       if (one_layer) shape.layers = 1;
@@ -63,7 +46,7 @@ TEST_CASE("the linear layers are the matrices of the list of weights") {
 }
 
 TEST_CASE("a gated MLP's first matrix holds gate and values") {
-  const ModelShape shape = gated_shape();
+  const ModelShape shape = test::gated_shape();
   for (const LinearShape& linear : linear_shapes(shape)) {
     if (linear.role == WeightRole::kMlpUpWeight) CHECK(linear.outputs == 2 * shape.mlp);
     if (linear.role == WeightRole::kMlpDownWeight) CHECK(linear.inputs == shape.mlp);
