@@ -19,10 +19,9 @@ class LayerRun {
     const MatrixView qkv = qkv_rows(shape_, buffers_, hidden_.rows);
     const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
     for_chunks([&](int64_t first, int64_t rows) {
-      linear(stream_, {.in = layer_input(first, rows, weights_.attention_norm_weight,
-                                         weights_.attention_norm_bias),
-                       .weight = weights_.qkv,
-                       .bias = weights_.qkv_bias,
+      linear(stream_, {.in = layer_input(first, rows, kAttentionNorm),
+                       .weight = weights_.matrix(WeightRole::kQkvWeight),
+                       .bias = weights_.vector(WeightRole::kQkvBias),
                        .out = qkv.slice_rows(first, rows)});
     });
     for (auto items = feed.next(); !items.empty(); items = feed.next()) {
@@ -32,32 +31,35 @@ class LayerRun {
   }
 
   void add_attended() {
-    add_to_hidden(attended_rows(shape_, buffers_, hidden_.rows), hidden_, weights_.attention_out,
-                  weights_.attention_out_bias);
-    if (shape_.norm_place == NormPlace::kPost) {
-      norm(hidden_, weights_.attention_norm_weight, weights_.attention_norm_bias, hidden_);
-    }
+    add_to_hidden(attended_rows(shape_, buffers_, hidden_.rows), hidden_,
+                  WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias);
+    if (shape_.norm_place == NormPlace::kPost) norm(hidden_, kAttentionNorm, hidden_);
   }
 
   void transform() {
+    const WeightMatrix& up = weights_.matrix(WeightRole::kMlpUpWeight);
     for_chunks([&](int64_t first, int64_t rows) {
-      const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, shape_.mlp);
-      linear(stream_,
-             {.in = layer_input(first, rows, weights_.mlp_norm_weight, weights_.mlp_norm_bias),
-              .weight = weights_.mlp_up,
-              .bias = weights_.mlp_up_bias,
-              .rounded_bias = weights_.mlp_up_bias_rounded,
-              .activation = shape_.activation,
-              .out = inner});
-      add_to_hidden(inner, hidden_.slice_rows(first, rows), weights_.mlp_down,
-                    weights_.mlp_down_bias);
+      const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
+      linear(stream_, {.in = layer_input(first, rows, kMlpNorm),
+                       .weight = up,
+                       .bias = weights_.vector(WeightRole::kMlpUpBias),
+                       .rounded_bias = weights_.rounded(WeightRole::kMlpUpBias),
+                       .activation = shape_.activation,
+                       .out = inner});
+      add_to_hidden(inner, hidden_.slice_rows(first, rows), WeightRole::kMlpDownWeight,
+                    WeightRole::kMlpDownBias);
     });
-    if (shape_.norm_place == NormPlace::kPost) {
-      norm(hidden_, weights_.mlp_norm_weight, weights_.mlp_norm_bias, hidden_);
-    }
+    if (shape_.norm_place == NormPlace::kPost) norm(hidden_, kMlpNorm, hidden_);
   }
 
  private:
+  struct Norm {
+    WeightRole weight, bias;
+  };
+  static constexpr Norm kAttentionNorm = {WeightRole::kAttentionNormWeight,
+                                          WeightRole::kAttentionNormBias};
+  static constexpr Norm kMlpNorm = {WeightRole::kMlpNormWeight, WeightRole::kMlpNormBias};
+
   template <class Body>
   void for_chunks(const Body& body) {
     for (int64_t first = 0; first < hidden_.rows; first += kLayerChunkRows) {
@@ -66,33 +68,36 @@ class LayerRun {
   }
 
   // What a sublayer's first linear reads: the normed rows, or the stream itself with post-norm.
-  ConstMatrixView layer_input(int64_t first, int64_t rows, const float* norm_weight,
-                              const float* norm_bias) {
+  ConstMatrixView layer_input(int64_t first, int64_t rows, Norm with) {
     const MatrixView stream_rows = hidden_.slice_rows(first, rows);
     const bool before = shape_.norm_place == NormPlace::kPre;
     if (!before && buffers_.activation == DType::kF32) return stream_rows;
     const MatrixView normed =
         dense_matrix(buffers_.normed, buffers_.activation, rows, shape_.hidden);
     if (before) {
-      norm(stream_rows, norm_weight, norm_bias, normed);
+      norm(stream_rows, with, normed);
     } else {
       convert_rows(stream_, {.in = stream_rows, .out = normed});
     }
     return normed;
   }
 
-  void norm(const MatrixView& in, const float* weight, const float* bias, const MatrixView& out) {
+  void norm(const MatrixView& in, Norm with, const MatrixView& out) {
     normalize(stream_, {.kind = shape_.norm,
                         .epsilon = shape_.norm_epsilon,
                         .in = in,
-                        .weight = weight,
-                        .bias = bias,
+                        .weight = weights_.vector(with.weight),
+                        .bias = weights_.vector(with.bias),
                         .out = out});
   }
 
-  void add_to_hidden(const MatrixView& in, const MatrixView& out, const WeightMatrix& weight,
-                     const float* bias) {
-    linear(stream_, {.in = in, .weight = weight, .bias = bias, .out = out, .accumulate = true});
+  void add_to_hidden(const MatrixView& in, const MatrixView& out, WeightRole weight,
+                     WeightRole bias) {
+    linear(stream_, {.in = in,
+                     .weight = weights_.matrix(weight),
+                     .bias = weights_.vector(bias),
+                     .out = out,
+                     .accumulate = true});
   }
 
   Stream& stream_;
@@ -110,10 +115,13 @@ size_t buffer_bytes(int64_t rows, int64_t columns, DType dtype) {
 
 LayerBufferSizes layer_buffer_sizes(const ModelShape& shape, DType activation, int64_t tokens_max) {
   const int64_t chunk = std::min(tokens_max, kLayerChunkRows);
+  const WeightSpec qkv = layer_spec(shape, WeightRole::kQkvWeight);
+  const WeightSpec out = layer_spec(shape, WeightRole::kAttentionOutWeight);
+  const WeightSpec up = layer_spec(shape, WeightRole::kMlpUpWeight);
   return {buffer_bytes(chunk, shape.hidden, activation),
-          buffer_bytes(tokens_max, shape.qkv_width(), DType::kF32),
-          buffer_bytes(tokens_max, shape.query_width(), activation),
-          buffer_bytes(chunk, shape.mlp, activation)};
+          buffer_bytes(tokens_max, qkv.rows, DType::kF32),
+          buffer_bytes(tokens_max, out.columns, activation),
+          buffer_bytes(chunk, up.rows, activation)};
 }
 
 LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation,

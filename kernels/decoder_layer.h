@@ -2,28 +2,35 @@
 // what a layer is made of; a new family's layer is new fields of ModelShape and branches here.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "kernels/base/model_shape.h"
+#include "kernels/base/weights.h"
 #include "kernels/ops.h"
 
 namespace spillway {
 
-// The weights of one layer, views. Vectors are f32 or null (no such weight in this model).
-struct LayerWeights {
-  const float* attention_norm_weight = nullptr;
-  const float* attention_norm_bias = nullptr;
-  WeightMatrix qkv;
-  const float* qkv_bias = nullptr;
-  WeightMatrix attention_out;
-  const float* attention_out_bias = nullptr;
-  const float* mlp_norm_weight = nullptr;
-  const float* mlp_norm_bias = nullptr;
-  WeightMatrix mlp_up;
-  const float* mlp_up_bias = nullptr;
-  const std::byte* mlp_up_bias_rounded = nullptr;  // In the activation dtype; null: nobody did
-  WeightMatrix mlp_down;
-  const float* mlp_down_bias = nullptr;
+// The weights of one layer by role, views: of a decoder layer, of the embeddings or of the head. A
+// role that the layer does not have is a matrix without rows, or null.
+class LayerWeights {
+ public:
+  // Matrices and tables.
+  WeightMatrix& matrix(WeightRole role) { return matrices_[index(role)]; }
+  const WeightMatrix& matrix(WeightRole role) const { return matrices_[index(role)]; }
+  // f32.
+  const float*& vector(WeightRole role) { return vectors_[index(role)]; }
+  const float* vector(WeightRole role) const { return vectors_[index(role)]; }
+  // A bias in the activation dtype; null: nobody has rounded it.
+  const std::byte*& rounded(WeightRole role) { return rounded_[index(role)]; }
+  const std::byte* rounded(WeightRole role) const { return rounded_[index(role)]; }
+
+ private:
+  static size_t index(WeightRole role) { return static_cast<size_t>(role); }
+
+  std::array<WeightMatrix, kWeightRoles> matrices_;
+  std::array<const float*, kWeightRoles> vectors_ = {};
+  std::array<const std::byte*, kWeightRoles> rounded_ = {};
 };
 
 // Rows that the linear layers take at once: bounds the MLP's inner activations, which are four
@@ -36,7 +43,7 @@ struct LayerBuffers {
   std::byte* normed = nullptr;    // [kLayerChunkRows, hidden], activation dtype
   std::byte* qkv = nullptr;       // [tokens_max, qkv_width], f32
   std::byte* attended = nullptr;  // [tokens_max, query_width], activation dtype
-  std::byte* inner = nullptr;     // [kLayerChunkRows, mlp], activation dtype
+  std::byte* inner = nullptr;     // [kLayerChunkRows, outputs of mlp_up], activation dtype
   DType activation = DType::kF32;
 };
 

@@ -368,7 +368,7 @@ const WeightPlacement& WeightStore::placement() const {
   return state_->placement;
 }
 
-Result<const EmbeddingWeights*> WeightStore::acquire_embedding() {
+Result<const LayerWeights*> WeightStore::acquire_embedding() {
   SPILLWAY_RETURN_IF_ERROR(state_->acquire(0));
   return &state_->views.embedding;
 }
@@ -385,7 +385,7 @@ void WeightStore::release(int64_t layer) {
   state_->release(1 + static_cast<uint32_t>(layer));
 }
 
-Result<const HeadWeights*> WeightStore::acquire_head() {
+Result<const LayerWeights*> WeightStore::acquire_head() {
   SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(state_->table.shape.layers)));
   return &state_->views.head;
 }

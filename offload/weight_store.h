@@ -67,11 +67,11 @@ class WeightStore {
 
   // The group's weights, usable by work queued on the stream until its release. Waits for those on
   // disk. After an error, which names file and slab, restart() comes next.
-  Result<const EmbeddingWeights*> acquire_embedding();
+  Result<const LayerWeights*> acquire_embedding();
   void release_embedding();
   Result<const LayerWeights*> acquire(int64_t layer);
   void release(int64_t layer);
-  Result<const HeadWeights*> acquire_head();
+  Result<const LayerWeights*> acquire_head();
   void release_head();
 
   // Ends a sweep early: the next group to be acquired is the embeddings. Blocks on reads under way.

@@ -10,19 +10,6 @@
 
 namespace spillway {
 
-struct EmbeddingWeights {
-  WeightMatrix tokens;
-  WeightMatrix positions;   // No rows: the model has no table of positions.
-  WeightMatrix project_in;  // No rows: embeddings are as wide as the stream.
-};
-
-struct HeadWeights {
-  const float* norm_weight = nullptr;
-  const float* norm_bias = nullptr;
-  WeightMatrix project_out;
-  WeightMatrix head;
-};
-
 class WeightViews {
  public:
   // `layout` is that of the matrices.
@@ -33,8 +20,7 @@ class WeightViews {
   // The slab's bytes are at `data` from now on.
   void place(uint32_t slab, const std::byte* data);
 
-  EmbeddingWeights embedding;
-  HeadWeights head;
+  LayerWeights embedding, head;
   std::vector<LayerWeights> layers;
 
  private:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 
@@ -38,24 +39,6 @@ ResourceSeconds least_seconds(const CostedPlan& plan, bool keeps_by_score, const
 }
 
 }  // namespace
-
-std::vector<LinearShape> linear_shapes(const ModelShape& shape) {
-  const int64_t up = shape.mlp_kind == MlpKind::kGated ? 2 * shape.mlp : shape.mlp;
-  std::vector<LinearShape> shapes = {
-      // The keys and values of the last layer are cached; its queries are not.
-      {shape.qkv_width(), shape.hidden, shape.layers, false,
-       shape.qkv_width() - shape.query_width()},
-      {shape.hidden, shape.query_width(), shape.layers},
-      {up, shape.hidden, shape.layers},
-      {shape.hidden, shape.mlp, shape.layers},
-      {shape.vocabulary, shape.embedding, 1, true},
-  };
-  if (shape.embedding != shape.hidden) {
-    shapes.push_back({shape.hidden, shape.embedding, 1, false, shape.hidden});
-    shapes.push_back({shape.embedding, shape.hidden, 1, true});
-  }
-  return shapes;
-}
 
 double Ceilings::seconds_per_weight(const LinearShape& linear, int64_t rows,
                                     int64_t batch_rows) const {

@@ -45,17 +45,6 @@ struct MatrixRate {
   double flops_per_second = 0;
 };
 
-// A linear layer's shape, and how many of it one sweep runs.
-struct LinearShape {
-  int64_t outputs = 0, inputs = 0;
-  int64_t count = 0;
-  bool head = false;  // Runs on logit_rows instead of tokens
-  // Of the last of them: outputs that are needed of every row; the others are of logit_rows.
-  int64_t last_outputs = 0;
-};
-
-std::vector<LinearShape> linear_shapes(const ModelShape& shape);
-
 // Rates as measured around a run. 0: not measured, since the run was to move nothing; what it moved
 // all the same takes no time. The machine's peak of products stands for all of them, else each is
 // as fast as its kernel was at the largest measured number of rows that is not above its

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "policy/bound.h"
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 
@@ -76,12 +76,15 @@ void count_weight_bytes(const std::function<uint64_t(const LinearShape&)>& matri
   }
 }
 
-// The residual stream is read and written by two norms and two sums, and each product's input is
-// packed and its output stored (float32). Mostly inside the caches; a few per cent of a prefill.
+// Each product's input is packed (read and written) and its output stored; two norms and two sums
+// read and write the residual stream beside that, and attention reads queries, keys and values and
+// writes its output (float32). Mostly inside the caches; a few per cent of a prefill.
 double activation_traffic(const ModelShape& shape) {
-  const auto hidden = static_cast<double>(shape.hidden);
-  const auto wide = static_cast<double>(shape.mlp);
-  return 4 * (12 * hidden + 3 * static_cast<double>(shape.qkv_width()) + 3 * wide);
+  int64_t elements = 6 * shape.hidden + shape.qkv_width() + shape.query_width();
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    if (linear.in_layer) elements += 2 * linear.inputs + linear.outputs;
+  }
+  return 4 * static_cast<double>(elements);
 }
 
 std::string_view resource_name(Resource resource) {

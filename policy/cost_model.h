@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/base/format.h"
+#include "kernels/base/linear_shapes.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "policy/batching.h"
@@ -24,8 +25,6 @@
 #include "policy/sweep_work.h"
 
 namespace spillway {
-
-struct LinearShape;
 
 enum class Resource : uint8_t {
   kCompute,     // Matrix products and attention, measured with their operands in memory, and what

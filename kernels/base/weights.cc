@@ -13,32 +13,27 @@ constexpr std::string_view kRoleNames[] = {
     "mlp_up.bias",         "mlp_down.weight",    "mlp_down.bias", "final_norm.weight",
     "final_norm.bias",     "project_out",        "head",
 };
-static_assert(std::size(kRoleNames) == static_cast<size_t>(WeightRole::kHead) + 1);
+static_assert(std::size(kRoleNames) == kWeightRoles);
 
 class Lister {
  public:
   explicit Lister(const ModelShape& shape) : shape_(shape) {}
 
-  std::vector<WeightSpec> list() {
+  void list_embedding() {
     const ModelShape& s = shape_;
+    layer_ = -1;
     add(WeightRole::kTokenEmbedding, WeightKind::kTable, s.vocabulary, s.embedding);
     if (s.position == PositionKind::kLearned) {
       add(WeightRole::kPositionEmbedding, WeightKind::kTable, s.positions + s.position_offset,
           s.hidden);
     }
     if (s.embedding != s.hidden) matrix(WeightRole::kProjectIn, s.hidden, s.embedding);
-    for (layer_ = 0; layer_ < s.layers; ++layer_) list_layer();
-    layer_ = -1;
-    if (s.final_norm) norm(WeightRole::kFinalNormWeight, WeightRole::kFinalNormBias);
-    if (s.embedding != s.hidden) matrix(WeightRole::kProjectOut, s.embedding, s.hidden);
-    matrix(WeightRole::kHead, s.vocabulary, s.embedding);
-    return std::move(specs_);
   }
 
- private:
-  void list_layer() {
+  void list_layer(int64_t layer) {
     const ModelShape& s = shape_;
     const int64_t up_rows = s.mlp_kind == MlpKind::kGated ? 2 * s.mlp : s.mlp;
+    layer_ = layer;
     norm(WeightRole::kAttentionNormWeight, WeightRole::kAttentionNormBias);
     linear(WeightRole::kQkvWeight, WeightRole::kQkvBias, s.qkv_width(), s.hidden);
     linear(WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias, s.hidden,
@@ -48,6 +43,17 @@ class Lister {
     linear(WeightRole::kMlpDownWeight, WeightRole::kMlpDownBias, s.hidden, s.mlp);
   }
 
+  void list_head() {
+    const ModelShape& s = shape_;
+    layer_ = -1;
+    if (s.final_norm) norm(WeightRole::kFinalNormWeight, WeightRole::kFinalNormBias);
+    if (s.embedding != s.hidden) matrix(WeightRole::kProjectOut, s.embedding, s.hidden);
+    matrix(WeightRole::kHead, s.vocabulary, s.embedding);
+  }
+
+  std::vector<WeightSpec> take() { return std::move(specs_); }
+
+ private:
   void norm(WeightRole weight, WeightRole bias) {
     if (!shape_.norm_affine) return;
     add(weight, WeightKind::kVector, 1, shape_.hidden);
@@ -83,7 +89,36 @@ std::optional<WeightRole> role_of_name(std::string_view name) {
 }
 
 std::vector<WeightSpec> weight_specs(const ModelShape& shape) {
-  return Lister(shape).list();
+  Lister lister(shape);
+  lister.list_embedding();
+  for (int64_t layer = 0; layer < shape.layers; ++layer) lister.list_layer(layer);
+  lister.list_head();
+  return lister.take();
+}
+
+std::vector<WeightSpec> embedding_specs(const ModelShape& shape) {
+  Lister lister(shape);
+  lister.list_embedding();
+  return lister.take();
+}
+
+std::vector<WeightSpec> layer_specs(const ModelShape& shape, int64_t layer) {
+  Lister lister(shape);
+  lister.list_layer(layer);
+  return lister.take();
+}
+
+std::vector<WeightSpec> head_specs(const ModelShape& shape) {
+  Lister lister(shape);
+  lister.list_head();
+  return lister.take();
+}
+
+WeightSpec layer_spec(const ModelShape& shape, WeightRole role) {
+  for (const WeightSpec& spec : layer_specs(shape)) {
+    if (spec.role == role) return spec;
+  }
+  return {role, WeightKind::kVector, 0, 0, 0};
 }
 
 int64_t parameter_count(const ModelShape& shape) {

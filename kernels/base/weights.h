@@ -2,6 +2,7 @@
 // and the decoder layer reads, in streaming order. Made from the ModelShape alone.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -33,6 +34,8 @@ enum class WeightRole : uint8_t {
   kHead,        // matrix [vocabulary, embedding]; written out even when tied
 };
 
+constexpr size_t kWeightRoles = static_cast<size_t>(WeightRole::kHead) + 1;
+
 std::string_view role_name(WeightRole role);
 std::optional<WeightRole> role_of_name(std::string_view name);
 
@@ -48,10 +51,19 @@ struct WeightSpec {
   int64_t columns = 0;
 
   int64_t elements() const { return rows * columns; }
+  friend bool operator==(const WeightSpec&, const WeightSpec&) = default;
 };
 
 // In streaming order: embeddings, layer 0, ..., layer N-1, final norm, head.
 std::vector<WeightSpec> weight_specs(const ModelShape& shape);
+
+// The three parts of that list. All layers have the same weights.
+std::vector<WeightSpec> embedding_specs(const ModelShape& shape);
+std::vector<WeightSpec> layer_specs(const ModelShape& shape, int64_t layer = 0);
+std::vector<WeightSpec> head_specs(const ModelShape& shape);
+
+// One of layer_specs; without rows and columns where the model's layers have no such weight.
+WeightSpec layer_spec(const ModelShape& shape, WeightRole role);
 
 // Parameters of the model; a tied head is counted once.
 int64_t parameter_count(const ModelShape& shape);

@@ -108,7 +108,7 @@ int64_t step_kv_heads(const AttentionArgs& args, int64_t steps, int threads) {
 
 }  // namespace
 
-void attention(CpuContext& context, const AttentionArgs& args) {
+void run(CpuContext& context, const AttentionArgs& args) {
   const int64_t group = args.heads / args.kv.heads;
   const int64_t kv_heads = args.kv.heads;
   // A task is a sequence and a KV head, whose query heads share the stored rows, or some of a

@@ -1,4 +1,4 @@
-// The CPU bodies of kernels/ops.h. Called by ops.cc only, after its checks.
+// The CPU bodies of kernels/ops.h, one overload an op. Called by ops.cc only, after its checks.
 #pragma once
 
 #include "kernels/cpu/cpu_context.h"
@@ -6,12 +6,12 @@
 
 namespace spillway::cpu {
 
-void gather_rows(CpuContext& context, const GatherArgs& args);
-void normalize(CpuContext& context, const NormArgs& args);
-void convert_rows(CpuContext& context, const ConvertArgs& args);
-void draw_columns(CpuContext& context, const DrawArgs& args);
-void expand_rows(CpuContext& context, const ExpandArgs& args);
-void linear(CpuContext& context, const LinearArgs& args);
-void attention(CpuContext& context, const AttentionArgs& args);
+void run(CpuContext& context, const GatherArgs& args);
+void run(CpuContext& context, const NormArgs& args);
+void run(CpuContext& context, const ConvertArgs& args);
+void run(CpuContext& context, const DrawArgs& args);
+void run(CpuContext& context, const ExpandArgs& args);
+void run(CpuContext& context, const LinearArgs& args);
+void run(CpuContext& context, const AttentionArgs& args);
 
 }  // namespace spillway::cpu

@@ -3,7 +3,7 @@
 
 namespace spillway::cpu {
 
-void draw_columns(CpuContext& context, const DrawArgs& args) {
+void run(CpuContext& context, const DrawArgs& args) {
   context.parallel_for(args.in.rows, [&](int64_t row) {
     const std::span<float> numbers(args.in.f32(row), static_cast<size_t>(args.in.columns));
     args.out[row] = draw(numbers, args.rules[static_cast<size_t>(row)]);

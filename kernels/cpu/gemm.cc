@@ -88,15 +88,13 @@ void strip_kernel(const float* a, const TileWeights& weights, int64_t k, int64_t
 
 using StripKernel = void (*)(const float*, const TileWeights&, int64_t, int64_t, int, float*);
 
-template <int kRows>
-StripKernel strip_kernel_for(int64_t rows, int* panels) {
-  if (rows == kRows) {
-    *panels = panels_for(kRows);
-    return &strip_kernel<kRows>;
-  }
-  if constexpr (kRows > 1) return strip_kernel_for<kRows - 1>(rows, panels);
-  return nullptr;
-}
+struct SizedKernel {
+  StripKernel run;
+  int panels;  // That it takes at once
+};
+constexpr auto kStripKernels = kernels_by_rows<kStripRows>([](auto rows) {
+  return SizedKernel{&strip_kernel<decltype(rows)::value>, panels_for(decltype(rows)::value)};
+});
 
 // All strips over four panels and one stretch of k.
 void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
@@ -105,13 +103,12 @@ void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
   for (int64_t first = 0, end = 0; first < strips.count(); first = end) {
     const int64_t height = strips.height(first);
     while (end < strips.count() && strips.height(end) == height) ++end;
-    int panels = 0;
-    const StripKernel kernel = strip_kernel_for<kStripRows>(height, &panels);
-    for (int panel = 0; panel < kGemmColumns / kPanel; panel += panels) {
+    const SizedKernel& kernel = kStripKernels.of[height - 1];
+    for (int panel = 0; panel < kGemmColumns / kPanel; panel += kernel.panels) {
       for (int64_t s = first; s < end; ++s) {
         const int64_t row = strips.first(s);
-        kernel(packed_a + row * columns + k * height, weights, k, depth, panel,
-               c + row * kGemmColumns);
+        kernel.run(packed_a + row * columns + k * height, weights, k, depth, panel,
+                   c + row * kGemmColumns);
       }
     }
   }
@@ -173,11 +170,10 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
       }
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
-        int panels = 0;
-        const StripKernel kernel = strip_kernel_for<kStripRows>(height, &panels);
-        for (int p = 0; p < kWidenPanels; p += panels) {
-          kernel(packed_a + row * columns + k * height, stretch, 0, depth, p,
-                 c + row * kGemmColumns + panel * kPanel);
+        const SizedKernel& kernel = kStripKernels.of[height - 1];
+        for (int p = 0; p < kWidenPanels; p += kernel.panels) {
+          kernel.run(packed_a + row * columns + k * height, stretch, 0, depth, p,
+                     c + row * kGemmColumns + panel * kPanel);
         }
       }
     }

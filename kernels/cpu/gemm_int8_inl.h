@@ -85,29 +85,30 @@ void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, fl
 
 using FusedKernel = void (*)(const Int8Strips&, const Q4PanelGroup*, int64_t, float*);
 
-// For a tile of one strip; beside others it takes one panel, which stays in the L1 cache for all.
-template <int kRows>
-FusedKernel fused_kernel_for(int64_t rows, bool alone, int* panels) {
-  if (rows == kRows) {
-    constexpr int kFew = panels_for(kRows);
-    *panels = alone ? kFew : 1;
-    return alone ? &fused_kernel<kRows, kFew> : &fused_kernel<kRows, 1>;
-  }
-  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, alone, panels);
-  return nullptr;
-}
+// For a tile of one strip, of so many panels; beside others a strip takes one panel, which stays in
+// the L1 cache for all.
+struct StripKernels {
+  FusedKernel alone;
+  int alone_panels;
+  FusedKernel beside;
+};
+constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
+  constexpr int kRows = decltype(rows)::value, kFew = panels_for(kRows);
+  return StripKernels{&fused_kernel<kRows, kFew>, kFew, &fused_kernel<kRows, 1>};
+});
 
 inline void multiply(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
                      float* c) {
   const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
   const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
   const Strips strips(rows, kStripRows);
-  int taken = 0;
+  const bool alone = strips.count() == 1;
+  const int taken = alone ? kKernels.of[rows - 1].alone_panels : 1;
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
     for (int64_t s = 0; s < strips.count(); ++s) {
       const int64_t row = strips.first(s);
-      const FusedKernel kernel =
-          fused_kernel_for<kStripRows>(strips.height(s), strips.count() == 1, &taken);
+      const StripKernels& kernels = kKernels.of[strips.height(s) - 1];
+      const FusedKernel kernel = alone ? kernels.alone : kernels.beside;
       kernel({a.quads + row * groups * kGroupQuads, a.scales + row * groups * 2},
              w + panel * groups, groups, c + row * kGemmColumns + panel * kPanelOutputs);
     }

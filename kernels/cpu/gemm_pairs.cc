@@ -105,17 +105,16 @@ void kernel(const uint32_t* a, const uint32_t* w, int64_t panel_pairs, int64_t d
 using Kernel = void (*)(const uint32_t*, const uint32_t*, int64_t, int64_t, bool, const Ahead&,
                         float*);
 
-// For a tile of one strip, and for a strip beside others.
-template <int kRows>
-Kernel kernel_for(int64_t rows, bool tall, int* panels) {
-  if (rows == kRows) {
-    constexpr int kFew = panels_for(kRows);
-    *panels = tall ? kTallPanels : kFew;
-    return tall ? &kernel<kRows, kTallPanels> : &kernel<kRows, kFew>;
-  }
-  if constexpr (kRows > 1) return kernel_for<kRows - 1>(rows, tall, panels);
-  return nullptr;
-}
+// For a tile of one strip, of so many panels, and for a strip beside others, of kTallPanels.
+struct StripKernels {
+  Kernel alone;
+  int alone_panels;
+  Kernel beside;
+};
+constexpr auto kKernels = kernels_by_rows<kPairStripRows>([](auto rows) {
+  constexpr int kRows = decltype(rows)::value, kFew = panels_for(kRows);
+  return StripKernels{&kernel<kRows, kFew>, kFew, &kernel<kRows, kTallPanels>};
+});
 
 void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, const uint32_t* w,
                         float* c) {
@@ -123,9 +122,9 @@ void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, cons
   const Strips strips(rows, kPairStripRows);
   const bool tall = strips.count() > 1;
   const int64_t stretch = tall ? kDepth : all;
+  const int panels = tall ? kTallPanels : kKernels.of[rows - 1].alone_panels;
   for (int64_t k = 0; k < all; k += stretch) {
     const int64_t depth = std::min(stretch, all - k);
-    int panels = tall ? kTallPanels : 0;
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
       // Behind the last inputs of a tile come the next tile's first, where there is one.
       const bool last_panels = panel + panels == kTilePanels;
@@ -134,7 +133,8 @@ void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, cons
                                                : kTilePanels * all;
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
-        const Kernel run = kernel_for<kPairStripRows>(height, tall, &panels);
+        const StripKernels& kernels = kKernels.of[height - 1];
+        const Kernel run = tall ? kernels.beside : kernels.alone;
         const Ahead ahead{w + next * kPanel, tall ? strips.count() : all + 1, s};
         run(a.pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel, all,
             depth, k > 0, ahead, c + row * kGemmColumns + panel * kPanel);

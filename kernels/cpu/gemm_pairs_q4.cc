@@ -118,22 +118,20 @@ void fused_kernel(const PairStrips& a, const Q4PanelGroup* w, int64_t groups, fl
 
 using FusedKernel = void (*)(const PairStrips&, const Q4PanelGroup*, int64_t, float*);
 
-template <int kRows>
-FusedKernel fused_kernel_for(int64_t rows, int* panels) {
-  if (rows == kRows) {
-    *panels = panels_for(kRows);
-    return &fused_kernel<kRows, panels_for(kRows)>;
-  }
-  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, panels);
-  return nullptr;
-}
+struct SizedKernel {
+  FusedKernel run;
+  int panels;  // That it takes at once
+};
+constexpr auto kFusedKernels = kernels_by_rows<kPairStripRows>([](auto rows) {
+  constexpr int kRows = decltype(rows)::value, kPanels = panels_for(kRows);
+  return SizedKernel{&fused_kernel<kRows, kPanels>, kPanels};
+});
 
 void multiply_fused(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
                     float* c) {
-  int panels = 0;
-  const FusedKernel kernel = fused_kernel_for<kPairStripRows>(rows, &panels);
-  for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
-    kernel(a, w + panel * groups, groups, c + panel * kPanel);
+  const SizedKernel& kernel = kFusedKernels.of[rows - 1];
+  for (int64_t panel = 0; panel < kTilePanels; panel += kernel.panels) {
+    kernel.run(a, w + panel * groups, groups, c + panel * kPanel);
   }
 }
 
@@ -187,12 +185,8 @@ void expanded_kernel(const uint32_t* a, const float* sums, const Expanded& w, fl
 
 using ExpandedKernel = void (*)(const uint32_t*, const float*, const Expanded&, float*);
 
-template <int kRows>
-ExpandedKernel expanded_kernel_for(int64_t rows) {
-  if (rows == kRows) return &expanded_kernel<kRows>;
-  if constexpr (kRows > 1) return expanded_kernel_for<kRows - 1>(rows);
-  return nullptr;
-}
+constexpr auto kExpandedKernels = kernels_by_rows<kPairStripRows>(
+    [](auto rows) -> ExpandedKernel { return &expanded_kernel<decltype(rows)::value>; });
 
 void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
                        float* c) {
@@ -209,7 +203,7 @@ void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const 
       }
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
-        const ExpandedKernel kernel = expanded_kernel_for<kPairStripRows>(height);
+        const ExpandedKernel kernel = kExpandedKernels.of[height - 1];
         const uint32_t* pairs = a.pairs + row * groups * kGroupPairs;
         const float* sums = a.sums + row * groups;
         for (int64_t g = 0; g < many; ++g) {

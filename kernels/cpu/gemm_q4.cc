@@ -139,25 +139,23 @@ constexpr int fused_panels(int rows) {
 
 using FusedKernel = void (*)(const float*, const Q4PanelGroup*, int64_t, int64_t, float*);
 
-template <int kRows>
-FusedKernel fused_kernel_for(int64_t rows, int* panels) {
-  if (rows == kRows) {
-    *panels = fused_panels(kRows);
-    return &fused_kernel<kRows, fused_panels(kRows)>;
-  }
-  if constexpr (kRows > 1) return fused_kernel_for<kRows - 1>(rows, panels);
-  return nullptr;
-}
+struct SizedKernel {
+  FusedKernel run;
+  int panels;  // That it takes at once
+};
+constexpr auto kFusedKernels = kernels_by_rows<kStripRows>([](auto rows) {
+  constexpr int kRows = decltype(rows)::value, kPanels = fused_panels(kRows);
+  return SizedKernel{&fused_kernel<kRows, kPanels>, kPanels};
+});
 
 void MultiplyFused(const float* a, int64_t rows, int64_t columns, const Q4PanelGroup* w,
                    int64_t panel_groups, float* c) {
-  int panels = 0;
-  const FusedKernel kernel = fused_kernel_for<kStripRows>(rows, &panels);
+  const SizedKernel& kernel = kFusedKernels.of[rows - 1];
   for (int64_t k = 0; k < columns; k += kFusedDepth) {
     const int64_t depth = std::min(kFusedDepth, columns - k);
-    for (int64_t panel = 0; panel < kGemmColumns / kPanel; panel += panels) {
-      kernel(a + k * rows, w + panel * panel_groups + k / kQ4Group, panel_groups, depth,
-             c + panel * kPanel);
+    for (int64_t panel = 0; panel < kGemmColumns / kPanel; panel += kernel.panels) {
+      kernel.run(a + k * rows, w + panel * panel_groups + k / kQ4Group, panel_groups, depth,
+                 c + panel * kPanel);
     }
   }
 }
@@ -196,12 +194,8 @@ void expanded_strip(const float* a, const float* w, int64_t depth, float* c) {
 
 using ExpandedStrip = void (*)(const float*, const float*, int64_t, float*);
 
-template <int kRows>
-ExpandedStrip expanded_strip_for(int64_t rows) {
-  if (rows == kRows) return &expanded_strip<kRows>;
-  if constexpr (kRows > 1) return expanded_strip_for<kRows - 1>(rows);
-  return nullptr;
-}
+constexpr auto kExpandedStrips = kernels_by_rows<kStripRows>(
+    [](auto rows) -> ExpandedStrip { return &expanded_strip<decltype(rows)::value>; });
 
 void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4PanelGroup* w,
                       int64_t panel_groups, float* c) {
@@ -217,7 +211,7 @@ void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4Pan
       float* target = c + panel * kPanel;
       for (int64_t i = 0; i < strips.count(); ++i) {
         const int64_t row = strips.first(i), height = strips.height(i);
-        const ExpandedStrip strip = expanded_strip_for<kStripRows>(height);
+        const ExpandedStrip strip = kExpandedStrips.of[height - 1];
         strip(a + row * columns + k * height, expanded, depth, target + row * kGemmColumns);
       }
     }

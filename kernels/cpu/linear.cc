@@ -191,7 +191,7 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 
 }  // namespace
 
-void linear(CpuContext& context, const LinearArgs& args) {
+void run(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels16) {
     if (args.weight.format == Format::kQ4 && context.int8()) {

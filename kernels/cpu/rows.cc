@@ -111,20 +111,20 @@ float* row_scratch(CpuContext& context, int64_t columns) {
 
 }  // namespace
 
-void normalize(CpuContext& context, const NormArgs& args) {
+void run(CpuContext& context, const NormArgs& args) {
   for_rows(context, args.in.rows, [&](int64_t row) {
     HWY_DYNAMIC_DISPATCH(NormalizeRow)(args, row, row_scratch(context, args.in.columns));
   });
 }
 
-void convert_rows(CpuContext& context, const ConvertArgs& args) {
+void run(CpuContext& context, const ConvertArgs& args) {
   for_rows(context, args.in.rows, [&](int64_t row) {
     convert_elements(DType::kF32, args.in.row(row), args.out.dtype, args.out.row(row),
                      static_cast<size_t>(args.in.columns));
   });
 }
 
-void expand_rows(CpuContext& context, const ExpandArgs& args) {
+void run(CpuContext& context, const ExpandArgs& args) {
   const auto columns = static_cast<size_t>(args.from.columns);
   const auto row_bytes =
       static_cast<int64_t>(format_row_bytes(args.from.format, args.from.columns));
@@ -138,7 +138,7 @@ void expand_rows(CpuContext& context, const ExpandArgs& args) {
   });
 }
 
-void gather_rows(CpuContext& context, const GatherArgs& args) {
+void run(CpuContext& context, const GatherArgs& args) {
   const WeightMatrix& table = args.table;
   const auto row_bytes =
       static_cast<int64_t>(packed_bytes(table.layout, table.format, 1, table.columns));

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/linear_shapes.h"
 #include "kernels/base/processors.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu_scratch.h"
@@ -27,8 +28,10 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
     view.kv_format = format;
     attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, cpu::kStepHeadsMax));
   }
-  const auto widest = static_cast<uint64_t>(
-      std::max({shape.hidden, shape.embedding, shape.mlp, shape.query_width()}));
+  uint64_t widest = 0;
+  for (const LinearShape& linear : linear_shapes(shape)) {
+    widest = std::max(widest, static_cast<uint64_t>(linear.inputs));
+  }
   return static_cast<uint64_t>(threads) * round_up(attention, 4096) +
          std::max(kPackedBytes, kPackedRows * round_up(widest, 64) * sizeof(float));
 }

@@ -1,10 +1,13 @@
-// How the rows of a product are cut into the strips that a kernel keeps in registers: as few as
-// possible, and as even as possible. Thirteen rows as 12 + 1 take as long as fifteen, since a strip
-// of one row has too few independent sums to hide the latency of the multiply-add.
+// How the rows of a product are cut into the strips that a kernel keeps in registers, as few as
+// possible, and as even as possible; and the kernel for each height of a strip. Thirteen rows as 12
+// + 1 take as long as fifteen, since a strip of one row has too few independent sums to hide the
+// latency of the multiply-add.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 namespace spillway::cpu {
 
@@ -23,5 +26,22 @@ class Strips {
  private:
   int64_t count_, low_, higher_;
 };
+
+// A kernel for each number of rows: that for `rows` is of[rows - 1]. No member functions: these
+// would be compiled for the instructions of whoever calls them first.
+template <class Kernel, int kMax>
+struct KernelsByRows {
+  Kernel of[kMax];
+};
+
+// make(std::integral_constant<int, rows>()) for every number of rows from 1 to kMax.
+template <int kMax, class Make>
+consteval auto kernels_by_rows(Make make) {
+  return [&]<int... kBelow>(std::integer_sequence<int, kBelow...>) {
+    using Kernel = decltype(make(std::integral_constant<int, 1>()));
+    return KernelsByRows<Kernel, kMax>{{make(std::integral_constant<int, kBelow + 1>())...}};
+  }
+  (std::make_integer_sequence<int, kMax>());
+}
 
 }  // namespace spillway::cpu

@@ -54,7 +54,7 @@ void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const ItemO
 
 }  // namespace
 
-void attention(CudaContext& context, const AttentionArgs& args) {
+void run(CudaContext& context, const AttentionArgs& args) {
   attention_within(context, args, kDecodeScratchBytes);
 }
 

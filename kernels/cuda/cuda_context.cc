@@ -150,6 +150,12 @@ void end_span(CudaContext& context) {
   if (CudaTrace* trace = context.trace()) trace->end();
 }
 
+void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& args) {
+  begin_span(context, name, "rows", rows);
+  std::visit([&](const auto* op) { run(context, *op); }, args);
+  end_span(context);
+}
+
 void CudaContext::recover() {
   status_ = {};
 }

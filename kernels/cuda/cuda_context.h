@@ -117,4 +117,8 @@ class CudaContext {
   std::optional<CudaTrace> trace_;
 };
 
+// Around an op or a copy, for the trace of a traced device.
+void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value);
+void end_span(CudaContext& context);
+
 }  // namespace spillway::cuda

@@ -6,7 +6,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/pinned_memory.h"
 #include "kernels/device.h"
 

@@ -1,7 +1,10 @@
-// The CUDA bodies of kernels/ops.h. Called by ops.cc only, after its checks. A context with an
-// error gets no more work. No CUDA type, so that ops.cc compiles without the toolkit;
-// kernels/dispatch/no_cuda.cc stands in for them there.
+// The CUDA bodies of kernels/ops.h, one overload an op, and the one function through which ops.cc
+// calls them after its checks: kernels/dispatch/no_cuda.cc stands in for that function in a build
+// without CUDA. No CUDA type, so that ops.cc compiles without the toolkit.
 #pragma once
+
+#include <cstdint>
+#include <variant>
 
 #include "kernels/ops.h"
 
@@ -11,16 +14,20 @@ class CudaContext;
 
 constexpr int64_t kHeadSizeMax = 256;  // Of attention()
 
-// Around an op, for the trace of a traced device.
-void begin_span(CudaContext& context, const char* op, const char* value_name, int64_t value);
-void end_span(CudaContext& context);
+// The arguments of any op.
+using OpArgs = std::variant<const GatherArgs*, const NormArgs*, const ConvertArgs*, const DrawArgs*,
+                            const ExpandArgs*, const LinearArgs*, const AttentionArgs*>;
 
-void gather_rows(CudaContext& context, const GatherArgs& args);
-void normalize(CudaContext& context, const NormArgs& args);
-void convert_rows(CudaContext& context, const ConvertArgs& args);
-void draw_columns(CudaContext& context, const DrawArgs& args);
-void expand_rows(CudaContext& context, const ExpandArgs& args);
-void linear(CudaContext& context, const LinearArgs& args);
-void attention(CudaContext& context, const AttentionArgs& args);
+// Runs an op, which the trace of a traced device shows by this name and number of rows.
+void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& args);
+
+// A context with an error gets no more work.
+void run(CudaContext& context, const GatherArgs& args);
+void run(CudaContext& context, const NormArgs& args);
+void run(CudaContext& context, const ConvertArgs& args);
+void run(CudaContext& context, const DrawArgs& args);
+void run(CudaContext& context, const ExpandArgs& args);
+void run(CudaContext& context, const LinearArgs& args);
+void run(CudaContext& context, const AttentionArgs& args);
 
 }  // namespace spillway::cuda

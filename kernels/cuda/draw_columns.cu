@@ -246,7 +246,7 @@ __global__ void draw_kernel(float* in, int64_t stride, const DrawRule* rules, in
 
 }  // namespace
 
-void draw_columns(CudaContext& context, const DrawArgs& args) {
+void run(CudaContext& context, const DrawArgs& args) {
   if (args.in.rows == 0 || !context.ready()) return;
   constexpr size_t kEach = CudaContext::kUploadCount<DrawRule>;
   for (size_t first = 0; first < args.rules.size(); first += kEach) {

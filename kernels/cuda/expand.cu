@@ -104,7 +104,7 @@ void expand_slab(CudaContext& context, const WeightSlab& slab, const MatrixView&
   if (out.dtype == DType::kBF16) choose(__nv_bfloat16{});
 }
 
-void expand_rows(CudaContext& context, const ExpandArgs& args) {
+void run(CudaContext& context, const ExpandArgs& args) {
   if (!context.ready()) return;
   int64_t first = 0;
   for (const WeightSlab& slab : args.from.slabs) {

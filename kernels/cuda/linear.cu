@@ -272,7 +272,7 @@ class Linear {
 
 }  // namespace
 
-void linear(CudaContext& context, const LinearArgs& args) {
+void run(CudaContext& context, const LinearArgs& args) {
   if (!context.ready()) return;
   if (takes_linear_q4(args)) return linear_q4(context, args);
   // More rows than a grid has in y go in parts.

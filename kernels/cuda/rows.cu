@@ -100,7 +100,7 @@ const float* f32(const ConstMatrixView& view) {
 
 }  // namespace
 
-void gather_rows(CudaContext& context, const GatherArgs& args) {
+void run(CudaContext& context, const GatherArgs& args) {
   if (args.rows.empty() || !context.ready()) return;
   const WeightMatrix& table = args.table;
   std::vector<const std::byte*> slabs;
@@ -131,7 +131,7 @@ void gather_rows(CudaContext& context, const GatherArgs& args) {
   context.check_launch("gather");
 }
 
-void normalize(CudaContext& context, const NormArgs& args) {
+void run(CudaContext& context, const NormArgs& args) {
   if (args.in.rows == 0 || !context.ready()) return;
   const NormKernel kernel{.in = f32(args.in),
                           .in_stride = args.in.stride,
@@ -150,7 +150,7 @@ void normalize(CudaContext& context, const NormArgs& args) {
   context.check_launch("normalize");
 }
 
-void convert_rows(CudaContext& context, const ConvertArgs& args) {
+void run(CudaContext& context, const ConvertArgs& args) {
   if (args.in.rows == 0 || !context.ready()) return;
   const Grid grid{dim3(count_of(args.in.rows)), dim3(kThreads)};
   const auto run = [&](auto kernel) {

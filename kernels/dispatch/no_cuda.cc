@@ -13,32 +13,7 @@ Result<std::unique_ptr<Device>> open_cuda_device(int) {
 namespace cuda {
 
 // No device, no stream of it, no call.
-
-void begin_span(CudaContext&, const char*, const char*, int64_t) {
-  SPILLWAY_CHECK(false);
-}
-void end_span(CudaContext&) {
-  SPILLWAY_CHECK(false);
-}
-void gather_rows(CudaContext&, const GatherArgs&) {
-  SPILLWAY_CHECK(false);
-}
-void normalize(CudaContext&, const NormArgs&) {
-  SPILLWAY_CHECK(false);
-}
-void convert_rows(CudaContext&, const ConvertArgs&) {
-  SPILLWAY_CHECK(false);
-}
-void draw_columns(CudaContext&, const DrawArgs&) {
-  SPILLWAY_CHECK(false);
-}
-void expand_rows(CudaContext&, const ExpandArgs&) {
-  SPILLWAY_CHECK(false);
-}
-void linear(CudaContext&, const LinearArgs&) {
-  SPILLWAY_CHECK(false);
-}
-void attention(CudaContext&, const AttentionArgs&) {
+void run_op(CudaContext&, const char*, int64_t, const OpArgs&) {
   SPILLWAY_CHECK(false);
 }
 

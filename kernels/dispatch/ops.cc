@@ -19,26 +19,19 @@ bool activation_format(const Stream& stream, DType dtype) {
   return float_or_bf16(dtype) || (dtype == DType::kF16 && stream.kind() == DeviceKind::kCuda);
 }
 
-cpu::CpuContext& cpu_of(Stream& stream) {
-  SPILLWAY_CHECK(stream.kind() == DeviceKind::kCpu);
-  return *static_cast<cpu::CpuContext*>(stream.native());
-}
-
-// Whether the stream is a CUDA device's. `run` gets its context; a stream that could not be made
-// has none, skips its work and says why when it is waited for. `op` and its rows are for the trace.
-template <class Run>
-bool on_cuda(Stream& stream, const char* op, int64_t rows, const Run& run) {
-  if (stream.kind() != DeviceKind::kCuda) return false;
-  if (auto* context = static_cast<cuda::CudaContext*>(stream.native())) {
-    cuda::begin_span(*context, op, "rows", rows);
-    run(*context);
-    cuda::end_span(*context);
+// Runs the body of the stream's device. The name and the rows are for the trace. A stream of a CUDA
+// device that could not be made has no context: it skips its work and says why when it is waited
+// for.
+template <class Args>
+void dispatch(Stream& stream, const char* name, int64_t rows, const Args& args) {
+  if (stream.kind() == DeviceKind::kCuda) {
+    auto* context = static_cast<cuda::CudaContext*>(stream.native());
+    if (context != nullptr) cuda::run_op(*context, name, rows, &args);
+    return;
   }
-  return true;
-}
-
-TraceSpan span_of(const Stream& stream, const char* op, int64_t rows) {
-  return {stream.trace(), stream.track(), op, "rows", rows};
+  SPILLWAY_CHECK(stream.kind() == DeviceKind::kCpu);
+  const TraceSpan span(stream.trace(), stream.track(), name, "rows", rows);
+  cpu::run(*static_cast<cpu::CpuContext*>(stream.native()), args);
 }
 
 }  // namespace
@@ -61,31 +54,19 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 && args.out.columns == args.table.columns);
   SPILLWAY_CHECK(args.out.rows == static_cast<int64_t>(args.rows.size()));
   for (int32_t row : args.rows) SPILLWAY_CHECK(row >= 0 && row < args.table.rows);
-  if (on_cuda(stream, "gather", args.out.rows,
-              [&](auto& context) { cuda::gather_rows(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "gather", args.out.rows);
-  cpu::gather_rows(cpu_of(stream), args);
+  dispatch(stream, "gather", args.out.rows, args);
 }
 
 void normalize(Stream& stream, const NormArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
-  if (on_cuda(stream, "normalize", args.in.rows,
-              [&](auto& context) { cuda::normalize(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "normalize", args.in.rows);
-  cpu::normalize(cpu_of(stream), args);
+  dispatch(stream, "normalize", args.in.rows, args);
 }
 
 void convert_rows(Stream& stream, const ConvertArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
-  if (on_cuda(stream, "convert", args.in.rows,
-              [&](auto& context) { cuda::convert_rows(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "convert", args.in.rows);
-  cpu::convert_rows(cpu_of(stream), args);
+  dispatch(stream, "convert", args.in.rows, args);
 }
 
 void draw_columns(Stream& stream, const DrawArgs& args) {
@@ -95,22 +76,14 @@ void draw_columns(Stream& stream, const DrawArgs& args) {
     SPILLWAY_CHECK(rule.count >= 0 && rule.count <= args.in.columns);
     SPILLWAY_CHECK(rule.temperature >= 0 && rule.uniform >= 0 && rule.uniform < 1);
   }
-  if (on_cuda(stream, "draw", args.in.rows,
-              [&](auto& context) { cuda::draw_columns(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "draw", args.in.rows);
-  cpu::draw_columns(cpu_of(stream), args);
+  dispatch(stream, "draw", args.in.rows, args);
 }
 
 void expand_rows(Stream& stream, const ExpandArgs& args) {
   SPILLWAY_CHECK(args.from.layout == MatrixLayout::kRows && is_quantized(args.from.format));
   SPILLWAY_CHECK(float_or_bf16(args.out.dtype) || args.out.dtype == DType::kF16);
   SPILLWAY_CHECK(args.out.rows == args.from.rows && args.out.columns == args.from.columns);
-  if (on_cuda(stream, "expand", args.out.rows,
-              [&](auto& context) { cuda::expand_rows(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "expand", args.out.rows);
-  cpu::expand_rows(cpu_of(stream), args);
+  dispatch(stream, "expand", args.out.rows, args);
 }
 
 void linear(Stream& stream, const LinearArgs& args) {
@@ -123,10 +96,7 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(args.rounded_bias == nullptr ||
                  (args.bias != nullptr && args.out.dtype != DType::kF32));
   if (args.in.rows == 0) return;
-  if (on_cuda(stream, "linear", args.in.rows, [&](auto& context) { cuda::linear(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "linear", args.in.rows);
-  cpu::linear(cpu_of(stream), args);
+  dispatch(stream, "linear", args.in.rows, args);
 }
 
 void attention(Stream& stream, const AttentionArgs& args) {
@@ -142,11 +112,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
     SPILLWAY_CHECK(!item.budget.remembers() || item.state != nullptr);
   }
-  if (on_cuda(stream, "attention", args.qkv.rows,
-              [&](auto& context) { cuda::attention(context, args); }))
-    return;
-  const TraceSpan span = span_of(stream, "attention", args.qkv.rows);
-  cpu::attention(cpu_of(stream), args);
+  dispatch(stream, "attention", args.qkv.rows, args);
 }
 
 }  // namespace spillway

@@ -1,8 +1,55 @@
 #include "offload/convert/family.h"
 
+#include "kernels/base/check.h"
 #include "offload/convert/family_opt.h"
 
 namespace spillway {
+
+namespace {
+
+const TensorNames& names_of(const Family& family, WeightRole role) {
+  for (const TensorNames& tensor : family.tensors) {
+    if (tensor.role == role) return tensor;
+  }
+  SPILLWAY_CHECK(false);
+}
+
+std::string name_in_layer(std::string_view name, int64_t layer) {
+  const size_t star = name.find('*');
+  if (star == std::string_view::npos) return std::string(name);
+  return std::string(name.substr(0, star)) + std::to_string(layer) +
+         std::string(name.substr(star + 1));
+}
+
+// Of part `index` of `count`: queries, then keys, then values; equal parts of anything else.
+int64_t part_rows(const ModelShape& shape, const WeightSpec& spec, size_t index, size_t count) {
+  const bool vector = spec.kind == WeightKind::kVector;
+  const int64_t rows = vector ? spec.elements() : spec.rows;
+  const bool qkv = spec.role == WeightRole::kQkvWeight || spec.role == WeightRole::kQkvBias;
+  if (qkv && count == 3) return index == 0 ? shape.query_width() : shape.kv_width();
+  return rows / static_cast<int64_t>(count);
+}
+
+}  // namespace
+
+std::string tensor_of(const Family& family, WeightRole role) {
+  return std::string(names_of(family, role).names[0]);
+}
+
+std::vector<WeightPart> parts_of(const Family& family, const ModelShape& shape,
+                                 const WeightSpec& spec) {
+  const bool tied = spec.role == WeightRole::kHead && shape.tied_head;
+  const auto& names = names_of(family, tied ? WeightRole::kTokenEmbedding : spec.role).names;
+  size_t count = 0;
+  while (count < names.size() && !names[count].empty()) ++count;
+  std::vector<WeightPart> parts;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<int64_t> size = {part_rows(shape, spec, i, count)};
+    if (spec.kind != WeightKind::kVector) size.push_back(spec.columns);
+    parts.push_back({name_in_layer(names[i], spec.layer), std::move(size)});
+  }
+  return parts;
+}
 
 const Family* family_of(std::string_view model_type) {
   for (const Family* family : {&kFamilyOpt}) {

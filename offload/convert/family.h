@@ -2,8 +2,10 @@
 // architecture is one more family_*.cc and one line in family.cc. Constant data, any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +23,13 @@ struct WeightPart {
   std::vector<int64_t> shape;  // What the checkpoint must say.
 };
 
+// The checkpoint tensors of a weight: one, or those that lie below each other in it; the others are
+// empty. A "*" is the layer's number.
+struct TensorNames {
+  WeightRole role;
+  std::array<std::string_view, 3> names;
+};
+
 struct Family {
   std::string_view model_type;  // As config.json has it.
 
@@ -28,18 +37,23 @@ struct Family {
   // does not speak of them. Errors name the field.
   Result<ModelShape> (*read_shape)(const nlohmann::json& config);
 
-  // The parts of one of weight_specs(shape), in order.
-  std::vector<WeightPart> (*parts)(const ModelShape& shape, const WeightSpec& spec);
+  // Of every role that its shapes have, in canonical names. The head's is that of untied weights; a
+  // checkpoint with tied weights may leave it out or repeat the embedding.
+  std::span<const TensorNames> tensors;
 
   // The one name for a tensor that checkpoints spell in several ways.
   std::string (*canonical_name)(std::string_view name);
 
   // A tensor that real checkpoints carry and no weight uses.
   bool (*is_leftover)(std::string_view canonical_name);
-
-  // The head's own tensor. A checkpoint with tied weights may leave it out or repeat the embedding.
-  std::string_view head_name;
 };
+
+// The tensor of a role that is one tensor of no layer. REQUIRES: the family has it.
+std::string tensor_of(const Family& family, WeightRole role);
+
+// The parts of one of weight_specs(shape), in order; those of a tied head are the embedding's.
+std::vector<WeightPart> parts_of(const Family& family, const ModelShape& shape,
+                                 const WeightSpec& spec);
 
 // Null: no such family.
 const Family* family_of(std::string_view model_type);

@@ -1,5 +1,6 @@
 #include "offload/convert/family_opt.h"
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/json_reader.h"
@@ -76,74 +77,32 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-std::string layer_prefix(const WeightSpec& spec) {
-  return "decoder.layers." + std::to_string(spec.layer) + ".";
-}
-
-// The query, key and value projections below each other.
-std::vector<WeightPart> qkv_parts(const ModelShape& shape, const WeightSpec& spec,
-                                  const char* suffix) {
-  std::vector<WeightPart> parts;
-  for (const char* which : {"q", "k", "v"}) {
-    const int64_t rows = *which == 'q' ? shape.query_width() : shape.kv_width();
-    std::vector<int64_t> size = {rows};
-    if (spec.kind != WeightKind::kVector) size.push_back(spec.columns);
-    parts.push_back({layer_prefix(spec) + "self_attn." + which + "_proj." + suffix, size});
-  }
-  return parts;
-}
-
-// The one tensor of every weight but the fused ones.
-std::string tensor_name(const ModelShape& shape, const WeightSpec& spec) {
-  const std::string layer = layer_prefix(spec);
-  switch (spec.role) {
-    case WeightRole::kTokenEmbedding:
-      return "decoder.embed_tokens.weight";
-    case WeightRole::kPositionEmbedding:
-      return "decoder.embed_positions.weight";
-    case WeightRole::kProjectIn:
-      return "decoder.project_in.weight";
-    case WeightRole::kAttentionNormWeight:
-      return layer + "self_attn_layer_norm.weight";
-    case WeightRole::kAttentionNormBias:
-      return layer + "self_attn_layer_norm.bias";
-    case WeightRole::kAttentionOutWeight:
-      return layer + "self_attn.out_proj.weight";
-    case WeightRole::kAttentionOutBias:
-      return layer + "self_attn.out_proj.bias";
-    case WeightRole::kMlpNormWeight:
-      return layer + "final_layer_norm.weight";
-    case WeightRole::kMlpNormBias:
-      return layer + "final_layer_norm.bias";
-    case WeightRole::kMlpUpWeight:
-      return layer + "fc1.weight";
-    case WeightRole::kMlpUpBias:
-      return layer + "fc1.bias";
-    case WeightRole::kMlpDownWeight:
-      return layer + "fc2.weight";
-    case WeightRole::kMlpDownBias:
-      return layer + "fc2.bias";
-    case WeightRole::kFinalNormWeight:
-      return "decoder.final_layer_norm.weight";
-    case WeightRole::kFinalNormBias:
-      return "decoder.final_layer_norm.bias";
-    case WeightRole::kProjectOut:
-      return "decoder.project_out.weight";
-    case WeightRole::kHead:
-      return shape.tied_head ? "decoder.embed_tokens.weight" : "lm_head.weight";
-    case WeightRole::kQkvWeight:
-    case WeightRole::kQkvBias:
-      break;
-  }
-  SPILLWAY_CHECK(false);
-}
-
-std::vector<WeightPart> parts(const ModelShape& shape, const WeightSpec& spec) {
-  if (spec.role == WeightRole::kQkvWeight) return qkv_parts(shape, spec, "weight");
-  if (spec.role == WeightRole::kQkvBias) return qkv_parts(shape, spec, "bias");
-  if (spec.kind == WeightKind::kVector) return {{tensor_name(shape, spec), {spec.elements()}}};
-  return {{tensor_name(shape, spec), {spec.rows, spec.columns}}};
-}
+constexpr TensorNames kTensors[] = {
+    {WeightRole::kTokenEmbedding, {"decoder.embed_tokens.weight"}},
+    {WeightRole::kPositionEmbedding, {"decoder.embed_positions.weight"}},
+    {WeightRole::kProjectIn, {"decoder.project_in.weight"}},
+    {WeightRole::kAttentionNormWeight, {"decoder.layers.*.self_attn_layer_norm.weight"}},
+    {WeightRole::kAttentionNormBias, {"decoder.layers.*.self_attn_layer_norm.bias"}},
+    {WeightRole::kQkvWeight,
+     {"decoder.layers.*.self_attn.q_proj.weight", "decoder.layers.*.self_attn.k_proj.weight",
+      "decoder.layers.*.self_attn.v_proj.weight"}},
+    {WeightRole::kQkvBias,
+     {"decoder.layers.*.self_attn.q_proj.bias", "decoder.layers.*.self_attn.k_proj.bias",
+      "decoder.layers.*.self_attn.v_proj.bias"}},
+    {WeightRole::kAttentionOutWeight, {"decoder.layers.*.self_attn.out_proj.weight"}},
+    {WeightRole::kAttentionOutBias, {"decoder.layers.*.self_attn.out_proj.bias"}},
+    {WeightRole::kMlpNormWeight, {"decoder.layers.*.final_layer_norm.weight"}},
+    {WeightRole::kMlpNormBias, {"decoder.layers.*.final_layer_norm.bias"}},
+    {WeightRole::kMlpUpWeight, {"decoder.layers.*.fc1.weight"}},
+    {WeightRole::kMlpUpBias, {"decoder.layers.*.fc1.bias"}},
+    {WeightRole::kMlpDownWeight, {"decoder.layers.*.fc2.weight"}},
+    {WeightRole::kMlpDownBias, {"decoder.layers.*.fc2.bias"}},
+    {WeightRole::kFinalNormWeight, {"decoder.final_layer_norm.weight"}},
+    {WeightRole::kFinalNormBias, {"decoder.final_layer_norm.bias"}},
+    {WeightRole::kProjectOut, {"decoder.project_out.weight"}},
+    {WeightRole::kHead, {"lm_head.weight"}},
+};
+static_assert(std::size(kTensors) == kWeightRoles);
 
 // With or without "model." in front; FlexGen's converter calls the final norm "layer_norm".
 std::string canonical_name(std::string_view name) {
@@ -163,6 +122,6 @@ bool is_leftover(std::string_view name) {
 
 }  // namespace
 
-const Family kFamilyOpt = {"opt", read_shape, parts, canonical_name, is_leftover, "lm_head.weight"};
+const Family kFamilyOpt = {"opt", read_shape, kTensors, canonical_name, is_leftover};
 
 }  // namespace spillway

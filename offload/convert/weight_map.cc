@@ -43,7 +43,7 @@ class Mapper {
   void map_weight(const WeightSpec& spec) {
     MappedWeight weight;
     weight.row_elements = spec.kind == WeightKind::kVector ? 1 : spec.columns;
-    for (const WeightPart& part : family_.parts(shape_, spec)) {
+    for (const WeightPart& part : parts_of(family_, shape_, spec)) {
       const auto found = by_name_.find(part.tensor);
       if (found == by_name_.end()) {
         problem("missing tensor " + in_quotes(part.tensor));
@@ -78,12 +78,10 @@ class Mapper {
 
   // With tied weights the head's own tensor may be there as a copy of the embedding.
   void map_head_copy() {
-    const auto head = by_name_.find(std::string(family_.head_name));
+    const auto head = by_name_.find(tensor_of(family_, WeightRole::kHead));
     if (!shape_.tied_head || head == by_name_.end()) return;
     used_[head->second] = true;
-    const WeightSpec spec{WeightRole::kHead, WeightKind::kMatrix, -1, shape_.vocabulary,
-                          shape_.embedding};
-    const auto embedding = by_name_.find(family_.parts(shape_, spec).front().tensor);
+    const auto embedding = by_name_.find(tensor_of(family_, WeightRole::kTokenEmbedding));
     if (embedding == by_name_.end()) return;  // Reported as missing.
     const StoredTensor& a = checkpoint_.tensors()[head->second].stored;
     const StoredTensor& b = checkpoint_.tensors()[embedding->second].stored;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "policy/bound.h"
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 

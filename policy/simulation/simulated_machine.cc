@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 
@@ -73,15 +74,14 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
       rows_device_(rings.activations_to_device),
       rings_(rings),
       cache_home_(static_cast<size_t>(blocks), Tasks(static_cast<size_t>(layers), kNone)) {
-  double elements = 0;  // Of all layers
+  double layer = 0, qkv = 0;  // Elements
   for (const LinearShape& linear : linears_) {
-    if (!linear.head) {
-      elements += static_cast<double>(linear.outputs * linear.inputs * linear.count);
-    }
+    if (!linear.in_layer) continue;
+    const auto elements = static_cast<double>(linear.outputs * linear.inputs);
+    layer += elements;
+    if (linear.role == WeightRole::kQkvWeight) qkv += elements;
   }
-  const double of_layer = elements / static_cast<double>(plan.shape.layers);
-  qkv_share_ =
-      std::min(1.0, static_cast<double>(plan.shape.hidden * plan.shape.qkv_width()) / of_layer);
+  qkv_share_ = std::min(1.0, qkv / layer);
   const auto resource = [&](Resource of) {
     return simulation_.add_resource(prefix + std::string(resource_name(of)));
   };

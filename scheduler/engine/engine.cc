@@ -308,7 +308,7 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
 }
 
 Status Engine::embed() {
-  SPILLWAY_ASSIGN_OR_RETURN(const EmbeddingWeights* weights,
+  SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
                             account_.wait("wait for embeddings", &LoggedSweep::weights_wait_seconds,
                                           [&] { return weights_.acquire_embedding(); }));
   size_t row = 0;
@@ -324,25 +324,27 @@ Status Engine::embed() {
   return {};
 }
 
-void Engine::embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
+void Engine::embed_rows(const LayerWeights& weights, std::span<const int32_t> tokens,
                         std::span<const int32_t> positions, const MatrixView& hidden) {
-  if (weights.project_in.rows == 0) {
-    gather_rows(*stream_, {.table = weights.tokens, .rows = tokens, .out = hidden});
+  const WeightMatrix& table = weights.matrix(WeightRole::kTokenEmbedding);
+  const WeightMatrix& project_in = weights.matrix(WeightRole::kProjectIn);
+  const WeightMatrix& position_table = weights.matrix(WeightRole::kPositionEmbedding);
+  if (project_in.rows == 0) {
+    gather_rows(*stream_, {.table = table, .rows = tokens, .out = hidden});
   } else {
     const MatrixView embedded = buffers_.embedded.slice_rows(0, hidden.rows);
-    gather_rows(*stream_, {.table = weights.tokens, .rows = tokens, .out = embedded});
+    gather_rows(*stream_, {.table = table, .rows = tokens, .out = embedded});
     // The projection's input needs the activation format; `projected` lends its rows for that.
     for (int64_t first = 0; first < hidden.rows; first += kHeadRows) {
       const int64_t rows = std::min(kHeadRows, hidden.rows - first);
       const MatrixView narrow = buffers_.projected.slice_rows(0, rows);
       convert_rows(*stream_, {.in = embedded.slice_rows(first, rows), .out = narrow});
-      linear(*stream_,
-             {.in = narrow, .weight = weights.project_in, .out = hidden.slice_rows(first, rows)});
+      linear(*stream_, {.in = narrow, .weight = project_in, .out = hidden.slice_rows(first, rows)});
     }
   }
-  if (weights.positions.rows != 0) {
+  if (position_table.rows != 0) {
     gather_rows(*stream_,
-                {.table = weights.positions, .rows = positions, .out = hidden, .accumulate = true});
+                {.table = position_table, .rows = positions, .out = hidden, .accumulate = true});
   }
 }
 
@@ -426,7 +428,7 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
 }
 
 Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
-  SPILLWAY_ASSIGN_OR_RETURN(const HeadWeights* weights,
+  SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
                             account_.wait("wait for the head", &LoggedSweep::weights_wait_seconds,
                                           [&] { return weights_.acquire_head(); }));
   head_->begin(*weights, sink);

@@ -111,7 +111,7 @@ class Engine {
   void plan_micro_batches(std::span<const SweepItem> items);
   Status sweep(std::span<const SweepItem> items, LogitsSink& sink);
   Status embed();
-  void embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
+  void embed_rows(const LayerWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers(std::span<const SweepItem> items);
   Status run_layer(std::span<const SweepItem> items, int64_t layer, const LayerWeights& weights,

@@ -24,19 +24,21 @@ bool expands_again(std::span<const MicroBatch> batches) {
 }
 
 uint64_t ExpandedLayer::bytes(const ModelShape& shape, DType activation) {
-  return matrix_bytes(shape.qkv_width(), shape.hidden, activation) +
-         matrix_bytes(shape.hidden, shape.query_width(), activation) +
-         matrix_bytes(shape.mlp, shape.hidden, activation) +
-         matrix_bytes(shape.hidden, shape.mlp, activation);
+  uint64_t bytes = 0;
+  for (const WeightSpec& spec : layer_specs(shape)) {
+    if (spec.kind != WeightKind::kMatrix) continue;
+    bytes += matrix_bytes(spec.rows, spec.columns, activation);
+  }
+  return bytes;
 }
 
 const LayerWeights& ExpandedLayer::expand(Stream& stream, const LayerWeights& weights) {
   weights_ = weights;
   std::byte* at = memory_;
-  weights_.qkv = expanded(stream, weights.qkv, &slabs_[0], &at);
-  weights_.attention_out = expanded(stream, weights.attention_out, &slabs_[1], &at);
-  weights_.mlp_up = expanded(stream, weights.mlp_up, &slabs_[2], &at);
-  weights_.mlp_down = expanded(stream, weights.mlp_down, &slabs_[3], &at);
+  for (size_t i = 0; i < kWeightRoles; ++i) {
+    WeightMatrix& matrix = weights_.matrix(static_cast<WeightRole>(i));
+    if (matrix.rows != 0) matrix = expanded(stream, matrix, &slabs_[i], &at);
+  }
   return weights_;
 }
 

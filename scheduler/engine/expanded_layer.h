@@ -18,7 +18,7 @@ bool expands_again(std::span<const MicroBatch> batches);
 
 class ExpandedLayer {
  public:
-  // Of the four matrices of a layer.
+  // Of all matrices of a layer.
   static uint64_t bytes(const ModelShape& shape, DType activation);
 
   // `memory` holds bytes(...) of the device's memory.
@@ -32,7 +32,7 @@ class ExpandedLayer {
 
   std::byte* memory_;
   DType format_;
-  std::array<WeightSlab, 4> slabs_;
+  std::array<WeightSlab, kWeightRoles> slabs_;
   LayerWeights weights_;
 };
 

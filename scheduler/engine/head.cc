@@ -43,7 +43,7 @@ Head::~Head() {
   if (host_.bytes() > 0) (void)stream_.record().wait();
 }
 
-void Head::begin(const HeadWeights& weights, LogitsSink& sink) {
+void Head::begin(const LayerWeights& weights, LogitsSink& sink) {
   weights_ = &weights;
   sink_ = &sink;
   wanted_.clear();
@@ -173,19 +173,21 @@ void Head::compute(size_t first, size_t count) {
     normalize(stream_, {.kind = shape_.norm,
                         .epsilon = shape_.norm_epsilon,
                         .in = selected,
-                        .weight = weights_->norm_weight,
-                        .bias = weights_->norm_bias,
+                        .weight = weights_->vector(WeightRole::kFinalNormWeight),
+                        .bias = weights_->vector(WeightRole::kFinalNormBias),
                         .out = input});
   } else {
     convert_rows(stream_, {.in = selected, .out = input});
   }
-  if (weights_->project_out.rows != 0) {
+  const WeightMatrix& project_out = weights_->matrix(WeightRole::kProjectOut);
+  if (project_out.rows != 0) {
     const MatrixView projected = buffers_.projected.slice_rows(0, rows);
-    linear(stream_, {.in = input, .weight = weights_->project_out, .out = projected});
+    linear(stream_, {.in = input, .weight = project_out, .out = projected});
     input = projected;
   }
-  linear(stream_,
-         {.in = input, .weight = weights_->head, .out = buffers_.logits.slice_rows(0, rows)});
+  linear(stream_, {.in = input,
+                   .weight = weights_->matrix(WeightRole::kHead),
+                   .out = buffers_.logits.slice_rows(0, rows)});
 }
 
 // Draws from the logits of these rows, of which no more is needed; no other row is changed.

@@ -56,7 +56,7 @@ class Head {
   Head& operator=(const Head&) = delete;
 
   // Of a sweep, whose earlier work is queued. Both outlive finish().
-  void begin(const HeadWeights& weights, LogitsSink& sink);
+  void begin(const LayerWeights& weights, LogitsSink& sink);
 
   // Takes these rows of a micro-batch's residual stream, which may go when this returns. Hands out
   // what there is no room for.
@@ -81,7 +81,7 @@ class Head {
   Buffer host_;  // kHeadRows rows and the indices; empty where the host reads the device's memory
 
   // Of a sweep.
-  const HeadWeights* weights_ = nullptr;
+  const LayerWeights* weights_ = nullptr;
   LogitsSink* sink_ = nullptr;
   std::vector<WantedRow> wanted_;  // In buffers_.selected
   // Of these: whose logits are queued, and who got them. Parts begin at multiples of kHeadRows.

@@ -10,6 +10,9 @@ namespace {
 
 constexpr uint64_t kAlignment = 256;
 
+// The bias of the layer's only product whose output is in the activation dtype.
+constexpr WeightRole kRole = WeightRole::kMlpUpBias;
+
 uint64_t layer_bytes(int64_t columns, DType format) {
   return round_up(static_cast<uint64_t>(columns) * dtype_bytes(format), kAlignment);
 }
@@ -17,29 +20,30 @@ uint64_t layer_bytes(int64_t columns, DType format) {
 }  // namespace
 
 uint64_t RoundedBiases::bytes(const ModelShape& shape, DType activation) {
-  if (!shape.bias || activation == DType::kF32) return 0;
-  return static_cast<uint64_t>(shape.layers) * layer_bytes(shape.mlp, activation);
+  if (activation == DType::kF32) return 0;
+  const WeightSpec bias = layer_spec(shape, kRole);
+  return static_cast<uint64_t>(shape.layers) * layer_bytes(bias.elements(), activation);
 }
 
 RoundedBiases::RoundedBiases(std::byte* memory, const ModelShape& shape, DType activation)
     : memory_(memory),
       format_(activation),
-      columns_(shape.mlp),
+      columns_(layer_spec(shape, kRole).elements()),
       rounded_(static_cast<size_t>(shape.layers), false) {}
 
 const LayerWeights& RoundedBiases::round(Stream& stream, int64_t layer,
                                          const LayerWeights& weights) {
   weights_ = weights;
-  if (weights.mlp_up_bias == nullptr) return weights_;
+  if (weights.vector(kRole) == nullptr) return weights_;
   const auto index = static_cast<size_t>(layer);
   std::byte* memory = memory_ + index * layer_bytes(columns_, format_);
   if (!rounded_[index]) {
-    const auto* bias = reinterpret_cast<const std::byte*>(weights.mlp_up_bias);
+    const auto* bias = reinterpret_cast<const std::byte*>(weights.vector(kRole));
     convert_rows(stream, {.in = {bias, DType::kF32, 1, columns_, columns_},
                           .out = dense_matrix(memory, format_, 1, columns_)});
     rounded_[index] = true;
   }
-  weights_.mlp_up_bias_rounded = memory;
+  weights_.rounded(kRole) = memory;
   return weights_;
 }
 

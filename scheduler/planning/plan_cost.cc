@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/linear_shapes.h"
 #include "kernels/base/units.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 #include "kernels/weight_layout.h"
 #include "offload/io/io.h"
-#include "policy/bound.h"
 #include "scheduler/block_scheduler.h"
 #include "scheduler/engine/engine_buffers.h"
 

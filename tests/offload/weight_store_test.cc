@@ -58,17 +58,20 @@ TEST_CASE("a file of another layout is repacked while it loads and holds the sam
     for (int64_t layer = 0; layer < a->shape().layers; ++layer) {
       const LayerWeights& x = *a->acquire(layer).value();
       const LayerWeights& y = *b->acquire(layer).value();
-      CHECK(x.qkv.layout == native);
-      CHECK(y.qkv.layout == native);
-      CHECK(plain(x.qkv) == plain(y.qkv));
-      CHECK(plain(x.mlp_down) == plain(y.mlp_down));
-      CHECK(std::equal(x.qkv_bias, x.qkv_bias + x.qkv.rows, y.qkv_bias));
+      CHECK(x.matrix(WeightRole::kQkvWeight).layout == native);
+      CHECK(y.matrix(WeightRole::kQkvWeight).layout == native);
+      CHECK(plain(x.matrix(WeightRole::kQkvWeight)) == plain(y.matrix(WeightRole::kQkvWeight)));
+      CHECK(plain(x.matrix(WeightRole::kMlpDownWeight)) ==
+            plain(y.matrix(WeightRole::kMlpDownWeight)));
+      const float* bias = x.vector(WeightRole::kQkvBias);
+      CHECK(std::equal(bias, bias + a->shape().qkv_width(), y.vector(WeightRole::kQkvBias)));
     }
-    CHECK(plain(a->acquire_head().value()->head) == plain(b->acquire_head().value()->head));
+    CHECK(plain(a->acquire_head().value()->matrix(WeightRole::kHead)) ==
+          plain(b->acquire_head().value()->matrix(WeightRole::kHead)));
     // A tied head: the same numbers as the embedding, in another layout.
     if (!is_quantized(format))
-      CHECK(plain(a->acquire_head().value()->head) ==
-            plain(a->acquire_embedding().value()->tokens));
+      CHECK(plain(a->acquire_head().value()->matrix(WeightRole::kHead)) ==
+            plain(a->acquire_embedding().value()->matrix(WeightRole::kTokenEmbedding)));
   }
 }
 
@@ -114,10 +117,10 @@ TEST_CASE("dummy weights have the true shape, unit norms and no bias") {
   CHECK(last == store->placement().memory_bytes);
   const LayerWeights& layer = *store->acquire(shape.layers - 1).value();
   for (int64_t i = 0; i < shape.hidden; ++i) {
-    CHECK(layer.mlp_norm_weight[i] == 1.0f);
-    CHECK(layer.mlp_norm_bias[i] == 0.0f);
+    CHECK(layer.vector(WeightRole::kMlpNormWeight)[i] == 1.0f);
+    CHECK(layer.vector(WeightRole::kMlpNormBias)[i] == 0.0f);
   }
-  const auto numbers = plain(layer.mlp_up);
+  const auto numbers = plain(layer.matrix(WeightRole::kMlpUpWeight));
   double sum = 0, squares = 0;
   for (size_t i = 0; i < numbers.size(); i += 2) {
     uint16_t bits;

@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/base/linear_shapes.h"
+
 namespace spillway {
 namespace {
 

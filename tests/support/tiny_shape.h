@@ -21,4 +21,19 @@ inline ModelShape tiny_shape(int64_t layers = 2) {
   return shape;
 }
 
+// What no checkpoint of OPT has: a gated MLP, fewer KV heads than query heads, projections around
+// the layers, RMSNorm, no biases.
+inline ModelShape gated_shape() {
+  ModelShape shape = tiny_shape(3);
+  shape.embedding = 16;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.head_size = 8;
+  shape.mlp = 80;
+  shape.norm = NormKind::kRmsNorm;
+  shape.mlp_kind = MlpKind::kGated;
+  shape.bias = false;
+  return shape;
+}
+
 }  // namespace spillway::test

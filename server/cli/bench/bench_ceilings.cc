@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/linear_shapes.h"
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
 #include "scheduler/planning/plan_cost.h"

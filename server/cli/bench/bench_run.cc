@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/linear_shapes.h"
 #include "kernels/base/units.h"
 #include "server/cli/batch/workload_file.h"
 

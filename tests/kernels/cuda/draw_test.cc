@@ -36,7 +36,8 @@ struct Fixture {
   // Makes the embedding of a token NaN.
   void damage(int32_t token) {
     const auto stream = device->new_stream("test");
-    const WeightMatrix& tokens = weights->acquire_embedding().value()->tokens;
+    const WeightMatrix& tokens =
+        weights->acquire_embedding().value()->matrix(WeightRole::kTokenEmbedding);
     REQUIRE(token < tokens.slab_rows);
     const float nan = std::nanf("");
     const size_t at = static_cast<size_t>(token) * static_cast<size_t>(tokens.columns) * 4;

@@ -40,8 +40,9 @@ std::vector<Product> products_of(Device& device, WeightStore& store, int sweeps)
     REQUIRE(store.acquire_embedding().ok());
     store.release_embedding();
     const LayerWeights& weights = *store.acquire(0).value();
-    for (const WeightMatrix* matrix :
-         {&weights.qkv, &weights.attention_out, &weights.mlp_up, &weights.mlp_down}) {
+    for (const WeightRole role : {WeightRole::kQkvWeight, WeightRole::kAttentionOutWeight,
+                                  WeightRole::kMlpUpWeight, WeightRole::kMlpDownWeight}) {
+      const WeightMatrix* matrix = &weights.matrix(role);
       const test::DeviceArray<float> in(
           device, *stream, std::vector<float>(static_cast<size_t>(matrix->columns), 0.5f));
       const test::DeviceArray<float> out(device, *stream,

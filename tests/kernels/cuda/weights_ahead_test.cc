@@ -48,18 +48,19 @@ std::vector<std::vector<std::byte>> seen_in(Device& device, WeightStore& store, 
   const auto stream = device.new_stream("compute");
   store.attach(*stream);
   for (int sweep = 0; sweep < sweeps; ++sweep) {
-    seen.push_back(bytes_of(*stream, store.acquire_embedding().value()->tokens));
+    seen.push_back(
+        bytes_of(*stream, store.acquire_embedding().value()->matrix(WeightRole::kTokenEmbedding)));
     store.release_embedding();
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       const LayerWeights& weights = *store.acquire(layer).value();
-      for (const WeightMatrix* matrix :
-           {&weights.qkv, &weights.attention_out, &weights.mlp_up, &weights.mlp_down}) {
-        seen.push_back(bytes_of(*stream, *matrix));
+      for (const WeightRole role : {WeightRole::kQkvWeight, WeightRole::kAttentionOutWeight,
+                                    WeightRole::kMlpUpWeight, WeightRole::kMlpDownWeight}) {
+        seen.push_back(bytes_of(*stream, weights.matrix(role)));
         if (random() % 2 == 0) store.bring_ahead();
       }
       store.release(layer);
     }
-    seen.push_back(bytes_of(*stream, store.acquire_head().value()->head));
+    seen.push_back(bytes_of(*stream, store.acquire_head().value()->matrix(WeightRole::kHead)));
     store.release_head();
   }
   REQUIRE(stream->record().wait().ok());
@@ -133,7 +134,8 @@ TEST_CASE("while a group is in use the next one comes from disk to the device") 
   const auto stream = device->new_stream("compute");
   store->attach(*stream);
   uint64_t queued = fake_cudart::bytes_to_device_queued();
-  const auto tokens = bytes_of(*stream, store->acquire_embedding().value()->tokens);
+  const auto tokens =
+      bytes_of(*stream, store->acquire_embedding().value()->matrix(WeightRole::kTokenEmbedding));
   queued += group_bytes[0] + group_bytes[1];
   CHECK(comes(*store, queued));
   store->release_embedding();

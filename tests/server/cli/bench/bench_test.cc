@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/linear_shapes.h"
 #include "scheduler/planning/plan_json.h"
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
