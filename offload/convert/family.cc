@@ -1,7 +1,5 @@
 #include "offload/convert/family.h"
 
-#include "offload/convert/family_opt.h"
-
 namespace spillway {
 
 const Family* family_of(std::string_view model_type) {

@@ -41,6 +41,8 @@ struct Family {
   std::string_view head_name;
 };
 
+extern const Family kFamilyOpt;  // OPT, OPT-IML, Galactica: family_opt.cc
+
 // Null: no such family.
 const Family* family_of(std::string_view model_type);
 

@@ -5,7 +5,6 @@
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
 #include "kernels/weight_layout.h"
-#include "server/cli/bench/bench_disk.h"
 
 namespace spillway {
 

@@ -3,7 +3,7 @@
 
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
-#include "server/cli/common/kv_rule_json.h"
+#include "server/cli/common/report_json.h"
 
 namespace spillway {
 

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "kernels/base/quote.h"
+
 namespace spillway {
 
 namespace {
@@ -41,14 +43,13 @@ Result<KvAmount> parse_amount(const std::string& text) {
     if (error == std::errc() && rest == end && amount.ratio >= 0 && amount.ratio < 1) return amount;
   }
   return invalid_argument(
-      "'" + text.substr(0, 64) +
-      "' is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
+      in_quotes(text) + " is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
 }
 
 Result<DType> parse_format(const std::string& text) {
   const auto dtype = dtype_of_name(text);
   if (dtype && *dtype != DType::kI32) return *dtype;
-  return invalid_argument("'" + text.substr(0, 64) + "' is not one of f32|bf16|f16|q4");
+  return invalid_argument(in_quotes(text) + " is not one of f32|bf16|f16|q4");
 }
 
 template <class T>

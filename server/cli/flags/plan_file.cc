@@ -5,7 +5,6 @@
 
 #include "kernels/base/json_reader.h"
 #include "kernels/base/strict_json.h"
-#include "server/cli/flags/json_settings.h"
 
 namespace spillway {
 

@@ -7,8 +7,8 @@
 #include "kernels/base/units.h"
 #include "policy/hardware_json.h"
 #include "server/cli/bench/bench_report.h"
-#include "server/cli/common/kv_rule_json.h"
-#include "server/cli/common/text_line.h"
+#include "server/cli/common/console.h"
+#include "server/cli/common/report_json.h"
 #include "server/cli/flags/plan_file.h"
 #include "server/cli/plan/plan_frontier.h"
 

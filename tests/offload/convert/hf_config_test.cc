@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/weights.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 

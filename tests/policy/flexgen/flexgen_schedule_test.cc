@@ -6,8 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "offload/hardware_catalog.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 
 namespace spillway {
 namespace {

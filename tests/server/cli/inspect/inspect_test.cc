@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/io/file.h"
-#include "server/cli/common/input_status.h"
 #include "server/cli/convert/convert.h"
 #include "server/cli/inspect/inspect_report.h"
 #include "tests/support/checkpoint_writer.h"

@@ -7,7 +7,6 @@
 #include "scheduler/planning/hardware_cache.h"
 #include "server/cli/profile/profile.h"
 #include "server/cli/profile/profile_measure.h"
-#include "server/cli/profile/profile_table.h"
 #include "tests/support/golden.h"
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"

@@ -1,8 +1,8 @@
-#include "server/cli/open_model.h"
+#include "server/cli/common/served_model.h"
 
 #include <ctime>
 
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "server/log.h"
 #include "server/start_plan.h"
 

@@ -1,4 +1,4 @@
-#include "server/cli/common/kv_rule_json.h"
+#include "server/cli/common/report_json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -18,6 +18,14 @@ void add_kv_rule(const KvRule& rule, nlohmann::json* object) {
   (*object)["kv_recent"] = json_of(rule.recent);
   (*object)["kv_sink"] = rule.sink;
   (*object)["kv_ratio_of"] = rule.ratio_of_prompt ? "prompt" : "total";
+}
+
+nlohmann::json json_of_quantization(const Q4Error& error) {
+  return {{"format", dtype_name(DType::kQ4)},
+          {"group", kQ4Group},
+          {"relative_rms", error.relative_rms()},
+          {"error_max", error.error_max},
+          {"saturated", error.saturated}};
 }
 
 }  // namespace spillway
