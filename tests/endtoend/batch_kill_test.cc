@@ -117,7 +117,7 @@ bool ends_within(pid_t child, Clock::time_point start, std::chrono::microseconds
   return !WIFSIGNALED(*status);
 }
 
-TEST_CASE("kill -9 twenty times in the middle of a batch: every line once") {
+TEST_CASE("kill -9 twenty times in the middle of a batch: every line once", "[slow]") {
   const unsigned seed = test::random_seed();
   INFO("SPILLWAY_TEST_SEED=" << seed);
   std::mt19937 random(seed);

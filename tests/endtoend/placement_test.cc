@@ -158,12 +158,12 @@ TEST_CASE("every placement gives the tokens of the run in memory, float32") {
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);
 }
 
-TEST_CASE("every placement gives the tokens of the run in memory, narrow formats") {
+TEST_CASE("every placement gives the tokens of the run in memory, narrow formats", "[slow]") {
   check_placements("pre_ln_relu", DType::kBF16, DType::kBF16);
   check_placements("pre_ln_relu", DType::kF16, DType::kF32);
 }
 
-TEST_CASE("every placement gives the tokens of the run in memory, 4 bits") {
+TEST_CASE("every placement gives the tokens of the run in memory, 4 bits", "[slow]") {
   check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
   check_placements("post_ln_projected", DType::kQ4, DType::kBF16);
 }

@@ -192,7 +192,7 @@ TEST_CASE("more memory never predicts less") {
   }
 }
 
-TEST_CASE("more memory of either kind never predicts less, whatever the plan") {
+TEST_CASE("more memory of either kind never predicts less, whatever the plan", "[slow]") {
   constexpr uint64_t kSeed = 17;
   std::mt19937_64 random(kSeed);
   int compared = 0;

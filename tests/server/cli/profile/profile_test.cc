@@ -128,7 +128,7 @@ TEST_CASE("the disk's profile has every size and depth, and leaves nothing behin
   CHECK(fs::is_empty(temp / "scratch"));
 }
 
-TEST_CASE("profile stops between measurements when it is told to") {
+TEST_CASE("profile stops between measurements when it is told to", "[slow]") {
   const TempDirectory temp;
   const auto device = open_cpu_device(1).value();
   HardwareProfile profile;
