@@ -162,11 +162,12 @@ TEST_CASE("every placement over three tiers gives the same tokens, float32", "[g
 }
 
 TEST_CASE("every placement over three tiers gives the same tokens, narrow formats",
-          "[gpu][sanitizer]") {
+          "[gpu][sanitizer][slow]") {
   check_placements("post_ln_projected", DType::kBF16, DType::kF16);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[gpu][sanitizer]") {
+TEST_CASE("every placement over three tiers gives the same tokens, 4 bits",
+          "[gpu][sanitizer][slow]") {
   check_placements("pre_ln_relu", DType::kQ4, DType::kQ4);
 }
 

@@ -3,6 +3,7 @@
 #include "offload/device_ring.h"
 
 #include <catch2/catch.hpp>
+#include <optional>
 #include <vector>
 
 #include "tests/support/skip.h"
@@ -72,17 +73,6 @@ TEST_CASE_METHOD(Fixture, "device ring: there is room again when the oldest piec
   ring->clear();
   for (int i = 0; i < 3; ++i) CHECK(ring->bring(object(0), 0, kBytes) != nullptr);
   CHECK(ring->bytes_brought() == 0);  // Nothing was to be read.
-}
-
-TEST_CASE_METHOD(Fixture, "device ring: a copy waits for what fills the host memory") {
-  if (!ring) return;
-  const auto other = device->new_stream("another");
-  other->copy(object(0), object(1), kBytes);
-  std::byte* const piece = ring->bring(object(0), kBytes, kBytes, other->record());
-  ring->arrive();
-  compute->copy(seen.data(), piece, kBytes);
-  REQUIRE(compute->record().wait().ok());
-  CHECK(std::equal(seen.data(), seen.data() + kBytes, object(1)));
 }
 
 }  // namespace
