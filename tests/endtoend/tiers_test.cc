@@ -157,7 +157,7 @@ void check_placements(const std::string& variant, DType format, DType kv_format)
   CHECK(test::accelerator_leaks() == before);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, float32", "[gpu]") {
+TEST_CASE("every placement over three tiers gives the same tokens, float32", "[gpu][slow]") {
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);
 }
 
@@ -172,7 +172,8 @@ TEST_CASE("every placement over three tiers gives the same tokens, 4 bits",
 }
 
 // What is asked of a real device, whose products round by their shapes, in an emulation of that.
-TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes", "[gpu]") {
+TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes",
+          "[gpu][slow]") {
   if (test::thorough()) return test::skip("not an emulated device");
   test::emulate_sums_by_shape(true);
   check_placements("pre_ln_relu", DType::kF32, DType::kF32);
