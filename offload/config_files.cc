@@ -6,7 +6,9 @@
 #include <set>
 
 #include "kernels/base/quote.h"
+#include "offload/convert/hf_config.h"
 #include "offload/io/file.h"
+#include "policy/hardware_json.h"
 
 namespace spillway {
 
@@ -36,6 +38,38 @@ std::string known_names(std::string_view folder) {
   return text.empty() ? "none; is SPILLWAY_CONFIGS right?" : text;
 }
 
+struct ConfigFile {
+  std::string path, text;
+};
+
+// FOLDER/NAME.json of the first directory that has it. kNotFound, in words about `what` ("model
+// shape"), lists the names there are; a name that is not lower-case letters, digits, '-', '.' and
+// '_' is never one.
+Result<ConfigFile> read_config_file(std::string_view folder, const std::string& name,
+                                    std::string_view what, uint64_t bytes_max) {
+  if (is_plain(name)) {
+    for (const std::string& directory : config_directories()) {
+      const std::string path = directory + "/" + std::string(folder) + "/" + name + ".json";
+      Result<std::string> text = read_small_file(path, bytes_max);
+      if (text.status().code() == Code::kNotFound) continue;
+      if (!text.ok()) return text.status();
+      return ConfigFile{path, std::move(text).value()};
+    }
+  }
+  return not_found("no " + std::string(what) + " " + in_quotes(name) +
+                   "; known are: " + known_names(folder));
+}
+
+// The file `name`, or the one of that name in configs/hardware.
+Result<ConfigFile> read_hardware_file(const std::string& name, std::string_view what,
+                                      uint64_t bytes_max) {
+  if (name.find('/') == std::string::npos && !name.ends_with(".json")) {
+    return read_config_file("hardware", name, what, bytes_max);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(std::string text, read_small_file(name, bytes_max));
+  return ConfigFile{name, std::move(text)};
+}
+
 }  // namespace
 
 std::vector<std::string> config_directories() {
@@ -54,19 +88,25 @@ std::vector<std::string> config_directories() {
   return directories;
 }
 
-Result<ConfigFile> read_config_file(std::string_view folder, const std::string& name,
-                                    std::string_view what, uint64_t bytes_max) {
-  if (is_plain(name)) {
-    for (const std::string& directory : config_directories()) {
-      const std::string path = directory + "/" + std::string(folder) + "/" + name + ".json";
-      Result<std::string> text = read_small_file(path, bytes_max);
-      if (text.status().code() == Code::kNotFound) continue;
-      if (!text.ok()) return text.status();
-      return ConfigFile{path, std::move(text).value()};
-    }
-  }
-  return not_found("no " + std::string(what) + " " + in_quotes(name) +
-                   "; known are: " + known_names(folder));
+Result<ModelShape> find_model_shape(const std::string& name) {
+  SPILLWAY_ASSIGN_OR_RETURN(const ConfigFile file,
+                            read_config_file("models", name, "model shape", kConfigBytesMax));
+  Result<HfConfig> config = parse_hf_config(file.text, "", name);
+  if (!config.ok()) return config.status().at(file.path);
+  return config.value().shape;
+}
+
+Result<HardwareProfile> find_hardware_profile(const std::string& name) {
+  SPILLWAY_ASSIGN_OR_RETURN(const ConfigFile file,
+                            read_hardware_file(name, "hardware profile", kHardwareBytesMax));
+  return parse_hardware_profile(file.text, file.path);
+}
+
+Result<FlexgenHardware> find_flexgen_hardware(const std::string& name) {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const ConfigFile file,
+      read_hardware_file(name, "set of FlexGen's hardware constants", kFlexgenHardwareBytesMax));
+  return parse_flexgen_hardware(file.text, file.path);
 }
 
 }  // namespace spillway

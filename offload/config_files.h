@@ -1,13 +1,16 @@
-// Files that come with the program: configs/models (shapes), configs/hardware (profiles). Any
-// thread; blocks.
+// Files that come with the program, by name: configs/models/NAME.json, the shapes that
+// --dummy-weights knows, written like a Hugging Face config.json; configs/hardware/NAME.json,
+// profiles written by hand from published figures, and FlexGen's constants beside them. Any thread;
+// blocks.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
+#include "policy/flexgen/flexgen_hardware.h"
+#include "policy/hardware_profile.h"
 
 namespace spillway {
 
@@ -15,14 +18,15 @@ namespace spillway {
 // build/PRESET, the installed share/spillway/configs, the tree this was built from.
 std::vector<std::string> config_directories();
 
-struct ConfigFile {
-  std::string path, text;
-};
+// The shape of that name; kNotFound lists the names there are.
+Result<ModelShape> find_model_shape(const std::string& name);
 
-// FOLDER/NAME.json of the first directory that has it. kNotFound, in words about `what` ("model
-// shape"), lists the names there are; a name that is not lower-case letters, digits, '-', '.' and
-// '_' is never one.
-Result<ConfigFile> read_config_file(std::string_view folder, const std::string& name,
-                                    std::string_view what, uint64_t bytes_max);
+// The profile in the file `name`, if it has a '/' or ends in ".json", else the one of that name in
+// configs/hardware. kNotFound lists the names there are; kInvalidArgument names file and field.
+Result<HardwareProfile> find_hardware_profile(const std::string& name);
+
+// The same for the constants of FlexGen's cost model, of which one set comes with the program.
+constexpr const char* kFlexgenHardwareName = "flexgen-t4";
+Result<FlexgenHardware> find_flexgen_hardware(const std::string& name = kFlexgenHardwareName);
 
 }  // namespace spillway

@@ -245,6 +245,50 @@ def check_tests():
     return errors
 
 
+ROOMS = ("kernels", "offload", "policy", "scheduler", "server")
+UNTESTED = "tests/untested.txt"
+
+
+def alternatives(pattern):
+    """a/{b,c}.cc as [a/b.cc, a/c.cc]."""
+    found = re.search(r"\{([^}]*)\}", pattern)
+    if not found:
+        return [pattern]
+    return [pattern[:found.start()] + one + pattern[found.end():] for one in found[1].split(",")]
+
+
+def check_mirror():
+    """Every source X.cc has a test X_test.cc in its room, or a line in tests/untested.txt."""
+    def room_and_stem(name, suffix):
+        return name.split("/")[0], name.split("/")[-1].removesuffix(suffix)
+
+    tested = {room_and_stem(name.removeprefix("tests/"), "_test.cc")
+              for name in FILES if name.startswith("tests/") and name.endswith("_test.cc")}
+    sources = {name for name in CODE if name.split("/")[0] in ROOMS
+               and name.endswith((".cc", ".cu"))}
+    untested = {name for name in sources if room_and_stem(name, name[-3:]) not in tested}
+    errors, listed = [], set()
+    for number, line in enumerate(lines_of(UNTESTED), 1):
+        if not line or line.startswith("#"):
+            continue
+        entry = re.fullmatch(r"(\S+) (tests/\S+): \S.*", line)
+        if not entry:
+            errors.append((UNTESTED, number, "a line is 'SOURCES TEST: how it covers them'"))
+            continue
+        if entry[2] not in FILES:
+            errors.append((UNTESTED, number, f"there is no {entry[2]}"))
+        for name in alternatives(entry[1]):
+            if name not in sources:
+                errors.append((UNTESTED, number, f"take it out: there is no source {name}"))
+            elif name not in untested:
+                errors.append((UNTESTED, number, f"take it out: {name} has a test of its name"))
+            elif name in listed:
+                errors.append((UNTESTED, number, f"{name} has a line already"))
+            listed.add(name)
+    return errors + [(name, 1, f"no test of its name in tests/{name.split('/')[0]}, and no line in "
+                               f"{UNTESTED}") for name in sorted(untested - listed)]
+
+
 def header_key(name):
     """Changes when the header, or any project header it reaches, changes."""
     seen, queue = set(), [name]
@@ -307,6 +351,7 @@ RULES = {
     "length": check_length,
     "names": check_names,
     "tests": check_tests,
+    "mirror": check_mirror,
     "headers": check_headers,
 }
 

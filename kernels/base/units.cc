@@ -1,4 +1,5 @@
 #include "kernels/base/units.h"
+#include "kernels/base/quote.h"
 
 #include <cctype>
 #include <charconv>
@@ -28,8 +29,8 @@ double unit_bytes(std::string_view unit) {
 
 Result<uint64_t> parse_bytes(std::string_view text) {
   const auto refuse = [&] {
-    return invalid_argument("'" + std::string(text.substr(0, 64)) +
-                            "' is not a size; write for example 16GiB, 500MB or 4096");
+    return invalid_argument(in_quotes(text) +
+                            " is not a size; write for example 16GiB, 500MB or 4096");
   };
   double number = 0;
   const char* end = text.data() + text.size();

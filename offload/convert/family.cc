@@ -1,7 +1,6 @@
 #include "offload/convert/family.h"
 
 #include "kernels/base/check.h"
-#include "offload/convert/family_opt.h"
 
 namespace spillway {
 

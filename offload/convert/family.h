@@ -55,6 +55,8 @@ std::string tensor_of(const Family& family, WeightRole role);
 std::vector<WeightPart> parts_of(const Family& family, const ModelShape& shape,
                                  const WeightSpec& spec);
 
+extern const Family kFamilyOpt;  // OPT, OPT-IML, Galactica: family_opt.cc
+
 // Null: no such family.
 const Family* family_of(std::string_view model_type);
 

@@ -1,10 +1,10 @@
-#include "offload/convert/family_opt.h"
-
+// The OPT family: OPT, OPT-IML, Galactica.
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/json_reader.h"
 #include "kernels/base/quote.h"
+#include "offload/convert/family.h"
 
 namespace spillway {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <string>
 
 #include "kernels/base/cgroup.h"
 #include "kernels/base/units.h"
@@ -29,8 +28,8 @@ uint64_t above(uint64_t bytes, uint64_t included) {
 }
 
 // MemAvailable of /proc/meminfo, which counts page cache that can be dropped; 0 if unreadable.
-uint64_t available_bytes() {
-  std::ifstream file("/proc/meminfo");
+uint64_t available_bytes(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
   std::string name;
   uint64_t kib = 0;
   std::string unit;
@@ -54,7 +53,7 @@ uint64_t cached_bytes(const std::string& path) {
 
 // What the control group of this process and those around it may still take; all there is when
 // there is no limit.
-uint64_t group_bytes_left() {
+uint64_t group_bytes_left(const std::string& root) {
   uint64_t left = ~uint64_t{0};
   const auto consider = [&](const std::string& folder, const char* limit, const char* used) {
     std::ifstream limit_file(folder + limit), used_file(folder + used);
@@ -64,7 +63,7 @@ uint64_t group_bytes_left() {
     const uint64_t held = used_bytes - std::min(used_bytes, cached_bytes(folder + "/memory.stat"));
     left = std::min(left, limit_bytes - std::min(limit_bytes, held));
   };
-  const CgroupFolders folders = cgroup_folders("memory");
+  const CgroupFolders folders = cgroup_folders("memory", root);
   for (const std::string& folder : folders.v1) {
     consider(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
   }
@@ -96,8 +95,8 @@ uint64_t process_bytes(uint64_t request_bytes, uint64_t scratch_bytes) {
          above(scratch_bytes, kScratchIncluded);
 }
 
-uint64_t available_host_bytes() {
-  return std::min(available_bytes(), group_bytes_left());
+uint64_t available_host_bytes(const std::string& root) {
+  return std::min(available_bytes(root), group_bytes_left(root));
 }
 
 MemoryBudget host_budget(std::optional<uint64_t> flag) {

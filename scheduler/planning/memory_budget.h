@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
@@ -38,8 +39,9 @@ uint64_t process_bytes(uint64_t request_bytes, uint64_t scratch_bytes);
 // other_device_bytes on a device that nobody else uses.
 constexpr uint64_t kDeviceProcessBytes = uint64_t{768} << 20;
 
-// Bytes that this process may still take: what is available, also in its control group.
-uint64_t available_host_bytes();
+// Bytes that this process may still take: what is available, also in its control group. `root` goes
+// before every path, for tests.
+uint64_t available_host_bytes(const std::string& root = "");
 
 struct MemoryBudget {
   uint64_t bytes = 0;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/ops.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 
 namespace spillway {
 

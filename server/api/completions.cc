@@ -1,9 +1,9 @@
 // POST /v1/completions: from the exchange to a CompletionRun and back.
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 
+#include "kernels/base/clock.h"
 #include "server/api/completion_json.h"
 #include "server/api/completion_run.h"
 #include "server/api/service.h"
@@ -11,8 +11,6 @@
 
 namespace spillway {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // What takes longer than some milliseconds of JSON and tokenising is bulk work, so that short
 // requests do not wait for it: bodies of more bytes, and answers that may hold more.
@@ -25,10 +23,6 @@ void post_work(Exchange& exchange, bool is_short, std::function<void()> task) {
 
 ApiError logged_here(const ApiError& error) {
   return logged(error, "/v1/completions");
-}
-
-double seconds_since(Clock::time_point then) {
-  return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
 // One answer. work() runs on a worker thread and starts the run; everything after that is posted
@@ -59,7 +53,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   ApiService& api_;
   const ExchangePtr exchange_;
   Admission::Ticket ticket_;
-  const Clock::time_point arrived_ = Clock::now();
+  const double arrived_ = steady_seconds();
 
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
@@ -69,7 +63,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   bool gone_ = false;
   bool begun_ = false;  // The stream's head is out
   bool ended_ = false;  // Nothing more is to be said
-  Clock::time_point last_sent_ = Clock::now();
+  double last_sent_ = steady_seconds();
 };
 
 void CompletionAnswer::watch() {
@@ -131,14 +125,14 @@ void CompletionAnswer::on_started(std::shared_ptr<CompletionRun> run) {
 void CompletionAnswer::begin_stream() {
   if (begun_ || ended_) return;
   begun_ = true;
-  last_sent_ = Clock::now();
+  last_sent_ = steady_seconds();
   exchange_->begin_stream(fields());
 }
 
 void CompletionAnswer::on_text(const ChoiceText& piece) {
   if (gone_ || ended_) return;
   begin_stream();
-  last_sent_ = Clock::now();
+  last_sent_ = steady_seconds();
   exchange_->send(sse_event(completion_chunk(head_, call_, api_.context, piece)),
                   piece.first && call_.echo);
 }
@@ -190,7 +184,7 @@ void CompletionAnswer::on_gone() {
 void CompletionAnswer::on_tick() {
   if (ended_) return;
   const int64_t most = api_.request_seconds_max;
-  if (most > 0 && seconds_since(arrived_) > static_cast<double>(most)) {
+  if (most > 0 && steady_seconds() - arrived_ > static_cast<double>(most)) {
     end_with(request_timeout(most));
     if (run_) run_->cancel();
     return;
@@ -200,8 +194,8 @@ void CompletionAnswer::on_tick() {
 
 void CompletionAnswer::ping_if_silent() {
   const double interval = call_.ping_seconds > 0 ? call_.ping_seconds : api_.ping_seconds;
-  if (call_.ping_seconds < 0 || interval <= 0 || seconds_since(last_sent_) < interval) return;
-  last_sent_ = Clock::now();
+  if (call_.ping_seconds < 0 || interval <= 0 || steady_seconds() - last_sent_ < interval) return;
+  last_sent_ = steady_seconds();
   // Some readers lose what follows a comment that arrives alone; who asked for usage already reads
   // chunks without choices.
   exchange_->send(call_.include_usage ? sse_event(completion_ping_chunk(head_, call_, api_.context))

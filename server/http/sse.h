@@ -5,10 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/check.h"
+
 namespace spillway {
 
 // One event. REQUIRES: no CR and no LF in `json` (dumped JSON has none).
-std::string sse_event(std::string_view json);
+inline std::string sse_event(std::string_view json) {
+  SPILLWAY_CHECK(json.find_first_of("\r\n") == std::string_view::npos);
+  return std::string("data: ").append(json).append("\n\n");
+}
 
 // Keeps a silent stream alive; readers skip it.
 constexpr std::string_view kSsePing = ": ping\n\n";

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST_CASE("bench times a run, holds it against its bound and traces it") {
+TEST_CASE("bench times a run, holds it against its bound and traces it", "[slow]") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string report = place.path() + "/report.json", trace = place.path() + "/trace.json";
@@ -53,7 +53,7 @@ TEST_CASE("bench times a run, holds it against its bound and traces it") {
   }
 }
 
-TEST_CASE("bench projects the decode steps that it was told to leave out") {
+TEST_CASE("bench projects the decode steps that it was told to leave out", "[slow]") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string report = place.path() + "/report.json";
@@ -85,7 +85,7 @@ TEST_CASE("bench projects the decode steps that it was told to leave out") {
   CHECK(test::exit_of(bench + " --decode-steps 7 --block 3" + out) == 2);
 }
 
-TEST_CASE("a prediction that cannot be made does not cost the result") {
+TEST_CASE("a prediction that cannot be made does not cost the result", "[slow]") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string packed = place.path() + "/model.spill", report = place.path() + "/report.json";

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "server/runtime.h"
 #include "tests/support/answers.h"
 #include "tests/support/checkpoint_writer.h"

@@ -219,7 +219,7 @@ void check(Format kv_format, double score_error_max) {
   CHECK(rules >= (kv_format == Format::kF32 ? 48 : 32));  // 16 rules each
 }
 
-TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores", "[gpu]") {
+TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores", "[gpu][slow]") {
   check(Format::kF32, 1e-4);
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores"
 // here, too, 4-bit ones included. Where a number lies between two of the format's, the order of a
 // sum decides which it becomes, and scores follow by a little: 1e-4 of the largest in bf16 and
 // 4-bit (the reference's SCORE_MOVE_MAX), 1.5e-4 measured in f16, where some number always does.
-TEST_CASE("KV rules agree with the reference in the cache's narrow formats", "[gpu]") {
+TEST_CASE("KV rules agree with the reference in the cache's narrow formats", "[gpu][slow]") {
   check(GENERATE(Format::kF16, Format::kBF16, Format::kQ4), 5e-4);
 }
 

@@ -84,7 +84,7 @@ std::unique_ptr<HttpClient> upload(uint16_t port, size_t bytes) {
   return client;
 }
 
-TEST_CASE("serve stays inside its host memory, whatever is uploaded and asked for") {
+TEST_CASE("serve stays inside its host memory, whatever is uploaded and asked for", "[slow]") {
   constexpr uint64_t kSeed = 20261123;
   std::mt19937_64 random(kSeed);
   const test::TemporaryCache cache;

@@ -4,7 +4,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "server/cli/open_model.h"
+#include "server/cli/common/served_model.h"
 #include "server/cli/serve/serve.h"
 #include "tests/support/golden.h"
 #include "tests/support/http_client.h"

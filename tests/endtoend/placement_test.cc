@@ -158,12 +158,12 @@ TEST_CASE("every placement gives the tokens of the run in memory, float32") {
   check_placements("pre_ln_relu", Format::kF32, Format::kF32);
 }
 
-TEST_CASE("every placement gives the tokens of the run in memory, narrow formats") {
+TEST_CASE("every placement gives the tokens of the run in memory, narrow formats", "[slow]") {
   check_placements("pre_ln_relu", Format::kBF16, Format::kBF16);
   check_placements("pre_ln_relu", Format::kF16, Format::kF32);
 }
 
-TEST_CASE("every placement gives the tokens of the run in memory, 4 bits") {
+TEST_CASE("every placement gives the tokens of the run in memory, 4 bits", "[slow]") {
   check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
   check_placements("post_ln_projected", Format::kQ4, Format::kBF16);
 }

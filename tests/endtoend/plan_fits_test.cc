@@ -42,7 +42,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST_CASE("every plan that is found runs within its budgets") {
+TEST_CASE("every plan that is found runs within its budgets", "[slow]") {
   constexpr uint64_t kSeed = 20261122;
   constexpr int kRounds = 5;
   std::mt19937_64 random(kSeed);

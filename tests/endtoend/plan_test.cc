@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST_CASE("a plan is found, written, read and carried out") {
+TEST_CASE("a plan is found, written, read and carried out", "[slow]") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string hardware = place.path() + "/hardware.json";
@@ -94,7 +94,7 @@ TEST_CASE("plan, bench and serve write one form of a plan, and --plan reads each
   }
 }
 
-TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have them") {
+TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have them", "[slow]") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string hardware = place.path() + "/hardware.json", plan = place.path() + "/plan.json";

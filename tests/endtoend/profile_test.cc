@@ -30,7 +30,7 @@ std::vector<std::string> kept_in(const std::string& cache) {
   return kept;
 }
 
-TEST_CASE("profile measures what the cost model needs") {
+TEST_CASE("profile measures what the cost model needs", "[slow]") {
   const test::TemporaryCache place;
   const std::string printed = place.path() + "/printed", written = place.path() + "/out.json";
   const std::string command = test::program() +

@@ -157,21 +157,23 @@ void check_placements(const std::string& variant, Format format, Format kv_forma
   CHECK(test::accelerator_leaks() == before);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, float32", "[gpu]") {
+TEST_CASE("every placement over three tiers gives the same tokens, float32", "[gpu][slow]") {
   check_placements("pre_ln_relu", Format::kF32, Format::kF32);
 }
 
 TEST_CASE("every placement over three tiers gives the same tokens, narrow formats",
-          "[gpu][sanitizer]") {
+          "[gpu][sanitizer][slow]") {
   check_placements("post_ln_projected", Format::kBF16, Format::kF16);
 }
 
-TEST_CASE("every placement over three tiers gives the same tokens, 4 bits", "[gpu][sanitizer]") {
+TEST_CASE("every placement over three tiers gives the same tokens, 4 bits",
+          "[gpu][sanitizer][slow]") {
   check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
 }
 
 // What is asked of a real device, whose products round by their shapes, in an emulation of that.
-TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes", "[gpu]") {
+TEST_CASE("placements over three tiers differ by rounding where sums depend on shapes",
+          "[gpu][slow]") {
   if (test::thorough()) return test::skip("not an emulated device");
   test::emulate_sums_by_shape(true);
   check_placements("pre_ln_relu", Format::kF32, Format::kF32);

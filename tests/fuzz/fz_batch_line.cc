@@ -6,12 +6,11 @@
 
 #include "server/cli/batch/batch_line.h"
 #include "server/cli/batch/batch_run.h"
+#include "tests/support/tiny_shape.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;
-  ModelShape shape;
-  shape.vocabulary = 100;
-  shape.positions = 64;
+  const ModelShape shape = test::make_shape({});
   ApiContext context;
   context.shape = &shape;
   context.model_names = {"tiny"};

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "server/api/completion.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
@@ -58,9 +59,7 @@ ApiContext make_context(const ModelShape& shape) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;
-  ModelShape shape;
-  shape.vocabulary = 50'272;
-  shape.positions = 2048;
+  const ModelShape shape = test::make_shape({.vocabulary = 50'272, .positions = 2048});
   const ApiContext context = make_context(shape);
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   const auto parsed = parse_completion(body, context);

@@ -10,6 +10,7 @@
 #include "server/api/completion_json.h"
 #include "server/http/message.h"
 #include "server/http/sse.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
@@ -49,7 +50,7 @@ std::string unchunk(std::string_view bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;
-  ModelShape shape;
+  const ModelShape shape = test::make_shape({});
   ApiContext context;
   context.shape = &shape;
   context.model_names = {"m"};

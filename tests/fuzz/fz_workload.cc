@@ -6,12 +6,11 @@
 
 #include "kernels/base/check.h"
 #include "server/cli/batch/workload_file.h"
+#include "tests/support/tiny_shape.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spillway;
-  ModelShape shape;
-  shape.vocabulary = 100;
-  shape.positions = 64;
+  const ModelShape shape = test::make_shape({});
   ApiContext context;
   context.shape = &shape;
   context.model_names = {"tiny"};

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/kv_layout.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "offload/placement.h"
 
 namespace spillway {

@@ -26,8 +26,8 @@ struct Setup {
 
   Setup() {
     fs::create_directory(directory);
-    write_file(directory + "/config.json", opt_config(tiny_shape()));
-    write_file(directory + "/model.safetensors", safetensors_file(opt_tensors(tiny_shape())));
+    write_file(directory + "/config.json", opt_config(checkpoint_shape()));
+    write_file(directory + "/model.safetensors", safetensors_file(opt_tensors(checkpoint_shape())));
     options.cache_directory = temp / "cache/deep";
     options.announce = [this](const std::string& text) { said.push_back(text); };
   }
@@ -74,7 +74,7 @@ TEST_CASE("a checkpoint that is not the one that is meant is not converted") {
 TEST_CASE("a model that its user cannot compute with is not converted") {
   Setup setup;
   setup.options.accepts = [](const ModelShape& shape) -> Status {
-    CHECK(shape.layers == tiny_shape().layers);
+    CHECK(shape.layers == checkpoint_shape().layers);
     return invalid_argument("too wide");
   };
   const Status status = resolve_model(setup.directory, setup.options).status();
@@ -99,7 +99,7 @@ TEST_CASE("another format and a changed checkpoint are converted again") {
   fs::last_write_time(setup.directory + "/model.safetensors",
                       fs::file_time_type::clock::now() + std::chrono::hours(1));
   CHECK(setup.resolve().path != first.path);
-  ModelShape shape = tiny_shape();
+  ModelShape shape = checkpoint_shape();
   shape.eos_tokens = {7};
   write_file(setup.directory + "/config.json", opt_config(shape));
   CHECK(setup.resolve().converted);
@@ -129,7 +129,7 @@ TEST_CASE("fine-tunings of one shape and one time do not share a packed file") {
   const auto time = fs::last_write_time(weights);
   const ModelSource first = setup.resolve();
   const std::string source = ModelFile::open(first.path).value().table().source;
-  auto tensors = opt_tensors(tiny_shape());
+  auto tensors = opt_tensors(checkpoint_shape());
   tensors.back().data[0] ^= std::byte{1};
   write_file(weights, safetensors_file(tensors));
   fs::last_write_time(weights, time);
@@ -236,7 +236,7 @@ TEST_CASE("processes that want the same model convert it once") {
 
 TEST_CASE("damage in the checkpoint comes back as warnings") {
   Setup setup;
-  auto tensors = opt_tensors(tiny_shape());
+  auto tensors = opt_tensors(checkpoint_shape());
   tensors[0].data[3] = std::byte{0x7f};
   tensors[0].data[2] = std::byte{0xff};
   write_file(setup.directory + "/model.safetensors", safetensors_file(tensors));

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/kv_layout.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 
 namespace spillway {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 
 namespace spillway {
 namespace {

@@ -4,20 +4,13 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/linear_shapes.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
 
 ModelShape small_shape() {
-  ModelShape shape;
-  shape.layers = 2;
-  shape.hidden = shape.embedding = 10;
-  shape.heads = shape.kv_heads = 1;
-  shape.head_size = 10;
-  shape.mlp = 20;
-  shape.vocabulary = 100;
-  shape.positions = 50;
-  return shape;
+  return test::make_shape({.hidden = 10, .heads = 1, .mlp = 20, .positions = 50});
 }
 
 CostedPlan model_of(const ModelShape& shape, uint64_t element_bytes) {

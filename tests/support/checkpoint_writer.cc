@@ -7,6 +7,7 @@
 #include <random>
 
 #include "kernels/base/check.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 
@@ -159,15 +160,8 @@ std::string opt_config(const ModelShape& s) {
   return config.dump(2);
 }
 
-ModelShape tiny_shape() {
-  ModelShape shape;
-  shape.layers = 2;
-  shape.hidden = shape.embedding = 32;
-  shape.heads = shape.kv_heads = 4;
-  shape.head_size = 8;
-  shape.mlp = 64;
-  shape.vocabulary = 100;
-  shape.positions = 40;
+ModelShape checkpoint_shape() {
+  ModelShape shape = test::make_shape({.heads = 4, .positions = 40});
   shape.position_offset = 2;
   shape.bos_token = 2;
   shape.pad_token = 1;

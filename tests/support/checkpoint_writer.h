@@ -50,6 +50,6 @@ std::vector<TensorData> opt_tensors(const ModelShape& shape, DType dtype = DType
 std::string opt_config(const ModelShape& shape);
 
 // A small OPT: 2 layers, hidden 32, 4 heads, mlp 64, vocabulary 100, 40 positions.
-ModelShape tiny_shape();
+ModelShape checkpoint_shape();
 
 }  // namespace spillway

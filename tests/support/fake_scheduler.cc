@@ -4,6 +4,8 @@
 #include <chrono>
 #include <numeric>
 
+#include "tests/support/tiny_shape.h"
+
 namespace spillway {
 namespace {
 
@@ -31,14 +33,9 @@ int32_t fake_token(const Request& request, int64_t t) {
 }
 
 FakeScheduler::FakeScheduler(Options options) : options_(std::move(options)) {
+  shape_ = test::make_shape(
+      {.layers = 1, .hidden = 8, .heads = 1, .mlp = 8, .vocabulary = 300, .positions = 128});
   shape_.name = "fake-model";
-  shape_.layers = 1;
-  shape_.hidden = shape_.embedding = 8;
-  shape_.heads = shape_.kv_heads = 1;
-  shape_.head_size = 8;
-  shape_.mlp = 8;
-  shape_.vocabulary = 300;
-  shape_.positions = 128;
   shape_.bos_token = 0;
   shape_.eos_tokens = {0};
   engine_ = std::thread([this] { run(); });

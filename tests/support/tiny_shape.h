@@ -1,21 +1,36 @@
-// A model small enough that a sweep takes microseconds and large enough to have more than one head,
-// slab and micro-batch.
+// The shapes of tests: the one place that fills in a ModelShape.
 #pragma once
 
 #include "kernels/base/model_shape.h"
 
 namespace spillway::test {
 
-inline ModelShape tiny_shape(int64_t layers = 2) {
+// What test shapes differ in. The defaults make a model small enough that a sweep takes
+// microseconds and large enough to have more than one head, slab and micro-batch.
+struct Sizes {
+  int64_t layers = 2;
+  int64_t hidden = 32;  // A multiple of heads
+  int64_t heads = 2;
+  int64_t mlp = 64;
+  int64_t vocabulary = 100;
+  int64_t positions = 64;
+};
+
+inline ModelShape make_shape(const Sizes& sizes) {
   ModelShape shape;
+  shape.layers = sizes.layers;
+  shape.hidden = shape.embedding = sizes.hidden;
+  shape.heads = shape.kv_heads = sizes.heads;
+  shape.head_size = sizes.hidden / sizes.heads;
+  shape.mlp = sizes.mlp;
+  shape.vocabulary = sizes.vocabulary;
+  shape.positions = sizes.positions;
+  return shape;
+}
+
+inline ModelShape tiny_shape(int64_t layers = 2) {
+  ModelShape shape = make_shape({.layers = layers});
   shape.name = "tiny";
-  shape.layers = layers;
-  shape.hidden = shape.embedding = 32;
-  shape.heads = shape.kv_heads = 2;
-  shape.head_size = 16;
-  shape.mlp = 64;
-  shape.vocabulary = 100;
-  shape.positions = 64;
   shape.position_offset = 2;
   shape.eos_tokens = {2};
   return shape;

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "server/api/answer_memory.h"
 #include "server/api/completion_run.h"
@@ -28,10 +29,6 @@ constexpr int64_t kStartRowsMax = 64;   // Lines that are read between two looks
 constexpr int64_t kCommitRowsMax = 64;  // Finished rows that wait for a commit
 constexpr auto kCommitInterval = std::chrono::seconds(1);
 constexpr auto kPoll = std::chrono::milliseconds(100);
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 struct Answer {
   int64_t row = 0;
@@ -374,12 +371,12 @@ class Runner {
   // little time to finish.
   Status wind_down() {
     stopping_ = true;
-    const Clock::time_point asked = Clock::now();
+    const double asked = steady_seconds();
     for (auto& [row, flight] : flights_) {
       if (!flight.in_block->load()) flight.run->cancel();
     }
     say_how_long();
-    while (!flights_.empty() && seconds_since(asked) < job_.grace_seconds) {
+    while (!flights_.empty() && steady_seconds() - asked < job_.grace_seconds) {
       SPILLWAY_RETURN_IF_ERROR(collect(kPoll));
       refresh();
       if (job_.show) job_.show(progress_);
@@ -430,7 +427,7 @@ class Runner {
     progress_.generated_tokens_now =
         static_cast<int64_t>(job_.scheduler->stats().generated_tokens - generated_at_start_);
     progress_.generated_tokens = generated_before_ + progress_.generated_tokens_now;
-    progress_.seconds = seconds_since(started_);
+    progress_.seconds = steady_seconds() - started_;
   }
 
   const BatchJob& job_;
@@ -455,7 +452,7 @@ class Runner {
   std::vector<int64_t> set_aside_;
 
   int64_t uncommitted_ = 0;
-  Clock::time_point started_ = Clock::now();
+  double started_ = steady_seconds();
   Clock::time_point committed_ = Clock::now();
   BatchProgress progress_;
   int64_t generated_before_ = 0;

@@ -8,7 +8,9 @@
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
+#include "server/cli/common/console.h"
 #include "server/cli/flags/command_line.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/process_stats.h"
 #include "server/start_plan.h"
 
@@ -38,7 +40,6 @@ Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime&
 }
 
 Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& model) {
-  const auto say = [](const std::string& line) { std::cerr << line << std::endl; };
   StartQuestion question;
   question.model = model;
   question.flags = question.unplanned = engine;
@@ -101,10 +102,49 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   return flags.check ? check_result(result) : Status();
 }
 
+struct State {
+  std::string model;
+  BenchFlags flags;
+  EngineFlags engine;
+};
+
 }  // namespace
 
 int run_bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model) {
   return report("bench", bench(flags, engine, model));
+}
+
+Command bench_command() {
+  auto state = std::make_shared<State>();
+  Command command;
+  command.name = "bench";
+  command.summary = "time a block of equal sequences against this machine's bound";
+  command.description =
+      "Runs a block of equal sequences and prints tokens/s, beside bounds of the time from rates "
+      "measured in the same process: the peaks of this CPU's instructions, memory, disk and link "
+      "(efficiency), and the matrix products and attention of our own kernels (of our kernels). "
+      "Efficiency is bound over measured time; the bound takes each sweep's slowest resource, and "
+      "a second one, which no schedule can beat, the slowest resource of the whole run.";
+  command.arguments = {{"MODEL", kModelHelp, &state->model}};
+  Settings& settings = command.settings;
+  settings.group("Benchmark");
+  settings.add_integer("prompt-tokens", &state->flags.prompt_tokens, 1, 1 << 20,
+                       "tokens of each prompt");
+  settings.add_integer("new-tokens", &state->flags.new_tokens, 1, 1 << 20,
+                       "tokens to generate for each");
+  settings.add_integer("sequences", &state->flags.sequences, 0, 65536,
+                       "how many at once; 0: as many as the block and the KV cache hold");
+  settings.add_integer("decode-steps", &state->flags.decode_steps, 0, 1 << 20,
+                       "stop after so many decode steps of the whole block and project the rest "
+                       "from them; 0: run all");
+  settings.add_switch("json", &state->flags.json, "print one JSON object");
+  settings.add_switch("check", &state->flags.check,
+                      "exit with 1 where the run beat a bound, which makes its efficiency invalid, "
+                      "or a kernel is below its least share of what the hardware gives");
+  add_engine_flags(settings, &state->engine);
+  command.check = [state] { return validate(state->engine); };
+  command.run = [state] { return run_bench(state->flags, state->engine, state->model); };
+  return command;
 }
 
 }  // namespace spillway

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "scheduler/planning/engine_flags.h"
+#include "server/cli/flags/command_line.h"
 
 namespace spillway {
 
@@ -20,5 +21,7 @@ struct BenchFlags {
 
 // Exit status. Prints a table, or with --json one object (bench_report.h).
 int run_bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model);
+
+Command bench_command();
 
 }  // namespace spillway

@@ -6,7 +6,6 @@
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
 #include "scheduler/planning/plan_cost.h"
-#include "server/cli/bench/bench_disk.h"
 
 namespace spillway {
 

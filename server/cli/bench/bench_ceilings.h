@@ -21,10 +21,18 @@ std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan);
 
 // The hardware: the peaks of a CPU's instructions, or of a device with memory of its own the best
 // product of any height; memory; the link to such a device; and, where the plan uses the disk, its
-// two links (bench_disk.h). Kernels: every matrix at the heights that the run has, and attention.
+// two links. Kernels: every matrix at the heights that the run has, and attention.
 // kCapacity: no memory to measure with. An error of the disk is one of the run.
 Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
                                           bool after_run);
+
+// What the disk gives a run, in whichever sizes and numbers of requests it likes best: a ceiling
+// must not be the way in which the engine happens to ask (bench_disk.cc). Reading from the weights'
+// file if some are there, else after the run from the cache that the run left, else from a new
+// file; writing to a new one, where the plan writes. Blocks for some seconds. An error of the disk
+// is one of the run.
+Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
+                             MeasuredCeilings* found);
 
 // Fills in the bounds. REQUIRES: ceilings and sweeps are there.
 void hold_against_bound(Runtime& runtime, BenchResult* result);

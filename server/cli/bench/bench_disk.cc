@@ -1,5 +1,4 @@
-#include "server/cli/bench/bench_disk.h"
-
+// What the disk gives a benchmark's run.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include "offload/io/disk_speed.h"
 #include "offload/io/spill_file.h"
+#include "server/cli/bench/bench_ceilings.h"
 
 namespace spillway {
 

@@ -4,7 +4,7 @@
 
 #include "kernels/base/units.h"
 #include "server/cli/bench/bench_check.h"
-#include "server/cli/common/text_line.h"
+#include "server/cli/common/console.h"
 
 namespace spillway {
 

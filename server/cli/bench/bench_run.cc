@@ -13,11 +13,15 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/linear_shapes.h"
 #include "kernels/base/units.h"
+#include "kernels/measure/peaks.h"
 #include "server/cli/batch/workload_file.h"
 
 namespace spillway {
 
 namespace {
+
+constexpr double kSecondsBetween = 4;  // About half a per cent of the run's time goes here.
+constexpr PeakRuns kShort{.runs = 1, .run_seconds = 0.002};
 
 // How far the run is. A copy of the state of its Stopwatch.
 struct Pace {
@@ -203,6 +207,22 @@ void project(const BenchFlags& flags, double decode_seconds, BenchResult* result
 }
 
 }  // namespace
+
+Result<BenchMeter> BenchMeter::open(Device& device, bool with_memory) {
+  std::optional<MemoryMeter> memory;
+  if (with_memory) {
+    SPILLWAY_ASSIGN_OR_RETURN(MemoryMeter opened, MemoryMeter::open(device));
+    memory.emplace(std::move(opened));
+  }
+  return BenchMeter(device, std::move(memory));
+}
+
+void BenchMeter::measure_now_and_then() {
+  if (steady_seconds() - measured_ < kSecondsBetween) return;
+  if (memory_) found_.memory.push_back(memory_->measure());
+  found_.peaks = best_of(found_.peaks, measure_peaks(device_, kShort));
+  measured_ = steady_seconds();
+}
 
 int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> block) {
   constexpr int64_t kPrefillTokensMax = 16384;  // Bounds the activations.

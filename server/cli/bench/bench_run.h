@@ -1,15 +1,43 @@
 // Runs the block of a benchmark through the scheduler and times it. One thread, which blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
+#include "kernels/device.h"
+#include "kernels/measure/ceilings.h"
 #include "scheduler/engine/engine.h"
-#include "server/cli/bench/bench_meter.h"
 #include "server/cli/bench/bench_result.h"
 #include "server/runtime.h"
 
 namespace spillway {
+
+// Measures the machine between the sweeps of a benchmark: what a shared one gives changes within
+// minutes (seen of memory: 77 GB/s just before a run, 43 GB/s just after), and a bound takes the
+// best that was there.
+class BenchMeter {
+ public:
+  // `with_memory`: its reading too, which nothing else may need then. kCapacity: there is no room.
+  // REQUIRES: the device shares host memory, and lives longer.
+  static Result<BenchMeter> open(Device& device, bool with_memory);
+
+  size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
+
+  // Every few seconds, for some tens of milliseconds. Not inside an op.
+  void measure_now_and_then();
+
+  const MeasuredDuring& found() const { return found_; }
+
+ private:
+  BenchMeter(Device& device, std::optional<MemoryMeter> memory)
+      : device_(device), memory_(std::move(memory)) {}
+
+  Device& device_;
+  std::optional<MemoryMeter> memory_;
+  MeasuredDuring found_;
+  double measured_ = 0;
+};
 
 // The flags fit the model. kInvalidArgument: they do not.
 Status check_bench(const BenchFlags& flags, const ModelShape& shape);

@@ -1,5 +1,6 @@
-// A model that is ready to complete requests, as `batch` and `generate` see it. main() makes one of
-// the runtime; tests make one of a fake scheduler. Values; `owner` keeps the pointees alive.
+// A model that is ready to complete requests, as `serve`, `batch` and `generate` see it.
+// model_opener() makes one of the runtime; tests make one of a fake scheduler. Values; `owner`
+// keeps the pointees alive.
 #pragma once
 
 #include <functional>
@@ -42,5 +43,9 @@ struct OpenFor {
 
 using OpenModel = std::function<Result<ServedModel>(const std::string& model, const EngineFlags&,
                                                     const OpenFor&)>;
+
+// Opens MODEL as the flags say and keeps it alive in ServedModel::owner. What goes on is said on
+// stderr, a line each. kTokenizer reads only the packed file's table.
+OpenModel model_opener();
 
 }  // namespace spillway

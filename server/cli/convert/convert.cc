@@ -12,8 +12,7 @@
 #include "offload/convert/converter.h"
 #include "offload/convert/hf_config.h"
 #include "offload/model_source.h"
-#include "server/cli/common/byte_progress.h"
-#include "server/cli/common/input_status.h"
+#include "server/cli/common/console.h"
 
 namespace spillway {
 

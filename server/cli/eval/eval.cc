@@ -1,6 +1,7 @@
 #include "server/cli/eval/eval.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -13,9 +14,11 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "scheduler/planning/plan_json.h"
-#include "server/cli/common/quantization_json.h"
+#include "server/cli/common/console.h"
+#include "server/cli/common/report_json.h"
 #include "server/cli/eval/eval_run.h"
 #include "server/cli/flags/command_line.h"
+#include "server/cli/flags/engine_settings.h"
 
 namespace spillway {
 
@@ -177,7 +180,7 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_text(flags.text));
   RuntimeOptions options;
   options.start_scheduler = false;
-  options.say = [](const std::string& line) { std::cerr << line << std::endl; };
+  options.say = say;
   options.wishes.prefill_tokens_max =
       kEvalWindowsAtOnce * std::max<int64_t>(1, flags.prompt_tokens);
   // Memory for the full cache, against which rules are held.
@@ -205,10 +208,67 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   return {};
 }
 
+constexpr size_t kBudgetsMax = 32;
+
+Result<std::vector<int>> parse_percents(const std::string& text) {
+  std::vector<int> percents;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (percents.size() < kBudgetsMax) {
+    int percent = 0;
+    const auto [rest, error] = std::from_chars(at, end, percent);
+    if (error != std::errc() || percent < 1 || percent > 100) break;
+    percents.push_back(percent);
+    if (rest == end) return percents;
+    if (*rest != ',') break;
+    at = rest + 1;
+  }
+  return invalid_argument("must be up to 32 per cents between 1 and 100: 60,40,20");
+}
+
+struct State {
+  std::string model;
+  EvalFlags flags;
+  EngineFlags engine;
+};
+
 }  // namespace
 
 int run_eval(const EvalFlags& flags, const EngineFlags& engine, const std::string& model) {
   return report("eval", eval(flags, engine, model));
+}
+
+Command eval_command() {
+  auto state = std::make_shared<State>();
+  Command command;
+  command.name = "eval";
+  command.summary = "perplexity of a text, scored through the decode path";
+  command.description =
+      "Cuts a text into windows of --context tokens. The first --prompt-tokens of each are the "
+      "prompt, the rest is scored token by token through the decode path, as in generation.";
+  command.arguments = {{"MODEL", kModelHelp, &state->model}};
+  Settings& settings = command.settings;
+  settings.group("Evaluation");
+  settings.add_text("text", &state->flags.text, "FILE", "the text, UTF-8");
+  settings.add_integer("context", &state->flags.context, 2, 1 << 20, "tokens of a window");
+  settings.add_integer("prompt-tokens", &state->flags.prompt_tokens, 1, 1 << 20,
+                       "of them, in the prompt and not scored");
+  settings.add_integer("windows", &state->flags.windows, 0, int64_t{1} << 40,
+                       "at most this many; 0: the whole text");
+  settings.add({"kv-budgets", "P,P,...",
+                "compare the KV rules h2o and window at these per cents of the positions", "", "",
+                [state](const std::string& text) -> Status {
+                  SPILLWAY_ASSIGN_OR_RETURN(state->flags.kv_budgets, parse_percents(text));
+                  return {};
+                }});
+  settings.add_switch("json", &state->flags.json, "print one JSON object");
+  add_engine_flags(settings, &state->engine);
+  command.check = [state]() -> Status {
+    if (state->flags.text.empty()) return invalid_argument("--text is missing");
+    return validate(state->engine);
+  };
+  command.run = [state] { return run_eval(state->flags, state->engine, state->model); };
+  return command;
 }
 
 }  // namespace spillway

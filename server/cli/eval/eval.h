@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "scheduler/planning/engine_flags.h"
+#include "server/cli/flags/command_line.h"
 
 namespace spillway {
 
@@ -22,5 +23,7 @@ struct EvalFlags {
 };
 
 int run_eval(const EvalFlags& flags, const EngineFlags& engine, const std::string& model);
+
+Command eval_command();
 
 }  // namespace spillway

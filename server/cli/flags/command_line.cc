@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <map>
 
-#include "server/cli/flags/foreign_flags.h"
-#include "server/cli/flags/help_text.h"
+#include "kernels/base/quote.h"
+#include "server/cli/flags/hints.h"
 #include "server/log.h"
 
 namespace spillway {
@@ -93,7 +93,7 @@ std::string explain_extras(const Parsed& parsed) {
     const std::string meant = nearest(flag, known);
     return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
   }
-  return "one word too many: '" + parsed.app->remaining().front().substr(0, 64) + "'";
+  return "one word too many: " + in_quotes(parsed.app->remaining().front());
 }
 
 // What the command line says wrongly, or OK.
@@ -142,8 +142,8 @@ int no_command(std::span<const Command> commands, int count, const char* const* 
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.name);
   const std::string meant = nearest(word, names);
-  return usage_error("", "no command '" + word.substr(0, 64) + "'" +
-                             (meant.empty() ? "" : "; did you mean " + meant + "?"));
+  return usage_error(
+      "", "no command " + in_quotes(word) + (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 
 }  // namespace
@@ -173,6 +173,11 @@ int report(std::string_view command, const Status& status) {
     print(stderr, "spillway " + std::string(command) + ": " + std::string(status.message()) + "\n");
   }
   return exit_status_of(status);
+}
+
+int report_input(std::string_view command, const Status& status) {
+  const int exit_status = report(command, status);
+  return status.code() == Code::kCorruption ? kExitUsage : exit_status;
 }
 
 int run_command_line(std::span<Command> commands, int count, const char* const* arguments,

@@ -31,6 +31,10 @@ struct Command {
   std::function<int()> run;       // Returns the exit status.
 };
 
+// What --help prints (help_text.cc).
+std::string program_help(std::span<const Command> commands);
+std::string command_help(const Command& command);
+
 // Exit status of the program; docs/USER_GUIDE.md lists them.
 enum ExitStatus : int {
   kExitSuccess = 0,
@@ -46,6 +50,10 @@ int exit_status_of(const Status& status);
 
 // Prints "spillway COMMAND: message" on stderr unless the status is OK; its exit status.
 int report(std::string_view command, const Status& status);
+
+// The same for a command whose input is a model's files: corrupt bytes are bad input (2) there,
+// since they are what it was asked to look at.
+int report_input(std::string_view command, const Status& status);
 
 // Parses the line, resolves the settings (flag, environment, --config file, default) and runs the
 // command; or prints help, version, configuration or a one-line reason. Returns the exit status.

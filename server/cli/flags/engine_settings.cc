@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "kernels/base/quote.h"
+
 namespace spillway {
 
 namespace {
@@ -41,8 +43,7 @@ Result<KvAmount> parse_amount(const std::string& text) {
     if (error == std::errc() && rest == end && amount.ratio >= 0 && amount.ratio < 1) return amount;
   }
   return invalid_argument(
-      "'" + text.substr(0, 64) +
-      "' is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
+      in_quotes(text) + " is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
 }
 
 std::string kv_format_names() {
@@ -50,7 +51,7 @@ std::string kv_format_names() {
 }
 
 Status not_a_format(const std::string& text, const std::string& names) {
-  return invalid_argument("'" + text.substr(0, 64) + "' is not one of " + names);
+  return invalid_argument(in_quotes(text) + " is not one of " + names);
 }
 
 Result<Format> parse_format(const std::string& text) {

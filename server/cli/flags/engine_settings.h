@@ -7,6 +7,11 @@
 
 namespace spillway {
 
+// Of the argument MODEL.
+constexpr const char* kModelHelp =
+    "a Hugging Face model directory or a packed .spill file; with --dummy-weights the name of a "
+    "shape such as opt-1.3b";
+
 // `flags` outlives the settings.
 void add_engine_flags(Settings& settings, EngineFlags* flags);
 

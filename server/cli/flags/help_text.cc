@@ -1,6 +1,7 @@
-#include "server/cli/flags/help_text.h"
-
+// The texts of --help.
 #include <algorithm>
+
+#include "server/cli/flags/command_line.h"
 
 namespace spillway {
 
@@ -56,22 +57,6 @@ void settings_help(const Settings& settings, std::string* out) {
   }
 }
 
-// Levenshtein's distance.
-size_t edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 std::string program_help(std::span<const Command> commands) {
@@ -102,18 +87,6 @@ std::string command_help(const Command& command) {
       "SPILLWAY_HOST_MEMORY). A flag overrides the environment, which overrides the file.",
       0, 0, &out);
   return out;
-}
-
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t best_edits = std::min<size_t>(3, word.size() / 2 + 1);  // Farther is another word.
-  for (const std::string& candidate : candidates) {
-    if (const size_t distance = edits(word.substr(0, 64), candidate); distance < best_edits) {
-      best_edits = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 }  // namespace spillway

@@ -6,7 +6,6 @@
 #include "kernels/base/json_reader.h"
 #include "kernels/base/strict_json.h"
 #include "scheduler/planning/plan_json.h"
-#include "server/cli/flags/json_settings.h"
 
 namespace spillway {
 

@@ -1,18 +1,36 @@
-// Settings::resolve: flag, then environment, then configuration file, then plan, then default.
+// Where settings come from: flag, then environment, then configuration file, then plan, then
+// default; and how a JSON file says them.
+#include <cerrno>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
+#include "kernels/base/quote.h"
 #include "kernels/base/strict_json.h"
-#include "server/cli/flags/help_text.h"
-#include "server/cli/flags/json_settings.h"
+#include "server/cli/flags/hints.h"
 #include "server/cli/flags/plan_file.h"
 #include "server/cli/flags/settings.h"
 
 namespace spillway {
 
 namespace {
+
+constexpr size_t kJsonBytesMax = 1 << 20;
+
+// Empty for what no flag could carry.
+std::string flag_text(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number() || value.is_boolean()) return value.dump();
+  if (!value.is_array()) return "";
+  std::string text;
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (value[i].is_structured()) return "";
+    text += (i == 0 ? "" : ",") + flag_text(value[i]);
+  }
+  return text;
+}
 
 // What a source says, by setting.
 using Texts = std::map<std::string, std::string>;
@@ -36,7 +54,7 @@ Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs)
   for (const auto& [name, value] : config.items()) {
     if (settings.find(name) == nullptr) {
       if (inputs.known && inputs.known(name)) continue;  // Another command's.
-      return invalid_argument(where + "no command has a setting '" + name.substr(0, 64) + "'" +
+      return invalid_argument(where + "no command has a setting " + in_quotes(name) +
                               meant_instead(settings, name));
     }
     if (value.is_null()) continue;
@@ -74,6 +92,25 @@ bool holds(const Setting& setting, Sources seen, Sources all) {
 }
 
 }  // namespace
+
+Result<std::string> read_json_text(const std::string& path, const std::string& place) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return io_error(place, errno);
+  std::string text(kJsonBytesMax + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kJsonBytesMax) return invalid_argument(place + ": longer than 1 MiB");
+  return text;
+}
+
+Result<std::string> setting_text(const nlohmann::json& value, const std::string& place) {
+  std::string text = flag_text(value);
+  if (text.empty() && !value.is_string()) {
+    return invalid_argument(place + ": must be a string, a number, true or false, or a " +
+                            "list of numbers");
+  }
+  return text;
+}
 
 Status resolve(Settings& settings, const SettingInputs& inputs) {
   Texts file;

@@ -6,15 +6,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "kernels/base/quote.h"
 #include "kernels/base/units.h"
 
 namespace spillway {
 
 namespace {
-
-std::string quoted_value(const std::string& text) {
-  return "'" + text.substr(0, 64) + (text.size() > 64 ? "...'" : "'");
-}
 
 template <class Integer>
 std::optional<Integer> whole(const std::string& text) {
@@ -28,13 +25,13 @@ std::optional<Integer> whole(const std::string& text) {
 Result<int64_t> integer_within(const std::string& text, int64_t least, int64_t most) {
   const auto number = whole<int64_t>(text);
   if (number && *number >= least && *number <= most) return *number;
-  return invalid_argument(quoted_value(text) + " is not a whole number from " +
-                          std::to_string(least) + " to " + std::to_string(most));
+  return invalid_argument(in_quotes(text) + " is not a whole number from " + std::to_string(least) +
+                          " to " + std::to_string(most));
 }
 
 Result<uint64_t> seed_of(const std::string& text) {
   if (const auto number = whole<uint64_t>(text)) return *number;
-  return invalid_argument(quoted_value(text) + " is not a whole number from 0 to 2^64 - 1");
+  return invalid_argument(in_quotes(text) + " is not a whole number from 0 to 2^64 - 1");
 }
 
 Result<bool> switch_of(const std::string& text) {
@@ -46,7 +43,7 @@ Result<bool> switch_of(const std::string& text) {
   for (const char* off : {"false", "off", "no", "0"}) {
     if (lower == off) return false;
   }
-  return invalid_argument(quoted_value(text) + " is neither true nor false");
+  return invalid_argument(in_quotes(text) + " is neither true nor false");
 }
 
 std::string text_of(double number) {
@@ -143,8 +140,8 @@ void Settings::add_real(std::string name, double* field, double least, double mo
     const char* end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(text.data(), end, number);
     if (error == std::errc() && rest == end && number >= least && number <= most) return number;
-    return invalid_argument(quoted_value(text) + " is not a number from " + text_of(least) +
-                            " to " + text_of(most));
+    return invalid_argument(in_quotes(text) + " is not a number from " + text_of(least) + " to " +
+                            text_of(most));
   };
   add({std::move(name), "X", std::move(help), "", text_of(*field), assigner(field, parse)});
 }
@@ -160,7 +157,7 @@ void Settings::add_choice(std::string name, std::string* field, std::vector<std:
   for (const std::string& choice : choices) meaning += (meaning.empty() ? "" : "|") + choice;
   const auto parse = [choices, meaning](const std::string& text) -> Result<std::string> {
     if (std::find(choices.begin(), choices.end(), text) != choices.end()) return text;
-    return invalid_argument(quoted_value(text) + " is not one of " + meaning);
+    return invalid_argument(in_quotes(text) + " is not one of " + meaning);
   };
   add({std::move(name), meaning, std::move(help), "", *field, assigner(field, parse)});
 }

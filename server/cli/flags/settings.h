@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,6 +98,13 @@ struct SettingInputs {
 // Fills the settings by precedence. A key of the file that only another command knows is skipped;
 // one that no command knows is refused. Reads the file.
 Status resolve(Settings& settings, const SettingInputs& inputs);
+
+// The text of a JSON file (--config, --plan), at most 1 MiB. `place` names it in errors.
+Result<std::string> read_json_text(const std::string& path, const std::string& place);
+
+// 8, "8GiB", true, [20, 80, 0] as a flag would carry them. kInvalidArgument, at `place`, for
+// anything else.
+Result<std::string> setting_text(const nlohmann::json& value, const std::string& place);
 
 // The text of --print-config: name, value, and where the value came from.
 std::string describe(const Settings& settings);

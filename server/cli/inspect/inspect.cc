@@ -3,8 +3,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "server/cli/common/byte_progress.h"
-#include "server/cli/common/input_status.h"
+#include "server/cli/common/console.h"
 #include "server/cli/inspect/inspect_report.h"
 
 namespace spillway {

@@ -4,6 +4,7 @@
 
 #include "kernels/base/quote.h"
 #include "kernels/base/weights.h"
+#include "offload/config_files.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/converter.h"
 #include "offload/convert/family.h"
@@ -11,7 +12,6 @@
 #include "offload/convert/scan.h"
 #include "offload/convert/tokenizer_files.h"
 #include "offload/convert/weight_map.h"
-#include "offload/model_catalog.h"
 #include "offload/model_file/model_file.h"
 #include "offload/model_source.h"
 

@@ -5,7 +5,7 @@
 #include "kernels/base/units.h"
 #include "offload/convert/converter.h"
 #include "offload/model_file/model_shape_json.h"
-#include "server/cli/common/quantization_json.h"
+#include "server/cli/common/report_json.h"
 #include "server/cli/inspect/inspect_report.h"
 
 namespace spillway {

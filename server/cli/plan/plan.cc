@@ -5,15 +5,16 @@
 #include <filesystem>
 #include <iostream>
 
-#include "offload/hardware_catalog.h"
+#include "offload/config_files.h"
 #include "offload/io/file.h"
 #include "offload/io/spill_file.h"
-#include "offload/model_catalog.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
 #include "scheduler/planning/memory_budget.h"
 #include "server/cli/batch/workload_file.h"
+#include "server/cli/common/console.h"
 #include "server/cli/flags/command_line.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/plan/plan_flexgen.h"
 #include "server/cli/plan/plan_frontier.h"
 #include "server/cli/plan/plan_report.h"
@@ -53,7 +54,7 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
 Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const EngineFlags& flags) {
   RuntimeOptions once;
   once.tokenizer_only = true;
-  once.say = [](const std::string& line) { std::cerr << line << std::endl; };
+  once.say = say;
   return Runtime::open(model, flags, once);
 }
 
@@ -112,7 +113,7 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   question.hardware = &report.hardware;
   question.latency_seconds = flags.latency_seconds;
   question.search_formats = flags.search_formats;
-  question.frontier = flags.frontier || !flags.frontier_svg.empty();
+  question.frontier = flags.frontier;
   SPILLWAY_RETURN_IF_ERROR(pack_formats(question));
   SPILLWAY_ASSIGN_OR_RETURN(FoundPlans found, find_plans(question));
   report.choice = std::move(found.best);
@@ -120,10 +121,6 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   report.tried = found.tried;
   if (!flags.output.empty()) {
     SPILLWAY_RETURN_IF_ERROR(write_plan(flags.output, plan_file_text(report)));
-  }
-  if (!flags.frontier_svg.empty()) {
-    SPILLWAY_RETURN_IF_ERROR(
-        replace_file(flags.frontier_svg, frontier_svg(report)).at("--frontier-svg"));
   }
   std::string text = flags.json ? plan_report_json(report) + "\n" : plan_text(report);
   if (simulates(flags)) {
@@ -133,14 +130,20 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   return {};
 }
 
+struct State {
+  std::string model;
+  PlanFlags flags;
+  EngineFlags engine;
+};
+
 }  // namespace
 
 Status validate(const PlanFlags& flags) {
   const bool ours = flags.search_formats || flags.latency_seconds > 0 || flags.frontier ||
-                    !flags.frontier_svg.empty() || !flags.workload.empty();
+                    !flags.workload.empty();
   if (flags.cost_model == "flexgen" && ours) {
     return invalid_argument(
-        "--latency, --frontier, --frontier-svg, --search-formats and --workload are answered by "
+        "--latency, --frontier, --search-formats and --workload are answered by "
         "--cost-model spillway");
   }
   if (!flags.workload.empty() && flags.sequences > 0) {
@@ -153,6 +156,62 @@ int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::strin
   if (flags.cost_model != "flexgen") return report("plan", plan(flags, engine, model));
   return report("plan", simulates(flags) ? simulate_as_flexgen(flags, engine, model)
                                          : plan_by_flexgen(flags, engine, model));
+}
+
+Command plan_command() {
+  auto state = std::make_shared<State>();
+  Command command;
+  command.name = "plan";
+  command.summary = "find the fastest plan for a machine and predict what it gives";
+  command.description =
+      "Searches the block size and what lives on which tier for the highest throughput on requests "
+      "of these lengths, and predicts it with rates measured by `spillway profile`. Engine flags "
+      "pin what they name. MODEL may be the name of a shape, such as opt-30b. Exit status 3: no "
+      "plan fits, or none is within --latency.";
+  command.arguments = {{"MODEL", kModelHelp, &state->model}};
+  Settings& settings = command.settings;
+  settings.group("Planning");
+  settings.add_text("hardware", &state->flags.hardware, "FILE",
+                    "a hardware profile's file, or the name of one in configs/hardware such as "
+                    "t4-16gb (default: this machine's, by `spillway profile`)");
+  settings.add_integer("prompt-tokens", &state->flags.prompt_tokens, 1, 1 << 20,
+                       "tokens of each prompt");
+  settings.add_integer("new-tokens", &state->flags.new_tokens, 1, 1 << 20,
+                       "tokens to generate for each");
+  settings.add_integer("sequences", &state->flags.sequences, 0, int64_t{1} << 20,
+                       "how many in all; 0: one block of the size that is found");
+  settings.add_text("workload", &state->flags.workload, "FILE",
+                    "plan for these requests instead: JSON Lines of batch, or of "
+                    "{\"prompt_tokens\": 300, \"new_tokens\": 40, \"count\": 25}");
+  settings.add_real("latency", &state->flags.latency_seconds, 0, 1e9,
+                    "the fastest plan of which a full block takes no more than these seconds from "
+                    "its start to its last token; 0: no limit");
+  settings.add_switch("search-formats", &state->flags.search_formats,
+                      "look at 4-bit weights and KV, too, which change answers; --format and "
+                      "--kv-format pin theirs");
+  settings.add_switch("frontier", &state->flags.frontier,
+                      "list the plans that none beats in both throughput and latency; with --json "
+                      "scripts/draw_frontier.py draws them");
+  settings.add_choice("cost-model", &state->flags.cost_model, {"spillway", "flexgen"},
+                      "flexgen: what the released FlexGen would choose and predict, for "
+                      "comparison");
+  settings.add_switch("explain", &state->flags.explain, "say what lives where, and what limits it");
+  settings.add_switch("simulate", &state->flags.simulate,
+                      "run the plan's schedule event by event and show its stalls; --trace FILE "
+                      "writes the timeline");
+  settings.add_integer("cluster", &state->flags.cluster, 0, 1024,
+                       "simulate 1 to N such machines, each with a run of the layers; 0: no");
+  settings.add_real("cluster-network", &state->flags.cluster_network, 1e-3, 1e4,
+                    "GB/s from each machine to the next (1.25: 10 Gbit/s Ethernet)");
+  settings.add_switch("json", &state->flags.json, "print one JSON object");
+  settings.add_text("output", &state->flags.output, "FILE", "write the plan, for --plan");
+  add_engine_flags(settings, &state->engine);
+  command.check = [state] {
+    const Status flags = validate(state->flags);
+    return flags.ok() ? validate(state->engine) : flags;
+  };
+  command.run = [state] { return run_plan(state->flags, state->engine, state->model); };
+  return command;
 }
 
 }  // namespace spillway

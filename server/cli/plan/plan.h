@@ -6,6 +6,7 @@
 #include <string>
 
 #include "scheduler/planning/engine_flags.h"
+#include "server/cli/flags/command_line.h"
 
 namespace spillway {
 
@@ -19,7 +20,6 @@ struct PlanFlags {
   double latency_seconds = 0;  // At most, of a full block; 0: no limit
   bool search_formats = false;
   bool frontier = false;
-  std::string frontier_svg;  // A file; empty: none
   bool explain = false;
   bool simulate = false;
   int64_t cluster = 0;            // Machines to simulate, 1 to this; 0: only the one
@@ -33,5 +33,7 @@ Status validate(const PlanFlags& flags);
 
 // Exit status.
 int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model);
+
+Command plan_command();
 
 }  // namespace spillway

@@ -7,9 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/units.h"
-#include "offload/hardware_catalog.h"
+#include "offload/config_files.h"
 #include "offload/io/file.h"
-#include "offload/model_catalog.h"
 #include "policy/flexgen/flexgen_search.h"
 #include "scheduler/planning/plan_json.h"
 #include "server/cli/batch/workload_file.h"

@@ -4,8 +4,7 @@
 
 #include "kernels/base/units.h"
 #include "scheduler/planning/plan_json.h"
-#include "server/cli/common/text_line.h"
-#include "server/cli/plan/log_figure.h"
+#include "server/cli/common/console.h"
 
 namespace spillway {
 
@@ -48,17 +47,6 @@ json frontier_object(const CostedChoice& choice) {
   return object;
 }
 
-LogFigure::Point point_of(const CostedChoice& choice) {
-  const Plan& plan = *choice.plan;
-  LogFigure::Point point;
-  point.x = choice.latency_seconds;
-  point.y = choice.prediction.tokens_per_second();
-  point.label = "block " + std::to_string(plan.block_sequences);
-  point.details = plan_flags_text(plan) + "\n" + format_seconds(point.x) + ", " +
-                  format_rate(point.y) + " tokens/s, limited by " + limit_text(choice);
-  return point;
-}
-
 }  // namespace
 
 std::string latency_text(const PlanReport& report) {
@@ -83,29 +71,6 @@ void add_frontier(const PlanReport& report, json* object) {
   if (report.frontier.empty()) return;
   json& frontier = (*object)["frontier"] = json::array();
   for (const CostedChoice& choice : report.frontier) frontier.push_back(frontier_object(choice));
-}
-
-std::string frontier_svg(const PlanReport& report) {
-  LogFigure figure;
-  figure.title = report.choice.plan->model_name + " on " + report.hardware.name;
-  figure.subtitle = "Predicted for " + workload_text(report) +
-                    "; no plan found beats one of these in both throughput and latency";
-  figure.x_name = "latency of a full block, from its start to its last token (seconds)";
-  figure.y_name = "throughput (generated tokens per second)";
-  for (const CostedChoice& choice : report.frontier) {
-    figure.points.push_back(point_of(choice));
-  }
-  // The fastest within the limit: the plan that was chosen, or one that counts as its equal.
-  for (auto point = figure.points.rbegin(); point != figure.points.rend(); ++point) {
-    if (report.flags.latency_seconds > 0 && point->x > report.flags.latency_seconds) continue;
-    point->emphasized = true;
-    break;
-  }
-  if (report.flags.latency_seconds > 0) {
-    figure.x_limit = report.flags.latency_seconds;
-    figure.x_limit_label = "limit " + format_seconds(report.flags.latency_seconds);
-  }
-  return svg_of(figure);
 }
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // What `spillway plan` says of latency: the chosen plan's, and the frontier of throughput and
-// latency as lines, JSON and a figure.
+// latency as lines and JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,8 +14,5 @@ std::string latency_text(const PlanReport& report);
 
 // "frontier": an array, where it was asked for.
 void add_frontier(const PlanReport& report, nlohmann::json* object);
-
-// An SVG document. REQUIRES: the report has a frontier.
-std::string frontier_svg(const PlanReport& report);
 
 }  // namespace spillway

@@ -7,7 +7,7 @@
 #include "kernels/base/units.h"
 #include "policy/hardware_json.h"
 #include "scheduler/planning/plan_json.h"
-#include "server/cli/common/text_line.h"
+#include "server/cli/common/console.h"
 #include "server/cli/plan/plan_frontier.h"
 
 namespace spillway {

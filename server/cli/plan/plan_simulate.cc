@@ -9,7 +9,7 @@
 #include "policy/placement_program.h"
 #include "policy/simulation/simulated_sweep.h"
 #include "policy/simulation/simulated_trace.h"
-#include "server/cli/common/text_line.h"
+#include "server/cli/common/console.h"
 
 namespace spillway {
 

@@ -3,11 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/units.h"
-#include "offload/hardware_catalog.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "policy/flexgen/flexgen_schedule.h"
 #include "server/cli/batch/workload_file.h"
-#include "server/cli/common/text_line.h"
+#include "server/cli/common/console.h"
 #include "server/cli/plan/plan_simulate.h"
 
 namespace spillway {

@@ -12,17 +12,13 @@
 #include "policy/hardware_json.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
+#include "server/cli/common/console.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/profile/profile_measure.h"
-#include "server/cli/profile/profile_table.h"
 
 namespace spillway {
 
 namespace {
-
-void say(const std::string& text) {
-  std::fprintf(stderr, "%s\n", text.c_str());
-}
 
 // ISO 8601, UTC.
 std::string now() {

@@ -1,6 +1,5 @@
 // `spillway profile`: measures what this machine can do, for the cost model. Prints a table or,
-// with
-// --json, the profile itself, and keeps it for `plan`.
+// with --json, the profile itself, and keeps it for `plan`.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +7,7 @@
 #include <string>
 
 #include "kernels/base/status.h"
+#include "policy/hardware_profile.h"
 #include "server/cli/flags/command_line.h"
 
 namespace spillway {
@@ -26,6 +26,9 @@ struct ProfileFlags {
 // Prints on stdout, progress on stderr. `keep_going` is asked between measurements; false ends with
 // kCancelled and leaves nothing behind. Blocks.
 Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_going);
+
+// A profile for people: every figure with its spread, or its source.
+std::string profile_table(const HardwareProfile& profile);
 
 Command profile_command();
 

@@ -1,10 +1,10 @@
-#include "server/cli/profile/profile_table.h"
-
+// The table of `spillway profile`.
 #include <cstdio>
 
 #include "kernels/base/units.h"
 #include "kernels/measure/peaks.h"
-#include "server/cli/common/text_line.h"
+#include "server/cli/common/console.h"
+#include "server/cli/profile/profile.h"
 
 namespace spillway {
 

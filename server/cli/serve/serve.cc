@@ -7,12 +7,18 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "kernels/base/check.h"
+#include "kernels/base/quote.h"
 #include "kernels/base/units.h"
 #include "server/api/seed_stream.h"
 #include "server/api/service.h"
+#include "server/cli/common/interrupt.h"
+#include "server/cli/flags/engine_settings.h"
+#include "server/cli/serve/api_keys.h"
 #include "server/http/server.h"
 #include "server/log.h"
 
@@ -65,6 +71,85 @@ class Drain {
   std::thread thread_;
 };
 
+// What a plan is searched for before anyone has asked anything: full blocks of a page of context
+// and some paragraphs of answer. Sequences of any length run all the same.
+constexpr RequestGroup kTypicalRequests = {.prompt_tokens = 512, .new_tokens = 128, .count = 0};
+
+struct State {
+  std::string model;
+  std::string api_key_file;
+  ServeFlags serve;
+  EngineFlags engine;
+  int64_t port = 8000;
+  int64_t body_bytes_max = static_cast<int64_t>(RequestMemory().body_bytes_max);
+  int64_t answers_bytes_max = 0;
+};
+
+void add_serve_flags(Settings& settings, State* state) {
+  ServeFlags& flags = state->serve;
+  settings.group("Server");
+  settings.add_text("host", &flags.host, "ADDRESS", "the address to listen on");
+  settings.add_integer("port", &state->port, 0, 65535, "the port to listen on; 0: any free one");
+  settings.add_texts("served-model-name", &flags.served_model_names, "NAME",
+                     "names that requests may use; the first is the one in answers");
+  settings.add(api_key_setting(&flags.api_keys));
+  settings.add_text("api-key-file", &state->api_key_file, "FILE",
+                    "a file with more keys, one a line; '#' begins a comment");
+  settings.add_texts("allowed-origins", &flags.allowed_origins, "ORIGIN",
+                     "web pages that may ask, such as https://example.org; *: all");
+  settings.add_integer("connections-per-client-max", &flags.http.connections_per_peer_max, 1,
+                       1'000'000, "connections of one address before 503");
+  settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
+                       "sequences running and waiting before 429; 0: what the scheduler takes");
+  settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
+                       "longest time of one request; 0: no bound");
+  settings.add_integer("stall-seconds", &flags.stall_seconds, 0, 31'536'000,
+                       "/health answers 503 when there is work and no sweep has ended for so long; "
+                       "0: never");
+  settings.add_real("sse-ping-interval", &flags.ping_seconds, 0, 86'400,
+                    "seconds of silence before a stream is pinged; 0: never");
+  settings.add_real("drain-seconds", &flags.drain_seconds, 0, 86'400,
+                    "time for running requests after SIGTERM or Ctrl-C");
+  settings.add_integer("body-bytes-max", &state->body_bytes_max, 1024, int64_t{1} << 30,
+                       "largest request body; what several of these take is kept free of "
+                       "--host-memory");
+  settings.add_integer("answers-bytes-max", &state->answers_bytes_max, 0, int64_t{1} << 40,
+                       "memory of --host-memory for prompts and answers of all requests together; "
+                       "0: a 16th of it, 48 MiB to 1 GiB");
+  settings.add_choice("priority", &flags.priority, {"auto", "on", "off"},
+                      "whether a request's 'priority' below 0 may go before others; auto: unless "
+                      "there are several API keys");
+  settings.add_switch("strict-params", &flags.strict_params,
+                      "refuse unknown request fields instead of ignoring them");
+}
+
+Status read_api_keys(State* state) {
+  if (state->api_key_file.empty()) return {};
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> keys,
+                            read_api_key_file(state->api_key_file));
+  state->serve.api_keys.insert(state->serve.api_keys.end(), keys.begin(), keys.end());
+  return {};
+}
+
+void warn_of_open_door(const HttpListener& listener) {
+  log_warning(listener.url() +
+              " can be reached from other machines and asks for no API key: whoever reaches it may "
+              "use it. Set SPILLWAY_API_KEY or --api-key-file");
+}
+
+// What was served, beside what full blocks were predicted to reach.
+void print_throughput(const SchedulerStats& stats, std::optional<double> predicted) {
+  if (stats.generated_tokens == 0 || stats.busy_seconds <= 0) return;
+  const auto tokens = static_cast<double>(stats.generated_tokens);
+  std::string line = "Generated " + std::to_string(stats.generated_tokens) + " tokens in " +
+                     format_seconds(stats.busy_seconds) +
+                     " of work: " + format_rate(tokens / stats.busy_seconds) + " tokens/s";
+  if (predicted) {
+    line += " (full blocks were predicted to reach " + format_rate(*predicted) + ")";
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
 }  // namespace
 
 Status validate(const ServeFlags& flags) {
@@ -76,8 +161,8 @@ Status validate(const ServeFlags& flags) {
     const bool whole = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
                        origin.find('/', scheme + 3) == std::string::npos;
     if (origin != "*" && !whole) {
-      return invalid_argument("--allowed-origins: '" + origin.substr(0, 64) +
-                              "' is no origin such as https://example.org, nor *");
+      return invalid_argument("--allowed-origins: " + in_quotes(origin) +
+                              " is no origin such as https://example.org, nor *");
     }
   }
   return {};
@@ -148,6 +233,54 @@ Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedMod
   if (model.scheduler->stats().healthy) return {};
   return {Code::kDeviceLost,
           "the engine failed and cannot go on; the log says why. Start it again."};
+}
+
+Command serve_command(const OpenModel& open) {
+  auto state = std::make_shared<State>();
+  Command command;
+  command.name = "serve";
+  command.summary = "answer completions over HTTP, OpenAI-compatible";
+  command.description =
+      "Loads the model and serves POST /v1/completions (also streaming), GET /v1/models, GET "
+      "/health, GET /version, GET /metrics (Prometheus), POST /tokenize and POST /detokenize. "
+      "Stops "
+      "gracefully on SIGTERM or Ctrl-C.";
+  command.arguments = {{"MODEL", kModelHelp, &state->model}};
+  add_serve_flags(command.settings, state.get());
+  add_engine_flags(command.settings, &state->engine);
+  command.check = [state]() -> Status {
+    SPILLWAY_RETURN_IF_ERROR(validate(state->serve));
+    SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
+    return validate(state->engine);
+  };
+  command.run = [state, open] {
+    state->serve.port = static_cast<uint16_t>(state->port);
+    state->serve.seed = state->engine.seed;
+    HttpLimits& limits = state->serve.http;
+    limits.connections_max = std::max(limits.connections_max, limits.connections_per_peer_max);
+    // Loading a model may take minutes: what needs none is found out before.
+    Result<HttpListener> listener = HttpListener::bind(state->serve.host, state->serve.port);
+    if (!listener.ok()) return report("serve", listener.status());
+    if (state->serve.api_keys.empty() && !listener->loopback()) warn_of_open_door(listener.value());
+    const RequestMemory wanted = {static_cast<uint64_t>(state->body_bytes_max),
+                                  static_cast<uint64_t>(state->answers_bytes_max)};
+    std::optional<InterruptGuard> loading;
+    loading.emplace("spillway serve: stopped while the model was loaded; nothing was served.\n",
+                    InterruptGuard::First::kEnds);
+    Result<ServedModel> model =
+        open(state->model, state->engine,
+             {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
+    loading.reset();  // From here on signals are run_serve's.
+    if (!model.ok()) return report("serve", model.status());
+    log_info("plan (a file for --plan): " + model->plan);
+    limits.body_bytes_max = model->requests.body_bytes_max;
+    limits.bodies_bytes_max = model->requests.bodies_bytes_max();
+    state->serve.answers_bytes_max = model->requests.answers_bytes_max;
+    const Status served = run_serve(state->serve, std::move(listener).value(), model.value());
+    print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
+    return report("serve", served);
+  };
+  return command;
 }
 
 }  // namespace spillway

@@ -1,5 +1,4 @@
-// `spillway serve` from the moment a scheduler runs: the API's HTTP server until a signal ends it.
-// Loading the model and reading the command line are the composition root's.
+// `spillway serve`: opens the model, then answers the API over HTTP until a signal ends it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "kernels/base/status.h"
 #include "server/cli/common/served_model.h"
+#include "server/cli/flags/command_line.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
 
@@ -50,5 +50,7 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
 // REQUIRES: model.scheduler.
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
                  std::function<void(std::string_view url)> announce = nullptr);
+
+Command serve_command(const OpenModel& open);
 
 }  // namespace spillway

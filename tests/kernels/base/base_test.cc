@@ -8,6 +8,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/units.h"
 #include "kernels/base/weights.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
@@ -88,14 +89,12 @@ TEST_CASE("size arithmetic answers overflow") {
 }
 
 TEST_CASE("the weight list of opt-1.3b has its published size") {
-  ModelShape shape;
-  shape.layers = 24;
-  shape.hidden = shape.embedding = 2048;
-  shape.heads = shape.kv_heads = 32;
-  shape.head_size = 64;
-  shape.mlp = 8192;
-  shape.vocabulary = 50272;
-  shape.positions = 2048;
+  ModelShape shape = test::make_shape({.layers = 24,
+                                       .hidden = 2048,
+                                       .heads = 32,
+                                       .mlp = 8192,
+                                       .vocabulary = 50272,
+                                       .positions = 2048});
   shape.position_offset = 2;
   REQUIRE(validate(shape).ok());
   CHECK(parameter_count(shape) == 1'315'758'080);

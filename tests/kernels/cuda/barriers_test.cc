@@ -204,7 +204,8 @@ bool fails_without(const Barrier& barrier, const Case& c, const Machine& on,
   return status != 0;
 }
 
-TEST_CASE("without any one of its barriers a kernel is wrong in some order of its threads") {
+TEST_CASE("without any one of its barriers a kernel is wrong in some order of its threads",
+          "[slow]") {
   const Machine on;
   std::map<Barrier, bool> found;
   std::map<Barrier, std::string> tried;

@@ -42,7 +42,7 @@ Ran run(const BenchFlags& flags, const EngineFlags& engine) {
   return {status, out.text(), log.text()};
 }
 
-TEST_CASE("bench measures a device with memory of its own and the link to it") {
+TEST_CASE("bench measures a device with memory of its own and the link to it", "[slow]") {
   const test::TemporaryCache place;
   EngineFlags engine;
   engine.device = "cuda";

@@ -99,7 +99,7 @@ TEST_CASE("a device that gives no context says why, not that its memory is short
 TEST_CASE("a model whose heads are too wide for CUDA is refused before it is converted") {
   const test::TemporaryCache cache;
   const TempDirectory temp;
-  ModelShape shape = tiny_shape();
+  ModelShape shape = checkpoint_shape();
   shape.heads = shape.kv_heads = 1;
   std::vector<std::string> said;
   const auto open = [&](const std::string& model, const char* device) {

@@ -79,7 +79,7 @@ struct Fixture {
   std::unique_ptr<Engine> engine;
 };
 
-TEST_CASE("a device with memory of its own draws as the host would") {
+TEST_CASE("a device with memory of its own draws as the host would", "[slow]") {
   Fixture fixture(open_cuda_device(0).value());
   const Kept whole = fixture.run({});
   REQUIRE(whole.logits.size() == Fixture::kItems);

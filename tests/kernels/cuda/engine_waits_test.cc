@@ -58,8 +58,8 @@ TEST_CASE("a sweep waits for the device once, however it ends") {
   for (auto& cache : caches) engine->release(std::move(cache));
 }
 
-TEST_CASE(
-    "a sweep of many sequences waits once for all that is drawn, and for whole rows in turn") {
+TEST_CASE("a sweep of many sequences waits once for all that is drawn, and for whole rows in turn",
+          "[slow]") {
   constexpr size_t kSequences = 300;
   const ModelShape shape = test::tiny_shape(1);
   const auto device = open_cuda_device(0).value();

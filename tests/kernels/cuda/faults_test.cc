@@ -44,7 +44,7 @@ std::vector<Finish> run(Runtime& runtime, int count) {
   return finished;
 }
 
-TEST_CASE("a device lost in mid-run ends its requests and refuses new ones") {
+TEST_CASE("a device lost in mid-run ends its requests and refuses new ones", "[slow]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
   const int64_t copies = GENERATE(1, 40, 90);  // Until it is lost

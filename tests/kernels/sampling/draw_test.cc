@@ -131,7 +131,7 @@ TEST_CASE("draw_columns without a temperature finds the first highest number of 
   check_draws(rows, rules);
 }
 
-TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p", "[sanitizer]") {
+TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p", "[sanitizer][slow]") {
   const int64_t columns = GENERATE(1, 33, 700, 2049);
   const bool ties = GENERATE(false, true);
   std::mt19937_64 random(static_cast<uint64_t>(columns) * 2 + (ties ? 1 : 0));

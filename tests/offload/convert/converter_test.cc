@@ -116,7 +116,7 @@ Status convert(const std::string& directory, const std::string& output,
 }
 
 TEST_CASE("every number of a checkpoint arrives, for every shape and format") {
-  std::vector<ModelShape> shapes(6, tiny_shape());
+  std::vector<ModelShape> shapes(6, checkpoint_shape());
   shapes[1].embedding = 16;  // As opt-350m.
   shapes[1].norm_place = NormPlace::kPost;
   shapes[1].final_norm = false;
@@ -159,7 +159,7 @@ TEST_CASE("every number of a checkpoint arrives, for every shape and format") {
 }
 
 TEST_CASE("a matrix of many slabs keeps its rows in order") {
-  ModelShape shape = tiny_shape();
+  ModelShape shape = checkpoint_shape();
   shape.layers = 1;
   shape.vocabulary = 70'001;  // 70,001 x 32 floats are 8.5 MiB: two slabs.
   const TempDirectory temp;
@@ -175,7 +175,7 @@ TEST_CASE("a matrix of many slabs keeps its rows in order") {
 // A model directory whose parts a test changes before converting it.
 struct Model {
   TempDirectory temp;
-  ModelShape shape = tiny_shape();
+  ModelShape shape = checkpoint_shape();
   std::vector<TensorData> tensors = opt_tensors(shape);
 
   TensorData& tensor(const std::string& name) {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/weights.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 json good() {
-  return json::parse(opt_config(tiny_shape()));
+  return json::parse(opt_config(checkpoint_shape()));
 }
 
 Result<HfConfig> parse(const json& config, const std::string& generation = "") {
@@ -30,7 +30,7 @@ Result<HfConfig> with(const char* key, const json& value) {
 }
 
 TEST_CASE("a config's fields arrive in the shape") {
-  ModelShape expected = tiny_shape();
+  ModelShape expected = checkpoint_shape();
   expected.name = "tiny";
   CHECK(parse(good()).value().shape == expected);
   CHECK(with("do_layer_norm_before", false).value().shape.norm_place == NormPlace::kPost);
@@ -55,7 +55,7 @@ TEST_CASE("a config with the required fields alone means what transformers takes
                        {"vocab_size", 100},
                        {"num_attention_heads", 4},
                        {"max_position_embeddings", 40}};
-  ModelShape expected = tiny_shape();
+  ModelShape expected = checkpoint_shape();
   expected.name = "tiny";
   CHECK(parse(config).value().shape == expected);
 }

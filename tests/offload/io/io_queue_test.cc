@@ -1,9 +1,13 @@
-// What becomes of a system call's result: the part of offload/io/io_queue.h that no disk of a test
-// makes happen when it is wanted.
+// Requests cut into parts, and what becomes of a system call's result: what no disk of a test makes
+// happen when it is wanted.
 #include "offload/io/io_queue.h"
 
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <string>
+
+#include "offload/io/file.h"
+#include "tests/support/fake_io.h"
 
 namespace spillway {
 namespace {
@@ -72,6 +76,95 @@ TEST_CASE("io part: EINVAL inside a sector is the end of the file, elsewhere it 
   CHECK(write.part.advance(1000) == Next::kContinue);
   CHECK(write.part.advance(-EINVAL) == Next::kError);
   CHECK(write.part.error == EINVAL);
+}
+
+// Requests to a file of zeros; `outcome` is what done() was told.
+struct Requests {
+  IoRequest request(uint64_t offset, size_t bytes) {
+    IoRequest one;
+    one.file = &file;
+    one.offset = offset;
+    one.memory = memory;
+    one.bytes = bytes;
+    one.done = [](IoRequest& ended, Status status) {
+      *static_cast<Status*>(ended.owner) = std::move(status);
+    };
+    one.owner = &outcome;
+    return one;
+  }
+  const File file = test::memory_file(4096);
+  std::byte memory[1] = {};
+  Status outcome = invalid_argument("not done");
+};
+
+TEST_CASE("io queue: requests leave in order, in parts, and each ends with its last part") {
+  Requests all;
+  IoRequest long_one = all.request(1000, 250), short_one = all.request(0, 10);
+  IoQueue queue(100);
+  CHECK(queue.empty());
+  queue.push(long_one);
+  queue.push(short_one);
+  std::vector<IoPart> parts;
+  while (auto part = queue.take()) parts.push_back(*part);
+  CHECK(queue.empty());
+  REQUIRE(parts.size() == 4);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(parts[i].request == &long_one);
+    CHECK(parts[i].offset == 1000 + 100 * i);
+    CHECK(parts[i].memory == all.memory + 100 * i);
+    CHECK(parts[i].bytes == (i < 2 ? 100 : 50));
+  }
+  CHECK(parts[3].request == &short_one);
+  for (IoPart& part : parts) part.moved_bytes = part.bytes;
+  CHECK_FALSE(queue.finish(parts[2]));
+  CHECK(queue.finish(parts[3]));
+  CHECK_FALSE(queue.finish(parts[0]));
+  CHECK(queue.finish(parts[1]));
+  deliver(long_one);
+  CHECK(all.outcome.ok());
+}
+
+TEST_CASE("io queue: a request with an error starts no further parts, and says what failed") {
+  Requests all;
+  IoRequest broken = all.request(4096, 300), next = all.request(0, 10);
+  IoQueue queue(100);
+  queue.push(broken);
+  queue.push(next);
+  IoPart first = *queue.take(), second = *queue.take();
+  first.error = EIO;
+  CHECK_FALSE(queue.finish(first));  // The second part is under way.
+  second.error = ENOSPC;
+  CHECK(queue.finish(second));
+  CHECK(queue.take()->request == &next);
+  deliver(broken);
+  CHECK(all.outcome.code() == Code::kIoError);
+  const std::string message(all.outcome.message());
+  INFO(message);
+  CHECK(message.find("300 bytes at 4096") != std::string::npos);
+  CHECK(message.find("nput/output error") != std::string::npos);  // The first error, not the last
+}
+
+TEST_CASE("io queue: a file that ends too early is corrupt") {
+  Requests all;
+  IoRequest request = all.request(0, 100);
+  IoQueue queue(100);
+  queue.push(request);
+  IoPart part = *queue.take();
+  REQUIRE(part.advance(0) == Next::kError);
+  CHECK(queue.finish(part));
+  deliver(request);
+  CHECK(all.outcome.code() == Code::kCorruption);
+}
+
+TEST_CASE("io options outside their bounds are refused") {
+  CHECK(check_io_options({}).ok());
+  CHECK(check_io_options({.depth = 4096, .part_bytes_max = size_t{1} << 30, .threads = 4096}).ok());
+  CHECK_FALSE(check_io_options({.depth = 0}).ok());
+  CHECK_FALSE(check_io_options({.depth = 4097}).ok());
+  CHECK_FALSE(check_io_options({.threads = 0}).ok());
+  CHECK_FALSE(check_io_options({.part_bytes_max = 0}).ok());
+  CHECK_FALSE(check_io_options({.part_bytes_max = kIoAlignment + 512}).ok());
+  CHECK_FALSE(check_io_options({.part_bytes_max = (size_t{1} << 30) + kIoAlignment}).ok());
 }
 
 }  // namespace

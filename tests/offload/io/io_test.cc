@@ -457,7 +457,7 @@ TEST_CASE("io: options out of range are refused") {
   }
 }
 
-TEST_CASE("fake io: thousands of seeds of random traffic") {
+TEST_CASE("fake io: thousands of seeds of random traffic", "[slow]") {
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);

@@ -6,21 +6,14 @@
 #include <vector>
 
 #include "kernels/base/q4.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
 
 ModelShape small_shape() {
-  ModelShape shape;
+  ModelShape shape = test::make_shape({.hidden = 192, .heads = 3, .mlp = 500, .vocabulary = 777});
   shape.name = "small";
-  shape.family = "opt";
-  shape.layers = 2;
-  shape.hidden = shape.embedding = 192;
-  shape.heads = shape.kv_heads = 3;
-  shape.head_size = 64;
-  shape.mlp = 500;
-  shape.vocabulary = 777;
-  shape.positions = 64;
   return shape;
 }
 

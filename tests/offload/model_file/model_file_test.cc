@@ -24,7 +24,8 @@ std::string read_whole(const std::string& path) {
 }
 
 ModelFileTable tiny_table() {
-  ModelFileTable table = plan_model_file(tiny_shape(), Format::kBF16, MatrixLayout::kPanels16);
+  ModelFileTable table =
+      plan_model_file(checkpoint_shape(), Format::kBF16, MatrixLayout::kPanels16);
   table.source = "tiny 123";
   table.files = {{"vocab.json", "{}"}, {"merges.txt", std::string("\xff\0raw", 5)}};
   return table;
@@ -53,7 +54,7 @@ std::string write_good(const TempDirectory& temp) {
 
 TEST_CASE("a plan cuts every weight into slabs that tile the file") {
   for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
-    ModelShape shape = tiny_shape();
+    ModelShape shape = checkpoint_shape();
     shape.hidden = shape.embedding = 1024;
     shape.heads = shape.kv_heads = 16;
     shape.head_size = 64;
@@ -91,7 +92,7 @@ TEST_CASE("a plan cuts every weight into slabs that tile the file") {
 }
 
 TEST_CASE("a row of slabs wider than the limit is one block of 64 rows") {
-  ModelShape shape = tiny_shape();
+  ModelShape shape = checkpoint_shape();
   shape.mlp = 1 << 18;  // 64 x 262,144 floats are 64 MiB.
   const ModelFileTable table = plan_model_file(shape, Format::kF32, MatrixLayout::kPanels16);
   for (const TensorInfo& tensor : table.tensors) {
@@ -105,7 +106,7 @@ TEST_CASE("a written file is read back whole") {
   INFO(file.status().message());
   REQUIRE(file.ok());
   const ModelFileTable& table = file.value().table();
-  CHECK(table.shape == tiny_shape());
+  CHECK(table.shape == checkpoint_shape());
   CHECK(table.format == Format::kBF16);
   CHECK(table.source == "tiny 123");
   CHECK(table.files == tiny_table().files);
@@ -124,7 +125,7 @@ TEST_CASE("two files of the same weights have different ids") {
 
 TEST_CASE("the writer counts NaN and infinity where they are") {
   const TempDirectory temp;
-  ModelFileTable plan = plan_model_file(tiny_shape(), Format::kF32, MatrixLayout::kPanels16);
+  ModelFileTable plan = plan_model_file(checkpoint_shape(), Format::kF32, MatrixLayout::kPanels16);
   auto writer = ModelFileWriter::create(temp / "m.spill", plan).value();
   const auto& slabs = writer->table().slabs;
   const TensorInfo& norm = writer->table().tensors[2];  // The first layer's first vector.
@@ -310,7 +311,7 @@ TEST_CASE("tables that lie are refused") {
 }
 
 TEST_CASE("a table of 4-bit weights is believed only where they can lie and with their error") {
-  ModelFileTable good = plan_model_file(tiny_shape(), Format::kQ4, MatrixLayout::kPanels16);
+  ModelFileTable good = plan_model_file(checkpoint_shape(), Format::kQ4, MatrixLayout::kPanels16);
   for (SlabInfo& slab : good.slabs) slab.offset += kFirstSlabOffset;
   good.tensors[0].quantization = {0.25, 4.0, 0.125, 3};
   const uint64_t end = kFirstSlabOffset + good.weight_bytes();

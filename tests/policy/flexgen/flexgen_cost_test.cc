@@ -6,8 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "offload/hardware_catalog.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "policy/flexgen/flexgen_search.h"
 
 namespace spillway {

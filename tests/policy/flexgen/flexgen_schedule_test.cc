@@ -6,8 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "offload/hardware_catalog.h"
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 
 namespace spillway {
 namespace {
@@ -174,7 +173,7 @@ TEST_CASE("FlexGen's published policies on its machine, beside what its authors 
 
 // Brackets that need no simulation: a schedule takes at least what one resource needs, and no
 // longer than if that resource's work came after all the rest.
-TEST_CASE("both schedules lie between what each resource needs and all of it in turn") {
+TEST_CASE("both schedules lie between what each resource needs and all of it in turn", "[slow]") {
   constexpr double kFree = 1e9;  // So many times faster
   for (const PublishedRow& row : kPublished) {
     const FlexgenRun run = published_run(row);

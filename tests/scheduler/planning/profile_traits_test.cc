@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <utility>
 
-#include "offload/hardware_catalog.h"
+#include "offload/config_files.h"
 
 namespace spillway {
 namespace {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "server/cli/batch/batch.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway::batch_test {
 
@@ -36,8 +37,7 @@ class MadeUpScheduler final : public Scheduler {
   explicit MadeUpScheduler(int64_t queue_max = 16, std::chrono::microseconds sweep = {},
                            size_t block = SIZE_MAX)
       : queue_max_(queue_max), sweep_(sweep), block_(block) {
-    shape_.vocabulary = 1000;
-    shape_.positions = 512;
+    shape_ = test::make_shape({.vocabulary = 1000, .positions = 512});
     thread_ = std::thread([this] { work(); });
   }
 

@@ -7,6 +7,7 @@
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
+#include "tests/support/tiny_shape.h"
 
 namespace spillway {
 namespace {
@@ -127,13 +128,8 @@ TEST_CASE("8-bit products that reach half of the integer peak are half as fast a
   // A prefill of one layer's worth of rows, which takes exactly as long as its products need at
   // what our kernel was measured at: by itself it is as fast as can be, by the hardware it is not.
   BenchResult r = made_up();
-  ModelShape shape;
-  shape.layers = 3;
-  shape.hidden = shape.embedding = 64;
-  shape.heads = shape.kv_heads = 1;
-  shape.head_size = 64;
-  shape.mlp = 256;
-  shape.vocabulary = 1000;
+  const ModelShape shape = test::make_shape(
+      {.layers = 3, .hidden = 64, .heads = 1, .mlp = 256, .vocabulary = 1000, .positions = 0});
   CostedPlan plan;
   plan.shape = shape;
   plan.kv_row_bytes = 80;
@@ -322,14 +318,8 @@ TEST_CASE("bench says where the time of its sweeps went") {
 }
 
 TEST_CASE("the warm-up is short for a small model, and shorter for a large one or a disk") {
-  ModelShape small;
-  small.layers = 2;
-  small.hidden = small.embedding = 64;
-  small.heads = small.kv_heads = 1;
-  small.head_size = 64;
-  small.mlp = 256;
-  small.vocabulary = 1000;
-  small.positions = 2048;
+  ModelShape small = test::make_shape(
+      {.hidden = 64, .heads = 1, .mlp = 256, .vocabulary = 1000, .positions = 2048});
   const BenchFlags flags{.prompt_tokens = 512, .new_tokens = 32, .sequences = 300};
   const BenchFlags warm = warm_up_of(flags, small, false);
   CHECK(warm.sequences == 300);

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/io/file.h"
-#include "server/cli/common/input_status.h"
 #include "server/cli/convert/convert.h"
 #include "server/cli/inspect/inspect_report.h"
 #include "tests/support/checkpoint_writer.h"
@@ -23,7 +22,7 @@ constexpr const char* kFc2 = "model.decoder.layers.0.fc2.weight";
 // A tiny model with one NaN, two infinities and a vocabulary.
 struct Damaged {
   TempDirectory temp;
-  std::vector<TensorData> tensors = opt_tensors(tiny_shape());
+  std::vector<TensorData> tensors = opt_tensors(checkpoint_shape());
 
   Damaged() {
     for (TensorData& tensor : tensors) {
@@ -34,7 +33,7 @@ struct Damaged {
       std::memcpy(tensor.data.data() + 100, values, sizeof(values));
     }
     std::filesystem::create_directory(temp / "m");
-    write_file(temp / "m/config.json", opt_config(tiny_shape()));
+    write_file(temp / "m/config.json", opt_config(checkpoint_shape()));
     write_file(temp / "m/model.safetensors", safetensors_file(tensors));
     write_file(temp / "m/vocab.json", "{}");
   }

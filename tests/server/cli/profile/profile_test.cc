@@ -7,7 +7,6 @@
 #include "scheduler/planning/hardware_cache.h"
 #include "server/cli/profile/profile.h"
 #include "server/cli/profile/profile_measure.h"
-#include "server/cli/profile/profile_table.h"
 #include "tests/support/golden.h"
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
@@ -129,7 +128,7 @@ TEST_CASE("the disk's profile has every size and depth, and leaves nothing behin
   CHECK(fs::is_empty(temp / "scratch"));
 }
 
-TEST_CASE("profile stops between measurements when it is told to") {
+TEST_CASE("profile stops between measurements when it is told to", "[slow]") {
   const TempDirectory temp;
   const auto device = open_cpu_device(1).value();
   HardwareProfile profile;

@@ -5,7 +5,7 @@
 
 #include "server/cli/flags/command_line.h"
 #include "server/cli/serve/api_keys.h"
-#include "server/cli/serve/serve_command.h"
+#include "server/cli/serve/serve.h"
 #include "tests/support/temp_directory.h"
 
 namespace spillway {

@@ -8,7 +8,6 @@
 
 #include "server/cli/flags/command_line.h"
 #include "server/cli/serve/serve.h"
-#include "server/cli/serve/serve_command.h"
 #include "tests/server/api/api_support.h"
 
 namespace spillway {

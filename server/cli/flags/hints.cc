@@ -1,4 +1,4 @@
-#include "server/cli/flags/foreign_flags.h"
+#include "server/cli/flags/hints.h"
 
 #include <algorithm>
 #include <iterator>
@@ -88,12 +88,60 @@ constexpr ForeignFlag kForeign[] = {
     {"--ssl-cert-file", kTls},
 };
 
+// Levenshtein's distance.
+size_t edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
 }  // namespace
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_edits = std::min<size_t>(3, word.size() / 2 + 1);  // Farther is another word.
+  for (const std::string& candidate : candidates) {
+    if (const size_t distance = edits(word.substr(0, 64), candidate); distance < best_edits) {
+      best_edits = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
 
 std::string foreign_flag_hint(std::string_view flag) {
   const auto* found = std::find_if(std::begin(kForeign), std::end(kForeign),
                                    [&](const ForeignFlag& known) { return known.flag == flag; });
   return found == std::end(kForeign) ? "" : std::string(found->hint);
+}
+
+std::vector<std::string> misspelt_variables(std::span<const Command> commands,
+                                            const char* const* environment) {
+  std::vector<std::string> known = {"SPILLWAY_CONFIG", "SPILLWAY_CONFIGS", "SPILLWAY_CACHE"};
+  for (const Command& command : commands) {
+    for (const Setting& setting : command.settings.all()) {
+      known.push_back(setting.environment_name());
+    }
+  }
+  std::vector<std::string> sentences;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const std::string name(entry.substr(0, entry.find('=')));
+    if (!name.starts_with("SPILLWAY_")) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string meant = nearest(name, known);
+    if (!meant.empty()) sentences.push_back(name + " sets nothing; did you mean " + meant + "?");
+  }
+  return sentences;
 }
 
 }  // namespace spillway

@@ -1,7 +1,8 @@
-#include "server/cli/common/byte_progress.h"
+#include "server/cli/common/console.h"
 
 #include <unistd.h>
 
+#include <cstdarg>
 #include <cstdio>
 
 #include "kernels/base/units.h"
@@ -13,6 +14,19 @@ namespace {
 constexpr const char* kClearLine = "\r\x1b[K";
 
 }  // namespace
+
+std::string text_line(const char* text, ...) {
+  char line[1536];
+  va_list arguments;
+  va_start(arguments, text);
+  std::vsnprintf(line, sizeof(line), text, arguments);
+  va_end(arguments);
+  return std::string(line) + '\n';
+}
+
+void say(const std::string& line) {
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
 
 ByteProgress::ByteProgress(std::string what)
     : what_(std::move(what)), terminal_(::isatty(STDERR_FILENO) == 1) {}

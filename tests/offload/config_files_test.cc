@@ -1,5 +1,5 @@
 // The profiles in configs/hardware, all of them, and how they are found.
-#include "offload/hardware_catalog.h"
+#include "offload/config_files.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "server/cli/common/quantization_json.h"
+#include "server/cli/common/report_json.h"
 
 #include <nlohmann/json.hpp>
 

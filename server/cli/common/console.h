@@ -1,5 +1,5 @@
-// "Converting: 3.2 GiB of 13.3 GiB, 1.1 GiB/s, 9.1 s left" on stderr: one moving line on a
-// terminal, nothing elsewhere. One thread.
+// What commands print for people: lines of tables, notes on stderr, and the progress of a long
+// read. One thread.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,14 @@
 
 namespace spillway {
 
+// printf's text and a newline; what is longer than 1.5 KB is cut.
+[[gnu::format(printf, 1, 2)]] std::string text_line(const char* text, ...);
+
+// A line on stderr, written at once.
+void say(const std::string& line);
+
+// "Converting: 3.2 GiB of 13.3 GiB, 1.1 GiB/s, 9.1 s left" on stderr: one moving line on a
+// terminal, nothing elsewhere.
 class ByteProgress {
  public:
   explicit ByteProgress(std::string what);

@@ -1,9 +1,9 @@
-#include "server/cli/open_model.h"
+#include "server/cli/common/served_model.h"
 
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "offload/model_catalog.h"
+#include "offload/config_files.h"
 #include "scheduler/planning/plan_json.h"
 #include "server/log.h"
 #include "server/start_plan.h"

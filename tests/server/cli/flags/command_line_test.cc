@@ -8,9 +8,7 @@
 #include "scheduler/planning/engine_flags.h"
 #include "server/cli/flags/command_line.h"
 #include "server/cli/flags/engine_settings.h"
-#include "server/cli/flags/environment.h"
-#include "server/cli/flags/foreign_flags.h"
-#include "server/cli/flags/help_text.h"
+#include "server/cli/flags/hints.h"
 
 namespace spillway {
 namespace {
