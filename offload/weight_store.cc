@@ -87,7 +87,7 @@ Status check_layouts(const State& state, const ModelFile& file) {
         file.path() + " is packed as " + std::string(layout_name(tensor->layout)) +
         " for another kind of device; this one streams " + std::string(layout_name(state.layout)) +
         " from disk, so convert the checkpoint again for it (spillway convert --device " +
-        (state.device.shares_host_memory() ? "cpu)" : "cuda)"));
+        (state.device.discrete() ? "cuda)" : "cpu)"));
   }
   return {};
 }
@@ -108,7 +108,7 @@ std::vector<StreamedSlab> streamed_slabs(const State& state) {
 
 // Memory for the slabs [first, last) of one group that live on `tier`.
 Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) {
-  const bool own = tier == Tier::kDevice && !device.shares_host_memory();
+  const bool own = tier == Tier::kDevice && device.discrete();
   uint64_t bytes = 0;
   for (size_t i = first; i < last; ++i) {
     if (placement.tiers[i] != tier) continue;
@@ -135,14 +135,14 @@ Status WeightStore::State::allocate(const WeightStoreOptions& options) {
   placement = options.placement.tiers.empty() ? place_weights(table, 0) : options.placement;
   SPILLWAY_CHECK(placement.tiers.size() == table.slabs.size());
   SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
-  SPILLWAY_CHECK(placement.host_bytes == 0 || !device.shares_host_memory());
+  SPILLWAY_CHECK(placement.host_bytes == 0 || device.discrete());
   homes.resize(table.slabs.size());
   for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {
     while (last < table.slabs.size() && groups[last] == groups[first]) ++last;
     SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kDevice));
     SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kHost));
   }
-  if (device.shares_host_memory() || placement.to_device.total == 0) return {};
+  if (!device.discrete() || placement.to_device.total == 0) return {};
   const uint64_t wanted =
       options.device_ring_bytes == 0 ? placement.to_device.ring_good() : options.device_ring_bytes;
   SPILLWAY_CHECK(wanted >= placement.to_device.ring_min());
@@ -176,7 +176,7 @@ Status WeightStore::State::acquire(uint32_t group) {
   if (stream) {
     SPILLWAY_ASSIGN_OR_RETURN(from_disk, stream->acquire(group));
   }
-  if (placement.to_device.total > 0 && !device.shares_host_memory()) {
+  if (ring_memory.bytes() > 0) {
     return bring(group, from_disk);
   }
   for (size_t i = from_disk.first; i < from_disk.last; ++i) {

@@ -71,8 +71,8 @@ struct EngineBytes {
   uint64_t logits = 0;          // Copies in host memory, where the device has its own
   uint64_t host_attention = 0;  // Of host memory
   ActivationBytes activations;  // The residual stream
-  uint64_t memory() const { return buffers + activations.memory + activations.device_ring; }
-  // Where that is another: of the host's.
+  // Of the two memories, where the device has its own; else all is of the host's.
+  uint64_t device() const { return buffers + activations.memory + activations.device_ring; }
   uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
 };
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DType weights,

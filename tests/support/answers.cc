@@ -87,7 +87,7 @@ double rounding_tolerance(DType format, DType kv_format) {
 }
 
 double placement_tolerance(Runtime& runtime, DType format, DType kv_format) {
-  const bool exact = runtime.device().shares_host_memory() || !sums_by_shape();
+  const bool exact = !runtime.device().discrete() || !sums_by_shape();
   return exact ? 0 : rounding_tolerance(format, kv_format);
 }
 

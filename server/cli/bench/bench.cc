@@ -20,7 +20,7 @@ namespace {
 void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
   const uint64_t peak = peak_resident_bytes();
   result->peak_host_bytes = std::max(result->peak_host_bytes, peak - std::min(peak, meter_bytes));
-  if (!result->own_memory) return;
+  if (!result->plan.discrete) return;
   const MemoryInfo memory = runtime.device().memory();
   result->peak_device_bytes = std::max<uint64_t>(result->peak_device_bytes, memory.peak_bytes);
   result->other_device_bytes = memory.total_bytes - memory.free_bytes - memory.taken_bytes;
@@ -65,7 +65,6 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   result.flags = flags;
   result.model = runtime->model_name();
   result.device = runtime->device().name();
-  result.own_memory = !runtime->device().shares_host_memory();
   result.plan = runtime->plan();
   result.matrix_layout = runtime->device().matrix_layout(result.plan.format);
   result.overlap = !engine.no_overlap;
@@ -76,7 +75,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   note_peaks(*runtime, 0, &result);
   SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
   std::optional<BenchMeter> meter;
-  if (!result.own_memory) {
+  if (!result.plan.discrete) {
     const bool with_memory = !uses_disk(runtime->plan());
     SPILLWAY_ASSIGN_OR_RETURN(BenchMeter opened, BenchMeter::open(runtime->device(), with_memory));
     meter.emplace(std::move(opened));

@@ -32,9 +32,8 @@ void keep(const LinearProbe& probe, const MatrixCeiling& ceiling, MeasuredCeilin
 }
 
 Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
-  const bool own_memory = !runtime.device().shares_host_memory();
   std::vector<LinearProbe> probes;
-  add_probes(runtime, ceiling_heights(flags, runtime.plan(), own_memory), &probes);
+  add_probes(runtime, ceiling_heights(flags, runtime.plan()), &probes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
                             measure_matrices(runtime.device(), probes));
   for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
@@ -82,9 +81,9 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
 
 }  // namespace
 
-std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan, bool own_memory) {
+std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan) {
   const int64_t most =
-      own_memory ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
+      plan.discrete ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
   const int64_t block = std::min(flags.sequences, plan.block_sequences);
   std::vector<int64_t> heights = {std::min(block, most)};
   const int64_t prefill = std::min(block * flags.prompt_tokens, most);
@@ -105,7 +104,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory_bytes_per_second, measure_memory_read(device));
   SPILLWAY_RETURN_IF_ERROR(
       measure_attention(flags, runtime, &found.rates).at("measuring attention"));
-  if (device.shares_host_memory()) {
+  if (!device.discrete()) {
     found.peaks = measure_peaks(device);
     found.products = found.peaks.of(product_arithmetic(plan.format));
     found.attention = found.peaks.of(attention_arithmetic(plan.kv_format));

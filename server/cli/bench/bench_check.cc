@@ -56,7 +56,7 @@ double ceiling_of(const BenchResult& result, const MatrixRate& rate, double peak
 }  // namespace
 
 std::vector<Gate> gates_of(const BenchResult& result) {
-  if (result.own_memory || is_small(result)) return {};
+  if (result.plan.discrete || is_small(result)) return {};
   const Plan& plan = result.plan;
   const MeasuredCeilings& ceilings = result.ceilings;
   const double peak =

@@ -48,7 +48,7 @@ json time_object(const TimeByCause& time) {
 json plan_object(const BenchResult& result) {
   const Plan& plan = result.plan;
   json plan_json = {{"version", 1},
-                    {"device", result.own_memory ? "cuda" : "cpu"},
+                    {"device", result.plan.discrete ? "cuda" : "cpu"},
                     {"weights", percent_by_tier(plan.weights)},
                     {"kv", percent_by_tier(plan.kv)},
                     {"activations", percent_by_tier(plan.activations)},
@@ -59,7 +59,7 @@ json plan_object(const BenchResult& result) {
                     {"overlap", result.overlap},
                     {"host_memory_bytes", plan.budget_bytes}};
   if (plan.q4_in_int8) plan_json["q4_compute"] = "int8";
-  if (result.own_memory) {
+  if (result.plan.discrete) {
     plan_json["device_memory_bytes"] = plan.device_budget_bytes;
     plan_json["attention"] = plan.host_attention ? "host" : "device";
   }
@@ -80,7 +80,7 @@ json peak_object(const Peak& peak) {
 
 // Null: the device is no CPU.
 json peaks_object(const BenchResult& result, const Peaks& peaks) {
-  if (result.own_memory) return nullptr;
+  if (result.plan.discrete) return nullptr;
   return {{"f32", peak_object(peaks.f32)},
           {"bf16", peak_object(peaks.bf16)},
           {"int8", peak_object(peaks.int8)}};

@@ -65,12 +65,12 @@ std::string head(const BenchResult& r) {
          text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
                    format_bytes(r.peak_host_bytes).c_str(),
                    format_bytes(r.plan.budget_bytes).c_str()) +
-         (r.own_memory ? text_line("device   %s: peak %s of its memory, budget %s; %s are the "
-                                   "driver's, its libraries' and other programs'",
-                                   r.device.c_str(), format_bytes(r.peak_device_bytes).c_str(),
-                                   format_bytes(r.plan.device_budget_bytes).c_str(),
-                                   format_bytes(r.other_device_bytes).c_str())
-                       : "");
+         (r.plan.discrete ? text_line("device   %s: peak %s of its memory, budget %s; %s are the "
+                                      "driver's, its libraries' and other programs'",
+                                      r.device.c_str(), format_bytes(r.peak_device_bytes).c_str(),
+                                      format_bytes(r.plan.device_budget_bytes).c_str(),
+                                      format_bytes(r.other_device_bytes).c_str())
+                          : "");
 }
 
 std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
@@ -116,10 +116,10 @@ std::string tiers(const BenchResult& r, const TimeByCause& all) {
          tier_line("activations", r.plan.activations) +
          text_line("  disk: read %s, written %s", format_bytes(all.disk_read_bytes).c_str(),
                    format_bytes(all.disk_write_bytes).c_str()) +
-         (r.own_memory ? text_line("  host to device: %s, back: %s",
-                                   format_bytes(all.to_device_bytes).c_str(),
-                                   format_bytes(all.to_host_bytes).c_str())
-                       : "");
+         (r.plan.discrete ? text_line("  host to device: %s, back: %s",
+                                      format_bytes(all.to_device_bytes).c_str(),
+                                      format_bytes(all.to_host_bytes).c_str())
+                          : "");
 }
 
 // The best, and what two of the times gave.
@@ -154,7 +154,7 @@ std::string compute_lines(const BenchResult& r) {
 std::string kernel_lines(const BenchResult& r) {
   const MeasuredCeilings& found = r.ceilings;
   const Ceilings& rates = found.rates;
-  const char* of = r.own_memory ? "the matrix ceiling" : "its peak";
+  const char* of = r.plan.discrete ? "the matrix ceiling" : "its peak";
   std::string text =
       text_line("kernels alone, and their share of the hardware's") +
       text_line(
@@ -168,7 +168,7 @@ std::string kernel_lines(const BenchResult& r) {
     const MatrixRate& rate = rates.matrix[i];
     text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f, %.2f of %s",
                       static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
-                      static_cast<long long>(rate.inputs), r.own_memory ? "cuBLAS" : "oneDNN",
+                      static_cast<long long>(rate.inputs), r.plan.discrete ? "cuBLAS" : "oneDNN",
                       found.matrix[i].library / 1e9, found.matrix[i].ours / 1e9,
                       ratio(found.matrix[i].ours, found.products.operations_per_second), of);
   }
@@ -191,7 +191,7 @@ std::string ceilings(const BenchResult& r) {
   if (rates.disk_write_bytes_per_second > 0) {
     text += ceiling_line(r, "disk write", &Ceilings::disk_write_bytes_per_second);
   }
-  if (r.own_memory) {
+  if (r.plan.discrete) {
     text += text_line("  host to device %.1f GB/s, back %.1f, both at once %.1f",
                       copies.to_device / 1e9, copies.to_host / 1e9, copies.both / 1e9);
   }

@@ -56,7 +56,7 @@ MeasuredCeilings ceilings_of_run(const BenchResult& result) {
   for (const double rate : result.during.memory) {
     found.rates.memory_bytes_per_second = std::max(found.rates.memory_bytes_per_second, rate);
   }
-  if (result.own_memory) return found;
+  if (result.plan.discrete) return found;
   found.peaks = best_of(found.peaks, result.during.peaks);
   found.products = best_of(found.products, found.peaks.of(product_arithmetic(result.plan.format)));
   found.attention =

@@ -55,7 +55,6 @@ struct BenchResult {
   BenchFlags flags;
   std::string model;
   std::string device;
-  bool own_memory = false;  // The device has some
   Plan plan;
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of the weights
   bool overlap = true;

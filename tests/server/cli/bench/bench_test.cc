@@ -218,9 +218,9 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   r.plan.q4_in_int8 = true;
   CHECK(value("products of 512 rows") == Approx(0.45));
   // No peak is known of other devices, and small models are not made of arithmetic.
-  r.own_memory = true;
+  r.plan.discrete = true;
   CHECK(gates_of(r).empty());
-  r.own_memory = false;
+  r.plan.discrete = false;
   for (MatrixRate& rate : r.ceilings.rates.matrix) rate.inputs = 1023;
   CHECK(gates_of(r).empty());
 }
