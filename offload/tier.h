@@ -5,8 +5,9 @@
 
 namespace spillway {
 
-// On a CPU device the device's memory is the host's, and nothing lives on kHost.
-enum class Tier : uint8_t { kDevice, kHost, kDisk };
+// On a CPU device the device's memory is the host's, and nothing lives on kHost. kNone: not here at
+// all, such as the weights of layers that another engine runs.
+enum class Tier : uint8_t { kDevice, kHost, kDisk, kNone };
 
 // Bytes of one kind (weights, KV, activations) on each tier.
 struct TierBytes {

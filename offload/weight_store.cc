@@ -26,6 +26,7 @@ struct WeightStore::State {
   WeightViews views;
   const MatrixLayout layout;  // Of matrices, once loaded.
   bool repacked = false;
+  LayerRange layers;
   WeightPlacement placement;
   std::vector<Buffer> buffers;         // One a group of slabs (a layer) and tier
   std::vector<SlabHome> homes;         // By slab; null: on disk
@@ -52,13 +53,16 @@ struct WeightStore::State {
   bool brings_ahead = false;
   uint64_t bytes_brought = 0;  // Of groups acquired
 
+  // Of the range of layers.
   std::vector<uint32_t> slabs(bool on_disk) const {
     std::vector<uint32_t> found;
     for (uint32_t i = 0; i < table.slabs.size(); ++i) {
-      if (placement.on_disk(i) == on_disk) found.push_back(i);
+      if (has(i) && placement.on_disk(i) == on_disk) found.push_back(i);
     }
     return found;
   }
+  bool has(uint32_t slab) const { return placement.tiers[slab] != Tier::kNone; }
+  uint32_t head_group() const { return 1 + static_cast<uint32_t>(table.shape.layers); }
 
   Status allocate(const WeightStoreOptions& options);
   Status allocate_group(size_t first, size_t last, Tier tier);
@@ -132,8 +136,13 @@ Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) 
 // Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
 // the rings.
 Status WeightStore::State::allocate(const WeightStoreOptions& options) {
-  placement = options.placement.tiers.empty() ? place_weights(table, 0) : options.placement;
+  layers = options.layers.value_or(all_layers(table.shape));
+  placement =
+      options.placement.tiers.empty() ? place_weights(table, 0, 0, layers) : options.placement;
   SPILLWAY_CHECK(placement.tiers.size() == table.slabs.size());
+  for (uint32_t i = 0; i < table.slabs.size(); ++i) {
+    SPILLWAY_CHECK(has(i) == has_group(layers, table.shape, groups[i]));
+  }
   SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
   SPILLWAY_CHECK(placement.host_bytes == 0 || device.discrete());
   homes.resize(table.slabs.size());
@@ -166,6 +175,7 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
 }
 
 Status WeightStore::State::acquire(uint32_t group) {
+  SPILLWAY_CHECK(has_group(layers, table.shape, group));
   in_use = group;
   if (copied) {
     const Copied last = *std::exchange(copied, std::nullopt);
@@ -326,8 +336,10 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
     target.checksum = seeded_checksum(bytes, target.seed);
     return options.scratch.write(target.offset, bytes);
   };
-  std::vector<uint32_t> all(table.slabs.size());
-  for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+  std::vector<uint32_t> all;
+  for (uint32_t i = 0; i < table.slabs.size(); ++i) {
+    if (state->has(i)) all.push_back(i);
+  }
   SPILLWAY_RETURN_IF_ERROR(for_each_slab(device, table, all, options.progress, make_slab));
   File scratch = std::move(options.scratch);
   SPILLWAY_RETURN_IF_ERROR(state->start_stream(options, std::move(scratch), std::move(streamed)));
@@ -351,6 +363,9 @@ void WeightStore::detach() {
 
 const ModelShape& WeightStore::shape() const {
   return state_->table.shape;
+}
+const LayerRange& WeightStore::layers() const {
+  return state_->layers;
 }
 DType WeightStore::format() const {
   return state_->table.format;
@@ -377,7 +392,7 @@ void WeightStore::release_embedding() {
 }
 
 Result<const LayerWeights*> WeightStore::acquire(int64_t layer) {
-  SPILLWAY_CHECK(layer >= 0 && layer < state_->table.shape.layers);
+  SPILLWAY_CHECK(state_->layers.contains(layer));
   SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(layer)));
   return &state_->views.layers[static_cast<size_t>(layer)];
 }
@@ -386,11 +401,11 @@ void WeightStore::release(int64_t layer) {
 }
 
 Result<const HeadWeights*> WeightStore::acquire_head() {
-  SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(state_->table.shape.layers)));
+  SPILLWAY_RETURN_IF_ERROR(state_->acquire(state_->head_group()));
   return &state_->views.head;
 }
 void WeightStore::release_head() {
-  state_->release(1 + static_cast<uint32_t>(state_->table.shape.layers));
+  state_->release(state_->head_group());
 }
 
 void WeightStore::restart() {

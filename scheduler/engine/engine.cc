@@ -45,7 +45,9 @@ EngineSizes sizes_of(bool discrete, const ModelShape& shape, DType activation,
   if (discrete) {
     const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
     sizes.selected_rows = std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
-    sizes.rounded = RoundedBiases::bytes(shape, activation);  // A CPU adds biases as they are.
+    const LayerRange layers = options.layers.value_or(all_layers(shape));
+    // A CPU adds biases as they are.
+    sizes.rounded = RoundedBiases::bytes(shape, layers, activation);
     sizes.logits = Head::host_bytes(shape, sizes.selected_rows);
   }
   return sizes;
@@ -94,7 +96,12 @@ EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, DT
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
-    : device_(device), weights_(weights), options_(options), stream_(device.new_stream("compute")) {
+    : device_(device),
+      weights_(weights),
+      options_(options),
+      layers_(options.layers.value_or(all_layers(weights.shape()))),
+      stream_(device.new_stream("compute")) {
+  SPILLWAY_CHECK(weights_.layers() == layers_);
   if (options_.trace != nullptr) wait_track_ = options_.trace->track("wait");
 }
 
@@ -132,12 +139,12 @@ Status Engine::allocate(EngineScratch scratch) {
       memory_, device_.allocate(Memory::kDevice, layers + place_buffers(nullptr).bytes));
   std::byte* memory = memory_.data();
   if (sizes.expanded > 0) expanded_.emplace(memory, activation);
-  if (sizes.rounded > 0) rounded_.emplace(memory + sizes.expanded, model, activation);
+  if (sizes.rounded > 0) rounded_.emplace(memory + sizes.expanded, model, layers_, activation);
   buffers_ = place_buffers(memory + layers);
   SPILLWAY_ASSIGN_OR_RETURN(Buffer logits, device_.allocate(Memory::kPinned, sizes.logits));
   head_.emplace(*stream_, model, buffers_, std::move(logits));
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_dtype),
-                          .layers = model.layers,
+                          .layers = layers_,
                           .memory_bytes = options_.kv_bytes,
                           .disk_bytes = options_.kv_disk_bytes,
                           .staging_bytes = options_.kv_staging_bytes,
@@ -219,7 +226,7 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
   return status;
 }
 
-Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
+Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows) {
   work_ = {};
   tokens_.clear();
   positions_.clear();
@@ -236,6 +243,9 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
     }
   }
   SPILLWAY_CHECK(work_.tokens <= options_.sweep_tokens_max);
+  const auto numbers = static_cast<size_t>(work_.tokens * shape().hidden);
+  SPILLWAY_CHECK(rows.in.size() == (layers_.embeds() ? 0 : numbers));
+  SPILLWAY_CHECK(rows.out.size() == (layers_.has_head(shape()) ? 0 : numbers));
   const double start = steady_seconds();
   plan_micro_batches(items);
   // A sweep that ends early, by an error or an exception, leaves nothing under way.
@@ -245,7 +255,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
     }
     Engine* engine;
   } cleanup{this};
-  SPILLWAY_RETURN_IF_ERROR(sweep(items, sink));
+  SPILLWAY_RETURN_IF_ERROR(sweep(items, sink, rows));
   SPILLWAY_RETURN_IF_ERROR(kv_feed_->end_sweep());
   SPILLWAY_RETURN_IF_ERROR(activations_->end_sweep());
   cleanup.engine = nullptr;
@@ -343,13 +353,38 @@ Result<MatrixView> Engine::acquire_activations() {
                     [&] { return activations_->acquire(); });
 }
 
-Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
-  // Once for the embeddings, each layer and the head.
-  activations_->begin(batch_rows_, shape().layers + 2);
+Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows) {
+  // Once for the embeddings or what comes instead, each layer and the head or what comes instead.
+  activations_->begin(batch_rows_, layers_.count + 2);
   kv_feed_->begin_sweep(items, micro_batches_);
-  SPILLWAY_RETURN_IF_ERROR(embed());
+  SPILLWAY_RETURN_IF_ERROR(layers_.embeds() ? embed() : take_in(rows.in));
   SPILLWAY_RETURN_IF_ERROR(run_layers(items));
-  return run_head(items, sink);
+  return layers_.has_head(shape()) ? run_head(items, sink) : hand_on(rows.out);
+}
+
+// The residual stream as the layers before left it.
+Status Engine::take_in(std::span<const float> rows) {
+  const auto* from = reinterpret_cast<const std::byte*>(rows.data());
+  for (const MicroBatch& batch : micro_batches_) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    const size_t bytes = static_cast<size_t>(batch.rows * shape().hidden) * sizeof(float);
+    stream_->copy(hidden.data, from, bytes);
+    from += bytes;
+    activations_->release(true);
+  }
+  return {};
+}
+
+Status Engine::hand_on(std::span<float> rows) {
+  auto* to = reinterpret_cast<std::byte*>(rows.data());
+  for (const MicroBatch& batch : micro_batches_) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    const size_t bytes = static_cast<size_t>(batch.rows * shape().hidden) * sizeof(float);
+    stream_->copy(to, hidden.data, bytes);
+    to += bytes;
+    activations_->release(false);
+  }
+  return stream_->record().wait();
 }
 
 Status Engine::embed() {
@@ -393,7 +428,7 @@ void Engine::embed_rows(const EmbeddingWeights& weights, std::span<const int32_t
 
 Status Engine::run_layers(std::span<const SweepItem> items) {
   const bool expand = expanded_ && expands_again(micro_batches_);
-  for (int64_t layer = 0; layer < shape().layers; ++layer) {
+  for (int64_t layer = layers_.first; layer < layers_.end(); ++layer) {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
                               timed_wait("wait for weights", &work_.weights_wait_seconds,
                                          [&] { return weights_.acquire(layer); }));

@@ -1,7 +1,7 @@
-// Runs sweeps: one pass of a block of sequences over all layers, layer by layer and, inside a
-// layer, micro-batch by micro-batch. Weights, KV cache and activations that live
-// on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run next,
-// sampling and requests are the scheduler's.
+// Runs sweeps: one pass of a block of sequences over all layers (or a range of them), layer by
+// layer and, inside a layer, micro-batch by micro-batch. Weights, KV cache and activations that
+// live on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run
+// next, sampling and requests are the scheduler's.
 //
 // Thread rule: one thread, the engine's.
 #pragma once
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/layer_range.h"
 #include "kernels/device.h"
 #include "kernels/device_traits.h"
 #include "offload/activation_store.h"
@@ -32,6 +33,7 @@ namespace spillway {
 class SweepLog;
 
 struct EngineOptions {
+  std::optional<LayerRange> layers;  // Those of the weights that it runs; none: all of the model
   DType kv_dtype = DType::kF32;
   uint64_t kv_bytes = 0;          // Of the device's memory
   uint64_t kv_host_bytes = 0;     // Of the host's, where the device has its own
@@ -95,6 +97,13 @@ class SweepLog {
   std::vector<SweepWork> sweeps_;
 };
 
+// What an engine that runs a range of layers takes in and hands on: rows of the residual stream,
+// float32 in host memory, one for each token of the sweep in its order.
+struct StageRows {
+  std::span<const float> in;  // Without the model's first layer, instead of the embeddings
+  std::span<float> out;       // Without its last layer, instead of the logits
+};
+
 class Engine {
  public:
   // Takes all memory it will ever use. kCapacity when that does not fit. Device and weights must
@@ -121,16 +130,19 @@ class Engine {
 
   // Runs one sweep and hands out its logits. An error concerns the whole sweep: no item's cache may
   // be used any more; later sweeps may succeed. REQUIRES: total tokens <= sweep_tokens_max; token
-  // ids below the vocabulary; position + tokens <= positions.
-  Status run(std::span<const SweepItem> items, LogitsSink& sink);
+  // ids below the vocabulary; position + tokens <= positions; rows that a range of layers takes and
+  // hands on, and no others.
+  Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
  private:
   Engine(Device& device, WeightStore& weights, const EngineOptions& options);
   Status allocate(EngineScratch scratch);
   Status allocate_rings();
   void plan_micro_batches(std::span<const SweepItem> items);
-  Status sweep(std::span<const SweepItem> items, LogitsSink& sink);
+  Status sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows);
   Status embed();
+  Status take_in(std::span<const float> rows);
+  Status hand_on(std::span<float> rows);
   void embed_rows(const EmbeddingWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers(std::span<const SweepItem> items);
@@ -160,6 +172,7 @@ class Engine {
   Device& device_;
   WeightStore& weights_;
   EngineOptions options_;
+  const LayerRange layers_;
   Trace::Track wait_track_{};
   EngineScratch scratch_;
   std::unique_ptr<Stream> stream_;

@@ -16,22 +16,24 @@ uint64_t layer_bytes(int64_t columns, DType format) {
 
 }  // namespace
 
-uint64_t RoundedBiases::bytes(const ModelShape& shape, DType activation) {
+uint64_t RoundedBiases::bytes(const ModelShape& shape, const LayerRange& layers, DType activation) {
   if (!shape.bias || activation == DType::kF32) return 0;
-  return static_cast<uint64_t>(shape.layers) * layer_bytes(shape.mlp, activation);
+  return static_cast<uint64_t>(layers.count) * layer_bytes(shape.mlp, activation);
 }
 
-RoundedBiases::RoundedBiases(std::byte* memory, const ModelShape& shape, DType activation)
+RoundedBiases::RoundedBiases(std::byte* memory, const ModelShape& shape, const LayerRange& layers,
+                             DType activation)
     : memory_(memory),
+      layers_(layers),
       format_(activation),
       columns_(shape.mlp),
-      rounded_(static_cast<size_t>(shape.layers), false) {}
+      rounded_(static_cast<size_t>(layers.count), false) {}
 
 const LayerWeights& RoundedBiases::round(Stream& stream, int64_t layer,
                                          const LayerWeights& weights) {
   weights_ = weights;
   if (weights.mlp_up_bias == nullptr) return weights_;
-  const auto index = static_cast<size_t>(layer);
+  const auto index = static_cast<size_t>(layer - layers_.first);
   std::byte* memory = memory_ + index * layer_bytes(columns_, format_);
   if (!rounded_[index]) {
     const auto* bias = reinterpret_cast<const std::byte*>(weights.mlp_up_bias);

@@ -130,5 +130,35 @@ TEST_CASE("dummy weights have the true shape, unit norms and no bias") {
   CHECK(std::sqrt(squares / count) == Approx(0.02).epsilon(0.05));
 }
 
+TEST_CASE("a store of some layers loads these and no others, with the bits of one of all") {
+  const auto device = open_cpu_device(2).value();
+  const Packed packed(device->matrix_layout(DType::kF32), DType::kF32);
+  const ModelFile file = ModelFile::open(packed.path).value();
+  const auto whole = WeightStore::load(*device, file, {}).value();
+  const int64_t layers = whole->shape().layers;
+  REQUIRE(layers >= 2);
+  uint64_t bytes = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    WeightStoreOptions options;
+    options.layers = LayerRange{layer, 1};
+    const auto one = WeightStore::load(*device, file, options).value();
+    CHECK(one->layers() == LayerRange{layer, 1});
+    bytes += one->placement().memory_bytes;
+    if (layer == 0) {
+      CHECK(plain(one->acquire_embedding().value()->tokens) ==
+            plain(whole->acquire_embedding().value()->tokens));
+    }
+    const LayerWeights& x = *one->acquire(layer).value();
+    const LayerWeights& y = *whole->acquire(layer).value();
+    CHECK(plain(x.qkv) == plain(y.qkv));
+    CHECK(plain(x.mlp_down) == plain(y.mlp_down));
+    CHECK(std::equal(x.qkv_bias, x.qkv_bias + x.qkv.rows, y.qkv_bias));
+    if (layer + 1 == layers) {
+      CHECK(plain(one->acquire_head().value()->head) == plain(whole->acquire_head().value()->head));
+    }
+  }
+  CHECK(bytes == whole->placement().memory_bytes);
+}
+
 }  // namespace
 }  // namespace spillway
