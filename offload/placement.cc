@@ -208,7 +208,11 @@ class Placer {
         const auto bytes = static_cast<double>(total);
         Choice choice;
         if (shares.away() < 1) {
-          choice.kv.device = total - static_cast<uint64_t>(shares.away() * bytes) + layer_on_disk_;
+          // The two kinds of device round to bytes differently, and plans should not change by one.
+          choice.kv.device =
+              layer_on_disk_ + (r_.discrete
+                                    ? static_cast<uint64_t>((1 - shares.disk - shares.host) * bytes)
+                                    : total - static_cast<uint64_t>(shares.disk * bytes));
         }
         if (shares.host > 0) {
           choice.kv.host = static_cast<uint64_t>(shares.host * bytes) + layer_on_disk_;
