@@ -122,8 +122,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  // The host reads and writes kDevice memory in place, and kernels kPinned memory.
-  bool shares_host_memory() const { return kind() == DeviceKind::kCpu; }
+  // Whether it has memory of its own. Else the host reads and writes kDevice memory in place, and
+  // kernels kPinned memory.
+  bool discrete() const { return kind() != DeviceKind::kCpu; }
   virtual std::string_view name() const = 0;
   virtual MemoryInfo memory() const = 0;
 

@@ -40,14 +40,13 @@ ActivationBytes activation_bytes(const ActivationStoreOptions& options) {
     bytes.disk = share_bytes(options.disk_share) +
                  static_cast<uint64_t>(options.sweep_rows_max) * kIoAlignment;
   }
-  if (options.own_memory && away > 0) bytes.device_ring = ring;
-  if (!options.own_memory) bytes.memory += bytes.staging;
+  if (options.discrete && away > 0) bytes.device_ring = ring;
   return bytes;
 }
 
 Result<std::unique_ptr<ActivationStore>> ActivationStore::open(
     Device& device, Stream& compute, const ActivationStoreOptions& options, const File* file) {
-  SPILLWAY_CHECK(options.own_memory == !device.shares_host_memory());
+  SPILLWAY_CHECK(options.discrete == device.discrete());
   std::unique_ptr<ActivationStore> store(new ActivationStore(options));
   SPILLWAY_RETURN_IF_ERROR(store->allocate(device, compute, file));
   return store;
@@ -55,8 +54,7 @@ Result<std::unique_ptr<ActivationStore>> ActivationStore::open(
 
 Status ActivationStore::allocate(Device& device, Stream& compute, const File* file) {
   const ActivationBytes bytes = activation_bytes(options_);
-  const uint64_t stay = options_.own_memory ? bytes.memory : bytes.memory - bytes.staging;
-  SPILLWAY_ASSIGN_OR_RETURN(rows_, device.allocate(Memory::kDevice, stay));
+  SPILLWAY_ASSIGN_OR_RETURN(rows_, device.allocate(Memory::kDevice, bytes.memory));
   SPILLWAY_ASSIGN_OR_RETURN(host_rows_, device.allocate(Memory::kPinned, bytes.host));
   if (bytes.staging > 0) {
     SPILLWAY_CHECK(file != nullptr && options_.transfers != nullptr);

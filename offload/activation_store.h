@@ -24,18 +24,18 @@ struct ActivationStoreOptions {
   int64_t sweep_rows_max = 0;  // Of one sweep, all micro-batches
   int64_t batch_rows_max = 0;  // Of one micro-batch
   double disk_share = 0;       // Of a sweep's rows, to within one micro-batch
-  double host_share = 0;       // The same; on a device with memory of its own
-  bool own_memory = false;     // The device is such a one
+  double host_share = 0;       // The same; on a discrete device
+  bool discrete = false;       // The device has memory of its own.
   bool overlap = true;
   TransferQueue* transfers = nullptr;  // Needed with disk_share; outlives the store
 };
 
 // Bytes of each kind that a store with these options takes.
 struct ActivationBytes {
-  uint64_t memory = 0;       // Of rows that stay on the device; with the host's, of the ring, too
+  uint64_t memory = 0;       // Of rows that stay on the device
   uint64_t host = 0;         // Of rows in host memory
   uint64_t staging = 0;      // Of the ring of host memory
-  uint64_t device_ring = 0;  // Of the ring of a device's own memory
+  uint64_t device_ring = 0;  // Of the ring of a discrete device's memory
   uint64_t disk = 0;         // Of the scratch file
 };
 ActivationBytes activation_bytes(const ActivationStoreOptions& options);

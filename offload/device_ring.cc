@@ -10,7 +10,7 @@ DeviceRing::DeviceRing(Device& device, Stream& compute, std::span<std::byte> mem
       up_(device.new_stream(what + ", host -> device")),
       down_(device.new_stream(what + ", device -> host")),
       ring_(memory) {
-  SPILLWAY_CHECK(!device.shares_host_memory());
+  SPILLWAY_CHECK(device.discrete());
 }
 
 DeviceRing::~DeviceRing() {

@@ -44,14 +44,14 @@ uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget) const {
 }
 
 uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget) const {
-  return layer_bytes(rows, budget) * static_cast<uint64_t>(options_.layers);
+  return layer_bytes(rows, budget) * static_cast<uint64_t>(options_.layers.count);
 }
 
 int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget) const {
   const uint64_t layer = layer_bytes(rows, budget);
   const uint64_t layers =
       memory_bytes() / layer + host_bytes() / layer + disk_bytes() / disk_layer_bytes(rows, budget);
-  return static_cast<int64_t>(layers / static_cast<uint64_t>(options_.layers));
+  return static_cast<int64_t>(layers / static_cast<uint64_t>(options_.layers.count));
 }
 
 Status KvCache::check_holds(int64_t rows, const KvBudget& budget) const {
@@ -128,7 +128,7 @@ int64_t layers_due(double share, double all, uint64_t reserved, uint64_t layer_b
 
 // The others between device and host, by the sizes of these.
 bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
-  const int64_t others = options_.layers - disk_layers;
+  const int64_t others = options_.layers.count - disk_layers;
   if (host_bytes() == 0) return try_reserve(sequence, disk_layers, 0);
   const double share =
       static_cast<double>(host_bytes()) / static_cast<double>(host_bytes() + memory_bytes());
@@ -156,8 +156,8 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
   const double share = static_cast<double>(disk_bytes()) / static_cast<double>(total_bytes());
   const double after = static_cast<double>(reserved_bytes() + sequence_bytes(rows, budget));
   const int64_t wanted =
-      layers_due(share, after, disk_.reserved(), sequence->disk_layer_bytes, options_.layers);
-  if (nearest_first(wanted, options_.layers, [&](int64_t disk_layers) {
+      layers_due(share, after, disk_.reserved(), sequence->disk_layer_bytes, options_.layers.count);
+  if (nearest_first(wanted, options_.layers.count, [&](int64_t disk_layers) {
         return try_reserve(sequence.get(), disk_layers);
       })) {
     return sequence;
@@ -176,10 +176,10 @@ void KvCache::release(std::unique_ptr<KvSequence> sequence) {
 }
 
 KvCache::Layer KvCache::layer(const KvSequence& sequence, int64_t layer) const {
-  SPILLWAY_CHECK(layer >= 0 && layer < options_.layers && !sequence.on_disk(layer));
+  SPILLWAY_CHECK(options_.layers.contains(layer) && !sequence.on_disk(layer));
   const bool host = sequence.tier(layer) == Tier::kHost;
   const int64_t on_host = sequence.host_layers_before(layer);
-  const int64_t index = host ? on_host : layer - sequence.disk_layers_before(layer) - on_host;
+  const int64_t index = host ? on_host : sequence.others_before(layer) - on_host;
   std::byte* memory = (host ? host_buffer_.data() + sequence.host_offset
                             : buffer_.data() + sequence.memory_offset) +
                       static_cast<uint64_t>(index) * sequence.memory_layer_bytes;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/layer_range.h"
 #include "kernels/base/status.h"
 #include "kernels/device.h"
 #include "kernels/kv_layout.h"
@@ -30,7 +31,7 @@ namespace spillway {
 struct KvSequence {
   int64_t rows = 0;  // Positions it can ever have
   KvBudget budget;   // What is kept of them
-  int64_t layers = 0;
+  LayerRange layers;
   uint64_t state_bytes = 0;  // In front of the rows of a layer in memory
   uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
   uint64_t memory_offset = 0, host_offset = 0, memory_layer_bytes = 0;
@@ -39,15 +40,21 @@ struct KvSequence {
   std::vector<SpilledObject> spilled;  // The layers on disk, in order
 
   int64_t disk_layers() const { return static_cast<int64_t>(spilled.size()); }
-  // How many of the first `layer` layers are on disk.
-  int64_t disk_layers_before(int64_t layer) const { return layer * disk_layers() / layers; }
+  // How many of the layers before `layer` are on disk.
+  int64_t disk_layers_before(int64_t layer) const {
+    return (layer - layers.first) * disk_layers() / layers.count;
+  }
   bool on_disk(int64_t layer) const {
     return disk_layers_before(layer + 1) != disk_layers_before(layer);
   }
   // The same of those in host memory, among the others.
   int64_t host_layers_before(int64_t layer) const {
-    const int64_t others = layers - disk_layers();
-    return others == 0 ? 0 : (layer - disk_layers_before(layer)) * host_layers / others;
+    const int64_t others = layers.count - disk_layers();
+    return others == 0 ? 0 : others_before(layer) * host_layers / others;
+  }
+  // Those in memory, of device or host.
+  int64_t others_before(int64_t layer) const {
+    return layer - layers.first - disk_layers_before(layer);
   }
   Tier tier(int64_t layer) const {
     if (on_disk(layer)) return Tier::kDisk;
@@ -55,7 +62,7 @@ struct KvSequence {
     return host ? Tier::kHost : Tier::kDevice;
   }
   uint64_t memory_bytes() const {
-    return static_cast<uint64_t>(layers - disk_layers() - host_layers) * memory_layer_bytes;
+    return static_cast<uint64_t>(layers.count - disk_layers() - host_layers) * memory_layer_bytes;
   }
   uint64_t host_bytes() const { return static_cast<uint64_t>(host_layers) * memory_layer_bytes; }
   uint64_t disk_bytes() const { return static_cast<uint64_t>(disk_layers()) * disk_layer_bytes; }
@@ -63,7 +70,7 @@ struct KvSequence {
 
 struct KvCacheOptions {
   KvLayout layout;
-  int64_t layers = 0;
+  LayerRange layers;           // Whose cache it is; numbers of layers are the model's
   uint64_t memory_bytes = 0;   // Of the device
   uint64_t disk_bytes = 0;     // Room in the scratch file
   uint64_t staging_bytes = 0;  // Memory through which a layer on disk passes

@@ -2,230 +2,452 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/units.h"
 #include "offload/io/io.h"
-#include "offload/placement_parts.h"
 
 namespace spillway {
 
 namespace {
 
+// Of the memory that weights and KV cache share when the weights do not fit: a block grows with the
+// cache while a sweep costs what is left of the weights. A rule of thumb, until a search knows the
+// machine.
+constexpr double kKvShareWhenStreaming = 0.5;
+
+// Layers of the longest sequence that a KV ring holds: one in use, some on their way.
+constexpr uint64_t kStagedLayers = 4;
+constexpr uint64_t kStagingBytesGood = uint64_t{256} << 20;
+
+// A ring on a discrete device holds a few micro-batches' cache at best, so that copies run while it
+// computes: this many bytes, or one part in eight of the memory that weights and cache share.
+constexpr uint64_t kDeviceRingBytesGood = uint64_t{1} << 30;
+constexpr uint64_t kDeviceRingPart = 8;
+
+// How finely sizes are tried where the user fixed the shares: by which part a cache that does not
+// fit is made smaller, and how many sizes its rings may have, each half of the last, before the
+// smallest. Rings of host memory on a CPU compete with what the block needs most; on a discrete
+// device they are a small part of either memory.
+struct SearchSteps {
+  uint64_t kv_part;
+  size_t larger_rings;
+};
+constexpr SearchSteps kCpuSteps{8, 64}, kDiscreteSteps{2, 1};
+
+// a - b, not below 0.
+uint64_t minus(uint64_t a, uint64_t b) {
+  return a - std::min(a, b);
+}
+
+// As a flag takes it, rounded up.
+std::string mebibytes(uint64_t bytes) {
+  return std::to_string((bytes >> 20) + 1) + "MiB";
+}
+
+uint64_t bytes_of_share(double share, uint64_t all) {
+  return static_cast<uint64_t>(std::llround(share * static_cast<double>(all)));
+}
+
+// Memory through which weights pass: one group of them, or (`deep`) the next as well.
+uint64_t weight_ring(const StreamedBytes& streamed, bool deep) {
+  return round_up(deep ? streamed.ring_good() : streamed.ring_min(), kIoAlignment);
+}
+
+// What a placement takes of each budget, by purpose.
+struct Taken {
+  TierBytes process, buffers, weights, kv;
+  TierBytes resident;  // Of the weights, without rings: where they live, on disk as well
+};
+
+Taken taken_by(const PlacementRequest& request, const Placement& placement) {
+  // A device without memory of its own takes the host's.
+  const auto in_memory = [&](uint64_t device, uint64_t host) {
+    return request.discrete ? TierBytes{device, host, 0} : TierBytes{0, device + host, 0};
+  };
+  const WeightPlacement& weights = placement.weights;
+  Taken taken{in_memory(request.device.process_bytes, request.host.process_bytes),
+              in_memory(request.device.buffer_bytes, request.host.buffer_bytes),
+              in_memory(weights.memory_bytes + placement.device_rings.weights,
+                        weights.host_bytes + placement.host_rings.weights),
+              in_memory(placement.kv.device + placement.device_rings.kv,
+                        placement.kv.host + placement.host_rings.kv),
+              in_memory(weights.memory_bytes, weights.host_bytes)};
+  taken.weights.disk = request.weights_in_scratch ? weights.disk_bytes : 0;
+  taken.kv.disk = placement.kv.disk;
+  taken.resident.disk = weights.disk_bytes;
+  return taken;
+}
+
+// A memory in messages.
+struct MemoryText {
+  uint64_t TierBytes::*tier;
+  const char *name, *flag, *process;
+};
+constexpr MemoryText kDeviceText{&TierBytes::device, "device memory", "--device-memory", "driver"};
+constexpr MemoryText kHostText{&TierBytes::host, "host memory", "--host-memory", "process"};
+
+// "a, b and c".
+std::string listed(const std::vector<std::string>& parts) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < parts.size() ? ", " : " and ") + parts[i];
+  }
+  return text;
+}
+
+// Where weights are that are not in this memory.
+std::string rest_of_weights(const MemoryText& text, const TierBytes& resident) {
+  std::vector<std::string> places;
+  const auto add = [&](uint64_t TierBytes::*tier, const char* place) {
+    if (tier != text.tier && resident.*tier > 0) places.push_back(place);
+  };
+  add(&TierBytes::device, "on the device");
+  add(&TierBytes::host, "in host memory");
+  add(&TierBytes::disk, "on disk");
+  if (places.empty()) return "";
+  return " (of " + format_bytes(resident.sum()) + ", the rest " + listed(places) + ")";
+}
+
+// What takes more of a memory than its budget.
+Status memory_short(const MemoryText& text, const MemoryTier& memory, const Taken& taken) {
+  std::vector<std::string> parts;
+  uint64_t needed = 0;
+  const auto add = [&](const char* what, const TierBytes& bytes, const std::string& note) {
+    const uint64_t here = bytes.*text.tier;
+    needed += here;
+    if (here > 0) parts.push_back(what + (" " + format_bytes(here)) + note);
+  };
+  add("weights", taken.weights, rest_of_weights(text, taken.resident));
+  add("activations and buffers", taken.buffers, "");
+  add("KV cache", taken.kv, "");
+  add(text.process, taken.process, "");
+  return {Code::kInfeasible,
+          std::string(text.name) + " is " + format_bytes(minus(needed, memory.budget_bytes)) +
+              " short: " + listed(parts) + (parts.size() == 1 ? " does" : " do") + " not fit " +
+              (memory.from_flag ? std::string(text.flag) + " " : "what is free, ") +
+              format_bytes(memory.budget_bytes) + "; the smallest budget that fits is " +
+              text.flag + " " + mebibytes(needed)};
+}
+
+// Memory through which the KV cache passes.
+struct KvRings {
+  uint64_t host = 0, device = 0;
+};
+
 // What is settled before the weights take the memory that is left.
 struct Choice {
-  bool deep_ring = true;  // Two groups of weights in the ring, else one
-  uint64_t kv_memory = 0;
-  uint64_t kv_disk = 0;
-  uint64_t kv_staging = 0;
+  TierBytes kv;
+  KvRings rings{};
+  bool deep = true;  // Two groups of weights in their rings, else one
 };
 
 class Placer {
  public:
   explicit Placer(const PlacementRequest& request)
       : r_(request),
+        all_(request.table->weight_bytes()),
         longest_(request.kv_sequence_bytes_max),
         wanted_(std::max(request.kv_bytes_wanted, longest_)),
         layer_on_disk_(round_up(request.kv_layer_disk_bytes, kIoAlignment)),
         staged_layer_(
-            round_up(std::max(request.kv_staged_bytes_max, layer_on_disk_), kIoAlignment)),
-        staging_(std::max(kStagedLayers * staged_layer_, kStagingBytesGood)),
-        room_(minus(request.memory_bytes, request.process_bytes + request.buffer_bytes)) {
-    if (!r_.weights_disk_share) return;
-    const auto all = static_cast<double>(r_.table->weight_bytes());
-    pinned_ =
-        place_weights(*r_.table, static_cast<uint64_t>(std::llround(*r_.weights_disk_share * all)));
+            round_up(std::max(request.kv_staged_bytes_max, layer_on_disk_), kIoAlignment)) {
+    const TierBytes fixed = Placement().taken(r_);
+    const auto largest = [&](uint64_t enough) {
+      return std::max(kStagedLayers * staged_layer_, enough);
+    };
+    host_room_ = minus(r_.host.budget_bytes, fixed.host);
+    device_room_ = host_room_;
+    least_rings_.host = staged_layer_;
+    good_rings_.host = largest(kStagingBytesGood);
+    if (r_.discrete) {
+      steps_ = kDiscreteSteps;
+      device_room_ = minus(r_.device.budget_bytes, fixed.device);
+      least_rings_.device = staged_layer_;
+      good_rings_.device = largest(std::min(kDeviceRingBytesGood, device_room_ / kDeviceRingPart));
+    }
+    if (!r_.weights_shares) return;
+    pinned_ = place_weights(*r_.table, bytes_of_share(r_.weights_shares->disk, all_),
+                            bytes_of_share(r_.weights_shares->host, all_));
   }
 
-  // Best first; the last needs the least.
-  std::vector<Choice> choices() const {
-    return r_.kv_disk_share ? with_share(*r_.kv_disk_share) : without_share();
+  Result<Placement> place() const {
+    const std::vector<Choice> choices = r_.kv_shares  ? with_shares(*r_.kv_shares)
+                                        : r_.discrete ? host_after_device()
+                                                      : disk_after_memory();
+    // Of given shares the last choice takes the least of every tier: if it does not fit, none does.
+    if (!r_.kv_shares || fit(choices.back())) {
+      for (const Choice& choice : choices) {
+        if (std::optional<Placement> placement = fit(choice)) return std::move(*placement);
+      }
+    }
+    if (const Placement nothing; !fits_host(nothing)) {
+      PlacementRequest roomier = r_;
+      roomier.host.budget_bytes = nothing.taken(r_).host;
+      // Then nothing need be in host memory but what is there in any case.
+      if (Placer(roomier).place().ok()) {
+        return memory_short(kHostText, r_.host, taken_by(r_, nothing));
+      }
+    }
+    return infeasible(choices.back());
   }
 
-  // The placement with the fewest weight bytes on disk that leaves room for the choice.
+ private:
+  // The user says how much of the cache is where; what is left decides how large it is. Whole
+  // layers are on one tier, so each needs one more than its share; on disk they take whole sectors.
+  std::vector<Choice> with_shares(const PlacementRequest::Shares& shares) const {
+    std::vector<Choice> found;
+    std::vector<KvRings> sizes = ring_sizes();
+    if (shares.away() <= 0) sizes.resize(1);
+    for (uint64_t total = wanted_;; total = std::max(total - total / steps_.kv_part, longest_)) {
+      for (const KvRings& rings : sizes) {
+        const auto bytes = static_cast<double>(total);
+        Choice choice;
+        if (shares.away() < 1) {
+          // The two kinds of device round to bytes differently, and plans should not change by one.
+          choice.kv.device =
+              layer_on_disk_ + (r_.discrete
+                                    ? static_cast<uint64_t>((1 - shares.disk - shares.host) * bytes)
+                                    : total - static_cast<uint64_t>(shares.disk * bytes));
+        }
+        if (shares.host > 0) {
+          choice.kv.host = static_cast<uint64_t>(shares.host * bytes) + layer_on_disk_;
+        }
+        if (shares.disk > 0) {
+          choice.kv.disk = on_disk(shares.disk * bytes);
+          choice.rings.host = rings.host;
+        }
+        if (shares.away() > 0) choice.rings.device = rings.device;
+        add(choice, &found);
+      }
+      if (total == longest_) return found;
+    }
+  }
+
+  // On a discrete device, where nobody says. Best first: all of the cache beside all the weights;
+  // what does not fit there in host memory; and, where weights do not fit the device, all of the
+  // cache in host memory.
+  std::vector<Choice> host_after_device() const {
+    std::vector<Choice> found;
+    const uint64_t beside =
+        pinned_ ? beside_pinned(weight_ring(pinned_->to_device, false)) : minus(device_room_, all_);
+    if (beside >= wanted_) add({.kv = {.device = wanted_}}, &found);
+    const uint64_t host_left = minus(host_room_, host_weights());
+    const auto rings = {good_rings_.device, least_rings_.device};
+    for (const uint64_t ring : rings) {
+      const uint64_t device = minus(beside, ring);
+      const uint64_t host = std::min(minus(wanted_, device), host_left);
+      if (device >= longest_ && host > 0) {
+        add({.kv = {.device = device, .host = host}, .rings = {0, ring}}, &found);
+      }
+    }
+    if (beside >= longest_) add({.kv = {.device = beside}}, &found);
+    for (uint64_t host = std::min(wanted_, host_left);; host /= 2) {
+      host = std::max(host, longest_);
+      for (const uint64_t ring : rings) add({.kv = {.host = host}, .rings = {0, ring}}, &found);
+      if (host == longest_) return found;
+    }
+  }
+
+  // What weights will take of host memory, as far as one can know before they are placed.
+  uint64_t host_weights() const {
+    if (pinned_) return pinned_->host_bytes;
+    const uint64_t rest = minus(all_, device_room_);
+    const auto most =
+        static_cast<uint64_t>((1 - kKvShareWhenStreaming) * static_cast<double>(host_room_));
+    return rest + longest_ > host_room_ ? most : rest;
+  }
+
+  // The same on a CPU, best first: what memory has room for, and the rest on disk only if weights
+  // come from there in each sweep anyway; one sequence in memory; all of the cache on disk.
+  std::vector<Choice> disk_after_memory() const {
+    std::vector<Choice> found;
+    const bool streams = pinned_ ? pinned_->disk_bytes > 0 : all_ + longest_ > device_room_;
+    for (const bool deep : {true, false}) {
+      const uint64_t memory = std::min(wanted_, kv_room(streams, deep));
+      if (memory < longest_) continue;
+      // Whole layers are on one tier: what is left of memory's last one is made up for.
+      if (streams && memory < wanted_) {
+        const uint64_t rest =
+            std::min(on_disk(static_cast<double>(wanted_ - memory)), r_.disk_bytes);
+        if (rest > 0) {
+          found.push_back({{.device = memory, .disk = rest}, {good_rings_.host, 0}, deep});
+        }
+      }
+      found.push_back({{.device = memory}, {}, deep});
+    }
+    add({.kv = {.device = longest_}}, &found);
+    const uint64_t disk = std::max(on_disk(static_cast<double>(longest_)),
+                                   std::min(on_disk(static_cast<double>(wanted_)), r_.disk_bytes));
+    for (const KvRings& rings : ring_sizes()) add({.kv = {.disk = disk}, .rings = rings}, &found);
+    return found;
+  }
+
+  // Memory for the cache on a CPU: what fixed weights leave; half of all when the rest of the
+  // weights goes to disk, so that a block is worth a pass over them; else what all weights leave.
+  uint64_t kv_room(bool streams, bool deep) const {
+    if (pinned_) {
+      return beside_pinned(weight_ring(pinned_->from_disk, deep) + good_rings_.host);
+    }
+    if (!streams) return minus(device_room_, all_);
+    return static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(device_room_));
+  }
+
+  // What weights that are fixed and `rings` leave of the device's memory.
+  uint64_t beside_pinned(uint64_t rings) const {
+    return minus(device_room_, pinned_->memory_bytes + rings);
+  }
+
+  static void add(Choice choice, std::vector<Choice>* found) {
+    for (const bool deep : {true, false}) {
+      choice.deep = deep;
+      found->push_back(choice);
+    }
+  }
+
+  // What the disk must have for this many bytes of memory's KV cache, and a layer more.
+  uint64_t on_disk(double bytes) const {
+    const auto longest = static_cast<double>(std::max<uint64_t>(1, longest_));
+    return static_cast<uint64_t>(
+               std::ceil(bytes / longest * static_cast<double>(layer_on_disk_ * r_.kv_layers))) +
+           layer_on_disk_;
+  }
+
+  // Memory through which a cache passes: the less, the less is read ahead, down to one layer of one
+  // sequence, for which the engine stands still.
+  std::vector<KvRings> ring_sizes() const {
+    std::vector<KvRings> found;
+    for (uint64_t bytes = good_rings_.host;
+         bytes > staged_layer_ && found.size() < steps_.larger_rings; bytes /= 2) {
+      found.push_back({round_up(bytes, kIoAlignment), good_rings_.device});
+    }
+    found.push_back(least_rings_);
+    return found;
+  }
+
+  Placement with_kv(const Choice& choice) const {
+    Placement placement;
+    placement.kv = choice.kv;
+    placement.host_rings.kv = choice.rings.host;
+    placement.device_rings.kv = choice.rings.device;
+    return placement;
+  }
+
+  Placement with_weights(Placement placement, WeightPlacement weights, bool deep) const {
+    placement.host_rings.weights = weight_ring(weights.from_disk, deep);
+    placement.device_rings.weights = r_.discrete ? weight_ring(weights.to_device, deep) : 0;
+    placement.weights = std::move(weights);
+    return placement;
+  }
+
+  bool fits_device(const Placement& placement) const {
+    return placement.taken(r_).device <= r_.device.budget_bytes;
+  }
+  bool fits_host(const Placement& placement) const {
+    return placement.taken(r_).host <= r_.host.budget_bytes;
+  }
+  bool fits_disk(const Placement& placement) const {
+    return placement.taken(r_).disk <= r_.disk_free_bytes;
+  }
+
+  // The placement with the fewest weight bytes on slow tiers that leaves room for the choice.
   std::optional<Placement> fit(const Choice& choice) const {
-    const uint64_t fixed = choice.kv_memory + choice.kv_staging;
-    if (fixed > room_ || choice.kv_disk > r_.disk_bytes) return std::nullopt;
+    Placement kv = with_kv(choice);
+    if (!fits_device(kv) || !fits_host(kv) || kv.kv.disk > r_.disk_bytes) return std::nullopt;
     // What memory cannot hold is on disk, wherever exactly it is cut.
-    const uint64_t streamed = minus(r_.table->weight_bytes(), room_ - fixed);
-    if (choice.kv_disk + (r_.weights_in_scratch ? streamed : 0) > r_.disk_free_bytes) {
+    const TierBytes taken = kv.taken(r_);
+    kv.weights.disk_bytes = minus(all_, minus(r_.device.budget_bytes, taken.device) +
+                                            minus(r_.host.budget_bytes, taken.host));
+    if (!fits_disk(kv)) return std::nullopt;
+    std::optional<Placement> found =
+        pinned_ ? with_weights(kv, *pinned_, choice.deep) : fewest_away(kv, choice.deep);
+    if (!found || !fits_device(*found) || !fits_host(*found) || !fits_disk(*found)) {
       return std::nullopt;
     }
-    const auto weights = fit_weights(room_ - fixed, choice.deep_ring);
-    if (!weights || scratch_bytes(*weights, choice) > r_.disk_free_bytes) return std::nullopt;
-    return Placement{.weights = *weights,
-                     .ring_bytes = ring(*weights, choice.deep_ring),
-                     .kv_memory_bytes = choice.kv_memory,
-                     .kv_disk_bytes = choice.kv_disk,
-                     .kv_staging_bytes = choice.kv_staging};
+    return found;
   }
 
-  // Why not even `least` fits.
-  Status infeasible(const Choice& least) const {
-    const WeightPlacement weights =
-        pinned_ ? *pinned_ : place_weights(*r_.table, r_.table->weight_bytes());
-    const uint64_t weight_bytes = weights.memory_bytes + ring(weights, false);
-    const uint64_t kv = least.kv_memory + least.kv_staging;
-    const uint64_t needed = r_.process_bytes + r_.buffer_bytes + weight_bytes + kv;
-    if (needed > r_.memory_bytes) return memory_short(weights, weight_bytes, kv, needed);
-    if (const uint64_t scratch = scratch_bytes(weights, least); scratch > r_.disk_free_bytes) {
+  // The fewest bytes off the device, and of these the fewest on disk, each to within a slab. Of a
+  // device without memory of its own none must be off it, and the host's budget decides alone.
+  std::optional<Placement> fewest_away(const Placement& kv, bool deep) const {
+    const auto placed = [&](uint64_t disk, uint64_t host) {
+      return with_weights(kv, place_weights(*r_.table, disk, host), deep);
+    };
+    const auto away = least(all_, [&](uint64_t bytes) { return fits_device(placed(0, bytes)); });
+    if (!away) return std::nullopt;
+    // Two tiers' rounding may need a slab more than one's.
+    for (const uint64_t more : {uint64_t{0}, kSlabBytesMax, 2 * kSlabBytesMax, all_ - *away}) {
+      const uint64_t bytes = std::min(all_, *away + more);
+      const auto cut = [&](uint64_t disk) { return placed(disk, minus(bytes, disk)); };
+      const auto disk = least(r_.discrete ? bytes : all_,
+                              [&](uint64_t on_disk) { return fits_host(cut(on_disk)); });
+      if (!disk) return std::nullopt;
+      if (Placement found = cut(*disk); fits_device(found)) return found;
+    }
+    return std::nullopt;
+  }
+
+  // The least number up to `high` that fits, to within half a slab; none: not even `high` does.
+  template <class Fits>
+  static std::optional<uint64_t> least(uint64_t high, const Fits& fits) {
+    uint64_t low = 0;
+    if (fits(low)) return low;
+    if (!fits(high)) return std::nullopt;
+    while (high - low > kSlabBytesMax / 2) {
+      const uint64_t middle = low + (high - low) / 2;
+      (fits(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+
+  // Why not even the least choice fits: with all weights on disk, unless the user says where they
+  // are.
+  Status infeasible(const Choice& choice) const {
+    const Placement placed =
+        with_weights(with_kv(choice), pinned_ ? *pinned_ : place_weights(*r_.table, all_), false);
+    const Taken taken = taken_by(r_, placed);
+    if (!fits_device(placed)) return memory_short(kDeviceText, r_.device, taken);
+    if (!fits_host(placed)) return memory_short(kHostText, r_.host, taken);
+    if (const uint64_t scratch = placed.taken(r_).disk; scratch > r_.disk_free_bytes) {
       return {Code::kInfeasible,
               "scratch files need " + format_bytes(scratch) + " on disk and can have " +
                   format_bytes(r_.disk_free_bytes) +
                   "; free some, name another --disk-dir, or raise --host-memory"};
     }
     return {Code::kInfeasible, "one sequence's share of the KV cache on disk needs --disk-memory " +
-                                   mebibytes(least.kv_disk) + ", which is " +
+                                   mebibytes(choice.kv.disk) + ", which is " +
                                    format_bytes(r_.disk_bytes) + "; raise it or --host-memory"};
   }
 
- private:
-  // The user says how much of the cache is where; what is left decides how large it is.
-  std::vector<Choice> with_share(double share) const {
-    std::vector<Choice> found;
-    for (uint64_t total = wanted_;; total = std::max(total - total / 8, longest_)) {
-      for (const uint64_t staging : stagings()) {
-        for (const bool deep : {true, false}) {
-          found.push_back(split(share, total, staging));
-          found.back().deep_ring = deep;
-        }
-      }
-      if (total == longest_) return found;
-    }
-  }
-
-  // Whole layers are on one tier, so each needs one more than its share; on disk they take whole
-  // sectors.
-  Choice split(double share, uint64_t total, uint64_t staging) const {
-    const double disk = share * static_cast<double>(total);
-    Choice choice;
-    if (share < 1) {
-      choice.kv_memory = total - static_cast<uint64_t>(disk) + layer_on_disk_;
-    }
-    if (share > 0) {
-      choice.kv_disk = on_disk(disk) + layer_on_disk_;
-      choice.kv_staging = staging;
-    }
-    return choice;
-  }
-
-  uint64_t on_disk(double bytes) const { return kv_bytes_on_disk(r_, layer_on_disk_, bytes); }
-
-  std::vector<Choice> without_share() const {
-    std::vector<Choice> found;
-    for (const bool deep : {true, false}) {
-      const uint64_t memory = std::min(wanted_, kv_room(deep));
-      if (memory < longest_) continue;
-      // Whole layers are on one tier: what is left of memory's last one is made up for.
-      const bool more = streams() && memory < wanted_;
-      const uint64_t rest =
-          more ? std::min(on_disk(static_cast<double>(wanted_ - memory)) + layer_on_disk_,
-                          r_.disk_bytes)
-               : 0;
-      if (rest > 0) found.push_back({deep, memory, rest, staging_});
-      found.push_back({deep, memory, 0, 0});
-    }
-    for (const bool deep : {true, false}) found.push_back({deep, longest_, 0, 0});
-    const uint64_t disk = std::max(split(1, longest_, 0).kv_disk,
-                                   std::min(split(1, wanted_, 0).kv_disk, r_.disk_bytes));
-    for (const uint64_t staging : stagings()) {
-      for (const bool deep : {true, false}) found.push_back({deep, 0, disk, staging});
-    }
-    return found;
-  }
-
-  // Memory through which a cache on disk passes: the less, the less is read ahead, down to one
-  // layer of one sequence, for which the engine stands still.
-  std::vector<uint64_t> stagings() const {
-    std::vector<uint64_t> found;
-    for (uint64_t bytes = staging_; bytes > staged_layer_; bytes /= 2) {
-      found.push_back(round_up(bytes, kIoAlignment));
-    }
-    found.push_back(staged_layer_);
-    return found;
-  }
-
-  bool streams() const {
-    return pinned_ ? pinned_->disk_bytes > 0 : r_.table->weight_bytes() + longest_ > room_;
-  }
-
-  // Memory for the cache: what fixed weights leave; half of all when the rest of the weights goes
-  // to disk, so that a block is worth a pass over them; else what all weights leave.
-  uint64_t kv_room(bool deep) const {
-    if (pinned_) return minus(room_, pinned_->memory_bytes + ring(*pinned_, deep) + staging_);
-    if (streams()) {
-      return static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(room_));
-    }
-    return minus(room_, r_.table->weight_bytes());
-  }
-
-  static uint64_t ring(const WeightPlacement& weights, bool deep) {
-    return round_up(deep ? weights.ring_bytes_good() : weights.ring_bytes_min(), kIoAlignment);
-  }
-
-  uint64_t scratch_bytes(const WeightPlacement& weights, const Choice& choice) const {
-    return choice.kv_disk + (r_.weights_in_scratch ? weights.disk_bytes : 0);
-  }
-
-  std::optional<WeightPlacement> fit_weights(uint64_t room, bool deep) const {
-    const auto fits = [&](const WeightPlacement& w) {
-      return w.memory_bytes + ring(w, deep) <= room;
-    };
-    if (pinned_) return fits(*pinned_) ? pinned_ : std::nullopt;
-    if (WeightPlacement none = place_weights(*r_.table, 0); fits(none)) return none;
-    // Memory falls as bytes move to disk, but for the last slab: search to within one.
-    uint64_t low = 0, high = r_.table->weight_bytes();
-    WeightPlacement best = place_weights(*r_.table, high);
-    if (!fits(best)) return std::nullopt;
-    while (high - low > kSlabBytesMax / 2) {
-      const uint64_t middle = low + (high - low) / 2;
-      WeightPlacement tried = place_weights(*r_.table, middle);
-      if (fits(tried)) {
-        best = std::move(tried);
-        high = middle;
-      } else {
-        low = middle;
-      }
-    }
-    return best;
-  }
-
-  Status memory_short(const WeightPlacement& weights, uint64_t weight_bytes, uint64_t kv,
-                      uint64_t needed) const {
-    const std::string all = format_bytes(r_.table->weight_bytes());
-    return {Code::kInfeasible,
-            "host memory is " + format_bytes(needed - r_.memory_bytes) + " short: weights " +
-                format_bytes(weight_bytes) +
-                (weights.disk_bytes > 0 ? " (of " + all + ", the rest on disk)" : "") +
-                ", activations and buffers " + format_bytes(r_.buffer_bytes) + ", KV cache " +
-                format_bytes(kv) + " and process " + format_bytes(r_.process_bytes) +
-                " do not fit " + (r_.memory_from_flag ? "--host-memory " : "what is free, ") +
-                format_bytes(r_.memory_bytes) +
-                "; the smallest budget that fits is --host-memory " + mebibytes(needed)};
-  }
-
   const PlacementRequest& r_;
+  SearchSteps steps_ = kCpuSteps;
+  const uint64_t all_;               // Of weights
   const uint64_t longest_, wanted_;  // Of the KV cache: one sequence's, the block's
-  const uint64_t layer_on_disk_, staged_layer_, staging_;
-  const uint64_t room_;                    // For weights and KV cache
-  std::optional<WeightPlacement> pinned_;  // Where their share on disk is fixed
+  const uint64_t layer_on_disk_, staged_layer_;
+  uint64_t device_room_ = 0, host_room_ = 0;  // For weights and KV cache; on a CPU the same
+  KvRings least_rings_, good_rings_;          // From disk alone, unless the device is discrete
+  std::optional<WeightPlacement> pinned_;     // Where their shares are fixed
 };
 
 }  // namespace
 
+TierBytes Placement::taken(const PlacementRequest& request) const {
+  const Taken taken = taken_by(request, *this);
+  TierBytes all;
+  for (const TierBytes& bytes : {taken.process, taken.buffers, taken.weights, taken.kv}) {
+    all.device += bytes.device;
+    all.host += bytes.host;
+    all.disk += bytes.disk;
+  }
+  return all;
+}
+
 Result<Placement> place(const PlacementRequest& request) {
-  if (request.device) return place_on_device(request);
-  const Placer placer(request);
-  const std::vector<Choice> choices = placer.choices();
-  // Of one share the last takes the least of every tier: what does not fit is known at once.
-  if (request.kv_disk_share && !placer.fit(choices.back())) {
-    return placer.infeasible(choices.back());
-  }
-  for (const Choice& choice : choices) {
-    if (std::optional<Placement> placement = placer.fit(choice)) return std::move(*placement);
-  }
-  return placer.infeasible(choices.back());
+  return Placer(request).place();
 }
 
 }  // namespace spillway

@@ -1,25 +1,36 @@
 // Turns budgets and percentages into bytes by tier. What nobody fixed is filled from the fastest
 // tier down: weights first, then KV cache, then activations; what is left over goes to the next
 // tier, with memory for what passes through. Pure arithmetic, any thread.
+//
+// There are three tiers on every machine. Where the device has no memory of its own (the CPU), the
+// device tier is host memory and its link is free: what the tier takes counts against the host's
+// budget, the host tier stays empty, and nothing passes through a ring to reach the device.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "kernels/base/status.h"
+#include "offload/tier.h"
 #include "offload/weight_placement.h"
 
 namespace spillway {
 
+// A memory and what is taken of it wherever weights and cache live.
+struct MemoryTier {
+  uint64_t budget_bytes = 0;
+  bool from_flag = false;      // Else the budget is what is free; for messages
+  uint64_t process_bytes = 0;  // Of the process, or of a device's driver and libraries
+  uint64_t buffer_bytes = 0;   // The engine's on this tier, activations included
+};
+
 struct PlacementRequest {
   const ModelFileTable* table = nullptr;  // Of the weights
-  uint64_t memory_bytes = 0;              // Budget of everything below
-  bool memory_from_flag = false;          // Else what is free; for messages
-  uint64_t disk_bytes = 0;                // Budget of KV cache in scratch files
-  uint64_t disk_free_bytes = 0;           // What they can really have
-  bool weights_in_scratch = false;        // Those on disk take some of that, too (dummy weights)
-  uint64_t process_bytes = 0;             // Taken by what nobody plans
-  uint64_t buffer_bytes = 0;              // The engine's, activations included
+  bool discrete = false;  // The device has memory of its own; else its budget is the host's.
+  MemoryTier device, host;
+  uint64_t disk_bytes = 0;          // Budget of KV cache in scratch files
+  uint64_t disk_free_bytes = 0;     // What they can really have
+  bool weights_in_scratch = false;  // Those on disk take some of that, too (dummy weights)
 
   uint64_t kv_staged_bytes_max = 0;  // A layer on disk of any sequence that may come
   uint64_t kv_layer_disk_bytes = 0;  // Of the longest sequence that is planned for: a layer on disk
@@ -27,42 +38,25 @@ struct PlacementRequest {
   uint64_t kv_layers = 0;
   uint64_t kv_bytes_wanted = 0;  // What the block can use, in memory
 
-  // On disk, of all: 0 to 1. None: decided here.
-  std::optional<double> weights_disk_share, kv_disk_share;
-
-  // A device with memory of its own: what is above is the host's then, but for the shares.
-  struct OwnMemory {
-    uint64_t bytes = 0;  // Budget of everything on the device
-    bool from_flag = false;
-    uint64_t process_bytes = 0;  // Taken by its driver and libraries
-    uint64_t buffer_bytes = 0;   // The engine's, activations included
-    // In host memory, of all; where the shares on disk are given.
-    double weights_host_share = 0, kv_host_share = 0;
+  // Of all, 0 to 1; the rest is the device's. None: decided here.
+  struct Shares {
+    double host = 0, disk = 0;  // host: 0 unless the device is discrete
+    double away() const { return host + disk; }
   };
-  std::optional<OwnMemory> device;
+  std::optional<Shares> weights_shares, kv_shares;
 };
 
 struct Placement {
   WeightPlacement weights;
-  uint64_t ring_bytes = 0;  // Through which weights on disk pass
-  uint64_t kv_memory_bytes = 0, kv_disk_bytes = 0;
-  uint64_t kv_staging_bytes = 0;  // Through which the latter passes
+  TierBytes kv;
+  RingBytes host_rings;    // From disk; in host memory
+  RingBytes device_rings;  // From host memory and disk; in the memory of a discrete device
 
-  uint64_t memory_bytes(const PlacementRequest& request) const {
-    return request.process_bytes + request.buffer_bytes + weights.memory_bytes + ring_bytes +
-           kv_memory_bytes + kv_staging_bytes;
-  }
-
-  // On a device with memory of its own, where kv_memory_bytes is in that memory.
-  uint64_t kv_host_bytes = 0;
-  uint64_t device_ring_bytes = 0;  // Through which weights of the other tiers pass
-  uint64_t kv_ring_bytes = 0;      // The same of the KV cache
+  // Of each budget, all that the request fixes included; of disk, what scratch files hold.
+  TierBytes taken(const PlacementRequest& request) const;
 };
 
 // kInfeasible: nothing fits; the message names what is missing and the smallest change.
 Result<Placement> place(const PlacementRequest& request);
-
-// The same where request.device is there; place() calls it.
-Result<Placement> place_on_device(const PlacementRequest& request);
 
 }  // namespace spillway

@@ -5,7 +5,21 @@
 
 namespace spillway {
 
-// On a CPU device the device's memory is the host's, and nothing lives on kHost.
-enum class Tier : uint8_t { kDevice, kHost, kDisk };
+// On a CPU device the device's memory is the host's, and nothing lives on kHost. kNone: not here at
+// all, such as the weights of layers that another engine runs.
+enum class Tier : uint8_t { kDevice, kHost, kDisk, kNone };
+
+// Bytes of one kind (weights, KV, activations) on each tier.
+struct TierBytes {
+  uint64_t device = 0, host = 0, disk = 0;
+  uint64_t sum() const { return device + host + disk; }
+  friend bool operator==(const TierBytes&, const TierBytes&) = default;
+};
+
+// Memory through which bytes of slower tiers pass on their way over one link, by their kind.
+struct RingBytes {
+  uint64_t weights = 0, kv = 0, activations = 0;
+  uint64_t sum() const { return weights + kv + activations; }
+};
 
 }  // namespace spillway

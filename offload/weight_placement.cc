@@ -77,6 +77,12 @@ class Streamed {
 
 }  // namespace
 
+bool has_group(const LayerRange& layers, const ModelShape& shape, uint32_t group) {
+  if (group == 0) return layers.embeds();
+  const int64_t layer = static_cast<int64_t>(group) - 1;
+  return layer == shape.layers ? layers.has_head(shape) : layers.contains(layer);
+}
+
 uint64_t StreamedBytes::ring_min() const {
   return total == 0 ? 0 : StagingRing::bytes_for(group_max, slab_max);
 }
@@ -102,18 +108,23 @@ std::vector<uint32_t> weight_groups(const ModelFileTable& table) {
 }
 
 // The search of a plan asks for thousands of these.
-WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
-                              uint64_t host_bytes) {
+WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes, uint64_t host_bytes,
+                              std::optional<LayerRange> layers) {
+  const LayerRange range = layers.value_or(all_layers(table.shape));
+  const std::vector<uint32_t> groups = weight_groups(table);
   WeightPlacement placement;
   placement.tiers.resize(table.slabs.size(), Tier::kDevice);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!has_group(range, table.shape, groups[i])) placement.tiers[i] = Tier::kNone;
+  }
   const std::vector<Stretch> stretches = stretches_of(table);
-  uint64_t matrices = 0, others = table.weight_bytes();
+  uint64_t matrices = 0, others = 0;
   for (const Stretch& stretch : stretches) {
-    for (size_t i = stretch.first; stretch.matrix && i < stretch.last; ++i) {
-      matrices += table.slabs[i].bytes;
+    for (size_t i = stretch.first; i < stretch.last; ++i) {
+      if (placement.tiers[i] == Tier::kNone) continue;
+      (stretch.matrix ? matrices : others) += table.slabs[i].bytes;
     }
   }
-  others -= matrices;
   const auto leave = [&](Tier tier, uint64_t bytes) {
     const uint64_t rest = bytes - std::min(bytes, matrices);
     matrices = spread(table, stretches, true, tier, bytes, matrices, &placement);
@@ -121,11 +132,11 @@ WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
   };
   leave(Tier::kDisk, disk_bytes);
   leave(Tier::kHost, host_bytes);
-  const std::vector<uint32_t> groups = weight_groups(table);
   Streamed from_disk(&placement.from_disk), to_device(&placement.to_device);
   for (size_t i = 0; i < table.slabs.size(); ++i) {
     const Tier tier = placement.tiers[i];
     const uint64_t bytes = table.slabs[i].bytes;
+    if (tier == Tier::kNone) continue;
     (tier == Tier::kDevice ? placement.memory_bytes
      : tier == Tier::kHost ? placement.host_bytes
                            : placement.disk_bytes) += bytes;

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "kernels/base/layer_range.h"
 #include "offload/model_file/model_file.h"
 #include "offload/tier.h"
 
@@ -31,7 +33,7 @@ struct StreamedBytes {
 };
 
 struct WeightPlacement {
-  std::vector<Tier> tiers;    // By slab
+  std::vector<Tier> tiers;    // By slab; kNone: of layers out of range
   uint64_t memory_bytes = 0;  // Of those on the device
   uint64_t host_bytes = 0;
   uint64_t disk_bytes = 0;
@@ -46,8 +48,12 @@ struct WeightPlacement {
 // 0: the embeddings; 1 + layer; layers + 1: final norm and head. By slab.
 std::vector<uint32_t> weight_groups(const ModelFileTable& table);
 
-// `disk_bytes` and `host_bytes` of the slabs, each to within one, live there.
+// Whether the weights of such a group go with these layers.
+bool has_group(const LayerRange& layers, const ModelShape& shape, uint32_t group);
+
+// `disk_bytes` and `host_bytes` of the slabs, each to within one, live there. With `layers`: of
+// the slabs of these, with the embeddings or the head if they are the first or the last.
 WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
-                              uint64_t host_bytes = 0);
+                              uint64_t host_bytes = 0, std::optional<LayerRange> layers = {});
 
 }  // namespace spillway

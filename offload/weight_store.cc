@@ -26,6 +26,7 @@ struct WeightStore::State {
   WeightViews views;
   const MatrixLayout layout;  // Of matrices, once loaded.
   bool repacked = false;
+  LayerRange layers;
   WeightPlacement placement;
   std::vector<Buffer> buffers;         // One a group of slabs (a layer) and tier
   std::vector<SlabHome> homes;         // By slab; null: on disk
@@ -52,13 +53,16 @@ struct WeightStore::State {
   bool brings_ahead = false;
   uint64_t bytes_brought = 0;  // Of groups acquired
 
+  // Of the range of layers.
   std::vector<uint32_t> slabs(bool on_disk) const {
     std::vector<uint32_t> found;
     for (uint32_t i = 0; i < table.slabs.size(); ++i) {
-      if (placement.on_disk(i) == on_disk) found.push_back(i);
+      if (has(i) && placement.on_disk(i) == on_disk) found.push_back(i);
     }
     return found;
   }
+  bool has(uint32_t slab) const { return placement.tiers[slab] != Tier::kNone; }
+  uint32_t head_group() const { return 1 + static_cast<uint32_t>(table.shape.layers); }
 
   Status allocate(const WeightStoreOptions& options);
   Status allocate_group(size_t first, size_t last, Tier tier);
@@ -87,7 +91,7 @@ Status check_layouts(const State& state, const ModelFile& file) {
         file.path() + " is packed as " + std::string(layout_name(tensor->layout)) +
         " for another kind of device; this one streams " + std::string(layout_name(state.layout)) +
         " from disk, so convert the checkpoint again for it (spillway convert --device " +
-        (state.device.shares_host_memory() ? "cpu)" : "cuda)"));
+        (state.device.discrete() ? "cuda)" : "cpu)"));
   }
   return {};
 }
@@ -108,7 +112,7 @@ std::vector<StreamedSlab> streamed_slabs(const State& state) {
 
 // Memory for the slabs [first, last) of one group that live on `tier`.
 Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) {
-  const bool own = tier == Tier::kDevice && !device.shares_host_memory();
+  const bool own = tier == Tier::kDevice && device.discrete();
   uint64_t bytes = 0;
   for (size_t i = first; i < last; ++i) {
     if (placement.tiers[i] != tier) continue;
@@ -132,17 +136,22 @@ Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) 
 // Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
 // the rings.
 Status WeightStore::State::allocate(const WeightStoreOptions& options) {
-  placement = options.placement.tiers.empty() ? place_weights(table, 0) : options.placement;
+  layers = options.layers.value_or(all_layers(table.shape));
+  placement =
+      options.placement.tiers.empty() ? place_weights(table, 0, 0, layers) : options.placement;
   SPILLWAY_CHECK(placement.tiers.size() == table.slabs.size());
+  for (uint32_t i = 0; i < table.slabs.size(); ++i) {
+    SPILLWAY_CHECK(has(i) == has_group(layers, table.shape, groups[i]));
+  }
   SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
-  SPILLWAY_CHECK(placement.host_bytes == 0 || !device.shares_host_memory());
+  SPILLWAY_CHECK(placement.host_bytes == 0 || device.discrete());
   homes.resize(table.slabs.size());
   for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {
     while (last < table.slabs.size() && groups[last] == groups[first]) ++last;
     SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kDevice));
     SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kHost));
   }
-  if (device.shares_host_memory() || placement.to_device.total == 0) return {};
+  if (!device.discrete() || placement.to_device.total == 0) return {};
   const uint64_t wanted =
       options.device_ring_bytes == 0 ? placement.to_device.ring_good() : options.device_ring_bytes;
   SPILLWAY_CHECK(wanted >= placement.to_device.ring_min());
@@ -166,6 +175,7 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
 }
 
 Status WeightStore::State::acquire(uint32_t group) {
+  SPILLWAY_CHECK(has_group(layers, table.shape, group));
   in_use = group;
   if (copied) {
     const Copied last = *std::exchange(copied, std::nullopt);
@@ -176,7 +186,7 @@ Status WeightStore::State::acquire(uint32_t group) {
   if (stream) {
     SPILLWAY_ASSIGN_OR_RETURN(from_disk, stream->acquire(group));
   }
-  if (placement.to_device.total > 0 && !device.shares_host_memory()) {
+  if (ring_memory.bytes() > 0) {
     return bring(group, from_disk);
   }
   for (size_t i = from_disk.first; i < from_disk.last; ++i) {
@@ -326,8 +336,10 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
     target.checksum = seeded_checksum(bytes, target.seed);
     return options.scratch.write(target.offset, bytes);
   };
-  std::vector<uint32_t> all(table.slabs.size());
-  for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+  std::vector<uint32_t> all;
+  for (uint32_t i = 0; i < table.slabs.size(); ++i) {
+    if (state->has(i)) all.push_back(i);
+  }
   SPILLWAY_RETURN_IF_ERROR(for_each_slab(device, table, all, options.progress, make_slab));
   File scratch = std::move(options.scratch);
   SPILLWAY_RETURN_IF_ERROR(state->start_stream(options, std::move(scratch), std::move(streamed)));
@@ -351,6 +363,9 @@ void WeightStore::detach() {
 
 const ModelShape& WeightStore::shape() const {
   return state_->table.shape;
+}
+const LayerRange& WeightStore::layers() const {
+  return state_->layers;
 }
 Format WeightStore::format() const {
   return state_->table.format;
@@ -377,7 +392,7 @@ void WeightStore::release_embedding() {
 }
 
 Result<const LayerWeights*> WeightStore::acquire(int64_t layer) {
-  SPILLWAY_CHECK(layer >= 0 && layer < state_->table.shape.layers);
+  SPILLWAY_CHECK(state_->layers.contains(layer));
   SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(layer)));
   return &state_->views.layers[static_cast<size_t>(layer)];
 }
@@ -386,11 +401,11 @@ void WeightStore::release(int64_t layer) {
 }
 
 Result<const LayerWeights*> WeightStore::acquire_head() {
-  SPILLWAY_RETURN_IF_ERROR(state_->acquire(1 + static_cast<uint32_t>(state_->table.shape.layers)));
+  SPILLWAY_RETURN_IF_ERROR(state_->acquire(state_->head_group()));
   return &state_->views.head;
 }
 void WeightStore::release_head() {
-  state_->release(1 + static_cast<uint32_t>(state_->table.shape.layers));
+  state_->release(state_->head_group());
 }
 
 void WeightStore::restart() {

@@ -3,14 +3,17 @@
 // the memory of a device that has its own. weight_placement.h says which.
 //
 // Thread rule: loading uses its own threads; afterwards the engine thread alone. A sweep acquires
-// and releases the embeddings, each layer and the head, in this order, one at a time.
+// and releases the embeddings, each layer and the head, in this order, one at a time; of a range
+// of layers, what of these it has.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "kernels/base/layer_range.h"
 #include "kernels/device.h"
 #include "offload/io/transfer.h"
 #include "offload/model_file/model_file.h"
@@ -22,10 +25,11 @@
 namespace spillway {
 
 struct WeightStoreOptions {
-  WeightPlacement placement;       // Of this model's slabs; none: all in memory
-  uint64_t ring_bytes = 0;         // Those on disk pass through; 0: ring_bytes_good()
-  uint64_t device_ring_bytes = 0;  // ... and, into the device; 0: to_device.ring_good()
-  bool prefetch = true;            // False: bring only what is being waited for
+  std::optional<LayerRange> layers;  // Others are neither loaded nor acquired; none: all of them
+  WeightPlacement placement;         // Of these layers' slabs; none: all in memory
+  uint64_t ring_bytes = 0;           // Those on disk pass through; 0: ring_bytes_good()
+  uint64_t device_ring_bytes = 0;    // ... and, into the device; 0: to_device.ring_good()
+  bool prefetch = true;              // False: bring only what is being waited for
   VerifyReads verify = VerifyReads::kEvery;
   TransferQueue* transfers = nullptr;  // Needed with slabs on disk; outlives the store
   File scratch;                        // dummy() only: room for the slabs on disk
@@ -47,7 +51,8 @@ class WeightStore {
                                                     WeightStoreOptions options);
   ~WeightStore();
 
-  const ModelShape& shape() const;
+  const ModelShape& shape() const;  // Of the whole model
+  const LayerRange& layers() const;
   Format format() const;
   bool repacked() const;
   const WeightPlacement& placement() const;  // placement().disk_bytes are read in each sweep.
@@ -74,7 +79,7 @@ class WeightStore {
   Result<const LayerWeights*> acquire_head();
   void release_head();
 
-  // Ends a sweep early: the next group to be acquired is the embeddings. Blocks on reads under way.
+  // Ends a sweep early: the next group to be acquired is the first. Blocks on reads under way.
   void restart();
 
  private:

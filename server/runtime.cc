@@ -39,8 +39,8 @@ const Plan& Runtime::plan() const {
 namespace {
 
 // "3.2 GiB", or where it is when not all is in memory; of a device's own, all of it.
-std::string tiers_text(const TierBytes& bytes, bool own_memory) {
-  if (own_memory) {
+std::string tiers_text(const TierBytes& bytes, bool discrete) {
+  if (discrete) {
     return format_bytes(bytes.device + bytes.host + bytes.disk) + " (" +
            format_bytes(bytes.device) + " on the device, " + format_bytes(bytes.host) +
            " in host memory, " + format_bytes(bytes.disk) + " on disk)";

@@ -188,8 +188,8 @@ class Opener {
   Status load() {
     WeightStoreOptions options;
     options.placement = state_.plan.placement.weights;
-    options.ring_bytes = state_.plan.placement.ring_bytes;
-    options.device_ring_bytes = state_.plan.placement.device_ring_bytes;
+    options.ring_bytes = state_.plan.placement.host_rings.weights;
+    options.device_ring_bytes = state_.plan.placement.device_rings.weights;
     options.prefetch = engine_.overlap;
     options.verify = flags_.verify == "every"   ? VerifyReads::kEvery
                      : flags_.verify == "first" ? VerifyReads::kFirst

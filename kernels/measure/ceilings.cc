@@ -29,7 +29,7 @@ constexpr size_t kLibraryBytes = size_t{96} << 20;  // cuBLAS's workspaces of 32
 // A device's stream takes microseconds to begin and to be waited for.
 RunLimits limits_of(const Device& device) {
   RunLimits limits;
-  if (!device.shares_host_memory()) limits.run_seconds = 0.005;
+  if (device.discrete()) limits.run_seconds = 0.005;
   return limits;
 }
 
@@ -119,7 +119,7 @@ Result<WeightPool> own_pool(Device& device, std::span<const LinearProbe> probes)
 
 Result<double> measure_memory_read(Device& device) {
   size_t bytes = kMemoryReadBytes;
-  if (!device.shares_host_memory()) {
+  if (device.discrete()) {
     const size_t left = device.memory().free_bytes;
     bytes = std::min(kOwnPoolBytes, left) >> 20 << 20;
     if (bytes < kOwnPoolBytesMin) return no_room(device, "its memory", kOwnPoolBytesMin, left);
@@ -128,7 +128,7 @@ Result<double> measure_memory_read(Device& device) {
 }
 
 Result<MemoryMeter> MemoryMeter::open(Device& device) {
-  SPILLWAY_CHECK(device.shares_host_memory());
+  SPILLWAY_CHECK(!device.discrete());
   SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, kMemoryReadBytes));
   auto stream = device.new_stream("ceiling");
   auto& context = *static_cast<cpu::CpuContext*>(stream->native());
@@ -162,7 +162,7 @@ Result<CopyCeiling> measure_copies(Device& device) {
 Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
                                                     std::span<const LinearProbe> probes) {
   std::vector<MatrixCeiling> ceilings;
-  if (device.shares_host_memory()) {
+  if (!device.discrete()) {
     for (const LinearProbe& probe : probes) {
       SPILLWAY_ASSIGN_OR_RETURN(const MatrixCeiling ceiling,
                                 measure_on_cpu(device, part_of(probe)));
@@ -194,7 +194,7 @@ Result<double> measure_prompt_attention(Device& device, const AttentionProbe& pr
 
 Result<double> measure_decode_attention(Device& device, AttentionProbe probe) {
   size_t bytes = kMemoryReadBytes;
-  if (!device.shares_host_memory()) {
+  if (device.discrete()) {
     bytes = std::min(kOwnPoolBytes, device.memory().free_bytes / 2);
   }
   const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(bytes / decode_bytes(probe)));

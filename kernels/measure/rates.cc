@@ -94,7 +94,7 @@ Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& l
   const auto stream = device.new_stream(kTrack);
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer buffer, filled(device, bytes));
   const auto work = static_cast<double>(bytes);
-  if (!device.shares_host_memory()) {
+  if (device.discrete()) {
     const size_t half = bytes / 2;
     return sample(work, limits, *stream,
                   [&] { stream->copy(buffer.data(), buffer.data() + half, half); });
@@ -106,7 +106,7 @@ Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& l
 }
 
 Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limits) {
-  SPILLWAY_CHECK(!device.shares_host_memory());
+  SPILLWAY_CHECK(device.discrete());
   const auto up = device.new_stream("ceiling up"), down = device.new_stream("ceiling down");
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer host, device.allocate(Memory::kPinned, 2 * bytes));
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer own, device.allocate(Memory::kDevice, 2 * bytes));

@@ -16,38 +16,41 @@ int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
   return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
 }
 
-ActivationStoreOptions activation_options(bool discrete, const ModelShape& shape,
-                                          const EngineOptions& options, TransferQueue* transfers) {
-  return {.columns = shape.hidden,
-          .sweep_rows_max = options.sweep_tokens_max,
-          .batch_rows_max = batch_rows_max(shape, options),
-          .disk_share = options.activations_disk_share,
-          .host_share = options.activations_host_share,
-          .own_memory = discrete,
-          .overlap = options.overlap,
-          .transfers = transfers};
-}
-
 // Decode steps of one micro-batch: one row each.
 int64_t host_rows_max(const EngineOptions& options) {
   const int64_t rows = std::min(options.sweep_tokens_max, options.micro_batch_tokens);
   return options.micro_batch_sequences > 0 ? std::min(rows, options.micro_batch_sequences) : rows;
 }
 
-// That the head has room for.
-int64_t selected_rows(bool discrete, const EngineOptions& options) {
-  if (!discrete) return kHeadRows;
-  const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
-  return std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
-}
+// How large the parts of an engine's memory are.
+struct EngineSizes {
+  int64_t batch_rows;
+  int64_t selected_rows = kHeadRows;  // That the head has room for
+  uint64_t expanded = 0, rounded = 0;
+  uint64_t logits = 0;  // Copies in host memory, where that is another
+  ActivationStoreOptions activations{};
+};
 
-uint64_t expanded_bytes(const ModelShape& shape, DType activation, const EngineOptions& options) {
-  return options.expand_layer ? ExpandedLayer::bytes(shape, activation) : 0;
-}
-
-// The host's kernels add biases as they are.
-uint64_t rounded_bytes(bool discrete, const ModelShape& shape, DType activation) {
-  return !discrete ? 0 : RoundedBiases::bytes(shape, activation);
+EngineSizes sizes_of(bool discrete, const ModelShape& shape, DType activation,
+                     const EngineOptions& options) {
+  EngineSizes sizes{.batch_rows = batch_rows_max(shape, options)};
+  sizes.activations = {.columns = shape.hidden,
+                       .sweep_rows_max = options.sweep_tokens_max,
+                       .batch_rows_max = sizes.batch_rows,
+                       .disk_share = options.activations_disk_share,
+                       .host_share = options.activations_host_share,
+                       .discrete = discrete,
+                       .overlap = options.overlap};
+  if (options.expand_layer) sizes.expanded = ExpandedLayer::bytes(shape, activation);
+  if (discrete) {
+    const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
+    sizes.selected_rows = std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
+    const LayerRange layers = options.layers.value_or(all_layers(shape));
+    // A CPU adds biases as they are.
+    sizes.rounded = RoundedBiases::bytes(shape, layers, activation);
+    sizes.logits = Head::host_bytes(shape, sizes.selected_rows);
+  }
+  return sizes;
 }
 
 // The part of the KV cache's staging for copies of the blocks that a step changed: enough for some
@@ -69,25 +72,26 @@ bool moves_wanted(size_t wanted, int64_t rows) {
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options) {
   const DType activation = device.activation_dtype(weights);
-  const int64_t selected = selected_rows(device.discrete(), options);
+  const EngineSizes sizes = sizes_of(device.discrete(), shape, activation, options);
   const EngineBuffers buffers = place_engine_buffers(
-      shape, activation, batch_rows_max(shape, options), selected, options.host_attention, nullptr);
-  return {.buffers = buffers.bytes + expanded_bytes(shape, activation, options) +
-                     rounded_bytes(device.discrete(), shape, activation),
-          .logits = Head::host_bytes(device.discrete(), shape, selected),
+      shape, activation, sizes.batch_rows, sizes.selected_rows, options.host_attention, nullptr);
+  return {.buffers = buffers.bytes + sizes.expanded + sizes.rounded,
+          .logits = sizes.logits,
           .host_attention = options.host_attention
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
                                 : 0,
-          .activations =
-              activation_bytes(activation_options(device.discrete(), shape, options, nullptr))};
+          .activations = activation_bytes(sizes.activations)};
 }
 
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
     : device_(device),
       weights_(weights),
       options_(options),
+      layers_(options.layers.value_or(all_layers(weights.shape()))),
       stream_(device.new_stream("compute")),
-      account_(options.log, options.trace) {}
+      account_(options.log, options.trace) {
+  SPILLWAY_CHECK(weights_.layers() == layers_);
+}
 
 // Stagers wait for what is under way before the files that they read are closed.
 Engine::~Engine() {
@@ -112,27 +116,23 @@ Status Engine::allocate(EngineScratch scratch) {
   scratch_ = std::move(scratch);
   const ModelShape& model = shape();
   const DType activation = device_.activation_dtype(weights_.format());
-  const bool discrete = !device_.shares_host_memory();
-  const int64_t batch_rows = batch_rows_max(model, options_);
-  const bool two = options_.host_attention;
+  EngineSizes sizes = sizes_of(device_.discrete(), model, activation, options_);
+  const auto place_buffers = [&](std::byte* memory) {
+    return place_engine_buffers(model, activation, sizes.batch_rows, sizes.selected_rows,
+                                options_.host_attention, memory);
+  };
   SPILLWAY_CHECK(!options_.expand_layer || is_quantized(weights_.format()));
-  const uint64_t expanded = expanded_bytes(model, activation, options_);
-  const uint64_t rounded = rounded_bytes(discrete, model, activation);
-  const int64_t selected = selected_rows(discrete, options_);
-  const uint64_t bytes =
-      place_engine_buffers(model, activation, batch_rows, selected, two, nullptr).bytes;
-  SPILLWAY_ASSIGN_OR_RETURN(memory_, device_.allocate(Memory::kDevice, expanded + rounded + bytes));
-  std::byte* memory = memory_.data();
-  if (expanded > 0) expanded_.emplace(memory, activation);
-  if (rounded > 0) rounded_.emplace(memory + expanded, model, activation);
-  buffers_ = place_engine_buffers(model, activation, batch_rows, selected, two,
-                                  memory + expanded + rounded);
+  const uint64_t layers = sizes.expanded + sizes.rounded;
   SPILLWAY_ASSIGN_OR_RETURN(
-      Buffer logits,
-      device_.allocate(Memory::kPinned, Head::host_bytes(discrete, model, selected)));
+      memory_, device_.allocate(Memory::kDevice, layers + place_buffers(nullptr).bytes));
+  std::byte* memory = memory_.data();
+  if (sizes.expanded > 0) expanded_.emplace(memory, activation);
+  if (sizes.rounded > 0) rounded_.emplace(memory + sizes.expanded, model, layers_, activation);
+  buffers_ = place_buffers(memory + layers);
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer logits, device_.allocate(Memory::kPinned, sizes.logits));
   head_.emplace(*stream_, model, buffers_, std::move(logits));
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_format),
-                          .layers = model.layers,
+                          .layers = layers_,
                           .memory_bytes = options_.kv_bytes,
                           .disk_bytes = options_.kv_disk_bytes,
                           .staging_bytes = options_.kv_staging_bytes,
@@ -154,7 +154,7 @@ Status Engine::allocate(EngineScratch scratch) {
                        outbox);
   }
   weights_.attach(*stream_);
-  if (discrete) SPILLWAY_RETURN_IF_ERROR(allocate_rings());
+  SPILLWAY_RETURN_IF_ERROR(allocate_rings());
   kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, kv_ring_ ? &*kv_ring_ : nullptr,
                    options_.host_attention, options_.trace);
   if (options_.host_attention) {
@@ -163,20 +163,19 @@ Status Engine::allocate(EngineScratch scratch) {
         host_attention_, HostAttention::open(device_, *stream_, *options_.host, model, activation,
                                              host_rows_max(options_), options_.trace));
   }
+  sizes.activations.transfers = scratch_.transfers;
   SPILLWAY_ASSIGN_OR_RETURN(
       activations_,
-      ActivationStore::open(device_, *stream_,
-                            activation_options(discrete, model, options_, scratch_.transfers),
-                            &scratch_.activations));
+      ActivationStore::open(device_, *stream_, sizes.activations, &scratch_.activations));
   tokens_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   positions_.reserve(static_cast<size_t>(options_.sweep_tokens_max));
   account_.start_from(transfer_totals());
   return {};
 }
 
-// What a device with memory of its own needs besides.
+// Through which the cache of other tiers passes into a device's own memory. The CPU has none.
 Status Engine::allocate_rings() {
-  if (options_.kv_host_bytes + options_.kv_disk_bytes == 0) return {};
+  if (!device_.discrete() || options_.kv_host_bytes + options_.kv_disk_bytes == 0) return {};
   SPILLWAY_ASSIGN_OR_RETURN(
       kv_ring_memory_,
       device_.allocate(Memory::kDevice, round_up(options_.kv_ring_bytes, kIoAlignment)));
@@ -215,7 +214,7 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
   return status;
 }
 
-Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
+Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows) {
   tokens_.clear();
   positions_.clear();
   for (const SweepItem& item : items) {
@@ -229,7 +228,11 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
           static_cast<int32_t>(item.position + static_cast<int64_t>(i) + shape().position_offset));
     }
   }
-  SPILLWAY_CHECK(account_.begin(items) <= options_.sweep_tokens_max);
+  const int64_t tokens = account_.begin(items);
+  SPILLWAY_CHECK(tokens <= options_.sweep_tokens_max);
+  const auto numbers = static_cast<size_t>(tokens * shape().hidden);
+  SPILLWAY_CHECK(rows.in.size() == (layers_.embeds() ? 0 : numbers));
+  SPILLWAY_CHECK(rows.out.size() == (layers_.has_head(shape()) ? 0 : numbers));
   const double start = steady_seconds();
   plan_micro_batches(items);
   // A sweep that ends early, by an error or an exception, leaves nothing under way.
@@ -239,7 +242,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink) {
     }
     Engine* engine;
   } cleanup{this};
-  SPILLWAY_RETURN_IF_ERROR(sweep(items, sink));
+  SPILLWAY_RETURN_IF_ERROR(sweep(items, sink, rows));
   SPILLWAY_RETURN_IF_ERROR(kv_feed_->end_sweep());
   SPILLWAY_RETURN_IF_ERROR(activations_->end_sweep());
   cleanup.engine = nullptr;
@@ -298,13 +301,38 @@ Result<MatrixView> Engine::acquire_activations() {
                        [&] { return activations_->acquire(); });
 }
 
-Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink) {
-  // Once for the embeddings, each layer and the head.
-  activations_->begin(batch_rows_, shape().layers + 2);
+Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows) {
+  // Once for the embeddings or what comes instead, each layer and the head or what comes instead.
+  activations_->begin(batch_rows_, layers_.count + 2);
   kv_feed_->begin_sweep(items, micro_batches_);
-  SPILLWAY_RETURN_IF_ERROR(embed());
+  SPILLWAY_RETURN_IF_ERROR(layers_.embeds() ? embed() : take_in(rows.in));
   SPILLWAY_RETURN_IF_ERROR(run_layers(items));
-  return run_head(items, sink);
+  return layers_.has_head(shape()) ? run_head(items, sink) : hand_on(rows.out);
+}
+
+// The residual stream as the layers before left it.
+Status Engine::take_in(std::span<const float> rows) {
+  const auto* from = reinterpret_cast<const std::byte*>(rows.data());
+  for (const MicroBatch& batch : micro_batches_) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    const size_t bytes = static_cast<size_t>(batch.rows * shape().hidden) * sizeof(float);
+    stream_->copy(hidden.data, from, bytes);
+    from += bytes;
+    activations_->release(true);
+  }
+  return {};
+}
+
+Status Engine::hand_on(std::span<float> rows) {
+  auto* to = reinterpret_cast<std::byte*>(rows.data());
+  for (const MicroBatch& batch : micro_batches_) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    const size_t bytes = static_cast<size_t>(batch.rows * shape().hidden) * sizeof(float);
+    stream_->copy(to, hidden.data, bytes);
+    to += bytes;
+    activations_->release(false);
+  }
+  return stream_->record().wait();
 }
 
 Status Engine::embed() {
@@ -350,7 +378,7 @@ void Engine::embed_rows(const LayerWeights& weights, std::span<const int32_t> to
 
 Status Engine::run_layers(std::span<const SweepItem> items) {
   const bool expand = expanded_ && expands_again(micro_batches_);
-  for (int64_t layer = 0; layer < shape().layers; ++layer) {
+  for (int64_t layer = layers_.first; layer < layers_.end(); ++layer) {
     SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
                               account_.wait("wait for weights", &LoggedSweep::weights_wait_seconds,
                                             [&] { return weights_.acquire(layer); }));

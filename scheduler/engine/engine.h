@@ -1,7 +1,7 @@
-// Runs sweeps: one pass of a block of sequences over all layers, layer by layer and, inside a
-// layer, micro-batch by micro-batch. Weights, KV cache and activations that live
-// on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run next,
-// sampling and requests are the scheduler's.
+// Runs sweeps: one pass of a block of sequences over all layers (or a range of them), layer by
+// layer and, inside a layer, micro-batch by micro-batch. Weights, KV cache and activations that
+// live on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run
+// next, sampling and requests are the scheduler's.
 //
 // Thread rule: one thread, the engine's.
 #pragma once
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/layer_range.h"
 #include "kernels/device.h"
 #include "kernels/device_traits.h"
 #include "offload/activation_store.h"
@@ -29,6 +30,7 @@
 namespace spillway {
 
 struct EngineOptions {
+  std::optional<LayerRange> layers;  // Those of the weights that it runs; none: all of the model
   Format kv_format = Format::kF32;
   uint64_t kv_bytes = 0;          // Of the device's memory
   uint64_t kv_host_bytes = 0;     // Of the host's, where the device has its own
@@ -68,12 +70,19 @@ struct EngineBytes {
   uint64_t logits = 0;          // Copies in host memory, where the device has its own
   uint64_t host_attention = 0;  // Of host memory
   ActivationBytes activations;  // The residual stream
-  uint64_t memory() const { return buffers + activations.memory + activations.device_ring; }
-  // Where that is another: of the host's.
+  // Of the two memories, where the device has its own; else all is of the host's.
+  uint64_t device() const { return buffers + activations.memory + activations.device_ring; }
   uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
 };
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options);
+
+// What an engine that runs a range of layers takes in and hands on: rows of the residual stream,
+// float32 in host memory, one for each token of the sweep in its order.
+struct StageRows {
+  std::span<const float> in;  // Without the model's first layer, instead of the embeddings
+  std::span<float> out;       // Without its last layer, instead of the logits
+};
 
 class Engine {
  public:
@@ -101,16 +110,19 @@ class Engine {
 
   // Runs one sweep and hands out its logits. An error concerns the whole sweep: no item's cache may
   // be used any more; later sweeps may succeed. REQUIRES: total tokens <= sweep_tokens_max; token
-  // ids below the vocabulary; position + tokens <= positions.
-  Status run(std::span<const SweepItem> items, LogitsSink& sink);
+  // ids below the vocabulary; position + tokens <= positions; rows that a range of layers takes and
+  // hands on, and no others.
+  Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
  private:
   Engine(Device& device, WeightStore& weights, const EngineOptions& options);
   Status allocate(EngineScratch scratch);
   Status allocate_rings();
   void plan_micro_batches(std::span<const SweepItem> items);
-  Status sweep(std::span<const SweepItem> items, LogitsSink& sink);
+  Status sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows);
   Status embed();
+  Status take_in(std::span<const float> rows);
+  Status hand_on(std::span<float> rows);
   void embed_rows(const LayerWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers(std::span<const SweepItem> items);
@@ -127,6 +139,7 @@ class Engine {
   Device& device_;
   WeightStore& weights_;
   EngineOptions options_;
+  const LayerRange layers_;
   EngineScratch scratch_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<KvCache> kv_;

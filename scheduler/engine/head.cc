@@ -23,8 +23,7 @@ void LogitsSink::on_drawn(size_t, int64_t, int32_t) {
   SPILLWAY_CHECK(false);  // It asked for none.
 }
 
-uint64_t Head::host_bytes(bool discrete, const ModelShape& shape, int64_t selected_rows) {
-  if (!discrete) return 0;
+uint64_t Head::host_bytes(const ModelShape& shape, int64_t selected_rows) {
   return kPartRows * row_bytes(shape) + static_cast<uint64_t>(selected_rows) * sizeof(int32_t);
 }
 

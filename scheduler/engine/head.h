@@ -47,7 +47,7 @@ struct WantedRow {
 class Head {
  public:
   // Of host memory, where the device has its own.
-  static uint64_t host_bytes(bool discrete, const ModelShape& shape, int64_t selected_rows);
+  static uint64_t host_bytes(const ModelShape& shape, int64_t selected_rows);
 
   // `host`: pinned, of host_bytes(). All others outlive the head.
   Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host);

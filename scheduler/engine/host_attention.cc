@@ -36,7 +36,7 @@ HostAttention::HostAttention(Device& device, Stream& compute, Device& host, int6
       host_(host.new_stream("host attention")),
       heads_(heads),
       trace_(trace) {
-  SPILLWAY_CHECK(!device.shares_host_memory() && host.shares_host_memory());
+  SPILLWAY_CHECK(device.discrete() && !host.discrete());
   if (trace_ != nullptr) track_ = trace_->track("wait");
 }
 

@@ -36,8 +36,8 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
   if (stager_ == nullptr) return;
   uses_.swap(last_uses_);  // The stager may look at the last ones until begin().
   uses_.clear();
-  const int64_t layers = items.empty() ? 0 : items.front().kv->layers;
-  for (int64_t layer = 0; layer < layers; ++layer) {
+  const LayerRange layers = items.empty() ? LayerRange() : items.front().kv->layers;
+  for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
     for (const MicroBatch& batch : batches) {
       for (const SweepItem& item : items.subspan(batch.first_item, batch.items)) {
         if (!item.kv->on_disk(layer)) continue;
@@ -52,9 +52,9 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
 }
 
 // Most sequences go on: the next sweep begins with the first layer of theirs that is on disk.
-void KvFeed::guess_next_sweep(std::span<const SweepItem> items, int64_t layers) {
+void KvFeed::guess_next_sweep(std::span<const SweepItem> items, const LayerRange& layers) {
   const size_t sure = uses_.size();
-  for (int64_t layer = 0; layer < layers && uses_.size() == sure; ++layer) {
+  for (int64_t layer = layers.first; layer < layers.end() && uses_.size() == sure; ++layer) {
     for (const SweepItem& item : items) {
       const int64_t position = item.position + static_cast<int64_t>(item.tokens.size());
       if (!item.kv->on_disk(layer) || position >= item.kv->rows) continue;

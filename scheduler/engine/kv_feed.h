@@ -69,7 +69,7 @@ class KvFeed final : public AttentionFeed {
   bool there(const Staged& staged);
   void fetch(Staged& staged);
   bool bring(Staged& staged);
-  void guess_next_sweep(std::span<const SweepItem> items, int64_t layers);
+  void guess_next_sweep(std::span<const SweepItem> items, const LayerRange& layers);
   int64_t tokens(const Staged& staged) const;
   KvCache::Layer layer_at(const Staged& staged, std::byte* memory) const;
 

@@ -19,23 +19,25 @@ uint64_t layer_bytes(int64_t columns, DType format) {
 
 }  // namespace
 
-uint64_t RoundedBiases::bytes(const ModelShape& shape, DType activation) {
+uint64_t RoundedBiases::bytes(const ModelShape& shape, const LayerRange& layers, DType activation) {
   if (activation == DType::kF32) return 0;
   const WeightSpec bias = layer_spec(shape, kRole);
-  return static_cast<uint64_t>(shape.layers) * layer_bytes(bias.elements(), activation);
+  return static_cast<uint64_t>(layers.count) * layer_bytes(bias.elements(), activation);
 }
 
-RoundedBiases::RoundedBiases(std::byte* memory, const ModelShape& shape, DType activation)
+RoundedBiases::RoundedBiases(std::byte* memory, const ModelShape& shape, const LayerRange& layers,
+                             DType activation)
     : memory_(memory),
+      layers_(layers),
       format_(activation),
       columns_(layer_spec(shape, kRole).elements()),
-      rounded_(static_cast<size_t>(shape.layers), false) {}
+      rounded_(static_cast<size_t>(layers.count), false) {}
 
 const LayerWeights& RoundedBiases::round(Stream& stream, int64_t layer,
                                          const LayerWeights& weights) {
   weights_ = weights;
   if (weights.vector(kRole) == nullptr) return weights_;
-  const auto index = static_cast<size_t>(layer);
+  const auto index = static_cast<size_t>(layer - layers_.first);
   std::byte* memory = memory_ + index * layer_bytes(columns_, format_);
   if (!rounded_[index]) {
     const auto* bias = reinterpret_cast<const std::byte*>(weights.vector(kRole));

@@ -7,17 +7,19 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/base/layer_range.h"
 #include "kernels/decoder_layer.h"
 
 namespace spillway {
 
 class RoundedBiases {
  public:
-  // Of all layers; none where nothing is rounded.
-  static uint64_t bytes(const ModelShape& shape, DType activation);
+  // Of these layers; none where nothing is rounded.
+  static uint64_t bytes(const ModelShape& shape, const LayerRange& layers, DType activation);
 
   // `memory` holds bytes(...) of the device's memory and is aligned to 256.
-  RoundedBiases(std::byte* memory, const ModelShape& shape, DType activation);
+  RoundedBiases(std::byte* memory, const ModelShape& shape, const LayerRange& layers,
+                DType activation);
 
   // Queues what the layer's first use needs. The result, until the next call, is `weights` with
   // their rounded biases.
@@ -28,9 +30,10 @@ class RoundedBiases {
 
  private:
   std::byte* memory_;
+  LayerRange layers_;
   DType format_;
   int64_t columns_;
-  std::vector<bool> rounded_;  // By layer
+  std::vector<bool> rounded_;  // By layer of these
   LayerWeights weights_;
 };
 

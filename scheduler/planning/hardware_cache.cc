@@ -65,7 +65,7 @@ std::string disk_name(const std::string& path) {
 }  // namespace
 
 std::string machine_name(const Device& device) {
-  if (device.shares_host_memory()) return cores_of_model();
+  if (!device.discrete()) return cores_of_model();
   return std::string(device.name()) + ", " + cores_of_model();
 }
 

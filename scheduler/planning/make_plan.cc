@@ -36,24 +36,13 @@ double host_share(const std::optional<TierPercent>& percent) {
   return percent ? (*percent)[1] / 100.0 : 0;
 }
 
-// What memory and disk hold of one kind, told apart as the flag asks: on the CPU the device tier is
-// host memory.
-TierBytes by_tier(const std::optional<TierPercent>& percent, uint64_t memory, uint64_t disk) {
-  const int device = percent ? (*percent)[0] : 100, host = percent ? (*percent)[1] : 0;
-  const double of_host = device + host == 0 ? 0 : static_cast<double>(host) / (device + host);
-  const auto host_bytes = static_cast<uint64_t>(of_host * static_cast<double>(memory));
-  return {memory - host_bytes, host_bytes, disk};
-}
-
 class Planner {
  public:
   Planner(const ModelToPlan& model, const PlanMachine& machine, const EngineFlags& flags,
           const PlanWishes& wishes)
-      : model_(model),
-        machine_(machine),
-        flags_(flags),
-        wishes_(wishes),
-        discrete_(machine.device.discrete()) {}
+      : model_(model), machine_(machine), flags_(flags), wishes_(wishes) {
+    plan_.discrete = machine.device.discrete();
+  }
 
   Result<Plan> make() {
     if (flags_.block && (*flags_.block < 1 || *flags_.block > kBlockMax)) {
@@ -64,7 +53,7 @@ class Planner {
     host_attention_ = wants_host_attention();
     Status placed = plan_and_place();
     const bool unasked = flags_.attention != "host";
-    if (host_attention_ && (placed.ok() ? plan_.placement.kv_host_bytes == 0
+    if (host_attention_ && (placed.ok() ? plan_.placement.kv.host == 0
                                         : unasked && placed.code() == Code::kInfeasible)) {
       // There is nothing to attend to, or no room for its buffers.
       host_attention_ = false;
@@ -84,7 +73,6 @@ class Planner {
   void describe() {
     plan_.model_name = model_.name;
     plan_.shape = shape();
-    plan_.discrete = discrete_;
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
     plan_.q4_in_int8 = is_quantized(plan_.format) && flags_.q4_compute == "int8";
@@ -95,7 +83,7 @@ class Planner {
 
   // Whether the CPU is to attend to what will be in host memory of the cache.
   bool wants_host_attention() const {
-    if (!discrete_ || flags_.attention == "device") return false;
+    if (!plan_.discrete || flags_.attention == "device") return false;
     return flags_.attention == "host" || machine_.host_attention_pays;
   }
 
@@ -113,7 +101,7 @@ class Planner {
   // Whether a layer's quantised weights are expanded once for a block: where that takes little of
   // the device's memory.
   bool wants_expanded_layer() const {
-    if (!discrete_ || !is_quantized(plan_.format)) return false;
+    if (!plan_.discrete || !is_quantized(plan_.format)) return false;
     const DType activation = machine_.device.activation_dtype(plan_.format);
     return ExpandedLayer::bytes(shape(), activation) <= device_budget().bytes / kExpandedLayerPart;
   }
@@ -160,21 +148,24 @@ class Planner {
     return longest;
   }
 
+  // What a flag asks to be off the device: on a CPU its host tier is the device's memory, too.
+  PlacementRequest::Shares shares(const std::optional<TierPercent>& percent) const {
+    return {plan_.discrete ? host_share(percent) : 0, disk_share(percent)};
+  }
+
   // Whether weights will pass through memory, as far as one can know before they are placed.
   bool streams() const {
-    if (flags_.weights) {
-      return discrete_ ? (*flags_.weights)[0] < 100 : disk_share(flags_.weights) > 0;
-    }
+    if (flags_.weights) return shares(flags_.weights).away() > 0;
     const uint64_t all = table().weight_bytes() + longest_kv().sequence;
-    return discrete_ ? all + kDeviceProcessBytes > device_budget().bytes
-                     : all + plan_.process_bytes > host_budget().bytes;
+    return plan_.discrete ? all + kDeviceProcessBytes > device_budget().bytes
+                          : all + plan_.process_bytes > host_budget().bytes;
   }
 
   // What the process takes by itself, of the host's memory.
   void plan_process() {
     Plan& plan = plan_;
     uint64_t scratch = 0;
-    if (!discrete_ || host_attention_) {
+    if (!plan_.discrete || host_attention_) {
       const int64_t prompt = wishes_.prompt_tokens > 0 ? wishes_.prompt_tokens : shape().positions;
       scratch = cpu_scratch_bytes(shape(), flags_.threads, prompt);
     }
@@ -202,8 +193,8 @@ class Planner {
     // While the CPU attends for one micro-batch the device needs another.
     engine().micro_batch_sequences = flags_.micro_batch.value_or(
         host_attention_ ? (plan_.scheduling.block_sequences_max + 1) / 2 : 0);
-    engine().activations_disk_share = disk_share(flags_.activations);
-    engine().activations_host_share = discrete_ ? host_share(flags_.activations) : 0;
+    engine().activations_disk_share = shares(flags_.activations).disk;
+    engine().activations_host_share = shares(flags_.activations).host;
     engine().overlap = !flags_.no_overlap;
     engine().touch_memory = wishes_.prompt_tokens > 0;  // The cache is no larger than the run's.
   }
@@ -214,8 +205,15 @@ class Planner {
     const LongestKv longest = longest_kv();
     PlacementRequest request;
     request.table = &table();
-    request.memory_bytes = host_budget().bytes;
-    request.memory_from_flag = host_budget().from_flag;
+    request.discrete = plan_.discrete;
+    request.host = {.budget_bytes = host_budget().bytes,
+                    .from_flag = host_budget().from_flag,
+                    .process_bytes = plan_.process_bytes,
+                    .buffer_bytes = bytes.host()};
+    request.device = {.budget_bytes = device_budget().bytes,
+                      .from_flag = device_budget().from_flag,
+                      .process_bytes = plan_.discrete ? kDeviceProcessBytes : 0,
+                      .buffer_bytes = bytes.device()};
     // Activations come first: how many there are is settled.
     const uint64_t rows_on_disk = bytes.activations.disk;
     const uint64_t usable = free - std::min(free, kDiskReserveBytes + rows_on_disk);
@@ -225,58 +223,52 @@ class Planner {
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = model_.file == nullptr;
-    request.process_bytes = plan_.process_bytes;
-    request.buffer_bytes = discrete_ ? bytes.host() : bytes.memory();
     request.kv_staged_bytes_max = longest.disk_layer_max;
     request.kv_layer_disk_bytes = longest.disk_layer;
     request.kv_layers = static_cast<uint64_t>(shape().layers);
     request.kv_sequence_bytes_max = longest.sequence;
     request.kv_bytes_wanted =
         longest.sequence * static_cast<uint64_t>(plan_.scheduling.block_sequences_max);
-    if (flags_.weights) request.weights_disk_share = disk_share(flags_.weights);
-    if (flags_.kv) request.kv_disk_share = disk_share(flags_.kv);
-    if (discrete_) {
-      request.device = {.bytes = device_budget().bytes,
-                        .from_flag = device_budget().from_flag,
-                        .process_bytes = kDeviceProcessBytes,
-                        .buffer_bytes = bytes.memory(),
-                        .weights_host_share = host_share(flags_.weights),
-                        .kv_host_share = host_share(flags_.kv)};
-    }
+    if (flags_.weights) request.weights_shares = shares(flags_.weights);
+    if (flags_.kv) request.kv_shares = shares(flags_.kv);
     SPILLWAY_ASSIGN_OR_RETURN(plan_.placement, place(request));
-    engine().kv_bytes = plan_.placement.kv_memory_bytes;
-    engine().kv_host_bytes = plan_.placement.kv_host_bytes;
-    engine().kv_ring_bytes = plan_.placement.kv_ring_bytes;
-    engine().kv_disk_bytes = plan_.placement.kv_disk_bytes;
-    engine().kv_staging_bytes = plan_.placement.kv_staging_bytes;
+    engine().kv_bytes = plan_.placement.kv.device;
+    engine().kv_host_bytes = plan_.placement.kv.host;
+    engine().kv_disk_bytes = plan_.placement.kv.disk;
+    engine().kv_ring_bytes = plan_.placement.device_rings.kv;
+    engine().kv_staging_bytes = plan_.placement.host_rings.kv;
     fill_plan(bytes);
     return {};
+  }
+
+  // Bytes of one kind as the plan shows them: on a CPU, whose device tier is host memory, told
+  // apart as the flag asks.
+  TierBytes by_tier(const std::optional<TierPercent>& percent, TierBytes bytes) const {
+    if (plan_.discrete || !percent) return bytes;
+    const int device = (*percent)[0], host = (*percent)[1];
+    const double of_host = device + host == 0 ? 0 : static_cast<double>(host) / (device + host);
+    bytes.host = static_cast<uint64_t>(of_host * static_cast<double>(bytes.device));
+    bytes.device -= bytes.host;
+    return bytes;
   }
 
   void fill_plan(const EngineBytes& bytes) {
     Plan& plan = plan_;
     const ActivationBytes& rows = bytes.activations;
-    plan.weights = by_tier(flags_.weights, plan_.placement.weights.memory_bytes,
-                           plan_.placement.weights.disk_bytes);
-    plan.kv = by_tier(flags_.kv, plan_.placement.kv_memory_bytes, plan_.placement.kv_disk_bytes);
-    plan.activations =
-        by_tier(flags_.activations, bytes.buffers + rows.memory - rows.staging, rows.disk);
-    if (discrete_) {
-      plan.weights = {plan_.placement.weights.memory_bytes, plan_.placement.weights.host_bytes,
-                      plan_.placement.weights.disk_bytes};
-      plan.kv = {plan_.placement.kv_memory_bytes, plan_.placement.kv_host_bytes,
-                 plan_.placement.kv_disk_bytes};
-      plan.activations = {bytes.buffers + rows.memory,
-                          bytes.logits + bytes.host_attention + rows.host, rows.disk};
-      plan.device_budget_bytes = device_budget().bytes;
-      plan.device_staging_bytes =
-          plan_.placement.device_ring_bytes + plan_.placement.kv_ring_bytes + rows.device_ring;
-      plan.device_rings = {plan_.placement.device_ring_bytes, plan_.placement.kv_ring_bytes,
-                           rows.device_ring};
-    }
-    plan.host_rings = {plan_.placement.ring_bytes, plan_.placement.kv_staging_bytes, rows.staging};
-    plan.staging_bytes =
-        plan_.placement.ring_bytes + plan_.placement.kv_staging_bytes + rows.staging;
+    const WeightPlacement& weights = plan.placement.weights;
+    plan.weights =
+        by_tier(flags_.weights, {weights.memory_bytes, weights.host_bytes, weights.disk_bytes});
+    plan.kv = by_tier(flags_.kv, plan.placement.kv);
+    plan.activations = by_tier(
+        flags_.activations,
+        {bytes.buffers + rows.memory, bytes.logits + bytes.host_attention + rows.host, rows.disk});
+    plan.host_rings = plan.placement.host_rings;
+    plan.host_rings.activations = rows.staging;
+    plan.staging_bytes = plan.host_rings.sum();
+    plan.device_rings = plan.placement.device_rings;
+    plan.device_rings.activations = rows.device_ring;
+    plan.device_staging_bytes = plan.device_rings.sum();
+    plan.device_budget_bytes = device_budget().bytes;
     plan.budget_bytes = host_budget().bytes;
     const LongestKv longest = longest_kv();
     plan.longest_positions = longest.positions;
@@ -296,7 +288,6 @@ class Planner {
   const PlanMachine& machine_;
   const EngineFlags& flags_;
   const PlanWishes& wishes_;
-  const bool discrete_;
   bool expand_layer_ = false;
   bool host_attention_ = false;  // Asked for, or faster, and there is something to attend to
   Plan plan_;

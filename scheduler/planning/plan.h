@@ -43,9 +43,7 @@ struct Plan {
   uint64_t staging_bytes = 0;         // Host memory through which what is on disk passes
   uint64_t device_staging_bytes = 0;  // A device's own, through which what is elsewhere passes
   // Of these two: what passes through the host's memory from disk, and into a device's own.
-  struct Rings {
-    uint64_t weights = 0, kv = 0, activations = 0;
-  } host_rings, device_rings;
+  RingBytes host_rings, device_rings;
   int64_t block_sequences = 0;
   int64_t longest_positions = 0;  // Of the longest sequence that is planned for,
   KvBudget longest_budget;        // and what it keeps of them

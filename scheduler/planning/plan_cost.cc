@@ -112,9 +112,7 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
         return packed_bytes(plan.matrix_layout, plan.format, linear.outputs, linear.inputs);
       },
       &found);
-  found.own_memory = plan.discrete;
   found.weights_from_disk = plan.weights.disk;
-  if (found.own_memory) found.weights_to_device = plan.weights.host + plan.weights.disk;
 
   const auto layers = static_cast<uint64_t>(shape.layers);
   for (const RequestGroup& group : workload) {
@@ -125,10 +123,12 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
     const uint64_t changed = round_up(cache.block, kIoAlignment) * (cache.state > 0 ? 2 : 1) +
                              round_up(cache.state, kIoAlignment);
     found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed * layers);
-    found.kv_returns_whole |= found.own_memory && cache.state > 0;
+    found.kv_returns_whole |= plan.discrete && cache.state > 0;
   }
   found.kv_on_disk = share(plan.kv.disk, plan.kv);
-  if (found.own_memory) {
+  if (plan.discrete) {
+    found.own_memory = true;
+    found.weights_to_device = plan.weights.host + plan.weights.disk;
     found.kv_on_host = share(plan.kv.host, plan.kv);
     found.host_attention = plan.host_attention;
     found.activations_on_host = share(plan.activations.host, plan.activations);

@@ -6,15 +6,10 @@
 #include <cstdint>
 #include <string>
 
+#include "offload/tier.h"
 #include "policy/placement_program.h"
 
 namespace spillway {
-
-// On the CPU the device tier is host memory.
-struct TierBytes {
-  uint64_t device = 0, host = 0, disk = 0;
-  uint64_t sum() const { return device + host + disk; }
-};
 
 // Per cent on device, host and disk; the sum is 100.
 using TierPercent = std::array<int, 3>;

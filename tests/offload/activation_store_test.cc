@@ -20,8 +20,8 @@ ActivationStoreOptions options_for(const Device& device, double host, double dis
   options.sweep_rows_max = 12;
   options.batch_rows_max = 3;
   options.disk_share = disk;
-  options.own_memory = !device.shares_host_memory();
-  options.host_share = options.own_memory ? host : 0;
+  options.discrete = device.discrete();
+  options.host_share = options.discrete ? host : 0;
   return options;
 }
 
@@ -126,13 +126,13 @@ TEST_CASE("activations: bytes are where the shares say") {
   ActivationBytes bytes = activation_bytes(options);
   CHECK(bytes.memory == 100 * kRow);
   CHECK(bytes.host + bytes.staging + bytes.device_ring + bytes.disk == 0);
-  // Each share to within a micro-batch; the host's memory holds the ring, too.
+  // Each share to within a micro-batch.
   options.disk_share = 0.5;
   bytes = activation_bytes(options);
-  CHECK(bytes.memory == 60 * kRow + kRing);
+  CHECK(bytes.memory == 60 * kRow);
   CHECK(bytes.staging == kRing);
   CHECK(bytes.disk == 60 * kRow + 100 * kIoAlignment);
-  options.own_memory = true;
+  options.discrete = true;
   options.host_share = 0.3;
   bytes = activation_bytes(options);
   CHECK(bytes.memory == 30 * kRow);

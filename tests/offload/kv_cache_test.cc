@@ -15,7 +15,7 @@ constexpr int64_t kLayers = 5;
 
 std::unique_ptr<KvCache> open(Device& device, const KvLayout& layout, uint64_t memory,
                               uint64_t disk) {
-  return KvCache::open(device, {layout, kLayers, memory, disk}).value();
+  return KvCache::open(device, {layout, {0, kLayers}, memory, disk}).value();
 }
 
 bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
@@ -196,8 +196,11 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
     for (int64_t on_host = 0; on_host + on_disk <= kLayers; ++on_host) {
       INFO(on_disk << " layers on disk, " << on_host << " on the host");
       const auto disk = static_cast<uint64_t>(on_disk), host = static_cast<uint64_t>(on_host);
-      KvCacheOptions options{layout, kLayers, bytes * (kLayers - disk - host),
-                             (bytes + kIoAlignment) * disk, bytes + kIoAlignment};
+      KvCacheOptions options{layout,
+                             {0, kLayers},
+                             bytes * (kLayers - disk - host),
+                             (bytes + kIoAlignment) * disk,
+                             bytes + kIoAlignment};
       options.host_bytes = bytes * host;
       options.device_staging_bytes = bytes + kIoAlignment;
       const auto cache = KvCache::open(*device, options).value();
@@ -223,13 +226,48 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
   }
 }
 
+TEST_CASE("a cache of layers in the middle of a model knows them by their numbers there") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{4, 16, Format::kF32};
+  const uint64_t bytes = layout.sequence_bytes(100);
+  KvCacheOptions options{
+      layout, {0, kLayers}, bytes * 2, (bytes + kIoAlignment) * 2, bytes + kIoAlignment};
+  options.host_bytes = bytes;
+  const auto first = KvCache::open(*device, options).value();
+  options.layers = {7, kLayers};
+  const auto middle = KvCache::open(*device, options).value();
+  auto a = first->reserve(100).value(), b = middle->reserve(100).value();
+  // By layer: where it is, from the first one on its tier.
+  const auto places = [](const KvCache& cache, KvSequence& kv) {
+    std::vector<uint64_t> found;
+    const std::byte* memory[2] = {nullptr, nullptr};
+    for (int64_t layer = kv.layers.first; layer < kv.layers.end(); ++layer) {
+      if (kv.on_disk(layer)) {
+        found.push_back(cache.use(kv, layer, 0, 1).object->offset);
+        continue;
+      }
+      const std::byte*& first_there = memory[static_cast<size_t>(kv.tier(layer))];
+      const std::byte* here = cache.layer(kv, layer).rows;
+      if (first_there == nullptr) first_there = here;
+      found.push_back(static_cast<uint64_t>(here - first_there));
+    }
+    return found;
+  };
+  for (int64_t layer = 0; layer < kLayers; ++layer) CHECK(a->tier(layer) == b->tier(7 + layer));
+  CHECK(places(*first, *a) == places(*middle, *b));
+  CHECK(a->disk_layers() == 2);
+  CHECK(a->host_layers == 1);
+  first->release(std::move(a));
+  middle->release(std::move(b));
+}
+
 // Many splits are tried before one fits: what one of them took is given back when another tier has
 // no room for its part.
 TEST_CASE("reservations over three tiers leave nothing behind, whatever was tried") {
   const auto device = open_cpu_device(1).value();
   const KvLayout layout{2, 8, Format::kF16};
   const uint64_t layer = layout.sequence_bytes(16);
-  KvCacheOptions options{layout, kLayers, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment};
+  KvCacheOptions options{layout, {0, kLayers}, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment};
   options.host_bytes = 23 * layer;
   options.device_staging_bytes = 8 * kIoAlignment;
   const auto cache = KvCache::open(*device, options).value();
@@ -270,7 +308,7 @@ TEST_CASE("a sequence that can never be held is refused, by what is too small") 
   CHECK_THAT(message(*memory, 65), Catch::Contains("of KV cache, and there are"));
   // One layer at a time passes through the staging.
   const uint64_t staged = (layer + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
-  KvCacheOptions options{layout, kLayers, 0, 100 * kIoAlignment, staged};
+  KvCacheOptions options{layout, {0, kLayers}, 0, 100 * kIoAlignment, staged};
   CHECK(message(*KvCache::open(*device, options).value(), 64) == "");
   options.staging_bytes = staged - kIoAlignment;
   if (options.staging_bytes == 0) options.staging_bytes = 512;

@@ -88,5 +88,30 @@ TEST_CASE("groups are the embeddings, the layers in order, the head") {
   }
 }
 
+TEST_CASE("ranges of layers have all slabs between them, none of them twice") {
+  const ModelFileTable table = table_of("opt-1.3b", Format::kF16);
+  const std::vector<uint32_t> groups = weight_groups(table);
+  std::vector<int> held(table.slabs.size());
+  uint64_t bytes = 0;
+  for (const LayerRange layers : {LayerRange{0, 5}, LayerRange{5, 1}, LayerRange{6, 18}}) {
+    INFO(layers.count << " layers from " << layers.first);
+    const WeightPlacement memory = place_weights(table, 0, 0, layers);
+    const uint64_t all = memory.memory_bytes;
+    bytes += all;
+    const WeightPlacement placed = place_weights(table, all / 4, all / 2, layers);
+    const auto off = [](uint64_t a, uint64_t b) { return a > b ? a - b : b - a; };
+    CHECK(off(placed.disk_bytes, all / 4) <= kSlabBytesMax);
+    CHECK(off(placed.host_bytes, all / 2) <= kSlabBytesMax);
+    CHECK(placed.memory_bytes + placed.host_bytes + placed.disk_bytes == all);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const bool here = has_group(layers, table.shape, groups[i]);
+      held[i] += here ? 1 : 0;
+      CHECK((placed.tiers[i] != Tier::kNone) == here);
+    }
+  }
+  CHECK(bytes == table.weight_bytes());
+  CHECK(std::count(held.begin(), held.end(), 1) == static_cast<std::ptrdiff_t>(held.size()));
+}
+
 }  // namespace
 }  // namespace spillway

@@ -133,5 +133,38 @@ TEST_CASE("dummy weights have the true shape, unit norms and no bias") {
   CHECK(std::sqrt(squares / count) == Approx(0.02).epsilon(0.05));
 }
 
+TEST_CASE("a store of some layers loads these and no others, with the bits of one of all") {
+  const auto device = open_cpu_device(2).value();
+  const Packed packed(device->matrix_layout(Format::kF32), Format::kF32);
+  const ModelFile file = ModelFile::open(packed.path).value();
+  const auto whole = WeightStore::load(*device, file, {}).value();
+  const int64_t layers = whole->shape().layers;
+  REQUIRE(layers >= 2);
+  uint64_t bytes = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    WeightStoreOptions options;
+    options.layers = LayerRange{layer, 1};
+    const auto one = WeightStore::load(*device, file, options).value();
+    CHECK(one->layers() == LayerRange{layer, 1});
+    bytes += one->placement().memory_bytes;
+    if (layer == 0) {
+      CHECK(plain(one->acquire_embedding().value()->matrix(WeightRole::kTokenEmbedding)) ==
+            plain(whole->acquire_embedding().value()->matrix(WeightRole::kTokenEmbedding)));
+    }
+    const LayerWeights& x = *one->acquire(layer).value();
+    const LayerWeights& y = *whole->acquire(layer).value();
+    CHECK(plain(x.matrix(WeightRole::kQkvWeight)) == plain(y.matrix(WeightRole::kQkvWeight)));
+    CHECK(plain(x.matrix(WeightRole::kMlpDownWeight)) ==
+          plain(y.matrix(WeightRole::kMlpDownWeight)));
+    const float* bias = x.vector(WeightRole::kQkvBias);
+    CHECK(std::equal(bias, bias + whole->shape().qkv_width(), y.vector(WeightRole::kQkvBias)));
+    if (layer + 1 == layers) {
+      CHECK(plain(one->acquire_head().value()->matrix(WeightRole::kHead)) ==
+            plain(whole->acquire_head().value()->matrix(WeightRole::kHead)));
+    }
+  }
+  CHECK(bytes == whole->placement().memory_bytes);
+}
+
 }  // namespace
 }  // namespace spillway

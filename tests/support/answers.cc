@@ -87,7 +87,7 @@ double rounding_tolerance(Format format, Format kv_format) {
 }
 
 double placement_tolerance(Runtime& runtime, Format format, Format kv_format) {
-  const bool exact = runtime.device().shares_host_memory() || !sums_by_shape();
+  const bool exact = !runtime.device().discrete() || !sums_by_shape();
   return exact ? 0 : rounding_tolerance(format, kv_format);
 }
 

@@ -103,7 +103,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory, measure_memory_read(device));
   SPILLWAY_RETURN_IF_ERROR(
       measure_attention(flags, runtime, &found.rates).at("measuring attention"));
-  if (device.shares_host_memory()) {
+  if (!device.discrete()) {
     found.peaks = measure_peaks(device);
     found.products = found.peaks.of(product_arithmetic(plan.format));
     found.attention = found.peaks.of(attention_arithmetic(plan.kv_format));

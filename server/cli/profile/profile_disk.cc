@@ -161,7 +161,7 @@ Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfi
   SPILLWAY_RETURN_IF_ERROR(disk.fill(bytes, seconds * kFillShare));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.read, disk.measure(false));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.write, disk.measure(true));
-  if (!device.shares_host_memory()) return {};
+  if (device.discrete()) return {};
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.processor,
                             processor_taken(device, meter, file, options, seconds * kBesideShare));
   return {};

@@ -74,14 +74,14 @@ class Processors {
 
   Status measure(Device& device) {
     HardwareProfile::Compute& compute = profile_.compute;
-    compute.kind = device.shares_host_memory() ? "cpu" : "cuda";
+    compute.kind = device.discrete() ? "cuda" : "cpu";
     SPILLWAY_RETURN_IF_ERROR(memory(device, &compute.memory_bytes, &compute.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(device));
     SPILLWAY_RETURN_IF_ERROR(
         memory_and_decode(device, pool_bytes, &compute.memory_read, &compute.decode_attention));
     SPILLWAY_RETURN_IF_ERROR(
         decode_attention(device, Format::kQ4, pool_bytes, &compute.decode_attention_q4));
-    if (device.shares_host_memory()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
+    if (!device.discrete()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
     SPILLWAY_RETURN_IF_ERROR(matrices(device, pool_bytes));
     options_.say("Measuring attention to prompts");
     return prompt_attention(device, &compute.prompt_attention);
@@ -123,20 +123,19 @@ class Processors {
 
   static Status memory(const Device& device, Figure* all, Figure* free) {
     const MemoryInfo info = device.memory();
-    const size_t left = device.shares_host_memory()
-                            ? std::min<size_t>(available_host_bytes(), info.total_bytes)
-                            : info.free_bytes;
+    const size_t left = device.discrete()
+                            ? info.free_bytes
+                            : std::min<size_t>(available_host_bytes(), info.total_bytes);
     *all = exact(info.total_bytes);
     *free = exact(left);
     return {};
   }
 
   static Result<size_t> pool_size(const Device& device) {
-    const size_t free =
-        device.shares_host_memory() ? available_host_bytes() : device.memory().free_bytes;
+    const size_t free = device.discrete() ? device.memory().free_bytes : available_host_bytes();
     const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or less where it is not known
     size_t wanted = kPoolBytesMax;
-    if (device.shares_host_memory() && cache > 0) {
+    if (!device.discrete() && cache > 0) {
       wanted =
           std::clamp(kCachesInPool * static_cast<size_t>(cache), kPoolBytesMax / 2, kPoolBytesMax);
     }
@@ -250,7 +249,7 @@ class Processors {
 Status measure_processors(Device& device, const ProfileOptions& options, HardwareProfile* profile) {
   Processors processors(options, profile);
   SPILLWAY_RETURN_IF_ERROR(processors.measure(device));
-  if (!device.shares_host_memory()) {
+  if (device.discrete()) {
     SPILLWAY_RETURN_IF_ERROR(processors.measure_link(device));
     return processors.measure_host();
   }

@@ -25,7 +25,7 @@ TEST_CASE("an expanded layer takes the bytes of all matrices of a layer") {
 
 TEST_CASE("rounded biases take the bytes of every layer's, where there are any") {
   ModelShape shape = test::gated_shape();
-  CHECK(RoundedBiases::bytes(shape, DType::kF16) == 0);
+  CHECK(RoundedBiases::bytes(shape, all_layers(shape), DType::kF16) == 0);
   shape.bias = true;
   uint64_t bytes = 0;
   for (const WeightSpec& spec : weight_specs(shape)) {
@@ -33,8 +33,8 @@ TEST_CASE("rounded biases take the bytes of every layer's, where there are any")
     bytes += round_up(static_cast<uint64_t>(spec.elements()) * 2, kAlignment);
   }
   CHECK(bytes > 0);
-  CHECK(RoundedBiases::bytes(shape, DType::kF16) == bytes);
-  CHECK(RoundedBiases::bytes(shape, DType::kF32) == 0);
+  CHECK(RoundedBiases::bytes(shape, all_layers(shape), DType::kF16) == bytes);
+  CHECK(RoundedBiases::bytes(shape, all_layers(shape), DType::kF32) == 0);
 }
 
 }  // namespace

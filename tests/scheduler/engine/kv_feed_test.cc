@@ -76,7 +76,7 @@ TEST_CASE("KV on disk is read once for every sweep, the first layer ahead of it"
                        .position = step == 0 ? 0 : prompt + step - 1,
                        .kv = caches[i].get()});
       if (step == 0) continue;
-      for (int64_t layer = 0; layer < caches[i]->layers; ++layer) {
+      for (int64_t layer = 0; layer < caches[i]->layers.count; ++layer) {
         REQUIRE(caches[i]->on_disk(layer));
         const SpillUse use = f.engine->kv().use(*caches[i], layer, prompt + step - 1, 1);
         expected += round_up(use.read_bytes, kIoAlignment);

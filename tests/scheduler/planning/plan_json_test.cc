@@ -50,7 +50,7 @@ TEST_CASE("a plan's JSON names what a run takes, by the names of its flags") {
         "--weights 20,0,80");
 }
 
-TEST_CASE("--plan reads every member that a plan can have") {
+TEST_CASE("every member that a plan can have is read by --plan") {
   Plan plan = sample_plan();
   plan.discrete = true;
   plan.host_attention = true;
