@@ -4,6 +4,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <iostream>
 
 #include "kernels/base/units.h"
 
@@ -25,7 +26,7 @@ std::string text_line(const char* text, ...) {
 }
 
 void say(const std::string& line) {
-  std::fprintf(stderr, "%s\n", line.c_str());
+  std::cerr << line << std::endl;
 }
 
 ByteProgress::ByteProgress(std::string what)
