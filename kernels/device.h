@@ -135,7 +135,7 @@ class Device {
   // Brings fresh pages of a buffer into memory now where its first use would otherwise, a page at a
   // time; what it holds stays. For memory that is sure to be needed: seconds a GB on some virtual
   // machines.
-  virtual void touch(const Buffer&) {}
+  virtual void prefault(const Buffer&) {}
 
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
 
@@ -164,12 +164,12 @@ class Device {
 };
 
 // What multiplies matrices on the CPU: kPanels, our kernels in float32 (any CPU, weights widened in
-// registers); kPairs, our kernels in bf16 for bf16 and 4-bit weights, where the CPU has dot
+// registers); kBf16Dot, our kernels in bf16 for bf16 and 4-bit weights, where the CPU has dot
 // products of bf16; kOneDnn, oneDNN for the formats in which it has optimised kernels on this CPU,
-// else kPairs. kFastest: kPairs on AMD's cores that have them, oneDNN for bf16 on Intel's with
+// else kBf16Dot. kFastest: kBf16Dot on AMD's cores that have them, oneDNN for bf16 on Intel's with
 // matrix units, kPanels for all else. kInt8: kFastest, but products with 4-bit weights round
 // activations to 8 bits (cpu/gemm_int8.h).
-enum class CpuProducts : uint8_t { kFastest, kPanels, kPairs, kOneDnn, kInt8 };
+enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8 };
 
 // Whether the CPU device will use OpenMP (oneDNN does), whose idle workers spin unless the process
 // was started with OMP_WAIT_POLICY=passive; spinning slows the loops of other thread pools.
@@ -177,7 +177,7 @@ bool cpu_device_uses_openmp();
 
 // `threads` 0: one a processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,
-                                                CpuProducts products = CpuProducts::kFastest);
+                                                CpuMatmul products = CpuMatmul::kFastest);
 Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-// What a limited KV budget remembers of one sequence and layer beside its keys and values: for each
+// What a limited KV budget has_state of one sequence and layer beside its keys and values: for each
 // KV head the scores of its slots and the positions of those kept besides the recent ones. It
 // travels with them, in front of them.
 #pragma once
@@ -24,14 +24,14 @@ struct KvStateLayout {
 
   int64_t scores() const { return budget.scored() ? budget.ring() + budget.kept : 0; }
   size_t head_bytes() const {
-    if (!budget.remembers()) return 0;
+    if (!budget.has_state()) return 0;
     return round_up(static_cast<uint64_t>(scores() + budget.kept + 1) * 4, 64);
   }
   size_t bytes() const { return head_bytes() * static_cast<size_t>(heads); }
 
   // All null when nothing is remembered.
   KvHeadState head(std::byte* state, int64_t head) const {
-    if (!budget.remembers()) return {};
+    if (!budget.has_state()) return {};
     auto* scores_at = reinterpret_cast<float*>(state + static_cast<size_t>(head) * head_bytes());
     auto* positions = reinterpret_cast<int32_t*>(scores_at + scores());
     return {budget.scored() ? scores_at : nullptr, positions, positions + budget.kept};

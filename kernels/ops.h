@@ -15,7 +15,7 @@
 #include "kernels/device.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
-#include "kernels/sampling/draw.h"
+#include "kernels/sampling/sample.h"
 #include "kernels/tensor.h"
 
 namespace spillway {
@@ -54,16 +54,16 @@ struct ConvertArgs {
 };
 void convert_rows(Stream& stream, const ConvertArgs& args);
 
-// out[i] = draw(row i of `in`, rules[i]), see kernels/sampling/draw.h; the index may be a
+// out[i] = draw(row i of `in`, rules[i]), see kernels/sampling/sample.h; the index may be a
 // neighbour's where a rule's `uniform` is within rounding of the border between two. `in` (f32) is
 // working memory, but for rows whose index is -1. `rules`: one a row, on the host. `out`: one a
 // row, in the stream's device memory.
-struct DrawArgs {
+struct SampleArgs {
   MatrixView in;
-  std::span<const DrawRule> rules;
+  std::span<const SampleRule> rules;
   int32_t* out = nullptr;
 };
-void draw_columns(Stream& stream, const DrawArgs& args);
+void sample_rows(Stream& stream, const SampleArgs& args);
 
 // out = the 4-bit rows of `from` (kRows), in out's format: f32, bf16 or f16, rounded to nearest.
 // For weights that several calls of linear() will take; linear() over the result is linear() over
@@ -99,7 +99,7 @@ void linear(Stream& stream, const LinearArgs& args);
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
 // positions [position, position + tokens). Either a whole prompt (position 0) or one token of
 // decode (tokens 1). `kv` is the sequence's cache of this layer after `position` positions; it has
-// room for budget.span(position + tokens) rows. `state` goes with a budget that remembers.
+// room for budget.span(position + tokens) rows. `state` goes with a budget that has_state.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;

@@ -115,9 +115,9 @@ void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes)
 }
 
 // Hands the stager what the device has sent home. Blocks until it is.
-Status ActivationStore::finish_leaving() {
-  if (!leaving_) return {};
-  const Leaving last = *std::exchange(leaving_, std::nullopt);
+Status ActivationStore::finish_write_back() {
+  if (!write_backs_) return {};
+  const WriteBack last = *std::exchange(write_backs_, std::nullopt);
   SPILLWAY_RETURN_IF_ERROR(last.home.wait());
   const ByteRange all{0, last.bytes};
   stager_->finish(next_use_++, std::span(&all, last.bytes > 0 ? 1 : 0));
@@ -127,7 +127,7 @@ Status ActivationStore::finish_leaving() {
 Result<MatrixView> ActivationStore::acquire() {
   Batch& batch = batches_[acquired_];
   if (batch.tier == Tier::kDisk) {
-    SPILLWAY_RETURN_IF_ERROR(finish_leaving());
+    SPILLWAY_RETURN_IF_ERROR(finish_write_back());
     SPILLWAY_ASSIGN_OR_RETURN(batch.memory, stager_->wait(next_use_));
   }
   std::byte* data = batch.memory;
@@ -149,9 +149,9 @@ void ActivationStore::release(bool changed) {
   const ByteRange all{0, bytes_of(batch.rows)};
   const std::span<const ByteRange> changes(&all, changed ? 1 : 0);
   if (ring_) {
-    const Event home = ring_->send_home(batch.memory, changes);
+    const Event home = ring_->write_back(batch.memory, changes);
     if (batch.tier == Tier::kDisk) {
-      leaving_ = Leaving{changed ? all.to : 0, home};
+      write_backs_ = WriteBack{changed ? all.to : 0, home};
     } else {
       batch.home = home;
     }
@@ -161,12 +161,12 @@ void ActivationStore::release(bool changed) {
 }
 
 Status ActivationStore::end_sweep() {
-  SPILLWAY_RETURN_IF_ERROR(finish_leaving());
+  SPILLWAY_RETURN_IF_ERROR(finish_write_back());
   return ring_ ? ring_->sync() : Status();
 }
 
 void ActivationStore::abandon() {
-  leaving_.reset();
+  write_backs_.reset();
   if (ring_) ring_->clear();
   if (stager_) stager_->abandon();
 }

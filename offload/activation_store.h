@@ -67,8 +67,8 @@ class ActivationStore {
   void abandon();
 
   double room_wait_seconds() const { return stager_ ? stager_->room_wait_seconds() : 0; }
-  uint64_t bytes_brought() const { return ring_ ? ring_->bytes_brought() : 0; }
-  uint64_t bytes_sent_home() const { return ring_ ? ring_->bytes_sent_home() : 0; }
+  uint64_t h2d_bytes() const { return ring_ ? ring_->h2d_bytes() : 0; }
+  uint64_t d2h_bytes() const { return ring_ ? ring_->d2h_bytes() : 0; }
   uint64_t bytes_read() const { return stager_ ? stager_->bytes_read() : 0; }
   uint64_t bytes_written() const { return stager_ ? stager_->bytes_written() : 0; }
 
@@ -76,7 +76,7 @@ class ActivationStore {
   explicit ActivationStore(const ActivationStoreOptions& options) : options_(options) {}
   Status allocate(Device& device, Stream& compute, const File* file);
   uint64_t bytes_of(int64_t rows) const;
-  Status finish_leaving();
+  Status finish_write_back();
 
   struct Batch {
     int64_t rows = 0;
@@ -94,11 +94,11 @@ class ActivationStore {
   std::optional<SpillStager> stager_;
   std::optional<DeviceRing> ring_;
   // What goes to disk when it is home from the device.
-  struct Leaving {
+  struct WriteBack {
     uint64_t bytes;  // 0: unchanged
     Event home;
   };
-  std::optional<Leaving> leaving_;
+  std::optional<WriteBack> write_backs_;
   size_t acquired_ = 0, released_ = 0;  // Batch that comes next
   size_t next_use_ = 0;                 // Of the stager
 };

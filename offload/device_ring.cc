@@ -33,7 +33,7 @@ std::byte* DeviceRing::bring(const std::byte* from, uint64_t read_bytes, uint64_
   if (read_bytes == 0) return memory;
   up_->wait(ready);
   up_->copy(memory, from, read_bytes);
-  bytes_brought_ += read_bytes;
+  h2d_bytes_ += read_bytes;
   return memory;
 }
 
@@ -51,7 +51,7 @@ void DeviceRing::finish(size_t pieces) {
   }
 }
 
-Event DeviceRing::send_home(std::byte* home, std::span<const ByteRange> changes) {
+Event DeviceRing::write_back(std::byte* home, std::span<const ByteRange> changes) {
   SPILLWAY_CHECK(!pieces_.empty());
   const std::byte* memory = pieces_.front();
   finish(1);
@@ -59,7 +59,7 @@ Event DeviceRing::send_home(std::byte* home, std::span<const ByteRange> changes)
   down_->wait(finished_.back());
   for (const ByteRange& change : changes) {
     down_->copy(home + change.from, memory + change.from, change.to - change.from);
-    bytes_sent_home_ += change.to - change.from;
+    d2h_bytes_ += change.to - change.from;
   }
   return finished_.back() = down_->record();
 }

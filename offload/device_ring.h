@@ -40,10 +40,10 @@ class DeviceRing {
   void finish(size_t pieces);
 
   // The same of one, whose `changes` go to host memory at `home`; when they are there.
-  Event send_home(std::byte* home, std::span<const ByteRange> changes);
+  Event write_back(std::byte* home, std::span<const ByteRange> changes);
 
-  uint64_t bytes_brought() const { return bytes_brought_; }
-  uint64_t bytes_sent_home() const { return bytes_sent_home_; }
+  uint64_t h2d_bytes() const { return h2d_bytes_; }
+  uint64_t d2h_bytes() const { return d2h_bytes_; }
 
   // Blocks until all copies so far are done; the first error.
   Status sync();
@@ -57,7 +57,7 @@ class DeviceRing {
   StagingRing ring_;
   std::deque<std::byte*> pieces_;  // In use, oldest first
   std::deque<Event> finished_;     // Of the pieces before these: when their memory is free
-  uint64_t bytes_brought_ = 0, bytes_sent_home_ = 0;
+  uint64_t h2d_bytes_ = 0, d2h_bytes_ = 0;
 };
 
 }  // namespace spillway

@@ -17,9 +17,9 @@ Result<std::unique_ptr<KvCache>> KvCache::open(Device& device, const KvCacheOpti
   return std::unique_ptr<KvCache>(new KvCache(std::move(buffer), std::move(host), options));
 }
 
-void KvCache::touch(Device& device) const {
-  device.touch(buffer_);
-  device.touch(host_buffer_);
+void KvCache::prefault(Device& device) const {
+  device.prefault(buffer_);
+  device.prefault(host_buffer_);
 }
 
 KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
@@ -219,7 +219,7 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64
   };
   if (rows_at > 0) changes->push_back({0, rows_at});
   add(budget.slot(position));
-  if (!budget.remembers()) return;
+  if (!budget.has_state()) return;
   for (int64_t head = 0; head < layout().heads; ++head) {
     const int32_t moved = *state_layout(sequence).head(layer.state, head).moved;
     if (moved >= 0) add(moved);

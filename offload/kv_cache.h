@@ -3,7 +3,7 @@
 // the most rows it can ever have, promised at admission and never changed, so that none is ever
 // evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one
 // tier; layers on slower tiers are spread evenly, so that every layer of a sweep asks a link for
-// the same amount. In front of it lies what a limited budget remembers (kernels/kv_state.h), on
+// the same amount. In front of it lies what a limited budget has_state (kernels/kv_state.h), on
 // disk in sectors of its own, since every step changes it.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in each tier; no two
@@ -85,7 +85,7 @@ class KvCache {
   // Takes the device memory; pages are touched when sequences first use them,
   static Result<std::unique_ptr<KvCache>> open(Device& device, const KvCacheOptions& options);
   // or all of them now.
-  void touch(Device& device) const;
+  void prefault(Device& device) const;
 
   const KvLayout& layout() const { return options_.layout; }
   uint64_t memory_bytes() const { return memory_.total(); }
@@ -133,7 +133,7 @@ class KvCache {
   SpillUse use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const;
 
   // The bytes of a layer, from its beginning, that this sweep has changed, in order, by whole
-  // blocks. REQUIRES: its work is done, or position is 0, or the budget remembers nothing.
+  // blocks. REQUIRES: its work is done, or position is 0, or the budget has_state nothing.
   void find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
                     int64_t tokens, std::vector<ByteRange>* changes) const;
 

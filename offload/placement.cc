@@ -16,8 +16,8 @@ namespace spillway {
 namespace {
 
 // Of the memory that weights and KV cache share when the weights do not fit: a block grows with the
-// cache while a sweep costs what is left of the weights. A rule of thumb, until a search knows the
-// machine.
+// cache while a sweep costs what is left of the weights. A default heuristic, until a search knows
+// the machine.
 constexpr double kKvShareWhenStreaming = 0.5;
 
 // Layers of the longest sequence that a KV ring holds: one in use, some on their way.

@@ -50,8 +50,8 @@ struct WeightStore::State {
     size_t from_host = 0, from_disk = 0;
   } ahead;
   uint32_t in_use = 0;
-  bool brings_ahead = false;
-  uint64_t bytes_brought = 0;  // Of groups acquired
+  bool uploads_ahead = false;
+  uint64_t h2d_bytes = 0;  // Of groups acquired
 
   // Of the range of layers.
   std::vector<uint32_t> slabs(bool on_disk) const {
@@ -70,10 +70,10 @@ struct WeightStore::State {
                       std::vector<StreamedSlab> slabs);
   Status acquire(uint32_t group);
   uint64_t passing_bytes(uint32_t group) const;
-  bool bring_from_host(uint32_t group);
-  bool bring_from_disk(uint32_t group, bool all);
+  bool upload_from_host(uint32_t group);
+  bool upload_from_disk(uint32_t group, bool all);
   Status bring(uint32_t group, WeightStream::Range from_disk);
-  void bring_ahead();
+  void upload_ahead();
   void release(uint32_t group);
   void restart();
 };
@@ -155,7 +155,7 @@ Status WeightStore::State::allocate(const WeightStoreOptions& options) {
   const uint64_t wanted =
       options.device_ring_bytes == 0 ? placement.to_device.ring_good() : options.device_ring_bytes;
   SPILLWAY_CHECK(wanted >= placement.to_device.ring_min());
-  brings_ahead = options.prefetch;
+  uploads_ahead = options.prefetch;
   SPILLWAY_ASSIGN_OR_RETURN(ring_memory,
                             device.allocate(Memory::kDevice, round_up(wanted, kFileAlignment)));
   return {};
@@ -209,7 +209,7 @@ uint64_t WeightStore::State::passing_bytes(uint32_t group) const {
 
 // The group's slabs that live in host memory, in order, from the first that is not in the ring yet.
 // False: it is full.
-bool WeightStore::State::bring_from_host(uint32_t group) {
+bool WeightStore::State::upload_from_host(uint32_t group) {
   const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
   size_t count = 0;
   for (auto at = first; at != last; ++at) {
@@ -225,7 +225,7 @@ bool WeightStore::State::bring_from_host(uint32_t group) {
 }
 
 // The same of those on disk, which came to host memory: all, being acquired, or what is there.
-bool WeightStore::State::bring_from_disk(uint32_t group, bool all) {
+bool WeightStore::State::upload_from_disk(uint32_t group, bool all) {
   if (!stream) return true;
   const auto [first, last] = stream->range_of(group);
   for (size_t i = first + ahead.from_disk; i < last; ++i, ++ahead.from_disk) {
@@ -244,21 +244,21 @@ Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) 
   if (const uint64_t bytes = passing_bytes(group); bytes > 0) {
     SPILLWAY_CHECK(ahead.from_host + ahead.from_disk == 0 || ahead.group == group);
     // The ring holds any group, and the others are finished.
-    SPILLWAY_CHECK(bring_from_host(group) && bring_from_disk(group, true));
+    SPILLWAY_CHECK(upload_from_host(group) && upload_from_disk(group, true));
     pieces = ahead.from_host + ahead.from_disk;
     ahead = {};
-    bytes_brought += bytes;
+    h2d_bytes += bytes;
   }
   ring->arrive();
   if (from_disk.first != from_disk.last) copied = Copied{group, ring->copied()};
-  bring_ahead();
+  upload_ahead();
   return {};
 }
 
 // While the group is in use, and whoever uses it may be waiting for something else (attention by
 // the CPU, the cache from disk), the link works for the next that needs it.
-void WeightStore::State::bring_ahead() {
-  if (!brings_ahead || !ring) return;
+void WeightStore::State::upload_ahead() {
+  if (!uploads_ahead || !ring) return;
   if (copied && copied->event.done() && copied->event.wait().ok()) {
     stream->release(std::exchange(copied, std::nullopt)->group);  // The disk goes on reading.
   }
@@ -267,7 +267,7 @@ void WeightStore::State::bring_ahead() {
     const uint32_t next = (in_use + i) % count;
     if (passing_bytes(next) == 0) continue;
     ahead.group = next;
-    if (bring_from_host(next)) (void)bring_from_disk(next, false);
+    if (upload_from_host(next)) (void)upload_from_disk(next, false);
     return;
   }
 }
@@ -373,11 +373,11 @@ Format WeightStore::format() const {
 bool WeightStore::repacked() const {
   return state_->repacked;
 }
-uint64_t WeightStore::bytes_brought() const {
-  return state_->bytes_brought;
+uint64_t WeightStore::h2d_bytes() const {
+  return state_->h2d_bytes;
 }
-void WeightStore::bring_ahead() {
-  state_->bring_ahead();
+void WeightStore::upload_ahead() {
+  state_->upload_ahead();
 }
 const WeightPlacement& WeightStore::placement() const {
   return state_->placement;

@@ -63,12 +63,12 @@ class WeightStore {
   void detach();
 
   // Into a device's own memory, of all groups acquired so far.
-  uint64_t bytes_brought() const;
+  uint64_t h2d_bytes() const;
 
   // While a group is in use: sends the device what is in host memory by now of the next group, as
   // far as its ring has room, and lets go of what it has copied. acquire() does so, too; whoever
   // waits for something else meanwhile asks again. Does not block.
-  void bring_ahead();
+  void upload_ahead();
 
   // The group's weights, usable by work queued on the stream until its release. Waits for those on
   // disk. After an error, which names file and slab, restart() comes next.

@@ -157,7 +157,7 @@ ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
   seconds[index(Resource::kDeviceToHost)] = seconds_of(work.to_host_bytes, rates.to_host);
   seconds[index(Resource::kHostCompute)] =
       seconds_of(work.host_attended_bytes, rates.host_attention);
-  if (plan.own_memory && rates.host_memory > 0) {
+  if (plan.discrete && rates.host_memory > 0) {
     // By DMA on both sides: what the disk brings is written and read again.
     seconds[index(Resource::kHostMemory)] =
         (work.to_device_bytes + work.to_host_bytes + work.disk_read_bytes + work.disk_write_bytes +
@@ -168,7 +168,7 @@ ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
 }
 
 double attended_by_host(const CostedPlan& plan) {
-  return plan.own_memory && plan.host_attention ? plan.kv_on_host : 0;
+  return plan.discrete && plan.host_attention ? plan.kv_on_host : 0;
 }
 
 KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work) {
@@ -207,7 +207,7 @@ SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   work.disk_read_bytes = static_cast<double>(plan.weights_from_disk) + kv.read * plan.kv_on_disk +
                          stream * plan.activations_on_disk;
   work.disk_write_bytes = kv_sent * plan.kv_on_disk + stream * plan.activations_on_disk;
-  if (!plan.own_memory) return work;
+  if (!plan.discrete) return work;
 
   const double by_host = attended_by_host(plan);
   const double kv_away = plan.kv_on_disk + plan.kv_on_host;
@@ -290,7 +290,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   }
   rates.disk_read = disk_rate(hardware.disk.read);
   rates.disk_write = disk_rate(hardware.disk.write);
-  if (!plan.own_memory && hardware.disk.processor.value > 0) {
+  if (!plan.discrete && hardware.disk.processor.value > 0) {
     rates.compute_per_disk_byte = 1 / hardware.disk.processor.value;
   }
   const bool disk =
@@ -300,7 +300,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
     rates.to_device = hardware.link->to_device.value;
     rates.to_host = hardware.link->to_host.value;
   }
-  if (plan.own_memory && (rates.to_device <= 0 || rates.to_host <= 0)) {
+  if (plan.discrete && (rates.to_device <= 0 || rates.to_host <= 0)) {
     return lacks("rates of the link to the device");
   }
   return rates;

@@ -63,8 +63,8 @@ struct CostedPlan {
   double activations_on_disk = 0, activations_on_host = 0;
 
   MicroBatchLimits micro_batch;
-  int64_t head_rows = 64;   // Rows of logits made at a time
-  bool own_memory = false;  // The device has some: there is a link
+  int64_t head_rows = 64;  // Rows of logits made at a time
+  bool discrete = false;   // The device has some: there is a link
   bool overlap = true;
 };
 

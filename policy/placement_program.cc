@@ -36,7 +36,7 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
   for (size_t i = 0; i < kShares; ++i) {
     const bool host = i % 3 == 1, away = i % 3 != 0;
     const bool too_far = i == 5 && !room.kv_to_disk;
-    const bool allowed = (!host || plan.own_memory) && (!away || leaves[i / 3]) && !too_far;
+    const bool allowed = (!host || plan.discrete) && (!away || leaves[i / 3]) && !too_far;
     shares[i] = program.add_variable(0, allowed ? 1 : 0, 0);
   }
   for (size_t kind = 0; kind < kShares; kind += 3) {

@@ -105,7 +105,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     double submitted;
   };
 
-  KvPromise promise_of(const Request& request) const {
+  SequenceKv kv_of(const Request& request) const {
     const KvRule rule = apply(request.kv, options_.kv_rule);
     const auto prompt = static_cast<int64_t>(request.prompt.size());
     return {rule.kind, kv_positions(prompt, request.max_tokens),
@@ -134,7 +134,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                                 number(model.vocabulary));
       }
     }
-    const KvPromise promise = promise_of(request);
+    const SequenceKv promise = kv_of(request);
     return engine_->kv().check_holds(promise.positions, promise.budget);
   }
 
@@ -204,7 +204,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void enqueue(Arrival arrival) {
-    const KvPromise promise = promise_of(arrival.request);
+    const SequenceKv promise = kv_of(arrival.request);
     waiting_.push(std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
                                              std::move(arrival.sink), shape(), promise,
                                              options_.sampling_vocabulary, arrival.submitted));
@@ -268,7 +268,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                         .position = sequence->next_position(),
                         .kv = sequence->kv(),
                         .all_logits = sequence->wants_all_logits(),
-                        .draw = sequence->wants_draw()});
+                        .sample = sequence->sample_rule()});
       if (sequence->next_position() == 0) prompt_tokens += tokens.size();
     }
     generated_ = 0;
@@ -313,10 +313,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 
-  void on_drawn(size_t item, int64_t, int32_t index) override {
+  void on_sampled(size_t item, int64_t, int32_t index) override {
     Sequence& sequence = *running_[item];
     const int64_t before = sequence.generated();
-    sequence.take_drawn(index, steady_seconds());
+    sequence.take_sampled(index, steady_seconds());
     generated_ += static_cast<uint64_t>(sequence.generated() - before);
   }
 

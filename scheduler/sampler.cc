@@ -37,7 +37,7 @@ Status invalid_logits(std::span<const float> logits) {
                                  "; weights or activations overflow, --format f32 may help"};
 }
 
-double uniform_draw(uint64_t seed, uint64_t step) {
+double uniform_sample(uint64_t seed, uint64_t step) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
   // The seed is mixed first, or neighbouring seeds would give the same numbers a step apart.
   const uint64_t bits = mix(mix(seed + kGolden) + (step + 1) * kGolden);
@@ -88,19 +88,19 @@ void Sampler::adjust(std::span<float> logits, std::span<const int32_t> barred) c
 Result<int32_t> Sampler::next(std::span<float> logits, uint64_t step,
                               std::span<const int32_t> barred) {
   adjust(logits, barred);
-  const int32_t token = draw(logits, rule(step, static_cast<int32_t>(logits.size())));
+  const int32_t token = sample(logits, rule(step, static_cast<int32_t>(logits.size())));
   if (token < 0) return invalid_logits(logits);
   count(token);
   return token;
 }
 
-DrawRule Sampler::rule(uint64_t step, int32_t vocabulary) const {
+SampleRule Sampler::rule(uint64_t step, int32_t vocabulary) const {
   return {.count = vocabulary,
           .temperature = params_.temperature,
           .top_k = params_.top_k,
           .min_p = params_.min_p,
           .top_p = params_.top_p,
-          .uniform = params_.temperature == 0 ? 0 : uniform_draw(params_.seed, step)};
+          .uniform = params_.temperature == 0 ? 0 : uniform_sample(params_.seed, step)};
 }
 
 Status Sampler::probabilities(std::span<float> logits, std::span<const int32_t> barred) const {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
-#include "kernels/sampling/draw.h"
+#include "kernels/sampling/sample.h"
 #include "scheduler/request.h"
 
 namespace spillway {
@@ -35,7 +35,7 @@ class Sampler {
 
   // Whether next() without bars is draw(logits, rule(step, logits.size())) and nothing else.
   bool plain() const { return params_.logit_bias.empty() && !penalises_; }
-  DrawRule rule(uint64_t step, int32_t vocabulary) const;
+  SampleRule rule(uint64_t step, int32_t vocabulary) const;
 
   // Turns logits into the distribution that next() draws from, one probability a token, counting
   // nothing. For tests. Errors as next().
@@ -58,7 +58,7 @@ class Sampler {
 Status invalid_logits(std::span<const float> logits);
 
 // A number in [0, 1) with 53 random bits that depends on its arguments alone (SplitMix64).
-double uniform_draw(uint64_t seed, uint64_t step);
+double uniform_sample(uint64_t seed, uint64_t step);
 
 // The logprob of `token` under the softmax of `logits`, and the `best` highest (ties: the lower id
 // first). Logits that next() refuses give NaN logprobs. REQUIRES: token is an index of the row.

@@ -8,11 +8,11 @@
 namespace spillway {
 
 Sequence::Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sink,
-                   const ModelShape& shape, const KvPromise& promise, int64_t sampling_vocabulary,
+                   const ModelShape& shape, const SequenceKv& promise, int64_t sampling_vocabulary,
                    double submitted)
     : id_(id),
       request_(std::move(request)),
-      promise_(promise),
+      kv_promise_(promise),
       sink_(std::move(sink)),
       sampler_(request_.sampling, request_.prompt, request_.max_tokens),
       end_tokens_(request_.stop_tokens),
@@ -63,10 +63,10 @@ void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
     finish(FinishReason::kLength, {});
     return;
   }
-  draw(logits, now);
+  sample(logits, now);
 }
 
-void Sequence::draw(std::span<float> logits, double now) {
+void Sequence::sample(std::span<float> logits, double now) {
   // Logprobs are of the model's own distribution, and drawing changes the row in place.
   const bool log = request_.logprobs >= 0;
   if (log) raw_logits_.assign(logits.begin(), logits.end());
@@ -92,7 +92,7 @@ Result<TokenLogprobs> Sequence::score(std::span<const float> logits, int32_t tok
   return invalid;
 }
 
-DrawRule Sequence::wants_draw() const {
+SampleRule Sequence::sample_rule() const {
   const bool plain = sampler_.plain() && request_.logprobs < 0 && !wants_all_logits() &&
                      request_.max_tokens > 0 && generated_ >= request_.min_tokens;
   if (!plain) return {};
@@ -100,7 +100,7 @@ DrawRule Sequence::wants_draw() const {
                        static_cast<int32_t>(sampling_vocabulary_));
 }
 
-void Sequence::take_drawn(int32_t token, double now) {
+void Sequence::take_sampled(int32_t token, double now) {
   if (!finished()) take_token(token, nullptr, now);
 }
 
@@ -150,12 +150,12 @@ void Sequence::end_sweep() {
 KvUsage Sequence::kv_usage(const KvCache& cache) const {
   if (kv_ == nullptr) return {};
   KvUsage usage;
-  usage.rule = promise_.rule;
-  usage.rows_kept = promise_.budget.rows(cached_);
+  usage.rule = kv_promise_.rule;
+  usage.rows_kept = kv_promise_.budget.rows(cached_);
   usage.rows_dropped = cached_ - usage.rows_kept;
-  // A budget that is nearly full can take more, for what it remembers; then nothing is saved.
-  const uint64_t full = cache.sequence_bytes(promise_.positions);
-  const uint64_t taken = cache.sequence_bytes(promise_.positions, promise_.budget);
+  // A budget that is nearly full can take more, for what it has_state; then nothing is saved.
+  const uint64_t full = cache.sequence_bytes(kv_promise_.positions);
+  const uint64_t taken = cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
   return usage;
 }

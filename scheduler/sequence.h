@@ -16,7 +16,7 @@ namespace spillway {
 
 // The KV memory that a sequence will be given: for `positions` positions, of which `budget` keeps
 // what `rule` says.
-struct KvPromise {
+struct SequenceKv {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t positions = 0;
   KvBudget budget;
@@ -25,7 +25,7 @@ struct KvPromise {
 class Sequence {
  public:
   Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sink, const ModelShape& shape,
-           const KvPromise& promise, int64_t sampling_vocabulary, double submitted);
+           const SequenceKv& promise, int64_t sampling_vocabulary, double submitted);
 
   RequestId id() const { return id_; }
   int32_t priority() const { return request_.priority; }
@@ -33,7 +33,7 @@ class Sequence {
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
   int64_t generated() const { return generated_; }
 
-  const KvPromise& promise() const { return promise_; }
+  const SequenceKv& promise() const { return kv_promise_; }
 
   void admit(std::unique_ptr<KvSequence> kv, double now);
   bool admitted() const { return admitted_ > 0; }
@@ -46,13 +46,13 @@ class Sequence {
   bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
 
   // With a count: the next token is drawn by this rule, and nobody asks for more.
-  DrawRule wants_draw() const;
+  SampleRule sample_rule() const;
 
   // Takes the logits of one of next_tokens(): scores the prompt, draws the next token.
   void take_logits(int64_t token, std::span<float> logits, double now);
 
-  // In their place, when wants_draw(): what was drawn.
-  void take_drawn(int32_t token, double now);
+  // In their place, when sample_rule(): what was drawn.
+  void take_sampled(int32_t token, double now);
 
   // After the sweep: its tokens are cached now.
   void end_sweep();
@@ -71,7 +71,7 @@ class Sequence {
   TokenSink& sink() const { return *sink_; }
 
  private:
-  void draw(std::span<float> logits, double now);
+  void sample(std::span<float> logits, double now);
   Result<TokenLogprobs> score(std::span<const float> logits, int32_t token, int32_t best);
   void take_token(int32_t token, const TokenLogprobs* logprobs, double now);
   bool is_stop(int32_t token) const;
@@ -79,7 +79,7 @@ class Sequence {
 
   RequestId id_;
   Request request_;
-  KvPromise promise_;
+  SequenceKv kv_promise_;
   std::shared_ptr<TokenSink> sink_;
   Sampler sampler_;
   std::vector<int32_t> end_tokens_;  // The model's, unless ignored, and the request's

@@ -68,7 +68,7 @@ class Starter {
         if (!runtime.ok() && runtime.status().code() != Code::kInfeasible) return runtime.status();
         if (runtime.ok()) started.runtime = std::move(runtime).value();
         // Memory that others took meanwhile.
-        if (!runtime.ok()) say("The plan does not fit any more; placed by rule of thumb.");
+        if (!runtime.ok()) say("The plan does not fit any more; placed by the default heuristic.");
       }
     }
     if (started.runtime == nullptr) {
@@ -99,12 +99,13 @@ class Starter {
     SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(flags)));
     const auto profile = current_profile(*device, scratch_directory(flags.disk_dir));
     if (!profile.ok() && profile.status().code() != Code::kNotFound) {
-      say("warning: placed by rule of thumb, since the hardware profile cannot be read: " +
+      say("warning: placed by the default heuristic, since the hardware profile cannot be read: " +
           std::string(profile.status().message()));
       return none;
     }
     if (!profile.ok() || !profile.value()) {
-      say("Placed by rule of thumb: there is no hardware profile of this machine yet. Run " +
+      say("Placed by the default heuristic: there is no hardware profile of this machine yet. "
+          "Run " +
           profile_command_text(flags) + " (about a minute) once, and plans are searched for.");
       return none;
     }
@@ -130,7 +131,7 @@ class Starter {
     if (!best.ok()) {
       // What is infeasible is said by the opening, in its own words.
       if (best.status().code() != Code::kInfeasible) {
-        say("warning: placed by rule of thumb, since the search failed: " +
+        say("warning: placed by the default heuristic, since the search failed: " +
             std::string(best.status().message()));
       }
       return none;

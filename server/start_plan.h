@@ -1,6 +1,6 @@
 // What a command runs by when nobody gave it a plan: the search's (plan_search.h) where `spillway
-// profile` has measured this machine, else the engine's rule of thumb (runtime_open.cc). One line
-// says which, and what is predicted. Any thread; blocks while it loads.
+// profile` has measured this machine, else the engine's default heuristic (runtime_open.cc). One
+// line says which, and what is predicted. Any thread; blocks while it loads.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ struct StartedRuntime {
 bool leaves_plan_open(const EngineFlags& flags);
 
 // Finds a plan if it is left open, and opens the model with it. Errors as Runtime::open(); what is
-// wrong with the profile or the search alone is said and the rule of thumb stands in.
+// wrong with the profile or the search alone is said and the default heuristic stands in.
 Result<StartedRuntime> open_planned(const StartQuestion& question);
 
 // What the cost model says of a runtime and a workload on this machine; none without a profile of

@@ -4,8 +4,8 @@
 // groups of few bits (q4.h) that kernels expand or multiply as they are.
 //
 // A new format has a row in the table here. A quantised one then has its rows in format.cc, its
-// panels in weight_layout.cc, and kernels: cpu/gemm.cc, cpu/linear.cc and cpu/q4_inl.h choose them
-// on the CPU, cuda/q4.cuh, cuda/attention.cuh, cuda/expand.cu and cuda/linear_q4.cu on a GPU.
+// panels in weight_layout.cc, and kernels: cpu/gemm_f32.cc, cpu/linear.cc and cpu/q4_inl.h choose
+// them on the CPU, cuda/q4.cuh, cuda/attention.cuh, cuda/expand.cu and cuda/linear_q4.cu on a GPU.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ struct KvBudget {
   bool by_score = false;  // Those with the highest scores (h2o), else the first (window with sinks)
 
   bool full() const { return recent == 0; }
-  bool remembers() const { return kept > 0; }  // Which positions are kept (kernels/kv_state.h)
+  bool has_state() const { return kept > 0; }  // Which positions are kept (kernels/kv_state.h)
   bool scored() const { return by_score && kept > 0; }
   int64_t ring() const { return recent + 1; }
   // Slots that a sequence of `positions` uses in the end.

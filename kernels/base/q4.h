@@ -7,7 +7,7 @@
 // whose product is exact (4 by 11 bits), so that one rounding gives it, with a fused multiply-add
 // or without. Every kernel uses this number: a product of float32 activations with 4-bit weights is
 // bit for bit the product with the expanded float32 weights. (Of bf16 activations, sums over n and
-// over the activations of a group are scaled instead, cpu/gemm_pairs.h: the same number, another
+// over the activations of a group are scaled instead, cpu/gemm_bf16.h: the same number, another
 // order of additions.)
 //
 // A row of `count` numbers, as tables and the KV cache hold them, is its groups one after another,

@@ -158,24 +158,24 @@ void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* score
   }
 }
 
-// out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, out in
-// pair order. Even and odd rows have sums of their own: their chains hide the latency of the
+// out += sum over rows of weights[r] * v[r] over kBf16Dot pairs of vectors from column `i` on, out
+// in pair order. Even and odd rows have sums of their own: their chains hide the latency of the
 // multiply-add.
-template <int kPairs, class T>
+template <int kBf16Dot, class T>
 HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v,
                             const T* ahead, size_t size, size_t rows, size_t i,
                             float* HWY_RESTRICT out) {
   const D d;
-  V sums[2][2 * kPairs];
+  V sums[2][2 * kBf16Dot];
 #pragma GCC unroll 8
-  for (int p = 0; p < 2 * kPairs; ++p) {
+  for (int p = 0; p < 2 * kBf16Dot; ++p) {
     sums[0][p] = hn::LoadU(d, out + i + static_cast<size_t>(p) * kLanes);
     sums[1][p] = hn::Zero(d);
   }
   const auto add = [&](size_t r, V* HWY_RESTRICT to) {
     const V w = hn::Set(d, weights[r]);
 #pragma GCC unroll 4
-    for (int p = 0; p < kPairs; ++p) {
+    for (int p = 0; p < kBf16Dot; ++p) {
       V a, b;
       const size_t at = r * size + i + static_cast<size_t>(p) * 2 * kLanes;
       prefetch_pair(ahead + at);
@@ -191,7 +191,7 @@ HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_REST
   }
   if (r < rows) add(r, sums[0]);
 #pragma GCC unroll 8
-  for (int p = 0; p < 2 * kPairs; ++p) {
+  for (int p = 0; p < 2 * kBf16Dot; ++p) {
     hn::StoreU(hn::Add(sums[0][p], sums[1][p]), d, out + i + static_cast<size_t>(p) * kLanes);
   }
 }

@@ -75,7 +75,7 @@ void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState
 
 void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
                const KvHeadState& state) {
-  if (!budget.remembers()) return;
+  if (!budget.has_state()) return;
   *state.moved = -1;
   const int64_t leaving = position - budget.recent;
   if (leaving < 0) return;

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/cpu/attention_body.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_f32.h"
 #include "kernels/kv_layout.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -10,7 +10,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
-#include "kernels/cpu/gemm_pairs.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/onednn.h"
 
 namespace spillway::cpu {
@@ -50,13 +50,13 @@ struct CpuContext::Workers {
   std::vector<Scratch> of_thread;  // By slot in the arena.
 };
 
-CpuContext::CpuContext(int threads, CpuProducts products)
+CpuContext::CpuContext(int threads, CpuMatmul products)
     : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
-  int8_ = products == CpuProducts::kInt8;
-  const bool fastest = int8_ || products == CpuProducts::kFastest;
-  pairs_ = fastest ? pairs_are_fastest() : products != CpuProducts::kPanels && has_pairs();
-  if (products == CpuProducts::kOneDnn || (fastest && OneDnn::has_matrix_units())) {
-    onednn_ = std::make_unique<OneDnn>(threads, products == CpuProducts::kOneDnn);
+  int8_ = products == CpuMatmul::kInt8;
+  const bool fastest = int8_ || products == CpuMatmul::kFastest;
+  pairs_ = fastest ? bf16_dot_is_fastest() : products != CpuMatmul::kPanels && has_bf16_dot();
+  if (products == CpuMatmul::kOneDnn || (fastest && OneDnn::has_matrix_units())) {
+    onednn_ = std::make_unique<OneDnn>(threads, products == CpuMatmul::kOneDnn);
   }
 }
 

@@ -15,14 +15,14 @@ class OneDnn;  // cpu/onednn.h
 
 class CpuContext {
  public:
-  CpuContext(int threads, CpuProducts products);
+  CpuContext(int threads, CpuMatmul products);
   ~CpuContext();
   CpuContext(const CpuContext&) = delete;
   CpuContext& operator=(const CpuContext&) = delete;
 
   int threads() const { return threads_; }
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
-  bool pairs() const { return pairs_; }             // Ours multiply in bf16 (cpu/gemm_pairs.h).
+  bool pairs() const { return pairs_; }             // Ours multiply in bf16 (cpu/gemm_bf16.h).
   bool int8() const { return int8_; }               // 4-bit weights: cpu/gemm_int8.h.
 
   // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:

@@ -9,8 +9,8 @@
 
 #include "kernels/base/processors.h"
 #include "kernels/cpu/cpu_context.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_int8.h"
-#include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/device.h"
 
@@ -44,10 +44,10 @@ class CpuStream final : public Stream {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(int threads, CpuProducts products)
+  CpuDevice(int threads, CpuMatmul products)
       : context_(threads, products),
         name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
-              (products == CpuProducts::kInt8 ? ", 8-bit products" : "")) {}
+              (products == CpuMatmul::kInt8 ? ", 8-bit products" : "")) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string_view name() const override { return name_; }
@@ -72,7 +72,7 @@ class CpuDevice final : public Device {
                   [bytes](std::byte* memory) { munmap(memory, bytes); });
   }
 
-  void touch(const Buffer& buffer) override {
+  void prefault(const Buffer& buffer) override {
     constexpr size_t kPiece = size_t{32} << 20;
     context_.parallel_for(
         static_cast<int64_t>((buffer.bytes() + kPiece - 1) / kPiece), [&](int64_t piece) {
@@ -111,12 +111,12 @@ bool cpu_device_uses_openmp() {
   return cpu::OneDnn::has_matrix_units();
 }
 
-Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuProducts products) {
+Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuMatmul products) {
   if (threads < 0 || threads > kThreadsMax) {
     return invalid_argument("--threads must be 0 (one a processor) to " +
                             std::to_string(kThreadsMax));
   }
-  if (products == CpuProducts::kInt8 && !cpu::has_int8()) {
+  if (products == CpuMatmul::kInt8 && !cpu::has_int8()) {
     return invalid_argument("8-bit products need a CPU with AVX2 or AVX-512 VNNI");
   }
   if (threads == 0) threads = usable_processors();

@@ -9,7 +9,7 @@ namespace spillway::cpu {
 void run(CpuContext& context, const GatherArgs& args);
 void run(CpuContext& context, const NormArgs& args);
 void run(CpuContext& context, const ConvertArgs& args);
-void run(CpuContext& context, const DrawArgs& args);
+void run(CpuContext& context, const SampleArgs& args);
 void run(CpuContext& context, const ExpandArgs& args);
 void run(CpuContext& context, const LinearArgs& args);
 void run(CpuContext& context, const AttentionArgs& args);

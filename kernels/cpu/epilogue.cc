@@ -1,6 +1,6 @@
 #include "kernels/cpu/epilogue.h"
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_f32.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/epilogue.cc"

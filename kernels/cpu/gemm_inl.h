@@ -8,7 +8,7 @@
 
 #include <hwy/highway.h>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_f32.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {

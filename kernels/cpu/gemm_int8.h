@@ -47,7 +47,7 @@ void pack_int8_strip(const std::byte* a, DType format, int64_t stride, int64_t h
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four neighbouring
 // panels of 4-bit weights. REQUIRES: has_int8();
-// rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
+// rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte aligned.
 void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
                         float* c);
 

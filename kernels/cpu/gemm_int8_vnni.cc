@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "kernels/base/q4.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/weight_layout.h"
 

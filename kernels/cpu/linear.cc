@@ -4,9 +4,9 @@
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/epilogue.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_bf16.h"
+#include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
-#include "kernels/cpu/gemm_pairs.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/strips.h"
 
@@ -26,12 +26,12 @@ constexpr int64_t kPackTasks = 4;
 
 // float32 activations, times weights that are widened to float32. Strips of row r begin at float
 // r * columns.
-class FloatProduct {
+class F32Matmul {
  public:
   static size_t row_bytes(int64_t columns) { return static_cast<size_t>(columns) * sizeof(float); }
   static int64_t strip_rows() { return gemm_strip_rows(); }
 
-  FloatProduct(std::byte* scratch, int64_t /*rows*/, const WeightMatrix& weight)
+  F32Matmul(std::byte* scratch, int64_t /*rows*/, const WeightMatrix& weight)
       : packed_(reinterpret_cast<float*>(scratch)), columns_(weight.columns) {}
 
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
@@ -49,15 +49,15 @@ class FloatProduct {
 };
 
 // bf16 activations, times bf16 or 4-bit weights.
-class PairProduct {
+class Bf16Matmul {
  public:
   static size_t row_bytes(int64_t columns) {
     return static_cast<size_t>(pair_columns(columns)) * sizeof(uint32_t) +
            static_cast<size_t>(pair_groups(columns)) * sizeof(float);
   }
-  static int64_t strip_rows() { return kPairStripRows; }
+  static int64_t strip_rows() { return kBf16StripRows; }
 
-  PairProduct(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+  Bf16Matmul(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
     if (!is_quantized(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.pairs + rows * pair_columns(columns_));
@@ -69,21 +69,21 @@ class PairProduct {
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
                 float* tile) const {
-    multiply_pairs_tile(from(row), rows, columns_, format, panels, tile);
+    multiply_bf16_tile(from(row), rows, columns_, format, panels, tile);
   }
 
  private:
-  PairStrips from(int64_t row) const {
+  Bf16Strips from(int64_t row) const {
     return {packed_.pairs + row * pair_columns(columns_),
             packed_.sums == nullptr ? nullptr : packed_.sums + row * pair_groups(columns_)};
   }
 
-  PairStrips packed_;
+  Bf16Strips packed_;
   int64_t columns_;
 };
 
 // Activations in 8 bits, times 4-bit weights.
-class Int8Product {
+class Int8Matmul {
  public:
   static size_t row_bytes(int64_t columns) {
     return static_cast<size_t>(int8_quads(columns)) * sizeof(uint32_t) +
@@ -91,7 +91,7 @@ class Int8Product {
   }
   static int64_t strip_rows() { return int8_strip_rows(); }
 
-  Int8Product(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+  Int8Matmul(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch),
                 reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
                                          rows * int8_quads(weight.columns))},
@@ -195,13 +195,13 @@ void run(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels16) {
     if (args.weight.format == Format::kQ4 && context.int8()) {
-      linear_panels<Int8Product>(context, args);
+      linear_panels<Int8Matmul>(context, args);
     } else if (args.in.dtype == DType::kBF16) {
-      SPILLWAY_CHECK(has_pairs());
-      linear_panels<PairProduct>(context, args);
+      SPILLWAY_CHECK(has_bf16_dot());
+      linear_panels<Bf16Matmul>(context, args);
     } else {
       SPILLWAY_CHECK(args.in.dtype == DType::kF32);
-      linear_panels<FloatProduct>(context, args);
+      linear_panels<F32Matmul>(context, args);
     }
   } else {
     SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels64 && context.onednn() != nullptr);

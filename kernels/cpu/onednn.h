@@ -11,7 +11,7 @@ namespace spillway::cpu {
 class OneDnn {
  public:
   // Whether this CPU has units for products of small bf16 matrices (AMX), which beat everything
-  // else here. oneDNN without them is slower than our own kernels, or no faster (cpu/gemm_pairs.h).
+  // else here. oneDNN without them is slower than our own kernels, or no faster (cpu/gemm_bf16.h).
   static bool has_matrix_units();
 
   // `float32`: for weights in f32, too, where our own kernels would do.

@@ -93,7 +93,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
       const int64_t statistics = args.qkv.rows * args.heads * 2;
       auto* scratch = reinterpret_cast<float*>(
           context.scratch(static_cast<size_t>(statistics + sums) * sizeof(float)));
-      if (scratch == nullptr) return;  // The context remembers why.
+      if (scratch == nullptr) return;  // The context has_state why.
       a.statistics = scratch;
       scratch += statistics;
       for (ItemOnDevice& item : prompts) {

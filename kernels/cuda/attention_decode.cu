@@ -235,7 +235,7 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
   const int64_t most = std::clamp<int64_t>(scratch_bytes / item_bytes, 1, kItemsMax);
   const int64_t each = std::min(most, items);
   auto* scratch = reinterpret_cast<float*>(context.scratch(static_cast<size_t>(each * item_bytes)));
-  if (scratch == nullptr) return;  // The context remembers why.
+  if (scratch == nullptr) return;  // The context has_state why.
   partials.splits = scratch;
   if (scored) partials.scores = scratch + each * splits;
   for (int64_t first = 0; first < items; first += each) {

@@ -15,8 +15,9 @@ class CudaContext;
 constexpr int64_t kHeadSizeMax = 256;  // Of attention()
 
 // The arguments of any op.
-using OpArgs = std::variant<const GatherArgs*, const NormArgs*, const ConvertArgs*, const DrawArgs*,
-                            const ExpandArgs*, const LinearArgs*, const AttentionArgs*>;
+using OpArgs =
+    std::variant<const GatherArgs*, const NormArgs*, const ConvertArgs*, const SampleArgs*,
+                 const ExpandArgs*, const LinearArgs*, const AttentionArgs*>;
 
 // Runs an op, which the trace of a traced device shows by this name and number of rows.
 void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& args);
@@ -25,7 +26,7 @@ void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& 
 void run(CudaContext& context, const GatherArgs& args);
 void run(CudaContext& context, const NormArgs& args);
 void run(CudaContext& context, const ConvertArgs& args);
-void run(CudaContext& context, const DrawArgs& args);
+void run(CudaContext& context, const SampleArgs& args);
 void run(CudaContext& context, const ExpandArgs& args);
 void run(CudaContext& context, const LinearArgs& args);
 void run(CudaContext& context, const AttentionArgs& args);

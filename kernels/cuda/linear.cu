@@ -102,7 +102,7 @@ class Linear {
     std::byte* scratch = nullptr;
     if (bytes > 0) {
       scratch = context_.scratch(bytes);
-      if (scratch == nullptr) return;  // The context remembers why.
+      if (scratch == nullptr) return;  // The context has_state why.
     }
     slab_ = scratch + round_up(finishing, kAlignment);
     workspace_ = slab_ + round_up(slab, kAlignment);

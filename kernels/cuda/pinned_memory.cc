@@ -26,7 +26,7 @@ Status no_room(size_t bytes) {
 }
 
 // Brings fresh pages into memory, which are zero. False: there is no room for them.
-bool touch(std::byte* memory, size_t bytes) {
+bool prefault(std::byte* memory, size_t bytes) {
   std::atomic<bool> room = true;
   const size_t pieces = (bytes + kTouchBytes - 1) / kTouchBytes;
   tbb::parallel_for(size_t{0}, pieces, [&](size_t piece) {
@@ -47,7 +47,7 @@ Result<PinnedMemory> PinnedMemory::allocate(size_t bytes) {
   if (data == MAP_FAILED) return no_room(bytes);
   if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
   PinnedMemory memory(static_cast<std::byte*>(data), bytes);
-  const bool room = touch(memory.data_, bytes);
+  const bool room = prefault(memory.data_, bytes);
   if (room && memory.register_all().ok()) return memory;
   munmap(data, bytes);
   if (!room) return no_room(bytes);

@@ -69,10 +69,10 @@ void convert_rows(Stream& stream, const ConvertArgs& args) {
   dispatch(stream, "convert", args.in.rows, args);
 }
 
-void draw_columns(Stream& stream, const DrawArgs& args) {
+void sample_rows(Stream& stream, const SampleArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && args.out != nullptr);
   SPILLWAY_CHECK(args.in.rows == static_cast<int64_t>(args.rules.size()));
-  for (const DrawRule& rule : args.rules) {
+  for (const SampleRule& rule : args.rules) {
     SPILLWAY_CHECK(rule.count >= 0 && rule.count <= args.in.columns);
     SPILLWAY_CHECK(rule.temperature >= 0 && rule.uniform >= 0 && rule.uniform < 1);
   }
@@ -110,7 +110,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0 && item.kv != nullptr);
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
     SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
-    SPILLWAY_CHECK(!item.budget.remembers() || item.state != nullptr);
+    SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
   }
   dispatch(stream, "attention", args.qkv.rows, args);
 }

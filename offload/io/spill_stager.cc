@@ -46,7 +46,7 @@ SpillStager::SpillStager(TransferQueue& queue, const File& file, Buffer memory, 
       units_(kUnitsMax) {
   if (outbox_bytes_ > 0) {
     outbox_.emplace(std::span(buffer_.data() + ring_.bytes(), outbox_bytes_));
-    leaving_.resize(kUnitsMax);
+    write_backs_.resize(kUnitsMax);
   }
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
   queue_.io().use_file(file_);
@@ -157,7 +157,7 @@ void SpillStager::written(Transfer& transfer) {
 void SpillStager::copy_written(Transfer& transfer) {
   auto& stager = *static_cast<SpillStager*>(transfer.user);
   const std::lock_guard lock(stager.mutex_);
-  Leaving& copy = stager.leaving(transfer.index);
+  WriteBack& copy = stager.leaving(transfer.index);
   Status& failed = copy.object->failed;
   if (failed.ok()) failed = transfer.status;
   --copy.object->leaving;
@@ -228,13 +228,13 @@ void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Trans
 }
 
 // A copy of what `write` takes home, ready to start, if it is small and there is room; else null.
-SpillStager::Leaving* SpillStager::copy_out(const Unit& unit, const Transfer& write) {
+SpillStager::WriteBack* SpillStager::copy_out(const Unit& unit, const Transfer& write) {
   if (!outbox_ || write.bytes > unit.use.bytes / kSmallShare) return nullptr;
-  Leaving* copy;
+  WriteBack* copy;
   std::byte* memory;
   {
     const std::lock_guard lock(mutex_);
-    if (leave_next_ - left_ == leaving_.size()) return nullptr;
+    if (leave_next_ - left_ == write_backs_.size()) return nullptr;
     memory = outbox_->take(write.bytes);
     if (memory == nullptr) return nullptr;
     copy = &leaving(leave_next_);
@@ -259,7 +259,7 @@ void SpillStager::finish(size_t use, std::span<const ByteRange> changes) {
     Transfer& write = done.writes[in_place];
     prepare_write(done, change, &write);
     write.index = number;
-    if (Leaving* copy = copy_out(done, write)) {
+    if (WriteBack* copy = copy_out(done, write)) {
       queue_.start(copy->write);
     } else {
       ++in_place;

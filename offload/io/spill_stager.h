@@ -116,18 +116,18 @@ class SpillStager {
     size_t writes_left = 0;  // Not yet home
   };
   // A change on its way home from a copy.
-  struct Leaving {
+  struct WriteBack {
     SpilledObject* object = nullptr;
     Transfer write;
     bool home = false;
   };
 
   Unit& unit(uint64_t number) { return units_[number % units_.size()]; }
-  Leaving& leaving(uint64_t number) { return leaving_[number % leaving_.size()]; }
+  WriteBack& leaving(uint64_t number) { return write_backs_[number % write_backs_.size()]; }
   static Status verify(const Transfer& transfer);
   static void written(Transfer& transfer);
   static void copy_written(Transfer& transfer);
-  Leaving* copy_out(const Unit& unit, const Transfer& write);
+  WriteBack* copy_out(const Unit& unit, const Transfer& write);
   void prepare_write(const Unit& unit, const ByteRange& change, Transfer* write);
   // REQUIRES for these: the lock is held.
   void retire_written();
@@ -145,7 +145,8 @@ class SpillStager {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // A unit was written or given back, or a copy is home.
   std::optional<StagingRing> outbox_;
-  std::vector<Leaving> leaving_;  // A window [left_, leave_next_) of copies, as units_ is of uses
+  std::vector<WriteBack>
+      write_backs_;  // A window [left_, leave_next_) of copies, as units_ is of uses
   uint64_t left_ = 0, leave_next_ = 0;
   std::vector<Unit> units_;         // A window [front_, next_) on the endless line of uses
   std::span<const SpillUse> uses_;  // Of this sweep, then guesses; use i is unit base_ + i.

@@ -329,7 +329,7 @@ CostedPlan plan_of(const FlexgenRun& run) {
   plan.activations_on_host = run.placement.hidden.host;
   plan.micro_batch = {.rows = run.block.micro_batch * run.prompt_tokens,
                       .sequences = run.block.micro_batch};
-  plan.own_memory = true;
+  plan.discrete = true;
   plan.overlap = run.overlap;
   return plan;
 }

@@ -88,7 +88,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
   processor_ = resource(Resource::kCompute);
   disk_read_ = resource(Resource::kDiskRead);
   disk_write_ = resource(Resource::kDiskWrite);
-  if (!plan.own_memory) return;
+  if (!plan.discrete) return;
   up_ = resource(Resource::kHostToDevice);
   down_ = resource(Resource::kDeviceToHost);
   host_memory_ = resource(Resource::kHostMemory);
@@ -114,7 +114,7 @@ Simulation::Task SimulatedMachine::compute(const char* what, double seconds, Tas
 Simulation::Task SimulatedMachine::transfer(const char* what, Simulation::Resource link,
                                             double bytes, double rate, Tasks after) {
   const double seconds = bytes / rate;
-  if (!plan_.own_memory || rates_.host_memory <= 0) {
+  if (!plan_.discrete || rates_.host_memory <= 0) {
     return add(what, {{link, seconds}}, std::move(after));
   }
   return add(what, {{link, seconds}, {host_memory_, bytes / rates_.host_memory}}, std::move(after));
@@ -157,16 +157,16 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   step.attention += (step.kv_read + step.kv_sent) * plan_.kv_on_disk * rates_.compute_per_disk_byte;
   step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
   step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
-  if (plan_.own_memory) step.kv_from_host = plan_.kv_on_host - step.by_host;
+  if (plan_.discrete) step.kv_from_host = plan_.kv_on_host - step.by_host;
   return step;
 }
 
 // What the next layer lacks, from where it is; when all of it is there.
-Simulation::Task SimulatedMachine::bring_weights() {
+Simulation::Task SimulatedMachine::upload_weights() {
   const auto layers = static_cast<double>(plan_.shape.layers);
   const double disk = static_cast<double>(plan_.weights_from_disk) / layers;
   const double host =
-      plan_.own_memory ? static_cast<double>(plan_.weights_to_device) / layers - disk : 0;
+      plan_.discrete ? static_cast<double>(plan_.weights_to_device) / layers - disk : 0;
   Task last = kNone;
   weight_pieces_ = 0;
   const auto upload = [&](double bytes, Task from) {
@@ -189,7 +189,7 @@ Simulation::Task SimulatedMachine::bring_weights() {
       }
       last = transfer("weights", disk_read_, bytes, rates_.disk_read, std::move(after));
       weight_reads_.push_back(last);
-      if (plan_.own_memory) {
+      if (plan_.discrete) {
         last = upload(bytes, last);
         weights_disk_.release(last);
       } else {
@@ -201,12 +201,12 @@ Simulation::Task SimulatedMachine::bring_weights() {
 }
 
 void SimulatedMachine::release_weights(Task used) {
-  SimulatedRing& ring = plan_.own_memory ? weights_device_ : weights_disk_;
+  SimulatedRing& ring = plan_.discrete ? weights_device_ : weights_disk_;
   for (; weight_pieces_ > 0; --weight_pieces_) ring.release(used);
 }
 
 // A micro-batch's activations, if they live elsewhere.
-Simulation::Task SimulatedMachine::bring_rows(const Step& step, size_t batch, Task begin) {
+Simulation::Task SimulatedMachine::upload_rows(const Step& step, size_t batch, Task begin) {
   const double disk = step.stream * plan_.activations_on_disk;
   const double away = disk + step.stream * plan_.activations_on_host;
   Task there = rows_home_[batch];
@@ -214,7 +214,7 @@ Simulation::Task SimulatedMachine::bring_rows(const Step& step, size_t batch, Ta
     there = transfer("activations", disk_read_, disk, rates_.disk_read,
                      {begin, there, rows_disk_.take(disk)});
   }
-  if (plan_.own_memory && away > 0) {
+  if (plan_.discrete && away > 0) {
     there = transfer("activations", up_, away, rates_.to_device,
                      {begin, there, rows_device_.take(away)});
   }
@@ -224,7 +224,7 @@ Simulation::Task SimulatedMachine::bring_rows(const Step& step, size_t batch, Ta
 void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
   const double disk = step.stream * plan_.activations_on_disk;
   const double away = disk + step.stream * plan_.activations_on_host;
-  if (plan_.own_memory && away > 0) {
+  if (plan_.discrete && away > 0) {
     done = transfer("activations home", down_, away, rates_.to_host, {done});
     rows_device_.release(done);
   }
@@ -236,8 +236,8 @@ void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
 }
 
 // A part of a micro-batch's cache: in memory where the work finds it, with room for what is new.
-Simulation::Task SimulatedMachine::bring_cache(const Step& step, double parts, Task begin,
-                                               Task home) {
+Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, Task begin,
+                                                Task home) {
   const double disk = plan_.kv_on_disk / parts;
   const double away = disk + step.kv_from_host / parts;
   const double room = step.kv_read + step.kv_sent;
@@ -248,7 +248,7 @@ Simulation::Task SimulatedMachine::bring_cache(const Step& step, double parts, T
                 ? transfer("KV cache", disk_read_, step.kv_read * disk, rates_.disk_read, after)
                 : add("KV cache", {}, after);
   }
-  if (plan_.own_memory && away > 0) {
+  if (plan_.discrete && away > 0) {
     const Tasks after = {there, kv_device_.take(room * away)};
     there = step.kv_read > 0
                 ? transfer("KV cache", up_, step.kv_read * away, rates_.to_device, after)
@@ -260,7 +260,7 @@ Simulation::Task SimulatedMachine::bring_cache(const Step& step, double parts, T
 void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Task* home) {
   const double disk = plan_.kv_on_disk / parts;
   const double away = disk + step.kv_from_host / parts;
-  if (plan_.own_memory && away > 0) {
+  if (plan_.discrete && away > 0) {
     done = transfer("KV cache home", down_, step.kv_down * away, rates_.to_host, {done});
     kv_device_.release(done);
     last_home_ = done;
@@ -306,7 +306,7 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
   const double room = step.kv_read + step.kv_sent;
   double rings = 0;
   if (disk > 0) rings = room * disk / rings_.kv_from_disk;
-  if (plan_.own_memory && away > 0) rings = std::max(rings, room * away / rings_.kv_to_device);
+  if (plan_.discrete && away > 0) rings = std::max(rings, room * away / rings_.kv_to_device);
   const auto parts =
       static_cast<double>(std::clamp(static_cast<int64_t>(std::ceil(kPartsInRing * rings)),
                                      int64_t{1}, std::min(kPartsMax, step.sequences)));
@@ -314,7 +314,7 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
   compute("layer", std::max(step.qkv, step.weights_memory * qkv_share_), needed);
   const Task attended = step.by_host > 0 ? attend_on_host(step) : kNone;
   for (double i = 0; i < parts; ++i) {
-    const Task cache = bring_cache(step, parts, begin, before);
+    const Task cache = upload_cache(step, parts, begin, before);
     const Task done =
         compute("attention", std::max(step.attention, step.kv_memory) / parts, {cache});
     send_cache(step, parts, done, home);
@@ -343,13 +343,13 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int
   const Task start = simulation_.add("sweep", {}, {begin, last_step_, last_home_});
   Tasks done(batches.size(), kNone);
   for (layer_ = 0; layer_ < layers_; ++layer_) {
-    const Task weights = bring_weights();
+    const Task weights = upload_weights();
     Task& home = cache_home_[static_cast<size_t>(block)][static_cast<size_t>(layer_)];
     const Task before = home;  // Of the sweep before
     std::optional<Unfinished> waiting;
     for (size_t i = 0; i < batches.size(); ++i) {
       const Task arrival = layer_ == 0 && !arrivals.empty() ? arrivals[i] : kNone;
-      const Task rows = bring_rows(steps[i], i, start);
+      const Task rows = upload_rows(steps[i], i, start);
       const auto rest =
           run_step(steps[i], i, start, {start, weights, rows, arrival}, before, &home);
       const Task reached = last_step_;

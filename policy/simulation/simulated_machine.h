@@ -82,15 +82,15 @@ class SimulatedMachine {
   Task transfer(const char* what, Simulation::Resource link, double bytes, double rate,
                 Tasks after);
   Task add(const char* what, std::initializer_list<Simulation::Use> uses, Tasks after);
-  Task bring_weights();
+  Task upload_weights();
   void release_weights(Task used);
-  Task bring_rows(const Step& step, size_t batch, Task begin);
+  Task upload_rows(const Step& step, size_t batch, Task begin);
   void send_rows(const Step& step, size_t batch, Task done);
   std::optional<Unfinished> run_step(const Step& step, size_t batch, Task begin,
                                      const Tasks& needed, Task before, Task* home);
   Task attend_on_host(const Step& step);
   void finish(const Unfinished& rest, const std::vector<Step>& steps, Tasks* done);
-  Task bring_cache(const Step& step, double parts, Task begin, Task home);
+  Task upload_cache(const Step& step, double parts, Task begin, Task home);
   void send_cache(const Step& step, double parts, Task done, Task* home);
 
   Simulation& simulation_;

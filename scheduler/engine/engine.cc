@@ -139,9 +139,9 @@ Status Engine::allocate(EngineScratch scratch) {
                           .host_bytes = options_.kv_host_bytes,
                           .device_staging_bytes = options_.kv_ring_bytes};
   SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv));
-  if (options_.touch_memory) {
-    device_.touch(memory_);
-    kv_->touch(device_);
+  if (options_.prefault_memory) {
+    device_.prefault(memory_);
+    kv_->prefault(device_);
   }
   if (options_.kv_disk_bytes > 0) {
     SPILLWAY_CHECK(scratch_.transfers != nullptr);
@@ -220,8 +220,8 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   for (const SweepItem& item : items) {
     SPILLWAY_CHECK(!item.tokens.empty() && item.kv != nullptr);
     SPILLWAY_CHECK(item.position + static_cast<int64_t>(item.tokens.size()) <= shape().positions);
-    SPILLWAY_CHECK(item.draw.count <= shape().vocabulary &&
-                   (item.draw.count == 0 || !item.all_logits));
+    SPILLWAY_CHECK(item.sample.count <= shape().vocabulary &&
+                   (item.sample.count == 0 || !item.all_logits));
     for (size_t i = 0; i < item.tokens.size(); ++i) {
       tokens_.push_back(item.tokens[i]);
       positions_.push_back(
@@ -266,12 +266,12 @@ void Engine::abandon() {
 TransferTotals Engine::transfer_totals() const {
   TransferTotals now{.disk_read = activations_->bytes_read(),
                      .disk_written = activations_->bytes_written(),
-                     .to_device = activations_->bytes_brought() + weights_.bytes_brought(),
-                     .to_host = activations_->bytes_sent_home(),
+                     .to_device = activations_->h2d_bytes() + weights_.h2d_bytes(),
+                     .to_host = activations_->d2h_bytes(),
                      .activations_room_seconds = activations_->room_wait_seconds()};
   if (kv_ring_) {
-    now.to_device += kv_ring_->bytes_brought();
-    now.to_host += kv_ring_->bytes_sent_home();
+    now.to_device += kv_ring_->h2d_bytes();
+    now.to_host += kv_ring_->d2h_bytes();
   }
   if (host_attention_) {
     now.to_device += host_attention_->bytes_up();
@@ -398,7 +398,7 @@ Status Engine::run_layers(std::span<const SweepItem> items) {
 Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
                          const LayerWeights& weights, size_t index) {
   SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
-  weights_.bring_ahead();  // From disk something may have come.
+  weights_.upload_ahead();  // From disk something may have come.
   const LayerBuffers& buffers = buffers_.layers[index % 2];
   kv_feed_->begin(layer, micro_batches_[index]);
   begin_decoder_layer(*stream_, shape(), weights, buffers, hidden, *kv_feed_, kv_->layout());
@@ -447,7 +447,7 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
     const int64_t from = items[i].no_logits ? tokens : items[i].all_logits ? 0 : tokens - 1;
     for (int64_t t = from; t < tokens; ++t) {
       const auto row = static_cast<int32_t>(first + t);
-      batch_wanted_.push_back({i, t, row, row, items[i].draw});
+      batch_wanted_.push_back({i, t, row, row, items[i].sample});
     }
     first += tokens;
   }

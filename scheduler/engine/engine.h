@@ -45,7 +45,7 @@ struct EngineOptions {
       1024;  // A micro-batch is closed at this many (one prompt may exceed).
   int64_t micro_batch_sequences = 0;  // ... or at this many sequences; 0: no limit.
   bool overlap = true;                // False: one thing after another
-  bool touch_memory = false;          // All of it will be needed: brings it in before the first use
+  bool prefault_memory = false;       // All of it will be needed: brings it in before the first use
   // On a device with memory of its own, with 4-bit weights: expands those of a layer once for all
   // parts of a large block.
   bool expand_layer = false;

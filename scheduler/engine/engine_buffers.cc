@@ -41,7 +41,7 @@ EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
   buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);
   buffers.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
   buffers.logits = placer.matrix(DType::kF32, kHeadRows, shape.vocabulary);
-  buffers.drawn = reinterpret_cast<int32_t*>(
+  buffers.sampled = reinterpret_cast<int32_t*>(
       placer.take(static_cast<uint64_t>(selected_rows) * sizeof(int32_t)));
   buffers.layers.fill(place_layer_buffers(sizes, activation, placer.take(sizes.total())));
   if (two) {

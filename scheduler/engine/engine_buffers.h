@@ -20,12 +20,12 @@ constexpr int64_t kHeadRows = 64;
 constexpr int64_t kQueuedRows = 4 * kHeadRows;
 
 struct EngineBuffers {
-  MatrixView embedded;       // [batch_rows, embedding] when that is another width than hidden
-  MatrixView selected;       // [selected_rows, hidden]
-  MatrixView normed;         // [kHeadRows, hidden], activation dtype
-  MatrixView projected;      // [kHeadRows, embedding], activation dtype
-  MatrixView logits;         // [kHeadRows, vocabulary]
-  int32_t* drawn = nullptr;  // [selected_rows]
+  MatrixView embedded;         // [batch_rows, embedding] when that is another width than hidden
+  MatrixView selected;         // [selected_rows, hidden]
+  MatrixView normed;           // [kHeadRows, hidden], activation dtype
+  MatrixView projected;        // [kHeadRows, embedding], activation dtype
+  MatrixView logits;           // [kHeadRows, vocabulary]
+  int32_t* sampled = nullptr;  // [selected_rows]
   // Of one micro-batch and the next, which share `normed` and `inner`; without `two` the same.
   std::array<LayerBuffers, 2> layers;
   uint64_t bytes = 0;

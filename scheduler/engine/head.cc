@@ -19,7 +19,7 @@ uint64_t row_bytes(const ModelShape& shape) {
 
 }  // namespace
 
-void LogitsSink::on_drawn(size_t, int64_t, int32_t) {
+void LogitsSink::on_sampled(size_t, int64_t, int32_t) {
   SPILLWAY_CHECK(false);  // It asked for none.
 }
 
@@ -32,7 +32,7 @@ Head::Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers
   const auto rows = static_cast<size_t>(buffers.selected.rows);
   SPILLWAY_CHECK(rows % kPartRows == 0);
   wanted_.reserve(rows);
-  drawn_.reserve(rows);
+  sampled_.reserve(rows);
   rows_.reserve(kPartRows);
   rules_.reserve(kPartRows);
 }
@@ -82,13 +82,13 @@ Status Head::queue() {
   if (count == 0) return {};
   if (host_.bytes() == 0) return run_in_place();
   size_t whole = 0;
-  for (size_t i = queued_; i < wanted_.size(); ++i) whole += wanted_[i].draw.count == 0 ? 1 : 0;
+  for (size_t i = queued_; i < wanted_.size(); ++i) whole += wanted_[i].sample.count == 0 ? 1 : 0;
   if (whole_ + whole > kPartRows) SPILLWAY_RETURN_IF_ERROR(hand_out());
   compute(queued_, count);
   for (size_t i = 0; i < count; ++i) {
-    if (wanted_[queued_ + i].draw.count == 0) bring(i, whole_++);
+    if (wanted_[queued_ + i].sample.count == 0) bring(i, whole_++);
   }
-  draw(queued_, count, buffers_.drawn + queued_);
+  sample(queued_, count, buffers_.sampled + queued_);
   queued_ = wanted_.size();
   if (wanted_.size() < static_cast<size_t>(buffers_.selected.rows)) return {};
   SPILLWAY_RETURN_IF_ERROR(hand_out());
@@ -100,13 +100,13 @@ Status Head::queue() {
 // The host reads logits where they are, and the next part's will take their place.
 Status Head::run_in_place() {
   compute(0, wanted_.size());
-  drawn_.assign(wanted_.size(), -1);
-  draw(0, wanted_.size(), drawn_.data());
+  sampled_.assign(wanted_.size(), -1);
+  sample(0, wanted_.size(), sampled_.data());
   SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
   for (size_t i = 0; i < wanted_.size(); ++i) {
     const WantedRow& wanted = wanted_[i];
-    if (drawn_[i] >= 0) {
-      sink_->on_drawn(wanted.item, wanted.token, drawn_[i]);
+    if (sampled_[i] >= 0) {
+      sink_->on_sampled(wanted.item, wanted.token, sampled_[i]);
     } else {
       sink_->on_logits(
           wanted.item, wanted.token,
@@ -120,19 +120,19 @@ Status Head::run_in_place() {
 // Waits for what is queued.
 Status Head::hand_out() {
   if (handed_ == queued_) return {};
-  drawn_.assign(wanted_.size(), -1);
+  sampled_.assign(wanted_.size(), -1);
   bool any = false;
-  for (size_t i = handed_; i < queued_; ++i) any = any || wanted_[i].draw.count > 0;
+  for (size_t i = handed_; i < queued_; ++i) any = any || wanted_[i].sample.count > 0;
   const size_t bytes = (queued_ - handed_) * sizeof(int32_t);
   std::byte* indices = host_.data() + kPartRows * row_bytes(shape_);
-  if (any) stream_.copy(indices, reinterpret_cast<std::byte*>(buffers_.drawn + handed_), bytes);
+  if (any) stream_.copy(indices, reinterpret_cast<std::byte*>(buffers_.sampled + handed_), bytes);
   SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
-  if (any) std::memcpy(drawn_.data() + handed_, indices, bytes);
+  if (any) std::memcpy(sampled_.data() + handed_, indices, bytes);
   // Where none could be drawn somebody must look at the row to say why. Another part's logits may
   // have taken its place: it is made again.
   bool again = false;
   for (size_t i = handed_; i < queued_; ++i) {
-    again = again || (wanted_[i].draw.count > 0 && drawn_[i] < 0);
+    again = again || (wanted_[i].sample.count > 0 && sampled_[i] < 0);
   }
   for (size_t row = 0; handed_ < queued_;) {
     const size_t count = std::min(kPartRows, queued_ - handed_);
@@ -150,7 +150,7 @@ Status Head::hand_out() {
       if (comes_whole(handed_)) {
         sink_->on_logits(wanted.item, wanted.token, host_row(row++));
       } else {
-        sink_->on_drawn(wanted.item, wanted.token, drawn_[handed_]);
+        sink_->on_sampled(wanted.item, wanted.token, sampled_[handed_]);
       }
     }
   }
@@ -160,7 +160,7 @@ Status Head::hand_out() {
 
 // Of rows that were handed out or are about to be.
 bool Head::comes_whole(size_t index) const {
-  return wanted_[index].draw.count == 0 || drawn_[index] < 0;
+  return wanted_[index].sample.count == 0 || sampled_[index] < 0;
 }
 
 // Logits of these selected rows.
@@ -190,17 +190,17 @@ void Head::compute(size_t first, size_t count) {
 }
 
 // Draws from the logits of these rows, of which no more is needed; no other row is changed.
-void Head::draw(size_t first, size_t count, int32_t* drawn) {
+void Head::sample(size_t first, size_t count, int32_t* sampled) {
   rules_.clear();
   bool any = false;
   for (const WantedRow& wanted : std::span(wanted_).subspan(first, count)) {
-    rules_.push_back(wanted.draw);
-    any = any || wanted.draw.count > 0;
+    rules_.push_back(wanted.sample);
+    any = any || wanted.sample.count > 0;
   }
   if (!any) return;
-  draw_columns(stream_, {.in = buffers_.logits.slice_rows(0, static_cast<int64_t>(count)),
-                         .rules = rules_,
-                         .out = drawn});
+  sample_rows(stream_, {.in = buffers_.logits.slice_rows(0, static_cast<int64_t>(count)),
+                        .rules = rules_,
+                        .out = sampled});
 }
 
 // A row of the part whose logits were computed last.

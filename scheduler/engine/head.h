@@ -12,7 +12,7 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
-#include "kernels/sampling/draw.h"
+#include "kernels/sampling/sample.h"
 #include "offload/weight_views.h"
 #include "scheduler/engine/engine_buffers.h"
 
@@ -28,7 +28,7 @@ class LogitsSink {
 
   // In place of on_logits() for an item with a rule to draw by, where the device draws: the index.
   // A row that has none comes whole, all the same.
-  virtual void on_drawn(size_t item, int64_t token, int32_t index);
+  virtual void on_sampled(size_t item, int64_t token, int32_t index);
 
   // The item's cache could not be brought from disk or sent there: it has no logits in this sweep
   // and must not run again. The others are well.
@@ -41,7 +41,7 @@ struct WantedRow {
   int64_t token;
   int32_t batch_row;  // Of its micro-batch
   int32_t row;        // The same after the last layer, which may move it
-  DrawRule draw;
+  SampleRule sample;
 };
 
 class Head {
@@ -70,7 +70,7 @@ class Head {
   Status run_in_place();
   Status hand_out();
   void compute(size_t first, size_t count);
-  void draw(size_t first, size_t count, int32_t* drawn);
+  void sample(size_t first, size_t count, int32_t* sampled);
   void bring(size_t row, size_t to);
   std::span<float> host_row(size_t index) const;
   bool comes_whole(size_t index) const;
@@ -87,8 +87,8 @@ class Head {
   // Of these: whose logits are queued, and who got them. Parts begin at multiples of kHeadRows.
   size_t queued_ = 0, handed_ = 0;
   size_t whole_ = 0;  // Rows of host_ that are taken
-  std::vector<int32_t> rows_, drawn_;
-  std::vector<DrawRule> rules_;
+  std::vector<int32_t> rows_, sampled_;
+  std::vector<SampleRule> rules_;
 };
 
 }  // namespace spillway

@@ -47,12 +47,12 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
     }
   }
   const size_t sure = uses_.size();
-  guess_next_sweep(items, layers);
+  prefetch_next_sweep(items, layers);
   stager_->begin(uses_, uses_.size() - sure);
 }
 
 // Most sequences go on: the next sweep begins with the first layer of theirs that is on disk.
-void KvFeed::guess_next_sweep(std::span<const SweepItem> items, const LayerRange& layers) {
+void KvFeed::prefetch_next_sweep(std::span<const SweepItem> items, const LayerRange& layers) {
   const size_t sure = uses_.size();
   for (int64_t layer = layers.first; layer < layers.end() && uses_.size() == sure; ++layer) {
     for (const SweepItem& item : items) {
@@ -177,7 +177,7 @@ void KvFeed::finish(const Staged& staged) {
   if (staged.brought) {
     const SweepItem& item = items_[staged.item];
     changes_.clear();
-    if (item.position == 0 || item.kv->budget.remembers()) {
+    if (item.position == 0 || item.kv->budget.has_state()) {
       // Which rows moved is known on the device alone.
       const int64_t positions = item.position + tokens(staged);
       changes_.push_back({0, cache_.used_bytes(*item.kv, positions, staged.tier == Tier::kDisk)});
@@ -185,21 +185,21 @@ void KvFeed::finish(const Staged& staged) {
       cache_.find_changes(*item.kv, layer_at(staged, staged.memory), item.position, tokens(staged),
                           &changes_);
     }
-    home = ring_->send_home(staged.memory, changes_);
+    home = ring_->write_back(staged.memory, changes_);
   }
   if (staged.tier != Tier::kDisk) return;
-  leaving_.push_back({staged, home});
+  write_backs_.push_back({staged, home});
   finish_left(false);
 }
 
 // Hands the stager back what has come home from the device, in order.
 void KvFeed::finish_left(bool wait) {
-  while (!leaving_.empty() && (wait || leaving_.front().home.done())) {
-    const Leaving& first = leaving_.front();
+  while (!write_backs_.empty() && (wait || write_backs_.front().home.done())) {
+    const WriteBack& first = write_backs_.front();
     const Status home = first.home.wait();
     if (failed_[first.staged.item].ok()) failed_[first.staged.item] = home;
     finish_use(first.staged);
-    leaving_.pop_front();
+    write_backs_.pop_front();
   }
 }
 
@@ -221,7 +221,7 @@ Status KvFeed::end_sweep() {
 
 void KvFeed::abandon() {
   staged_.clear();
-  leaving_.clear();
+  write_backs_.clear();
   next_use_ = 0;
   if (ring_ != nullptr) ring_->clear();
   if (stager_ != nullptr) stager_->abandon();

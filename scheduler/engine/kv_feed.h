@@ -58,7 +58,7 @@ class KvFeed final : public AttentionFeed {
     bool brought = false;         // Into the ring
   };
   // A use of the stager that is finished when its bytes are back from the device.
-  struct Leaving {
+  struct WriteBack {
     Staged staged;
     Event home;
   };
@@ -69,7 +69,7 @@ class KvFeed final : public AttentionFeed {
   bool there(const Staged& staged);
   void fetch(Staged& staged);
   bool bring(Staged& staged);
-  void guess_next_sweep(std::span<const SweepItem> items, const LayerRange& layers);
+  void prefetch_next_sweep(std::span<const SweepItem> items, const LayerRange& layers);
   int64_t tokens(const Staged& staged) const;
   KvCache::Layer layer_at(const Staged& staged, std::byte* memory) const;
 
@@ -92,7 +92,7 @@ class KvFeed final : public AttentionFeed {
   size_t next_staged_ = 0;            // Of staged_, to be waited for
   size_t finished_staged_ = 0;
   size_t next_use_ = 0;  // Of the stager in the sweep
-  std::deque<Leaving> leaving_;
+  std::deque<WriteBack> write_backs_;
   double wait_seconds_ = 0;
 };
 

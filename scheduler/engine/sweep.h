@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/sampling/draw.h"
+#include "kernels/sampling/sample.h"
 #include "offload/kv_cache.h"
 #include "policy/batching.h"
 
@@ -18,7 +18,7 @@ struct SweepItem {
   bool all_logits = false;  // Of every token, else of the last one
   bool no_logits = false;
   // With a count: of the logits only what it draws is needed. Not with all_logits.
-  DrawRule draw = {};
+  SampleRule sample = {};
 };
 
 // Waits that are shorter are not shown in a trace: the data was there.

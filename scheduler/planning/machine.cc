@@ -29,7 +29,7 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
     }
   }
   auto device = open_cpu_device(static_cast<int>(std::min<int64_t>(choice.threads, 1 << 20)),
-                                int8 ? CpuProducts::kInt8 : CpuProducts::kFastest);
+                                int8 ? CpuMatmul::kInt8 : CpuMatmul::kFastest);
   if (int8 && !device.ok()) return device.status().at("--q4-compute int8");
   return device;
 }

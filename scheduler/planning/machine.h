@@ -16,7 +16,7 @@ struct DeviceChoice {
   std::string kind = "auto";        // cpu, cuda; auto: CUDA where there is one, else the CPU
   int64_t gpu = 0;                  // Other than 0: must be there
   int64_t threads = 0;              // Of the CPU; 0: one a processor
-  std::string q4_compute = "auto";  // int8: of the CPU (CpuProducts::kInt8)
+  std::string q4_compute = "auto";  // int8: of the CPU (CpuMatmul::kInt8)
 };
 DeviceChoice device_choice(const EngineFlags& flags);
 

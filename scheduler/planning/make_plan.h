@@ -31,9 +31,9 @@ struct PlanWishes {
   std::optional<RequestMemory> requests;  // Of a command that answers over HTTP
 };
 
-// What the flags leave open is filled by rule of thumb. kInvalidArgument: flags or model are wrong.
-// kInfeasible: does not fit the budgets; the message names the missing bytes and the smallest
-// change.
+// What the flags leave open is filled by the default heuristic. kInvalidArgument: flags or model
+// are wrong. kInfeasible: does not fit the budgets; the message names the missing bytes and the
+// smallest change.
 Result<Plan> make_plan(const ModelToPlan& model, const PlanMachine& machine,
                        const EngineFlags& flags, const PlanWishes& wishes);
 

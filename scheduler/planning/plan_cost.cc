@@ -119,7 +119,7 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
     const LayerCache cache = layer_cache(shape, plan, group);
     const auto slots = static_cast<uint64_t>(std::max<int64_t>(1, cache.slots));
     found.kv_row_bytes = std::max(found.kv_row_bytes, cache.bytes() * layers / slots);
-    // A step changes its own block of rows; a rule that remembers moves a row and its state.
+    // A step changes its own block of rows; a rule that has_state moves a row and its state.
     const uint64_t changed = round_up(cache.block, kIoAlignment) * (cache.state > 0 ? 2 : 1) +
                              round_up(cache.state, kIoAlignment);
     found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed * layers);
@@ -127,7 +127,7 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
   }
   found.kv_on_disk = share(plan.kv.disk, plan.kv);
   if (plan.discrete) {
-    found.own_memory = true;
+    found.discrete = true;
     found.weights_to_device = plan.weights.host + plan.weights.disk;
     found.kv_on_host = share(plan.kv.host, plan.kv);
     found.host_attention = plan.host_attention;

@@ -45,7 +45,7 @@ struct FoundPlans {
   int64_t tried = 0;  // Candidates that were placed
 };
 
-// The flags as they are; what they leave open the engine decides by rule of thumb.
+// The flags as they are; what they leave open the engine decides by the default heuristic.
 Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFlags& flags);
 
 // The plan with most tokens a second whose latency is within the limit, and the frontier.

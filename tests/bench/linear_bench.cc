@@ -24,8 +24,7 @@ int run(const std::string& format, int count, char** shapes) {
     std::fputs("usage: linear_bench f32|bf16|q4|q4-int8 ROWS,OUTPUTS,INPUTS...\n", stderr);
     return 2;
   }
-  auto opened =
-      open_cpu_device(0, format == "q4-int8" ? CpuProducts::kInt8 : CpuProducts::kFastest);
+  auto opened = open_cpu_device(0, format == "q4-int8" ? CpuMatmul::kInt8 : CpuMatmul::kFastest);
   if (!opened.ok()) {
     std::fprintf(stderr, "linear_bench: %s\n", std::string(opened.status().message()).c_str());
     return 1;

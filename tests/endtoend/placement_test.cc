@@ -169,7 +169,7 @@ TEST_CASE("every placement gives the tokens of the run in memory, 4 bits", "[slo
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products") {
-  if (!open_cpu_device(1, CpuProducts::kInt8).ok()) return;
+  if (!open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
   const char* variant = "post_ln_projected";
   const Answers answers = check_placements(variant, Format::kQ4, Format::kBF16, "int8");
   // They are others than those without.

@@ -118,7 +118,7 @@ TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have th
   std::ofstream(gpu) << hardware_profile_json(test::sample_hardware(true));
   CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + gpu +
                       " --q4-compute int8 --format q4" + out) == 2);
-  if (!open_cpu_device(1, CpuProducts::kInt8).ok()) return;
+  if (!open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
   REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
                         " --sequences 2 --device cpu --json --plan " + plan + out) == 0);
   CHECK(test::read_json(report)["plan"]["q4_compute"] == "int8");

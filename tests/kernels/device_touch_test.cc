@@ -26,12 +26,12 @@ TEST_CASE("touching a buffer of the CPU brings all of it into memory and changes
   const Buffer buffer = device->allocate(Memory::kDevice, kBytes).value();
   buffer.data()[kBytes - 1] = std::byte{7};
   CHECK(resident_pages(buffer) < kBytes / kPage);
-  device->touch(buffer);
+  device->prefault(buffer);
   CHECK(resident_pages(buffer) == kBytes / kPage + 1);
   CHECK(buffer.data()[kBytes - 1] == std::byte{7});
   CHECK(std::all_of(buffer.data(), buffer.data() + kBytes - 1,
                     [](std::byte value) { return value == std::byte{0}; }));
-  device->touch(Buffer());
+  device->prefault(Buffer());
 }
 
 }  // namespace

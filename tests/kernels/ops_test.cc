@@ -100,7 +100,7 @@ TEST_CASE_METHOD(CpuFixture, "NaN passes through every activation, oneDNN's too"
 }
 
 TEST_CASE("a row of linear does not depend on its batch") {
-  const auto products = GENERATE(CpuProducts::kPanels, CpuProducts::kPairs, CpuProducts::kOneDnn);
+  const auto products = GENERATE(CpuMatmul::kPanels, CpuMatmul::kBf16Dot, CpuMatmul::kOneDnn);
   const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const auto device = open_cpu_device(2, products).value();
   const auto stream = device->new_stream("test");

@@ -190,7 +190,7 @@ std::vector<uint16_t> in_bf16(const std::vector<float>& values) {
 }
 
 TEST_CASE("what lies in the padding of 4-bit weights never counts") {
-  const auto device = open_cpu_device(2, CpuProducts::kPairs).value();
+  const auto device = open_cpu_device(2, CpuMatmul::kBf16Dot).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kOutputs = 20, kInputs = 70, kRows = 13;
   auto in = random_floats(kRows * kInputs, 8);

@@ -47,12 +47,12 @@ TEST_CASE_METHOD(Fixture, "device ring: work sees what was brought, the host get
     compute->copy(seen.data() + i * kBytes, piece, kBytes);
     compute->copy(piece + 512, change.data(), change.size());
     const ByteRange changed{512, 512 + change.size()};
-    ring->send_home(object(i), std::span(&changed, i % 2));
+    ring->write_back(object(i), std::span(&changed, i % 2));
   }
   REQUIRE(ring->sync().ok());
   REQUIRE(compute->record().wait().ok());
-  CHECK(ring->bytes_brought() == 8 * kBytes);
-  CHECK(ring->bytes_sent_home() == 4 * change.size());
+  CHECK(ring->h2d_bytes() == 8 * kBytes);
+  CHECK(ring->d2h_bytes() == 4 * change.size());
   size_t wrong_seen = 0, wrong_home = 0;
   for (size_t i = 0; i < host.bytes(); ++i) {
     wrong_seen += seen.data()[i] != value_at(i);
@@ -72,7 +72,7 @@ TEST_CASE_METHOD(Fixture, "device ring: there is room again when the oldest piec
   CHECK(ring->bring(object(0), 0, kBytes) == nullptr);
   ring->clear();
   for (int i = 0; i < 3; ++i) CHECK(ring->bring(object(0), 0, kBytes) != nullptr);
-  CHECK(ring->bytes_brought() == 0);  // Nothing was to be read.
+  CHECK(ring->h2d_bytes() == 0);  // Nothing was to be read.
 }
 
 }  // namespace

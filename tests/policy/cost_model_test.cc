@@ -70,7 +70,7 @@ TEST_CASE("the disk takes of the processor that computes what the profile says")
   for (size_t r = 1; r < kResources; ++r) CHECK(after[r] == before[r]);
   // A device with memory of its own computes on.
   hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
-  costed.own_memory = true;
+  costed.discrete = true;
   const double busy = cost()[0];
   hardware.disk.processor = {};
   CHECK(cost()[0] == busy);
@@ -80,7 +80,7 @@ TEST_CASE("what the CPU attends to stays off the link and is its own work") {
   HardwareProfile hardware = machine();
   hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
   CostedPlan costed = plan();
-  costed.own_memory = true;
+  costed.discrete = true;
   costed.kv_on_host = 0.5;
   const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
   const auto cost_of = [&](Resource resource) {
@@ -180,7 +180,7 @@ TEST_CASE(
   const PlannedSweeps prefill{.work = {.prompts = 4, .prompt_tokens = 512, .prompt_rows = 100}};
   CHECK(cost_of(Resource::kDiskWrite, prefill) == Approx(100 * 40e3 * 0.5 / 1e9));
   hardware.link = HardwareProfile::Link{figure(10e9), figure(8e9), figure(15e9)};
-  costed.own_memory = true;
+  costed.discrete = true;
   costed.kv_on_host = 0.3;
   CHECK(cost_of(Resource::kDeviceToHost, prefill) == Approx(100 * 40e3 * 0.8 / 8e9));
   const PlannedSweeps decode{.work = {.decoding = 16, .cached_rows = 16'000}};
@@ -219,7 +219,7 @@ TEST_CASE("what a profile lacks is named") {
   CHECK_THAT(std::string(MachineRates::of(hardware, costed).status().message()),
              Catch::Contains("rates of the disk"));
   costed = plan();
-  costed.own_memory = true;
+  costed.discrete = true;
   CHECK_THAT(std::string(MachineRates::of(machine(), costed).status().message()),
              Catch::Contains("link"));
 }
@@ -229,7 +229,7 @@ TEST_CASE("faster hardware never predicts less throughput") {
   const auto share = [&] { return static_cast<double>(random() % 1001) / 1000; };
   for (int round = 0; round < 500; ++round) {
     CostedPlan costed = plan();
-    costed.own_memory = round % 2 == 1;
+    costed.discrete = round % 2 == 1;
     costed.weights_from_disk = random() % 250'000'000;
     costed.weights_to_device = costed.weights_from_disk;
     costed.kv_on_disk = share() / 2;

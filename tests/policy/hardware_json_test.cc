@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-json good(bool own_memory = true) {
-  return json::parse(hardware_profile_json(test::sample_hardware(own_memory)));
+json good(bool discrete = true) {
+  return json::parse(hardware_profile_json(test::sample_hardware(discrete)));
 }
 
 std::string refusal(const json& root) {
@@ -37,15 +37,15 @@ std::string refusal_without(const char* parent, const char* key) {
 }
 
 TEST_CASE("a hardware profile reads back as it was") {
-  for (const bool own_memory : {true, false}) {
-    const HardwareProfile before = test::sample_hardware(own_memory);
+  for (const bool discrete : {true, false}) {
+    const HardwareProfile before = test::sample_hardware(discrete);
     const auto after = parse_hardware_profile(hardware_profile_json(before), "h.json");
     INFO(after.status().message());
     REQUIRE(after.ok());
     const HardwareProfile& profile = after.value();
     CHECK(profile.name == before.name);
     CHECK(profile.measured_at == before.measured_at);
-    CHECK(profile.compute.kind == (own_memory ? "cuda" : "cpu"));
+    CHECK(profile.compute.kind == (discrete ? "cuda" : "cpu"));
     CHECK(profile.compute.memory_read.value == before.compute.memory_read.value);
     CHECK(profile.compute.memory_read.low == before.compute.memory_read.low);
     CHECK(profile.compute.memory_read.high == before.compute.memory_read.high);
@@ -64,8 +64,8 @@ TEST_CASE("a hardware profile reads back as it was") {
     }
     CHECK(profile.host.memory_free_bytes.value == before.host.memory_free_bytes.value);
     CHECK(profile.host.decode_attention.value == before.host.decode_attention.value);
-    REQUIRE(profile.link.has_value() == own_memory);
-    if (own_memory) {
+    REQUIRE(profile.link.has_value() == discrete);
+    if (discrete) {
       CHECK(profile.link->both.value == before.link->both.value);
       REQUIRE(profile.link->small.size() == 1);
       CHECK(profile.link->small[0].bytes == before.link->small[0].bytes);

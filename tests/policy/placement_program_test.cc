@@ -51,7 +51,7 @@ TEST_CASE("no shares that fit are faster than the program's") {
   int feasible = 0, away = 0;
   for (int round = 0; round < 300; ++round) {
     CostedPlan plan = test::costed_plan();
-    plan.own_memory = round % 2 == 1;
+    plan.discrete = round % 2 == 1;
     HardwareProfile hardware = test::cost_machine();
     hardware.link = HardwareProfile::Link{test::figure(5e9), test::figure(4e9), test::figure(8e9)};
     if (round % 4 == 0) hardware.disk.processor = test::figure(8e9);
@@ -75,10 +75,10 @@ TEST_CASE("no shares that fit are faster than the program's") {
     const std::vector<TierShares> stay = {TierShares()};
     const auto found = best_shares(plan, rates, sweeps, room);
     double best = 1e30;
-    for (const TierShares& weights : grid(steps, plan.own_memory)) {
-      for (const TierShares& kv : grid(steps, plan.own_memory)) {
+    for (const TierShares& weights : grid(steps, plan.discrete)) {
+      for (const TierShares& kv : grid(steps, plan.discrete)) {
         for (const TierShares& activations :
-             room.activations_leave ? grid(steps, plan.own_memory) : stay) {
+             room.activations_leave ? grid(steps, plan.discrete) : stay) {
           const PlacementShares shares{weights, kv, activations};
           if (!fits(room, shares, 0)) continue;
           best = std::min(best, seconds_with(plan, rates, sweeps, room, shares));

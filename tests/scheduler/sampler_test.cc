@@ -238,13 +238,13 @@ TEST_CASE("draws follow the distribution") {
     logits[static_cast<size_t>(token)] = static_cast<float>(std::log(share));
   }
   std::map<int32_t, int> counts;
-  constexpr int kDraws = 40000;
-  for (int step = 0; step < kDraws; ++step) {
+  constexpr int kSamples = 40000;
+  for (int step = 0; step < kSamples; ++step) {
     ++counts[pick(sampler, logits, static_cast<uint64_t>(step))];
   }
   double chi_square = 0;
   for (const auto& [token, share] : shares) {
-    const double expected = share * kDraws;
+    const double expected = share * kSamples;
     chi_square += (counts[token] - expected) * (counts[token] - expected) / expected;
   }
   CHECK(counts.size() == shares.size());
@@ -252,20 +252,20 @@ TEST_CASE("draws follow the distribution") {
 }
 
 TEST_CASE("a draw depends on seed and step alone") {
-  CHECK(uniform_draw(0, 0) == uniform_draw(0, 0));
-  CHECK(uniform_draw(0, 0) != uniform_draw(0, 1));
-  CHECK(uniform_draw(0, 1) != uniform_draw(1, 0));
+  CHECK(uniform_sample(0, 0) == uniform_sample(0, 0));
+  CHECK(uniform_sample(0, 0) != uniform_sample(0, 1));
+  CHECK(uniform_sample(0, 1) != uniform_sample(1, 0));
   // Computed apart from this code: SplitMix64 started at its own hash of the seed. The same on
   // every machine and in every version, or seeds lose their meaning.
-  CHECK(uniform_draw(7, 0) == 0.7215081806049702);
-  CHECK(uniform_draw(7, 1) == 0.6497043364684557);
+  CHECK(uniform_sample(7, 0) == 0.7215081806049702);
+  CHECK(uniform_sample(7, 1) == 0.6497043364684557);
   double sum = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     for (uint64_t step = 0; step < 100; ++step) {
-      const double draw = uniform_draw(seed, step);
-      REQUIRE(draw >= 0);
-      REQUIRE(draw < 1);
-      sum += draw;
+      const double sample = uniform_sample(seed, step);
+      REQUIRE(sample >= 0);
+      REQUIRE(sample < 1);
+      sum += sample;
     }
   }
   CHECK(sum / 10000 == Approx(0.5).margin(0.015));

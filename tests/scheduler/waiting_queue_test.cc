@@ -21,7 +21,7 @@ std::unique_ptr<Sequence> sequence(uint64_t id, uint64_t client, int32_t priorit
   request.priority = priority;
   return std::make_unique<Sequence>(RequestId{id}, std::move(request),
                                     std::make_shared<test::CollectingSink>(), test::tiny_shape(),
-                                    KvPromise(), 0, 0);
+                                    SequenceKv(), 0, 0);
 }
 
 uint64_t id_of(const Sequence& sequence) {

@@ -60,7 +60,7 @@ TEST_CASE("without a profile the rule of thumb places, and says so") {
   Start start(false);
   const auto started = open_planned(start.question);
   REQUIRE(started.ok());
-  CHECK(start.heard("rule of thumb"));
+  CHECK(start.heard("default heuristic"));
   CHECK(start.heard("spillway profile"));
   CHECK(!started->predicted);
   CHECK(started->runtime->plan().block_sequences == 5);
@@ -85,7 +85,7 @@ TEST_CASE("a profile that cannot be read is named and does not stop the run") {
   const auto started = open_planned(start.question);
   INFO(start.said);
   REQUIRE(started.ok());
-  CHECK(start.heard("rule of thumb"));
+  CHECK(start.heard("default heuristic"));
   CHECK(start.heard("99"));
   CHECK(!started->predicted);
 }

@@ -19,7 +19,7 @@ struct Speeds {
   double prompt_attention = 100e9, decode_attention = 20e9;
   double disk_read = 2e9, disk_write = 1e9;
   std::vector<std::pair<int64_t, double>> products;  // By rows
-  std::vector<Format> formats = {Format::kBF16};       // That these are the same in
+  std::vector<Format> formats = {Format::kBF16};     // That these are the same in
 };
 
 // A CPU with round figures to compute with by hand.
@@ -49,13 +49,13 @@ inline HardwareProfile cost_machine() {
 }
 
 // One with every kind of figure in it, most with a spread and some with a source.
-inline HardwareProfile sample_hardware(bool own_memory) {
+inline HardwareProfile sample_hardware(bool discrete) {
   const auto measured = [](double value) { return Figure{value, value * 0.9, value / 0.7, 5, ""}; };
   const auto known = [](double value) { return Figure{value, 0, 0, 0, "a datasheet"}; };
   HardwareProfile profile;
-  profile.name = own_memory ? "a device \"of\" tests" : "a CPU of tests";
-  if (!own_memory) profile.measured_at = "2026-01-31T12:00:00Z";
-  profile.compute = {.kind = own_memory ? "cuda" : "cpu",
+  profile.name = discrete ? "a device \"of\" tests" : "a CPU of tests";
+  if (!discrete) profile.measured_at = "2026-01-31T12:00:00Z";
+  profile.compute = {.kind = discrete ? "cuda" : "cpu",
                      .memory_bytes = known(16e9),
                      .memory_free_bytes = known(15e9),
                      .memory_read = measured(300e9 / 7),
@@ -65,12 +65,12 @@ inline HardwareProfile sample_hardware(bool own_memory) {
                      .prompt_attention = measured(1e12),
                      .decode_attention = known(2e11),
                      .decode_attention_q4 = {}};
-  if (!own_memory) profile.compute.decode_attention_q4 = measured(6e9);
+  if (!discrete) profile.compute.decode_attention_q4 = measured(6e9);
   profile.host = {.memory_bytes = known(64e9),
                   .memory_free_bytes = known(60e9),
                   .memory_read = measured(4e10),
                   .decode_attention = measured(3e10)};
-  if (own_memory) {
+  if (discrete) {
     profile.link = {measured(12e9),
                     measured(11e9),
                     measured(20e9),
@@ -80,7 +80,7 @@ inline HardwareProfile sample_hardware(bool own_memory) {
                   .read = {{1 << 20, 1, measured(1e9)}, {1 << 20, 8, measured(2e9)}},
                   .write = {{1 << 20, 1, measured(5e8)}},
                   .processor = {}};
-  if (!own_memory) profile.disk.processor = measured(1.5e10);
+  if (!discrete) profile.disk.processor = measured(1.5e10);
   return profile;
 }
 

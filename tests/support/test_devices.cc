@@ -25,10 +25,10 @@ std::unique_ptr<Device> cuda_device() {
 
 std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(open_cpu_device(2, CpuProducts::kPanels).value());
-  auto pairs = open_cpu_device(2, CpuProducts::kPairs).value();
+  devices.push_back(open_cpu_device(2, CpuMatmul::kPanels).value());
+  auto pairs = open_cpu_device(2, CpuMatmul::kBf16Dot).value();
   if (pairs->activation_dtype(Format::kQ4) == DType::kBF16) devices.push_back(std::move(pairs));
-  auto onednn = open_cpu_device(2, CpuProducts::kOneDnn).value();
+  auto onednn = open_cpu_device(2, CpuMatmul::kOneDnn).value();
   const bool differs =
       onednn->matrix_layout(Format::kF32) != devices[0]->matrix_layout(Format::kF32);
   if (differs) devices.push_back(std::move(onednn));

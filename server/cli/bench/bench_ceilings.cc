@@ -33,7 +33,7 @@ void keep(const LinearProbe& probe, const MatrixCeiling& ceiling, MeasuredCeilin
 
 Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
   std::vector<LinearProbe> probes;
-  add_probes(runtime, ceiling_heights(flags, runtime.plan()), &probes);
+  add_probes(runtime, ceiling_rows(flags, runtime.plan()), &probes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
                             measure_matrices(runtime.device(), probes));
   for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
@@ -80,7 +80,7 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
 
 }  // namespace
 
-std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan) {
+std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan) {
   const int64_t most =
       plan.discrete ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
   const int64_t block = std::min(flags.sequences, plan.block_sequences);

@@ -17,7 +17,7 @@ bool uses_disk(const Plan& plan);
 // Rows of the linear layers in decode and in prefill, the head's included: a layer gives them no
 // more than its chunk at once, on a device with memory of its own no more than a micro-batch
 // either.
-std::vector<int64_t> ceiling_heights(const BenchFlags& flags, const Plan& plan);
+std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan);
 
 // The hardware: the peaks of a CPU's instructions, or of a device with memory of its own the best
 // product of any height; memory; the link to such a device; and, where the plan uses the disk, its

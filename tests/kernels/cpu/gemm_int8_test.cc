@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/base/q4.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/ops.h"
@@ -152,7 +152,7 @@ TEST_CASE("groups of zeros and of the smallest numbers are zero in 8-bit product
 }
 
 TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit weights alone") {
-  auto opened = open_cpu_device(2, CpuProducts::kInt8);
+  auto opened = open_cpu_device(2, CpuMatmul::kInt8);
   if (!cpu::has_int8()) {
     CHECK(opened.status().code() == Code::kInvalidArgument);
     return;

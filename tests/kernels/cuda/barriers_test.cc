@@ -78,11 +78,11 @@ Bytes draw_rows(const Machine& on) {
   for (float& x : row) x = std::round(4 * x) / 4;
   const DeviceArray<float> x(*on.device, *on.stream, row);
   const DeviceArray<int32_t> out(*on.device, *on.stream, std::vector<int32_t>(3, -7));
-  const std::vector<DrawRule> rules = {
+  const std::vector<SampleRule> rules = {
       {.count = kColumns},
       {.count = kColumns, .temperature = 1, .top_k = 50, .top_p = 0.7f, .uniform = 0.6},
       {.count = kColumns, .temperature = 2, .min_p = 0.001f, .uniform = 0.95}};
-  draw_columns(*on.stream, {.in = x.matrix(3, kColumns), .rules = rules, .out = out.data()});
+  sample_rows(*on.stream, {.in = x.matrix(3, kColumns), .rules = rules, .out = out.data()});
   Bytes all = bytes_of(x.read());
   append(&all, out.read());
   return all;

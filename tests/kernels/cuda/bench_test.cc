@@ -91,12 +91,12 @@ TEST_CASE("products are measured with as many rows as a layer gives them at once
   plan.discrete = true;
   plan.block_sequences = 144;
   plan.micro_batch_tokens = 1024;  // Goes through a layer in two chunks.
-  CHECK(ceiling_heights(flags, plan) == std::vector<int64_t>{144, kLayerChunkRows});
+  CHECK(ceiling_rows(flags, plan) == std::vector<int64_t>{144, kLayerChunkRows});
   plan.micro_batch_tokens = 100;
-  CHECK(ceiling_heights(flags, plan) == std::vector<int64_t>{100});
+  CHECK(ceiling_rows(flags, plan) == std::vector<int64_t>{100});
   flags.sequences = 3;
   flags.prompt_tokens = 20;
-  CHECK(ceiling_heights(flags, plan) == std::vector<int64_t>{3, 60});
+  CHECK(ceiling_rows(flags, plan) == std::vector<int64_t>{3, 60});
 }
 
 TEST_CASE("bench without the device memory to measure ceilings with ends before the run") {

@@ -12,7 +12,7 @@ namespace {
 class Counted final : public LogitsSink {
  public:
   void on_logits(size_t, int64_t, std::span<float>) override { ++rows; }
-  void on_drawn(size_t, int64_t, int32_t) override { ++rows; }
+  void on_sampled(size_t, int64_t, int32_t) override { ++rows; }
   void on_failure(size_t, const Status& status) override { CHECK(status.ok()); }
 
   int rows = 0;
@@ -49,9 +49,9 @@ TEST_CASE("a sweep waits for the device once, however it ends") {
   };
   sweep({});  // Scratch grows.
   CHECK(sweep({}) == 1);
-  SweepItem drawn, silent;
-  drawn.draw.count = 1;
-  CHECK(sweep(drawn) == 1);
+  SweepItem sampled, silent;
+  sampled.sample.count = 1;
+  CHECK(sweep(sampled) == 1);
   // Who asks for nothing hears of errors all the same.
   silent.no_logits = true;
   CHECK(sweep(silent) == 1);
@@ -76,7 +76,7 @@ TEST_CASE("a sweep of many sequences waits once for all that is drawn, and for w
     for (size_t i = 0; i < sequences; ++i) {
       caches.push_back(engine->reserve(2).value());
       SweepItem item{.tokens = std::span(&token, 1), .kv = caches.back().get()};
-      item.draw.count = whole > 0 && i % whole == 0 ? 0 : 100;
+      item.sample.count = whole > 0 && i % whole == 0 ? 0 : 100;
       items.push_back(item);
     }
     Counted sink;

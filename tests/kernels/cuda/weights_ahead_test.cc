@@ -56,7 +56,7 @@ std::vector<std::vector<std::byte>> seen_in(Device& device, WeightStore& store, 
       for (const WeightRole role : {WeightRole::kQkvWeight, WeightRole::kAttentionOutWeight,
                                     WeightRole::kMlpUpWeight, WeightRole::kMlpDownWeight}) {
         seen.push_back(bytes_of(*stream, weights.matrix(role)));
-        if (random() % 2 == 0) store.bring_ahead();
+        if (random() % 2 == 0) store.upload_ahead();
       }
       store.release(layer);
     }
@@ -92,7 +92,7 @@ TEST_CASE("weights brought ahead are the right ones, whatever the ring holds and
     options.prefetch = seed % 5 != 0;
     const auto store = dummy(*device, std::move(options));
     CHECK(seen_in(*device, *store, 3) == expected);
-    CHECK(store->bytes_brought() == 3 * store->placement().to_device.total);
+    CHECK(store->h2d_bytes() == 3 * store->placement().to_device.total);
     // Another engine begins anew.
     CHECK(seen_in(*device, *store, 3) == expected);
   }
@@ -102,7 +102,7 @@ TEST_CASE("weights brought ahead are the right ones, whatever the ring holds and
 bool comes(WeightStore& store, uint64_t queued) {
   const double deadline = steady_seconds() + 20;
   while (fake_cudart::bytes_to_device_queued() < queued && steady_seconds() < deadline) {
-    store.bring_ahead();
+    store.upload_ahead();
   }
   return fake_cudart::bytes_to_device_queued() >= queued;
 }

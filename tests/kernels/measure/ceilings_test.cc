@@ -50,7 +50,7 @@ TEST_CASE("memory, attention and the link have ceilings") {
 }
 
 TEST_CASE("every order of reading memory reads all of it") {
-  cpu::CpuContext context(2, CpuProducts::kFastest);
+  cpu::CpuContext context(2, CpuMatmul::kFastest);
   constexpr size_t kBytes = size_t{2} << 20, kWords = kBytes / sizeof(uint64_t);
   const auto device = open_cpu_device(1).value();
   const Buffer buffer = device->allocate(Memory::kDevice, kBytes).value();

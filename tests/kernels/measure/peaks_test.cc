@@ -29,7 +29,7 @@ TEST_CASE("what our kernels multiply with has a loop of its own") {
   };
   CHECK(has(Arithmetic::kF32));
   if (open_cpu_device(1).value()->native_bf16()) CHECK(has(Arithmetic::kBF16));
-  if (open_cpu_device(1, CpuProducts::kInt8).ok()) CHECK(has(Arithmetic::kInt8));
+  if (open_cpu_device(1, CpuMatmul::kInt8).ok()) CHECK(has(Arithmetic::kInt8));
 }
 
 TEST_CASE(

@@ -29,7 +29,7 @@ std::set<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-void touch(const std::string& path) {
+void prefault(const std::string& path) {
   std::ofstream(path) << "x";
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("spill file: a full disk is known at the start, in numbers") {
 
 TEST_CASE("spill file: a directory that cannot be one is an error that names it") {
   const TempDirectory temp;
-  touch(temp / "file");
+  prefault(temp / "file");
   for (const std::string& path : {temp / "file", temp / "file/below"}) {
     const Status status = SpillDirectory::open(path).status();
     CHECK(status.code() == Code::kIoError);
@@ -122,9 +122,9 @@ TEST_CASE("spill file: the sweep takes what crashed processes left and nothing e
   fs::create_directory(temp / ".spillway-scratch-1111111111111111");
   fs::create_symlink("model.spill", temp / ".spillway-scratch-2222222222222222");
   for (const std::string& name : others) {
-    if (!fs::exists(temp / name)) touch(temp / name);
+    if (!fs::exists(temp / name)) prefault(temp / name);
   }
-  touch(temp / ours);
+  prefault(temp / ours);
   REQUIRE(SpillDirectory::open(temp.path()).ok());
   CHECK(names_in(temp.path()) == others);
 }

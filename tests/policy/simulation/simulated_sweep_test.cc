@@ -30,21 +30,21 @@ struct Scene {
   explicit Scene(int seed) : random(static_cast<unsigned>(seed)) {
     hardware = test::cost_machine();
     plan = test::costed_plan();
-    plan.own_memory = chance(0.5);
+    plan.discrete = chance(0.5);
     hardware.disk.read = {{2 << 20, 32, figure(rate(0.2e9, 10e9))}};
     hardware.disk.write = {{2 << 20, 32, figure(rate(0.2e9, 10e9))}};
     hardware.link = HardwareProfile::Link{figure(rate(2e9, 30e9)), figure(rate(2e9, 30e9)), {}};
     hardware.host.memory_read = figure(rate(20e9, 100e9));
     plan.weights_from_disk = chance(0.7) ? below(250'000'000) : 0;
     plan.weights_to_device =
-        plan.own_memory ? plan.weights_from_disk + below(250'000'000 - plan.weights_from_disk) : 0;
+        plan.discrete ? plan.weights_from_disk + below(250'000'000 - plan.weights_from_disk) : 0;
     if (chance(0.5)) plan.kv_on_disk = 0.25 * static_cast<double>(below(5));
-    if (plan.own_memory && chance(0.5)) plan.kv_on_host = 1 - plan.kv_on_disk;
+    if (plan.discrete && chance(0.5)) plan.kv_on_host = 1 - plan.kv_on_disk;
     hardware.host.decode_attention = figure(rate(2e9, 60e9));
-    plan.host_attention = plan.own_memory && chance(0.5);
-    plan.kv_returns_whole = plan.own_memory && chance(0.3);
+    plan.host_attention = plan.discrete && chance(0.5);
+    plan.kv_returns_whole = plan.discrete && chance(0.3);
     if (chance(0.2)) plan.activations_on_disk = 0.5;
-    if (plan.own_memory && chance(0.2)) plan.activations_on_host = 0.5;
+    if (plan.discrete && chance(0.2)) plan.activations_on_host = 0.5;
     if (chance(0.5)) hardware.disk.processor = figure(rate(2e9, 60e9));
     plan.micro_batch.sequences = 1 + static_cast<int64_t>(below(16));
     const auto decoding = static_cast<int64_t>(1 + below(32));
@@ -171,7 +171,7 @@ TEST_CASE("never faster than the slowest resource, nor than the cost model but f
   for (const Resource link :
        {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostToDevice, Resource::kDeviceToHost,
         Resource::kHostMemory, Resource::kHostCompute}) {
-    if (link == Resource::kHostMemory && !scene.plan.own_memory) continue;
+    if (link == Resource::kHostMemory && !scene.plan.discrete) continue;
     INFO(resource_name(link));
     CHECK(at(run.resources, std::string(resource_name(link))) ==
           Approx(bound.busy[static_cast<size_t>(link)]).margin(1e-9));
@@ -188,7 +188,7 @@ TEST_CASE("without overlap everything adds up, and overlap never costs") {
   const SimulatedRun serial = scene.run();
   double sum = 0;
   for (const auto& part : serial.resources) sum += part.name == "host memory" ? 0 : part.seconds;
-  if (scene.plan.own_memory) {
+  if (scene.plan.discrete) {
     // A transfer takes the longer of its link and the host's memory.
     CHECK(serial.seconds() >= sum * (1 - 1e-9));
   } else {

@@ -33,7 +33,7 @@ std::map<std::string, std::set<std::string>> spans_by_track(const json& file) {
 TEST_CASE("the timeline has a track for each link and processor, and waits by what they wait for") {
   const TempDirectory directory;
   CostedPlan plan = test::costed_plan();
-  plan.own_memory = true;
+  plan.discrete = true;
   plan.weights_from_disk = 100'000'000;
   plan.weights_to_device = 200'000'000;
   plan.kv_on_disk = 0.5;

@@ -13,20 +13,20 @@ namespace {
 using test::figure;
 
 // A machine of `memory` bytes whose disk is worth a tenth of its memory's bandwidth.
-HardwareProfile machine(double memory, bool own_memory) {
+HardwareProfile machine(double memory, bool discrete) {
   HardwareProfile hardware =
-      test::simple_hardware({.memory_read = own_memory ? 300e9 : 30e9,
+      test::simple_hardware({.memory_read = discrete ? 300e9 : 30e9,
                              .prompt_attention = 400e9,
-                             .decode_attention = own_memory ? 200e9 : 20e9,
+                             .decode_attention = discrete ? 200e9 : 20e9,
                              .disk_read = 3e9,
                              .disk_write = 2e9,
                              .products = {{1, 15e9}, {16, 900e9}, {64, 900e9}, {512, 900e9}},
                              .formats = {Format::kF16, Format::kBF16, Format::kQ4}});
-  if (own_memory) hardware.compute.kind = "cuda";
+  if (discrete) hardware.compute.kind = "cuda";
   hardware.compute.memory_bytes = hardware.compute.memory_free_bytes = figure(memory);
-  const double host = own_memory ? 4 * memory : memory;
+  const double host = discrete ? 4 * memory : memory;
   hardware.host = {figure(host), figure(host), figure(30e9), figure(20e9)};
-  if (own_memory) hardware.link = HardwareProfile::Link{figure(12e9), figure(12e9), figure(20e9)};
+  if (discrete) hardware.link = HardwareProfile::Link{figure(12e9), figure(12e9), figure(20e9)};
   hardware.disk.free_bytes = figure(2e12);
   return hardware;
 }
@@ -143,9 +143,9 @@ TEST_CASE("what is found stays within its budgets and is what its flags say") {
   std::mt19937_64 random(11);
   int fitting = 0;
   for (int round = 0; round < 40; ++round) {
-    const bool own_memory = round % 2 == 1;
+    const bool discrete = round % 2 == 1;
     const double memory = 0.8e9 + static_cast<double>(random() % 4'000'000'000);
-    const HardwareProfile hardware = machine(memory, own_memory);
+    const HardwareProfile hardware = machine(memory, discrete);
     PlanQuestion asked = question(hardware, round % 3 == 0 ? "opt-125m" : "opt-1.3b");
     if (round % 4 < 2) asked.flags.format = Format::kQ4;
     const auto found = find_plan(asked);
@@ -156,7 +156,7 @@ TEST_CASE("what is found stays within its budgets and is what its flags say") {
     ++fitting;
     const Plan& plan = *found->plan;
     INFO("round " << round << ", memory " << memory);
-    if (!own_memory) CHECK(memory_of(plan) <= plan.budget_bytes);
+    if (!discrete) CHECK(memory_of(plan) <= plan.budget_bytes);
     const auto again = evaluate_plan(asked, found->flags);
     REQUIRE(again.ok());
     CHECK(again->plan->block_sequences == plan.block_sequences);
@@ -197,9 +197,9 @@ TEST_CASE("more memory of either kind never predicts less, whatever the plan", "
   std::mt19937_64 random(kSeed);
   int compared = 0;
   for (int round = 0; round < 24; ++round) {
-    const bool own_memory = round % 2 == 1;
+    const bool discrete = round % 2 == 1;
     HardwareProfile hardware =
-        machine(1.5e9 + static_cast<double>(random() % 4'000'000'000), own_memory);
+        machine(1.5e9 + static_cast<double>(random() % 4'000'000'000), discrete);
     PlanQuestion asked = question(hardware, round % 5 == 0 ? "opt-125m" : "opt-1.3b");
     asked.workload = {{static_cast<int64_t>(1 + random() % 1000),
                        static_cast<int64_t>(1 + random() % 500),
@@ -211,10 +211,10 @@ TEST_CASE("more memory of either kind never predicts less, whatever the plan", "
     if (!before.ok()) continue;
     const double more = 1 + static_cast<double>(random() % 100) / 100;
     const auto grow = [&](Figure* figure) { *figure = test::figure(figure->value * more); };
-    const bool device = own_memory && random() % 2 == 0;
+    const bool device = discrete && random() % 2 == 0;
     grow(device ? &hardware.compute.memory_bytes : &hardware.host.memory_bytes);
     grow(device ? &hardware.compute.memory_free_bytes : &hardware.host.memory_free_bytes);
-    if (!own_memory) {
+    if (!discrete) {
       hardware.compute.memory_bytes = hardware.host.memory_bytes;
       hardware.compute.memory_free_bytes = hardware.host.memory_free_bytes;
     }
@@ -228,8 +228,8 @@ TEST_CASE("more memory of either kind never predicts less, whatever the plan", "
 }
 
 TEST_CASE("under a latency limit the search is not beaten by a grid") {
-  for (const bool own_memory : {false, true}) {
-    const HardwareProfile hardware = machine(3e9, own_memory);
+  for (const bool discrete : {false, true}) {
+    const HardwareProfile hardware = machine(3e9, discrete);
     PlanQuestion asked = question(hardware, "opt-1.3b");
     const auto any = find_plan(asked);
     REQUIRE(any.ok());
@@ -241,14 +241,14 @@ TEST_CASE("under a latency limit the search is not beaten by a grid") {
         for (int away = 0; away <= 100; away += 20) {
           EngineFlags flags = asked.flags;
           flags.block = block;
-          const TierPercent percent = {100 - away, own_memory ? away : 0, own_memory ? 0 : away};
+          const TierPercent percent = {100 - away, discrete ? away : 0, discrete ? 0 : away};
           flags.weights = percent;
           const auto tried = evaluate_plan(asked, flags);
           if (!tried.ok() || tried->latency_seconds > asked.latency_seconds) continue;
           best = std::max(best, tried->prediction.tokens_per_second());
         }
       }
-      INFO("own memory " << own_memory << ", limit " << asked.latency_seconds << ", grid " << best);
+      INFO("own memory " << discrete << ", limit " << asked.latency_seconds << ", grid " << best);
       if (!found.ok()) {
         CHECK(found.status().code() == Code::kInfeasible);
         CHECK(best == 0);
@@ -316,8 +316,8 @@ TEST_CASE("the latency of a plan is what a full block takes") {
 }
 
 TEST_CASE("nothing that was looked at beats the frontier") {
-  for (const bool own_memory : {false, true}) {
-    const HardwareProfile hardware = machine(2.5e9, own_memory);
+  for (const bool discrete : {false, true}) {
+    const HardwareProfile hardware = machine(2.5e9, discrete);
     PlanQuestion asked = question(hardware, "opt-1.3b");
     asked.frontier = true;
     const auto found = find_plans(asked);
@@ -325,7 +325,7 @@ TEST_CASE("nothing that was looked at beats the frontier") {
     REQUIRE(found->frontier.size() >= 3);
     const auto& frontier = found->frontier;
     for (size_t i = 0; i < frontier.size(); ++i) {
-      INFO("own memory " << own_memory << ", plan " << i);
+      INFO("own memory " << discrete << ", plan " << i);
       // What its flags say.
       const auto again = evaluate_plan(asked, frontier[i].flags);
       REQUIRE(again.ok());

@@ -37,7 +37,7 @@ TEST_CASE("a kept profile is found again, on the same device and disk only") {
   CHECK(profile_path(*other, disk).value() != path);
   CHECK(profile_path(*device, "/proc").value() != path);
   CHECK(profile_path(*device, "").value() != path);
-  if (const auto int8 = open_cpu_device(2, CpuProducts::kInt8); int8.ok()) {
+  if (const auto int8 = open_cpu_device(2, CpuMatmul::kInt8); int8.ok()) {
     CHECK(profile_path(*int8.value(), disk).value() != path);
   }
   // Nothing that a shell or another file system could mind.

@@ -1,6 +1,6 @@
 // An index drawn from each row, where the logits are: four bytes of a row cross the link instead of
 // all of them. Greedy is comparisons alone, so the index is the host's; a draw by weights follows
-// the same rule (kernels/sampling/draw.h) with sums in another order, so it may be a neighbour's
+// the same rule (kernels/sampling/sample.h) with sums in another order, so it may be a neighbour's
 // where `uniform` falls within rounding of the border between two weights.
 //
 // A block a row. A warp owns a part of the row, a lane every 32nd number of it: nothing depends on
@@ -195,14 +195,14 @@ class Row {
 };
 
 // Drops what is not among the heaviest that have top_p of the weight; of equal ones the first stay.
-__device__ void keep_top_p(Row& row, const DrawRule& rule) {
+__device__ void keep_top_p(Row& row, const SampleRule& rule) {
   const auto sum_from = [&](float floor) {
     return row.sum([=](float weight) { return weight >= floor ? weight : 0.0f; });
   };
   const double sum = sum_from(0);
   const double wanted = static_cast<double>(rule.top_p) * sum;
   const auto low =
-      static_cast<float>((sum - wanted) / rule.count / 2);  // As kernels/sampling/draw.cc says
+      static_cast<float>((sum - wanted) / rule.count / 2);  // As kernels/sampling/sample.cc says
   const float threshold =
       row.highest_that(low, 1.0f, [&](float floor) { return sum_from(floor) >= wanted; });
   const double above = row.sum([=](float weight) { return weight > threshold ? weight : 0.0f; });
@@ -216,7 +216,7 @@ __device__ void keep_top_p(Row& row, const DrawRule& rule) {
   });
 }
 
-__device__ int32_t draw_by_weight(Row& row, const DrawRule& rule, float best) {
+__device__ int32_t draw_by_weight(Row& row, const SampleRule& rule, float best) {
   float lowest = -INFINITY;
   if (rule.top_k > 0 && rule.top_k < rule.count) {
     lowest = row.highest_that(-INFINITY, best, [&](float floor) {
@@ -234,9 +234,9 @@ __device__ int32_t draw_by_weight(Row& row, const DrawRule& rule, float best) {
   return row.index_at(itself, rule.uniform * sum);
 }
 
-__global__ void draw_kernel(float* in, int64_t stride, const DrawRule* rules, int32_t* out) {
+__global__ void draw_kernel(float* in, int64_t stride, const SampleRule* rules, int32_t* out) {
   __shared__ Shared shared;
-  const DrawRule rule = rules[blockIdx.x];
+  const SampleRule rule = rules[blockIdx.x];
   Row row(in + blockIdx.x * stride, rule.count, &shared);
   const Best best = row.best();
   int32_t index = best.index;
@@ -246,12 +246,12 @@ __global__ void draw_kernel(float* in, int64_t stride, const DrawRule* rules, in
 
 }  // namespace
 
-void run(CudaContext& context, const DrawArgs& args) {
+void run(CudaContext& context, const SampleArgs& args) {
   if (args.in.rows == 0 || !context.ready()) return;
-  constexpr size_t kEach = CudaContext::kUploadCount<DrawRule>;
+  constexpr size_t kEach = CudaContext::kUploadCount<SampleRule>;
   for (size_t first = 0; first < args.rules.size(); first += kEach) {
     const auto part = args.rules.subspan(first, std::min(kEach, args.rules.size() - first));
-    const DrawRule* rules = context.upload(part);
+    const SampleRule* rules = context.upload(part);
     if (!context.status().ok()) return;
     auto* in = reinterpret_cast<float*>(args.in.row(static_cast<int64_t>(first)));
     launch(context.stream(), {dim3(static_cast<unsigned>(part.size())), dim3(kThreads)},

@@ -1,5 +1,5 @@
 // Packing activations, and the product with bf16 weights, whose panels are pairs as they lie.
-#include "kernels/cpu/gemm_pairs.h"
+#include "kernels/cpu/gemm_bf16.h"
 
 #include "kernels/base/check.h"
 #include "kernels/weight_layout.h"
@@ -17,7 +17,7 @@ int64_t pair_columns(int64_t columns) {
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/gemm_pairs_inl.h"
+#include "kernels/cpu/gemm_bf16_inl.h"
 
 SPILLWAY_PAIRS_BEGIN
 
@@ -111,15 +111,15 @@ struct StripKernels {
   int alone_panels;
   Kernel beside;
 };
-constexpr auto kKernels = kernels_by_rows<kPairStripRows>([](auto rows) {
+constexpr auto kKernels = kernels_by_rows<kBf16StripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kFew = panels_for(kRows);
   return StripKernels{&kernel<kRows, kFew>, kFew, &kernel<kRows, kTallPanels>};
 });
 
-void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, const uint32_t* w,
+void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* w,
                         float* c) {
   const int64_t all = padded_columns(MatrixLayout::kPanels16, Format::kBF16, columns) / 2;
-  const Strips strips(rows, kPairStripRows);
+  const Strips strips(rows, kBf16StripRows);
   const bool tall = strips.count() > 1;
   const int64_t stretch = tall ? kDepth : all;
   const int panels = tall ? kTallPanels : kKernels.of[rows - 1].alone_panels;
@@ -146,8 +146,8 @@ void multiply_bf16_tile(const PairStrips& a, int64_t rows, int64_t columns, cons
 }  // namespace
 
 void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
-                     const PairStrips& strip) {
-  static_assert(kPairStripRows <= 16);
+                     const Bf16Strips& strip) {
+  static_assert(kBf16StripRows <= 16);
   const auto load = [&](int64_t row, int64_t pair) {
     const int64_t left = std::clamp<int64_t>(columns - 2 * pair, 0, 32);
     const auto there = static_cast<__mmask32>((uint64_t{1} << left) - 1);
@@ -163,8 +163,8 @@ void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
   }
 }
 
-void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, Format format,
-                         const std::byte* panels, float* c) {
+void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
+                        const std::byte* panels, float* c) {
   if (format == Format::kQ4) return multiply_pairs_q4_tile(a, rows, columns, panels, c);
   SPILLWAY_CHECK(format == Format::kBF16);
   multiply_bf16_tile(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), c);
@@ -176,7 +176,7 @@ SPILLWAY_PAIRS_END
 
 namespace spillway::cpu {
 
-bool has_pairs() {
+bool has_bf16_dot() {
   static const bool has =
       __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 &&
       __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
@@ -184,8 +184,8 @@ bool has_pairs() {
   return has;
 }
 
-bool pairs_are_fastest() {
-  return has_pairs() && __builtin_cpu_is("amd") != 0;
+bool bf16_dot_is_fastest() {
+  return has_bf16_dot() && __builtin_cpu_is("amd") != 0;
 }
 
 }  // namespace spillway::cpu
@@ -194,16 +194,16 @@ bool pairs_are_fastest() {
 
 namespace spillway::cpu {
 
-bool has_pairs() {
+bool has_bf16_dot() {
   return false;
 }
-bool pairs_are_fastest() {
+bool bf16_dot_is_fastest() {
   return false;
 }
-void pack_pair_strip(const uint16_t*, int64_t, int64_t, int64_t, const PairStrips&) {
+void pack_pair_strip(const uint16_t*, int64_t, int64_t, int64_t, const Bf16Strips&) {
   SPILLWAY_CHECK(false);
 }
-void multiply_pairs_tile(const PairStrips&, int64_t, int64_t, Format, const std::byte*, float*) {
+void multiply_bf16_tile(const Bf16Strips&, int64_t, int64_t, Format, const std::byte*, float*) {
   SPILLWAY_CHECK(false);
 }
 

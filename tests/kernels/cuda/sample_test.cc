@@ -17,11 +17,11 @@ class Kept final : public LogitsSink {
   void on_logits(size_t item, int64_t, std::span<float> row) override {
     logits[item].assign(row.begin(), row.end());
   }
-  void on_drawn(size_t item, int64_t, int32_t index) override { drawn[item] = index; }
+  void on_sampled(size_t item, int64_t, int32_t index) override { sampled[item] = index; }
   void on_failure(size_t, const Status&) override { CHECK(false); }
 
   std::map<size_t, std::vector<float>> logits;
-  std::map<size_t, int32_t> drawn;
+  std::map<size_t, int32_t> sampled;
 };
 
 struct Fixture {
@@ -49,7 +49,7 @@ struct Fixture {
   }
 
   // More than one part of the head, every third item whole.
-  Kept run(const DrawRule& rule) {
+  Kept run(const SampleRule& rule) {
     std::vector<std::unique_ptr<KvSequence>> caches;
     std::vector<std::vector<int32_t>> prompts;
     for (int32_t i = 0; i < kItems; ++i) prompts.push_back({i + 3, 2 * i % 97, 50 - i % 40});
@@ -58,7 +58,7 @@ struct Fixture {
       caches.push_back(engine->reserve(8).value());
       items.push_back({.tokens = prompts[static_cast<size_t>(i)],
                        .kv = caches.back().get(),
-                       .draw = i % 3 == 0 ? DrawRule{} : rule_of(i, rule)});
+                       .sample = i % 3 == 0 ? SampleRule{} : rule_of(i, rule)});
     }
     Kept kept;
     REQUIRE(engine->run(items, kept).ok());
@@ -67,7 +67,7 @@ struct Fixture {
   }
 
   // Every item draws by a number of its own.
-  static DrawRule rule_of(int32_t item, DrawRule rule) {
+  static SampleRule rule_of(int32_t item, SampleRule rule) {
     if (rule.temperature > 0) rule.uniform = (item + 0.5) / kItems;
     return rule;
   }
@@ -83,23 +83,23 @@ TEST_CASE("a device with memory of its own draws as the host would", "[slow]") {
   Fixture fixture(open_cuda_device(0).value());
   const Kept whole = fixture.run({});
   REQUIRE(whole.logits.size() == Fixture::kItems);
-  CHECK(whole.drawn.empty());
-  for (const DrawRule& rule :
-       {DrawRule{.count = 1}, DrawRule{.count = 60}, DrawRule{.count = 100},
-        DrawRule{.count = 100, .temperature = 1},
-        DrawRule{.count = 90, .temperature = 0.5f, .top_p = 0.8f},
-        DrawRule{.count = 100, .temperature = 2, .top_k = 7, .min_p = 0.1f}}) {
+  CHECK(whole.sampled.empty());
+  for (const SampleRule& rule :
+       {SampleRule{.count = 1}, SampleRule{.count = 60}, SampleRule{.count = 100},
+        SampleRule{.count = 100, .temperature = 1},
+        SampleRule{.count = 90, .temperature = 0.5f, .top_p = 0.8f},
+        SampleRule{.count = 100, .temperature = 2, .top_k = 7, .min_p = 0.1f}}) {
     INFO("of " << rule.count << ", temperature " << rule.temperature);
     const uint64_t before = fake_cudart::bytes_to_host();
     const Kept kept = fixture.run(rule);
     const uint64_t crossed = fake_cudart::bytes_to_host() - before;
     CHECK(kept.logits.size() == 27);
-    REQUIRE(kept.drawn.size() == 53);
+    REQUIRE(kept.sampled.size() == 53);
     // 27 rows and 4 bytes for each of 80.
     CHECK(crossed == 27 * 100 * 4 + 80 * 4);
-    for (const auto& [item, index] : kept.drawn) {
+    for (const auto& [item, index] : kept.sampled) {
       std::vector<float> row = whole.logits.at(item);
-      CHECK(index == draw(row, Fixture::rule_of(static_cast<int32_t>(item), rule)));
+      CHECK(index == sample(row, Fixture::rule_of(static_cast<int32_t>(item), rule)));
     }
     for (const auto& [item, row] : kept.logits) CHECK(row == whole.logits.at(item));
   }
@@ -109,13 +109,13 @@ TEST_CASE("a row of which nothing can be drawn comes whole, whatever was queued 
   Fixture fixture(open_cuda_device(0).value());
   fixture.damage(5);
   const Kept whole = fixture.run({});
-  const DrawRule rule{.count = 100, .temperature = 1};
+  const SampleRule rule{.count = 100, .temperature = 1};
   const Kept kept = fixture.run(rule);
-  size_t damaged = 0, drawn = 0;
+  size_t damaged = 0, sampled = 0;
   for (int32_t i = 0; i < Fixture::kItems; ++i) {
     const auto item = static_cast<size_t>(i);
     std::vector<float> row = whole.logits.at(item);
-    const int32_t expected = draw(row, Fixture::rule_of(i, rule));
+    const int32_t expected = sample(row, Fixture::rule_of(i, rule));
     row = whole.logits.at(item);
     INFO("item " << i);
     if (i % 3 == 0 || expected < 0) {
@@ -124,12 +124,12 @@ TEST_CASE("a row of which nothing can be drawn comes whole, whatever was queued 
       CHECK(std::memcmp(found.data(), row.data(), row.size() * sizeof(float)) == 0);
       damaged += i % 3 == 0 ? 0 : 1;
     } else {
-      CHECK(kept.drawn.at(item) == expected);
-      ++drawn;
+      CHECK(kept.sampled.at(item) == expected);
+      ++sampled;
     }
   }
   CHECK(damaged > 0);
-  CHECK(drawn > 0);
+  CHECK(sampled > 0);
 }
 
 TEST_CASE(
@@ -137,13 +137,13 @@ TEST_CASE(
   Fixture fixture(open_cpu_device(1).value());
   const Kept whole = fixture.run({});
   REQUIRE(whole.logits.size() == Fixture::kItems);
-  const DrawRule rule{.count = 100, .temperature = 1, .top_p = 0.9f};
+  const SampleRule rule{.count = 100, .temperature = 1, .top_p = 0.9f};
   const Kept kept = fixture.run(rule);
   CHECK(kept.logits.size() == 27);
-  REQUIRE(kept.drawn.size() == 53);
-  for (const auto& [item, index] : kept.drawn) {
+  REQUIRE(kept.sampled.size() == 53);
+  for (const auto& [item, index] : kept.sampled) {
     std::vector<float> row = whole.logits.at(item);
-    CHECK(index == draw(row, Fixture::rule_of(static_cast<int32_t>(item), rule)));
+    CHECK(index == sample(row, Fixture::rule_of(static_cast<int32_t>(item), rule)));
   }
 }
 

@@ -1,7 +1,7 @@
 // Matrix product of float32 activations with packed weights (kernels/weight_layout.h, kPanels16),
 // on any x86: the weights' format is widened in registers (for tall tiles on AVX-512, once for all
 // rows, into the L1 cache), so 2-byte weights cost 2 bytes of memory traffic and no expansion pass.
-// Used for every format unless the CPU multiplies bf16 faster than float32 (cpu/gemm_pairs.h,
+// Used for every format unless the CPU multiplies bf16 faster than float32 (cpu/gemm_bf16.h,
 // cpu/onednn.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or

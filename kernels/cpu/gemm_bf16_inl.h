@@ -1,4 +1,4 @@
-// What the kernels of gemm_pairs.h share. Included once by each of their files, between
+// What the kernels of gemm_bf16.h share. Included once by each of their files, between
 // SPILLWAY_PAIRS_BEGIN and SPILLWAY_PAIRS_END, which set the instructions that these may use:
 // Highway 1.0 has no name for them.
 #pragma once
@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/gemm_pairs.h"
+#include "kernels/cpu/gemm_bf16.h"
+#include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
 
 #define SPILLWAY_PAIRS_BEGIN \

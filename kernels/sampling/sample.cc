@@ -1,4 +1,4 @@
-#include "kernels/sampling/draw.h"
+#include "kernels/sampling/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,7 +40,7 @@ double keep_top_p(std::span<float> weights, float top_p) {
 
 }  // namespace
 
-double weigh(std::span<float> numbers, float best, const DrawRule& rule) {
+double weigh(std::span<float> numbers, float best, const SampleRule& rule) {
   if (rule.top_k > 0 && static_cast<size_t>(rule.top_k) < numbers.size()) {
     const float lowest = threshold_of_count(numbers, static_cast<size_t>(rule.top_k));
     for (float& number : numbers) number = number < lowest ? -kInfinity : number;
@@ -54,7 +54,7 @@ double weigh(std::span<float> numbers, float best, const DrawRule& rule) {
   return rule.top_p < 1.0f ? keep_top_p(numbers, rule.top_p) : sum_from(numbers, 0);
 }
 
-int32_t draw(std::span<float> row, const DrawRule& rule) {
+int32_t sample(std::span<float> row, const SampleRule& rule) {
   SPILLWAY_CHECK(rule.count >= 0 && static_cast<size_t>(rule.count) <= row.size());
   if (rule.count == 0) return -1;
   const std::span<float> numbers = row.first(static_cast<size_t>(rule.count));

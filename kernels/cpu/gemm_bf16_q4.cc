@@ -1,12 +1,12 @@
 // Up to one strip of rows is bound by memory: its kernel expands weights in registers, once for all
 // rows. More rows share an expansion into a buffer in the L1 cache.
 #include "kernels/base/check.h"
-#include "kernels/cpu/gemm_pairs.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "kernels/weight_layout.h"
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/gemm_pairs_inl.h"
+#include "kernels/cpu/gemm_bf16_inl.h"
 
 SPILLWAY_PAIRS_BEGIN
 
@@ -73,7 +73,7 @@ inline void prefetch_group(const Q4PanelGroup* group) {
 
 // c = a . w over all groups for kPanels panels that are `groups` groups apart.
 template <int kRows, int kPanels>
-void fused_kernel(const PairStrips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
+void fused_kernel(const Bf16Strips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
   const Expander expander;
   const uint32_t* pairs = a.pairs;
   __m512 sums[kRows][kPanels];
@@ -116,18 +116,18 @@ void fused_kernel(const PairStrips& a, const Q4PanelGroup* w, int64_t groups, fl
   }
 }
 
-using FusedKernel = void (*)(const PairStrips&, const Q4PanelGroup*, int64_t, float*);
+using FusedKernel = void (*)(const Bf16Strips&, const Q4PanelGroup*, int64_t, float*);
 
 struct SizedKernel {
   FusedKernel run;
   int panels;  // That it takes at once
 };
-constexpr auto kFusedKernels = kernels_by_rows<kPairStripRows>([](auto rows) {
+constexpr auto kFusedKernels = kernels_by_rows<kBf16StripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = panels_for(kRows);
   return SizedKernel{&fused_kernel<kRows, kPanels>, kPanels};
 });
 
-void multiply_fused(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
+void multiply_fused(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
                     float* c) {
   const SizedKernel& kernel = kFusedKernels.of[rows - 1];
   for (int64_t panel = 0; panel < kTilePanels; panel += kernel.panels) {
@@ -185,13 +185,13 @@ void expanded_kernel(const uint32_t* a, const float* sums, const Expanded& w, fl
 
 using ExpandedKernel = void (*)(const uint32_t*, const float*, const Expanded&, float*);
 
-constexpr auto kExpandedKernels = kernels_by_rows<kPairStripRows>(
+constexpr auto kExpandedKernels = kernels_by_rows<kBf16StripRows>(
     [](auto rows) -> ExpandedKernel { return &expanded_kernel<decltype(rows)::value>; });
 
-void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
+void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
                        float* c) {
   std::fill(c, c + rows * kGemmColumns, 0.0f);
-  const Strips strips(rows, kPairStripRows);
+  const Strips strips(rows, kBf16StripRows);
   Expanded expanded[kExpandGroups];
   for (int64_t first = 0; first < groups; first += kExpandGroups) {
     const int64_t many = std::min(kExpandGroups, groups - first);
@@ -217,10 +217,10 @@ void multiply_expanded(const PairStrips& a, int64_t rows, int64_t groups, const 
 
 }  // namespace
 
-void multiply_pairs_q4_tile(const PairStrips& a, int64_t rows, int64_t columns,
+void multiply_pairs_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
                             const std::byte* panels, float* c) {
   const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
-  if (rows <= kPairStripRows) {
+  if (rows <= kBf16StripRows) {
     multiply_fused(a, rows, pair_groups(columns), w, c);
   } else {
     multiply_expanded(a, rows, pair_groups(columns), w, c);
@@ -235,7 +235,7 @@ SPILLWAY_PAIRS_END
 
 namespace spillway::cpu {
 
-void multiply_pairs_q4_tile(const PairStrips&, int64_t, int64_t, const std::byte*, float*) {
+void multiply_pairs_q4_tile(const Bf16Strips&, int64_t, int64_t, const std::byte*, float*) {
   SPILLWAY_CHECK(false);
 }
 

@@ -3,10 +3,10 @@
 
 namespace spillway::cpu {
 
-void run(CpuContext& context, const DrawArgs& args) {
+void run(CpuContext& context, const SampleArgs& args) {
   context.parallel_for(args.in.rows, [&](int64_t row) {
     const std::span<float> numbers(args.in.f32(row), static_cast<size_t>(args.in.columns));
-    args.out[row] = draw(numbers, args.rules[static_cast<size_t>(row)]);
+    args.out[row] = sample(numbers, args.rules[static_cast<size_t>(row)]);
   });
 }
 

@@ -1,4 +1,4 @@
-// draw_columns on every device against its rules in the plainest way: everything in double, sorted
+// sample_rows on every device against its rules in the plainest way: everything in double, sorted
 // as a whole.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // What each number weighs, of a sum of 1; empty when nothing can be drawn.
-std::vector<double> shares_of(std::vector<float> row, const DrawRule& rule) {
+std::vector<double> shares_of(std::vector<float> row, const SampleRule& rule) {
   row.resize(static_cast<size_t>(rule.count));
   const auto invalid = [](float x) { return std::isnan(x) || x == kInfinity; };
   if (std::any_of(row.begin(), row.end(), invalid)) return {};
@@ -54,7 +54,8 @@ std::vector<double> shares_of(std::vector<float> row, const DrawRule& rule) {
 
 // Draws from every row on every device, and holds what comes against the shares: `uniform` lies
 // within the index's own part of them, give or take rounding.
-void check_draws(const std::vector<std::vector<float>>& rows, const std::vector<DrawRule>& rules) {
+void check_samples(const std::vector<std::vector<float>>& rows,
+                   const std::vector<SampleRule>& rules) {
   const auto columns = static_cast<int64_t>(rows[0].size());
   const auto count = static_cast<int64_t>(rows.size());
   std::vector<float> in;
@@ -64,11 +65,11 @@ void check_draws(const std::vector<std::vector<float>>& rows, const std::vector<
     const auto stream = device->new_stream("test");
     const DeviceArray<float> x(*device, *stream, in);
     const DeviceArray<int32_t> out(*device, *stream, std::vector<int32_t>(rows.size(), -7));
-    draw_columns(*stream, {.in = x.matrix(count, columns), .rules = rules, .out = out.data()});
+    sample_rows(*stream, {.in = x.matrix(count, columns), .rules = rules, .out = out.data()});
     const std::vector<int32_t> found = out.read();
     const std::vector<float> after = x.read();
     for (size_t i = 0; i < rows.size(); ++i) {
-      const DrawRule& rule = rules[i];
+      const SampleRule& rule = rules[i];
       INFO("row " << i << " of " << rule.count << ", temperature " << rule.temperature << ", top_k "
                   << rule.top_k << ", top_p " << rule.top_p << ", min_p " << rule.min_p
                   << ", uniform " << rule.uniform);
@@ -109,7 +110,7 @@ std::vector<float> steps(std::mt19937_64& random, int64_t columns) {
   return row;
 }
 
-TEST_CASE("draw_columns without a temperature finds the first highest number of each row",
+TEST_CASE("sample_rows without a temperature finds the first highest number of each row",
           "[sanitizer]") {
   const int64_t columns = GENERATE(1, 31, 600, 2049);
   std::mt19937_64 random(static_cast<uint64_t>(columns));
@@ -124,20 +125,20 @@ TEST_CASE("draw_columns without a temperature finds the first highest number of 
   rows[6].front() = 100;
   std::fill(rows[7].begin(), rows[7].end(), 3.5f);
   rows[8].back() = kNaN;  // Behind the last that counts, below
-  std::vector<DrawRule> rules(rows.size(), {.count = static_cast<int32_t>(columns)});
+  std::vector<SampleRule> rules(rows.size(), {.count = static_cast<int32_t>(columns)});
   rules[8].count = static_cast<int32_t>(columns - 1);
   rules[9].count = 0;
   for (size_t i = 10; i < rules.size(); i += 3) rules[i].count = static_cast<int32_t>(any());
-  check_draws(rows, rules);
+  check_samples(rows, rules);
 }
 
-TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p", "[sanitizer][slow]") {
+TEST_CASE("sample_rows draws by temperature, top_k, min_p and top_p", "[sanitizer][slow]") {
   const int64_t columns = GENERATE(1, 33, 700, 2049);
   const bool ties = GENERATE(false, true);
   std::mt19937_64 random(static_cast<uint64_t>(columns) * 2 + (ties ? 1 : 0));
   std::uniform_real_distribution<double> uniform(0, 1);
   std::vector<std::vector<float>> rows;
-  std::vector<DrawRule> rules;
+  std::vector<SampleRule> rules;
   for (const float temperature : {0.1f, 0.7f, 1.0f, 3.0f}) {
     for (const int32_t top_k : {0, 1, 20}) {
       for (const float top_p : {1.0f, 0.9f, 0.31f}) {
@@ -155,17 +156,17 @@ TEST_CASE("draw_columns draws by temperature, top_k, min_p and top_p", "[sanitiz
       }
     }
   }
-  check_draws(rows, rules);
+  check_samples(rows, rules);
 }
 
-TEST_CASE("draw_columns draws from the ends of a distribution, and from extreme ones",
+TEST_CASE("sample_rows draws from the ends of a distribution, and from extreme ones",
           "[sanitizer]") {
   std::mt19937_64 random(5);
   constexpr int64_t kColumns = 1500;
   constexpr auto kCount = static_cast<int32_t>(kColumns);
   std::vector<std::vector<float>> rows;
-  std::vector<DrawRule> rules;
-  const auto add = [&](std::vector<float> row, DrawRule rule) {
+  std::vector<SampleRule> rules;
+  const auto add = [&](std::vector<float> row, SampleRule rule) {
     rule.count = kCount;
     rows.push_back(std::move(row));
     rules.push_back(rule);
@@ -186,7 +187,7 @@ TEST_CASE("draw_columns draws from the ends of a distribution, and from extreme 
   rows[0][5] = kNaN;
   rows[1][1499] = kInfinity;
   rows[2].assign(kColumns, -kInfinity);
-  check_draws(rows, rules);
+  check_samples(rows, rules);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_f32.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -10,7 +10,7 @@
 #include "kernels/cpu/strips.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_f32.cc"
 #include <hwy/foreach_target.h>
 //
 #include <hwy/highway.h>

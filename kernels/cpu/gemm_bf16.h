@@ -18,21 +18,21 @@
 namespace spillway::cpu {
 
 // Whether this CPU has the instructions (AVX-512 with BF16 and VBMI).
-bool has_pairs();
+bool has_bf16_dot();
 
 // Whether they are the fastest product here: on AMD's cores. Intel's vector units run them at half
 // the rate of float32 (Emerald Rapids: oneDNN 177 GFLOP/s against 325), and its matrix units, where
 // there are some, beat both.
-bool pairs_are_fastest();
+bool bf16_dot_is_fastest();
 
 // Rows that a strip of packed activations has at most (cpu/strips.h).
-constexpr int64_t kPairStripRows = 12;
+constexpr int64_t kBf16StripRows = 12;
 
 // Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of 64
 // inputs, [strip][group][row in strip]. A strip that begins at row r begins at pairs + r *
 // pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros. Sums are
 // those that 4-bit weights need; else null.
-struct PairStrips {
+struct Bf16Strips {
   uint32_t* pairs = nullptr;
   float* sums = nullptr;
 };
@@ -41,18 +41,19 @@ int64_t pair_columns(int64_t columns);  // Pairs of a padded row
 int64_t pair_groups(int64_t columns);
 
 // Packs `height` rows of row-major bf16 `a` (row stride `stride` elements) as the strip `strip`.
-// REQUIRES: has_pairs(); height <= kPairStripRows.
+// REQUIRES: has_bf16_dot(); height <= kBf16StripRows.
 void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
-                     const PairStrips& strip);
+                     const Bf16Strips& strip);
 
-// c[rows, 64] = a[rows, columns], in Strips(rows, kPairStripRows), times four neighbouring panels
+// c[rows, 64] = a[rows, columns], in Strips(rows, kBf16StripRows), times four neighbouring panels
 // of `format`, kBF16 or 4-bit.
-// REQUIRES: has_pairs(); rows <= kGemmRowsMax (cpu/gemm.h); c has 64 floats a row, 64-byte aligned.
-void multiply_pairs_tile(const PairStrips& a, int64_t rows, int64_t columns, Format format,
-                         const std::byte* panels, float* c);
+// REQUIRES: has_bf16_dot(); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte
+// aligned.
+void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
+                        const std::byte* panels, float* c);
 
-// The same of 4-bit weights alone; multiply_pairs_tile() calls it.
-void multiply_pairs_q4_tile(const PairStrips& a, int64_t rows, int64_t columns,
+// The same of 4-bit weights alone; multiply_bf16_tile() calls it.
+void multiply_pairs_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
                             const std::byte* panels, float* c);
 
 }  // namespace spillway::cpu
