@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/gemm_pairs.h"
+#include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 
 namespace spillway::cpu {
@@ -55,9 +56,8 @@ CpuContext::CpuContext(int threads, CpuProducts products)
   int8_ = products == CpuProducts::kInt8;
   const bool fastest = int8_ || products == CpuProducts::kFastest;
   pairs_ = fastest ? pairs_are_fastest() : products != CpuProducts::kPanels && has_pairs();
-  if (products == CpuProducts::kOneDnn || (fastest && OneDnn::has_matrix_units())) {
-    onednn_ = std::make_unique<OneDnn>(threads, products == CpuProducts::kOneDnn);
-  }
+  tiles_ = (fastest || products == CpuProducts::kOneDnn) && has_tiles();
+  if (products == CpuProducts::kOneDnn) onednn_ = std::make_unique<OneDnn>();
 }
 
 CpuContext::~CpuContext() = default;
