@@ -165,15 +165,12 @@ class Device {
 
 // What multiplies matrices on the CPU: kPanels, our kernels in float32 (any CPU, weights widened in
 // registers); kBf16Dot, our kernels in bf16 for bf16 and 4-bit weights, where the CPU has dot
-// products of bf16; kOneDnn, oneDNN for the formats in which it has optimised kernels on this CPU,
-// else kBf16Dot. kFastest: kBf16Dot on AMD's cores that have them, oneDNN for bf16 on Intel's with
-// matrix units, kPanels for all else. kInt8: kFastest, but products with 4-bit weights round
-// activations to 8 bits (cpu/gemm_int8.h).
+// products of bf16; kOneDnn, matrix units for bf16 where there are some, oneDNN for the other
+// formats in which it has optimised kernels on this CPU, else kBf16Dot. kFastest: kBf16Dot on AMD's
+// cores that have them, matrix units for bf16 on Intel's that have some (cpu/gemm_tiles.h), kPanels
+// for all else. kInt8: kFastest, but products with 4-bit weights round activations to 8 bits
+// (cpu/gemm_int8.h).
 enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8 };
-
-// Whether the CPU device will use OpenMP (oneDNN does), whose idle workers spin unless the process
-// was started with OMP_WAIT_POLICY=passive; spinning slows the loops of other thread pools.
-bool cpu_device_uses_openmp();
 
 // `threads` 0: one a processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,

@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/gemm_bf16.h"
+#include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 
 namespace spillway::cpu {
@@ -55,9 +56,8 @@ CpuContext::CpuContext(int threads, CpuMatmul products)
   int8_ = products == CpuMatmul::kInt8;
   const bool fastest = int8_ || products == CpuMatmul::kFastest;
   pairs_ = fastest ? bf16_dot_is_fastest() : products != CpuMatmul::kPanels && has_bf16_dot();
-  if (products == CpuMatmul::kOneDnn || (fastest && OneDnn::has_matrix_units())) {
-    onednn_ = std::make_unique<OneDnn>(threads, products == CpuMatmul::kOneDnn);
-  }
+  tiles_ = (fastest || products == CpuMatmul::kOneDnn) && has_tiles();
+  if (products == CpuMatmul::kOneDnn) onednn_ = std::make_unique<OneDnn>();
 }
 
 CpuContext::~CpuContext() = default;

@@ -23,6 +23,7 @@ class CpuContext {
   int threads() const { return threads_; }
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
   bool pairs() const { return pairs_; }             // Ours multiply in bf16 (cpu/gemm_bf16.h).
+  bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
   bool int8() const { return int8_; }               // 4-bit weights: cpu/gemm_int8.h.
 
   // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:
@@ -44,6 +45,7 @@ class CpuContext {
 
   int threads_;
   bool pairs_ = false;
+  bool tiles_ = false;
   bool int8_ = false;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<OneDnn> onednn_;

@@ -92,12 +92,13 @@ class CpuDevice final : public Device {
     return in_bf16 ? DType::kBF16 : DType::kF32;
   }
   MatrixLayout matrix_layout(Format weights) const override {
-    return uses_onednn(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
+    return in_panels64(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool native_bf16() const override { return context_.pairs() || uses_onednn(Format::kBF16); }
+  bool native_bf16() const override { return context_.pairs() || in_panels64(Format::kBF16); }
 
  private:
-  bool uses_onednn(Format weights) const {
+  bool in_panels64(Format weights) const {
+    if (weights == Format::kBF16 && context_.tiles()) return true;
     return context_.onednn() != nullptr && context_.onednn()->supports(weights);
   }
 
@@ -106,10 +107,6 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
-
-bool cpu_device_uses_openmp() {
-  return cpu::OneDnn::has_matrix_units();
-}
 
 Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuMatmul products) {
   if (threads < 0 || threads > kThreadsMax) {

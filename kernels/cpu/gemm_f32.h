@@ -2,7 +2,7 @@
 // on any x86: the weights' format is widened in registers (for tall tiles on AVX-512, once for all
 // rows, into the L1 cache), so 2-byte weights cost 2 bytes of memory traffic and no expansion pass.
 // Used for every format unless the CPU multiplies bf16 faster than float32 (cpu/gemm_bf16.h,
-// cpu/onednn.h).
+// cpu/gemm_tiles.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
 // threads: a token's result does not depend on what else is in its batch.

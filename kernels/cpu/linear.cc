@@ -1,12 +1,15 @@
-// The linear layer on the CPU: our panel kernels with a fused epilogue, or oneDNN.
+// The linear layer on the CPU: our kernels for tiles of a product, or oneDNN, and a fused epilogue.
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
+#include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/strips.h"
 
@@ -24,14 +27,21 @@ constexpr size_t kPackedBytesMax = size_t{4} << 20;
 // Of a whole block of kGemmRowsMax rows.
 constexpr int64_t kPackTasks = 4;
 
+// Scratch memory has room for a multiple of it: matrix units and oneDNN multiply so many rows.
+constexpr uint64_t kRowsMultiple = 32;
+static_assert(kRowsMultiple % kTileRows == 0 && kRowsMultiple % kOneDnnRows == 0);
+static_assert(kGemmRowsMax % kRowsMultiple == 0);
+
 // float32 activations, times weights that are widened to float32. Strips of row r begin at float
 // r * columns.
 class F32Matmul {
  public:
-  static size_t row_bytes(int64_t columns) { return static_cast<size_t>(columns) * sizeof(float); }
+  static size_t row_bytes(const WeightMatrix& w) {
+    return static_cast<size_t>(w.columns) * sizeof(float);
+  }
   static int64_t strip_rows() { return gemm_strip_rows(); }
 
-  F32Matmul(std::byte* scratch, int64_t /*rows*/, const WeightMatrix& weight)
+  F32Matmul(CpuContext&, std::byte* scratch, int64_t /*rows*/, const WeightMatrix& weight)
       : packed_(reinterpret_cast<float*>(scratch)), columns_(weight.columns) {}
 
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
@@ -51,13 +61,13 @@ class F32Matmul {
 // bf16 activations, times bf16 or 4-bit weights.
 class Bf16Matmul {
  public:
-  static size_t row_bytes(int64_t columns) {
-    return static_cast<size_t>(pair_columns(columns)) * sizeof(uint32_t) +
-           static_cast<size_t>(pair_groups(columns)) * sizeof(float);
+  static size_t row_bytes(const WeightMatrix& w) {
+    return static_cast<size_t>(pair_columns(w.columns)) * sizeof(uint32_t) +
+           static_cast<size_t>(pair_groups(w.columns)) * sizeof(float);
   }
   static int64_t strip_rows() { return kBf16StripRows; }
 
-  Bf16Matmul(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+  Bf16Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
     if (!is_quantized(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.pairs + rows * pair_columns(columns_));
@@ -85,13 +95,13 @@ class Bf16Matmul {
 // Activations in 8 bits, times 4-bit weights.
 class Int8Matmul {
  public:
-  static size_t row_bytes(int64_t columns) {
-    return static_cast<size_t>(int8_quads(columns)) * sizeof(uint32_t) +
-           static_cast<size_t>(int8_scales(columns)) * sizeof(float);
+  static size_t row_bytes(const WeightMatrix& w) {
+    return static_cast<size_t>(int8_quads(w.columns)) * sizeof(uint32_t) +
+           static_cast<size_t>(int8_scales(w.columns)) * sizeof(float);
   }
   static int64_t strip_rows() { return int8_strip_rows(); }
 
-  Int8Matmul(std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+  Int8Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch),
                 reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
                                          rows * int8_quads(weight.columns))},
@@ -116,6 +126,60 @@ class Int8Matmul {
   int64_t columns_;
 };
 
+// Activations in the weights' format, which lie in kPanels64: dense rows, their ends and their
+// number filled up with zeros. By matrix units, or by oneDNN.
+class DenseMatmul {
+ public:
+  static size_t row_bytes(const WeightMatrix& w) {
+    return static_cast<size_t>(padded_columns(w.layout, w.format, w.columns)) *
+           dtype_bytes(element_of(w.format));
+  }
+  static int64_t strip_rows() { return kGemmRowsMax / kPackTasks; }
+
+  DenseMatmul(CpuContext& context, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+      : context_(context),
+        packed_(scratch),
+        rows_(rows),
+        columns_(padded_columns(weight.layout, weight.format, weight.columns)),
+        bytes_(static_cast<size_t>(weight.columns) * dtype_bytes(element_of(weight.format))),
+        stride_(row_bytes(weight)) {
+    if (context.tiles() && weight.format == Format::kBF16) return;
+    onednn_ = &context.onednn()->kernel(weight.format, columns_);
+  }
+
+  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
+    const int64_t end = first + height;
+    for (int64_t row = first; row < end; ++row) {
+      std::byte* const to = packed_ + static_cast<size_t>(row) * stride_;
+      std::memcpy(to, in.row(row), bytes_);
+      std::memset(to + bytes_, 0, stride_ - bytes_);
+    }
+    if (end < rows_) return;
+    const auto all = round_up(static_cast<size_t>(end), kRowsMultiple);
+    std::memset(packed_ + static_cast<size_t>(end) * stride_, 0,
+                (all - static_cast<size_t>(end)) * stride_);
+  }
+  void multiply(int64_t row, int64_t rows, Format, const std::byte* panel, float* tile) const {
+    const std::byte* from = packed_ + static_cast<size_t>(row) * stride_;
+    if (onednn_ == nullptr) {
+      multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
+      return;
+    }
+    std::byte* const scratch = context_.thread_scratch(OneDnn::scratch_bytes(*onednn_));
+    for (int64_t i = 0; i < rows; i += kOneDnnRows) {
+      context_.onednn()->multiply(*onednn_, from + static_cast<size_t>(i) * stride_, panel, scratch,
+                                  tile + i * kGemmColumns);
+    }
+  }
+
+ private:
+  CpuContext& context_;
+  const OneDnn::Kernel* onednn_ = nullptr;  // Null: matrix units
+  std::byte* packed_;
+  int64_t rows_, columns_;
+  size_t bytes_, stride_;  // Of a row
+};
+
 // Rows of one pass: whole blocks of kGemmRowsMax, at least one.
 int64_t rows_per_pass(size_t row_bytes) {
   const auto rows = static_cast<int64_t>(kPackedBytesMax / row_bytes);
@@ -128,8 +192,8 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
                       int64_t column, const Product& product, const MatrixView& out) {
   const WeightMatrix& w = args.weight;
   alignas(64) float tile[kGemmRowsMax * kGemmColumns];
-  const auto stride = static_cast<int64_t>(
-      packed_bytes(MatrixLayout::kPanels16, w.format, kGemmColumns, w.columns));
+  const auto stride =
+      static_cast<int64_t>(packed_bytes(w.layout, w.format, kGemmColumns, w.columns));
   const std::byte* panels = slab.data + column / kGemmColumns * stride;
   const int64_t columns = std::min(kGemmColumns, slab.rows - column);
   const int64_t first = slab_first + column;
@@ -170,15 +234,16 @@ void pack_rows(CpuContext& context, const ConstMatrixView& in, const Product& pr
 template <class Product>
 void linear_panels(CpuContext& context, const LinearArgs& args) {
   const WeightMatrix& w = args.weight;
-  const size_t row_bytes = Product::row_bytes(w.columns);
+  const size_t row_bytes = Product::row_bytes(w);
   const int64_t pass_rows = std::min(rows_per_pass(row_bytes), args.in.rows);
-  std::byte* const scratch = context.shared_scratch(static_cast<size_t>(pass_rows) * row_bytes);
+  const size_t packed_rows = round_up(static_cast<size_t>(pass_rows), kRowsMultiple);
+  std::byte* const scratch = context.shared_scratch(packed_rows * row_bytes);
   for (int64_t first = 0; first < args.in.rows; first += pass_rows) {
     ConstMatrixView in = args.in;
     in.data = args.in.row(first);
     in.rows = std::min(pass_rows, args.in.rows - first);
     const MatrixView out = args.out.slice_rows(first, in.rows);
-    const Product product(scratch, in.rows, w);
+    const Product product(context, scratch, in.rows, w);
     pack_rows(context, in, product);
     const int64_t tiles_per_slab = (w.slab_rows + kGemmColumns - 1) / kGemmColumns;
     context.parallel_for((w.rows + kGemmColumns - 1) / kGemmColumns, [&](int64_t task) {
@@ -193,19 +258,20 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 
 void run(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
-  if (args.weight.layout == MatrixLayout::kPanels16) {
-    if (args.weight.format == Format::kQ4 && context.int8()) {
-      linear_panels<Int8Matmul>(context, args);
-    } else if (args.in.dtype == DType::kBF16) {
-      SPILLWAY_CHECK(has_bf16_dot());
-      linear_panels<Bf16Matmul>(context, args);
-    } else {
-      SPILLWAY_CHECK(args.in.dtype == DType::kF32);
-      linear_panels<F32Matmul>(context, args);
-    }
+  if (args.weight.layout == MatrixLayout::kPanels64) {
+    SPILLWAY_CHECK(args.in.dtype == element_of(args.weight.format));
+    linear_panels<DenseMatmul>(context, args);
+    return;
+  }
+  SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);
+  if (args.weight.format == Format::kQ4 && context.int8()) {
+    linear_panels<Int8Matmul>(context, args);
+  } else if (args.in.dtype == DType::kBF16) {
+    SPILLWAY_CHECK(has_bf16_dot());
+    linear_panels<Bf16Matmul>(context, args);
   } else {
-    SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels64 && context.onednn() != nullptr);
-    context.onednn()->linear(args);
+    SPILLWAY_CHECK(args.in.dtype == DType::kF32);
+    linear_panels<F32Matmul>(context, args);
   }
 }
 

@@ -1,35 +1,40 @@
-// Linear layers on oneDNN, with weights in its blocked layout (MatrixLayout::kPanels64). Chosen for
-// bf16 on Intel's CPUs with matrix units; there oneDNN reaches the hardware's peak.
+// Matrix products by oneDNN, with weights in its blocked layout (MatrixLayout::kPanels64). For
+// comparison: our own kernels are faster (cpu/gemm_tiles.h, cpu/gemm_bf16.h), or as fast.
+//
+// oneDNN may choose the instructions and the order of a sum by the number of rows, outputs and
+// threads, and a row's bits must not depend on what else is in its batch. So every product here has
+// one shape for a number of inputs, kOneDnnRows rows times 64 outputs on one thread, and larger
+// ones are made of these.
 #pragma once
 
 #include <memory>
 
-#include "kernels/ops.h"
+#include "kernels/base/format.h"
 
 namespace spillway::cpu {
 
+constexpr int64_t kOneDnnRows = 32;
+
 class OneDnn {
  public:
-  // Whether this CPU has units for products of small bf16 matrices (AMX), which beat everything
-  // else here. oneDNN without them is slower than our own kernels, or no faster (cpu/gemm_bf16.h).
-  static bool has_matrix_units();
-
-  // `float32`: for weights in f32, too, where our own kernels would do.
-  OneDnn(int threads, bool float32);
+  OneDnn();
   ~OneDnn();
 
-  // True when oneDNN has an optimised kernel for weights of this format on this CPU, and is to be
-  // used for it.
+  // True when oneDNN has an optimised kernel for weights of this format on this CPU.
   bool supports(Format weights) const;
 
-  // LinearArgs with layout kPanels64 and the input in the weights' format. Compiles a kernel at the
-  // first use of a shape and keeps it; long inputs are cut into a few fixed heights to bound them.
-  void linear(const LinearArgs& args);
+  // For weights and activations in `format`. Compiled at the first use and kept; by one thread at a
+  // time. `columns` is the padded number of inputs (padded_columns()).
+  struct Kernel;
+  const Kernel& kernel(Format format, int64_t columns);
+
+  // c[kOneDnnRows, 64] = a[kOneDnnRows, columns], dense, times 64 outputs, a panel of kPanels64. By
+  // any number of threads at once, each with scratch memory of its own.
+  void multiply(const Kernel& kernel, const std::byte* a, const std::byte* panel,
+                std::byte* scratch, float* c) const;
+  static size_t scratch_bytes(const Kernel& kernel);
 
  private:
-  void multiply(const LinearArgs& args, const WeightSlab& slab, int64_t first_output, int64_t row,
-                int64_t rows);
-
   struct State;
   std::unique_ptr<State> state_;
 };

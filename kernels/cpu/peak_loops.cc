@@ -1,11 +1,10 @@
 #include "kernels/cpu/peak_loops.h"
 
+#include "kernels/cpu/gemm_tiles.h"
+
 #if defined(__x86_64__)
-#include <asm/prctl.h>
 #include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace spillway::cpu {
@@ -140,17 +139,15 @@ struct NewerFeatures {
 
 NewerFeatures newer_features() {
   constexpr unsigned kFeatures = 7;
-  constexpr unsigned kAvxVnni = 1u << 4;                                               // EAX of 7.1
-  constexpr unsigned kTiles = 1u << 24, kTilesBf16 = 1u << 22, kTilesInt8 = 1u << 25;  // EDX of 7.0
+  constexpr unsigned kAvxVnni = 1u << 4;     // EAX of 7.1
+  constexpr unsigned kTilesInt8 = 1u << 25;  // EDX of 7.0
   NewerFeatures found;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(kFeatures, 1, &a, &b, &c, &d) != 0) found.avx_vnni = (a & kAvxVnni) != 0;
-  if (__get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0) return found;
-  // Linux lets a process use tiles when it has asked; an older one does not know the question.
-  constexpr int kTileData = 18;
-  if (::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) != 0) return found;
-  found.tiles_bf16 = (d & kTilesBf16) != 0;
-  found.tiles_int8 = (d & kTilesInt8) != 0;
+  found.tiles_bf16 = has_tiles();
+  if (found.tiles_bf16 && __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0) {
+    found.tiles_int8 = (d & kTilesInt8) != 0;
+  }
   return found;
 }
 

@@ -1,9 +1,7 @@
 // The composition root: nothing above it, everything below is given what it needs.
 #include <malloc.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +10,6 @@
 #include <vector>
 
 #include "kernels/base/trace_losses.h"
-#include "kernels/device.h"
 #include "server/cli/batch/batch.h"
 #include "server/cli/bench/bench.h"
 #include "server/cli/convert/convert.h"
@@ -27,19 +24,6 @@
 #include "server/log.h"
 
 namespace {
-
-// OpenMP reads its settings before main() runs, so a process that needs another one starts itself
-// again. Where that fails, idle threads spin and everything else is the same.
-void relaunch_with_passive_openmp(char** arguments) {
-  if (!spillway::cpu_device_uses_openmp() || getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  // By its own path: the process would be called "exe" otherwise.
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0) return;
-  path[length] = 0;
-  execv(path, arguments);
-}
 
 // What is large goes back to the kernel when it is freed. By itself glibc comes to keep pieces of
 // up to 32 MiB, and more would be resident than --host-memory counts.
@@ -73,7 +57,6 @@ int status_of_traces(int status) {
 
 int main(int count, char** arguments) {
   using namespace spillway;
-  relaunch_with_passive_openmp(arguments);
   return_large_memory();
   // Writing beyond a limit on file sizes is an error of that write, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
