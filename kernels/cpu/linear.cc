@@ -144,6 +144,7 @@ class DenseProduct {
         bytes_(static_cast<size_t>(weight.columns) * dtype_bytes(weight.format)),
         stride_(row_bytes(weight)) {
     if (context.tiles() && weight.format == DType::kBF16) return;
+    SPILLWAY_CHECK(context.onednn() != nullptr);
     onednn_ = &context.onednn()->kernel(weight.format, columns_);
   }
 
