@@ -144,6 +144,7 @@ class DenseMatmul {
         bytes_(static_cast<size_t>(weight.columns) * dtype_bytes(element_of(weight.format))),
         stride_(row_bytes(weight)) {
     if (context.tiles() && weight.format == Format::kBF16) return;
+    SPILLWAY_CHECK(context.onednn() != nullptr);
     onednn_ = &context.onednn()->kernel(weight.format, columns_);
   }
 
