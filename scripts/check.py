@@ -343,6 +343,22 @@ def check_headers():
     return errors
 
 
+def check_documents():
+    """Paths that documents name exist. In CONTRIBUTING an x stands for the new thing's name."""
+    named = re.compile(
+        r"`((?:kernels|policy|offload|scheduler|server|tests|scripts|docs|configs)/[\w./-]+)`")
+    placeholder = re.compile(r"(?:^|[/_])x(?:[./_-]|$)|NAME")
+    errors = []
+    for name in (f for f in FILES if f.endswith(".md")):
+        if name.endswith("history.md"):  # It tells of files that are gone.
+            continue
+        for number, line in enumerate(lines_of(name), 1):
+            for path in named.findall(line):
+                if not placeholder.search(path) and not (ROOT / path).exists():
+                    errors.append((name, number, f"there is no {path}"))
+    return errors
+
+
 RULES = {
     "format": check_format,
     "layers": check_layers,
@@ -352,6 +368,7 @@ RULES = {
     "names": check_names,
     "tests": check_tests,
     "mirror": check_mirror,
+    "documents": check_documents,
     "headers": check_headers,
 }
 
