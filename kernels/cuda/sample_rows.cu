@@ -234,7 +234,7 @@ __device__ int32_t draw_by_weight(Row& row, const SampleRule& rule, float best) 
   return row.index_at(itself, rule.uniform * sum);
 }
 
-__global__ void draw_kernel(float* in, int64_t stride, const SampleRule* rules, int32_t* out) {
+__global__ void sample_kernel(float* in, int64_t stride, const SampleRule* rules, int32_t* out) {
   __shared__ Shared shared;
   const SampleRule rule = rules[blockIdx.x];
   Row row(in + blockIdx.x * stride, rule.count, &shared);
@@ -255,7 +255,7 @@ void run(CudaContext& context, const SampleArgs& args) {
     if (!context.status().ok()) return;
     auto* in = reinterpret_cast<float*>(args.in.row(static_cast<int64_t>(first)));
     launch(context.stream(), {dim3(static_cast<unsigned>(part.size())), dim3(kThreads)},
-           draw_kernel, in, args.in.stride, rules, args.out + first);
+           sample_kernel, in, args.in.stride, rules, args.out + first);
   }
   context.check_launch("the index drawn from each row");
 }
