@@ -1,4 +1,4 @@
-// What the kernel counts for this process. Any thread.
+// The kernel's statistics of this process. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct ProcessStats {
   int64_t open_files_max = 0;
 };
 
-// Takes some ten microseconds, and more with thousands of open files. Nothing where /proc does not
-// say.
+// Takes some ten microseconds, and more with thousands of open files. Empty where /proc lacks the
+// figures.
 std::optional<ProcessStats> process_stats();
 
 }  // namespace spillway
