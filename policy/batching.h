@@ -41,9 +41,8 @@ struct MicroBatch {
 };
 
 struct MicroBatchLimits {
-  int64_t rows =
-      1024;  // A micro-batch is closed before it exceeds them, unless a single prompt does.
-  int64_t sequences = 0;  // A micro-batch is closed when it has this many; 0: no limit
+  int64_t rows = 1024;    // Closed before it exceeds them, unless one prompt does
+  int64_t sequences = 0;  // Closed when it has this many; 0: no limit
 };
 
 // Appends the sweep's next `count` sequences, of `rows` each, to its micro-batches, filling the

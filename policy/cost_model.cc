@@ -69,7 +69,7 @@ void count_weight_bytes(const std::function<uint64_t(const LinearShape&)>& matri
   for (const LinearShape& linear : linear_shapes(plan->shape)) {
     const uint64_t bytes = matrix_bytes(linear);
     plan->weight_bytes += bytes * static_cast<uint64_t>(linear.count);
-    const double cached =  // Of the last matrix, what fills the cache
+    const double cached =  // Share of the last matrix that fills the cache
         static_cast<double>(linear.last_outputs) / static_cast<double>(linear.outputs);
     plan->weight_bytes_for_logits +=
         static_cast<double>(bytes) * (linear.head ? static_cast<double>(linear.count) : 1 - cached);
@@ -279,7 +279,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
     return lacks("rate of attention by the host (host.decode_attention)");
   }
   if (is_quantized(plan.kv_format)) {
-    // Where it was not measured, a quantised row takes as long as a 16-bit one: the smaller read is
+    // If it was not measured, a quantised row takes as long as a 16-bit one: the smaller read is
     // offset by the expansion of its numbers.
     const int64_t group = format_traits(plan.kv_format).group;
     const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, group)) /

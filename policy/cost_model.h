@@ -47,11 +47,10 @@ using ResourceSeconds = std::array<double, kResources>;
 // A plan as the cost model sees it: a model and the bytes that a sweep transfers between tiers.
 struct CostedPlan {
   ModelShape shape;
-  Format format = Format::kF32;  // Of weights
+  Format format = Format::kF32;  // The weights' format
   Format kv_format = Format::kF16;
-  uint64_t weight_bytes = 0;  // Read by the kernels in a sweep
-  double weight_bytes_for_logits =
-      0;  // The part of weight_bytes that only rows reaching logits need
+  uint64_t weight_bytes = 0;           // Read by the kernels in a sweep
+  double weight_bytes_for_logits = 0;  // The part needed only by rows that reach logits
   uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep
 
   uint64_t kv_row_bytes = 0;   // Bytes of one position, all layers

@@ -107,14 +107,14 @@ class Parser {
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
     constexpr const char* kQuantized =
-        "decode_attention_q4_bytes_per_second";  // Optional: older profiles lack it
+        "decode_attention_q4_bytes_per_second";  // Older profiles lack it
     if (reader.has(kQuantized)) compute.decode_attention_q4 = figure(reader, "compute", kQuantized);
     if (reader.has("q4_compute")) {
       const std::string how = reader.string("q4_compute", kTextBytesMax);
       if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
       compute.q4_in_int8 = true;
     }
-    if (reader.has("peaks")) compute.peaks = peaks(reader);  // Optional: older profiles lack it
+    if (reader.has("peaks")) compute.peaks = peaks(reader);  // Older profiles lack it
     keep(reader);
     return compute;
   }
@@ -186,8 +186,7 @@ class Parser {
     link.to_device = figure(reader, "link", "to_device_bytes_per_second");
     link.to_host = figure(reader, "link", "to_host_bytes_per_second");
     link.both = figure(reader, "link", "both_bytes_per_second");
-    if (reader.has("small_copies"))
-      link.small = copies(reader);  // Optional: older profiles lack it
+    if (reader.has("small_copies")) link.small = copies(reader);  // Older profiles lack it
     keep(reader);
     return link;
   }
@@ -216,8 +215,7 @@ class Parser {
     disk.free_bytes = figure(reader, "disk", "free_bytes");
     disk.read = requests(reader, "read");
     disk.write = requests(reader, "write");
-    constexpr const char* kProcessor =
-        "processor_bytes_per_second";  // Optional: older profiles lack it
+    constexpr const char* kProcessor = "processor_bytes_per_second";  // Older profiles lack it
     if (reader.has(kProcessor)) disk.processor = figure(reader, "disk", kProcessor);
     keep(reader);
     return disk;

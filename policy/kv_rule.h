@@ -42,8 +42,7 @@ struct KvRuleChoice {
   std::optional<bool> ratio_of_prompt;
 
   bool empty() const { return !kind && !heavy && !recent && !sink && !ratio_of_prompt; }
-  friend auto operator<=>(const KvRuleChoice&,
-                          const KvRuleChoice&) = default;  // An arbitrary order
+  friend auto operator<=>(const KvRuleChoice&, const KvRuleChoice&) = default;  // Any order
 };
 
 // Returns `base` with the choice applied. A kind other than base's starts from its own default

@@ -22,13 +22,12 @@ struct PlacementShares {
 };
 
 struct PlacementRoom {
-  uint64_t weights = 0, kv = 0,
-           activations = 0;  // Bytes to be placed; activations: the residual stream's rows
-  uint64_t device = 0, host = 0, disk = 0;  // Capacity of each tier for them
-  bool weights_stream = true;               // False: all weights on the device
-  bool kv_leaves = true;                    // False: all of the cache on the device
-  bool kv_to_disk = true;                   // False: the cache stays off the disk
-  bool activations_leave = false;           // False: all activations on the device
+  uint64_t weights = 0, kv = 0, activations = 0;  // To be placed; activations: residual rows
+  uint64_t device = 0, host = 0, disk = 0;        // Capacity of each tier for them
+  bool weights_stream = true;                     // False: all weights on the device
+  bool kv_leaves = true;                          // False: all of the cache on the device
+  bool kv_to_disk = true;                         // False: the cache stays off the disk
+  bool activations_leave = false;                 // False: all activations on the device
 };
 
 // The shares with the least time for `sweeps`, whose transfers are linear in them; the shares in

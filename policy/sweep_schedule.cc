@@ -106,7 +106,7 @@ class Planner {
   std::vector<Cohort> running_;
   std::vector<PlannedSweeps> found_;
   size_t group_ = 0;
-  int64_t waiting_ = 0;  // Of groups_[group_], not yet admitted
+  int64_t waiting_ = 0;  // Requests of groups_[group_] not yet admitted
   int64_t sequences_ = 0;
   uint64_t reserved_ = 0;
 };

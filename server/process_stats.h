@@ -9,7 +9,7 @@ namespace spillway {
 uint64_t peak_resident_bytes();
 
 struct ProcessStats {
-  double cpu_seconds = 0;  // Of all threads, user and system
+  double cpu_seconds = 0;  // All threads, user and system
   uint64_t resident_bytes = 0;
   uint64_t virtual_bytes = 0;
   int64_t open_files = 0;

@@ -41,7 +41,7 @@ std::string text_of(std::span<const RequestGroup> workload) {
          (alike ? "" : " in the mean");
 }
 
-// Where nothing is offloaded a larger block costs nothing, and requests shorter than expected fill
+// If nothing is offloaded, a larger block costs nothing, and requests shorter than expected fill
 // it.
 constexpr int64_t kBlockInPlace = 256;
 

@@ -25,7 +25,7 @@ struct FlexgenProblem {
   ModelShape shape;
   FlexgenHardware hardware;
   int64_t prompt_tokens = 0;
-  int64_t new_tokens = 0;           // Of each sequence; the prompts' pass gives the first
+  int64_t new_tokens = 0;           // Per sequence; the prompts' pass gives the first
   bool compressed_weights = false;  // A quarter of the bytes; nothing else changes
 };
 
@@ -54,8 +54,7 @@ struct FlexgenCost {
     double seconds = 0;
   } prefill, decode;
 
-  double prefill_seconds = 0,
-         decode_seconds = 0;  // Of all layers; decode: all tokens but the first
+  double prefill_seconds = 0, decode_seconds = 0;  // All layers; decode: without the first token
   double total_seconds = 0;
   double tokens_per_second = 0;                   // New tokens / total seconds
   PerTier prefill_peak_bytes, decode_peak_bytes;  // The disk has one peak, in both

@@ -62,14 +62,12 @@ class SimulatedMachine {
 
   // A micro-batch's work in a layer, in seconds and bytes.
   struct Step {
-    double qkv, attention,
-        rest;  // Arithmetic: matrix products before attention, attention, and products after it
+    double qkv, attention, rest;       // Arithmetic: before, in and after attention
     double rest_of_last;               // `rest` in the model's last layer
     double weights_memory, kv_memory;  // Seconds of reading operands
     double kv_read, kv_sent, stream;   // Bytes
     double kv_down;  // Bytes of the cache written back over the link; kv_sent: written to disk
-    double kv_from_host,
-        by_host;  // Shares of the cache: uploaded over the link; attended to by the CPU
+    double kv_from_host, by_host;  // Shares of the cache: uploaded; attended to by the CPU
     int64_t sequences;
   };
   // The rest of a layer, which waits for the CPU's attention.

@@ -28,7 +28,7 @@ struct SimulatedRun {
   std::vector<Part> resources;  // Busy time, in the order of the timeline
 
   int64_t sweeps = 0, sweeps_simulated = 0;
-  Simulation timeline;  // Of the simulated sweeps
+  Simulation timeline;  // The simulated sweeps only
   std::vector<Simulation::Resource> processors;
 };
 

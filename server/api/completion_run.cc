@@ -209,8 +209,7 @@ void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   note_times(finish.usage);
   usage_.kv.add(finish.usage.kv);
   if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kCancelled) {
-    if (!result_.error)
-      others = ids_;  // Without one choice there is no answer: the rest is wasted work.
+    if (!result_.error) others = ids_;  // No answer without one choice: the rest is wasted work.
     note_failure(finish);
   } else if (cancelled_) {
     result_.cancelled = true;

@@ -57,8 +57,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
 
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
-  std::shared_ptr<void>
-      memory_;  // Of prompts and answer; a non-streamed answer keeps it until it is sent
+  std::shared_ptr<void> memory_;  // For prompts and answer, until a whole answer is sent
 
   std::shared_ptr<CompletionRun> run_;
   bool gone_ = false;

@@ -48,7 +48,7 @@ void probe_when_silent(int fd, int seconds) {
   const int probes = 4;
   const int interval = std::max(1, seconds / probes);
   const unsigned unacknowledged_ms = 1000u * static_cast<unsigned>(seconds);
-  // Where an option is not supported the deadlines of HttpLimits remain.
+  // If an option is not supported, the deadlines of HttpLimits remain.
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);

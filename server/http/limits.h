@@ -12,7 +12,7 @@ struct HttpLimits {
   size_t chunk_extension_bytes_max = 4096;
   size_t body_bytes_max = size_t{8} << 20;     // One body -> 413; serve's: RequestMemory
   size_t bodies_bytes_max = size_t{48} << 20;  // All bodies held at once -> 429; likewise
-  double peer_share_of_bodies = 0.5;  // Of bodies_bytes_max, for one client; at least one body
+  double peer_share_of_bodies = 0.5;  // One client's share of bodies_bytes_max; at least one body
   size_t other_body_bytes_max = size_t{64} << 10;  // For a route that takes no body -> 413
   size_t output_bytes_max = size_t{256} << 10;     // Unsent events of one stream; beyond: cut off
   size_t pipelined_bytes_max = size_t{64} << 10;
@@ -24,9 +24,8 @@ struct HttpLimits {
   double body_bytes_per_second_min = 64 << 10;      // its length (the largest, if unknown) at this
   double write_stall_seconds = 30;                  // Without one byte taken by the peer
   double idle_seconds = 75;                         // Between requests
-  double half_close_seconds =
-      0.25;                   // Wait for the answer to a client that has shut its sending side
-  double linger_seconds = 2;  // After the last answer: reading on lets the peer see it
+  double half_close_seconds = 0.25;  // Wait for the answer if the client shut its sending side
+  double linger_seconds = 2;         // After the last answer: reading on lets the peer see it
 
   int64_t requests_per_connection_max = 1000;
   int64_t connections_max = 12'000;

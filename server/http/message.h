@@ -29,8 +29,7 @@ struct HttpRequest {
   bool http_1_0 = false;
   bool keep_alive = true;
   std::shared_ptr<void> body_lease;  // Its share of HttpLimits::bodies_bytes_max
-  uint64_t client =
-      0;  // The client's number: of its API key where there are keys, else of its address
+  uint64_t client = 0;  // The client: its API key's number, or without keys its address's
 };
 
 using HttpFields = std::vector<std::pair<std::string, std::string>>;

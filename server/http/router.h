@@ -21,9 +21,8 @@ struct Route {
   std::string method;
   std::string path;  // A segment "{}" matches any one non-empty segment, "{*}" all that follow
   Handler handler;
-  bool json_body =
-      false;          // Other content types and encodings are 415. False: only a short body is read
-  bool open = false;  // Needs no key and answers while draining
+  bool json_body = false;  // Other types and encodings are 415. False: only short bodies are read
+  bool open = false;       // Needs no key and answers while draining
 };
 
 class Router {

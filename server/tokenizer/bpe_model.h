@@ -27,8 +27,7 @@ class BpeScratch {
   friend class BpeModel;
   struct Symbol {
     int32_t id;
-    uint32_t
-        rank;  // Rank of the merge with the next symbol; kNoMerge: none, or this one was merged.
+    uint32_t rank;  // Of the merge with the next symbol; kNoMerge: none, or this one is gone.
     size_t previous;
     size_t next;
   };

@@ -46,11 +46,10 @@ struct AddedToken {
 };
 
 struct TokenizerDescription {
-  std::vector<std::string>
-      pieces;                     // By id, in the byte-level alphabet; for added tokens their text
-  std::vector<Merge> merges;      // By rank, no pair twice
-  std::vector<AddedToken> added;  // By id
-  int32_t bos = -1;               // -1: the files name none
+  std::vector<std::string> pieces;  // By id, in the byte-level alphabet; added tokens: text
+  std::vector<Merge> merges;        // By rank, no pair twice
+  std::vector<AddedToken> added;    // By id
+  int32_t bos = -1;                 // -1: the files name none
   int32_t eos = -1;
   int32_t pad = -1;
   std::optional<bool> add_bos;  // Whether text is encoded with bos in front; empty: unspecified

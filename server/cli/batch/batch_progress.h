@@ -16,7 +16,7 @@ struct BatchProgress {
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;      // Including earlier runs and running sequences
   int64_t generated_tokens_now = 0;  // By this run
-  double seconds = 0;                // Of this run
+  double seconds = 0;                // This run's
 
   double tokens_per_second() const;  // Generated, by this run
   double seconds_left() const;       // Negative: too early for an estimate

@@ -296,8 +296,7 @@ class Runner {
     }
     // The first cause counts: when one sequence of a row fails, its others are cancelled, too.
     const bool cancelled = result.engine.ok() || result.engine.code() == Code::kCancelled;
-    if (cancelled && stopping_)
-      return {};  // Our own cancellation; the row runs again after --resume.
+    if (cancelled && stopping_) return {};  // Our own; the row runs again after --resume.
     if (cancelled || !job_.scheduler->stats().healthy) return engine_lost(result);
     return machine_failed(std::move(flight), result.engine);
   }

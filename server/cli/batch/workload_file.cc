@@ -12,8 +12,7 @@ namespace spillway {
 
 namespace {
 
-constexpr int64_t kTokensMax = int64_t{1}
-                               << 20;  // Same limit as the flags --prompt-tokens and --new-tokens
+constexpr int64_t kTokensMax = int64_t{1} << 20;  // Limit of --prompt-tokens and --new-tokens, too
 
 int64_t tokens_of(const RequestGroup& group) {
   return group.prompt_tokens + group.new_tokens;

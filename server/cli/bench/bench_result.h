@@ -70,7 +70,7 @@ struct BenchResult {
   // longer.
   struct Cut {
     int64_t decode_steps = 0;
-    double decode_seconds = 0;  // Of those decode steps
+    double decode_seconds = 0;  // Time of those decode steps
     double total_seconds = 0;
     int64_t generated = 0;
   };

@@ -24,7 +24,7 @@ struct ServedModel {
   Scheduler* scheduler = nullptr;  // Null when opened without weights
   std::string identity;            // Changes with weights or format, as far as is known
   std::optional<double> predicted_tokens_per_second;  // For the workload it was opened for
-  std::vector<TierAmount> tier_bytes;                 // Of the plan; empty without one
+  std::vector<TierAmount> tier_bytes;                 // The plan's; empty without one
   std::string plan;                                   // Its JSON form, as --plan reads it
   RequestMemory requests;                             // OpenFor::requests, reduced to the budget
   std::shared_ptr<void> owner;
@@ -35,7 +35,7 @@ struct OpenFor {
   bool tokenizer_only = false;  // Does not load the weights
   // The expected workload, as far as is known: a plan is searched for it. Empty: no search.
   std::vector<RequestGroup> workload;
-  std::optional<RequestMemory> requests = {};  // Of a command that answers requests of others
+  std::optional<RequestMemory> requests = {};  // Set by commands that answer clients
   // Called before a model directory is packed, which takes minutes and gigabytes, with the
   // beginning of `identity` up to a blank. Its error is returned. May be empty.
   std::function<Status(const std::string&)> accepts_source = {};

@@ -14,7 +14,7 @@ namespace spillway {
 struct EvalFlags {
   std::string text;             // A file
   int64_t context = 1024;       // Tokens of a window
-  int64_t prompt_tokens = 512;  // Those of a window that are in the prompt
+  int64_t prompt_tokens = 512;  // The window's tokens that are in the prompt
   int64_t windows = 0;          // At most; 0: the whole text
   std::vector<int>
       kv_budgets;  // Per cent of a window's positions at which h2o and window are compared

@@ -19,7 +19,7 @@ constexpr int64_t kEvalWindowsAtOnce = 32;  // Fewer if the KV cache is smaller
 struct EvalScore {
   double nats = 0;  // Sum of -log p over the scored tokens
   int64_t tokens = 0;
-  uint64_t bytes = 0;  // Of the scored tokens' text
+  uint64_t bytes = 0;  // Bytes of the scored tokens' text
   int64_t windows = 0;
 
   double perplexity() const { return std::exp(nats / static_cast<double>(tokens)); }

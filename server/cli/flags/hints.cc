@@ -108,8 +108,7 @@ size_t edits(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  size_t best_edits =
-      std::min<size_t>(3, word.size() / 2 + 1);  // At a larger distance it is another word.
+  size_t best_edits = std::min<size_t>(3, word.size() / 2 + 1);  // Farther is another word.
   for (const std::string& candidate : candidates) {
     if (const size_t distance = edits(word.substr(0, 64), candidate); distance < best_edits) {
       best_edits = distance;

@@ -36,7 +36,7 @@ constexpr LinearProbe kBesideProduct{Format::kBF16, 64, 4096, 4096};
 constexpr RunLimits kBesideRuns{.runs_min = 1, .runs_max = 1, .run_seconds = 0.03};
 constexpr size_t kBesideBlock = size_t{2} << 20;
 constexpr int kBesideSamples = 5;
-constexpr double kBesideSecondsMin = 0.1;  // Of a sample: several runs of the product
+constexpr double kBesideSecondsMin = 0.1;  // Per sample: several runs of the matrix product
 // Losses outside these bounds cannot be told from noise.
 constexpr double kLostMin = 0.01, kLostMax = 0.99;
 

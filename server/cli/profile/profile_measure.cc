@@ -20,7 +20,7 @@ constexpr double kOtherShare = 0.02;  // Memory, both attentions, each direction
 
 constexpr double kRunSeconds = 0.005;  // Shorter runs would measure the clock and the launch.
 constexpr int kSamplesMin = 3, kSamplesMax = 9;
-constexpr int kPeakSamples = 5;  // Of 20 ms for each instruction
+constexpr int kPeakSamples = 5;  // 20 ms each, per instruction
 
 // Small, medium and large: a decode step of few sequences reads weights, prefill multiplies.
 constexpr int64_t kHeights[] = {1, 4, 16, 64, 256, 512};
