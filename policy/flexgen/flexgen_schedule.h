@@ -49,9 +49,9 @@ struct FlexgenRun {
   bool overlap = true;
   bool pinned_weights = true;  // For weights in host memory
 
-  // As its benchmarks with `--debug fewer_batch` do, which gave the paper's figures for offloaded
-  // models: of decode only the first step's first 20 layers run, and the mean of the last ten of
-  // these is taken for every layer of every step. Otherwise everything runs.
+  // Runs like its benchmarks with `--debug fewer_batch`, which gave the paper's figures for
+  // offloaded models: of decode only the first step's first 20 layers run, and the mean of the last
+  // ten of these is taken for every layer of every step. Otherwise everything runs.
   bool fewer_batches = false;
 };
 
