@@ -6,7 +6,7 @@ namespace spillway {
 
 namespace {
 
-// How many more sequences of `rows` each the micro-batch has room for.
+// The number of sequences of `rows` each that the micro-batch can still take.
 int64_t room_of(const MicroBatch& batch, int64_t rows, const MicroBatchLimits& limits) {
   int64_t room = (limits.rows - batch.rows) / rows;
   if (batch.items == 0) room = std::max<int64_t>(1, room);

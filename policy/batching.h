@@ -1,6 +1,6 @@
-// How waiting requests become sweeps, and how a sweep is cut into micro-batches. The scheduler and
-// the engine call these functions when they run, the cost model when it predicts, so that what is
-// planned is what runs. Pure functions.
+// Admission of waiting requests to sweeps, and division of a sweep into micro-batches. The
+// scheduler and the engine call these functions when they run, the cost model when it predicts, so
+// that what is planned is what runs. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -11,42 +11,42 @@ namespace spillway {
 
 struct SweepLimits {
   int64_t block_sequences = 1;
-  int64_t prefill_tokens = 2048;  // Prompt tokens of one sweep; one longer prompt goes alone
-  uint64_t kv_bytes = 0;          // Of all tiers; what running sequences reserve
+  int64_t prefill_tokens = 2048;  // Prompt tokens of one sweep; one longer prompt runs alone
+  uint64_t kv_bytes = 0;          // Capacity of all tiers; running sequences reserve it
 };
 
-// The next requests of the queue, as far as they are alike.
+// The next requests of the queue that have the same lengths and KV size.
 struct WaitingRequests {
   int64_t count = 1;
   int64_t prompt_tokens = 1;  // At least 1
-  uint64_t kv_bytes = 0;      // Of cache, that each reserves until it ends
+  uint64_t kv_bytes = 0;      // KV cache bytes that each reserves until it ends
 };
 
-// What a sweep holds while requests are admitted to it.
+// A sweep's contents while requests are admitted to it.
 struct SweepContents {
-  int64_t sequences = 0;      // Those admitted to this sweep included
-  int64_t prompt_tokens = 0;  // Of those
+  int64_t sequences = 0;      // Including those admitted to this sweep
+  int64_t prompt_tokens = 0;  // Of the sequences admitted to this sweep
   uint64_t kv_bytes = 0;      // Reserved by all sequences
 };
 
-// How many of the requests join the sweep, in order of the queue: while the block, the KV cache and
-// the sweep's prompt tokens have room. Those behind the first that does not fit wait, too.
+// The number of requests that join the sweep, in queue order, while the block, the KV cache and the
+// sweep's prompt tokens have capacity. Requests behind the first that does not fit wait, too.
 int64_t requests_admitted(const WaitingRequests& next, const SweepContents& sweep,
                           const SweepLimits& limits);
 
-// Neighbouring sequences of a sweep that are computed at once.
+// Neighbouring sequences of a sweep that are computed together.
 struct MicroBatch {
   size_t first_item = 0, items = 0;
   int64_t rows = 0;
 };
 
 struct MicroBatchLimits {
-  int64_t rows = 1024;    // A micro-batch is closed before it exceeds them, unless one prompt does.
-  int64_t sequences = 0;  // ... or when it has this many; 0: no limit
+  int64_t rows = 1024;    // Closed before it exceeds them, unless one prompt does
+  int64_t sequences = 0;  // Closed when it has this many; 0: no limit
 };
 
-// Appends the sweep's next `count` sequences, of `rows` each, to its micro-batches: to the last one
-// as far as it has room.
+// Appends the sweep's next `count` sequences, of `rows` each, to its micro-batches, filling the
+// last one first.
 void add_to_micro_batches(int64_t count, int64_t rows, const MicroBatchLimits& limits,
                           std::vector<MicroBatch>* batches);
 

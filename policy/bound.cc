@@ -10,13 +10,14 @@ namespace spillway {
 
 namespace {
 
-// The largest; compute where it is one of several.
+// The slowest resource; compute where it is one of several.
 Resource slowest(const ResourceSeconds& seconds) {
   return static_cast<Resource>(std::max_element(seconds.begin(), seconds.end()) - seconds.begin());
 }
 
-// Rows of the last layer that reach no logit are not needed, weights are read once, activations
-// need not pass through memory, and what was not measured takes no time.
+// A sweep's resource times for the least work that any engine must do: rows of the last layer that
+// reach no logit are not needed, weights are read once, activations need not pass through memory,
+// and resources that were not measured take no time.
 ResourceSeconds least_seconds(const CostedPlan& plan, bool keeps_by_score, const Ceilings& ceilings,
                               const SweepWork& work) {
   const MicroBatch all{0, static_cast<size_t>(std::min(work.logit_rows, work.tokens())),
@@ -58,7 +59,7 @@ double Ceilings::seconds_per_weight(const LinearShape& linear, int64_t rows,
 Bound bound_of(const CostedPlan& plan, bool keeps_by_score, const Ceilings& ceilings,
                std::span<const SweepWork> run) {
   SPILLWAY_CHECK(ceilings.prompt_attention > 0 && ceilings.memory > 0);
-  ResourceSeconds slowest_seconds{};  // Of the sweeps that a resource bounds
+  ResourceSeconds slowest_seconds{};  // Sums over the sweeps that each resource bounds
   Bound bound;
   for (const SweepWork& work : run) {
     const ResourceSeconds sweep = least_seconds(plan, keeps_by_score, ceilings, work);

@@ -1,7 +1,7 @@
-// The bounds of a run: how long its sweeps must have taken on this machine, from rates measured
-// around it: `bound` of `bench --json`. Pure arithmetic, any thread.
+// Lower bounds on a run's time: how long its sweeps must have taken on this machine, from rates
+// measured around it. They are the `bound` of `bench --json`. Pure arithmetic, any thread.
 //
-// A resource's time is the work that was needed at the most that the resource can do: the cost
+// A resource's time is the work that was needed at the highest rate the resource can do: the cost
 // model's resource_seconds() of what the engine logged, at these rates. Two bounds are made of such
 // times:
 //
@@ -13,20 +13,20 @@
 //
 // The resources, where the bound asks for less than the cost model of a plan:
 //
-//   compute     the matrix products and attention of prompts. Of the last layer only what reaches
-//               logits is needed: keys and values of all rows, all else of the rows that the head
-//               reads (and all rows' queries where their scores decide what a cache keeps).
-//   memory      what the kernels read: every weight once, whichever tier it came from, and the
-//               cached rows of decode, but for those that the CPU reads in a device's place, which
-//               are held against nothing. Transfers from and to disk are DMA past the cores, whose
-//               reading rate the ceiling is, so they are not counted here.
-//   host to device, device to host   the bytes over each direction of that link, where the device
-//               has memory of its own
-//   disk read, disk write   the bytes over each link. One device serves both, yet each is held
-//               against its own rate alone: how much they disturb each other is what a schedule
-//               can change.
+//   compute     the matrix products and attention of prompts. The last layer counts only for what
+//               reaches logits: keys and values of all rows, everything else for the rows that the
+//               head reads (and all rows' queries where their scores decide what a cache keeps).
+//   memory      the kernels' reads: every weight once, whichever tier it came from, and the cached
+//               rows of decode. Rows read by CPU attention beside a device are not counted.
+//               Transfers from and to disk are DMA past the cores, whose reading rate the ceiling
+//               is, so they are not counted here.
+//   host to device, device to host   the bytes over each direction of that link, for discrete
+//               devices
+//   disk read, disk write   the bytes over each link. One device serves both, yet each is compared
+//               with its own rate alone: how much they disturb each other is what a schedule can
+//               change.
 //
-// What "the most" is, is the caller's: of the hardware, or of kernels as measured (Ceilings).
+// The caller chooses the rates (Ceilings): the hardware's, or those of measured kernels.
 #pragma once
 
 #include <cstdint>
@@ -45,28 +45,29 @@ struct MatrixRate {
   double flops_per_second = 0;
 };
 
-// Rates as measured around a run. 0: not measured, since the run was to move nothing; what it moved
-// all the same takes no time. The machine's peak of products stands for all of them, else each is
-// as fast as its kernel was at the largest measured number of rows that is not above its
-// micro-batch's (the smallest, where all are above it).
+// Rates as measured around a run. 0: not measured, since the run was expected to transfer nothing
+// there; bytes that it transferred all the same take no time. If the machine's peak of matrix
+// products is given, it holds for all of them; else each is as fast as its kernel was at the
+// largest measured batch size that is not above its micro-batch's (the smallest, where all are
+// above it).
 struct Ceilings final : SweepRates {
-  double products = 0;             // The peak, FLOP/s; 0: as kernels were measured
-  std::vector<MatrixRate> matrix;  // Every shape at one number of rows at least
+  double products = 0;  // The peak of matrix products, FLOP/s; 0: as kernels were measured
+  std::vector<MatrixRate> matrix;  // Every shape at one batch size at least
 
   double seconds_per_weight(const LinearShape& linear, int64_t rows,
                             int64_t batch_rows) const override;
 };
 
 struct Bound {
-  Resource resource = Resource::kCompute;  // That was slowest longest
-  double seconds = 0;                      // Sweep by sweep
+  Resource resource = Resource::kCompute;  // The resource that was slowest for the longest time
+  double seconds = 0;                      // Bound sweep by sweep
   double seconds_any_schedule = 0;
-  ResourceSeconds busy{};  // Of the whole run
+  ResourceSeconds busy{};  // Times of the whole run
 };
 
-// Of the plan, the shape and the bytes of weights and of a cached row count. `keeps_by_score`: the
-// KV rule reads the attention of every row of a prompt. REQUIRES: ceilings has positive rates of
-// prompt attention and memory.
+// The bound of a run. Of the plan it reads the shape and the bytes of weights and of a cached row.
+// `keeps_by_score`: the KV rule reads the attention of every row of a prompt. REQUIRES: ceilings
+// has positive rates of prompt attention and memory.
 Bound bound_of(const CostedPlan& plan, bool keeps_by_score, const Ceilings& ceilings,
                std::span<const SweepWork> run);
 

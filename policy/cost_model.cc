@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-// A format, then what stands in for it where it was not measured: the most alike first.
+// The format, followed by its substitutes where it was not measured, most similar first.
 std::vector<Format> formats_for(Format format) {
   std::vector<Format> found = {format, format == Format::kBF16 ? Format::kF16 : Format::kBF16,
                                Format::kF16, Format::kF32};
@@ -17,7 +17,7 @@ std::vector<Format> formats_for(Format format) {
   return found;
 }
 
-// The rate of requests as the engine makes them, else the best there is.
+// The disk's rate for requests of the engine's size and depth, else the best measured.
 double disk_rate(const std::vector<DiskFigure>& figures) {
   constexpr uint64_t kBlockBytes = uint64_t{2} << 20;
   constexpr int kDepth = 32;
@@ -43,7 +43,7 @@ double compute_seconds(const CostedPlan& plan, const SweepWork& work,
     seconds += products.layers - products.saved_in_last;
     before = &batch;
   }
-  // In the last layer what one row of each prompt attends to is left out, or all is needed.
+  // The last layer's prompt attention (one row of each prompt) is neglected unless all rows attend.
   const bool all_rows = execution.last_layer_attends || work.logit_rows >= work.tokens();
   const auto layers = static_cast<double>(plan.shape.layers);
   seconds += (all_rows ? layers : layers - 1) *
@@ -55,7 +55,7 @@ double compute_seconds(const CostedPlan& plan, const SweepWork& work,
   return seconds + (work.disk_read_bytes + work.disk_write_bytes) * rates.compute_per_disk_byte;
 }
 
-// Infinite without a rate, so that no plan is chosen that needs one that was not measured.
+// Infinite without a rate, so that no plan is chosen that needs an unmeasured resource.
 double seconds_of(double bytes, double rate) {
   return bytes > 0 ? bytes / rate : 0;
 }
@@ -69,16 +69,16 @@ void count_weight_bytes(const std::function<uint64_t(const LinearShape&)>& matri
   for (const LinearShape& linear : linear_shapes(plan->shape)) {
     const uint64_t bytes = matrix_bytes(linear);
     plan->weight_bytes += bytes * static_cast<uint64_t>(linear.count);
-    const double cached =  // Of the last matrix, what fills the cache
+    const double cached =  // Share of the last matrix that fills the cache
         static_cast<double>(linear.last_outputs) / static_cast<double>(linear.outputs);
     plan->weight_bytes_for_logits +=
         static_cast<double>(bytes) * (linear.head ? static_cast<double>(linear.count) : 1 - cached);
   }
 }
 
-// Each product's input is packed (read and written) and its output stored; two norms and two sums
-// read and write the residual stream beside that, and attention reads queries, keys and values and
-// writes its output (float32). Mostly inside the caches; a few per cent of a prefill.
+// The input of each matrix product is packed (read and written) and its output stored; two norms
+// and two sums also read and write the residual stream, and attention reads queries, keys and
+// values and writes its output (float32). Mostly inside the caches; a few per cent of a prefill.
 double activation_traffic(const ModelShape& shape) {
   int64_t elements = 6 * shape.hidden + shape.qkv_width() + shape.query_width();
   for (const LinearShape& linear : linear_shapes(shape)) {
@@ -130,7 +130,7 @@ double head_seconds(std::span<const LinearShape> linears, const SweepRates& rate
   return seconds;
 }
 
-// Two products of head_size multiply-adds for each pair of query and key.
+// Two matrix products of head_size multiply-adds for each pair of query and key.
 double prompt_attention_seconds(const ModelShape& shape, const SweepRates& rates, double pairs) {
   return 4 * pairs * static_cast<double>(shape.query_width()) / rates.prompt_attention;
 }
@@ -158,7 +158,7 @@ ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
   seconds[index(Resource::kHostCompute)] =
       seconds_of(work.host_attended_bytes, rates.host_attention);
   if (plan.discrete && rates.host_memory > 0) {
-    // By DMA on both sides: what the disk brings is written and read again.
+    // DMA on both sides: bytes read from disk are written and read again.
     seconds[index(Resource::kHostMemory)] =
         (work.to_device_bytes + work.to_host_bytes + work.disk_read_bytes + work.disk_write_bytes +
          work.host_attended_bytes) /
@@ -201,7 +201,7 @@ SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   work.logit_rows = work.decoding + work.prompts;
   const KvTraffic kv = kv_traffic(plan, work);
   const double kv_sent = kv.prompts_sent + kv.steps_sent;
-  // The residual stream goes and comes once a layer.
+  // The residual stream is uploaded and written back once a layer.
   const double stream = 4 * static_cast<double>(plan.shape.hidden * plan.shape.layers) *
                         static_cast<double>(work.tokens());
   work.disk_read_bytes = static_cast<double>(plan.weights_from_disk) + kv.read * plan.kv_on_disk +
@@ -213,7 +213,7 @@ SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   const double kv_away = plan.kv_on_disk + plan.kv_on_host;
   const double away = plan.activations_on_disk + plan.activations_on_host;
   work.host_attended_bytes = kv.read * by_host;
-  // Instead of the cache, queries, keys and values (float32) come down and outputs go up.
+  // Instead of the cache, queries, keys and values (float32) go to the host and outputs come back.
   const double steps = static_cast<double>(work.decoding * plan.shape.layers) * by_host;
   const double output_bytes = plan.format == Format::kF32 ? 4 : 2;
   work.to_device_bytes = static_cast<double>(plan.weights_to_device) +
@@ -247,7 +247,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
     if (!rates.heights_.empty()) break;
   }
   if (rates.heights_.empty()) return lacks("rate of matrix products (compute.matrix)");
-  // Shapes of one height are averaged.
+  // Shapes with the same batch size are averaged.
   auto& heights = rates.heights_;
   std::sort(heights.begin(), heights.end(),
             [](const Height& a, const Height& b) { return a.rows < b.rows; });
@@ -261,7 +261,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
     merged.push_back({heights[i].rows, sum / static_cast<double>(end - i)});
     i = end;
   }
-  // More rows never take less time: noise may say so.
+  // More rows never take less time, though noisy measurements may.
   for (size_t i = 1; i < merged.size(); ++i) {
     merged[i].seconds = std::max(merged[i].seconds, merged[i - 1].seconds);
   }
@@ -279,8 +279,8 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
     return lacks("rate of attention by the host (host.decode_attention)");
   }
   if (is_quantized(plan.kv_format)) {
-    // Where it was not measured a quantised row takes as long as one of 16 bits: what is read less
-    // goes into its numbers' expansion.
+    // If it was not measured, a quantised row takes as long as a 16-bit one: the smaller read is
+    // offset by the expansion of its numbers.
     const int64_t group = format_traits(plan.kv_format).group;
     const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, group)) /
                           static_cast<double>(format_row_bytes(Format::kF16, group));
@@ -325,7 +325,7 @@ bool host_attention_pays(const HardwareProfile& hardware) {
 
 namespace {
 
-// Memory is busy while the processor or a link is: it adds nothing of its own.
+// Memory is busy only while the processor or a link is, so it adds no time of its own.
 double one_after_another(const ResourceSeconds& cost) {
   double seconds = std::max(cost[index(Resource::kCompute)], cost[index(Resource::kMemory)]);
   for (const Resource link : {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostToDevice,

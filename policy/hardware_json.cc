@@ -22,7 +22,7 @@ constexpr int64_t kSizeMax = int64_t{1} << 40;  // Rows, columns, bytes of a req
 constexpr int64_t kSamplesMax = 1'000'000;
 constexpr double kValueMax = 1e18;
 
-// One walk over a profile's text. The first failure is kept; what is read after it means nothing.
+// One pass over a profile's text. The first failure is kept; values read after it are meaningless.
 class Parser {
  public:
   explicit Parser(std::string_view what) : what_(what) {}
@@ -77,12 +77,12 @@ class Parser {
       if (figure.low > figure.value) reader.fail("low is above value");
       if (figure.high < figure.value) reader.fail("high is below value");
     }
-    keep(parent);  // A missing key comes before what is missing in it.
+    keep(parent);  // Report a missing key before whatever is missing inside it.
     keep(reader);
     return figure;
   }
 
-  // Both memory figures of `compute` or `host`.
+  // Reads both memory figures of `compute` or `host`.
   void memory(JsonReader& reader, const std::string& path, Figure* all, Figure* free) {
     *all = figure(reader, path, "memory_bytes");
     *free = figure(reader, path, "memory_free_bytes");
@@ -107,14 +107,14 @@ class Parser {
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
     constexpr const char* kQuantized =
-        "decode_attention_q4_bytes_per_second";  // Newer than the others
+        "decode_attention_q4_bytes_per_second";  // Older profiles lack it
     if (reader.has(kQuantized)) compute.decode_attention_q4 = figure(reader, "compute", kQuantized);
     if (reader.has("q4_compute")) {
       const std::string how = reader.string("q4_compute", kTextBytesMax);
       if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
       compute.q4_in_int8 = true;
     }
-    if (reader.has("peaks")) compute.peaks = peaks(reader);  // Newer than the others
+    if (reader.has("peaks")) compute.peaks = peaks(reader);  // Older profiles lack it
     keep(reader);
     return compute;
   }
@@ -186,7 +186,7 @@ class Parser {
     link.to_device = figure(reader, "link", "to_device_bytes_per_second");
     link.to_host = figure(reader, "link", "to_host_bytes_per_second");
     link.both = figure(reader, "link", "both_bytes_per_second");
-    if (reader.has("small_copies")) link.small = copies(reader);  // Newer than the others
+    if (reader.has("small_copies")) link.small = copies(reader);  // Older profiles lack it
     keep(reader);
     return link;
   }
@@ -215,7 +215,7 @@ class Parser {
     disk.free_bytes = figure(reader, "disk", "free_bytes");
     disk.read = requests(reader, "read");
     disk.write = requests(reader, "write");
-    constexpr const char* kProcessor = "processor_bytes_per_second";  // Newer than the others
+    constexpr const char* kProcessor = "processor_bytes_per_second";  // Older profiles lack it
     if (reader.has(kProcessor)) disk.processor = figure(reader, "disk", kProcessor);
     keep(reader);
     return disk;
@@ -245,12 +245,12 @@ class Parser {
   }
 
   const std::string what_;
-  std::map<Format, int64_t> heights_;  // The last of each format
+  std::map<Format, int64_t> heights_;  // The last batch size of each format
   std::set<std::tuple<Format, int64_t, int64_t, int64_t>> seen_;
   Status first_;
 };
 
-// Ordered, so that a person finds fields where the header shows them.
+// Ordered, so that the file has its fields in the order that the header shows.
 using Ordered = nlohmann::ordered_json;
 
 Ordered figure_object(const Figure& figure) {
@@ -348,7 +348,7 @@ std::string hardware_profile_json(const HardwareProfile& profile) {
   if (profile.disk.processor.value > 0) {
     root["disk"]["processor_bytes_per_second"] = figure_object(profile.disk.processor);
   }
-  // Names come from the machine; a byte that is no UTF-8 must not end the program.
+  // Names come from the machine; a byte that is not UTF-8 must not end the program.
   return root.dump(2, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// Hardware profiles as JSON: what `spillway profile` writes and configs/hardware/ holds. Version 1:
+// Hardware profiles as JSON, as `spillway profile` writes and configs/hardware/ holds. Version 1:
 //
 //   {"version": 1, "name": "...", "measured_at": "2026-01-31T12:00:00Z",
 //    "compute": {"kind": "cpu", "memory_bytes": FIGURE, "memory_free_bytes": FIGURE,
@@ -30,15 +30,15 @@
 
 namespace spillway {
 
-constexpr size_t kHardwareBytesMax = size_t{1} << 20;  // Of a profile's text
+constexpr size_t kHardwareBytesMax = size_t{1} << 20;  // Limit on a profile's text
 
 // kInvalidArgument, with `what` (a file's name) and the path of the field, for anything that is
-// missing, unknown, out of order (heights of a format ascend) or not a number from 1 to 1e18; for
-// another version, with that version.
+// missing, unknown, out of order (batch sizes of a format ascend) or not a number from 1 to 1e18;
+// for another version, with that version.
 Result<HardwareProfile> parse_hardware_profile(std::string_view text, std::string_view what);
 
-// The text, ending in a newline, that reads back as the same profile. A figure that is not finite
-// makes a text that does not read back.
+// The profile as text, ending in a newline; parsing it gives the same profile. A figure that is not
+// finite makes a text that does not parse.
 std::string hardware_profile_json(const HardwareProfile& profile);
 
 }  // namespace spillway

@@ -1,5 +1,6 @@
-// What a machine can do, as measured (`spillway profile`) or as written by hand from published
-// figures (configs/hardware/): all that the cost model knows of hardware. Plain data, any thread.
+// A machine's capacities and rates, as measured (`spillway profile`) or as written by hand from
+// published figures (configs/hardware/): all that the cost model knows of hardware. Plain data, any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +17,20 @@ struct Figure {
   double value = 0;
   double low = 0, high = 0;
   int samples = 0;
-  std::string source;  // Of a hand-written one
+  std::string source;  // Source of a hand-written figure
 };
 
 // The median of the samples, or the mean of the two in the middle. REQUIRES: there is one.
 Figure figure_of(std::vector<double> samples);
 
-// FLOP/s of `rows` activations times [outputs, inputs] in `format`, the weights from memory.
+// FLOP/s of `rows` activations times [outputs, inputs] in `format`, the weights read from memory.
 struct MatrixFigure {
   Format format = Format::kF32;
   int64_t rows = 0, outputs = 0, inputs = 0;
   Figure rate;
 };
 
-// Operations/s of a CPU's fastest instruction for numbers of such a kind, a multiply-add being two.
+// Operations/s of a CPU's fastest instruction for this arithmetic, a multiply-add being two.
 struct PeakFigure {
   std::string arithmetic;   // "f32", "bf16", "int8"
   std::string instruction;  // For people
@@ -43,7 +44,7 @@ struct DiskFigure {
   Figure rate;
 };
 
-// Bytes/s of copies over the link to a device, each of so many bytes.
+// Bytes/s of copies over the link to a device, each of `bytes` bytes.
 struct CopyFigure {
   uint64_t bytes = 0;
   Figure to_device, to_host;
@@ -51,38 +52,38 @@ struct CopyFigure {
 
 struct HardwareProfile {
   std::string name;         // "2 x Intel(R) Xeon(R) Processor", "T4 16 GB, ..."
-  std::string measured_at;  // ISO 8601; empty for a hand-written one
+  std::string measured_at;  // ISO 8601; empty for a hand-written profile
 
-  // What computes: the CPU itself, or a device with memory of its own.
+  // The compute device: the CPU itself, or a discrete device.
   struct Compute {
     std::string kind;  // "cpu", "cuda"
     Figure memory_bytes, memory_free_bytes;
-    Figure memory_read;                  // Bytes/s
-    std::vector<MatrixFigure> matrix;    // Heights of each format ascending
-    Figure prompt_attention;             // FLOP/s of prompt attention's two products
-    Figure decode_attention;             // Bytes/s of cached rows attended to, in 16 bits
-    Figure decode_attention_q4;          // The same of a 4-bit cache; value 0: not measured
-    bool q4_in_int8 = false;             // 4-bit figures of `matrix` are of 8-bit products
-    std::vector<PeakFigure> peaks = {};  // Of a CPU; none: not measured
+    Figure memory_read;                // Bytes/s
+    std::vector<MatrixFigure> matrix;  // Batch sizes of each format ascending
+    Figure prompt_attention;           // FLOP/s of prompt attention's two matrix products
+    Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
+    Figure decode_attention_q4;  // Like decode_attention, for a 4-bit cache; value 0: not measured
+    bool q4_in_int8 = false;     // 4-bit figures of `matrix` were measured with 8-bit arithmetic
+    std::vector<PeakFigure> peaks = {};  // CPU only; none: not measured
   } compute;
 
   struct Host {
     Figure memory_bytes, memory_free_bytes;
     Figure memory_read;       // Bytes/s
     Figure decode_attention;  // Bytes/s of cached rows attended to by the CPU
-  } host;                     // Of a CPU: the same as `compute`
+  } host;                     // On the CPU the same figures as `compute`
 
   struct Link {
-    Figure to_device, to_host, both;     // Bytes/s; both directions at once, summed
-    std::vector<CopyFigure> small = {};  // Copies of less than those; none: not measured
+    Figure to_device, to_host, both;     // Bytes/s; `both`: both directions at once, summed
+    std::vector<CopyFigure> small = {};  // Copies smaller than those above; none: not measured
   };
-  std::optional<Link> link;  // Where the device has memory of its own
+  std::optional<Link> link;  // Only with a discrete device
 
   struct Disk {
     Figure free_bytes;
     std::vector<DiskFigure> read, write;
-    // Bytes/s whose coming, with the check of their sums, would take all of the CPU: how much
-    // slower products are beside them. Value 0: not measured.
+    // Bytes/s of reads, checksums included, that would take all of the CPU: how much they slow down
+    // matrix products beside them. Value 0: not measured.
     Figure processor;
   } disk;
 };

@@ -1,4 +1,4 @@
-// The KV rule as people name it: which cached positions a sequence keeps, in numbers or as shares
+// The KV rule in the user's terms: which cached positions a sequence keeps, in numbers or as shares
 // of its lengths (docs/USER_GUIDE.md, "Keeping less of the KV cache"). Pure, any thread.
 #pragma once
 
@@ -28,13 +28,13 @@ std::string to_string(const KvAmount& amount);
 
 struct KvRule {
   KvRuleKind kind = KvRuleKind::kFull;
-  KvAmount heavy, recent;        // heavy: of h2o
+  KvAmount heavy, recent;        // heavy: for h2o
   int64_t sink = 0;              // First positions that a window protects
-  bool ratio_of_prompt = false;  // Ratios of the prompt, else of prompt and new tokens
+  bool ratio_of_prompt = false;  // Ratios are of the prompt, else of prompt and new tokens
   friend bool operator==(const KvRule&, const KvRule&) = default;
 };
 
-// What people say of a rule; what they leave out comes from the rule that holds otherwise.
+// A user's choice of rule; fields left out are taken from the base rule.
 struct KvRuleChoice {
   std::optional<KvRuleKind> kind;
   std::optional<KvAmount> heavy, recent;
@@ -42,21 +42,22 @@ struct KvRuleChoice {
   std::optional<bool> ratio_of_prompt;
 
   bool empty() const { return !kind && !heavy && !recent && !sink && !ratio_of_prompt; }
-  friend auto operator<=>(const KvRuleChoice&, const KvRuleChoice&) = default;  // In any order
+  friend auto operator<=>(const KvRuleChoice&, const KvRuleChoice&) = default;  // Any order
 };
 
-// The choice over `base`. Another kind than base's starts from its own amounts: a tenth of the
-// length heavy and a tenth recent for h2o (the 20 % of H2O, section 5), a fifth for window.
+// Returns `base` with the choice applied. A kind other than base's starts from its own default
+// amounts: a tenth of the length heavy and a tenth recent for h2o (the 20 % of H2O, section 5), a
+// fifth for window.
 KvRule apply(const KvRuleChoice& choice, const KvRule& base);
 
-// A rule's name and amounts for people: "h2o (0.1 heavy, 0.1 recent of prompt and new tokens)".
+// A rule's name and amounts for display: "h2o (0.1 heavy, 0.1 recent of prompt and new tokens)".
 std::string to_string(const KvRule& rule);
 
 // The budget of a sequence of `prompt` tokens and at most `new_tokens` more. Ratios are rounded
-// down, `recent` is at least 1, and what keeps every position is the full budget.
+// down, `recent` is at least 1, and a rule that keeps every position gives the full budget.
 KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens);
 
-// Cached positions that such a sequence can ever have: its last token is never an input.
+// The most positions such a sequence can ever cache: its last token is never an input.
 constexpr int64_t kv_positions(int64_t prompt, int64_t new_tokens) {
   return prompt + (new_tokens > 1 ? new_tokens - 1 : 0);
 }

@@ -22,12 +22,12 @@ Status given_up(int status, int secondary) {
                           ", " + std::to_string(secondary) + "); its units are too far apart");
 }
 
-// Solves what is loaded.
+// Solves the loaded program.
 Result<LinearOutcome> run(Clp_Simplex* model) {
   Clp_dual(model, 0);
   const int first = Clp_status(model);
   if (first == 0) return LinearOutcome::kOptimal;
-  // CLP takes some unbounded programs for infeasible. Without costs nothing is unbounded.
+  // CLP reports some unbounded programs as infeasible. Without costs no program is unbounded.
   const std::vector<double> nothing(static_cast<size_t>(Clp_numberColumns(model)), 0.0);
   Clp_chgObjCoefficients(model, nothing.data());
   Clp_initialSolve(model);
@@ -39,7 +39,7 @@ Result<LinearOutcome> run(Clp_Simplex* model) {
 
 }  // namespace
 
-// The matrix by columns and the bounds side by side, as CLP wants them.
+// The matrix by columns and the bounds as separate arrays, as CLP expects them.
 struct LinearProgram::Arrays {
   std::vector<CoinBigIndex> start;
   std::vector<int> row;
@@ -133,7 +133,7 @@ LinearProgram::Arrays LinearProgram::arrays_of_this() const {
   return arrays;
 }
 
-// Each variable by itself: at the bound that costs least.
+// Sets each variable by itself to the bound that costs least.
 LinearSolution LinearProgram::solve_by_bounds() const {
   LinearSolution solution;
   for (const Bounds& b : constraints_) {
@@ -150,7 +150,7 @@ LinearSolution LinearProgram::solve_by_bounds() const {
   return solution;
 }
 
-// What CLP calls optimal holds in its own scaling; this looks at the program as it was given.
+// CLP's optimality holds in its own scaling; this checks the program as it was given.
 Status LinearProgram::check(std::span<const double> values) const {
   const auto breaks = [](double value, const Bounds& b, double size) {
     const double slack = kBroken * std::max(1.0, size);

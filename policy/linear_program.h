@@ -1,4 +1,4 @@
-// A linear program: least cost over variables within bounds, under constraints on their linear
+// Linear programs: least cost over variables within bounds, under constraints on their linear
 // combinations. Solved by the simplex method of CLP (COIN-OR).
 //
 // The solver works with absolute tolerances of 1e-9. Callers choose units in which bounds, costs
@@ -17,7 +17,7 @@
 
 namespace spillway {
 
-enum class LinearVariable : int32_t {};  // Of one program
+enum class LinearVariable : int32_t {};  // Index into one program
 
 struct LinearTerm {
   LinearVariable variable{};
@@ -28,8 +28,8 @@ enum class LinearOutcome : uint8_t { kOptimal, kInfeasible, kUnbounded };
 
 struct LinearSolution {
   LinearOutcome outcome = LinearOutcome::kInfeasible;
-  double cost = 0;             // Of kOptimal
-  std::vector<double> values;  // Of kOptimal: one of each variable, within its bounds exactly
+  double cost = 0;             // Set if kOptimal
+  std::vector<double> values;  // Set if kOptimal: one per variable, exactly within its bounds
 
   double operator[](LinearVariable variable) const { return values[static_cast<size_t>(variable)]; }
 };
@@ -49,9 +49,9 @@ class LinearProgram {
     add_constraint(std::span(terms.begin(), terms.size()), lower, upper);
   }
 
-  // The least cost, or that there is none. kInvalidArgument when the solver gives up, or its answer
-  // breaks a constraint by more than 1e-6 of the constraint's largest part: the units are too far
-  // apart.
+  // Returns the least cost, or that there is none. kInvalidArgument when the solver gives up, or
+  // its answer breaks a constraint by more than 1e-6 of the constraint's largest part: the units
+  // are too far apart.
   Result<LinearSolution> minimize() const;
 
  private:
@@ -65,7 +65,7 @@ class LinearProgram {
 
   struct Arrays;
 
-  LinearSolution solve_by_bounds() const;  // Without any entry
+  LinearSolution solve_by_bounds() const;  // For programs without entries
   Arrays arrays_of_this() const;
   Status check(std::span<const double> values) const;
 

@@ -1,4 +1,4 @@
-// Which plans are worth a choice between throughput and latency: those that no other beats in both.
+// The Pareto frontier of plans by throughput and latency: the plans that no other beats in both.
 // Pure arithmetic, any thread.
 #pragma once
 
@@ -14,8 +14,8 @@ struct LatencyPoint {
 };
 
 // The indices of the points that are on the frontier, latency ascending. A point whose throughput
-// is not more than `gain` (0.005: half a per cent) above that of one with no more latency is not;
-// of points alike the first is taken.
+// is not more than `gain` (0.005: half a per cent) above that of one with no more latency is left
+// out; of equal points the first is taken.
 std::vector<size_t> pareto_frontier(std::span<const LatencyPoint> points, double gain);
 
 }  // namespace spillway

@@ -12,7 +12,7 @@ constexpr size_t kShares = 9;  // Weights on device, host, disk; cache and activ
 constexpr double kGib = 1 << 30;
 constexpr size_t kSweepsMax = 200;
 
-// `plan` with one share as given and nothing else away.
+// `plan` with one share set to 1 and everything else on the device.
 CostedPlan with_share(const CostedPlan& plan, uint64_t weights, size_t share) {
   CostedPlan one = plan;
   one.weights_from_disk = share == 2 ? weights : 0;
@@ -57,7 +57,7 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
   for (size_t i = 0; i < kShares; ++i) with_each.push_back(with_share(plan, room.weights, i));
   // Times in units of the run's own, so that coefficients are near 1.
   const double unit = std::max(1e-9, predict(none, rates, sweeps).seconds());
-  // Of very many sweeps some stand for the others.
+  // If there are more than kSweepsMax sweeps, every `step`-th stands for its neighbours.
   const size_t step = 1 + sweeps.size() / kSweepsMax;
   for (size_t s = 0; s < sweeps.size(); s += step) {
     const PlannedSweeps& sweep = sweeps[s];
@@ -69,7 +69,7 @@ Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& 
       cost[i] = sweep_cost(with_each[i], rates, sweep);
     }
     for (size_t r = 0; r < kResources; ++r) {
-      // time - sum of what each share adds >= what is there anyway
+      // time - sum over shares of their added time >= time that does not depend on the shares
       std::vector<LinearTerm> terms = {{time, 1}};
       for (size_t i = 0; i < kShares; ++i) {
         const double added = (cost[i][r] - base[r]) / unit;

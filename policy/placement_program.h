@@ -1,6 +1,6 @@
-// Which share of weights, KV cache and activations lives on which tier, for a block that is given:
-// a linear program over the shares, as in FlexGen (arXiv 2303.06865, section 4.3), but with the
-// time of a sweep as the longest of its resources. Pure arithmetic, any thread.
+// Shares of weights, KV cache and activations on each tier, for a given block: a linear program
+// over the shares, as in FlexGen (arXiv 2303.06865, section 4.3), but with the time of a sweep as
+// the longest of its resources. Pure arithmetic, any thread.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@
 
 namespace spillway {
 
-// Of device, host and disk, adding up to 1. On the CPU host is 0: the device tier is host memory.
+// Shares on device, host and disk, adding up to 1. On the CPU host is 0: the device tier is host
+// memory.
 struct TierShares {
   double device = 1, host = 0, disk = 0;
 };
@@ -21,17 +22,16 @@ struct PlacementShares {
 };
 
 struct PlacementRoom {
-  uint64_t weights = 0, kv = 0, activations = 0;  // Bytes that live somewhere; activations: the
-                                                  // residual stream's rows
-  uint64_t device = 0, host = 0, disk = 0;        // Room for them on each tier
-  bool weights_stream = true;                     // False: all of them on the device
-  bool kv_leaves = true;                          // The same of the cache
-  bool kv_to_disk = true;                         // False: not so far
-  bool activations_leave = false;                 // The same of activations
+  uint64_t weights = 0, kv = 0, activations = 0;  // To be placed; activations: residual rows
+  uint64_t device = 0, host = 0, disk = 0;        // Capacity of each tier for them
+  bool weights_stream = true;                     // False: all weights on the device
+  bool kv_leaves = true;                          // False: all of the cache on the device
+  bool kv_to_disk = true;                         // False: the cache stays off the disk
+  bool activations_leave = false;                 // False: all activations on the device
 };
 
-// The shares with the least time of `sweeps`, whose transfers are linear in them; what `plan` says
-// of shares is not looked at. kInfeasible: no shares have room.
+// The shares with the least time for `sweeps`, whose transfers are linear in them; the shares in
+// `plan` are ignored. kInfeasible: no shares fit.
 Result<PlacementShares> best_shares(const CostedPlan& plan, const MachineRates& rates,
                                     std::span<const PlannedSweeps> sweeps,
                                     const PlacementRoom& room);

@@ -8,13 +8,13 @@ namespace spillway {
 
 namespace {
 
-// Sequences admitted together from one group: they stay alike.
+// Sequences admitted together from one group, so that they stay alike.
 struct Cohort {
   int64_t count;
-  int64_t rows;      // Cached by each
-  int64_t rows_max;  // Kept by each
-  int64_t left;      // Tokens still to come
-  uint64_t bytes;    // Reserved by each
+  int64_t rows;      // Cached by each sequence
+  int64_t rows_max;  // Kept by each sequence
+  int64_t left;      // Tokens still to be generated
+  uint64_t bytes;    // Reserved by each sequence
 };
 
 class Planner {
@@ -30,7 +30,7 @@ class Planner {
     while (group_ < groups_.size() || !running_.empty()) {
       PlannedSweeps sweeps;
       const size_t before = running_.size();
-      // Who decodes in this sweep ran before it.
+      // Sequences that decode in this sweep were running before it.
       for (const Cohort& cohort : running_) count_decoding(cohort, &sweeps);
       admit(&sweeps.work);
       if (sweeps.work.prompts == 0) sweeps.count = alike();
@@ -74,7 +74,7 @@ class Planner {
     }
   }
 
-  // Sweeps until something changes: a cohort ends or reaches the rows it keeps.
+  // The number of sweeps until something changes: a cohort ends or reaches the rows it keeps.
   int64_t alike() const {
     int64_t count = running_.front().left;
     for (const Cohort& cohort : running_) {
@@ -84,8 +84,8 @@ class Planner {
     return count;
   }
 
-  // The first `decoding` cohorts made `sweeps` steps; the others were prefilled, which gives a
-  // token without a row.
+  // Advances the first `decoding` cohorts by `sweeps` steps; the others were prefilled, which gives
+  // a token without a row.
   void advance(size_t decoding, int64_t sweeps) {
     for (size_t i = 0; i < running_.size(); ++i) {
       Cohort& cohort = running_[i];
@@ -106,7 +106,7 @@ class Planner {
   std::vector<Cohort> running_;
   std::vector<PlannedSweeps> found_;
   size_t group_ = 0;
-  int64_t waiting_ = 0;  // Of groups_[group_]
+  int64_t waiting_ = 0;  // Requests of groups_[group_] not yet admitted
   int64_t sequences_ = 0;
   uint64_t reserved_ = 0;
 };

@@ -1,4 +1,4 @@
-// The sweeps that a run of known requests takes, as scheduler/block_scheduler.cc forms them:
+// The sequence of sweeps for a run of known requests, as scheduler/block_scheduler.cc forms them:
 // prompts are admitted in order (batching.h) and run beside the sequences that already decode. Pure
 // arithmetic, any thread.
 #pragma once
@@ -13,33 +13,33 @@
 
 namespace spillway {
 
-// `count` requests alike. A workload of many lengths is several of these.
+// `count` requests of equal lengths. A workload of many lengths is several of these.
 struct RequestGroup {
   int64_t prompt_tokens = 0, new_tokens = 0;  // Both at least 1
-  int64_t count = 1;     // 0, where a plan is asked for: as many as its block and its cache hold
-  KvRuleChoice kv = {};  // Over the plan's rule
+  int64_t count = 1;     // 0 in a request for a plan: as many as its block and its cache hold
+  KvRuleChoice kv = {};  // Overrides the plan's rule
 };
 
-// Cache that a request reserves until it ends. The engine rounds; the caller knows how.
+// KV cache that a request reserves until it ends. The engine rounds it; the caller knows how.
 struct KvReservation {
   uint64_t bytes = 0;
   int64_t rows_max = 0;  // Rows kept after a step
 };
 
-// Sweeps that are alike but for `work.cached_rows`, which grows by `cached_rows_step` each.
+// Consecutive sweeps, equal except that `work.cached_rows` grows by `cached_rows_step` each.
 struct PlannedSweeps {
   int64_t count = 1;  // 1 where prompts are admitted
-  SweepWork work;     // Of the first: its rows; bytes and logits are the plan's (planned_work())
+  SweepWork work;     // The first sweep's rows; planned_work() fills in bytes and logits
   double cached_rows_step = 0;
 
-  // The mean of a sweep's.
+  // The mean over the sweeps.
   double mean_cached_rows() const {
     return work.cached_rows + cached_rows_step * static_cast<double>(count - 1) / 2;
   }
 };
 
-// In order, all sequences finished. `reservations` goes with `groups`. REQUIRES: every reservation
-// fits limits.kv_bytes alone.
+// The sweeps in order, until all sequences have finished. `reservations` goes with `groups`.
+// REQUIRES: every reservation fits limits.kv_bytes alone.
 std::vector<PlannedSweeps> plan_sweeps(std::span<const RequestGroup> groups,
                                        std::span<const KvReservation> reservations,
                                        const SweepLimits& limits);

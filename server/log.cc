@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kRepeatsWithin = std::chrono::seconds(5);
 
-// Made at the first line, so that tests and main() need not set anything up. Nothing changes it.
+// Created with the first line, so that tests and main() need not set anything up. Immutable.
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> the_logger = [] {
     auto filter = std::make_shared<spdlog::sinks::dup_filter_sink_mt>(kRepeatsWithin);
@@ -21,7 +21,7 @@ spdlog::logger& logger() {
     auto made = std::make_shared<spdlog::logger>("spillway", std::move(filter));
     made->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [%^%l%$] %v");
     made->flush_on(spdlog::level::trace);
-    made->set_error_handler([](const std::string&) {});  // There is nowhere left to say it.
+    made->set_error_handler([](const std::string&) {});  // A failing log has nowhere to report to.
     return made;
   }();
   return *the_logger;

@@ -2,9 +2,8 @@
 //
 //   [2026-05-04 17:03:21.512] [error] /v1/completions: read model.spill at 4096: Input/output error
 //
-// stdout belongs to what a command was asked for. A line that repeats within seconds (every
-// sequence of a failed sweep has the same to say) is counted instead of written. Any thread; never
-// fails.
+// stdout is reserved for a command's own output. A line that repeats within seconds (every sequence
+// of a failed sweep reports the same) is counted instead of written. Any thread; never fails.
 #pragma once
 
 #include <string_view>

@@ -14,7 +14,7 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
 }
 
-// What is open now, this look at it aside.
+// The number of open files, without the one that reads the directory.
 std::optional<int64_t> count_open_files() {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -38,7 +38,7 @@ const Plan& Runtime::plan() const {
 
 namespace {
 
-// "3.2 GiB", or where it is when not all is in memory; of a device's own, all of it.
+// "3.2 GiB", with the bytes of each tier when not all is in memory; with a discrete device always.
 std::string tiers_text(const TierBytes& bytes, bool discrete) {
   if (discrete) {
     return format_bytes(bytes.device + bytes.host + bytes.disk) + " (" +
@@ -65,7 +65,7 @@ std::string plan_line(const Runtime& runtime) {
   }
   const uint64_t staging = plan.staging_bytes + plan.device_staging_bytes;
   if (staging > 0) {
-    text += format_bytes(staging) + " for what passes through, ";
+    text += format_bytes(staging) + " of staging buffers, ";
   } else {
     text += own ? "all on the device, " : "all in memory, ";
   }

@@ -16,15 +16,15 @@
 
 namespace spillway {
 
-// What a command wants besides the flags.
+// A command's requests besides the flags.
 struct RuntimeOptions {
   PlanWishes wishes;
   std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
   bool start_scheduler = true;    // Else the caller drives engine() itself
   bool tokenizer_only = false;    // Neither weights nor engine: shape() and tokenizer() work
-  // As in ModelSourceOptions: asked before a model directory is packed. May be empty.
+  // As in ModelSourceOptions: called before a model directory is packed. May be empty.
   std::function<Status(const std::string&)> accepts_source;
-  // One line for people about what goes on ("Loading ..."), without a newline; empty: nothing.
+  // Shows one progress line ("Loading ..."), without a newline; empty: nothing is shown.
   std::function<void(const std::string&)> say;
 };
 
@@ -38,7 +38,7 @@ class Runtime {
 
   const ModelShape& shape() const;
   const std::string& model_name() const;
-  const std::string& source() const;   // Which checkpoint: changes when it changes
+  const std::string& source() const;   // The checkpoint's fingerprint: changes when it changes
   const Tokenizer* tokenizer() const;  // Null: the model has none, token ids only.
   Scheduler& scheduler();              // REQUIRES: start_scheduler
   Engine& engine();                    // REQUIRES: not start_scheduler
@@ -52,7 +52,7 @@ class Runtime {
   std::unique_ptr<State> state_;
 };
 
-// One line about the plan that is carried out, for people.
+// One line that describes the plan in use, for display.
 std::string plan_line(const Runtime& runtime);
 
 }  // namespace spillway

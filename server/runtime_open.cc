@@ -1,4 +1,4 @@
-// Opening a Runtime: from MODEL and the flags to memory.
+// Opens a Runtime: allocates and loads what MODEL and the flags describe.
 #include <algorithm>
 #include <utility>
 
@@ -37,7 +37,7 @@ class LoadPrinter {
   int last_ = 0;
 };
 
-// The same for a conversion.
+// Shows packing in the same way.
 class ConvertPrinter {
  public:
   explicit ConvertPrinter(const RuntimeOptions& options)
@@ -48,10 +48,10 @@ class ConvertPrinter {
   }
 
  private:
-  std::shared_ptr<LoadPrinter> printer_;  // std::function copies; the count must be one.
+  std::shared_ptr<LoadPrinter> printer_;  // std::function copies; all copies must share one count.
 };
 
-// Of a file that has no name any more, the one that the kernel still has for it.
+// The kernel's name for an open file that has no name of its own any more.
 std::string proc_name(const File& file) {
   return "/proc/self/fd/" + std::to_string(file.fd());
 }
@@ -104,7 +104,7 @@ class Opener {
     return open_engine();
   }
 
-  // Of the cached file that open() found to be damaged.
+  // The cached file that open() found to be damaged.
   std::optional<FileId> damaged() const { return damaged_; }
 
  private:
@@ -138,7 +138,7 @@ class Opener {
     return {};
   }
 
-  // What this machine's profile says of it, where anyone asks.
+  // Whether CPU attention pays by this machine's profile; looked up only with --attention auto.
   bool attention_pays_here(const DeviceTraits& traits) const {
     if (!traits.discrete() || flags_.attention != "auto") return false;
     const auto profile = cached_profile(*state_.device, scratch_path_);
@@ -151,7 +151,7 @@ class Opener {
     return profile.value() && host_attention_pays(*profile.value());
   }
 
-  // What lives on disk needs transfers; what is not in a model file needs scratch files.
+  // Data on disk needs transfers; data that is not in a model file needs scratch files.
   Status open_disk() {
     const Plan& plan = state_.plan;
     if (plan.weights.disk + plan.kv.disk + plan.activations.disk == 0) return {};

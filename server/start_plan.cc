@@ -20,8 +20,8 @@ void cut_to(const ModelShape& shape, std::vector<RequestGroup>* workload) {
   }
 }
 
-// "64 sequences of 512 + 128 tokens", of many lengths their means; "full blocks of ..." where any
-// number may come.
+// "64 sequences of 512 + 128 tokens", with means for mixed lengths; "full blocks of ..." where the
+// number is open.
 std::string text_of(std::span<const RequestGroup> workload) {
   int64_t count = 0, prompt = 0, more = 0;
   bool alike = true;
@@ -41,8 +41,8 @@ std::string text_of(std::span<const RequestGroup> workload) {
          (alike ? "" : " in the mean");
 }
 
-// Where nothing passes through memory a larger block costs nothing, and whoever asks for less than
-// was expected fills it.
+// If nothing is offloaded, a larger block costs nothing, and requests shorter than expected fill
+// it.
 constexpr int64_t kBlockInPlace = 256;
 
 bool all_in_place(const EngineFlags& plan) {
@@ -67,7 +67,7 @@ class Starter {
         Result<std::unique_ptr<Runtime>> runtime = open(*found);
         if (!runtime.ok() && runtime.status().code() != Code::kInfeasible) return runtime.status();
         if (runtime.ok()) started.runtime = std::move(runtime).value();
-        // Memory that others took meanwhile.
+        // Other programs took memory meanwhile.
         if (!runtime.ok()) say("The plan does not fit any more; placed by the default heuristic.");
       }
     }
@@ -92,7 +92,8 @@ class Starter {
     return Runtime::open(question_.model, flags, question_.options);
   }
 
-  // The flags of the best plan; none: nothing to search by, which was said. Errors are the model's.
+  // The flags of the best plan; none: there is no profile to search by, which was reported. Errors
+  // are the model's.
   Result<std::optional<EngineFlags>> search() {
     std::optional<EngineFlags> none;
     const EngineFlags& flags = question_.flags;
@@ -109,7 +110,7 @@ class Starter {
           profile_command_text(flags) + " (about a minute) once, and plans are searched for.");
       return none;
     }
-    // The first use of a directory packs it, which is said once and not for every candidate.
+    // The first use of a directory packs it; report that once and not for every candidate.
     RuntimeOptions once;
     once.tokenizer_only = true;
     once.say = question_.options.say;
@@ -129,7 +130,7 @@ class Starter {
     int64_t tried = 0;
     const Result<CostedChoice> best = find_plan(asked, &tried);
     if (!best.ok()) {
-      // What is infeasible is said by the opening, in its own words.
+      // Infeasibility is reported by open(), with its own message.
       if (best.status().code() != Code::kInfeasible) {
         say("warning: placed by the default heuristic, since the search failed: " +
             std::string(best.status().message()));

@@ -14,11 +14,11 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kTokensMax = int64_t{1} << 20;
-constexpr double kHostAttentionFloor = 0.1;  // Of its full rate
-constexpr double kDiskRateDecode = 0.95;     // Of its rate in prefill, for weights
+constexpr double kHostAttentionFloor = 0.1;  // Fraction of its full rate
+constexpr double kDiskRateDecode = 0.95;     // Fraction of its rate in prefill, for weights
 constexpr double kSnap = 1e-9;               // A share this close to 0 or 1 is 0 or 1
 
-// A number that is linear in the nine shares: those of weights, cache and hidden by tier.
+// A number that is linear in the nine shares of weights, cache and hidden on each tier.
 struct Form {
   double constant = 0;
   std::array<double, 9> of{};
@@ -42,7 +42,7 @@ struct Form {
     for (size_t i = 0; i < of.size(); ++i) sum += of[i] * shares[i];
     return sum;
   }
-  // Over all placements
+  // The minimum over all placements
   double least() const {
     return constant + std::min({of[0], of[1], of[2]}) + std::min({of[3], of[4], of[5]}) +
            std::min({of[6], of[7], of[8]});
@@ -57,14 +57,14 @@ Form fixed(double constant) {
   return {constant, {}};
 }
 
-// The shares of one kind.
+// The shares of one kind of data.
 struct KindForms {
   explicit KindForms(size_t first) {
     device.of[first] = host.of[first + 1] = disk.of[first + 2] = 1;
     away = host + disk;
   }
   Form device, host, disk;
-  Form away;  // Not on the device
+  Form away;  // The share that is not on the device
 };
 
 struct StepForms {
@@ -72,7 +72,7 @@ struct StepForms {
   std::vector<Form> paths;  // The step takes as long as the longest
 };
 
-// Everything about one block of one problem that does not depend on the placement.
+// All quantities of one block of one problem that do not depend on the placement.
 class Model {
  public:
   Model(const FlexgenProblem& problem, const FlexgenBlock& block)
@@ -124,8 +124,8 @@ class Model {
   void set_decode() {
     const double activations = 2 * hidden_ * sequences_;
     const double row = 4 * hidden_ * sequences_;
-    // Halfway through. Also the FLOP of attention: two products, as there are two rows of two
-    // bytes.
+    // The mean over decode (halfway through). Also the FLOP of attention: two matrix products, as
+    // there are two rows of two bytes.
     const double cache = row * (prompt_ + new_ / 2);
     StepForms& d = decode;
     d.host_to_device =
@@ -153,7 +153,7 @@ class Model {
     return hardware_.host_attention * std::max(kHostAttentionFloor, share);
   }
 
-  // What lives on the device, what passes through it (two layers of weights, one micro-batch's
+  // Bytes that live on the device, bytes staged there (two layers of weights, one micro-batch's
   // activations), and every intermediate of one micro-batch as if all were alive at once.
   void set_device_peaks() {
     const double positions = prompt_ + new_;
@@ -174,7 +174,7 @@ class Model {
 
   void set_other_peaks() {
     const double positions = prompt_ + new_;
-    const double row = 4 * hidden_ * sequences_ * layers_;  // Of one position, whole block
+    const double row = 4 * hidden_ * sequences_ * layers_;  // One position, whole block
     const Form weights = weights_.host * (layer_bytes_ * layers_);
     host_prefill = weights + acts_.host * (2 * prompt_ * hidden_ * sequences_) +
                    cache_.host * (row * prompt_) + weights_.away * layer_bytes_ +
@@ -191,7 +191,7 @@ class Model {
   const FlexgenHardware& hardware_;
   const double layers_, hidden_, heads_, mlp_, prompt_, new_, micro_, sequences_;
   const double matrix_;       // Weights of a layer
-  const double layer_bytes_;  // Their bytes
+  const double layer_bytes_;  // Bytes of a layer's weights
   const KindForms weights_{0}, cache_{3}, acts_{6};
 };
 
@@ -231,7 +231,7 @@ class PlacementProgram {
     add_kind(pins.weights, 1);
     add_kind(pins.cache, 1);
     add_kind(pins.hidden, 0);  // FlexGen cannot run with hidden on disk
-    // Times are in units of the least that they can be, so that they are near 1 whatever the model.
+    // Times are in units of their least possible value, so that they are near 1 for any model.
     const double prefill = unit(model.prefill), decode = unit(model.decode);
     const double whole = prefill * model.prefill_steps() + decode * model.decode_steps();
     add_step(model.prefill, prefill, prefill * model.prefill_steps() / whole);
@@ -243,7 +243,7 @@ class PlacementProgram {
     if (most > bytes) add_row(peak / most, {}, bytes / most);
   }
 
-  // Nothing when nothing fits.
+  // Nothing if no placement fits.
   Result<std::optional<FlexgenPlacement>> solve() const {
     SPILLWAY_ASSIGN_OR_RETURN(const LinearSolution solution, program_.minimize());
     if (solution.outcome != LinearOutcome::kOptimal) return std::optional<FlexgenPlacement>();
@@ -284,7 +284,7 @@ class PlacementProgram {
     for (const Form& path : step.paths) add_row(path / unit, {{time, -1}}, 0);
   }
 
-  // form + more <= upper
+  // Adds the constraint form + more <= upper.
   void add_row(const Form& form, std::vector<LinearTerm> more, double upper) {
     for (size_t i = 0; i < form.of.size(); ++i) {
       if (form.of[i] != 0) more.push_back({shares_[i], form.of[i]});

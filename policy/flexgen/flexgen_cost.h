@@ -25,7 +25,7 @@ struct FlexgenProblem {
   ModelShape shape;
   FlexgenHardware hardware;
   int64_t prompt_tokens = 0;
-  int64_t new_tokens = 0;           // Of each sequence; the first comes with the prompt's pass
+  int64_t new_tokens = 0;           // Per sequence; the prompts' pass gives the first
   bool compressed_weights = false;  // A quarter of the bytes; nothing else changes
 };
 
@@ -54,7 +54,7 @@ struct FlexgenCost {
     double seconds = 0;
   } prefill, decode;
 
-  double prefill_seconds = 0, decode_seconds = 0;  // Of all layers, and of all tokens but the first
+  double prefill_seconds = 0, decode_seconds = 0;  // All layers; decode: without the first token
   double total_seconds = 0;
   double tokens_per_second = 0;                   // New tokens / total seconds
   PerTier prefill_peak_bytes, decode_peak_bytes;  // The disk has one peak, in both
@@ -71,8 +71,8 @@ struct FlexgenPins {
   } weights, cache, hidden;
 };
 
-// What each tier has, and how much of it the model may plan for: it guesses peaks too low, so the
-// released search leaves a fifth. Infinite memory is no limit.
+// Each tier's memory, and how much of it the model may plan for: its peaks are too low, so the
+// released search leaves a fifth free. Infinite memory is no limit.
 struct FlexgenLimits {
   PerTier memory_bytes;
   PerTier usable = {0.8, 0.8, 0.8};
@@ -84,8 +84,8 @@ struct FlexgenChoice {
   FlexgenCost cost;
 };
 
-// The placement that takes the least time for this block, by a linear program over its nine shares.
-// kInfeasible when none fits. REQUIRES: as above; pins within [0, 1].
+// The placement with the least time for this block, by a linear program over its nine shares.
+// kInfeasible when none fits. REQUIRES: as for flexgen_cost(); pins within [0, 1].
 Result<FlexgenChoice> flexgen_placement(const FlexgenProblem& problem, const FlexgenBlock& block,
                                         const FlexgenPins& pins, const FlexgenLimits& limits);
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kVersion = 1;
 constexpr size_t kTextBytesMax = 1000;
 
-// In the file's units. Far outside of any machine, and no sum or product of them overflows.
+// Limits in the file's units: far outside of any machine, and no sum or product of them overflows.
 constexpr double kLeast = 1e-9, kMost = 1e9;
 
 constexpr double kGiB = 1 << 30;

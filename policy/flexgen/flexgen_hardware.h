@@ -1,6 +1,6 @@
-// The machine as the released FlexGen's cost model knows it (policy/flexgen/flexgen_cost.h): one
-// rate per link and kind of work. configs/hardware/flexgen-t4.json has the ones it was released
-// with. Plain values, any thread.
+// Machine rates for the released FlexGen's cost model (policy/flexgen/flexgen_cost.h): one rate per
+// link and kind of work. configs/hardware/flexgen-t4.json has the ones it was released with. Plain
+// values, any thread.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +30,12 @@ struct FlexgenHardware {
   double host_attention = 0;
 
   // The share of host_attention that is lost with each halving of the micro-batch below 64, with
-  // each halving of the hidden size below 4096, and what the product of both gives back.
+  // each halving of the hidden size below 4096, and the gain for the product of both numbers of
+  // halvings.
   double loss_per_halved_micro_batch = 0, loss_per_halved_hidden = 0, gain_per_both_halved = 0;
 };
 
-constexpr size_t kFlexgenHardwareBytesMax = size_t{1} << 16;  // Of its text
+constexpr size_t kFlexgenHardwareBytesMax = size_t{1} << 16;  // Limit on the file's text
 
 // Version 1: one flat object of "version", "name", "source" and a positive number for each of the
 // fields above, with its unit in its name (GiB are 2^30 bytes, TFLOP 1e12). kInvalidArgument, with

@@ -15,8 +15,8 @@ using Task = Simulation::Task;
 using Tasks = std::vector<Task>;
 constexpr Task kNone = Simulation::kNone;
 
-constexpr double kBytes = 2;             // Of a number
-constexpr int64_t kDecodeStepsMax = 32;  // Simulated; of more, some stand for others
+constexpr double kBytes = 2;             // Per number
+constexpr int64_t kDecodeStepsMax = 32;  // Simulated; beyond it, some steps stand for others
 
 enum class LayerKind : uint8_t { kInput, kAttention, kMlp, kOutput };
 
@@ -25,7 +25,7 @@ struct Tensor {
   bool matrix;
 };
 
-// In the order in which FlexGen lists them: matrices with their biases, then the norm's.
+// The tensors in FlexGen's order: matrices with their biases, then the norm's.
 std::vector<Tensor> tensors_of(LayerKind kind, const ModelShape& shape) {
   const auto h = static_cast<double>(shape.hidden), wide = static_cast<double>(shape.mlp);
   const auto words = static_cast<double>(shape.vocabulary);
@@ -48,7 +48,7 @@ std::vector<Tensor> tensors_of(LayerKind kind, const ModelShape& shape) {
 
 enum class Home : uint8_t { kDisk, kHost, kDevice };
 
-// Where each tensor of a layer goes: by the middle of its bytes.
+// The tier of each tensor of a layer, by the middle of its bytes.
 std::vector<Home> homes_of(const std::vector<Tensor>& tensors, const PerTier& shares) {
   double all = 0, before = 0;
   for (const Tensor& tensor : tensors) all += tensor.elements;
@@ -63,7 +63,7 @@ std::vector<Home> homes_of(const std::vector<Tensor>& tensors, const PerTier& sh
   return homes;
 }
 
-// The loop, adding tasks.
+// The generation loop, adding tasks.
 class Loop {
  public:
   Loop(Simulation* simulation, const FlexgenRun& run, const MachineRates& rates)
@@ -86,13 +86,13 @@ class Loop {
     }
   }
 
-  // A token of every sequence; the first is the prompts' pass. Its end.
+  // Adds a token of every sequence (the first is the prompts' pass); returns its end.
   Task token(int64_t i, bool last) {
     begin_token(i);
     return layers(0, layers_, last);
   }
 
-  // Some layers of the token that was begun.
+  // Adds some layers of the token that was begun.
   Task layers(int64_t from, int64_t to, bool last) {
     for (int64_t j = from; j < to; ++j) {
       if (!run_.overlap) load_weights(j);
@@ -129,18 +129,18 @@ class Loop {
   Task down(const char* what, double bytes, Task after) {
     return add(what, down_, bytes / rates_.to_host, {after});
   }
-  // Of a copy thread.
+  // Work of a copy thread.
   Task host(const char* what, double bytes, Task after) {
     return add(what, host_, bytes / rates_.host_memory, {after});
   }
-  // Of the one Python thread, which waits for it.
+  // Work of the one Python thread, which waits for it.
   Task host_in_turn(const char* what, double bytes, Task after) {
     thread_ = add(what, host_, bytes / rates_.host_memory, {after, thread_});
     return thread_;
   }
   Task device(const char* what, double seconds, Tasks after) {
     after.push_back(stream_);
-    after.push_back(thread_);  // Which launches it
+    after.push_back(thread_);  // The thread launches it
     stream_ = add(what, device_, seconds, std::move(after));
     return stream_;
   }
@@ -171,11 +171,11 @@ class Loop {
     }
   }
 
-  // Of a micro-batch: keys and values of `rows` positions each.
+  // Bytes for a micro-batch: keys and values of `rows` positions each.
   double cache_bytes(double rows) const { return 2 * kBytes * hidden_ * rows * batch_; }
   double context() const { return static_cast<double>(run_.prompt_tokens + token_); }
 
-  // Widened into the workspace of 32 bits: 2 bytes are read and 4 written.
+  // Bytes per byte widened into the 32-bit workspace: 2 bytes are read and 4 written.
   static constexpr double kWidened = 3;
 
   void load_cache(int64_t j) {
@@ -190,7 +190,7 @@ class Loop {
     }
   }
 
-  // After the step that made it.
+  // Runs after the step that made the rows.
   void store_cache(int64_t j) {
     if (j < 0 || kind(j) != LayerKind::kAttention) return;
     const PerTier& shares = run_.placement.cache;
@@ -209,7 +209,8 @@ class Loop {
   }
   double hidden_bytes() const { return kBytes * hidden_ * tokens() * run_.placement.hidden.host; }
 
-  // On the device's own stream. The input embedding takes token numbers, the output gives some.
+  // Copies on the device's own stream. The input embedding takes token numbers, the output gives
+  // some.
   void load_hidden(int64_t j) {
     if (j == 0 || j >= layers_) return;
     stream_ = add("activations", up_, hidden_bytes() / rates_.to_device, {stream_});
@@ -227,12 +228,12 @@ class Loop {
     const double square = hidden_ * hidden_;
     switch (kind(j)) {
       case LayerKind::kInput:
-        return;  // A few rows
+        return;  // Only a few rows
       case LayerKind::kMlp:
         device("MLP", product_seconds(2 * hidden_ * static_cast<double>(run_.shape.mlp)), {});
         return;
       case LayerKind::kOutput:
-        // At every position, of which the last one's are used.
+        // Logits at every position, of which only the last one's are used.
         device("head", product_seconds(hidden_ * static_cast<double>(run_.shape.vocabulary)), {});
         return;
       case LayerKind::kAttention:
@@ -247,12 +248,12 @@ class Loop {
     const PerTier& shares = run_.placement.cache;
     const double bytes = cache_bytes(context());
     device("attention", product_seconds(3 * square), {});
-    // Each of K and V is read and written in another order, and read by its product.
+    // K and V are each read and written in another order, and read by their matrix product.
     constexpr double kPasses = 3;
     device("attention", kPasses * shares.device * bytes / rates_.memory, {});
     const double away = shares.host + shares.disk;
     if (away > 0) {
-      // Query, key and value go down; the same on the host, in 32 bits; the result comes up.
+      // Query, key and value go to the host; it computes in 32 bits; the result is uploaded.
       const double row = kBytes * hidden_ * batch_ * away;
       const Task query = down("queries", 3 * row, stream_);
       thread_ = query;
@@ -266,7 +267,7 @@ class Loop {
   void step(int64_t j, int64_t k, bool last) {
     layer_ = j;
     const bool ends = k + 1 == batches_;
-    // The micro-batch after this one, and the one before; across layers and tokens.
+    // The next micro-batch and the previous one, across layers and tokens.
     const int64_t next = ends ? j + 1 : j, before = k == 0 ? j - 1 : j;
     if (k == 0 && !(last && j + 1 == layers_)) load_weights((j + 1) % layers_);
     load_cache(next);
@@ -301,14 +302,14 @@ class Loop {
   const int64_t batches_, layers_;
   Simulation::Resource device_{}, host_{}, up_{}, down_{}, disk_read_{}, disk_write_{};
   int64_t token_ = 0, layer_ = -1;
-  Task barrier_ = kNone;   // Before this step
-  Task previous_ = kNone;  // Without overlap: whatever was added last
+  Task barrier_ = kNone;   // End of the previous step
+  Task previous_ = kNone;  // Without overlap: the task added last
   Task thread_ = kNone;    // The step's last work of the Python thread
-  Task stream_ = kNone;    // ... and on the device's stream
+  Task stream_ = kNone;    // The step's last work on the device's stream
   Tasks step_tasks_;
 };
 
-// What MachineRates ask of a plan: 16 bits, a device with memory of its own, and every link used.
+// A plan with all that MachineRates need: 16 bits, a discrete device, and every link used.
 CostedPlan plan_of(const FlexgenRun& run) {
   const ModelShape& shape = run.shape;
   CostedPlan plan;
@@ -346,7 +347,8 @@ Result<MachineRates> rates_of(const FlexgenRun& run, const HardwareProfile& hard
   return rates;
 }
 
-// The first of these are warm-up, the others stand for all.
+// Simulates the first kRun layers of one decode step. The first kSkipped are warm-up, the others
+// stand for all layers of all steps.
 void add_fewer_batches(Loop* loop, int64_t decode_steps, std::vector<SimulatedStretch>* stretches) {
   constexpr int64_t kRun = 20, kSkipped = 10;
   const int64_t run = std::min(kRun, loop->layer_count());

@@ -7,7 +7,7 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kSequencesMax = 1'000'000;
-// Throughput that stays the same may seem to fall by rounding, and must not end the search.
+// Equal throughputs may seem to fall by rounding, which must not end the search.
 constexpr double kRounding = 1e-9;
 
 class Search {
@@ -29,7 +29,7 @@ class Search {
   }
 
  private:
-  // Nothing when it does not fit.
+  // Nothing if the block does not fit.
   Result<std::optional<FlexgenChoice>> choose(const FlexgenBlock& block) {
     auto choice = flexgen_placement(problem_, block, search_.pins, search_.limits);
     if (choice.ok()) return std::optional(choice.value());
@@ -44,7 +44,7 @@ class Search {
     if (better) best_ = choice;
   }
 
-  // Whether any number of such micro-batches fits.
+  // Whether this size of micro-batch fits in any number.
   Result<bool> try_micro_batch(int64_t size) {
     if (search_.micro_batches) {
       SPILLWAY_ASSIGN_OR_RETURN(const auto choice, choose({size, *search_.micro_batches}));
@@ -67,7 +67,7 @@ class Search {
   const FlexgenProblem& problem_;
   const FlexgenSearch& search_;
   std::optional<FlexgenChoice> best_;
-  Status refusal_;  // The first
+  Status refusal_;  // The first refusal
 };
 
 }  // namespace

@@ -11,10 +11,10 @@ namespace spillway {
 
 namespace {
 
-// Weights are asked of the disk in pieces, two at a time: about what the weight stream keeps under
-// way (96 MiB), so that the cache's reads wait for no more than that.
+// Weights are read from the disk in pieces, two at a time: about as much as the weight stream has
+// in flight (96 MiB), so that the cache's reads wait for no more than that.
 constexpr double kPieceBytes = 48 << 20;
-constexpr double kPiecesMax = 16;  // Of a layer and tier
+constexpr double kPiecesMax = 16;  // Per layer and tier
 constexpr size_t kPiecesUnderWay = 2;
 
 // The cache of a micro-batch is cut so that this many parts fit its ring.
@@ -25,7 +25,7 @@ double pieces_of(double bytes) {
   return std::clamp(std::ceil(bytes / kPieceBytes), 1.0, kPiecesMax);
 }
 
-// Sums of pieces may be this much more than the whole.
+// Sums of pieces may exceed the whole by this fraction.
 constexpr double kRounding = 1e-9;
 
 double part_of(const CostedPlan& plan, uint64_t bytes, int64_t layers) {
@@ -63,7 +63,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
       first_(first),
       layers_(layers),
       linears_(linear_shapes(plan.shape)),
-      // A slab is in a ring once at most.
+      // A ring holds a slab at most once.
       weights_disk_(
           std::min(rings.weights_from_disk, part_of(plan, plan.weights_from_disk, layers))),
       weights_device_(
@@ -103,14 +103,15 @@ Simulation::Task SimulatedMachine::add(const char* what,
   return task;
 }
 
-// The processor does one thing after another, in the order of the program.
+// The processor runs one task at a time, in program order.
 Simulation::Task SimulatedMachine::compute(const char* what, double seconds, Tasks after) {
   after.push_back(last_step_);
   last_step_ = add(what, {{processor_, seconds}}, std::move(after));
   return last_step_;
 }
 
-// By DMA: beside a device, whatever passes is written to the host's memory or read from it.
+// A DMA transfer: beside a device, staged bytes are also written to the host's memory or read from
+// it.
 Simulation::Task SimulatedMachine::transfer(const char* what, Simulation::Resource link,
                                             double bytes, double rate, Tasks after) {
   const double seconds = bytes / rate;
@@ -146,7 +147,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   }
   step.stream = 4 * static_cast<double>(shape.hidden) * tokens;
   const ProductSeconds products = product_seconds(linears_, rates_, batch);
-  // The CPU brings a layer's weights for all of its micro-batches.
+  // On the CPU, a layer's weights are read from disk once for all of its micro-batches.
   const double from_disk = static_cast<double>(plan_.weights_from_disk) / layers * share_of_layer +
                            2 * step.stream * plan_.activations_on_disk;
   const double of_layer = products.layers / layers + activation_seconds(shape, rates_, tokens) +
@@ -161,7 +162,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   return step;
 }
 
-// What the next layer lacks, from where it is; when all of it is there.
+// Uploads the next layer's missing weights from their tiers; returns when all have arrived.
 Simulation::Task SimulatedMachine::upload_weights() {
   const auto layers = static_cast<double>(plan_.shape.layers);
   const double disk = static_cast<double>(plan_.weights_from_disk) / layers;
@@ -205,7 +206,7 @@ void SimulatedMachine::release_weights(Task used) {
   for (; weight_pieces_ > 0; --weight_pieces_) ring.release(used);
 }
 
-// A micro-batch's activations, if they live elsewhere.
+// Uploads a micro-batch's activations, if they live on another tier.
 Simulation::Task SimulatedMachine::upload_rows(const Step& step, size_t batch, Task begin) {
   const double disk = step.stream * plan_.activations_on_disk;
   const double away = disk + step.stream * plan_.activations_on_host;
@@ -235,7 +236,7 @@ void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
   rows_home_[batch] = done;
 }
 
-// A part of a micro-batch's cache: in memory where the work finds it, with room for what is new.
+// Uploads one part of a micro-batch's cache, with space for new rows.
 Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, Task begin,
                                                 Task home) {
   const double disk = plan_.kv_on_disk / parts;
@@ -272,7 +273,7 @@ void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Tas
   *home = done;
 }
 
-// Queries, keys and values (float32) of decode steps go down, outputs up.
+// Copies decode steps' queries, keys and values (float32) to the host and the outputs back.
 Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
   const ModelShape& shape = plan_.shape;
   const double rows = static_cast<double>(step.sequences) * step.by_host;
@@ -288,8 +289,8 @@ Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
                   {attended});
 }
 
-// A micro-batch through a layer: products up to queries, keys and values, then attention part by
-// part as its cache arrives, then the other products, which may have to wait.
+// Runs a micro-batch through a layer: matrix products up to queries, keys and values, then
+// attention part by part as its cache arrives, then the other products, which may have to wait.
 std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Step& step,
                                                                        size_t batch, Task begin,
                                                                        const Tasks& needed,
@@ -338,14 +339,13 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int
     steps.push_back(step_of(sweep, batch, 1 / static_cast<double>(batches.size())));
   }
   rows_home_.assign(batches.size(), kNone);
-  // The engine begins a sweep when the one before has been worked through and its cache is out of
-  // the device.
+  // The engine begins a sweep when the previous one is computed and its cache has left the device.
   const Task start = simulation_.add("sweep", {}, {begin, last_step_, last_home_});
   Tasks done(batches.size(), kNone);
   for (layer_ = 0; layer_ < layers_; ++layer_) {
     const Task weights = upload_weights();
     Task& home = cache_home_[static_cast<size_t>(block)][static_cast<size_t>(layer_)];
-    const Task before = home;  // Of the sweep before
+    const Task before = home;  // Write-back of the previous sweep
     std::optional<Unfinished> waiting;
     for (size_t i = 0; i < batches.size(); ++i) {
       const Task arrival = layer_ == 0 && !arrivals.empty() ? arrivals[i] : kNone;
@@ -353,7 +353,7 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int
       const auto rest =
           run_step(steps[i], i, start, {start, weights, rows, arrival}, before, &home);
       const Task reached = last_step_;
-      // As the engine does: the next micro-batch has begun before the last is finished.
+      // As in the engine, the next micro-batch starts before the previous one is finished.
       if (waiting) finish(*std::exchange(waiting, std::nullopt), steps, &done);
       if (!rest) {
         done[i] = reached;
@@ -367,7 +367,7 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int
     if (waiting) finish(*waiting, steps, &done);
     release_weights(last_step_);
   }
-  layer_ = -1 - first_;  // What follows is of no layer.
+  layer_ = -1 - first_;  // Further tasks belong to no layer.
   return done;
 }
 

@@ -15,16 +15,16 @@
 
 namespace spillway {
 
-// Memory of a ring as the order in which its pieces come and go.
+// A ring's memory, simulated by the order in which pieces are allocated and released.
 class SimulatedRing {
  public:
   explicit SimulatedRing(double bytes) : bytes_(bytes) {}
 
-  // Room for a piece: the task after which it is there, or kNone. What no release frees in time is
-  // lent beyond the ring's bytes: a ring holds one group at least.
+  // Allocates a piece; returns the task after which there is space for it, or kNone. A piece for
+  // which no release frees enough is granted all the same: a ring may exceed its size by one layer.
   Simulation::Task take(double bytes);
 
-  // The oldest piece that was not released is free after the task. REQUIRES: there is one.
+  // Frees the oldest unreleased piece after the task. REQUIRES: there is one.
   void release(Simulation::Task after);
 
  private:
@@ -34,23 +34,23 @@ class SimulatedRing {
   };
   double bytes_, held_ = 0;
   std::deque<Piece> pieces_;  // Oldest first
-  size_t released_ = 0;       // Of them
+  size_t released_ = 0;       // Number of released pieces in pieces_
 };
 
 class SimulatedMachine {
  public:
-  // Of `layers` layers from `first` on. All references outlive this.
+  // Runs `layers` layers from `first` on. All references outlive this.
   SimulatedMachine(Simulation* simulation, const std::string& prefix, const CostedPlan& plan,
                    const MachineRates& rates, const StagingRings& rings, int64_t first,
                    int64_t layers, int64_t blocks);
 
-  // Every micro-batch of `block` through these layers once. `begin`: before it, nothing of the
-  // block is known. `arrivals`, by micro-batch: when its activations are here; none: at once. The
-  // tasks after which each micro-batch is done.
+  // Passes every micro-batch of `block` through these layers once. Nothing of the block starts
+  // before `begin`. `arrivals`, by micro-batch: when its activations arrive; empty: at once.
+  // Returns the tasks after which each micro-batch is done.
   std::vector<Simulation::Task> pass(const SweepWork& sweep, int64_t block, Simulation::Task begin,
                                      const std::vector<Simulation::Task>& arrivals);
 
-  // The sweep's logits, after the last pass's micro-batches.
+  // Computes the sweep's logits, after the last pass's micro-batches.
   Simulation::Task head(const SweepWork& sweep);
 
   Simulation::Resource processor() const { return processor_; }
@@ -60,23 +60,23 @@ class SimulatedMachine {
   using Tasks = std::vector<Task>;
   static constexpr Task kNone = Simulation::kNone;
 
-  // A micro-batch's part of a layer, in seconds and bytes.
+  // A micro-batch's work in a layer, in seconds and bytes.
   struct Step {
-    double qkv, attention, rest;       // Of arithmetic: products before and behind attention
-    double rest_of_last;               // In the model's last layer
-    double weights_memory, kv_memory;  // Of reading operands
+    double qkv, attention, rest;       // Arithmetic: before, in and after attention
+    double rest_of_last;               // `rest` in the model's last layer
+    double weights_memory, kv_memory;  // Seconds of reading operands
     double kv_read, kv_sent, stream;   // Bytes
-    double kv_down;                    // Of the cache, over the link; kv_sent: to the disk
-    double kv_from_host, by_host;      // Shares of the cache: over the link; attended to by the CPU
+    double kv_down;  // Bytes of the cache written back over the link; kv_sent: written to disk
+    double kv_from_host, by_host;  // Shares of the cache: uploaded; attended to by the CPU
     int64_t sequences;
   };
-  // The rest of a layer, which waits for what the CPU attends to.
+  // The rest of a layer, which waits for the CPU's attention.
   struct Unfinished {
     size_t batch;
     double seconds;
     Task attended;
   };
-  // `share_of_layer`: of what the layer's micro-batches do once together.
+  // `share_of_layer`: this batch's share of the work done once for all the layer's micro-batches.
   Step step_of(const SweepWork& sweep, const MicroBatch& batch, double share_of_layer) const;
   Task compute(const char* what, double seconds, Tasks after);
   Task transfer(const char* what, Simulation::Resource link, double bytes, double rate,
@@ -98,21 +98,21 @@ class SimulatedMachine {
   const MachineRates& rates_;
   const int64_t first_, layers_;
   const std::vector<LinearShape> linears_;
-  double qkv_share_ = 0;  // Of a layer's elements
+  double qkv_share_ = 0;  // QKV's share of a layer's elements
   Simulation::Resource processor_{}, disk_read_{}, disk_write_{}, up_{}, down_{}, host_memory_{},
       host_{};
   SimulatedRing weights_disk_, weights_device_, kv_disk_, kv_device_, rows_disk_, rows_device_;
   const StagingRings rings_;
 
-  int64_t layer_ = 0;              // That is being added
-  Task previous_ = kNone;          // Without overlap: what comes before whatever is added
-  Task last_step_ = kNone;         // Of the processor
-  Task last_home_ = kNone;         // The last cache out of the device
-  Task last_upload_ = kNone;       // Of weights
-  std::deque<Task> weight_reads_;  // Of the disk, the last few
-  size_t weight_pieces_ = 0;       // Of the layer, in the ring that its work uses
-  std::vector<std::vector<Task>> cache_home_;  // By block and layer: when its cache is home
-  std::vector<Task> rows_home_;                // By micro-batch of the pass
+  int64_t layer_ = 0;                          // The layer whose tasks are being added
+  Task previous_ = kNone;                      // Without overlap: the predecessor of the next task
+  Task last_step_ = kNone;                     // The processor's last task
+  Task last_home_ = kNone;                     // The last write-back of cache from the device
+  Task last_upload_ = kNone;                   // The last upload of weights
+  std::deque<Task> weight_reads_;              // The last few disk reads
+  size_t weight_pieces_ = 0;                   // The layer's pieces in the ring that its work uses
+  std::vector<std::vector<Task>> cache_home_;  // By block and layer: end of the cache's write-back
+  std::vector<Task> rows_home_;  // By micro-batch of the pass: end of the activations' write-back
 };
 
 }  // namespace spillway

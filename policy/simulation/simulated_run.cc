@@ -7,13 +7,13 @@ namespace spillway {
 
 namespace {
 
-// The time of [from, to) with each stretch taken as often as it counts.
+// The time of [from, to) with each stretch multiplied by its weight.
 class Weighing {
  public:
   Weighing(std::span<const SimulatedStretch> stretches, const Simulation& timeline)
       : stretches_(stretches) {
     for (const SimulatedStretch& stretch : stretches) ends_.push_back(timeline.end(stretch.end));
-    // The last bytes go home behind the last sweep.
+    // The last write-backs end after the last sweep.
     if (!ends_.empty()) ends_.back() = timeline.end();
   }
 

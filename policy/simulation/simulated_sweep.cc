@@ -15,13 +15,13 @@ namespace {
 
 using Task = Simulation::Task;
 
-// Alike sweeps are cut into so many stretches at most, where not all are simulated.
+// Similar sweeps are divided into at most this many stretches, where not all are simulated.
 constexpr int64_t kStretches = 8;
 
-// One sweep, and how much of the run's time is like its own: 1 for itself.
+// A simulated sweep, and the share of the run's time it represents: 1 for itself.
 struct Chosen {
   PlannedSweeps sweep;
-  bool prefill;  // Not after the last one with prompts
+  bool prefill;  // Not after the last sweep with prompts
   double weight = 1;
 };
 
@@ -30,7 +30,7 @@ double cost_seconds(const CostedPlan& plan, const MachineRates& rates,
   return predict(plan, rates, {&sweeps, 1}).seconds();
 }
 
-// The i-th of sweeps that are alike but for their cache.
+// The i-th of sweeps that are equal except for their cache.
 PlannedSweeps nth(const PlannedSweeps& sweeps, int64_t i) {
   PlannedSweeps one = sweeps;
   one.count = 1;
@@ -47,14 +47,14 @@ size_t last_prefill(std::span<const PlannedSweeps> sweeps) {
   return last;
 }
 
-// A guess at the tasks of a sweep: each step's weights, cache and activations, coming and going.
+// An estimate of a sweep's tasks: each step's weights, cache and activations, both ways.
 int64_t tasks_of(const CostedPlan& plan, const PlannedSweeps& sweep) {
   const auto batches = static_cast<int64_t>(planned_micro_batches(plan, sweep.work).size());
   return plan.shape.layers * (24 + 12 * batches);
 }
 
-// All sweeps, one by one, if they are few enough. Else one in the middle of each stretch of alike
-// ones; of groups of which there are too many, some stand back behind the one of their kind before.
+// Simulates all sweeps if they are few enough. Otherwise one in the middle of each stretch of
+// similar ones; of too many groups, some are represented by the previous one of their kind.
 class Choice {
  public:
   Choice(const CostedPlan& plan, const MachineRates& rates, std::span<const PlannedSweeps> sweeps)
@@ -73,7 +73,7 @@ class Choice {
       }
       return std::move(chosen_);
     }
-    // About so many sweeps may be simulated.
+    // The share of sweeps that may be simulated.
     share_ = static_cast<double>(std::max<int64_t>(kStretches, tasks_max * count / tasks)) /
              static_cast<double>(count);
     for (size_t i = 0; i < sweeps_.size(); ++i) add_group(i);
@@ -81,8 +81,8 @@ class Choice {
   }
 
  private:
-  // The first ones of a group profit from what the sweeps before them left the links to do ahead,
-  // and the last one has nobody to read ahead for: they stand for nobody.
+  // The first sweeps of a group profit from prefetches during the sweeps before them, and the last
+  // ones have no successor to prefetch for: they do not stand for others.
   static constexpr int64_t kFirst = 3, kLast = 2;
 
   void add_group(size_t group) {
@@ -109,7 +109,7 @@ class Choice {
     due_ -= std::min(due_, static_cast<double>(stretches));
   }
 
-  // The last one chosen of the same kind.
+  // The last chosen sweep of the same kind.
   Chosen* find(size_t group) {
     for (auto at = chosen_.rbegin(); at != chosen_.rend(); ++at) {
       if ((at->sweep.work.prompts > 0) != (sweeps_[group].work.prompts > 0)) continue;
@@ -138,11 +138,11 @@ class Choice {
   const std::span<const PlannedSweeps> sweeps_;
   const size_t last_prefill_;
   std::vector<Chosen> chosen_;
-  double share_ = 0;  // Of all sweeps, that are simulated
-  double due_ = 0;    // Sweeps that may be
+  double share_ = 0;  // Share of all sweeps that are simulated
+  double due_ = 0;    // Sweeps that may still be simulated
 };
 
-// The machines, and blocks on their way through them.
+// The machines, and the blocks that pass through them.
 class Pipeline {
  public:
   Pipeline(Simulation* simulation, const CostedPlan& plan, const MachineRates& rates,
@@ -160,7 +160,7 @@ class Pipeline {
     heads_.assign(static_cast<size_t>(count), Simulation::kNone);
   }
 
-  // A sweep of every block; its end.
+  // Adds a sweep of every block; returns its end.
   Task round(const SweepWork& sweep) {
     const std::vector<MicroBatch> batches = planned_micro_batches(plan_, sweep);
     for (size_t block = 0; block < machines_.size(); ++block) {
@@ -168,7 +168,7 @@ class Pipeline {
       std::vector<Task> arrivals;
       for (size_t m = 0; m < machines_.size(); ++m) {
         arrivals = machines_[m]->pass(sweep, static_cast<int64_t>(block), begin, arrivals);
-        begin = Simulation::kNone;  // The next machine begins with what it knows.
+        begin = Simulation::kNone;  // The next machine begins when activations arrive.
         if (m == networks_.size()) break;
         for (size_t i = 0; i < batches.size(); ++i) arrivals[i] = hop(m, batches[i], arrivals[i]);
       }
@@ -184,7 +184,7 @@ class Pipeline {
   }
 
  private:
-  // A micro-batch's residual stream, float32, to the next machine.
+  // Sends a micro-batch's residual stream, float32, to the next machine.
   Task hop(size_t from, const MicroBatch& batch, Task after) {
     const double bytes = 4 * static_cast<double>(plan_.shape.hidden * batch.rows);
     return simulation_.add("activations from the machine before",
@@ -196,7 +196,7 @@ class Pipeline {
   const SimulatedCluster cluster_;
   std::vector<std::unique_ptr<SimulatedMachine>> machines_;
   std::vector<Simulation::Resource> networks_;
-  std::vector<Task> heads_;  // By block: of its last sweep
+  std::vector<Task> heads_;  // By block: head task of its last sweep
 };
 
 }  // namespace

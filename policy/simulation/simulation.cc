@@ -40,7 +40,7 @@ class Simulation::Run {
     start_idle(0);
     while (!events_.empty()) {
       const double now = events_.top().first;
-      // Everything that ends at this instant, before anything starts.
+      // Process all ends at this instant before any start.
       while (!events_.empty() && events_.top().first == now) {
         const uint32_t use = events_.top().second;
         events_.pop();
@@ -55,7 +55,7 @@ class Simulation::Run {
   }
 
  private:
-  // The ends of an `after_` list are the beginnings of the next record's.
+  // An `after_` list ends where the next record's begins.
   std::pair<uint32_t, uint32_t> after_of(uint32_t task) const {
     const size_t next = task + 1;
     const auto end = next < sim_.tasks_.size() ? sim_.tasks_[next].first_after
@@ -123,15 +123,15 @@ class Simulation::Run {
     touched_.clear();
   }
 
-  using Event = std::pair<double, uint32_t>;  // When, and the use
+  using Event = std::pair<double, uint32_t>;  // Time and use
   using Earliest = std::priority_queue<Event, std::vector<Event>, std::greater<>>;
 
   Simulation& sim_;
   std::vector<uint32_t> waits_for_, uses_left_;       // By task
-  std::vector<uint32_t> first_follower_, followers_;  // By task: those that come after it
-  std::vector<Earliest> ready_;                       // By resource: since when, and the use
+  std::vector<uint32_t> first_follower_, followers_;  // By task: its successors
+  std::vector<Earliest> ready_;                       // By resource: ready time and use
   std::vector<bool> busy_;                            // By resource
-  std::vector<uint32_t> touched_;                     // Resources that may start something
+  std::vector<uint32_t> touched_;                     // Resources that may be able to start a task
   Earliest events_;
   size_t finished_ = 0;
 };
@@ -179,7 +179,7 @@ std::vector<Simulation::Span> Simulation::waits(Resource resource) const {
   double free = 0;
   for (const uint32_t use : done_[index(resource)]) {
     const UseRecord& record = uses_[use];
-    // It stood still until this task was ready: then the last one before it ended.
+    // The resource was idle until this task was ready, when its last predecessor ended.
     const uint32_t blocker = blocker_[record.task];
     if (record.start > free && blocker != kNobody) {
       const Record& awaited = tasks_[blocker];

@@ -1,7 +1,7 @@
-// A discrete-event simulation: tasks that take time on resources (links, processors) and wait for
-// one another. A resource does one task at a time, in the order in which tasks become ready, and of
-// those that become ready at once in the order in which they were added; it never stands still
-// while one is ready. So the same tasks always give the same run. Knows nothing of models.
+// A discrete-event simulation: tasks take time on resources (links, processors) and wait for one
+// another. A resource runs one task at a time, in the order in which tasks become ready; tasks that
+// become ready at once run in the order in which they were added. It is never idle while one is
+// ready. So equal tasks always give the same run. Knows nothing of models.
 //
 // Owned by whoever adds the tasks; one thread.
 #pragma once
@@ -22,7 +22,7 @@ class Simulation {
   enum class Task : uint32_t {};
   static constexpr Task kNone{std::numeric_limits<uint32_t>::max()};
 
-  // Of a resource's time. Work on several at once ends with the last; each is waited for alone.
+  // A task's use of a resource. A task with several uses ends with the last; each use queues alone.
   struct Use {
     Resource resource;
     double seconds;
@@ -30,9 +30,9 @@ class Simulation {
 
   Resource add_resource(std::string name);
 
-  // A task that begins when those in `after` have ended (kNone among them is nothing). `what`
-  // outlives the simulation (a string literal): what it brings or does. Without uses it takes no
-  // time: a name for the end of several. REQUIRES: seconds >= 0; not after run().
+  // Adds a task that begins when those in `after` have ended (kNone is ignored). `what` describes
+  // the work or transfer and outlives the simulation (a string literal). Without uses it takes no
+  // time and only names the end of several tasks. REQUIRES: seconds >= 0; not after run().
   Task add(const char* what, std::initializer_list<Use> uses, std::span<const Task> after,
            int64_t layer = -1);
   Task add(const char* what, std::initializer_list<Use> uses, std::initializer_list<Task> after,
@@ -51,16 +51,16 @@ class Simulation {
   const std::string& name(Resource resource) const { return names_[index(resource)]; }
   double busy(Resource resource) const { return busy_[index(resource)]; }
 
-  // What a resource did, in order.
+  // Busy spans of a resource, in order.
   struct Span {
     const char* what;
-    int64_t layer;  // -1: of none
+    int64_t layer;  // -1: no layer
     double start, end;
   };
   std::vector<Span> spans(Resource resource) const;
 
-  // When it stood still between its tasks or before the first, and what the next one waited for:
-  // the task that ended last of those it came after.
+  // Idle spans of a resource between its tasks or before the first, named after the cause: the task
+  // that ended last among those the next one waited for.
   std::vector<Span> waits(Resource resource) const;
 
  private:
@@ -71,7 +71,7 @@ class Simulation {
   struct Record {
     const char* what;
     int32_t layer;
-    uint32_t first_use, first_after;  // Up to the next record's
+    uint32_t first_use, first_after;  // Ends at the next record's
   };
   struct UseRecord {
     uint32_t resource, task;
@@ -85,7 +85,7 @@ class Simulation {
   std::vector<uint32_t> after_;
   // Filled by run().
   std::vector<double> ends_, busy_;
-  std::vector<uint32_t> blocker_;  // By task: the last to end of those with uses, or kNone
+  std::vector<uint32_t> blocker_;  // By task: the last predecessor (with uses) to end, or kNone
   std::vector<std::vector<uint32_t>> done_;  // By resource: its uses in order
   double end_ = 0;
 };

@@ -25,7 +25,7 @@ std::optional<Admission::Ticket> Admission::enter() {
 bool Admission::take(int64_t slots) {
   const std::lock_guard lock(mutex_);
   if (slots > slots_max_ - held_) return false;
-  // Idle time says nothing about how fast slots come free.
+  // Idle time says nothing about how fast slots are freed.
   if (held_ == 0) last_release_ = Clock::now();
   held_ += slots;
   return true;

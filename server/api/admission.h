@@ -1,4 +1,4 @@
-// Counts sequences from the moment a request arrives, so that a burst is refused before it costs
+// Counts sequences from the moment a request arrives, so that a burst is refused before the cost of
 // tokenising. Any thread. Outlives its tickets.
 #pragma once
 
@@ -14,7 +14,7 @@ class Admission {
  public:
   explicit Admission(int64_t slots_max) : slots_max_(slots_max) {}
 
-  // Some slots, given back by the destructor.
+  // Holds some slots; the destructor frees them.
   class Ticket {
    public:
     Ticket(Ticket&& other) noexcept
@@ -22,7 +22,7 @@ class Admission {
     Ticket& operator=(Ticket&& other) = delete;
     ~Ticket() { release(); }
 
-    // Holds `slots` from now on; false, and unchanged, when that many are not free.
+    // Grows to `slots`; false, and unchanged, when that many are not free.
     bool grow_to(int64_t slots);
     void release();
 
@@ -33,10 +33,10 @@ class Admission {
     int64_t slots_ = 1;
   };
 
-  // One slot for a request that has just arrived; what it really needs is known after parsing.
+  // Takes one slot for a request that has just arrived; its real need is known after parsing.
   std::optional<Ticket> enter();
 
-  // About how long until a slot is free, by the pace at which slots were given back: 1 .. 60.
+  // Estimated seconds until a slot is free, by the pace at which slots were freed: 1 .. 60.
   int retry_after_seconds() const;
 
   int64_t slots_max() const { return slots_max_; }

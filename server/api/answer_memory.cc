@@ -7,12 +7,12 @@
 namespace spillway {
 namespace {
 
-// Of a sequence beside its tokens: its request three times over (the call's, the scheduler's, the
-// answer's), queues, text being held back.
+// Bytes of a sequence beside its tokens: its request three times over (the call's, the scheduler's,
+// the answer's), queues, text being held back.
 constexpr uint64_t kSequenceBytes = 4096;
-constexpr uint64_t kPromptTokenBytes = 3 * sizeof(int32_t) + 8;  // ... and its text
+constexpr uint64_t kPromptTokenBytes = 3 * sizeof(int32_t) + 8;  // Three copies, and its text
 constexpr uint64_t kNewTokenBytes = 48;                          // Id, text, and both as JSON
-constexpr uint64_t kStopBytes = 128;  // A stop string that is looked for, beside its bytes
+constexpr uint64_t kStopBytes = 128;  // A stop string in a search, beside its bytes
 // A scored token, and each of its candidates: the entry, and its JSON as tree and as text.
 constexpr uint64_t kScoreBytes = 256;
 constexpr uint64_t kCandidateBytes = 72;
@@ -43,7 +43,7 @@ uint64_t answer_bytes(const CompletionCall& call) {
   uint64_t bytes = 0;
   const uint64_t scored =
       call.logprobs < 0 ? 0 : kScoreBytes + kCandidateBytes * static_cast<uint64_t>(call.logprobs);
-  // Each sequence looks for them itself: each byte, and how far the search falls back after it.
+  // Each sequence has its own search: each byte, and the fallback position after it.
   uint64_t stops = 0;
   for (const std::string& stop : call.stop) stops += kStopBytes + 3 * stop.size();
   for (const Request& request : call.requests) {

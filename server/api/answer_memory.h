@@ -1,5 +1,5 @@
-// Host memory of the requests that are accepted: their prompts, and their answers until they are
-// sent. Each takes its most at once, so that together they never hold more than the plan gave them
+// Host memory of the accepted requests: their prompts, and their answers until they are sent. Each
+// reserves its maximum at once, so that together they never hold more than the plan gave them
 // (memory_budget.h). Any thread. Outlives its leases.
 #pragma once
 
@@ -12,18 +12,18 @@
 
 namespace spillway {
 
-// The most that a call's prompts, tokens, scores and the JSON made of them hold at once.
+// The most bytes that a call's prompts, tokens, scores and their JSON hold at once.
 uint64_t answer_bytes(const CompletionCall& call);
 
-// What a request is told that alone may take more than all may take together.
+// The error for a request that alone may need more than the limit for all.
 ApiError answer_too_large(uint64_t bytes, uint64_t most);
 
 class AnswerMemory {
  public:
   explicit AnswerMemory(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Held until the last copy of the pointer is gone. An error: it is more than there is, now (429)
-  // or ever (400, which names the flag).
+  // Reserves the bytes until the last copy of the pointer is gone. An error: they are not free now
+  // (429) or exceed the limit (400, which names the flag).
   ApiResult<std::shared_ptr<void>> take(uint64_t bytes);
 
   uint64_t held() const { return *held_; }

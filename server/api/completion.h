@@ -1,4 +1,4 @@
-// One /v1/completions body after validation: what `serve` and `batch` share, together with
+// One /v1/completions body after validation. `serve` and `batch` share it, together with
 // completion_run.h (which runs it) and completion_json.h (which writes the answer).
 //
 //   parse_completion(body)  ->  CompletionCall  ->  CompletionRun::start  ->  completion_body()
@@ -27,26 +27,26 @@ struct ApiLimits {
   int64_t sequences_max = 256;  // prompts x n of one request
   int64_t samples_max = 128;    // n
   int64_t stops_max = 64;
-  int64_t stop_bytes_max = 256;   // Of one stop string
+  int64_t stop_bytes_max = 256;   // Limit for one stop string
   int64_t stop_tokens_max = 256;  // Entries of stop_token_ids
   int64_t logit_bias_max = 300;   // Entries
   int64_t logprobs_max = 20;
   int64_t json_values_max = 1'000'000;            // Token-id prompts need one value a token
   int64_t tokenize_bytes_max = int64_t{4} << 20;  // Text of /tokenize
   bool strict_params = false;                     // Unknown names are errors instead of ignored
-  bool priority = true;  // Requests may go before others: `priority` below 0
+  bool priority = true;  // Requests may overtake others: `priority` below 0
 };
 
-// What is being served. The pointees outlive every call.
+// The model being served. The pointees outlive every call.
 struct ApiContext {
   const ModelShape* shape = nullptr;     // Never null
   const Tokenizer* tokenizer = nullptr;  // Null: token-id prompts only, no text in answers
   std::vector<std::string> model_names;  // The first is the one in answers; never empty
   int64_t created = 0;                   // Unix seconds, for /v1/models
   std::string fingerprint;               // system_fingerprint of every answer
-  KvRule kv_rule;                        // Of requests that say nothing else
+  KvRule kv_rule;                        // Default for requests without a rule
   ApiLimits limits;
-  std::shared_ptr<SeedStream> seeds;  // Of requests without one; null: random ones
+  std::shared_ptr<SeedStream> seeds;  // For requests without one; null: random ones
 };
 
 struct CompletionCall {
@@ -71,17 +71,17 @@ struct CompletionCall {
   int32_t ping_seconds = 0;       // sse_ping_interval; 0: the server's default, -1: never
 
   std::vector<std::string> ignored;  // Names that were accepted and have no effect; at most 32
-  int64_t ignored_more = 0;          // Further ones, or such as no header can carry
+  int64_t ignored_more = 0;  // Number of further names, or of names that no header can carry
 
   int64_t prompts() const { return static_cast<int64_t>(requests.size()) / samples; }
 };
 
-// Validates a body strictly: types, ranges, cross-field rules, token ids, context length. Nulls act
-// as absent. A request without a seed gets one of context.seeds.
+// Validates a body strictly: types, ranges, cross-field rules, token ids, context length. Nulls
+// count as absent. A request without a seed gets one of context.seeds.
 ApiResult<CompletionCall> parse_completion(std::string_view json_body, const ApiContext& context);
 
 // The seed of sample `sample` of a request with `seed`: sample 0 keeps it, so n = 1 and the first
-// of n > 1 draw the same tokens.
+// of n > 1 sample the same tokens.
 uint64_t sample_seed(uint64_t seed, int32_t sample);
 
 }  // namespace spillway

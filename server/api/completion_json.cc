@@ -18,7 +18,7 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// JSON has no infinity; -9999 is what clients of vLLM know.
+// JSON has no infinity; clients of vLLM know -9999.
 float finite(float logprob) {
   return std::isfinite(logprob) ? logprob : -9999.0f;
 }
@@ -118,7 +118,8 @@ CompletionHead make_completion_head(const CompletionCall& call) {
 std::string completion_body(const CompletionHead& head, const CompletionCall& call,
                             const ApiContext& context, const CompletionResult& result) {
   const Writer writer{head, call, context};
-  // A choice with logprobs is a large tree: one at a time, so that memory holds the text and one.
+  // A choice with logprobs is a large tree: build one at a time, so that memory holds the text and
+  // one tree.
   std::string text = dump(writer.beginning());
   text.back() = ',';
   text += "\"choices\":[";

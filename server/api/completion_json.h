@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// What all chunks of one answer share.
+// The common head of an answer's chunks.
 struct CompletionHead {
   std::string id;       // "cmpl-..."
   int64_t created = 0;  // Unix seconds

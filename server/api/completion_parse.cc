@@ -16,22 +16,22 @@ namespace {
 constexpr int64_t kIntMax = INT32_MAX;
 constexpr size_t kIgnoredListed = 32;
 
-// Of the KV rule, in positions.
+// Limit for the KV rule, in positions.
 constexpr int64_t kRowsMax = int64_t{1} << 20;
 
 std::optional<KvAmount> read_amount(FieldReader& fields, const char* name) {
   const auto value = fields.number(name, 0, kRowsMax);
   if (!value) return std::nullopt;
   const nlohmann::json* json = fields.find(name);
-  // 1.0 is no ratio below 1, and who writes it does not mean one position.
+  // 1.0 is no ratio below 1, and is not meant as one position either.
   if (!json->is_number_float()) return KvAmount{static_cast<int64_t>(*value), 0};
   if (*value < 1) return KvAmount{0, *value};
   fields.fail(invalid_value(name, "must be a whole number of positions, or a ratio below 1"));
   return std::nullopt;
 }
 
-// The KV rule of one request: kv_rule, kv_heavy, kv_recent, kv_sink and kv_ratio_of, as the flags
-// --kv-rule etc. have them. `base`: the rule of requests that say nothing. Errors stay in `fields`.
+// Reads the KV rule of one request: kv_rule, kv_heavy, kv_recent, kv_sink and kv_ratio_of, like the
+// flags --kv-rule etc. `base`: the rule of requests without one. Errors stay in `fields`.
 KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   KvRuleChoice choice;
   if (const auto name = fields.string("kv_rule")) {
@@ -62,12 +62,13 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   return choice;
 }
 
-// Values that ask for nothing: what clients send when their user set nothing.
+// Whether the value requests nothing, as clients send it for unset options.
 bool is_neutral(const nlohmann::json& value) {
   return value == false || (value.is_structured() && value.empty()) || value == "";
 }
 
-// Fields that other servers know. Ignoring them would answer a different question than was asked.
+// Rejects fields that other servers know. Ignoring them would answer a different question than was
+// asked.
 void reject_unsupported(FieldReader& fields) {
   for (const char* name :
        {"suffix", "allowed_token_ids", "bad_words", "logprob_token_ids", "use_beam_search",
@@ -116,7 +117,7 @@ void read_request_id(FieldReader& fields, CompletionCall& call) {
   call.request_id = *id;
 }
 
-// Letting others go first harms nobody; going first is who runs the server's to allow.
+// A lower priority harms no other client; a higher one needs the operator's permission.
 int32_t read_priority(FieldReader& fields, const ApiContext& context) {
   const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0);
   if (priority < 0 && !context.limits.priority) fields.fail(priority_not_allowed());
@@ -174,7 +175,7 @@ void read_logit_bias(FieldReader& fields, const ApiContext& context, SamplingPar
         "logit_bias", "must not have more than " + std::to_string(most) + " entries"));
   }
   for (const auto& [key, value] : bias->items()) {
-    // At most 9 digits: stays in int32, and no library parser has to be trusted with "+1" or " 1".
+    // At most 9 digits: fits int32, and no library parser has to be trusted with "+1" or " 1".
     const bool digits =
         !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     const int32_t id = digits ? std::stoi(key) : -1;
@@ -246,7 +247,7 @@ void check_lengths(FieldReader& fields, const ApiContext& context,
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   }
   const int64_t positions = context.shape->positions;
-  // Who named no max_tokens gets what fits.
+  // Without max_tokens a request gets all that fits.
   if (default_length && longest < positions) {
     request.max_tokens =
         static_cast<int32_t>(std::min<int64_t>(request.max_tokens, positions - longest));
@@ -288,10 +289,10 @@ void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
 }
 
 void read_names(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
-  fields.find("user");  // Accepted for the sake of clients; means nothing here.
+  fields.find("user");  // Accepted because clients send it; has no effect.
   if (context.limits.strict_params) return fields.refuse_unknown();
-  // Our own names are never another server's: who writes "kv_rules" means something here, and
-  // would get another cache than asked for.
+  // Our own names are never another server's: "kv_rules" is a misspelling, and ignoring it would
+  // give another cache than asked for.
   for (const std::string_view name : fields.unknown_names()) {
     const bool safe = is_safe_name(name);
     if (name.starts_with("kv_") || name.starts_with("kv-")) {
@@ -309,7 +310,7 @@ void read_names(FieldReader& fields, const ApiContext& context, CompletionCall& 
 
 uint64_t sample_seed(uint64_t seed, int32_t sample) {
   if (sample == 0) return seed;
-  // The finaliser of splitmix64: neighbours become unrelated.
+  // The finaliser of splitmix64: neighbouring values become unrelated.
   uint64_t x = seed + static_cast<uint64_t>(sample) * 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -34,7 +34,7 @@ PromptOptions read_options(FieldReader& fields, const ApiContext& context, int64
   return options;
 }
 
-// Text of any length would cost tokenising time without bound; a token is rarely over 8 bytes.
+// Text of any length would take unbounded time to tokenise; a token is rarely over 8 bytes.
 int64_t text_bytes_max(const ApiContext& context) {
   return 8 * context.shape->positions + (int64_t{64} << 10);
 }

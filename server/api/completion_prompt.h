@@ -1,4 +1,4 @@
-// The `prompt` field: four shapes in, token ids out. Used by parse_completion only.
+// The `prompt` field: reads its four shapes and returns token ids. Used by parse_completion only.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace spillway {
 
 // Reads prompt, add_special_tokens, truncate_prompt_tokens and truncation_side. Each prompt has at
-// least one token, all in [0, vocabulary); their length against the context is the caller's check.
-// `max_tokens` is what truncate_prompt_tokens = -1 leaves room for. Errors go to `fields`; the
-// result is then empty.
+// least one token, all in [0, vocabulary); the caller checks their length against the context.
+// truncate_prompt_tokens = -1 leaves space for `max_tokens`. Errors go to `fields`; the result is
+// then empty.
 std::vector<std::vector<int32_t>> read_prompts(FieldReader& fields, const ApiContext& context,
                                                int64_t max_tokens);
 

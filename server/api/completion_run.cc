@@ -58,7 +58,7 @@ class CompletionRun::State {
   CompletionEvents events_;
   std::vector<SequenceText> sequences_;
   std::vector<RequestId> ids_;
-  std::vector<ChoiceText> early_;  // Pieces from before all were submitted
+  std::vector<ChoiceText> early_;  // Pieces delivered before all sequences were submitted
   CompletionResult result_;
   CompletionUsage usage_;
   int32_t left_ = 0;  // Sequences that have not finished
@@ -141,7 +141,7 @@ std::optional<ApiError> CompletionRun::State::submit_all(const std::shared_ptr<S
   const bool failed = result_.error.has_value();
   if (left_ == 0) {
     finish_call(std::move(lock));
-  } else if (failed) {  // Before there were ids that on_finish could cancel.
+  } else if (failed) {  // There were no ids yet that on_finish could cancel.
     lock.unlock();
     for (const RequestId id : ids) scheduler_->cancel(id);
   }
@@ -209,7 +209,7 @@ void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   note_times(finish.usage);
   usage_.kv.add(finish.usage.kv);
   if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kCancelled) {
-    if (!result_.error) others = ids_;  // One choice less is no answer: the rest is wasted work.
+    if (!result_.error) others = ids_;  // No answer without one choice: the rest is wasted work.
     note_failure(finish);
   } else if (cancelled_) {
     result_.cancelled = true;
@@ -233,7 +233,7 @@ void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   for (const RequestId id : others) scheduler_->cancel(id);
 }
 
-// Nothing comes after this, so the callbacks (and what they hold alive) are let go.
+// Nothing comes after this, so the callbacks (and everything they own) are released.
 void CompletionRun::State::finish_call(std::unique_lock<std::mutex> lock) {
   result_.cancelled |= cancelled_;
   if (result_.cancelled && !result_.error) result_.error = shutting_down();

@@ -29,7 +29,7 @@ struct TokenScore {
 struct CompletionUsage {
   int64_t prompt_tokens = 0;     // Each prompt once, whatever n is
   int64_t generated_tokens = 0;  // All choices
-  KvUsage kv;                    // Of choices that have ended
+  KvUsage kv;                    // Sum over choices that have ended
 };
 
 // A piece of one choice (streaming), or, all pieces joined, the whole choice.
@@ -43,18 +43,18 @@ struct ChoiceText {
   bool hit_length = false;         // finish_reason "length", else "stop"
   std::optional<int32_t> stop_token;       // The stop token that was named in the request
   std::optional<std::string> stop_string;  // The stop string that matched
-  CompletionUsage usage;                   // Of the whole call so far
+  CompletionUsage usage;                   // For the whole call so far
 };
 
 struct CompletionResult {
   std::optional<ApiError> error;    // Set: there is no answer
   bool cancelled = false;           // cancel() was called or the scheduler gave up; error is set
-  bool own_fault = false;           // `error` would come again: see Finish::own_fault
-  Status engine;                    // What the engine said, when it is its error
+  bool own_fault = false;           // `error` would recur: see Finish::own_fault
+  Status engine;                    // The engine's status, when the error is its own
   std::vector<ChoiceText> choices;  // By index; empty when streaming
   CompletionUsage usage;
   double queue_seconds = 0;    // The longest of the sequences
-  double prefill_seconds = 0;  // Likewise
+  double prefill_seconds = 0;  // The longest of the sequences
   double decode_seconds = 0;
 };
 
@@ -67,7 +67,7 @@ struct CompletionEvents {
 class CompletionRun {
  public:
   // Submits every sequence, or none: when one is refused the others are cancelled, no event is
-  // delivered, and the refusal comes back (429 when the queue is full). Does not block on the
+  // delivered, and the refusal is returned (429 when the queue is full). Does not block on the
   // engine.
   static ApiResult<std::shared_ptr<CompletionRun>> start(Scheduler& scheduler,
                                                          const Tokenizer* tokenizer,

@@ -1,4 +1,4 @@
-// POST /v1/completions: from the exchange to a CompletionRun and back.
+// POST /v1/completions: connects the exchange with a CompletionRun.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,8 +12,8 @@
 namespace spillway {
 namespace {
 
-// What takes longer than some milliseconds of JSON and tokenising is bulk work, so that short
-// requests do not wait for it: bodies of more bytes, and answers that may hold more.
+// Work above some milliseconds of JSON and tokenising is bulk work, so that short requests do not
+// wait for it: bodies of more bytes, and answers that may hold more.
 constexpr size_t kShortBodyBytes = size_t{64} << 10;
 constexpr uint64_t kShortAnswerBytes = uint64_t{1} << 20;
 
@@ -57,12 +57,12 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
 
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
-  std::shared_ptr<void> memory_;  // Of prompts and answer; a whole one keeps it until it is sent
+  std::shared_ptr<void> memory_;  // For prompts and answer, until a whole answer is sent
 
   std::shared_ptr<CompletionRun> run_;
   bool gone_ = false;
-  bool begun_ = false;  // The stream's head is out
-  bool ended_ = false;  // Nothing more is to be said
+  bool begun_ = false;  // The stream's head was sent
+  bool ended_ = false;  // The answer is complete
   double last_sent_ = steady_seconds();
 };
 
@@ -94,7 +94,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
     self->exchange_->post([self, moved = std::move(piece)] { self->on_text(moved); });
   };
   events.on_done = [self](CompletionResult result) {
-    // The slots are free now, not when the network thread gets to it.
+    // Free the slots now, not when the network thread handles this.
     self->ticket_.release();
     self->exchange_->post([self, moved = std::move(result)] { self->on_done(moved); });
   };
@@ -109,7 +109,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
   exchange_->post([self, run = std::get<0>(std::move(started))] { self->on_started(run); });
 }
 
-// Who reads the refusal finds the place free.
+// Releases the slots first, so that a client that retries finds them free.
 void CompletionAnswer::refuse(const ApiError& error) {
   ticket_.release();
   exchange_->respond(error_response(error));
@@ -118,7 +118,7 @@ void CompletionAnswer::refuse(const ApiError& error) {
 void CompletionAnswer::on_started(std::shared_ptr<CompletionRun> run) {
   run_ = std::move(run);
   if (gone_ || ended_) return run_->cancel();
-  // Now, so that proxies and clients with a deadline for the head are content.
+  // Now, for proxies and clients with a deadline for the head.
   if (call_.stream) begin_stream();
 }
 
@@ -139,7 +139,7 @@ void CompletionAnswer::on_text(const ChoiceText& piece) {
 
 void CompletionAnswer::on_done(const CompletionResult& result) {
   if (result.error) {
-    const ApiError error = logged_here(*result.error);  // Also when nobody waits for it any more
+    const ApiError error = logged_here(*result.error);  // Log it even if the client has left
     if (!gone_ && !ended_) end_with(error);
     return;
   }
@@ -154,7 +154,7 @@ void CompletionAnswer::on_done(const CompletionResult& result) {
   ended_ = true;
 }
 
-// An echo with logprobs is megabytes of JSON: not on the network thread.
+// An echo with logprobs is megabytes of JSON, so it is not built on the network thread.
 void CompletionAnswer::respond_whole(CompletionResult result) {
   ended_ = true;
   const bool is_short = answer_bytes(call_) <= kShortAnswerBytes;
@@ -196,8 +196,8 @@ void CompletionAnswer::ping_if_silent() {
   const double interval = call_.ping_seconds > 0 ? call_.ping_seconds : api_.ping_seconds;
   if (call_.ping_seconds < 0 || interval <= 0 || steady_seconds() - last_sent_ < interval) return;
   last_sent_ = steady_seconds();
-  // Some readers lose what follows a comment that arrives alone; who asked for usage already reads
-  // chunks without choices.
+  // Some readers lose the event that follows a comment arriving alone; clients that asked for usage
+  // already read chunks without choices.
   exchange_->send(call_.include_usage ? sse_event(completion_ping_chunk(head_, call_, api_.context))
                                       : std::string(kSsePing));
 }

@@ -12,7 +12,7 @@ namespace {
 
 ApiError explain(const JsonFault& fault) {
   if (fault.kind == JsonFault::Kind::kDuplicateKey) {
-    // Which of the two counts depends on the reader, so the client has to say.
+    // Readers differ in which of the two counts, so the client has to resolve it.
     ApiError error = invalid_value(fault.path, "occurs twice; every key may occur once");
     error.code = "duplicate_key";
     return error;

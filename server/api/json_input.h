@@ -15,10 +15,10 @@
 namespace spillway {
 
 // Parses a whole body, which must be an object of at most `values_max` values. Errors: invalid_json
-// with the byte's offset, duplicate_key with the key's name, invalid_type when it is no object.
+// with the byte's offset, duplicate_key with the key's name, invalid_type when it is not an object.
 ApiResult<nlohmann::json> parse_body(std::string_view text, int64_t values_max);
 
-// Reads fields by name; null acts as absent. After the first error every read returns empty, so a
+// Reads fields by name; null counts as absent. After the first error every read returns empty, so a
 // reader function checks failed() once, at its end.
 class FieldReader {
  public:
@@ -41,14 +41,14 @@ class FieldReader {
   // REQUIRES: failed().
   ApiError error() const;
 
-  // Names in the object that nobody asked for (JsonReader::unknown_names).
+  // Names in the object that were never read (JsonReader::unknown_names).
   std::vector<std::string_view> unknown_names() const { return fields_.unknown_names(); }
-  // Fails when there is one.
+  // Fails when there is an unknown name.
   void refuse_unknown();
 
  private:
   JsonReader fields_;
-  std::optional<ApiError> error_;  // Where the fault is not one of fields_' own
+  std::optional<ApiError> error_;  // Set where the error is not one of fields_' own
 };
 
 }  // namespace spillway

@@ -17,7 +17,7 @@ using Labels = std::vector<prometheus::ClientMetric::Label>;
 // The families of one scrape, each name with its help text and samples.
 class Families {
  public:
-  // `labels`: of every sample that follows, before its own.
+  // `labels`: put before every sample's own labels.
   explicit Families(Labels labels) : labels_(std::move(labels)) {}
 
   void gauge(const char* name, const char* help) { add(name, help, MetricType::Gauge); }
@@ -43,7 +43,7 @@ class Families {
       metric.histogram.bucket.push_back({count, seconds.bounds()[i]});
     }
   }
-  // Of the family that was added last, a gauge or counter.
+  // Adds a sample to the last added family, a gauge or counter.
   void sample(double value, const Labels& own = {}) {
     prometheus::MetricFamily& family = all_.back();
     prometheus::ClientMetric& metric = family.metric.emplace_back();
@@ -68,7 +68,7 @@ double number(T value) {
   return static_cast<double>(value);
 }
 
-// vLLM's words; a request of several choices or prompts counts as that many.
+// Uses vLLM's metric names; a request of several choices or prompts counts as that many.
 void add_requests(Families& to, const SchedulerStats& stats) {
   to.gauge("vllm:num_requests_running", "Sequences in the block.", number(stats.running));
   to.gauge("vllm:num_requests_waiting", "Sequences accepted and not yet admitted to the block.",
@@ -92,7 +92,7 @@ void add_requests(Families& to, const SchedulerStats& stats) {
   }
 }
 
-// Of what ended by a stop or by length.
+// Times of sequences that ended by a stop or by length.
 void add_times(Families& to, const SequenceTimes& times) {
   to.histogram("vllm:time_to_first_token_seconds", "From a sequence's arrival to its first token.",
                times.first_token);
@@ -165,7 +165,7 @@ void add_process(Families& to, const ProcessStats& process) {
 
 std::string metrics_text(std::string_view model_name, const SchedulerStats& stats, bool healthy,
                          const PlanFigures& plan, const std::optional<ProcessStats>& process) {
-  // One name that is no UTF-8 would make a scraper refuse the whole text.
+  // One name that is not UTF-8 would make a scraper refuse the whole text.
   Families model({{"model_name", to_utf8(model_name)}});
   add_requests(model, stats);
   add_times(model, stats.times);

@@ -1,6 +1,6 @@
-// The Prometheus text of GET /metrics: what the scheduler counts, what the plan put where, what the
-// kernel counts for the process. Nothing is sampled or kept here: every scrape reads the numbers as
-// they are. Values; any thread.
+// The Prometheus text of GET /metrics: the scheduler's counters, the plan's bytes by tier, the
+// kernel's statistics of the process. Nothing is sampled or kept here: every scrape reads the
+// current numbers. Values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace spillway {
 
-// Bytes of a kind on a tier, in the words of the metric's labels.
+// Bytes of a kind on a tier, with the metric's label values.
 struct TierAmount {
   std::string tier;  // device, host or disk
   std::string kind;  // weights, kv, activations or staging
   uint64_t bytes = 0;
 };
 
-// What of a plan does not change while it is carried out.
+// The figures of a plan that do not change while it runs.
 struct PlanFigures {
   std::vector<TierAmount> tier_bytes;
-  std::optional<double> predicted_tokens_per_second;  // None: nothing was predicted
+  std::optional<double> predicted_tokens_per_second;  // Empty: no prediction
 };
 
 // Prometheus text format 0.0.4. Names and meanings of `vllm:...` are vLLM's, so that its dashboards

@@ -1,5 +1,5 @@
-// Seeds of requests that bring none: a stream that --seed decides, so the n-th draw after a start
-// is the same each time. Which request draws which is decided by the order of arrival. Any thread.
+// Seeds for requests without one: a stream that --seed determines, so the n-th seed after a start
+// is the same each time. The order of arrival assigns seeds to requests. Any thread.
 #pragma once
 
 #include <atomic>

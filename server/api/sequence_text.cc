@@ -16,7 +16,7 @@ SequenceText::SequenceText(const Tokenizer* tokenizer, const CompletionCall& cal
 }
 
 void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
-  // A second stream finds where each prompt token's text begins in the echo.
+  // A second stream finds the offset of each prompt token's text in the echo.
   TextStream echo(tokenizer_, call_->skip_special_tokens, {}, false);
   const std::vector<int32_t>& prompt = request().prompt;
   int64_t offset = 0;
@@ -47,7 +47,7 @@ void SequenceText::finish(FinishReason reason, std::optional<int32_t> stop_token
   piece_.hit_length = reason == FinishReason::kLength && !stop_;
   if (stop_) {
     piece_.stop_string = call_->stop[*stop_];
-    return;  // What was held back lies behind the stop string.
+    return;  // Held-back text lies behind the stop string.
   }
   piece_.text += stream_.finish().text;
   const auto& named = request().stop_tokens;

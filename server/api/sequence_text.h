@@ -1,5 +1,5 @@
-// One sequence of a call on its way to text: collects tokens, scores and released text into pieces.
-// Belongs to one thread at a time (the engine's, while its sequence runs).
+// One sequence's output as text: collects tokens, scores and released text into pieces. Belongs to
+// one thread at a time (the engine's, while its sequence runs).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class SequenceText {
   // One entry a prompt token, the first unscored.
   void add_prompt_scores(std::span<const TokenLogprobs> logprobs);
 
-  // False: a stop string was found, no further token is wanted.
+  // False: a stop string was found, the sequence ends.
   bool add_token(int32_t token, const TokenLogprobs* logprobs);
 
   // The stop token that ends the choice counts and is scored like any other; it has no text.
@@ -28,10 +28,11 @@ class SequenceText {
   // Ends the choice. `stop_token` as in Finish.
   void finish(FinishReason reason, std::optional<int32_t> stop_token);
 
-  // A piece is worth sending: it has text, or tokens of a model without text, or is the last one.
+  // Whether a piece should be sent: it has text, or tokens of a model without text, or is the last
+  // one.
   bool ready() const;
 
-  // Everything collected since the last take().
+  // Returns everything collected since the last take().
   ChoiceText take();
 
   int64_t generated_tokens() const { return generated_tokens_; }

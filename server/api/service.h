@@ -1,5 +1,6 @@
-// The OpenAI-style API over one scheduler: what all handlers share, and the one table of routes.
-// Owned by `serve`; outlives the HTTP server and every answer. Handlers run on the network thread.
+// The OpenAI-style API over one scheduler: the state that all handlers share, and the one table of
+// routes. Owned by `serve`; outlives the HTTP server and every answer. Handlers run on the network
+// thread.
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@ struct ApiService {
   PlanFigures plan;  // Set before the server starts
   std::atomic<bool> draining{false};
   int64_t request_seconds_max = 0;  // 0: no bound
-  int64_t stall_seconds = 0;        // Without a sweep's end, before it counts as stalled; 0: never
-  double ping_seconds = 15;         // Of silence in a stream; 0: no pings
+  int64_t stall_seconds = 0;        // Time without a sweep's end that counts as stalled; 0: never
+  double ping_seconds = 15;         // Silence in a stream before a ping; 0: no pings
 };
 
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.

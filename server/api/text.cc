@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-// Bytes that are no whole characters, as OpenAI writes them; two such tokens never share a name.
+// Bytes that are not whole characters, as OpenAI writes them; two such tokens never share a name.
 std::string escaped_bytes(std::string_view bytes) {
   std::string text = "bytes:";
   for (const char c : bytes) {
@@ -54,12 +54,12 @@ int64_t count_characters(std::string_view text) {
 struct TextStream::Parts {
   Detokenizer detokenizer;
   std::optional<StopMatcher> matcher;
-  bool searching = false;  // Stop strings count from here on
+  bool searching = false;  // Stop strings are searched from here on
 };
 
 TextStream::TextStream(const Tokenizer* tokenizer, bool skip_special_tokens,
                        const std::vector<std::string>& stops, bool include_stop) {
-  if (tokenizer == nullptr) return;  // No text at all
+  if (tokenizer == nullptr) return;  // There is no text at all
   parts_ = std::make_unique<Parts>(Parts{{tokenizer, skip_special_tokens}, {}});
   if (stops.empty()) return;
   auto matcher = StopMatcher::create(stops, include_stop);

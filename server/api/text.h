@@ -1,5 +1,5 @@
-// Between token ids and the text of an answer: the only place of the API that knows the tokenizer's
-// classes. Functions: any thread. TextStream: one thread at a time (the engine's).
+// Conversion between token ids and an answer's text: the only place of the API that knows the
+// tokenizer's classes. Functions: any thread. TextStream: one thread at a time (the engine's).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace spillway {
 
 class Tokenizer;
 
-// Ids of a text; special tokens written in it stay text. `add_special_tokens`: with the model's
-// start-of-text token.
+// Token ids of a text; special tokens written in it stay text. `add_special_tokens`: with the
+// model's start-of-text token.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
                                    bool add_special_tokens);
 
@@ -23,15 +23,15 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
 std::string decode_tokens(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
                           bool skip_special_tokens);
 
-// How `logprobs` names a token: its text, "bytes:\xe2\x80" when that is no valid UTF-8 alone, and
+// A token's name in `logprobs`: its text, "bytes:\xe2\x80" when that is no valid UTF-8 alone, and
 // "token_id:7" when asked for or without a tokenizer.
 std::string token_name(const Tokenizer* tokenizer, int32_t token, bool as_id);
 
-// Code points of valid UTF-8: what clients' string indices count.
+// The number of code points of valid UTF-8, in which clients count string indices.
 int64_t count_characters(std::string_view text);
 
-// One sequence's tokens becoming text: holds back half characters and possible starts of stop
-// strings. Invariant: everything released so far is valid UTF-8 and contains no stop string.
+// Turns one sequence's tokens into text: holds back half characters and possible starts of stop
+// strings. Invariant: all released text is valid UTF-8 and contains no stop string.
 class TextStream {
  public:
   TextStream(const Tokenizer* tokenizer, bool skip_special_tokens,
@@ -41,7 +41,7 @@ class TextStream {
   TextStream& operator=(TextStream&& other) noexcept;
 
   struct Step {
-    std::string text;            // May be given out now
+    std::string text;            // Text that may be sent now
     int64_t decoded = 0;         // Characters that this token completed, released or not
     std::optional<size_t> stop;  // The stop string (index) that this token completed
   };
@@ -50,7 +50,7 @@ class TextStream {
   // (min_tokens is not reached yet).
   Step push(int32_t token, bool may_stop);
 
-  // What was held back, once no token follows.
+  // Returns the held-back text, once no token follows.
   Step finish();
 
  private:

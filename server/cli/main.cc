@@ -1,4 +1,4 @@
-// The composition root: nothing above it, everything below is given what it needs.
+// The composition root: it builds the commands and gives each what it needs.
 #include <malloc.h>
 
 #include <cerrno>
@@ -25,16 +25,16 @@
 
 namespace {
 
-// What is large goes back to the kernel when it is freed. By itself glibc comes to keep pieces of
-// up to 32 MiB, and more would be resident than --host-memory counts.
+// Makes freed large allocations return to the kernel. By default glibc comes to keep pieces of up
+// to 32 MiB, and more would be resident than --host-memory counts.
 void return_large_memory() {
 #ifdef M_MMAP_THRESHOLD
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 #endif
 }
 
-// What was printed and could not be written is lost: then no command succeeded. One place for all
-// of them; standard output's error flag stays set until here. (std::cout writes through it.)
+// If output could not be written it is lost, so no command has succeeded. One place for all of
+// them; standard output's error flag stays set until here. (std::cout writes through it.)
 int status_of_output(int status) {
   std::cout.flush();
   errno = 0;
@@ -46,8 +46,8 @@ int status_of_output(int status) {
   return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
 }
 
-// A trace is written when all that is in it is over, after the command's own status was settled;
-// which file and how much of it is lost was said then.
+// A trace is written when the last object in it is destroyed, after the command's own status was
+// settled; the file and its losses were reported then.
 int status_of_traces(int status) {
   if (spillway::incomplete_traces() == 0) return status;
   return status == spillway::kExitSuccess ? spillway::kExitFailure : status;
@@ -60,7 +60,7 @@ int main(int count, char** arguments) {
   return_large_memory();
   // Writing beyond a limit on file sizes is an error of that write, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
-  // So is writing to a pipe whose reader left: a server must not end since its log's reader did.
+  // Likewise writing to a pipe without a reader: a server must survive the end of its log's reader.
   std::signal(SIGPIPE, SIG_IGN);
   const OpenModel open = model_opener();
   std::vector<Command> commands;

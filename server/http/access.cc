@@ -18,7 +18,7 @@ std::string_view without_port(std::string_view authority) {
   return authority.substr(0, authority.find(':', bracket));
 }
 
-// Names that no foreign DNS server decides about.
+// Whether no foreign DNS server can control the name.
 bool is_local_name(std::string_view name) {
   if (name.starts_with('[')) return true;
   if (name.find_first_not_of("0123456789.") == std::string_view::npos) return true;
@@ -89,7 +89,7 @@ std::optional<ApiError> Access::refuse(const HttpRequest& request) const {
 
 HttpFields Access::cors_fields(const HttpRequest& request) const {
   if (request.origin.empty() || !allows_origin(request.origin)) return {};
-  // Printable: the parser refuses other bytes in a header; but a field must not be forged by
+  // Only printable: the parser refuses other bytes in a header, but a field must not be forged by
   // chance.
   const bool plain = std::all_of(request.origin.begin(), request.origin.end(),
                                  [](char c) { return c > ' ' && c < 0x7f; });
@@ -100,7 +100,7 @@ HttpFields Access::cors_fields(const HttpRequest& request) const {
 }
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  // As many steps as `b`, the caller's, is long; `a`'s length shows in nothing.
+  // Takes as many steps as `b`, the caller's, is long; `a`'s length does not affect the time.
   unsigned different = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < b.size(); ++i) {
     const char other = a.empty() ? '\0' : a[i % a.size()];

@@ -1,9 +1,9 @@
-// Who may ask: API keys, and what web pages of other sites may do. Immutable once serving; any
+// Access control: API keys, and the rights of other sites' web pages. Immutable once serving; any
 // thread.
 //
 // A browser lets any page send a request to any address that it reaches, this machine's own
-// included. A server that asks for a key is safe from that, as a page has none. One that asks for
-// none answers pages of its own address only, and those of allowed_origins.
+// included. A server with API keys is safe from that, as a page has none. One without keys answers
+// only pages of its own address, and those of allowed_origins.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,26 @@
 namespace spillway {
 
 struct Access {
-  std::vector<std::string> api_keys;         // None: everyone may ask. REQUIRES: none is empty.
+  std::vector<std::string> api_keys;         // None: no key is required. REQUIRES: none is empty.
   std::vector<std::string> allowed_origins;  // "https://example.org"; "*": any
   // Listening on this machine's own address only: a request whose Host is another machine's name
-  // comes from a page that has made its name mean this address (DNS rebinding).
+  // comes from a page whose name was made to resolve to this address (DNS rebinding).
   bool local_names_only = false;
-  std::string host;  // --host, which is a local name, too
+  std::string host;  // --host, which counts as a local name
 
-  // The refusal, if it is one, of a request for a route that is not open to all.
+  // The error for a request that is refused; none if it is allowed. Not for routes open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
 
-  // Which of the keys the request shows, from 1; 0: none of them.
+  // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
 
-  // What lets a page of an allowed origin read the answer; nothing for other requests.
+  // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;
 
   bool allows_origin(std::string_view origin) const;
 };
 
-// Compares without telling by its time how much was equal.
+// Compares in time that does not depend on the contents.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 // ASCII letters only.

@@ -42,13 +42,13 @@ ApiError too_many_connections() {
   return error;
 }
 
-// A half-open peer must not hold its place, or have work done for it, for ever.
+// A half-open peer must not keep its place, or cause work, for ever.
 void probe_when_silent(int fd, int seconds) {
   const int on = 1;
   const int probes = 4;
   const int interval = std::max(1, seconds / probes);
   const unsigned unacknowledged_ms = 1000u * static_cast<unsigned>(seconds);
-  // Where one of them is not to be had the deadlines of HttpLimits remain.
+  // If an option is not supported, the deadlines of HttpLimits remain.
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
@@ -67,7 +67,7 @@ struct Connection::Net {
   asio::steady_timer grace{socket.get_executor()};
 };
 
-// Gives a body's bytes back to the server's and the client's total when its last holder lets go.
+// Frees a body's bytes in the server's and the client's totals when its last holder is gone.
 struct Connection::BodyLease {
   BodyLease(std::shared_ptr<std::atomic<size_t>> all, std::shared_ptr<PeerUse> client)
       : total(std::move(all)), peer(std::move(client)) {}
@@ -161,14 +161,14 @@ void Connection::on_bytes(std::string_view bytes) {
   }
 }
 
-// A client that shuts down its sending side cannot be told from one that left, and work for nobody
-// is what hurts here: an answer that is not there in a moment is not worth making.
+// A client that shuts down its sending side cannot be told from one that left, and work without a
+// receiver is the greater cost: an answer that is not ready in a moment is dropped.
 void Connection::on_peer_end(bool orderly) {
   if (phase_ != Phase::kAnswering) return close();
   if (!orderly) return reset();
   half_closed_ = true;  // Nothing more is read; a reset shows when something is written.
   keep_alive_ = false;
-  if (answer_ended_) return;  // It is on its way; a deadline bounds its writing.
+  if (answer_ended_) return;  // The answer is complete; a deadline bounds its writing.
   net_->grace.expires_after(duration(core_->limits.half_close_seconds));
   net_->grace.async_wait([self = shared_from_this(), serial = serial_](const error_code& ec) {
     if (!ec && self->answering(serial)) self->reset();
@@ -188,7 +188,7 @@ void Connection::advance(RequestParser::State state) {
   if (!reading_body_) begin_body();
 }
 
-// Finds out where the request goes before any of its body is asked for; the answer if nowhere.
+// Finds the route before any of the body is requested; returns the refusal if there is none.
 std::optional<HttpResponse> Connection::read_head() {
   head_read_ = true;
   HttpRequest& head = parser_.head();
@@ -202,7 +202,7 @@ std::optional<HttpResponse> Connection::read_head() {
   return {};
 }
 
-// Whether the body that the head announces is too much for its route, the server or the client.
+// Whether the announced body is too large for its route, the server or the client.
 std::optional<ApiError> Connection::refuse_body() {
   const size_t length = parser_.head().content_length.value_or(0);
   const HttpLimits& limits = core_->limits;
@@ -223,7 +223,7 @@ void Connection::begin_body() {
   if (parser_.wants_continue()) enqueue("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-// Takes the body's growth from the totals that all bodies, and this client's, share.
+// Counts the body's growth in the totals of the server and of this client.
 void Connection::account_body() {
   const size_t bytes = parser_.body_bytes();
   if (bytes <= leased_bytes_) return;
@@ -251,7 +251,7 @@ void Connection::dispatch() {
   chunked_ = !request.http_1_0;
   keep_alive_ = request.keep_alive && requests_ < core_->limits.requests_per_connection_max;
   if (refusal) return respond(serial_, *refusal);
-  if (core_->draining && !route->open) {  // Since the head was read
+  if (core_->draining && !route->open) {  // Draining began after the head was read
     return respond(serial_, error_response(shutting_down()));
   }
   route->handler(std::move(request), std::make_shared<Exchange>(shared_from_this(), serial_));
@@ -272,7 +272,7 @@ void Connection::begin_answer(std::string request_id) {
   core_->add_busy(1);
 }
 
-// Answers what is not read to its end. Whatever follows is not trusted to begin a request.
+// Refuses a request that is not read to its end. Later bytes are not trusted to begin a request.
 void Connection::refuse(HttpResponse response) {
   const auto state = parser_.state();
   const bool known =
@@ -342,13 +342,13 @@ void Connection::schedule_tick() {
   net_->ticker.expires_after(duration(tick_seconds_));
   net_->ticker.async_wait([self = shared_from_this(), serial = serial_](const error_code& ec) {
     if (ec || !self->answering(serial) || !self->tick_) return;
-    const auto tick = self->tick_;  // It may end the answer, which drops tick_.
+    const auto tick = self->tick_;  // The callback may end the answer, which drops tick_.
     tick();
     if (self->answering(serial)) self->schedule_tick();
   });
 }
 
-// The handler has nothing more to say; bytes may still wait to be written.
+// Ends the handler's part; bytes may still wait to be written.
 void Connection::end_answer() {
   answer_ended_ = true;
   net_->ticker.cancel();
@@ -405,7 +405,7 @@ void Connection::next_request() {
   const std::string bytes = std::move(ahead_);
   ahead_.clear();
   expect_more(!bytes.empty() || parser_.waiting_bytes() > 0);
-  // Not now: a long pipeline of requests must not become a deep stack.
+  // Posted, since a long pipeline of requests must not become a deep stack.
   asio::post(*core_->io, [self = shared_from_this(), bytes] {
     if (self->phase_ == Phase::kReading) self->advance(self->parser_.feed(bytes));
   });
@@ -417,7 +417,7 @@ void Connection::arm(double seconds, void (Connection::*expired)()) {
   net_->deadline.expires_after(duration(seconds));
   net_->deadline.async_wait(
       [self = shared_from_this(), expired, armed = ++deadlines_armed_](const error_code& ec) {
-        // One that was queued already when it was disarmed arrives without an error.
+        // A handler that was queued before it was disarmed arrives without an error.
         if (ec || self->deadlines_armed_ != armed || self->phase_ == Phase::kClosed) return;
         ((*self).*expired)();
       });
@@ -470,8 +470,8 @@ void Connection::close_when_idle() {
   if (phase_ == Phase::kReading && !parser_.started()) close();
 }
 
-// Closing with unread bytes would reset the connection and may take the answer with it, so read on
-// until the client closes, too.
+// Closing with unread bytes would reset the connection and may lose the answer, so reads on until
+// the client closes, too.
 void Connection::linger() {
   phase_ = Phase::kLingering;
   ahead_.clear();
@@ -480,7 +480,7 @@ void Connection::linger() {
   arm(core_->limits.linger_seconds, &Connection::close);
 }
 
-// Everything was said by both sides.
+// Both sides are finished.
 void Connection::end() {
   phase_ = Phase::kLingering;
   close();

@@ -1,9 +1,9 @@
-// One client's socket: reads requests, hands each to its route as an Exchange, writes the answer,
-// watches the client leave. Owned by its own pending operations; everything happens on the network
-// thread. Only the server's own .cc files include this.
+// One client's socket: reads requests, passes each to its route as an Exchange, writes the answer,
+// detects that the client leaves. Owned by its own pending operations; everything happens on the
+// network thread. Only the server's own .cc files include this.
 //
 // Invariants: one request at a time; every wait has a deadline, except the wait for the handler's
-// answer (the handler's to bound); unsent stream bytes stay under HttpLimits::output_bytes_max.
+// answer (which the handler bounds); unsent stream bytes stay under HttpLimits::output_bytes_max.
 #pragma once
 
 #include <chrono>
@@ -21,28 +21,28 @@ namespace spillway {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // Takes over the connected TCP socket `fd`, of the IPv6 family or else IPv4.
+  // Takes ownership of the connected TCP socket `fd`, of the IPv6 family or else IPv4.
   Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::shared_ptr<PeerUse> peer);
   ~Connection();
 
   void start();
 
-  // Instead of start(): answers before anything is asked that there are too many connections.
+  // Replaces start(): answers at once that there are too many connections.
   void turn_away();
 
   // Resets the connection at once; a running answer's client counts as gone.
   void reset();
 
-  // For a server that stops: a client whose answer is not out is reset, others are closed.
+  // Closes for a stopping server: a client with an unsent answer is reset, others are closed.
   void shut();
 
-  // For a server that drains: closes if no answer is due; else after the answer.
+  // Closes for a draining server: at once if no answer is due; else after the answer.
   void close_when_idle();
 
   HttpCore& core() { return *core_; }
 
-  // What Exchange's methods become on the network thread. Ignored unless `serial` is the running
-  // answer's.
+  // Implementations of Exchange's methods on the network thread. Ignored unless `serial` is the
+  // running answer's.
   void respond(uint64_t serial, const HttpResponse& response);
   void begin_stream(uint64_t serial, const HttpFields& fields);
   void send(uint64_t serial, const std::string& event, bool echo);
@@ -55,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   enum class Phase : uint8_t {
     kReading,    // Waiting for a request or its rest
     kAnswering,  // The handler has it, or its answer is being written
-    kLingering,  // Answered for the last time; discarding what still comes
+    kLingering,  // Sent the last answer; discarding further input
     kClosed
   };
 
@@ -101,21 +101,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const std::shared_ptr<HttpCore> core_;
   const std::unique_ptr<Net> net_;
-  uint64_t deadlines_armed_ = 0;  // Tells the present deadline from those before
+  uint64_t deadlines_armed_ = 0;  // Tells the present deadline from earlier ones
   const std::shared_ptr<PeerUse> peer_;
   bool turned_away_ = false;
 
   Phase phase_ = Phase::kReading;
   RequestParser parser_;
-  std::shared_ptr<void> answer_lease_;  // Of the answer that is being written
-  bool head_read_ = false;              // Of the request that is being read, and found good
-  const Route* route_ = nullptr;        // Where it goes
+  std::shared_ptr<void> answer_lease_;  // Lease of the answer being written
+  bool head_read_ = false;              // The head of the present request was read and accepted
+  const Route* route_ = nullptr;        // Its route
   struct BodyLease;
-  std::shared_ptr<BodyLease> body_lease_;  // Of the body that is being read
+  std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
   std::chrono::steady_clock::time_point body_deadline_;
   size_t leased_bytes_ = 0;
   size_t window_bytes_ = 0;  // Body bytes in the present window
-  std::string ahead_;        // Came while an answer was due
+  std::string ahead_;        // Bytes that arrived while an answer was due
   int64_t requests_ = 0;
   bool reading_body_ = false;
 
@@ -135,7 +135,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<std::string> out_;
   size_t out_offset_ = 0;  // Sent bytes of out_.front()
   size_t out_bytes_ = 0;
-  size_t out_bytes_allowed_ = 0;  // Of a stream
+  size_t out_bytes_allowed_ = 0;  // Limit for a stream
   bool writing_ = false;
 };
 

@@ -30,7 +30,7 @@ void HttpCore::post_bulk_work(std::function<void()> task) {
 }
 
 std::shared_ptr<PeerUse> HttpCore::peer_use(const std::string& address) {
-  // Those that nobody holds any more go now and then: as many as would double the table.
+  // Expired entries are erased when the table is twice as large as the connections need.
   if (peers.size() > 2 * connections.size() + 64) {
     std::erase_if(peers, [](const auto& peer) { return peer.second.expired(); });
   }

@@ -1,7 +1,7 @@
-// What all connections of one HTTP server share; only the server's own .cc files include this.
+// State shared by all connections of one HTTP server; only the server's own .cc files include this.
 //
 // Thread rule: the network thread, except where a member says otherwise. Shared ownership: the core
-// lives until the last connection, and so the last exchange that someone holds, is gone.
+// lives until the last connection, and so the last exchange, is gone.
 #pragma once
 
 #include <array>
@@ -25,9 +25,10 @@ namespace spillway {
 
 class Connection;
 
-// What one client address has taken. Its connections are the network thread's; the bytes any's.
+// Resources held by one client address. `connections` belongs to the network thread; `body_bytes`
+// to any.
 struct PeerUse {
-  uint64_t number = 0;  // Of the address while anything of it is there; never 0 nor used again
+  uint64_t number = 0;  // The address's number while it holds anything; never 0 nor used again
   int64_t connections = 0;
   std::atomic<size_t> body_bytes{0};
 };
@@ -45,31 +46,31 @@ struct HttpCore {
 
   std::array<char, size_t{64} << 10> scratch{};  // Idle connections need no buffer of their own
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
-  int64_t turned_away = 0;  // Of those: only told that there are too many
+  int64_t turned_away = 0;  // Included in `connections`: only told that there are too many
   std::unordered_map<std::string, std::weak_ptr<PeerUse>> peers;
   uint64_t last_peer = 0;
 
   std::atomic<bool> draining{false};
-  // Bytes of bodies that are read or held; taken on the network thread, given back on any.
+  // Bytes of bodies being read or held; added on the network thread, subtracted on any.
   std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
 
-  // What the client at `address` has taken; lives as long as its connections and bodies.
+  // The resources held by the client at `address`; lives as long as its connections and bodies.
   std::shared_ptr<PeerUse> peer_use(const std::string& address);
   // The most bytes of bodies that one client may hold.
   size_t peer_body_bytes_max() const;
 
   // Any thread: queues a task for the network thread, unless the server has stopped.
   void post(std::function<void()> task);
-  // Any thread: for the worker thread, and for one that takes bulk work only, so that a flood of
-  // long texts to tokenise holds up nobody's completion.
+  // Any thread: queues a task for the worker thread, or for one that runs only bulk work, so that a
+  // flood of long texts to tokenise delays no completion.
   void post_work(std::function<void()> task);
   void post_bulk_work(std::function<void()> task);
-  // The network thread's answers that are not written out changed by so many.
+  // Adds to the number of answers of the network thread that are not fully written.
   void add_busy(int64_t change);
 
-  std::mutex mutex;  // For the rest
+  std::mutex mutex;  // For the members below
   std::condition_variable quiet;
-  int64_t busy = 0;  // Connections with an answer that is not written out
+  int64_t busy = 0;  // Connections whose answer is not fully written
   bool stopped = false;
 };
 

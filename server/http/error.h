@@ -1,7 +1,7 @@
-// An answer that is an error: HTTP status and the OpenAI error object. Plain values, any thread.
+// An error answer: HTTP status and the OpenAI error object. Plain values, any thread.
 //
 // Invariant: a message never repeats the caller's text, holds no path and no address, and stays
-// under kErrorMessageBytesMax, so an error is never larger than a few KB whatever was sent.
+// under kErrorMessageBytesMax, so an error is never larger than a few KB for any request.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct ApiError {
   std::string code;   // Empty: null in JSON.
   std::vector<std::pair<std::string, int64_t>> numbers;  // Machine-readable extras inside "error".
   int retry_after_seconds = 0;                           // 0: no Retry-After header.
-  std::string log_detail;         // The cause: for logged() and with_cause(), never sent as it is
+  std::string log_detail;         // The cause: for logged() and with_cause(), never sent unchanged
   bool retry_is_useless = false;  // Sent as `x-should-retry: false` on 5xx and 429.
 
   // {"error":{"message","type","param","code", numbers...}}; always valid JSON.
@@ -41,7 +41,7 @@ ApiError invalid_json(size_t byte_offset, std::string_view what);
 ApiError invalid_type(std::string_view param, std::string_view wanted);
 ApiError missing_parameter(std::string_view param);
 ApiError invalid_value(std::string_view param, std::string_view why);
-ApiError unknown_parameter(std::string_view param);  // Empty: one that is not safe to repeat
+ApiError unknown_parameter(std::string_view param);  // Empty: the name is not safe to repeat
 ApiError unsupported_parameter(std::string_view param, std::string_view why);
 ApiError model_not_found(const std::vector<std::string>& served_names);
 ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64_t new_tokens);
@@ -52,15 +52,15 @@ ApiError engine_error();
 ApiError engine_failed();  // Only a restart cures it.
 ApiError request_timeout(int64_t seconds);
 
-// Writes the cause, if there is one, to the log, and says in the message that it is there: for
-// those who ask over HTTP, to whom files and addresses of the machine are no business. `where`
-// begins the line: "/v1/completions".
+// Writes the cause, if there is one, to the log, and mentions the log in the message: for HTTP
+// clients, which must not learn the machine's files and addresses. `where` begins the line:
+// "/v1/completions".
 ApiError logged(ApiError error, std::string_view where);
 
-// The error with its cause in the message: for those who run the program themselves.
+// The error with its cause in the message: for users who run the program themselves.
 ApiError with_cause(ApiError error);
 
-// What a refusal of Scheduler::submit means to the caller.
+// The error for a refusal of Scheduler::submit.
 ApiError refused_by_scheduler(const Status& status);
 
 }  // namespace spillway

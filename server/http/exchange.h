@@ -27,13 +27,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Sends the head of an event stream.
   void begin_stream(HttpFields fields);
-  // One event, already framed (sse.h), in one write. A client that lets more than
-  // HttpLimits::output_bytes_max pile up is cut off; events that repeat what the request carried
-  // (`echo`) do not count, since they come all at once.
+  // Sends one event, already framed (sse.h), in one write. A client with more than
+  // HttpLimits::output_bytes_max unread is cut off; events that repeat the request's content
+  // (`echo`) do not count, since they are sent all at once.
   void send(std::string event, bool echo = false);
   void end_stream();
 
-  // Resets the connection: the only end that no client takes for a complete answer.
+  // Resets the connection: the only end that no client mistakes for a complete answer.
   void abort();
 
   // `gone` runs once if the client leaves before the answer's end (at once if it already has).
@@ -44,8 +44,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Runs on the network thread.
   void post(std::function<void()> task);
-  // Runs on the server's worker thread; for what takes longer than a millisecond. A task
-  // that throws (out of memory) answers 500. Bulk work waits for bulk work only.
+  // Runs on the server's worker thread; for tasks longer than a millisecond. A task that throws
+  // (out of memory) answers 500. Bulk work waits for bulk work only.
   void post_work(std::function<void()> task);
   void post_bulk_work(std::function<void()> task);
 

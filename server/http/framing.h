@@ -1,5 +1,5 @@
-// Stricter reading of a request's header block than Boost.Beast's: where two readers could disagree
-// about where a request ends, it is refused. Pure, any thread.
+// Checks a request's header block more strictly than Boost.Beast: where two readers could disagree
+// about a request's end, it is refused. Pure, any thread.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,14 @@ namespace spillway {
 // `block`: request line and fields up to and including the empty line. Refused: a lone CR or LF,
 // folded fields, more than one Content-Length, Transfer-Encoding or Host, no Host in HTTP/1.1, both
 // Content-Length and Transfer-Encoding, any coding but exactly "chunked", a coding in HTTP/1.0, an
-// expectation but 100-continue, too many fields. Syntax beyond that is Beast's to check.
+// expectation but 100-continue, too many fields. Beast checks the remaining syntax.
 std::optional<ApiError> check_header_block(std::string_view block, const HttpLimits& limits);
 
 // The HTTP-level errors, in the API's shape.
 ApiError bad_http_request(std::string_view why);
 ApiError header_too_large(const HttpLimits& limits);
 ApiError body_too_large(const HttpLimits& limits);
-ApiError body_not_read(const HttpLimits& limits);  // Of a route that wants none
+ApiError body_not_read(const HttpLimits& limits);  // For a route that takes none
 ApiError request_too_slow();
 
 }  // namespace spillway

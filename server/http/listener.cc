@@ -70,7 +70,7 @@ std::string HttpListener::url() const {
 }
 
 Result<int> HttpListener::listen() {
-  // Another server may have come between: it, too, had taken the address without listening.
+  // Another server may have listened first: it, too, had bound the address without listening.
   if (::listen(fd_, kBacklog) != 0) {
     return refusal(error_code(errno, boost::system::system_category()), host_text_, port_);
   }

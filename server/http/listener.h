@@ -1,5 +1,5 @@
-// A TCP address that is taken but not yet listened on, so that `serve` finds out before it loads a
-// model whether it can have it. Move-only; one thread.
+// A TCP address that is bound but not yet listened on, so that `serve` knows before it loads a
+// model whether the address is available. Move-only; one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace spillway {
 
 class HttpListener {
  public:
-  // Takes host and port; `port` 0 picks a free one. Clients are refused until HttpServer::start.
-  // Errors say which of the two to choose anew: the host is unknown or no address of this machine
+  // Binds host and port; `port` 0 picks a free one. Clients are refused until HttpServer::start.
+  // Errors name which of the two to change: the host is unknown or no address of this machine
   // (kInvalidArgument), the port is taken or needs privileges (kIoError).
   static Result<HttpListener> bind(const std::string& host, uint16_t port);
   HttpListener(HttpListener&& other) noexcept;
@@ -24,7 +24,7 @@ class HttpListener {
   bool ipv6() const { return ipv6_; }
   bool loopback() const { return loopback_; }  // Only this machine can reach it.
 
-  // Begins to queue clients. The socket is the caller's from then on.
+  // Begins to queue clients. The caller owns the socket from then on.
   Result<int> listen();
 
  private:

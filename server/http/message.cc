@@ -67,7 +67,7 @@ std::string event_stream_head(const HttpFields& fields, const AnswerContext& con
   std::string head = start_head(200, fields, context);
   add_field(head, "Content-Type", "text/event-stream; charset=utf-8");
   add_field(head, "Cache-Control", "no-cache");
-  add_field(head, "X-Accel-Buffering", "no");  // nginx would hold events back
+  add_field(head, "X-Accel-Buffering", "no");  // nginx would buffer events
   if (chunked) add_field(head, "Transfer-Encoding", "chunked");
   return head.append("\r\n");
 }

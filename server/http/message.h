@@ -21,15 +21,15 @@ struct HttpRequest {
   std::string content_encoding;
   std::string authorization;
   std::string host;
-  std::string origin;  // The web page's that a browser asks for; empty: no page's
+  std::string origin;  // The web page's that caused the request; empty: none
   std::optional<uint64_t> content_length;
   std::string request_id;  // x-request-id if it is harmless, else a fresh one
   std::string body;
-  std::vector<std::string> parameters;  // What the route's `{}` segments matched
+  std::vector<std::string> parameters;  // The path segments matched by the route's `{}`
   bool http_1_0 = false;
   bool keep_alive = true;
   std::shared_ptr<void> body_lease;  // Its share of HttpLimits::bodies_bytes_max
-  uint64_t client = 0;  // Whose it is: of the API key where there are keys, else of the address
+  uint64_t client = 0;  // The client: its API key's number, or without keys its address's
 };
 
 using HttpFields = std::vector<std::pair<std::string, std::string>>;
@@ -38,18 +38,18 @@ struct HttpResponse {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
-  HttpFields fields;            // Besides those that every answer has
+  HttpFields fields;            // Besides the fields of every answer
   bool close = false;           // The connection ends after this answer
   std::shared_ptr<void> lease;  // Held until the answer is written
 };
 
 HttpResponse error_response(const ApiError& error);
 
-// What of an answer depends on the connection.
+// The parts of an answer that depend on the connection.
 struct AnswerContext {
   std::string_view request_id;
   bool keep_alive = true;
-  bool head_only = false;  // Of a HEAD request: the fields of the whole answer, no body
+  bool head_only = false;  // For a HEAD request: the fields of the whole answer, no body
   HttpFields fields = {};  // Besides the answer's own
 };
 

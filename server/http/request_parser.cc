@@ -16,7 +16,7 @@ namespace {
 namespace http = boost::beast::http;
 using boost::beast::error_code;
 
-// What may be left unparsed inside a body: a chunk's size line or trailers.
+// Limit on unparsed bytes inside a body: a chunk's size line or trailers.
 constexpr size_t kUnparsedBytesMax = 8192;
 
 bool harmless_id(std::string_view id) {
@@ -71,7 +71,7 @@ struct RequestParser::Parts {
   const HttpLimits limits;
   State state = State::kHeader;
   std::string buffer;   // Not parsed yet
-  size_t searched = 0;  // No end of header begins before this
+  size_t searched = 0;  // The header's end is not before this
   std::optional<Beast> beast;
   std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk_header;
   size_t extension_bytes = 0;
@@ -83,7 +83,7 @@ struct RequestParser::Parts {
 void RequestParser::Parts::read_header() {
   // Some clients send a line break behind a body (RFC 9112, 2.2).
   while (searched == 0 && buffer.starts_with("\r\n")) buffer.erase(0, 2);
-  // What can never become a request line (TLS, binary) is not worth waiting for.
+  // Input that can never become a request line (TLS, binary) fails at once.
   if (!buffer.empty() && buffer != "\r" && !(buffer[0] >= 'A' && buffer[0] <= 'Z')) {
     return fail(bad_http_request("no method in front"));
   }
@@ -119,7 +119,7 @@ void RequestParser::Parts::begin_beast(std::string_view block) {
   state = beast->is_done() ? State::kComplete : State::kBody;
 }
 
-// Read now, so that fields in a chunked body's trailer never count.
+// Reads the head's fields before the body, so that fields in a chunked trailer never count.
 void RequestParser::Parts::read_head_fields() {
   const auto& message = beast->get();
   head = {};
@@ -161,7 +161,7 @@ void RequestParser::Parts::read_body() {
 void RequestParser::Parts::fail_with(const error_code& ec) {
   if (ec == http::error::body_limit) return fail(body_too_large(limits));
   if (ec == http::error::header_limit) return fail(header_too_large(limits));
-  fail(bad_http_request(ec.message()));  // Fixed texts of Beast; nothing of the input.
+  fail(bad_http_request(ec.message()));  // Beast's fixed texts, without parts of the input.
 }
 
 RequestParser::RequestParser(const HttpLimits& limits) : parts_(std::make_unique<Parts>(limits)) {}

@@ -1,5 +1,5 @@
-// Bytes in, requests out: Boost.Beast's parser behind stricter framing checks. No I/O. Owned by one
-// connection, one thread at a time.
+// Parses bytes into requests: Boost.Beast's parser behind stricter framing checks. No I/O. Owned by
+// one connection, one thread at a time.
 //
 // Invariants: the outcome does not depend on how the bytes were split; memory is bounded by the
 // limits; after an error nothing more is read.
@@ -22,18 +22,19 @@ class RequestParser {
   RequestParser(const RequestParser&) = delete;
   RequestParser& operator=(const RequestParser&) = delete;
 
-  // Takes all bytes; those behind a complete request wait for the next one. The state after it.
+  // Takes all bytes; bytes behind a complete request are kept for the next one. Returns the new
+  // state.
   State feed(std::string_view bytes);
 
   State state() const;
 
-  // Bytes of the current request were seen.
+  // Whether bytes of the current request were received.
   bool started() const;
 
-  // The header came with `Expect: 100-continue` and none of the body yet. REQUIRES: kBody.
+  // Whether the header had `Expect: 100-continue` and no body bytes have come. REQUIRES: kBody.
   bool wants_continue() const;
 
-  // What is known of the request before its body. REQUIRES: kBody or kComplete.
+  // The request without its body. REQUIRES: kBody or kComplete.
   HttpRequest& head();
 
   size_t body_bytes() const;
@@ -41,11 +42,11 @@ class RequestParser {
   // Bytes that belong to later requests or are not parsed yet.
   size_t waiting_bytes() const;
 
-  // The finished request; the parser then is at the next one, whose bytes feed("") looks at.
+  // Returns the finished request and moves on to the next one, whose bytes feed("") parses.
   // REQUIRES: kComplete.
   HttpRequest take();
 
-  // Forgets the request and reads nothing more, as after an error.
+  // Drops the request and reads nothing more, as after an error.
   void abandon();
 
   // REQUIRES: kFailed.

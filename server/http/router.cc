@@ -15,7 +15,7 @@ int hex_digit(char c) {
   return -1;
 }
 
-// "a%2Fb" -> "a/b"; nothing when a '%' is followed by anything else than two hex digits.
+// "a%2Fb" -> "a/b"; empty when a '%' is followed by anything other than two hex digits.
 std::optional<std::string> percent_decoded(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -58,7 +58,7 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
 ApiError unknown_url(const HttpRequest& request) {
   ApiError error;
   error.status = 404;
-  // OpenAI's sentence; cut short, and JSON escapes what is odd.
+  // OpenAI's wording; the path is cut short, and JSON escapes odd bytes.
   error.message =
       "Invalid URL (" + request.method.substr(0, 16) + " " + request.path.substr(0, 128) + ")";
   error.code = "unknown_url";
@@ -82,7 +82,7 @@ HttpResponse method_not_allowed(const std::vector<std::string>& allowed) {
   return response;
 }
 
-// The question of a browser whether a page may send what it is about to send.
+// Answers a browser's preflight: whether a page may send its request.
 HttpResponse preflight(const std::vector<std::string>& allowed) {
   HttpResponse response;
   response.fields = {{"Access-Control-Allow-Methods", list_of(allowed)},
@@ -145,12 +145,12 @@ std::variant<const Route*, HttpResponse> Router::find(HttpRequest& request) cons
     route = &candidate;
     request.parameters = *std::move(parameters);
   }
-  // A browser asks without the key.
+  // Browsers send preflights without the key.
   if (request.method == "OPTIONS" && !request.origin.empty() && !allowed.empty() &&
       access_.allows_origin(request.origin)) {
     return preflight(allowed);
   }
-  // Who has no key does not learn which paths exist.
+  // Clients without a key do not learn which paths exist.
   if (route == nullptr || !route->open) {
     if (const auto refusal = access_.refuse(request)) return error_response(*refusal);
   }

@@ -1,6 +1,6 @@
-// The table of routes and what is refused before a handler sees it, or a byte of the body is read:
-// who may not ask, unknown paths, wrong methods, foreign content types. Immutable once serving; any
-// thread.
+// The table of routes, and the checks before a handler sees a request or a byte of its body is
+// read: missing access, unknown paths, wrong methods, foreign content types. Immutable once
+// serving; any thread.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ struct Route {
   std::string method;
   std::string path;  // A segment "{}" matches any one non-empty segment, "{*}" all that follow
   Handler handler;
-  bool json_body = false;  // Other content types and encodings are 415; others' bodies are short
+  bool json_body = false;  // Other types and encodings are 415. False: only short bodies are read
   bool open = false;       // Needs no key and answers while draining
 };
 
@@ -32,8 +32,8 @@ class Router {
   void add(Route route) { routes_.push_back(std::move(route)); }
   const std::vector<Route>& routes() const { return routes_; }
 
-  // The route of a request, of which no more than the head is there, with request.parameters
-  // filled in (%-decoded); or the answer that refuses it. HEAD takes the route of GET.
+  // Finds the route of a request from its head, and fills in request.parameters (%-decoded); or
+  // returns the answer that refuses it. HEAD takes the route of GET.
   std::variant<const Route*, HttpResponse> find(HttpRequest& request) const;
 
   const Access& access() const { return access_; }

@@ -25,7 +25,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Whom an address belongs to: of IPv6 a client has all that share the first 64 bits.
+// The client that an address belongs to: in IPv6 a client has all addresses with the same first 64
+// bits.
 std::string client_of(const asio::ip::address& address) {
   if (address.is_v4()) return address.to_string();
   const asio::ip::address_v6 v6 = address.to_v6();
@@ -86,7 +87,7 @@ void HttpServer::Parts::accept() {
 void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
   if (!acceptor.is_open()) return;
   if (ec) {
-    // Out of file descriptors: trying again at once would only spin.
+    // Out of file descriptors: retrying at once would only spin.
     pause.expires_after(std::chrono::milliseconds(100));
     pause.async_wait([this](const error_code& cancelled) {
       if (!cancelled && acceptor.is_open()) accept();
@@ -96,7 +97,7 @@ void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
   error_code peer_error;
   const auto address = socket.remote_endpoint(peer_error).address();
   const int fd = peer_error ? -1 : socket.release(peer_error);
-  if (fd >= 0 && !peer_error) take_in(fd, address);  // Else it has left already.
+  if (fd >= 0 && !peer_error) take_in(fd, address);  // Otherwise it has left already.
   accept();
 }
 
@@ -107,7 +108,7 @@ void HttpServer::Parts::take_in(int fd, const asio::ip::address& address) {
   const bool full =
       open >= limits.connections_max || peer->connections >= limits.connections_per_peer_max;
   if (full && core->turned_away >= limits.turned_away_max) {
-    ::close(fd);  // There is no memory set aside for more farewells.
+    ::close(fd);  // No memory is set aside for more refusals.
     return;
   }
   auto connection = std::make_shared<Connection>(core, fd, address.is_v6(), std::move(peer));
@@ -196,7 +197,7 @@ void HttpServer::stop() {
     }
   });
   parts->core->bulk->join();
-  parts->core->worker->join();  // Their tasks may still post answers, which go nowhere.
+  parts->core->worker->join();  // Their tasks may still post answers, which are dropped.
   {
     const std::lock_guard lock(parts->core->mutex);
     parts->core->stopped = true;

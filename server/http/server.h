@@ -15,7 +15,7 @@ namespace spillway {
 
 class HttpServer {
  public:
-  // Starts serving on an address that is taken. Errors name it.
+  // Starts serving on a bound address. Errors name it.
   static Result<std::unique_ptr<HttpServer>> start(HttpListener listener, const HttpLimits& limits,
                                                    Router router);
   // HttpListener::bind and start.

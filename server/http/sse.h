@@ -1,5 +1,5 @@
-// Server-sent events as clients of completions read them: "data: " with one space, one line, LF LF.
-// Pure, any thread.
+// Server-sent events in the form that completion clients parse: "data: " with one space, one line,
+// LF LF. Pure, any thread.
 #pragma once
 
 #include <string>

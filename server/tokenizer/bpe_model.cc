@@ -17,7 +17,7 @@ constexpr size_t kNone = SIZE_MAX;
 constexpr unsigned kPositionBits = 44;
 static_assert(kVocabularyMax <= size_t{1} << (64 - kPositionBits));
 
-// 0xC0, 0xC1 and 0xF5..0xFF are no part of UTF-8.
+// 0xC0, 0xC1 and 0xF5..0xFF do not occur in UTF-8.
 bool occurs_in_utf8(unsigned byte) {
   return byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
 }
@@ -87,7 +87,7 @@ void BpeModel::load_symbols(std::string_view text, BpeScratch* scratch) const {
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
 }
 
-// The symbol has a new id or a new neighbour on its right.
+// Updates the rank of a symbol with a new id or a new right neighbour.
 void BpeModel::set_rank(size_t position, BpeScratch* scratch) const {
   BpeScratch::Symbol& symbol = scratch->symbols_[position];
   symbol.rank =

@@ -1,6 +1,6 @@
-// Byte-pair encoding over a vocabulary of byte strings: the rule that turns one pre-token into ids.
-// The pair of neighbours with the lowest merge rank is merged first (of equal ranks the leftmost),
-// until no neighbours are a merge. O(n log n) for n bytes, whatever they are.
+// Byte-pair encoding over a vocabulary of byte strings: turns one pre-token into ids. The pair of
+// neighbours with the lowest merge rank is merged first (of equal ranks the leftmost), until no
+// neighbours can be merged. O(n log n) for n bytes of any content.
 //
 // Owned by a Tokenizer. Thread rule: const after create(), any thread; a BpeScratch belongs to one
 // thread at a time.
@@ -17,10 +17,10 @@
 
 namespace spillway {
 
-// Working memory of encode(), kept from piece to piece. Grows with the longest piece.
+// Working memory of encode(), reused from piece to piece. Grows with the longest piece.
 class BpeScratch {
  public:
-  // Merges that were ever candidates: what the run time is proportional to, times a logarithm.
+  // Number of merges that were ever candidates: run time is proportional to it, times a logarithm.
   uint64_t candidates() const { return candidates_; }
 
  private:

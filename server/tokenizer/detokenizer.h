@@ -1,8 +1,8 @@
 // Turns a stream of token ids into a stream of text that is valid UTF-8 at every moment: a
-// character whose bytes come in several tokens is held back until it is complete.
+// character whose bytes are split over several tokens is held back until it is complete.
 //
-// One per sequence; borrows the tokenizer. Thread rule: one thread. Invariant: all that push() and
-// finish() returned, put together, is Tokenizer::decode() of all ids.
+// One per sequence; borrows the tokenizer. Thread rule: one thread. Invariant: the concatenated
+// results of push() and finish() are Tokenizer::decode() of all ids.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@ class Detokenizer {
   Detokenizer(const Tokenizer* tokenizer, bool skip_special)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
-  // The text that is certain now; often empty. Bytes that can never become a character are U+FFFD.
+  // Returns the text that is certain now; often empty. Bytes that can never become a character give
+  // U+FFFD.
   std::string push(int32_t id);
 
-  // The rest: U+FFFD if a character has stayed incomplete. push() may begin a new text then.
+  // Returns the rest: U+FFFD if a character is incomplete. push() may begin a new text then.
   std::string finish();
 
  private:

@@ -20,8 +20,8 @@ struct ClassRange {
   Class kind;
 };
 
-// Letters and numbers that Unicode 15.1 and 16.0 added. Debian 12's ICU knows 15.0, and a reference
-// that knows more would cut 5,004 characters differently.
+// Letters and numbers that Unicode 15.1 and 16.0 added. Debian 12's ICU knows 15.0, and would cut
+// 5,004 characters differently from a reference with a newer version.
 constexpr ClassRange kYoung[] = {
     {0x1C89, 0x1C8A, Class::kLetter},   {0xA7CB, 0xA7CD, Class::kLetter},
     {0xA7DA, 0xA7DC, Class::kLetter},   {0x105C0, 0x105F3, Class::kLetter},
@@ -73,7 +73,7 @@ class Scanner {
     kind_ = class_of(point);
   }
 
-  // To the first character of another class, or the end.
+  // Skips to the first character of another class, or the end.
   void skip(Class kind) {
     while (!at_end() && kind_ == kind) advance();
   }
@@ -93,7 +93,7 @@ size_t contraction_bytes(std::string_view text) {
   return 0;
 }
 
-// Whitespace gives its last character to the word behind it: a run of several ends before it, a
+// Whitespace gives its last character to the word behind it: several end one character earlier, a
 // single one is a piece of its own.
 size_t space_end(Scanner scanner) {
   const size_t begin = scanner.begin();

@@ -45,7 +45,7 @@ bool StopMatcher::advance(char byte) {
   for (size_t i = 0; i < searchers_.size(); ++i) {
     Searcher& searcher = searchers_[i];
     searcher.advance(byte);
-    // The searchers behind this one miss the byte; after a match nobody asks them again.
+    // The remaining searchers miss the byte; after a match they are not used again.
     if (!searcher.found()) continue;
     match_ = Match{i, read_ - searcher.stop.size(), read_};
     return true;

@@ -1,10 +1,10 @@
 // Finds stop strings in a stream of text. Text is passed on as soon as it cannot be part of a stop
-// string any more; nothing of a stop string or behind it is ever passed on, unless asked for.
+// string any more; a stop string and the text behind it are never passed on, unless asked for.
 //
-// Which match counts: the one that ends first; of several that end there, the first in the list of
-// stops. This is what a search of the whole text finds, however the text was cut into chunks.
+// The match that ends first counts; of several that end there, the first in the list of stops. A
+// search of the whole text finds the same one, however the text was cut into chunks.
 //
-// One per sequence. Thread rule: one thread. Time: O(text x stops), whatever both look like
+// One per sequence. Thread rule: one thread. Time: O(text x stops), for any content
 // (Knuth-Morris-Pratt for each stop). Memory: O(bytes of the stops).
 #pragma once
 
@@ -30,21 +30,22 @@ class StopMatcher {
     uint64_t end;
   };
 
-  // Stops are literal. kInvalidArgument: too many, too long, empty, or not UTF-8 (of which it
-  // follows that text in whole characters goes out in whole characters).
+  // Stops are literal. kInvalidArgument: too many, too long, empty, or not UTF-8 (valid stops
+  // ensure that text in whole characters is passed on in whole characters).
   static Result<StopMatcher> create(std::vector<std::string> stops, bool include_stop);
 
-  // The text that is certain now. After a match: the text up to it (with include_stop: and the stop
-  // itself), then nothing any more.
+  // Returns the text that is certain now. After a match: the text up to it (with include_stop: and
+  // the stop itself), then always empty.
   std::string push(std::string_view text);
 
-  // The text has ended: what was held back, unless a stop was found. REQUIRES: called once, last.
+  // Ends the text; returns the held-back text, unless a stop was found. REQUIRES: called once,
+  // last.
   std::string finish();
 
   const std::optional<Match>& match() const { return match_; }
 
  private:
-  // One stop string and how much of it the text read so far ends with.
+  // One stop string and the length of its prefix that the text read so far ends with.
   struct Searcher {
     std::string stop;
     std::vector<uint16_t> border;  // [n]: longest proper prefix that is a suffix of the first n + 1

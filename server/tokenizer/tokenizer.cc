@@ -26,7 +26,7 @@ size_t space_end(std::string_view text, size_t begin) {
   return next;
 }
 
-// Where the whitespace in front of `end` starts, not before `begin`.
+// The start of the whitespace in front of `end`, not before `begin`.
 size_t space_begin(std::string_view text, size_t begin, size_t end) {
   while (end > begin) {
     size_t start = end - 1;

@@ -1,8 +1,8 @@
 // Text to token ids and back: a byte-level BPE tokenizer with its special tokens.
 //
-// Owned by the server, shared by everyone who needs text. Thread rule: const after load(), any
-// thread, no locks, no caches. Ids are int32_t in [0, vocabulary()); a model may have more rows
-// than that, whose ids stand for no text.
+// Owned by the server, shared by all users of text. Thread rule: const after load(), any thread, no
+// locks, no caches. Ids are int32_t in [0, vocabulary()); a model may have more rows than that,
+// whose ids have no text.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace spillway {
 
-// What holds where the files say nothing: the model's own view (ModelShape) and its family's habit.
+// Defaults for values that the files lack, from the ModelShape and the model family.
 struct TokenizerDefaults {
   int32_t bos = -1;  // -1: none
   int32_t eos = -1;
@@ -43,10 +43,10 @@ class Tokenizer {
   // tokens that are not special are always recognised. O(n log n).
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const;
 
-  // The text of `ids`, always valid UTF-8. Ids that stand for nothing give no text.
+  // The text of `ids`, always valid UTF-8. Ids without a token give no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  // The raw bytes of a token, perhaps only part of a character; empty if it stands for nothing.
+  // The raw bytes of a token, perhaps only part of a character; empty if there is no such token.
   std::string_view token_bytes(int32_t id) const;
 
   bool is_special(int32_t id) const;
@@ -54,7 +54,7 @@ class Tokenizer {
   int32_t bos() const { return bos_; }  // -1: none; so eos() and pad()
   int32_t eos() const { return eos_; }
   int32_t pad() const { return pad_; }
-  // Whether text is encoded with bos in front unless the caller knows better.
+  // Whether text is encoded with bos in front by default.
   bool adds_bos() const { return add_bos_ && bos_ >= 0; }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Null when there is no file of that name.
+// Null when no file has that name.
 const std::string* find_file(std::span<const NamedFile> files, std::string_view name) {
   for (const NamedFile& file : files) {
     if (file.first == name) return &file.second;
@@ -42,8 +42,8 @@ Status read_merges_text(std::string_view text, VocabularyParser* vocabulary) {
   return {};
 }
 
-// added_tokens_decoder of tokenizer_config.json, {"50264": {"content": ...}, ...}: all there is
-// about added tokens beside vocab.json.
+// Reads added_tokens_decoder of tokenizer_config.json, {"50264": {"content": ...}, ...}: the only
+// source of added tokens beside vocab.json.
 Status read_added_decoder(const json& config, VocabularyParser* vocabulary,
                           std::vector<AddedToken>* added) {
   const auto found = config.find("added_tokens_decoder");
@@ -66,7 +66,7 @@ Status read_added_decoder(const json& config, VocabularyParser* vocabulary,
   return {};
 }
 
-// What one of the configuration files says about a special token: its text, or nothing.
+// The text of a special token in one of the configuration files, or empty.
 Result<std::string> special_token_text(const json& config, const char* name) {
   const auto found = config.find(name);
   if (found == config.end() || found->is_null()) return std::string();
@@ -87,7 +87,8 @@ void add_special(int32_t id, const std::string& text, std::vector<AddedToken>* a
   }
 }
 
-// The special tokens by name; tokenizer_config.json goes before special_tokens_map.json.
+// Reads the special tokens by name; tokenizer_config.json takes precedence over
+// special_tokens_map.json.
 Status read_special_tokens(const json& config, const json& map, const VocabularyParser& vocabulary,
                            TokenizerDescription* description) {
   const std::pair<const char*, int32_t*> names[] = {

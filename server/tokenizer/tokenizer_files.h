@@ -1,7 +1,7 @@
-// What a Hugging Face model directory says about its tokenizer, checked and in one plain value.
+// The tokenizer of a Hugging Face model directory, checked and as one plain value.
 //
-// Read are tokenizer.json (a byte-level BPE) or else vocab.json and merges.txt; beside either of
-// them tokenizer_config.json and special_tokens_map.json, which name the special tokens.
+// It is read from tokenizer.json (a byte-level BPE) or else vocab.json and merges.txt; in either
+// case also from tokenizer_config.json and special_tokens_map.json, which name the special tokens.
 // Plain values, any thread.
 #pragma once
 
@@ -36,23 +36,23 @@ struct Merge {
   int32_t merged = 0;
 };
 
-// A token that stands outside BPE. Its text is plain UTF-8, not in the byte-level alphabet.
+// A token outside BPE. Its text is plain UTF-8, not in the byte-level alphabet.
 struct AddedToken {
   int32_t id = 0;
   std::string text;
-  bool special = true;       // Left out by skip_special, matched in text only when asked for.
+  bool special = true;       // Left out by skip_special; matched in text only on request.
   bool strip_left = false;   // Matches with the whitespace in front of it.
   bool strip_right = false;  // Matches with the whitespace behind it.
 };
 
 struct TokenizerDescription {
-  std::vector<std::string> pieces;  // By id, in the byte-level alphabet; of added tokens their text
+  std::vector<std::string> pieces;  // By id, in the byte-level alphabet; added tokens: text
   std::vector<Merge> merges;        // By rank, no pair twice
   std::vector<AddedToken> added;    // By id
   int32_t bos = -1;                 // -1: the files name none
   int32_t eos = -1;
   int32_t pad = -1;
-  std::optional<bool> add_bos;  // Whether text is encoded with bos in front; empty: not said
+  std::optional<bool> add_bos;  // Whether text is encoded with bos in front; empty: unspecified
 };
 
 // kNotFound: neither tokenizer.json nor vocab.json and merges.txt are among the files.

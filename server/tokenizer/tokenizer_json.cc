@@ -25,7 +25,7 @@ bool is_type(const json& object, std::string_view type) {
   return value.is_string() && value.get_ref<const std::string&>() == type;
 }
 
-// A switch that is off: false, null or absent.
+// Whether a switch is off: false, null or absent.
 bool is_off(const json& value) {
   return value.is_null() || value == false;
 }
@@ -109,7 +109,8 @@ Status read_added_tokens(const json& entries, VocabularyParser* vocabulary,
   return {};
 }
 
-// TemplateProcessing with [A] or [special token, A]: whether and which token comes in front.
+// Reads TemplateProcessing with [A] or [special token, A]: whether a token is put in front, and
+// which.
 Status read_template(const json& step, const VocabularyParser& vocabulary,
                      TokenizerDescription* description) {
   const json& single = member(step, "single");

@@ -1,6 +1,6 @@
-// The parts of tokenizer.json and its neighbours, from parsed JSON into checked values. Used by
-// read_tokenizer_files() alone; errors name the entry, the caller adds the file.
-// Pure functions, any thread.
+// Reads the parts of tokenizer.json and its neighbours from parsed JSON into checked values. Used
+// by read_tokenizer_files() alone; errors name the entry, the caller adds the file. Pure functions,
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace spillway {
 
-// A vocabulary {piece: id, ...}, as vocab.json is and tokenizer.json holds.
+// Reads a vocabulary {piece: id, ...}, as in vocab.json and tokenizer.json.
 Status read_vocabulary(const nlohmann::json& entries, VocabularyParser* vocabulary);
 
-// An entry of added_tokens or added_tokens_decoder; its id comes from elsewhere.
+// Reads an entry of added_tokens or added_tokens_decoder, without its id.
 Result<AddedToken> read_added_token(const nlohmann::json& entry);
 
-// All of tokenizer.json: vocabulary and merges into `vocabulary`, added tokens and what the
-// post-processor says about bos into `description`. Refuses whatever is not a byte-level BPE with
+// Reads all of tokenizer.json: vocabulary and merges into `vocabulary`, added tokens and the
+// post-processor's setting of bos into `description`. Refuses anything but a byte-level BPE with
 // GPT-2's pattern.
 Status read_tokenizer_json(const nlohmann::json& file, VocabularyParser* vocabulary,
                            TokenizerDescription* description);

@@ -10,8 +10,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Where the first ill-formed sequence at or after `begin` starts and ends; both are bytes.size()
-// when there is none.
+// The first ill-formed sequence at or after `begin`; both are bytes.size() when there is none.
 struct IllFormed {
   size_t begin;
   size_t end;
@@ -24,7 +23,7 @@ IllFormed find_ill_formed(std::string_view bytes, size_t begin) {
   while (next < size) {
     const size_t start = next;
     UChar32 point;
-    U8_NEXT(data, next, size, point);  // On an error `next` stands behind the maximal subpart.
+    U8_NEXT(data, next, size, point);  // On an error `next` is behind the maximal subpart.
     if (point < 0) return {start, next};
   }
   return {size, size};

@@ -1,4 +1,4 @@
-// UTF-8 as it comes from outside: what is valid, and what stands for what is not.
+// Validation of UTF-8 from outside, and replacement of ill-formed sequences.
 //
 // An ill-formed byte sequence becomes U+FFFD once per maximal subpart (Unicode 3.9, the WHATWG
 // decoder, Python's errors="replace"): "\xE4\xB8" alone is one U+FFFD, "\xFF\xFF" is two.

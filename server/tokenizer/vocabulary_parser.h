@@ -1,5 +1,5 @@
 // Builds the vocabulary of a TokenizerDescription from the entries of a file, one at a time, and
-// refuses what does not fit. Used by read_tokenizer_files() alone; belongs to one thread.
+// refuses invalid ones. Used by read_tokenizer_files() alone; belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,18 @@ namespace spillway {
 
 class VocabularyParser {
  public:
-  // `id` as the file has it. Errors: out of range, twice, too long. An entry with the same text and
-  // id as an earlier one changes nothing.
+  // Adds a piece with the file's id. Errors: out of range, twice, too long. An entry with the same
+  // text and id as an earlier one changes nothing.
   Status add_piece(std::string_view text, int64_t id);
 
-  // Every id below the highest must have a piece by now. Errors name the first that has none.
+  // Checks that every id below the highest has a piece. Errors name the first that has none.
   Status check_complete() const;
 
-  // Rank: the order of the calls. Errors: a piece that the vocabulary lacks, a pair twice.
+  // Adds a merge; its rank is the order of the calls. Errors: a piece that the vocabulary lacks, a
+  // pair twice.
   Status add_merge(std::string_view left, std::string_view right);
 
-  // A line of merges.txt: two pieces and one space between them.
+  // Adds a line of merges.txt: two pieces and one space between them.
   Status add_merge_line(std::string_view line);
 
   // -1: no such piece.

@@ -33,7 +33,7 @@ std::string mark_path(const BatchFlags& flags) {
   return journal_path(flags) + ".crashed";
 }
 
-// All but the model, which takes longer to know.
+// The journal's head without the model, which takes longer to identify.
 JournalHead head_without_model(const BatchSetup& setup, const InputSummary& input) {
   JournalHead head = {{"input", input.hash}};
   head.insert(head.end(), setup.settings.begin(), setup.settings.end());
@@ -61,7 +61,7 @@ std::string run_id_of(const JournalHead& head) {
   return text;
 }
 
-// A journal that cannot be opened, told apart: one that is in use is not to be deleted.
+// Explains why a journal cannot be opened: one that is in use must not be deleted.
 Status explain_journal(const Status& status, const std::string& journal) {
   if (status.code() != Code::kCapacity) return status;
   return {Code::kCapacity, journal +
@@ -69,7 +69,7 @@ Status explain_journal(const Status& status, const std::string& journal) {
                                "running. Wait for its end, or stop it and use --resume"};
 }
 
-// Refuses before anything slow happens.
+// Refuses bad paths before anything slow happens.
 Status check_files(const BatchFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(check_output(output_target(flags.output), flags.input));
   const std::string journal = journal_path(flags);
@@ -91,7 +91,7 @@ Status check_files(const BatchFlags& flags) {
   return {};
 }
 
-// The journal of an earlier run, if there is one to go on with. Its lock is held from here on.
+// The journal of an earlier run, if there is one to continue. Its lock is held from here on.
 Result<std::optional<Journal>> open_earlier(const BatchFlags& flags) {
   const std::string path = journal_path(flags);
   if (!continues(flags) || !std::filesystem::exists(path)) return std::optional<Journal>();
@@ -100,17 +100,17 @@ Result<std::optional<Journal>> open_earlier(const BatchFlags& flags) {
   return std::optional<Journal>(std::move(journal).value());
 }
 
-// Settles who is to blame if the program crashed in the last run.
+// Records the suspects if the program crashed in the last run.
 Status blame(const BatchFlags& flags, Journal& journal) {
   const std::vector<int64_t> ran = CrashMark::read(mark_path(flags));
-  // The mark goes first: blame twice for one crash would condemn rows that did nothing.
+  // Delete the mark first: counting one crash twice would convict innocent rows.
   if (::unlink(mark_path(flags).c_str()) != 0) return {};
   log_warning("The last run crashed with " + std::to_string(ran.size()) +
               " lines in the block. They run last, and apart from the others.");
   return journal.blame(ran);
 }
 
-// The output of this very run, taken apart again so that what failed in it can run again.
+// Turns the output of this very run back into a journal so that its failed rows can run again.
 Result<Journal> reopen_output(const BatchFlags& flags, const JournalHead& head) {
   SPILLWAY_ASSIGN_OR_RETURN(Journal journal, Journal::create(journal_path(flags), head));
   const Status read = read_back(output_target(flags.output), journal);
@@ -121,7 +121,7 @@ Result<Journal> reopen_output(const BatchFlags& flags, const JournalHead& head) 
 
 void print_summary(const BatchProgress& progress, const BatchFlags& flags,
                    std::optional<double> predicted) {
-  // Of a run that goes on where another stopped the prediction says nothing.
+  // The prediction does not apply to the rest of an earlier run.
   const std::string expected =
       predicted && progress.lines_before == 0 ? " (" + format_rate(*predicted) + " predicted)" : "";
   say("Done in " + format_seconds(progress.seconds) + ": " +
@@ -181,7 +181,7 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
                           " lines would fail");
 }
 
-// What the first lines say of all, so that a plan can be found for it.
+// The workload estimated from the first lines, for the plan search.
 Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const ServedModel& model,
                                                     uint64_t seed, const InputSummary& summary) {
   constexpr int64_t kSampledLines = 2000;
@@ -214,7 +214,7 @@ Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const Ser
   return groups;
 }
 
-// All rows have their result: the journal becomes the output.
+// Writes the output from the journal once all rows have their results.
 Status conclude(const BatchFlags& flags, const InputSummary& summary, const std::string& run_id,
                 Journal journal) {
   if (journal.counts().finished != summary.rows) {
@@ -238,13 +238,13 @@ Status explain_stop(const Status& status, const BatchFlags& flags, const Journal
   return {status.code(), std::string(status.message()) + ": " + kept};
 }
 
-// What the second interrupt leaves on the screen.
+// The text that the second interrupt prints.
 std::string last_words(const BatchFlags& flags) {
   return "\nspillway batch: ended at once. Finished lines are in " + journal_path(flags) +
          "; continue with the same command and --resume.\n";
 }
 
-// A run that is ready to be run: who it is, and what an earlier one has left of it.
+// A run ready to start: its identity, and the results of an earlier one.
 struct Prepared {
   InputSummary summary;
   std::vector<RequestGroup> workload;
@@ -254,8 +254,8 @@ struct Prepared {
   std::optional<Journal> journal;
 };
 
-// Whether the journal is of this model, as far as is known before it is packed: its number formats
-// are not.
+// Whether the journal belongs to this model, as far as is known before packing: number formats are
+// not.
 Status check_source(const Journal& journal, const std::string& source) {
   for (const auto& [name, value] : journal.head()) {
     if (name == "model" && value.starts_with(source + " ")) return {};
@@ -263,7 +263,7 @@ Status check_source(const Journal& journal, const std::string& source) {
   return journal.check({{"model", source}});
 }
 
-// Everything that can be refused is refused here, before weights are packed or loaded.
+// Refuses everything that can be refused before weights are packed or loaded.
 Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, BatchInput& input) {
   Prepared run;
   SPILLWAY_ASSIGN_OR_RETURN(run.journal, open_earlier(flags));
@@ -403,7 +403,7 @@ Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup)
     SPILLWAY_RETURN_IF_ERROR(blame(flags, *run.journal));
     if (flags.retry_errors) SPILLWAY_RETURN_IF_ERROR(run.journal->forget_failed());
   } else {
-    ::unlink(mark_path(flags).c_str());  // Of a run that is no more.
+    ::unlink(mark_path(flags).c_str());  // The mark belongs to an earlier run.
     SPILLWAY_ASSIGN_OR_RETURN(run.journal, run.output.whole && retries
                                                ? reopen_output(flags, run.head)
                                                : Journal::create(journal_path(flags), run.head));
@@ -473,7 +473,7 @@ Command batch_command(const OpenModel& open) {
     setup.seed = state->engine.seed;
     setup.settings = result_settings(state->engine);
     setup.open = [&](const OpenFor& purpose) { return open(state->model, state->engine, purpose); };
-    // Whoever reads our stderr may leave at any time, also while the model is loaded.
+    // The reader of our stderr may leave at any time, also while the model is loaded.
     std::signal(SIGPIPE, SIG_IGN);
     if (!state->batch.export_journal.empty()) return report("batch", export_batch(state->batch));
     const Result<BatchOutcome> outcome = run_batch(state->batch, setup);

@@ -3,7 +3,7 @@
 //   input file -> BatchInput -> BatchLine -> scheduler -> Journal (SQLite) -> output file
 //
 // The output appears at the end, whole and in input order; until then everything finished is in
-// OUTPUT.journal, from which --resume goes on and --export writes what is there.
+// OUTPUT.journal, from which --resume continues and --export writes the finished lines.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ namespace spillway {
 struct BatchFlags {
   std::string input;
   std::string output;
-  std::string export_journal;  // Set: writes its lines to `output`, and nothing else happens
+  std::string export_journal;  // Set: only writes its lines to `output`
   bool resume = false;
   bool dry_run = false;
   bool overwrite = false;
-  bool retry_errors = false;  // As resume, and lines that failed run again
+  bool retry_errors = false;  // As resume, and failed lines run again
   bool fail_on_errors = false;
   std::optional<int64_t> max_errors;
-  // Of prompts and answers in flight together (answer_bytes()); rows wait when it is full. What is
-  // there by default is in kProcessBytes, so that no plan is smaller for it.
+  // Memory of prompts and answers in flight together (answer_bytes()); rows wait when it is full.
+  // The default is part of kProcessBytes, so that no plan is smaller for it.
   int64_t answers_bytes_max = int64_t{128} << 20;
   std::string progress = "auto";
 };
 
-// What run_batch() is given besides the flags.
+// Arguments of run_batch() besides the flags.
 struct BatchSetup {
   uint64_t seed = 0;
   JournalHead settings;  // All flags that change results, by name
@@ -49,14 +49,14 @@ struct BatchOutcome {
 
 // Runs the batch and prints its summary on stderr. Errors as of Status: kInvalidArgument and
 // kNotFound for wrong input, kCancelled when interrupted; others when the machine failed or too
-// many lines did. What was finished is in the journal then, and the message says how to go on. Main
-// thread; blocks. Installs signal handlers while it runs.
+// many lines did. Finished lines are in the journal then, and the message explains how to resume.
+// Main thread; blocks. Installs signal handlers while it runs.
 Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup);
 
-// Writes what the journal flags.export_journal holds to flags.output, in input order.
+// Writes the results in the journal flags.export_journal to flags.output, in input order.
 Status export_batch(const BatchFlags& flags);
 
-// The settings of `flags` that change what a request is answered.
+// The settings of `flags` that change the answer to a request.
 JournalHead result_settings(const EngineFlags& flags);
 
 Command batch_command(const OpenModel& open);

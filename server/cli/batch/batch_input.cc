@@ -73,7 +73,7 @@ class BatchInput::Body {
   }
 
  private:
-  // The next line, blank or not, into line_; of one that is too long only the start is kept.
+  // Reads the next line, blank or not, into line_; if it is too long only the start is kept.
   Result<bool> gather() {
     line_.clear();
     too_long_ = false;
@@ -97,7 +97,7 @@ class BatchInput::Body {
     }
   }
 
-  // The next bytes into chunk_; none at the end.
+  // Reads the next bytes into chunk_; none at the end.
   Status read_chunk() {
     at_ = 0;
     filled_ = 0;
@@ -131,10 +131,10 @@ class BatchInput::Body {
 
   int fd_;
   std::string path_;
-  const uint64_t bytes_;         // Of the file when it was opened
-  uint64_t offset_ = 0;          // Of the bytes behind chunk_
+  const uint64_t bytes_;         // The file's size when it was opened
+  uint64_t offset_ = 0;          // File offset behind chunk_
   bool known_ = false;           // The first pass is over
-  std::vector<uint64_t> parts_;  // Hashes of its chunks
+  std::vector<uint64_t> parts_;  // Hashes of the first pass's chunks
   std::vector<char> chunk_;
   size_t at_ = 0;
   size_t filled_ = 0;

@@ -1,7 +1,7 @@
-// The input of a batch: JSON Lines, read from front to back in bounded memory, several times. What
-// the file held when it was opened is the input: what is appended later does not count, and the
-// bytes of a later pass are held against those of the first, 256 KiB at a time, before a line of
-// them is used.
+// The input of a batch: JSON Lines, read from front to back in bounded memory, several times. The
+// input is the file's contents when it was opened: later appends do not count, and the bytes of a
+// later pass are compared with the first pass's hashes, 256 KiB at a time, before a line of them is
+// used.
 //
 // A line ends with LF or CR LF; the last one may lack it. Blank lines are counted but skipped. A
 // byte order mark at the start of the file is skipped. One thread.
@@ -21,14 +21,14 @@ constexpr size_t kBatchLineBytesMax = size_t{1} << 20;
 
 struct InputLine {
   int64_t number = 0;     // From 1, blank lines included
-  std::string_view text;  // Without its end; empty when too long. Until the next next().
+  std::string_view text;  // Without its end; empty when too long. Valid until the next next().
   bool too_long = false;  // More than kBatchLineBytesMax
 };
 
 class BatchInput {
  public:
   // kInvalidArgument when it is not a regular file (it is read twice: a pipe cannot be). A file
-  // that is renamed or deleted from here on is still read.
+  // that is renamed or deleted after opening is still read.
   static Result<BatchInput> open(const std::string& path);
   BatchInput(BatchInput&&) noexcept;
   BatchInput& operator=(BatchInput&&) noexcept;
@@ -38,10 +38,10 @@ class BatchInput {
   // since the first pass. Blocks for the disk.
   Result<bool> next(InputLine* line);
 
-  // Back to the first line. REQUIRES: the first pass has reached the end.
+  // Goes back to the first line. REQUIRES: the first pass has reached the end.
   void rewind();
 
-  // Of all bytes of the first pass so far, 32 hex digits (XXH3-128).
+  // Hash of all bytes of the first pass so far, 32 hex digits (XXH3-128).
   std::string hash() const;
 
  private:
@@ -50,11 +50,11 @@ class BatchInput {
   std::unique_ptr<Body> body_;
 };
 
-// What the first pass over the file tells.
+// Results of the first pass over the file.
 struct InputSummary {
   std::string hash;
   int64_t rows = 0;      // Lines that are not blank
-  int64_t last_row = 0;  // Number of the last of them
+  int64_t last_row = 0;  // Number of the last non-blank line
 };
 
 // Reads the input to its end and rewinds it. REQUIRES: nothing was read yet.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kCustomIdBytesMax = 512;
 
-// Only the fields of the envelope; the body is parse_completion's.
+// Reads only the fields of the envelope; the body is left to parse_completion.
 void read_envelope(nlohmann::json& object, BatchLine* line) {
   FieldReader fields(object);
   const auto id = fields.string("custom_id");
@@ -46,7 +46,7 @@ void read_envelope(nlohmann::json& object, BatchLine* line) {
   line->body = body->dump();
 }
 
-// The JSON reader speaks of a request's body; what it read here is the whole line.
+// Rewords an error about a request's body, since here the JSON reader read the whole line.
 ApiError about_line(ApiError error) {
   for (const std::string_view body : {"The body ", "'body' "}) {
     if (error.message.compare(0, body.size(), body) != 0) continue;
@@ -141,7 +141,7 @@ std::string answer_line(const std::string& run_id, const BatchLine& line,
 }
 
 std::string error_line(const std::string& run_id, const BatchLine& line, const ApiError& error) {
-  // Readers look at the status code or at `error`; both tell.
+  // Some readers look at the status code, others at `error`; set both.
   const std::string brief =
       "{\"code\":" + quoted_json(error.code.empty() ? error.type : error.code) +
       ",\"message\":" + quoted_json(error.message) + "}";

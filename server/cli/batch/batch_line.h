@@ -27,12 +27,13 @@ struct BatchLine {
 
 BatchLine read_batch_line(const InputLine& line, const ApiContext& context);
 
-// The call of a line that has no error. Draws of a body without a seed follow from `run_seed`, the
-// line's number and the prompt's place in it, so a resumed run draws what an uninterrupted one did.
+// The call of a line that has no error. The samples of a body without a seed follow from
+// `run_seed`, the line's number and the prompt's place in it, so a resumed run gives the same
+// samples as an uninterrupted one.
 ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
                                            uint64_t run_seed);
 
-// Parameters that lines of a batch have and that mean nothing here.
+// Collects parameters in lines of a batch that have no effect here.
 class IgnoredNames {
  public:
   void add(const CompletionCall& call);
@@ -49,7 +50,7 @@ std::string answer_line(const std::string& run_id, const BatchLine& line,
                         const std::string& answer_json);
 std::string error_line(const std::string& run_id, const BatchLine& line, const ApiError& error);
 
-// The head of the answer to a line.
+// The head of a line's answer.
 CompletionHead batch_head(const std::string& run_id, const BatchLine& line, int64_t created);
 
 }  // namespace spillway

@@ -65,7 +65,7 @@ class Writer {
   std::string buffer_;
 };
 
-// How a line begins and, without an error, ends: batch_line.cc writes them.
+// The beginning of a line, and the end of one without an error, as batch_line.cc writes them.
 std::string id_start(const std::string& run_id) {
   return "{\"id\":\"batch_req_" + run_id + "_";
 }
@@ -75,7 +75,7 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// The line number in a line's id; 0 when it is no line of ours.
+// The line number in a line's id; 0 when the line is not one of ours.
 int64_t row_number(const nlohmann::json& line) {
   if (!line.is_object() || !line.contains("id") || !line["id"].is_string()) return 0;
   if (!line.contains("response") || !line["response"].is_object()) return 0;

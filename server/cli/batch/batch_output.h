@@ -1,5 +1,5 @@
-// From the journal to the output file, all or nothing; and from an output back to a journal. One
-// thread.
+// Writes the output file from the journal, all or nothing, and reads an output back into a journal.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 namespace spillway {
 
 // Writes the journal's lines in input order to "PATH.TAG.tmp", syncs it, renames it to PATH and
-// syncs the directory: whatever happens, PATH is the old file or the whole new one. `tag` is the
-// writer's own, so that no other file is written over. Blocks for the disk.
+// syncs the directory: at any failure PATH is the old file or the whole new one. `tag` is the
+// writer's own, so that no other file is overwritten. Blocks for the disk.
 Status write_output(const Journal& journal, const std::string& path, const std::string& tag);
 
-// Where `path` leads: the target of a symbolic link, so that the file behind it is written and the
-// link stays; else `path` itself.
+// The file that `path` refers to: the target of a symbolic link, so that the file behind it is
+// written and the link stays; else `path` itself.
 std::string output_target(const std::string& path);
 
-// OK when PATH can become the output: its directory takes files, and PATH, if it exists, is a
+// OK when PATH can become the output: its directory is writable, and PATH, if it exists, is a
 // regular file other than `input`.
 Status check_output(const std::string& path, const std::string& input);
 
-// What a file at the output's path is to the run `run_id`.
+// The file found at the output's path, as seen by the run `run_id`.
 struct OutputFound {
   bool exists = false;
   bool whole = false;  // The finished output of this very run
@@ -32,8 +32,8 @@ struct OutputFound {
 Result<OutputFound> find_output(const std::string& path, const std::string& run_id, int64_t rows,
                                 int64_t last_row);
 
-// Puts the lines without an error of this run's output back into an empty journal, so that the
-// others can run again. Commits once, at the end.
+// Puts the error-free lines of this run's output back into an empty journal, so that the others can
+// run again. Commits once, at the end.
 Status read_back(const std::string& path, Journal& journal);
 
 }  // namespace spillway

@@ -90,7 +90,7 @@ void ProgressDisplay::update(const BatchProgress& progress) {
   if (kind_ == ProgressKind::kNone || now - shown_ < interval(kind_)) return;
   shown_ = now;
   if (kind_ == ProgressKind::kTerminal) {
-    // Back to the first column, the text, and clear what a longer one has left.
+    // Return to the first column, write the text, and clear the rest of a longer one.
     std::fprintf(to_, "\r%s\x1b[K", progress_text(progress).c_str());
   } else if (kind_ == ProgressKind::kPlain) {
     std::fprintf(to_, "%s\n", progress_text(progress).c_str());

@@ -1,4 +1,4 @@
-// What a batch shows on stderr while it runs. One thread.
+// The progress that a batch shows on stderr. One thread.
 #pragma once
 
 #include <chrono>
@@ -10,20 +10,20 @@ namespace spillway {
 
 struct BatchProgress {
   int64_t lines_total = 0;
-  int64_t lines_done = 0;    // With those of earlier runs
-  int64_t lines_failed = 0;  // Among the done
+  int64_t lines_done = 0;    // Including earlier runs
+  int64_t lines_failed = 0;  // Included in lines_done
   int64_t lines_before = 0;  // Done by earlier runs
   int64_t prompt_tokens = 0;
-  int64_t generated_tokens = 0;      // With those of earlier runs and of sequences still running
+  int64_t generated_tokens = 0;      // Including earlier runs and running sequences
   int64_t generated_tokens_now = 0;  // By this run
-  double seconds = 0;                // Of this run
+  double seconds = 0;                // This run's
 
   double tokens_per_second() const;  // Generated, by this run
-  double seconds_left() const;       // Negative: nothing to judge by yet
+  double seconds_left() const;       // Negative: too early for an estimate
 };
 
 // kTerminal: one line that is rewritten, at most 5 times a second. kPlain: a line every 5 seconds.
-// kJson: an object a line, every second. The first comes after that time.
+// kJson: an object a line, every second. The first comes after one interval.
 enum class ProgressKind : uint8_t { kNone, kTerminal, kPlain, kJson };
 
 // "auto" is kTerminal on a terminal, else kPlain. REQUIRES: one of auto, plain, json, none.
@@ -36,7 +36,7 @@ class ProgressDisplay {
  public:
   ProgressDisplay(ProgressKind kind, std::FILE* to) : kind_(kind), to_(to) {}
 
-  // Shows the state if it is time to.
+  // Shows the state if the interval is over.
   void update(const BatchProgress& progress);
 
   // Shows the last state in any case and ends a rewritten line. `state`: "done", "interrupted".

@@ -25,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kStartRowsMax = 64;   // Lines that are read between two looks at the mailbox
-constexpr int64_t kCommitRowsMax = 64;  // Finished rows that wait for a commit
+constexpr int64_t kStartRowsMax = 64;   // Lines read between two checks of the mailbox
+constexpr int64_t kCommitRowsMax = 64;  // Finished rows waiting for a commit
 constexpr auto kCommitInterval = std::chrono::seconds(1);
 constexpr auto kPoll = std::chrono::milliseconds(100);
 
@@ -35,7 +35,7 @@ struct Answer {
   CompletionResult result;
 };
 
-// From the engine thread to ours. Holds at most what is in flight.
+// Passes answers from the engine thread to ours. Holds at most the rows in flight.
 class Mailbox {
  public:
   void put(Answer answer) {
@@ -44,7 +44,7 @@ class Mailbox {
     arrived_.notify_one();
   }
 
-  // What is there; waits for the first up to `timeout`.
+  // Returns all answers present; waits up to `timeout` for the first.
   std::deque<Answer> take(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     arrived_.wait_for(lock, timeout, [&] { return !answers_.empty(); });
@@ -79,13 +79,13 @@ ApiError too_many_sequences(int64_t sequences, int64_t most) {
 struct Ready {
   BatchLine line;
   CompletionCall call;
-  int64_t faults = 0;  // Of the machine, that it was in
+  int64_t faults = 0;  // Faults of the machine that it was in
   int64_t sequences() const { return static_cast<int64_t>(call.requests.size()); }
   // Memory that it may take from its start until its result is in the journal.
   uint64_t bytes() const { return answer_bytes(call) + line.body.size(); }
 };
 
-// A call on its way, kept for its answer and for cancel().
+// A running call, kept for its answer and for cancel().
 struct Flight {
   BatchLine line;
   std::shared_ptr<CompletionRun> run;
@@ -139,7 +139,7 @@ class Runner {
     return at_end_ && !next_ && again_.empty() && parties_.empty() && flights_.empty();
   }
 
-  // There are rows to start, and room for so many that a round of them is worth it.
+  // Whether there are rows to start, and enough capacity to make a round of starts worth it.
   bool may_start() {
     if (at_end_ && !next_ && again_.empty() && (parties_.empty() || !flights_.empty())) {
       return false;
@@ -155,7 +155,7 @@ class Runner {
     return ready.bytes() <= job_.answers_bytes_max - bytes_in_flight_;
   }
 
-  // Starts rows while there is room for them.
+  // Starts rows while there is capacity.
   Status fill() {
     if (!may_start()) return {};
     for (int64_t read = 0; read < kStartRowsMax; ++read) {
@@ -175,12 +175,12 @@ class Runner {
     return {};
   }
 
-  // What runs next: rows that the machine failed, then the input's, at last the suspects.
+  // Finds the next row to run: rows failed by the machine, then the input's, last the suspects.
   Status find_next() {
     if (again_.empty() && at_end_ && flights_.empty() && !parties_.empty()) {
       again_ = std::move(parties_.begin()->second);
       parties_.erase(parties_.begin());
-      SPILLWAY_RETURN_IF_ERROR(commit());  // Before what may end the program
+      SPILLWAY_RETURN_IF_ERROR(commit());  // Commit before rows that may crash the program
       log_info("Running " + std::to_string(again_.size()) +
                " of the lines that ran in a crash, by themselves.");
     }
@@ -263,7 +263,7 @@ class Runner {
     return machine_failed(std::move(flight), {Code::kCapacity, why});
   }
 
-  // Journals the answers that have arrived.
+  // Writes the answers that have arrived to the journal.
   Status collect(std::chrono::milliseconds timeout) {
     Status first_error;
     for (Answer& answer : mailbox_->take(timeout)) {
@@ -294,14 +294,14 @@ class Runner {
       retry_.success();
       return fail(line, with_cause(*result.error));
     }
-    // What came first: when one sequence of a row fails, its others are cancelled, too.
+    // The first cause counts: when one sequence of a row fails, its others are cancelled, too.
     const bool cancelled = result.engine.ok() || result.engine.code() == Code::kCancelled;
-    if (cancelled && stopping_) return {};  // Ours; it runs again after --resume.
+    if (cancelled && stopping_) return {};  // Our own; the row runs again after --resume.
     if (cancelled || !job_.scheduler->stats().healthy) return engine_lost(result);
     return machine_failed(std::move(flight), result.engine);
   }
 
-  // The row runs again, with others that fail now; unless it has had its share of tries.
+  // Queues the row to run again, with others that fail now, unless its tries are used up.
   Status machine_failed(Flight flight, const Status& cause) {
     retry_.fault();
     if (cause_.message() != cause.message()) log_error("The engine failed: " + text_of(cause));
@@ -311,13 +311,13 @@ class Runner {
     } else if (!stopping_) {
       auto parsed = parse_batch_line(flight.line, *job_.context, job_.seed);
       auto* call = std::get_if<CompletionCall>(&parsed);
-      SPILLWAY_CHECK(call != nullptr);  // As it was before
+      SPILLWAY_CHECK(call != nullptr);  // It parsed before
       again_.push_back({std::move(flight.line), std::move(*call), flight.faults});
     }
     return {};
   }
 
-  // With nothing running any more, the next try is due or there is no more.
+  // With no row running, starts the next try when it is due, or gives up.
   Status retry_or_give_up() {
     if (!flights_.empty() || !retry_.holds(Clock::now())) return {};
     if (retry_.useless()) return cause_.at("the engine fails again and again");
@@ -367,7 +367,7 @@ class Runner {
     return {};
   }
 
-  // After an interrupt: nothing new starts, what waits is sent away, and what is in the block has a
+  // After an interrupt: starts nothing new, cancels waiting rows, and gives rows in the block a
   // little time to finish.
   Status wind_down() {
     stopping_ = true;
@@ -400,7 +400,7 @@ class Runner {
              ". A second interrupt ends the program at once; nothing finished is lost.");
   }
 
-  // Cancels what runs and waits until nothing calls back any more.
+  // Cancels all rows and waits until no callback is outstanding.
   void stop_all() {
     stopping_ = true;
     for (auto& [row, flight] : flights_) flight.run->cancel();
@@ -432,23 +432,23 @@ class Runner {
 
   const BatchJob& job_;
   const int64_t window_;  // Sequences in flight at most: enough to fill the block and its queue
-  const int64_t refill_;  // Room that is worth a round of starts
+  const int64_t refill_;  // Capacity that is worth a round of starts
   std::shared_ptr<Mailbox> mailbox_;
   CustomIds ids_;
 
   bool at_end_ = false;
   std::optional<Ready> next_;
   std::deque<Ready> again_;  // Failed by the machine, or a party of suspects whose turn it is
-  std::map<int64_t, std::deque<Ready>> parties_;  // Suspects of a crash, who wait for all others
+  std::map<int64_t, std::deque<Ready>> parties_;  // Suspects of a crash, which wait for all others
   std::map<int64_t, Flight> flights_;             // By row
-  std::vector<size_t> slots_;                     // Of the crash mark, free
+  std::vector<size_t> slots_;                     // Free slots of the crash mark
   int64_t in_flight_ = 0;                         // Sequences
   uint64_t bytes_in_flight_ = 0;
-  int64_t room_ = 0;  // For so many, by the rows in flight
+  int64_t room_ = 0;  // Capacity in sequences, given the rows in flight
   bool stopping_ = false;
 
   BatchRetry retry_;
-  Status cause_;  // Of the last fault of the machine
+  Status cause_;  // The last fault of the machine
   std::vector<int64_t> set_aside_;
 
   int64_t uncommitted_ = 0;

@@ -1,10 +1,10 @@
-// The heart of a batch: rows of the input through the scheduler into the journal, in bounded
+// The core of a batch: passes rows of the input through the scheduler into the journal, in bounded
 // memory, many in flight at once.
 //
-// What a row's own fault is (a bad line, numbers that are not finite, a crash of the program)
-// becomes its result. What the machine does to it (a read that fails, bytes that do not match their
-// checksum, no memory) does not: the row runs again, and if that does not help the run stops
-// without one.
+// A row's own fault (a bad line, numbers that are not finite, a crash of the program) becomes its
+// result. A fault of the machine (a read that fails, bytes that do not match their checksum, no
+// memory) does not: the row runs again, and if that does not help the run stops without a result
+// for it.
 //
 // Thread rule: run_rows() is called on one thread and returns there; answers arrive from the
 // engine thread through a mailbox.
@@ -29,36 +29,36 @@
 namespace spillway {
 
 struct BatchJob {
-  BatchInput* input = nullptr;  // At its first line
+  BatchInput* input = nullptr;  // Positioned at its first line
   Journal* journal = nullptr;
   Scheduler* scheduler = nullptr;
   const ApiContext* context = nullptr;
   std::string run_id;
   uint64_t seed = 0;
-  int64_t rows = 0;  // Of the input
+  int64_t rows = 0;  // In the input
 
   std::function<bool()> interrupted;
   std::function<void(const BatchProgress&)> show;
-  IgnoredNames* ignored = nullptr;    // Of the rows that run
-  CrashMark::Slots marks;             // Learn which rows are in the block; a slot for each sequence
-  double grace_seconds = 5;           // What runs may finish within this time after an interrupt
-  std::optional<int64_t> errors_max;  // Rows that may fail by their own fault, of all runs
+  IgnoredNames* ignored = nullptr;  // Filled from the rows that run
+  CrashMark::Slots marks;           // Updated with the rows in the block; a slot for each sequence
+  double grace_seconds = 5;         // Running rows may finish within this time after an interrupt
+  std::optional<int64_t> errors_max;  // Limit on rows that fail by their own fault, over all runs
   BatchRetry::Limits retry;
-  // Of the rows in flight together, by answer_bytes() and the bytes of their lines.
+  // Limit on the rows in flight together, by answer_bytes() and the bytes of their lines.
   uint64_t answers_bytes_max = UINT64_MAX;
 };
 
-// Runs every row that the journal has no result of; suspects of a crash last. Everything finished
-// is committed when it returns, whatever it returns, unless that fails. kCancelled: interrupted.
+// Runs every row without a result in the journal; suspects of a crash last. All finished rows are
+// committed when it returns, with an error too, unless the commit fails. kCancelled: interrupted.
 // kInvalidArgument: the input has changed. kDeviceLost, kIoError, kCorruption, kCapacity: the
-// engine fails rows, or too many failed by themselves; what it failed has no result. Blocks; looks
-// at `interrupted` a few times a second.
+// engine fails rows, or too many failed by themselves; rows that the engine failed have no result.
+// Blocks; checks `interrupted` a few times a second.
 Result<BatchProgress> run_rows(const BatchJob& job);
 
-// Finds custom_ids that come again. Remembers 128 bits of each, so millions fit.
+// Finds duplicate custom_ids. Remembers 128 bits of each, so millions fit.
 class CustomIds {
  public:
-  // Turns a line whose custom_id an earlier line has into an error.
+  // Turns a line into an error if an earlier line has the same custom_id.
   void check(BatchLine* line);
 
  private:

@@ -12,7 +12,7 @@ namespace spillway {
 
 namespace {
 
-constexpr int64_t kTokensMax = int64_t{1} << 20;  // As the flags --prompt-tokens and --new-tokens
+constexpr int64_t kTokensMax = int64_t{1} << 20;  // Limit of --prompt-tokens and --new-tokens, too
 
 int64_t tokens_of(const RequestGroup& group) {
   return group.prompt_tokens + group.new_tokens;
@@ -71,7 +71,7 @@ Status Workload::add(const InputLine& line) {
   const ApiResult<CompletionCall> call = parse_batch_line(batch, context_, 0);
   if (const auto* error = std::get_if<ApiError>(&call)) return refusal(*error);
   for (const Request& request : std::get<CompletionCall>(call).requests) {
-    // A prompt that is only scored gives a token's worth of work.
+    // A prompt that is only scored counts as one generated token.
     SPILLWAY_RETURN_IF_ERROR(add_group({static_cast<int64_t>(request.prompt.size()),
                                         std::max<int64_t>(1, request.max_tokens), 1, request.kv}));
   }
@@ -103,7 +103,7 @@ std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t mo
   const auto parts = static_cast<int64_t>(most);
   int64_t before = 0;
   for (size_t next = 0; next < groups.size();) {
-    // Up to where the next part of the requests begins, rounded up, so that each has some.
+    // Ends where the next part of the requests begins, rounded up, so that each has some.
     const int64_t until = ((before * parts / requests + 1) * requests + parts - 1) / parts;
     RequestGroup sum{0, 0, 0}, longest = groups[next];
     for (; next < groups.size() && before < until; ++next) {

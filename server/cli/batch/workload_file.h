@@ -1,8 +1,8 @@
-// Which requests a plan is for, from a file: the lengths of a batch's lines, or lengths themselves.
+// Reads the workload to plan for from a file: the lengths of a batch's lines, or lengths
+// themselves.
 //
-// JSON Lines, mixed as one likes: {"prompt_tokens": 300, "new_tokens": 40, "count": 25} (count: 1
-// where it is left out), or a line of `spillway batch`, whose max_tokens count as generated. One
-// thread.
+// JSON Lines, freely mixed: {"prompt_tokens": 300, "new_tokens": 40, "count": 25} (count defaults
+// to 1), or a line of `spillway batch`, whose max_tokens count as generated. One thread.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class Workload {
   // kInvalidArgument: the line is wrong, too long for the model, or one request too many.
   Status add(const InputLine& line);
 
-  // Those of equal lengths and KV rule together, in the order in which each came first.
+  // Requests grouped by equal lengths and KV rule, in order of first appearance.
   const std::vector<RequestGroup>& groups() const { return groups_; }
 
  private:
@@ -41,17 +41,17 @@ class Workload {
   int64_t requests_ = 0;
 };
 
-// The file's groups, kWorkloadGroupsMax at most. Errors name file and line; kInvalidArgument, too,
+// The file's groups, kWorkloadGroupsMax at most. Errors name file and line; kInvalidArgument also
 // when there is no request in it. Blocks for the disk.
 Result<std::vector<RequestGroup>> read_workload(const std::string& path, const ApiContext& context);
 
-// What the flags of bench and plan ask for, against what a run takes: kInvalidArgument when a
-// prompt and what follows it are more than the model's positions.
+// Checks the lengths given to bench and plan: kInvalidArgument when prompt and new tokens together
+// exceed the model's positions.
 Status check_lengths(int64_t prompt_tokens, int64_t new_tokens, const ModelShape& shape);
 
-// At most `most` groups: where there are more, each has the mean lengths, rounded up, of an equal
-// part of the requests, each kind of KV rule by itself, the shortest first: count, tokens and tail
-// stay, and the KV rule is that of the part's longest. REQUIRES: most >= 1.
+// At most `most` groups. If there are more, requests of each kind of KV rule are sorted by length
+// and divided into equal parts, and each part becomes a group with its mean lengths, rounded up:
+// count, tokens and tail stay, and the KV rule is that of the part's longest. REQUIRES: most >= 1.
 std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most);
 
 }  // namespace spillway

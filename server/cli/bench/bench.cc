@@ -18,7 +18,7 @@ namespace spillway {
 
 namespace {
 
-// What the run has taken so far, without `meter_bytes` that were there to measure with.
+// Records the run's peak memory so far, excluding the meter's own `meter_bytes`.
 void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
   const uint64_t peak = peak_resident_bytes();
   result->peak_host_bytes = std::max(result->peak_host_bytes, peak - std::min(peak, meter_bytes));
@@ -28,8 +28,8 @@ void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
   result->other_device_bytes = memory.total_bytes - memory.free_bytes - memory.taken_bytes;
 }
 
-// What a device's ceilings are measured with may be all that it has left, whatever the budget of
-// the run, for these seconds; the run's peak is without it.
+// Measures a device's ceilings with all memory that it has left: the run's budget is lifted for
+// these seconds, and the run's recorded peak excludes them.
 Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime& runtime,
                                                bool after_run) {
   Device& device = runtime.device();
@@ -85,7 +85,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   note_peaks(*runtime, meter ? meter->bytes() : 0, &result);
   meter.reset();
   say("Measuring the ceilings again");
-  // The run is not lost with it.
+  // A failure here does not lose the run.
   const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, true);
   if (!after.ok()) {
     say("bench: the ceilings are those before the run: " + std::string(after.status().message()));

@@ -1,5 +1,5 @@
-// `spillway bench`: a fixed block of equal sequences, timed, and held against the bounds that this
-// machine's own rates give, measured in the same process before, during and after.
+// `spillway bench`: times a fixed block of equal sequences and compares it with the bounds from
+// this machine's own rates, measured in the same process before, during and after.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct BenchFlags {
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 32;
   int64_t sequences = 32;
-  int64_t decode_steps = 0;  // To run before the rest is projected from them; 0: all
+  int64_t decode_steps = 0;  // Steps to run before projecting the rest; 0: all
   bool json = false;
   bool check = false;  // A missed gate or a beaten bound ends it with status 1 (bench_check.h).
 };
 
-// Exit status. Prints a table, or with --json one object (bench_report.h).
+// Returns the exit status. Prints a table, or with --json one object (bench_report.h).
 int run_bench(const BenchFlags& flags, const EngineFlags& engine, const std::string& model);
 
 Command bench_command();

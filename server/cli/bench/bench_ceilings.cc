@@ -11,8 +11,8 @@ namespace spillway {
 
 namespace {
 
-// On a device with memory of its own, whose peak is what products reach: rows beyond those that a
-// layer gives them at once, where a run has so many.
+// Batch sizes above a layer's chunk, for the peak of a discrete device, which is measured by its
+// matrix products.
 constexpr int64_t kTallRows[] = {4 * kLayerChunkRows, 16 * kLayerChunkRows};
 
 void add_probes(Runtime& runtime, std::span<const int64_t> heights,
@@ -40,7 +40,7 @@ Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeili
   return {};
 }
 
-// The best product of a device with memory of its own, however tall: what stands for its peak.
+// Measures the fastest matrix product of a discrete device at any batch size, as its peak.
 Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
   double best = 0;
   for (const MatrixCeiling& ceiling : found->matrix) best = std::max(best, ceiling.best());
@@ -51,7 +51,7 @@ Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredC
       if (linear.head) continue;
       const LinearProbe probe{runtime.plan().format, rows, linear.outputs, linear.inputs};
       const auto tall = measure_matrices(runtime.device(), std::span(&probe, 1));
-      if (tall.status().code() == Code::kCapacity) continue;  // What fits says what there is.
+      if (tall.status().code() == Code::kCapacity) continue;  // Sizes that fit are enough.
       SPILLWAY_RETURN_IF_ERROR(tall.status());
       best = std::max(best, tall.value().front().best());
     }
@@ -60,7 +60,7 @@ Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredC
   return {};
 }
 
-// A micro-batch of the run's prompts, and a decode step at the run's end.
+// Measures attention of a micro-batch of the run's prompts and of a decode step at the run's end.
 Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ceilings) {
   const Plan& plan = runtime.plan();
   const ModelShape& shape = runtime.shape();

@@ -9,10 +9,10 @@ namespace spillway {
 
 namespace {
 
-// Least shares. The products of docs/benchmarks on two Zen 4 cores, whose peak in bf16 is 469
-// GFLOP/s, are 0.90 of it at 512 rows, 0.82 at 16, and with 4-bit weights 0.72 and more; these are
-// about a tenth less, for the noise of shared machines. Decode attention's is the aim that it was
-// built for. Prompt attention computes in f32: 0.35 of that peak at 512 tokens on a Zen 3 core.
+// Minimum shares. The matrix products of docs/benchmarks on two Zen 4 cores, whose peak in bf16 is
+// 469 GFLOP/s, reach 0.90 of it at 512 rows, 0.82 at 16, and with 4-bit weights 0.72 and more;
+// these are about a tenth less, for the noise of shared machines. Decode attention's is its design
+// target. Prompt attention computes in f32: 0.35 of that peak at 512 tokens on a Zen 3 core.
 constexpr double kTallProductsMin = 0.8, kMiddleProductsMin = 0.7, kShortProductsMin = 0.6;
 constexpr double kQuantizedProductsMin = 0.6;
 constexpr double kDecodeAttentionMin = 0.8;
@@ -20,7 +20,7 @@ constexpr double kPromptAttentionMin = 0.25;
 constexpr int64_t kTallRows = 256, kMiddleRows = 16;
 constexpr int64_t kPromptTokensMin = 256;  // Shorter prompts are too little work to tell
 
-// Smaller models spend their time on handing out work, which no peak says anything about.
+// Smaller models spend their time on distributing work, which no peak predicts.
 constexpr int64_t kInputsMin = 1024;
 
 bool is_small(const BenchResult& result) {
@@ -29,7 +29,7 @@ bool is_small(const BenchResult& result) {
                       [](const MatrixRate& rate) { return rate.inputs >= kInputsMin; });
 }
 
-// What a product computes in, whatever its weights would allow.
+// The arithmetic that a matrix product uses, whatever its weights would allow.
 Arithmetic arithmetic_in_use(const Plan& plan, const Peaks& peaks) {
   if (plan.format == Format::kBF16) return Arithmetic::kBF16;
   if (!is_quantized(plan.format)) return Arithmetic::kF32;
@@ -42,7 +42,7 @@ double share(double value, double of) {
   return of > 0 ? value / of : 0;
 }
 
-// The peak, or what memory lets a product do that reads its weights once.
+// The peak, or the rate at which memory supplies a product that reads its weights once.
 double ceiling_of(const BenchResult& result, const MatrixRate& rate, double peak) {
   const double flops = 2.0 * static_cast<double>(rate.rows) * static_cast<double>(rate.outputs) *
                        static_cast<double>(rate.inputs);
@@ -61,7 +61,7 @@ std::vector<Gate> gates_of(const BenchResult& result) {
   const double peak =
       ceilings.peaks.of(arithmetic_in_use(plan, ceilings.peaks)).operations_per_second;
   std::vector<Gate> gates;
-  // Of a height the slowest shape.
+  // For each batch size take the slowest shape.
   for (size_t i = 0; i < ceilings.matrix.size(); ++i) {
     const MatrixRate& rate = ceilings.rates.matrix[i];
     const double least = is_quantized(plan.format)  ? kQuantizedProductsMin

@@ -1,4 +1,4 @@
-// What the disk gives a benchmark's run.
+// Measures the disk's rates for a benchmark's run.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -12,15 +12,15 @@ namespace spillway {
 
 namespace {
 
-// The grid of `spillway profile`, as far as memory is spared for it beside the model.
+// The grid of `spillway profile`, limited to the memory spared for it beside the model.
 constexpr size_t kMemoryBytes = size_t{64} << 20;
 constexpr size_t kBlocks[] = {size_t{256} << 10, size_t{1} << 20, size_t{2} << 20, size_t{8} << 20};
 constexpr size_t kDepths[] = {1, 8, 32};
 constexpr size_t kBlockMax = size_t{8} << 20;
 constexpr int kPoints = std::size(kBlocks) * std::size(kDepths);
 
-// Each way shortly, then the best of them for longer and more than once: shared disks stall now and
-// then (one probe of 2 s gave 0.23 GB/s where the run after it read 2.3).
+// Every combination runs briefly, then the best of them longer and more than once: shared disks
+// stall now and then (one probe of 2 s gave 0.23 GB/s where the run after it read 2.3).
 constexpr double kShortSeconds = 0.2, kLongSeconds = 0.8;
 constexpr int kLong = 3;
 constexpr int kProbes = kPoints + kLong;
@@ -30,8 +30,8 @@ struct Way {
   size_t block = 0, depth = 0;
 };
 
-// The best rate of `rate(way, probe)`. A file that has no room for a way's requests leaves that way
-// out; kInvalidArgument where it has none for any.
+// The best rate of `rate(way, probe)`. Combinations whose requests do not fit the file are skipped;
+// kInvalidArgument where none fits.
 template <class Rate>
 Result<double> best_rate(const DiskProbe& base, const Rate& rate) {
   Status refused;
@@ -42,7 +42,7 @@ Result<double> best_rate(const DiskProbe& base, const Rate& rate) {
     DiskProbe probe = base;
     probe.request_bytes = way.block;
     probe.seconds_max = seconds;
-    probe.from = static_cast<double>(probes++) / kProbes;  // Each elsewhere in the file
+    probe.from = static_cast<double>(probes++) / kProbes;  // Each at a different offset in the file
     const Result<DiskSpeed> speed = rate(probe, way.depth);
     if (!speed.ok()) return speed.status();
     if (speed.value().bytes_per_second() > best) {
@@ -72,9 +72,9 @@ Result<double> best_read(DiskMeter& meter, const File& file, bool data_only) {
       base, [&](const DiskProbe& probe, size_t depth) { return meter.read(file, probe, depth); });
 }
 
-// The cache that a run left on disk, which is what the run read: another file lies elsewhere, and a
-// small new one is in the host's cache on many virtual machines (4 GiB gave 0.9 GB/s where 512 MiB
-// gave 3.0). Nothing when the run wrote too little.
+// Reads the cache that a run left on disk, which the run itself read: another file lies elsewhere,
+// and a small new one is in the host's cache on many virtual machines (4 GiB gave 0.9 GB/s where
+// 512 MiB gave 3.0). Does nothing when the run wrote too little.
 Status measure_own_file(DiskMeter& meter, const Plan& plan, MeasuredCeilings* found) {
   SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.kv_file, O_RDONLY | O_DIRECT));
   const Result<double> rate = best_read(meter, file, true);
@@ -102,7 +102,7 @@ Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
   const auto write = [&](const DiskProbe& probe, size_t depth) {
     return meter.write(file, probe, depth);
   };
-  // Not the first: then a new file's blocks are only made.
+  // The first write only allocates a new file's blocks, so it is not timed.
   const DiskProbe fill{.bytes_max = bytes, .seconds_max = 2, .request_bytes = kBlockMax};
   SPILLWAY_RETURN_IF_ERROR(write(fill, kDepths[1]).status());
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_write, best_rate({.bytes_max = kWriteBytesMax}, write));

@@ -57,7 +57,7 @@ json peak_object(const Peak& peak) {
   return {{"operations_per_second", peak.operations_per_second}, {"by", peak.instruction}};
 }
 
-// Null: the device is no CPU.
+// Null: the device is not a CPU.
 json peaks_object(const BenchResult& result, const Peaks& peaks) {
   if (result.plan.discrete) return nullptr;
   return {{"f32", peak_object(peaks.f32)},
@@ -65,7 +65,7 @@ json peaks_object(const BenchResult& result, const Peaks& peaks) {
           {"int8", peak_object(peaks.int8)}};
 }
 
-// Of the ceilings that change most on a shared machine, beside the best of them.
+// The ceilings that change most on a shared machine, as measured at one time.
 json at_one_time(const MeasuredCeilings& found) {
   return {{"compute_operations_per_second", found.products.operations_per_second},
           {"memory_bytes_per_second", found.rates.memory},

@@ -123,7 +123,7 @@ std::string tiers(const BenchResult& r, const TimeByCause& all) {
                           : "");
 }
 
-// The best, and what two of the times gave.
+// The best rate, and the two measured before and after.
 std::string ceiling_line(const BenchResult& r, const char* name, double Ceilings::*rate) {
   return text_line("  %-11s %6.2f GB/s (%.2f before, %.2f after)", name,
                    r.ceilings.rates.*rate / 1e9, r.before.rates.*rate / 1e9,
@@ -196,7 +196,7 @@ std::string ceilings(const BenchResult& r) {
   return text + kernel_lines(r);
 }
 
-// What --check asks, where it was given.
+// The results of --check, if it was given.
 std::string gates(const BenchResult& r) {
   if (!r.flags.check) return "";
   std::string text = text_line("checks");

@@ -1,4 +1,4 @@
-// A benchmark's result for programs and for people. Pure functions.
+// A benchmark's result as JSON and as text. Pure functions.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// The object of `bench --json`. Names and units of its fields stay: programs read them.
+// The object of `bench --json`. Names and units of its fields are stable: programs read them.
 std::string bench_json(const BenchResult& result);
 
 // Some lines of text, with a newline after each.

@@ -1,5 +1,5 @@
-// What a benchmark found out: the run, the ceilings measured before, during and after it, and the
-// bounds they give. Plain values.
+// The results of a benchmark: the run, the ceilings measured before, during and after it, and the
+// bounds from them. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -17,36 +17,36 @@
 
 namespace spillway {
 
-// What the machine reaches alone, at one time.
+// The machine's rates without a run, measured at one time.
 struct MeasuredCeilings {
-  Ceilings rates;                     // As kernels reached them: ours, or the vendor's where better
-  std::vector<MatrixCeiling> matrix;  // Beside rates.matrix
-  Peaks peaks;                        // Of a CPU's instructions
-  // What the hardware can do at most, and by what: of products, and of prompt attention.
+  Ceilings rates;                     // As kernels reached them: ours, or the vendor's where faster
+  std::vector<MatrixCeiling> matrix;  // Goes with rates.matrix
+  Peaks peaks;                        // CPU only: its instructions' peaks
+  // Hardware peaks of matrix products and of prompt attention, with the instruction or kernel.
   Peak products, attention;
-  CopyCeiling copies;        // Of a device with memory of its own
-  bool of_own_file = false;  // The disk's reading is of the cache that the run left there
+  CopyCeiling copies;        // Discrete devices only
+  bool of_own_file = false;  // The disk's read rate was measured on the run's own cache
 
-  // Those of the hardware: whatever kernels do, nothing is faster.
+  // The hardware's rates, which no kernel can exceed.
   Ceilings hardware() const;
 };
 
-// The best of both, rate by rate: what was possible at one time is a ceiling. But what was read
-// from the run's own file stands alone. REQUIRES: both are of the same probes; a is of before the
-// run.
+// The best of both, rate by rate: a rate reached at one time is a ceiling for all. A disk read rate
+// from the run's own file takes precedence. REQUIRES: both are of the same probes; a was measured
+// before the run.
 MeasuredCeilings best_of(const MeasuredCeilings& a, const MeasuredCeilings& b);
 
-// What was measured between the sweeps of a run.
+// Rates measured between the sweeps of a run.
 struct MeasuredDuring {
   Peaks peaks;                 // Best of all times; 0: not measured
   std::vector<double> memory;  // Bytes per second, by time
 };
 
-// Of what was measured before, during and after a run.
+// The best of the ceilings measured before, during and after a run.
 struct BenchResult;
 MeasuredCeilings ceilings_of_run(const BenchResult& result);
 
-// A bound of some sweeps, by the hardware and by our kernels.
+// Bounds on some sweeps, by the hardware and by our kernels.
 struct Bounds {
   Bound hardware, kernels;
 };
@@ -57,19 +57,20 @@ struct BenchResult {
   std::string device;
   Plan plan;
   uint64_t peak_host_bytes = 0;
-  uint64_t peak_device_bytes = 0;  // Of a device's own memory, by the run; 0: it has none
-  // The same beside it, at the end: its driver and libraries, and other programs.
+  uint64_t peak_device_bytes = 0;  // Peak of a discrete device's memory in the run; else 0
+  // The rest of that memory in use at the end: driver, libraries and other programs.
   uint64_t other_device_bytes = 0;
 
   double prefill_seconds = 0;  // Until the last sequence had its first token
   double decode_seconds = 0;   // The rest
   double total_seconds = 0;
   int64_t generated = 0;  // Tokens
-  // A run that was cut short: what was measured. The three above are then projected from it, each
-  // step as long as the mean of those that ran; with a cache that grows later ones would be longer.
+  // The measured part of a run that was cut short. The three times above are then projected from
+  // it, each step as long as the mean of those that ran; with a growing cache later ones would take
+  // longer.
   struct Cut {
     int64_t decode_steps = 0;
-    double decode_seconds = 0;  // Of these
+    double decode_seconds = 0;  // Time of those decode steps
     double total_seconds = 0;
     int64_t generated = 0;
   };
@@ -78,21 +79,21 @@ struct BenchResult {
   std::optional<double> predicted;  // Tokens/s, where this machine has a hardware profile
 
   MeasuredCeilings before, after;
-  // What the CPU's instructions gave between sweeps, and memory where nothing else moves through it
-  // then: with nothing on disk.
+  // Rates of the CPU's instructions between sweeps, and of memory if nothing is on disk, so that
+  // nothing else uses it then.
   MeasuredDuring during;
-  MeasuredCeilings ceilings;      // What the bounds take: ceilings_of_run()
+  MeasuredCeilings ceilings;      // The bounds' rates: ceilings_of_run()
   Bounds total, prefill, decode;  // A sweep with a prompt is a prefill.
 
-  // That the sweeps took, and what is between them.
+  // Time of the sweeps and between them.
   double measured_seconds() const { return cut ? cut->total_seconds : total_seconds; }
 };
 
-// Where the time of some sweeps went.
+// The time of some sweeps by cause.
 struct TimeByCause {
   int64_t sweeps = 0;
-  double seconds = 0;          // All of it
-  double compute_seconds = 0;  // What is left when the waits are taken off
+  double seconds = 0;          // The sum
+  double compute_seconds = 0;  // Without the waits
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
   double staging_wait_seconds = 0;
   uint64_t disk_read_bytes = 0, disk_write_bytes = 0;
@@ -100,14 +101,14 @@ struct TimeByCause {
 };
 TimeByCause time_by_cause(std::span<const LoggedSweep> sweeps);
 
-// A bound over the time that was measured: 1 is as fast as can be. 0: no time was measured.
+// The bound divided by the measured time: 1 is optimal. 0: no time was measured.
 double efficiency(const Bound& bound, double measured_seconds);
 
-// Noise of the measurement aside, a run cannot be faster than its bound. Where it was, a rate that
-// the bound was made of is too low, and the efficiency says nothing.
+// Apart from noise a run cannot be faster than its bound. If it was, one of the bound's rates is
+// too low, and the efficiency is meaningless.
 constexpr double kEfficiencyMax = 1.02;
 
-// The sweeps with a prompt in them, or the others.
+// The sweeps with prompts, and those without.
 std::vector<LoggedSweep> prefill_sweeps(std::span<const LoggedSweep> sweeps);
 std::vector<LoggedSweep> decode_sweeps(std::span<const LoggedSweep> sweeps);
 

@@ -20,31 +20,30 @@ namespace spillway {
 
 namespace {
 
-constexpr double kSecondsBetween = 4;  // About half a per cent of the run's time goes here.
+constexpr double kSecondsBetween = 4;  // Measuring takes about half a per cent of the run's time.
 constexpr PeakRuns kShort{.runs = 1, .run_seconds = 0.002};
 
-// How far the run is. A copy of the state of its Stopwatch.
+// A run's progress, copied from its Stopwatch.
 struct Pace {
   int64_t generated = 0;
-  int64_t sequences_started = 0;  // That have their first token
+  int64_t sequences_started = 0;  // Sequences that have their first token
   int64_t sequences_finished = 0;
-  double last_first_token = 0;  // When the latest sequence got its first token
-  double last_token = 0;        // When any sequence got its latest
-  double cut = 0;               // When the run was cut short; 0: it was not
+  double last_first_token = 0;  // Time of the latest sequence's first token
+  double last_token = 0;        // Time of any sequence's latest token
+  double cut = 0;               // Time at which the run was cut short; 0: it was not
 };
 
-// When sequences got their first and last token, and how the last one ended. The engine's thread
-// writes, another waits.
+// Records the times of sequences' first and last tokens, and the last one's status. The engine's
+// thread writes, another waits.
 class Stopwatch {
  public:
-  // Cuts the run short after so many decode steps; 0: never. A meter (or null) lives until
-  // disarm().
+  // Cuts the run short after `decode_steps`; 0: never. A meter (or null) lives until disarm().
   Stopwatch(int64_t sequences, int64_t decode_steps, BenchMeter* meter)
       : sequences_(sequences), left_(sequences), steps_left_(decode_steps), meter_(meter) {}
 
-  // A sequence got a token, its first or a later one. False: that was enough.
-  // Steps are counted by the sequence that was the last to start, and cut off in the middle of a
-  // sweep: the neighbours before it there go on for another.
+  // Notes a token of a sequence, its first or a later one. False: the run ends here. Steps are
+  // counted by the sequence that was the last to start, and the cut is in the middle of a sweep:
+  // sequences before it in that sweep continue for one more.
   bool token(const void* sequence, bool first) {
     measure_machine();
     const std::lock_guard lock(mutex_);
@@ -67,7 +66,7 @@ class Stopwatch {
     if (--left_ == 0) done_.notify_all();
   }
 
-  // True when all sequences have finished.
+  // Waits; true when all sequences have finished.
   bool wait_for(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
     return done_.wait_for(lock, time, [&] { return left_ == 0; });
@@ -80,14 +79,14 @@ class Stopwatch {
   const Status& status() const { return status_; }
   double end() const { return end_; }
 
-  // The meter is used no more.
+  // Stops using the meter.
   void disarm() {
     const std::lock_guard lock(meter_mutex_);
     meter_ = nullptr;
   }
 
  private:
-  // When a token is there: the engine waits in here, and nothing else computes.
+  // Runs when a token arrives: the engine waits in here, and nothing else computes.
   void measure_machine() {
     const std::lock_guard lock(meter_mutex_);
     if (meter_ != nullptr) meter_->measure_now_and_then();
@@ -144,7 +143,7 @@ class ProgressLine {
   }
 
  private:
-  // The first block's prompts are still being worked through: they say nothing about the rest.
+  // The first block's prompts are still being computed: no estimate of the rest yet.
   bool fills(const Pace& pace) const {
     return pace.sequences_started < sequences_ && pace.sequences_finished == 0;
   }
@@ -195,7 +194,7 @@ std::vector<Request> requests_of(const BenchFlags& flags, const ModelShape& shap
   return requests;
 }
 
-// The whole run's times from those of a run that was cut short, whose decode steps took
+// Projects the whole run's times from a run that was cut short, whose decode steps took
 // `decode_seconds`.
 void project(const BenchFlags& flags, double decode_seconds, BenchResult* result) {
   result->cut = BenchResult::Cut{flags.decode_steps, decode_seconds, result->total_seconds,

@@ -13,18 +13,18 @@
 
 namespace spillway {
 
-// Measures the machine between the sweeps of a benchmark: what a shared one gives changes within
-// minutes (seen of memory: 77 GB/s just before a run, 43 GB/s just after), and a bound takes the
-// best that was there.
+// Measures the machine between the sweeps of a benchmark: the rates of a shared machine change
+// within minutes (seen of memory: 77 GB/s just before a run, 43 GB/s just after), and a bound takes
+// the best.
 class BenchMeter {
  public:
-  // `with_memory`: its reading too, which nothing else may need then. kCapacity: there is no room.
-  // REQUIRES: the device shares host memory, and lives longer.
+  // `with_memory`: measures memory reads, too; nothing else may use memory then. kCapacity: not
+  // enough memory. REQUIRES: the device shares host memory, and lives longer.
   static Result<BenchMeter> open(Device& device, bool with_memory);
 
   size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
 
-  // Every few seconds, for some tens of milliseconds. Not inside an op.
+  // Measures every few seconds, for some tens of milliseconds. Not inside an op.
   void measure_now_and_then();
 
   const MeasuredDuring& found() const { return found_; }
@@ -39,23 +39,22 @@ class BenchMeter {
   double measured_ = 0;
 };
 
-// The flags fit the model. kInvalidArgument: they do not.
+// Whether the flags fit the model. kInvalidArgument: they do not.
 Status check_bench(const BenchFlags& flags, const ModelShape& shape);
 
-// Prompt tokens of one sweep: those of all sequences, which are the block where flags.sequences is
-// 0, or of as many as the activations of a sweep should have.
+// Prompt tokens of one sweep: those of all sequences (the block where flags.sequences is 0), or
+// fewer to bound the activations of a sweep.
 int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> block);
 
 // Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
-// steps, or flags.decode_steps after the last sequence's first token, projecting the others.
-// `log` is the one the runtime was opened with. With a meter the machine is measured between
-// sweeps, on the run's own time (half a per cent). Shows the progress of a long run on
-// stderr.
+// steps, or flags.decode_steps after the last sequence's first token, projecting the others. `log`
+// is the one the runtime was opened with. With a meter the machine is measured between sweeps, on
+// the run's own time (half a per cent). Shows the progress of a long run on stderr.
 Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, BenchMeter* meter,
                        BenchResult* result);
 
-// A short run of the same kind, which touches the weights once and compiles what is compiled at
-// first use: at most about 10 seconds of arithmetic on two cores, and one sweep where the disk
+// A short run of the same kind, which reads the weights once and compiles everything that compiles
+// at first use: at most about 10 seconds of arithmetic on two cores, and one sweep where the disk
 // takes part, since it may take half a minute.
 BenchFlags warm_up_of(const BenchFlags& flags, const ModelShape& shape, bool uses_disk);
 

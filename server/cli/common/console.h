@@ -1,4 +1,4 @@
-// What commands print for people: lines of tables, notes on stderr, and the progress of a long
+// Output of commands for display: lines of tables, notes on stderr, and the progress of a long
 // read. One thread.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace spillway {
 
-// printf's text and a newline; what is longer than 1.5 KB is cut.
+// printf's text and a newline; text longer than 1.5 KB is cut.
 [[gnu::format(printf, 1, 2)]] std::string text_line(const char* text, ...);
 
 // A line on stderr, written at once.

@@ -19,7 +19,7 @@ constexpr std::array kStops = {SIGINT, SIGTERM, SIGHUP};
 constexpr std::array kCrashes = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
 constexpr int kInterruptedStatus = 130;
 
-// The exception to "no mutable globals": a handler can reach nothing else.
+// The exception to "no mutable globals": a handler can access nothing else.
 volatile sig_atomic_t stops_seen = 0;
 struct sigaction stops_before[kStops.size()];
 struct sigaction pipe_before;
@@ -33,7 +33,7 @@ size_t last_words_bytes = 0;
 // Only async-signal-safe calls from here on.
 extern "C" void on_stop(int) {
   if (stops_seen != 0) {
-    // Whether anybody reads it makes no difference any more.
+    // A failed write makes no difference any more.
     [[maybe_unused]] const ssize_t written =
         ::write(STDERR_FILENO, last_words_text, last_words_bytes);
     ::_exit(kInterruptedStatus);
@@ -44,7 +44,7 @@ extern "C" void on_stop(int) {
 extern "C" void on_crash(int signal) {
   const int fd = ::open(mark_path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
   if (fd >= 0) {
-    // A mark without rows says at least that there was a crash.
+    // A mark without rows still shows that there was a crash.
     [[maybe_unused]] const ssize_t written = ::write(fd, mark_rows, mark_bytes);
     ::close(fd);
   }
@@ -69,7 +69,7 @@ InterruptGuard::InterruptGuard(std::string_view last_words, First first) {
   std::copy_n(last_words.begin(), last_words_bytes, last_words_text);
   for (size_t i = 0; i < kStops.size(); ++i) {
     install(kStops[i], on_stop, &stops_before[i]);
-    // Who asked for hang-ups to be ignored means it.
+    // If hang-ups were ignored by request, keep it so.
     const bool ignored = stops_before[i].sa_handler == SIG_IGN;
     if (kStops[i] == SIGHUP && ignored) ::sigaction(SIGHUP, &stops_before[i], nullptr);
   }
@@ -85,7 +85,7 @@ bool InterruptGuard::interrupted() const {
   return stops_seen != 0;
 }
 
-// The handler writes the slots as they lie in memory.
+// The handler writes the slots' memory as it is.
 static_assert(sizeof(std::atomic<int64_t>) == sizeof(int64_t) &&
               std::atomic<int64_t>::is_always_lock_free);
 

@@ -1,7 +1,7 @@
 // Signals for a long run at the command line: Ctrl-C asks it to stop, a crash leaves a mark.
 //
-// Signal handlers reach nothing but static memory, so each class lives at most once at a time;
-// main thread only. Both put back what was there before.
+// Signal handlers can access only static memory, so at most one object of each class exists at a
+// time; main thread only. Both restore the previous handlers.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,8 @@ namespace spillway {
 // SIGPIPE is ignored.
 class InterruptGuard {
  public:
-  // kEnds: already the first one does, for what cannot be stopped half way and has nothing to save.
+  // kEnds: the first signal ends the process, for work that cannot be stopped half way and has
+  // nothing to save.
   enum class First : uint8_t { kAsks, kEnds };
 
   explicit InterruptGuard(std::string_view last_words = {}, First first = First::kAsks);
@@ -31,20 +32,20 @@ class InterruptGuard {
 };
 
 // While it lives a crash of the program itself (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL; not kill
-// -9, not power) writes the rows that run then into the file `path` before the process dies as it
+// -9, not power) writes the rows running then to the file `path` before the process dies as it
 // would have.
 class CrashMark {
  public:
-  // REQUIRES: no two rows that run at once have one slot.
+  // REQUIRES: rows that run at once have different slots.
   CrashMark(const std::string& path, size_t slots);
   ~CrashMark();
   CrashMark(const CrashMark&) = delete;
   CrashMark& operator=(const CrashMark&) = delete;
 
-  // Where the rows that run are told, also by who is late and finds the mark gone.
+  // The table of running rows; callers that outlive the mark may still write to it.
   class Slots {
    public:
-    // The row that runs in `slot`, 0: none. Any thread, never blocks.
+    // Sets the row that runs in `slot`, 0: none. Any thread, never blocks.
     void set(size_t slot, int64_t row) const {
       if (rows_ != nullptr) rows_[slot].store(row, std::memory_order_relaxed);
     }

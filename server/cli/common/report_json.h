@@ -1,4 +1,4 @@
-// Members that the JSON of several commands has alike. Pure functions.
+// JSON members common to several commands. Pure functions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -12,13 +12,13 @@ namespace spillway {
 
 namespace {
 
-// What differs whenever answers may differ: the checkpoint's fingerprint and the number formats.
+// Changes whenever answers may: the checkpoint's fingerprint and the number formats.
 std::string identity_of(const std::string& source, const Plan& plan) {
   return source + " " + std::string(format_name(plan.format)) + "/" +
          std::string(format_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
 }
 
-// Where the plan put what.
+// The plan's bytes by tier and kind.
 std::vector<TierAmount> amounts_of(const Plan& plan) {
   std::vector<TierAmount> all;
   const auto add = [&](const char* kind, const TierBytes& bytes) {

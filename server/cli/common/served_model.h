@@ -1,5 +1,5 @@
 // A model that is ready to complete requests, as `serve`, `batch` and `generate` see it.
-// model_opener() makes one of the runtime; tests make one of a fake scheduler. Values; `owner`
+// model_opener() makes one from the runtime; tests make one from a fake scheduler. Values; `owner`
 // keeps the pointees alive.
 #pragma once
 
@@ -22,29 +22,29 @@ namespace spillway {
 struct ServedModel {
   ApiContext context;
   Scheduler* scheduler = nullptr;  // Null when opened without weights
-  std::string identity;            // Differs whenever weights or format differ, as far as is known
-  std::optional<double> predicted_tokens_per_second;  // Of the workload it was opened for
-  std::vector<TierAmount> tier_bytes;                 // Of the plan; empty without one
+  std::string identity;            // Changes with weights or format, as far as is known
+  std::optional<double> predicted_tokens_per_second;  // For the workload it was opened for
+  std::vector<TierAmount> tier_bytes;                 // The plan's; empty without one
   std::string plan;                                   // Its JSON form, as --plan reads it
-  RequestMemory requests;                             // What OpenFor asked for, within the budget
+  RequestMemory requests;                             // OpenFor::requests, reduced to the budget
   std::shared_ptr<void> owner;
 };
 
-// What a command needs the model for.
+// A command's purpose for the model.
 struct OpenFor {
-  bool tokenizer_only = false;  // Leaves the weights where they are
-  // What is going to run, as far as is known: a plan is searched for it. Empty: none is.
+  bool tokenizer_only = false;  // Does not load the weights
+  // The expected workload, as far as is known: a plan is searched for it. Empty: no search.
   std::vector<RequestGroup> workload;
-  std::optional<RequestMemory> requests = {};  // Of a command that answers others
-  // Asked before a model directory is packed, which is minutes and gigabytes, with what `identity`
-  // will begin with, up to a blank. Its error is the answer. May be empty.
+  std::optional<RequestMemory> requests = {};  // Set by commands that answer clients
+  // Called before a model directory is packed, which takes minutes and gigabytes, with the
+  // beginning of `identity` up to a blank. Its error is returned. May be empty.
   std::function<Status(const std::string&)> accepts_source = {};
 };
 
 using OpenModel = std::function<Result<ServedModel>(const std::string& model, const EngineFlags&,
                                                     const OpenFor&)>;
 
-// Opens MODEL as the flags say and keeps it alive in ServedModel::owner. What goes on is said on
+// Opens MODEL by the flags and keeps it alive in ServedModel::owner. Progress is reported on
 // stderr, a line each. kTokenizer reads only the packed file's table.
 OpenModel model_opener();
 

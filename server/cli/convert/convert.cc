@@ -34,7 +34,7 @@ void print_report(const ConvertFlags& flags, const ConvertReport& report, double
               report.quantization.relative_rms() * 100, report.quantization.error_max);
 }
 
-// The first argument is a directory; what people give instead is said to be what it is.
+// Requires a directory; the error describes what the path is instead.
 Status check_is_directory(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -63,7 +63,7 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
     SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(flags.directory));
     SPILLWAY_RETURN_IF_ERROR(check_shape(DeviceKind::kCuda, config.shape));
   }
-  // The file is for this machine's kernels, or for a GPU's; others repack while they load.
+  // The layout is for this machine's kernels, or for a GPU's; others repack while they load.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_cpu_device(0));
   options.layout = [&](Format format) {
     return flags.device == "cuda" ? kCudaMatrixLayout : device->matrix_layout(format);

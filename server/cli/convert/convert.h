@@ -14,14 +14,14 @@ struct ConvertFlags {
   std::string directory;
   std::string output;
   std::string format = "auto";  // auto, f32, bf16, f16 or q4
-  std::string device = "cpu";   // Whose layout the matrices get: cpu, this machine's, or cuda
+  std::string device = "cpu";   // Layout of the matrices: cpu (this machine's) or cuda
   bool no_crc = false;
   bool lenient_header = false;
   int64_t threads = 0;
 };
 
-// Converts; the summary goes to stdout, progress and warnings to stderr. `keep_going` is asked ten
-// times a second; false ends with kCancelled and leaves what stood at the output. Blocks.
+// Converts; the summary goes to stdout, progress and warnings to stderr. `keep_going` is called ten
+// times a second; false ends with kCancelled and keeps any earlier file at the output. Blocks.
 Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_going);
 
 Command convert_command();

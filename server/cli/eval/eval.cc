@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;
 
-// A rule at a share of the context, of --kv-budgets.
+// A KV rule at a share of the context, from --kv-budgets.
 struct Budgeted {
   int percent = 0;
   KvRule rule;
@@ -36,7 +36,7 @@ struct Budgeted {
 struct EvalResult {
   KvRule rule;
   EvalScore score;
-  std::optional<EvalScore> full;  // When the rule is another
+  std::optional<EvalScore> full;  // For comparison, when another rule is evaluated
   std::vector<Budgeted> budgets;
   double seconds = 0;
 };
@@ -183,7 +183,7 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   options.say = say;
   options.wishes.prefill_tokens_max =
       kEvalWindowsAtOnce * std::max<int64_t>(1, flags.prompt_tokens);
-  // Memory for the full cache, against which rules are held.
+  // Memory for the full cache, with which rules are compared.
   EngineFlags full = engine_flags;
   full.kv_rule = "full";
   full.kv_heavy = full.kv_recent = std::nullopt;

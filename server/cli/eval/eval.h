@@ -1,6 +1,5 @@
 // `spillway eval`: perplexity of a text. Each window's first tokens are the prompt; the rest is
-// scored token by token through the decode path, so that what the KV cache keeps acts as it does in
-// generation.
+// scored token by token through the decode path, so that the KV rule acts as it does in generation.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ namespace spillway {
 struct EvalFlags {
   std::string text;             // A file
   int64_t context = 1024;       // Tokens of a window
-  int64_t prompt_tokens = 512;  // Of them, in the prompt
+  int64_t prompt_tokens = 512;  // The window's tokens that are in the prompt
   int64_t windows = 0;          // At most; 0: the whole text
   std::vector<int>
       kv_budgets;  // Per cent of a window's positions at which h2o and window are compared

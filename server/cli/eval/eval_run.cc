@@ -10,7 +10,7 @@ namespace spillway {
 
 namespace {
 
-// Windows that go through the model together, each fed its own true tokens.
+// Windows that run through the model together, each fed its own true tokens.
 class WindowBlock final : private LogitsSink {
  public:
   WindowBlock(Engine& engine, const Tokenizer& tokenizer, int64_t prompt_tokens, const KvRule& rule)
@@ -23,7 +23,7 @@ class WindowBlock final : private LogitsSink {
     Status status = reserve(&caches);
     const auto longest =
         static_cast<int64_t>(std::max_element(windows.begin(), windows.end(), shorter)->size());
-    // The last token of a window is only ever a target.
+    // The last token of a window is only a target.
     for (at_ = prompt_tokens_; status.ok() && at_ < longest; ++at_) status = step(caches);
     for (auto& cache : caches) engine_.release(std::move(cache));
     score_->windows += static_cast<int64_t>(windows.size());
@@ -45,7 +45,7 @@ class WindowBlock final : private LogitsSink {
     return {};
   }
 
-  // One sweep: prompts the first time, then one token a window; scores token `at_` of each.
+  // Runs one sweep: prompts the first time, then one token a window; scores token `at_` of each.
   Status step(const std::vector<std::unique_ptr<KvSequence>>& caches) {
     items_.clear();
     owners_.clear();

@@ -22,7 +22,7 @@ int usage_error(const std::string& command, const std::string& reason) {
   return kExitUsage;
 }
 
-// One command as CLI11 sees it: the texts of its flags, no more.
+// One command as CLI11 parses it: only the texts of its flags.
 struct Parsed {
   Command* command = nullptr;
   CLI::App* app = nullptr;
@@ -62,7 +62,7 @@ std::string joined(const std::vector<std::string>& values) {
   return text;
 }
 
-// The whole machine sees the words that a process was started with.
+// Secrets on the command line are visible to all users of the machine.
 void warn_of_secrets(const Command& command) {
   for (const Setting& setting : command.settings.all()) {
     if (!setting.secret || setting.source != SettingSource::kFlag) continue;
@@ -81,7 +81,7 @@ std::map<std::string, std::string> flags_of(const Parsed& parsed) {
   return flags;
 }
 
-// Why the words that CLI11 could not place are wrong.
+// Explains the words that CLI11 could not assign.
 std::string explain_extras(const Parsed& parsed) {
   std::vector<std::string> known = {"--config", "--print-config", "--help"};
   for (const auto& [name, option] : parsed.options) known.push_back("--" + name);
@@ -96,7 +96,7 @@ std::string explain_extras(const Parsed& parsed) {
   return "one word too many: " + in_quotes(parsed.app->remaining().front());
 }
 
-// What the command line says wrongly, or OK.
+// The command line's first error, or OK.
 Status check_words(const Parsed& parsed) {
   if (!parsed.app->remaining().empty()) return invalid_argument(explain_extras(parsed));
   if (parsed.print_config) return {};
@@ -132,7 +132,7 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
   return command.run();
 }
 
-// A word that is no command, or none at all.
+// Reports a word that is not a command, or a missing one.
 int no_command(std::span<const Command> commands, int count, const char* const* arguments) {
   if (count < 2) {
     print(stderr, program_help(commands));

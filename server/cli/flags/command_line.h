@@ -1,5 +1,5 @@
-// The command line: which commands there are, what they take, and how a call becomes a run.
-// main() fills the list; nothing here knows what a command does. One thread.
+// The command line: the commands, their arguments and settings, and the dispatch of a call. main()
+// fills the list; nothing here depends on a command's work. One thread.
 #pragma once
 
 #include <functional>
@@ -12,26 +12,26 @@
 
 namespace spillway {
 
-// A value that stands on the line without a flag, such as MODEL.
+// A positional value such as MODEL.
 struct Argument {
   std::string name;  // "MODEL"
   std::string help;
   std::string* field = nullptr;
-  bool optional = false;  // The command's own check says when it may be missing
+  bool optional = false;  // The command's check decides when it may be missing
 };
 
 struct Command {
   std::string name;         // "batch"
   std::string summary;      // One line in `spillway --help`
   std::string description;  // Paragraphs in `spillway batch --help`
-  std::string usage;        // Flags that cannot be left out: "--input FILE --output FILE"
+  std::string usage;        // Required flags: "--input FILE --output FILE"
   std::vector<Argument> arguments;
   Settings settings;
-  std::function<Status()> check;  // What no single value can show; before anything runs. Optional.
+  std::function<Status()> check;  // Cross-checks of values, before anything runs. Optional.
   std::function<int()> run;       // Returns the exit status.
 };
 
-// What --help prints (help_text.cc).
+// The texts of --help (help_text.cc).
 std::string program_help(std::span<const Command> commands);
 std::string command_help(const Command& command);
 
@@ -44,15 +44,15 @@ enum ExitStatus : int {
   kExitInterrupted = 130,
 };
 
-// The exit status that a status stands for: wrong or missing input 2, infeasible 3, cancelled 130,
-// any other error 1.
+// The exit status for a status: wrong or missing input 2, infeasible 3, cancelled 130, any other
+// error 1.
 int exit_status_of(const Status& status);
 
-// Prints "spillway COMMAND: message" on stderr unless the status is OK; its exit status.
+// Prints "spillway COMMAND: message" on stderr unless the status is OK; returns its exit status.
 int report(std::string_view command, const Status& status);
 
-// The same for a command whose input is a model's files: corrupt bytes are bad input (2) there,
-// since they are what it was asked to look at.
+// Like report(), for a command whose input is a model's files: corrupt bytes are bad input (2)
+// there.
 int report_input(std::string_view command, const Status& status);
 
 // Parses the line, resolves the settings (flag, environment, --config file, default) and runs the

@@ -1,5 +1,5 @@
 // The engine flags (scheduler/planning/engine_flags.h) as options of a command line, environment
-// and settings file: their names, meanings and help, the same for every command that runs a model.
+// and settings file: their names, meanings and help, equal for every command that runs a model.
 #pragma once
 
 #include "scheduler/planning/engine_flags.h"
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// Of the argument MODEL.
+// Help of the argument MODEL.
 constexpr const char* kModelHelp =
     "a Hugging Face model directory or a packed .spill file; with --dummy-weights the name of a "
     "shape such as opt-1.3b";

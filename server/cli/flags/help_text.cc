@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kWidth = 96;
 constexpr size_t kHelpColumn = 30;
 
-// Appends `text` word by word, each line but the first behind `indent` blanks; `column` is where
-// the first line has come to.
+// Appends `text` word by word, each line but the first behind `indent` blanks; `column` is the
+// current column of the first line.
 void wrap(std::string_view text, size_t indent, size_t column, std::string* out) {
   size_t at = 0;
   bool first = true;

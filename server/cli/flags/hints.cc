@@ -88,7 +88,7 @@ constexpr ForeignFlag kForeign[] = {
     {"--ssl-cert-file", kTls},
 };
 
-// Levenshtein's distance.
+// Levenshtein distance.
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

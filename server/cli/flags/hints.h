@@ -1,4 +1,4 @@
-// What somebody probably meant by a word that means nothing here. Pure functions.
+// Suggestions for unknown words. Pure functions.
 #pragma once
 
 #include <span>
@@ -10,17 +10,17 @@
 
 namespace spillway {
 
-// The candidate that `word` probably meant, empty when none is near.
+// The candidate most similar to `word`, empty when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-// One sentence about a flag of vLLM or llama.cpp ("--dtype", "-ngl"), for people who come from
-// there; empty: not one we know of.
+// One sentence about a flag of vLLM or llama.cpp ("--dtype", "-ngl"), for users of those programs;
+// empty: an unknown flag.
 std::string foreign_flag_hint(std::string_view flag);
 
-// The environment's variables that look like misspelt settings, which nothing else would ever tell,
+// The environment's variables that look like misspelt settings, which would otherwise go unnoticed,
 // a sentence each: "SPILLWAY_PROT sets nothing; did you mean SPILLWAY_PORT?". `environment` as
 // environ has it: "NAME=value", a null pointer behind the last. Names that resemble no setting may
-// be somebody else's and are left alone.
+// belong to other programs and are ignored.
 std::vector<std::string> misspelt_variables(std::span<const Command> commands,
                                             const char* const* environment);
 

@@ -27,7 +27,7 @@ std::string setting_name(std::string member) {
   return member;
 }
 
-// Whether a stronger source gives `owner` another value than the plan does (Settings::qualify).
+// Whether a stronger source overrides the plan's value of `owner` (Settings::qualify).
 bool overridden(const Settings& settings, const std::string& owner, const nlohmann::json& plan) {
   if (owner.empty()) return false;
   const Setting& setting = *settings.find(owner);

@@ -1,5 +1,5 @@
-// Where settings come from: flag, then environment, then configuration file, then plan, then
-// default; and how a JSON file says them.
+// Resolves settings by precedence: flag, then environment, then configuration file, then plan, then
+// default; and reads their values from a JSON file.
 #include <cerrno>
 #include <fstream>
 #include <map>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kJsonBytesMax = 1 << 20;
 
-// Empty for what no flag could carry.
+// The value as a flag's text; empty if no flag could have it.
 std::string flag_text(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number() || value.is_boolean()) return value.dump();
@@ -32,7 +32,7 @@ std::string flag_text(const nlohmann::json& value) {
   return text;
 }
 
-// What a source says, by setting.
+// One source's values, by setting.
 using Texts = std::map<std::string, std::string>;
 
 // "; did you mean 'host-memory'?", or nothing.
@@ -43,7 +43,7 @@ std::string meant_instead(const Settings& settings, const std::string& name) {
   return meant.empty() ? "" : "; did you mean '" + meant + "'?";
 }
 
-// The file's values, as flags would have them.
+// The file's values as flag texts.
 Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs) {
   Texts texts;
   const std::string where = "--config " + inputs.config_file + ": ";
@@ -53,7 +53,7 @@ Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs)
                             parse_json_object(text, file, {.comments = true}));
   for (const auto& [name, value] : config.items()) {
     if (settings.find(name) == nullptr) {
-      if (inputs.known && inputs.known(name)) continue;  // Another command's.
+      if (inputs.known && inputs.known(name)) continue;  // A setting of another command.
       return invalid_argument(where + "no command has a setting " + in_quotes(name) +
                               meant_instead(settings, name));
     }
@@ -74,7 +74,7 @@ Texts read_environment(const Settings& settings, const SettingInputs& inputs) {
   return texts;
 }
 
-// A source and those that it overrides, weakest first.
+// A source and the sources that it overrides, weakest first.
 using Sources = std::span<const Texts* const>;
 
 const std::string* strongest(Sources sources, const std::string& name) {
@@ -85,7 +85,8 @@ const std::string* strongest(Sources sources, const std::string& name) {
   return nullptr;
 }
 
-// Whether what the last of `seen` says of `setting` still holds among `all` (Settings::qualify).
+// Whether the value of `setting` from the last of `seen` still holds among `all`
+// (Settings::qualify).
 bool holds(const Setting& setting, Sources seen, Sources all) {
   const std::string* owner = setting.of.empty() ? nullptr : strongest(seen, setting.of);
   return owner == nullptr || *owner == *strongest(all, setting.of);
@@ -122,7 +123,7 @@ Status resolve(Settings& settings, const SettingInputs& inputs) {
   const Sources all = layers;
   for (const Setting& setting : settings.all()) {
     const std::string name = setting.name;
-    // A file's value is checked even where another one is stronger: it is wrong for the next run.
+    // A file's value is checked even if it is overridden: it is wrong for the next run.
     if (file.contains(name) && holds(setting, all.first(1), all)) {
       SPILLWAY_RETURN_IF_ERROR(settings.set(name, file[name], SettingSource::kFile,
                                             "--config " + inputs.config_file + ": " + name));

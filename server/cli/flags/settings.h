@@ -1,9 +1,9 @@
-// A command's settings: one table from which flags, environment variables, configuration file,
-// help text and --print-config all follow.
+// A command's settings: one table from which flags, environment variables, configuration file, help
+// text and --print-config all follow.
 //
 // The setting "host-memory" is the flag --host-memory, the variable SPILLWAY_HOST_MEMORY and the
-// key "host-memory" of a --config file, in that order of precedence. Whatever the source, the value
-// goes through the same parser, so the same text means the same and is refused alike everywhere.
+// key "host-memory" of a --config file, in that order of precedence. Values of every source go
+// through one parser, so a text has one meaning and one check everywhere.
 //
 // The table is owned by its Command; the fields it writes into must outlive it. One thread.
 #pragma once
@@ -25,16 +25,16 @@ enum class SettingSource : uint8_t { kDefault, kPlan, kFile, kEnvironment, kFlag
 
 struct Setting {
   std::string name;     // "host-memory"
-  std::string meaning;  // What the help shows for the value: "SIZE"; empty for a switch.
+  std::string meaning;  // Name of the value in the help: "SIZE"; empty for a switch.
   std::string help;
   std::string group;                                 // Heading in the help
   std::string value;                                 // As text; initially the default
   std::function<Status(const std::string&)> assign;  // Checks the text and stores the value
   SettingSource source = SettingSource::kDefault;
-  bool repeats = false;  // A flag that comes again adds to the list, comma-separated
-  std::string of = {};   // The setting whose value this one is about: see qualify()
-  // Its value is never printed, and a variable that is set to nothing is a mistake: for any other
-  // setting it means "not set", for a key it would mean "everyone may ask".
+  bool repeats = false;  // A repeated flag adds to the list, comma-separated
+  std::string of = {};   // The setting that this one qualifies: see qualify()
+  // Its value is never printed, and an empty variable is an error: for any other setting it means
+  // "not set", for a key it would mean that no key is required.
   bool secret = false;
 
   bool is_switch() const { return meaning.empty(); }
@@ -46,10 +46,10 @@ std::vector<std::string> split_list(const std::string& text);
 
 class Settings {
  public:
-  // All that is added from now on stands under this heading in the help.
+  // Sets the help's heading for all settings that are added from now on.
   void group(std::string title) { group_ = std::move(title); }
 
-  // Each add_* takes the default from the field. `meaning` and `help` are for people.
+  // Each add_* takes the default from the field. `meaning` and `help` are help texts.
   void add_text(std::string name, std::string* field, std::string meaning, std::string help);
   void add_texts(std::string name, std::vector<std::string>* field, std::string meaning,
                  std::string help);  // Comma-separated; a flag may come several times
@@ -66,19 +66,19 @@ class Settings {
   void add_choice(std::string name, std::string* field, std::vector<std::string> choices,
                   std::string help);
 
-  // For values of a kind that nothing above covers.
+  // For kinds of values that no other add_*() covers.
   void add(Setting setting);
 
-  // `names` say more about `owner`: what a source says of them holds as long as no stronger source
-  // gives the owner another value than this source saw. (A plan's kv-heavy is about its kv-rule;
-  // with --kv-rule window beside the plan it means nothing.) REQUIRES: all exist.
+  // `names` qualify `owner`: a source's values of them hold as long as no stronger source gives the
+  // owner another value than this source had. (A plan's kv-heavy is about its kv-rule; with
+  // --kv-rule window beside the plan it means nothing.) REQUIRES: all exist.
   void qualify(std::string_view owner, const std::vector<std::string_view>& names);
 
   const std::vector<Setting>& all() const { return settings_; }
   const Setting* find(std::string_view name) const;
 
-  // Stores a value and where it came from. A refusal names the place: "--block: ...",
-  // "SPILLWAY_BLOCK: ...", "FILE: block: ...". REQUIRES: the name exists.
+  // Stores a value and its source. A refusal names the place: "--block: ...", "SPILLWAY_BLOCK:
+  // ...", "FILE: block: ...". REQUIRES: the name exists.
   Status set(std::string_view name, const std::string& value, SettingSource source,
              const std::string& place);
 
@@ -87,12 +87,12 @@ class Settings {
   std::vector<Setting> settings_;
 };
 
-// Where values come from besides the flags.
+// The sources of values.
 struct SettingInputs {
-  std::map<std::string, std::string> flags;  // By setting; a switch that is there is "true"
+  std::map<std::string, std::string> flags;  // By setting; a switch that is given is "true"
   std::function<const char*(const char*)> environment;  // getenv, or a test's stand-in
   std::string config_file;                              // Empty: none
-  std::function<bool(std::string_view)> known;          // Is it a setting of any command?
+  std::function<bool(std::string_view)> known;          // Whether any command has this setting
 };
 
 // Fills the settings by precedence. A key of the file that only another command knows is skipped;
@@ -102,11 +102,10 @@ Status resolve(Settings& settings, const SettingInputs& inputs);
 // The text of a JSON file (--config, --plan), at most 1 MiB. `place` names it in errors.
 Result<std::string> read_json_text(const std::string& path, const std::string& place);
 
-// 8, "8GiB", true, [20, 80, 0] as a flag would carry them. kInvalidArgument, at `place`, for
-// anything else.
+// 8, "8GiB", true, [20, 80, 0] as a flag's text. kInvalidArgument, at `place`, for anything else.
 Result<std::string> setting_text(const nlohmann::json& value, const std::string& place);
 
-// The text of --print-config: name, value, and where the value came from.
+// The text of --print-config: name, value and source.
 std::string describe(const Settings& settings);
 
 }  // namespace spillway

@@ -53,7 +53,7 @@ Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
   }
 }
 
-// What the engine thread has said, until the main thread has written it.
+// The engine thread's output, until the main thread has written it.
 class Inbox {
  public:
   void add(ChoiceText piece) {
@@ -67,7 +67,7 @@ class Inbox {
     changed_.notify_one();
   }
 
-  // Moves what is new into `pieces`; the result once it has ended.
+  // Moves the new pieces into `pieces`; returns the result once it has ended.
   std::optional<CompletionResult> take(std::vector<ChoiceText>* pieces) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kPoll, [&] { return !pieces_.empty() || result_; });

@@ -1,4 +1,4 @@
-// `spillway generate`: one prompt, its completion on stdout as it appears, what it took on stderr.
+// `spillway generate`: one prompt, its completion streamed to stdout, statistics on stderr.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct GenerateFlags {
   bool json = false;                // The answer of /v1/completions instead of text
 };
 
-// The body of /v1/completions that the flags stand for. Reads the prompt file.
+// The body of /v1/completions equivalent to the flags. Reads the prompt file.
 Result<std::string> generate_body(const GenerateFlags& flags, uint64_t seed);
 
 // Writes the completion to `out`; token ids when the model has no tokenizer. kInvalidArgument when

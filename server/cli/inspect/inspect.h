@@ -1,4 +1,4 @@
-// `spillway inspect`: what a model is, how large, and whether its files are sound.
+// `spillway inspect`: describes a model and its size, and checks its files.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What `spillway inspect` finds out about a model, and how it is shown.
+// The report of `spillway inspect` on a model, and its text and JSON.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ namespace spillway {
 struct InspectReport {
   std::string model;   // As the user named it.
   std::string kind;    // "packed", "checkpoint" or "shape".
-  std::string source;  // Of a packed file: name and fingerprint of the checkpoint.
+  std::string source;  // Packed files: name and fingerprint of the checkpoint.
   ModelShape shape;
-  Format format = Format::kF32;  // Of the packed file, made or to be made.
+  Format format = Format::kF32;  // The packed file's, existing or to be made.
   int64_t parameters = 0;
   int64_t tensors = 0;
 
-  // Packed bytes, padding included: what goes before the layers, one layer, what goes after.
+  // Packed bytes, padding included: before the layers, one layer, after the layers.
   uint64_t embedding_bytes = 0;
   uint64_t layer_bytes = 0;
   uint64_t head_bytes = 0;
   uint64_t total_bytes = 0;
 
   std::vector<std::pair<std::string, uint64_t>> tokenizer_files;  // Name, bytes.
-  bool weights_read = false;                                      // All of them, just now.
+  bool weights_read = false;         // All weights were read for this report.
   bool verified = false;             // Against the checksums that the files carry.
   std::vector<TensorDamage> damage;  // Tensors with NaN or infinity.
 
-  // Of a packed q4 file: all weights together, and the tensor with the largest relative error.
+  // Packed q4 files: all weights together, and the tensor with the largest relative error.
   QuantError quantization;
   std::string quantization_worst;
   double quantization_worst_rms = 0;

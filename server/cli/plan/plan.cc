@@ -24,7 +24,7 @@ namespace spillway {
 
 namespace {
 
-// Rates as `spillway profile` left them; memory and disk as they are now.
+// Rates as `spillway profile` left them; free memory and disk as of now.
 Result<HardwareProfile> this_machine(const EngineFlags& engine) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(engine)));
   SPILLWAY_ASSIGN_OR_RETURN(auto profile,
@@ -50,7 +50,8 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
   return hardware;
 }
 
-// The first use of a directory packs it, which is said here once and not for every candidate.
+// Opens the model once, since the first use of a directory packs it: that is reported here once and
+// not for every candidate.
 Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const EngineFlags& flags) {
   RuntimeOptions once;
   once.tokenizer_only = true;
@@ -58,7 +59,7 @@ Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const Engin
   return Runtime::open(model, flags, once);
 }
 
-// The same of the other formats that --search-formats looks at.
+// Packs the other formats of --search-formats, too.
 Status pack_formats(const PlanQuestion& question) {
   if (!question.search_formats || question.flags.format || question.flags.dummy_weights ||
       !std::filesystem::is_directory(question.model)) {
@@ -73,7 +74,7 @@ Status pack_formats(const PlanQuestion& question) {
   return {};
 }
 
-// The requests to plan for; opens what they are for.
+// The requests to plan for; opens the model if their file needs it.
 Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
                                               const PlanQuestion& question) {
   const bool file = !flags.workload.empty();
@@ -105,8 +106,8 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   PlanQuestion question;
   question.model = model;
   question.flags = engine;
-  question.flags.trace.clear();  // The simulation's
-  // A shape's name needs no flag here.
+  question.flags.trace.clear();  // --trace is for the simulation
+  // A shape's name implies --dummy-weights here.
   question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
   SPILLWAY_ASSIGN_OR_RETURN(report.workload, workload_of(flags, question));
   question.workload = report.workload;

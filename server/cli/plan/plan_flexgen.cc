@@ -82,7 +82,7 @@ json tier_object(const PerTier& shares, double bytes) {
       {"device", part(shares.device)}, {"host", part(shares.host)}, {"disk", part(shares.disk)}};
 }
 
-// As the engine would carry it out.
+// The choice as a plan of our engine.
 Plan plan_of(const FlexgenProblem& problem, const FlexgenChoice& choice) {
   Plan plan;
   plan.model_name = problem.shape.name;

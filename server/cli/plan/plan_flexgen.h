@@ -1,5 +1,5 @@
-// `spillway plan --cost-model flexgen`: what the released FlexGen would choose and predict, to be
-// set beside ours.
+// `spillway plan --cost-model flexgen`: the released FlexGen's choice and prediction, for
+// comparison with ours.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace spillway {
 
-// Prints like `plan`. With micro-batch, block and all shares pinned the plan is only evaluated, and
-// memory is no limit: the model guesses peaks. kInfeasible: nothing fits.
+// Prints like `plan`. With micro-batch, block and all shares pinned the plan is only evaluated,
+// without memory limits, since the model's peaks are estimates. kInfeasible: nothing fits.
 Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine, const std::string& model);
 
-// The plan's file, replaced whole. Errors name the flag.
+// Writes the plan's file, replaced whole. Errors name the flag.
 Status write_plan(const std::string& path, const std::string& text);
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-// What `spillway plan` says of latency: the chosen plan's, and the frontier of throughput and
+// Latency in the output of `spillway plan`: the chosen plan's, and the frontier of throughput and
 // latency as lines and JSON.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace spillway {
 
-// Nothing, unless a limit or the frontier was asked for.
+// Empty, unless a limit or the frontier was asked for.
 std::string latency_text(const PlanReport& report);
 
-// "frontier": an array, where it was asked for.
+// Adds "frontier", an array, if it was asked for.
 void add_frontier(const PlanReport& report, nlohmann::json* object);
 
 }  // namespace spillway

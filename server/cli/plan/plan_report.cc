@@ -33,7 +33,7 @@ std::string tier_line(const char* name, const TierBytes& bytes) {
                    part(bytes.host, bytes).c_str(), part(bytes.disk, bytes).c_str());
 }
 
-// What decode takes, a sweep: of those with most sequences.
+// The decode sweep with most sequences.
 const PlannedSweeps* decode_sweep(const PlanReport& report) {
   const PlannedSweeps* most = nullptr;
   for (const PlannedSweeps& sweeps : report.choice.sweeps) {
@@ -147,7 +147,7 @@ std::string file_workload_text(const PlanReport& report) {
   return text;
 }
 
-// Of a file: its requests by length.
+// Adds the requests of a workload file, by length.
 void add_workload(const PlanReport& report, json* object) {
   if (report.flags.workload.empty()) {
     (*object)["prompt_tokens"] = report.flags.prompt_tokens;

@@ -1,4 +1,4 @@
-// What `spillway plan` found, for people and for programs.
+// The result of `spillway plan`, as text and JSON.
 #pragma once
 
 #include <string>
@@ -17,13 +17,13 @@ struct PlanReport {
   std::vector<CostedChoice> frontier;  // Empty: not asked for
 };
 
-// What was planned for: "512 + 32 tokens", or a file's means and maxima.
+// The workload of the plan: "512 + 32 tokens", or a file's means and maxima.
 std::string workload_text(const PlanReport& report);
 
-// A few lines, or with --explain all there is to say.
+// A few lines, or with --explain the full report.
 std::string plan_text(const PlanReport& report);
 
-// The object of `plan --json`. Names and units of its fields stay: programs read them.
+// The object of `plan --json`. Names and units of its fields are stable: programs read them.
 std::string plan_report_json(const PlanReport& report);
 
 // The plan file that --plan reads (server/cli/flags/plan_file.h).

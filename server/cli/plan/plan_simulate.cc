@@ -19,11 +19,11 @@ using nlohmann::json;
 
 constexpr double kGigabyte = 1e9;
 
-// Waits below this share of the run are not worth a word.
+// Waits below this share of the run are not shown.
 constexpr double kShown = 0.001;
 
-// Where the plan has none, nothing of the kind passes; a cluster's placement may need one all the
-// same.
+// A ring of 0 bytes means that the plan streams nothing of the kind, but a cluster's placement may
+// need one all the same.
 double ring_of(uint64_t bytes) {
   return bytes == 0 ? StagingRings::kUnlimited : static_cast<double>(bytes);
 }
@@ -37,9 +37,9 @@ StagingRings rings_of(const Plan& plan) {
           .activations_to_device = ring_of(plan.device_rings.activations)};
 }
 
-// The plan for one of `machines`: each has a part of the weights and, with as many blocks under
-// way, as much cache as one machine alone, so that more of both stays in fast memory. Seen from the
-// whole model, the weights stay and everything else that takes room grows with the machines.
+// The plan for one of `machines`: each has a part of the weights and, with as many blocks in flight
+// as machines, as much cache as one machine alone, so that more of both stays in fast memory. Seen
+// from the whole model, the weights stay and all other memory grows with the number of machines.
 CostedPlan plan_of_each(const CostedChoice& choice, const MachineRates& rates, int64_t machines) {
   if (machines == 1) return choice.costed;
   const Plan& plan = *choice.plan;
@@ -117,7 +117,7 @@ std::string simulated_text(const SimulatedRun& run) {
   std::string text = text_line(
       "%s tokens/s (prefill %s, decode %s)", format_rate(run.tokens_per_second()).c_str(),
       format_seconds(run.prefill_seconds).c_str(), format_seconds(run.decode_seconds).c_str());
-  // Of several machines together.
+  // Time of all machines together.
   const double whole = run.seconds() * static_cast<double>(run.processors.size());
   for (const SimulatedRun::Part& wait : run.waits) {
     if (wait.seconds < kShown * whole) continue;
@@ -168,7 +168,7 @@ Status add_simulation(const PlanFlags& flags, const EngineFlags& engine, const C
   const int64_t machines = std::min(flags.cluster, choice.costed.shape.layers);
   const SimulatedRun one = simulate(choice.costed, rates, choice.sweeps, rings);
   std::vector<ClusterRow> rows = {{1, one.tokens_per_second()}};
-  std::optional<SimulatedRun> most;  // Of the machines
+  std::optional<SimulatedRun> most;  // The run with the most machines
   for (int64_t count = 2; count <= machines; ++count) {
     const CostedPlan plan = plan_of_each(choice, rates, count);
     most = simulate(plan, rates, choice.sweeps, rings, {count, flags.cluster_network * kGigabyte});

@@ -1,6 +1,5 @@
-// `spillway plan --simulate` and `--cluster N`: what the plan that was found gives when its
-// schedule is run event by event (policy/simulation/simulated_sweep.h), on one machine and on
-// several.
+// `spillway plan --simulate` and `--cluster N`: the throughput of the chosen plan when its schedule
+// is simulated event by event (policy/simulation/simulated_sweep.h), on one machine and on several.
 #pragma once
 
 #include <string>
@@ -13,20 +12,20 @@ namespace spillway {
 
 bool simulates(const PlanFlags& flags);
 
-// --trace without a simulation; --cluster where there is none of it.
+// Refuses --trace without a simulation, and --cluster where it cannot be simulated.
 Status check_simulation(const PlanFlags& flags, const EngineFlags& engine);
 
-// Simulates the choice, writes --trace, and adds what came of it to `text`: lines for people or,
-// with --json, the member "simulated" of the object that it is.
+// Simulates the choice, writes --trace, and adds the result to `text`: lines of text or, with
+// --json, the member "simulated" of the object in `text`.
 Status add_simulation(const PlanFlags& flags, const EngineFlags& engine, const CostedChoice& choice,
                       const HardwareProfile& hardware, std::string* text);
 
-// --cost-model flexgen --simulate: a policy that is given, as FlexGen runs it and by our schedule
-// in the same places (policy/flexgen/flexgen_schedule.h), on --hardware (default t4-16gb).
+// --cost-model flexgen --simulate: a given policy, run as by FlexGen and by our schedule with the
+// same placement (policy/flexgen/flexgen_schedule.h), on --hardware (default t4-16gb).
 Status simulate_as_flexgen(const PlanFlags& flags, const EngineFlags& engine,
                            const std::string& model);
 
-// One run, for both: "7.21 tokens/s (prefill ..., decode ...)" and what the processor waited for.
+// One run, for both: "7.21 tokens/s (prefill ..., decode ...)" and the processor's waits.
 std::string simulated_text(const SimulatedRun& run);
 std::string simulated_json(const SimulatedRun& run);  // An object
 

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kHardware = "t4-16gb";  // FlexGen's
+constexpr const char* kHardware = "t4-16gb";  // FlexGen's hardware
 
 PerTier shares_of(const TierPercent& percent) {
   return {percent[0] / 100.0, percent[1] / 100.0, percent[2] / 100.0};
@@ -61,7 +61,7 @@ Status simulate_as_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   run.placement = {shares_of(*engine.weights), shares_of(*engine.kv),
                    shares_of(*engine.activations)};
   run.overlap = !engine.no_overlap;
-  // As its benchmarks do: what fills the host's memory to the disk is not pinned.
+  // As in its benchmarks, weights are not pinned if some of them are on disk.
   run.pinned_weights = (*engine.weights)[2] == 0;
   SPILLWAY_ASSIGN_OR_RETURN(const SimulatedRun theirs, simulate_flexgen(run, hardware));
   SPILLWAY_ASSIGN_OR_RETURN(const SimulatedRun ours, simulate_our_schedule(run, hardware));

@@ -30,7 +30,7 @@ std::string now() {
   return std::string(text, length);
 }
 
-// Found out before a minute of measuring and not after it.
+// Checked before measuring for a minute, not after it.
 Status check_writable(const std::string& path) {
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
@@ -42,7 +42,7 @@ Status check_writable(const std::string& path) {
   return {};
 }
 
-// The text of a profile that reads back: no rate is zero or infinite.
+// The text of a profile that parses: no rate is zero or infinite.
 Result<std::string> text_of(const HardwareProfile& profile) {
   std::string text = hardware_profile_json(profile);
   const Status readable = parse_hardware_profile(text, "measured").status();
@@ -67,7 +67,7 @@ Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_
   if (!flags.output.empty()) SPILLWAY_RETURN_IF_ERROR(check_writable(flags.output));
   HardwareProfile profile;
   profile.name = machine_name(*device);
-  // The disk first: a folder that cannot be used shows at once.
+  // The disk first, since a folder that cannot be used shows at once.
   SPILLWAY_RETURN_IF_ERROR(measure_disk(*device, options, &profile).at("measuring the disk"));
   SPILLWAY_RETURN_IF_ERROR(measure_processors(*device, options, &profile));
   profile.compute.q4_in_int8 = flags.q4_compute == "int8";
@@ -77,7 +77,7 @@ Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
   if (!flags.output.empty()) SPILLWAY_RETURN_IF_ERROR(replace_file(flags.output, text));
-  // A machine without a home still has its figures.
+  // A machine without a home directory still gets its figures.
   const Result<std::string> kept = keep_profile(*device, options.disk_dir, text);
   say(kept.ok() ? "Kept in " + kept.value()
                 : "warning: not kept for later: " + std::string(kept.status().message()));

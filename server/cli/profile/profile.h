@@ -1,5 +1,5 @@
-// `spillway profile`: measures what this machine can do, for the cost model. Prints a table or,
-// with --json, the profile itself, and keeps it for `plan`.
+// `spillway profile`: measures this machine's capacities and rates, for the cost model. Prints a
+// table or, with --json, the profile itself, and keeps it for `plan`.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ namespace spillway {
 struct ProfileFlags {
   std::string output;  // A file; empty: none
   bool json = false;
-  int64_t seconds = 60;  // About how long to measure
+  int64_t seconds = 60;  // Approximate duration of the measurement
   std::string device = "auto";
   int64_t gpu = 0;
-  int64_t threads = 0;  // 0: one a processor
+  int64_t threads = 0;  // 0: one per processor
   std::string q4_compute = "auto";
   std::string disk_dir;
 };
 
-// Prints on stdout, progress on stderr. `keep_going` is asked between measurements; false ends with
-// kCancelled and leaves nothing behind. Blocks.
+// Prints on stdout, progress on stderr. `keep_going` is called between measurements; false ends
+// with kCancelled and leaves no files behind. Blocks.
 Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_going);
 
-// A profile for people: every figure with its spread, or its source.
+// A profile as a table: every figure with its spread, or its source.
 std::string profile_table(const HardwareProfile& profile);
 
 Command profile_command();

@@ -24,20 +24,20 @@ constexpr size_t kDepthMax = 32;
 constexpr double kDiskShare = 0.35, kDiskSecondsMax = 40;
 constexpr int kSamples = 3;
 
-// Files of more are no slower; what is written wears the disk, so it is less.
+// Larger files are no slower; writing wears the disk, so it is limited further.
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
-constexpr uint64_t kFreeShare = 4;  // One part of so many of what is free
+constexpr uint64_t kFreeShare = 4;  // At most 1/kFreeShare of the free bytes
 constexpr uint64_t kReadBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kWriteBytesMax = uint64_t{256} << 20;
 
-// A decode step's product from memory, run beside reads as the engine makes them.
+// A decode step's matrix product from memory, run beside reads as the engine issues them.
 constexpr size_t kBesidePoolBytes = size_t{128} << 20;
 constexpr LinearProbe kBesideProduct{Format::kBF16, 64, 4096, 4096};
 constexpr RunLimits kBesideRuns{.runs_min = 1, .runs_max = 1, .run_seconds = 0.03};
 constexpr size_t kBesideBlock = size_t{2} << 20;
 constexpr int kBesideSamples = 5;
-constexpr double kBesideSecondsMin = 0.1;  // Of a sample: several runs of the product
-// A processor that loses less, or is left less, than one part of so many is not told from noise.
+constexpr double kBesideSecondsMin = 0.1;  // Per sample: several runs of the matrix product
+// Losses outside these bounds cannot be told from noise.
 constexpr double kLostMin = 0.01, kLostMax = 0.99;
 
 class DiskProfile {
@@ -50,8 +50,8 @@ class DiskProfile {
         sample_seconds_(direction_seconds_ / (std::size(kBlocks) * std::size(kDepths) * kSamples)) {
   }
 
-  // Gives the file its content: a read of blocks that were never written costs nothing. A slow disk
-  // gets a shorter file.
+  // Fills the file, since reading blocks that were never written costs nothing. A slow disk gets a
+  // shorter file.
   Status fill(uint64_t bytes, double seconds) {
     const DiskProbe probe{.bytes_max = bytes, .seconds_max = seconds, .request_bytes = kBlockMax};
     constexpr size_t kFillDepth = 8;
@@ -96,7 +96,7 @@ class DiskProfile {
   const double direction_seconds_, sample_seconds_;
 };
 
-// FLOP/s of the product while `going`, at least once.
+// FLOP/s of the matrix product while `going`, at least one run.
 Result<double> product_rate(Device& device, const WeightPool& pool,
                             const std::atomic<bool>* going = nullptr) {
   std::vector<double> rates;
@@ -105,12 +105,12 @@ Result<double> product_rate(Device& device, const WeightPool& pool,
                               linear_rates(device, pool, kBesideProduct, kBesideRuns));
     rates.insert(rates.end(), run.begin(), run.end());
   } while (going != nullptr && *going);
-  if (going != nullptr && rates.size() > 1) rates.pop_back();  // Its end was alone.
+  if (going != nullptr && rates.size() > 1) rates.pop_back();  // The reads ended during it.
   return figure_of(std::move(rates)).value;
 }
 
-// How much slower products are while the disk reads and sums are checked, as bytes/s that would
-// leave nothing of the processor.
+// Measures how much matrix products slow down while the disk is read and checksums are verified, as
+// the bytes/s that would leave nothing of the processor.
 Result<Figure> processor_taken(Device& device, DiskMeter& meter, const File& file,
                                const ProfileOptions& options, double seconds) {
   SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool, WeightPool::open(device, kBesidePoolBytes));

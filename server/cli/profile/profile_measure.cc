@@ -16,21 +16,21 @@ namespace {
 
 // Shares of the time; the disk has the rest.
 constexpr double kMatrixShare = 0.5;
-constexpr double kOtherShare = 0.02;  // Each of memory, both attentions, each direction of the link
+constexpr double kOtherShare = 0.02;  // Memory, both attentions, each direction of the link: each
 
 constexpr double kRunSeconds = 0.005;  // Shorter runs would measure the clock and the launch.
 constexpr int kSamplesMin = 3, kSamplesMax = 9;
-constexpr int kPeakSamples = 5;  // Of 20 ms for each instruction
+constexpr int kPeakSamples = 5;  // 20 ms each, per instruction
 
-// Small, large and in between: a decode step of few sequences reads weights, prefill multiplies.
+// Small, medium and large: a decode step of few sequences reads weights, prefill multiplies.
 constexpr int64_t kHeights[] = {1, 4, 16, 64, 256, 512};
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {16384, 4096}};
 
-// Weights must come from memory: several times the last cache, but no more than a small machine
-// has, nor less than the largest matrix of 16 bits a number.
+// Weights must come from memory: several times the last-level cache, but limited by a small
+// machine's memory, and no less than the largest matrix in 16 bits.
 constexpr size_t kPoolBytesMin = size_t{128} << 20, kPoolBytesMax = size_t{512} << 20;
 constexpr size_t kCachesInPool = 4;
-constexpr size_t kFreeShare = 4;  // One part of so many of what is free
+constexpr size_t kFreeShare = 4;  // At most 1/kFreeShare of the free bytes
 
 constexpr size_t kCopyBytes = size_t{64} << 20;
 constexpr size_t kSmallCopyBytes[] = {size_t{1} << 20, size_t{8} << 20};
@@ -43,7 +43,7 @@ Status interrupted() {
   return {Code::kCancelled, "interrupted"};
 }
 
-// What is measured once, just now.
+// A figure that is measured exactly, once.
 Figure exact(size_t value) {
   return figure_of({static_cast<double>(value)});
 }
@@ -53,7 +53,7 @@ Result<Figure> figure_of_rates(Result<Rates> rates) {
   return figure_of(std::move(rates).value());
 }
 
-// Hands out time: several samples each, one when the share is used up.
+// Allots time: several samples each, one when the share is used up.
 class Time {
  public:
   Time(double seconds, int measurements)
@@ -87,7 +87,7 @@ class Processors {
     return prompt_attention(device, &compute.prompt_attention);
   }
 
-  // Beside a device with memory of its own; else the CPU is what computes.
+  // Runs only with a discrete device; else the CPU is the compute device.
   Status measure_host() {
     options_.say("Measuring the host");
     SPILLWAY_ASSIGN_OR_RETURN(
@@ -133,7 +133,7 @@ class Processors {
 
   static Result<size_t> pool_size(const Device& device) {
     const size_t free = device.discrete() ? device.memory().free_bytes : available_host_bytes();
-    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or less where it is not known
+    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or less where it is unknown
     size_t wanted = kPoolBytesMax;
     if (!device.discrete() && cache > 0) {
       wanted =
@@ -148,8 +148,8 @@ class Processors {
                                        "configs/hardware");
   }
 
-  // Attention to a cache between two halves of reading memory: what neighbours on the machine leave
-  // of its memory changes within seconds, and a plan goes by the ratio of the two.
+  // Measures attention over a cache between two halves of reading memory: neighbours on the machine
+  // change its free bandwidth within seconds, and a plan uses the ratio of the two.
   Status memory_and_decode(Device& device, size_t bytes, Figure* memory, Figure* decode) {
     if (!options_.keep_going()) return interrupted();
     options_.say("Measuring memory, and attention to what is cached");
@@ -198,7 +198,7 @@ class Processors {
           if (!options_.keep_going()) return interrupted();
           Result<Rates> rates = linear_rates(device, pool, probe, time.limits());
           if (rates.status().code() == Code::kInfeasible) {
-            // A plan in this format says that the profile lacks its rate.
+            // A plan in this format will report that the profile lacks its rate.
             options_.say("Left out: " + std::string(rates.status().message()));
             continue;
           }
@@ -226,7 +226,7 @@ class Processors {
     return {};
   }
 
-  // So many sequences that their cache is no smaller than the pool.
+  // Enough sequences that their cache is no smaller than the pool.
   Status decode_attention(Device& device, Format kv, size_t pool_bytes, Figure* figure) {
     if (!options_.keep_going()) return interrupted();
     AttentionProbe step = probe(device);

@@ -14,7 +14,7 @@ std::string heading(const char* name) {
   return text_line("%-38s %11s %11s %11s %8s", name, "median", "low", "high", "samples");
 }
 
-// `share`: what follows in the line.
+// `share`: text for the end of the line.
 std::string rate_line(const std::string& name, const Figure& figure,
                       const std::string& share = "") {
   const double giga = 1e-9;
@@ -30,7 +30,7 @@ double best(const Figure& figure) {
   return figure.source.empty() ? figure.high : figure.value;
 }
 
-// "   0.93 of bf16": the best over the best, since noise only ever takes away.
+// "   0.93 of bf16": the best over the best, since noise only reduces rates.
 std::string share_of(const Figure& figure, const Figure& ceiling, const std::string& name) {
   if (best(ceiling) <= 0) return "";
   char text[80];
@@ -38,7 +38,7 @@ std::string share_of(const Figure& figure, const Figure& ceiling, const std::str
   return text;
 }
 
-// Of the peak of an arithmetic; nothing where there is none.
+// The share of an arithmetic's peak; empty where there is none.
 std::string share_of_peak(const HardwareProfile::Compute& compute, const Figure& figure,
                           Arithmetic arithmetic) {
   for (const PeakFigure& peak : compute.peaks) {
@@ -98,7 +98,7 @@ std::string profile_table(const HardwareProfile& profile) {
   text += peak_lines(compute.peaks);
   text += matrix_lines(compute);
   text += heading("attention");
-  // To a cache of 16 bits.
+  // Figures for a 16-bit cache.
   text += rate_line("prompts, GFLOP/s", compute.prompt_attention,
                     share_of_peak(compute, compute.prompt_attention, Arithmetic::kBF16));
   const auto of_memory = [&](const Figure& figure) {

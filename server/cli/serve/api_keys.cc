@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::streamsize kFileBytesMax = 1 << 20;
 
-// Why `key`, called `name` here, can be none. Never repeats the key.
+// Checks that `key`, called `name` in errors, can be a key. Never repeats the key.
 Status check_key(const std::string& key, const std::string& name) {
   if (key.empty()) {
     return invalid_argument(name + " is empty, which would let everyone in; " +

@@ -45,13 +45,13 @@ void print_url(std::string_view url) {
   std::fflush(stdout);
 }
 
-// Its caller wants the server to outlive the terminal.
+// Under nohup the server is meant to outlive the terminal.
 bool started_by_nohup() {
   struct sigaction present {};
   return sigaction(SIGHUP, nullptr, &present) == 0 && present.sa_handler == SIG_IGN;
 }
 
-// Finishes what runs on a thread of its own, so that the caller hears the second signal.
+// Finishes running requests on a thread of its own, so that the caller receives the second signal.
 class Drain {
  public:
   Drain(ApiService& api, HttpServer& server, double seconds, asio::io_context& signals)
@@ -71,7 +71,7 @@ class Drain {
   std::thread thread_;
 };
 
-// What a plan is searched for before anyone has asked anything: full blocks of a page of context
+// The workload for the plan search before any request has come: full blocks of a page of context
 // and some paragraphs of answer. Sequences of any length run all the same.
 constexpr RequestGroup kTypicalRequests = {.prompt_tokens = 512, .new_tokens = 128, .count = 0};
 
@@ -137,7 +137,7 @@ void warn_of_open_door(const HttpListener& listener) {
               "use it. Set SPILLWAY_API_KEY or --api-key-file");
 }
 
-// What was served, beside what full blocks were predicted to reach.
+// Prints the throughput, with the prediction for full blocks.
 void print_throughput(const SchedulerStats& stats, std::optional<double> predicted) {
   if (stats.generated_tokens == 0 || stats.busy_seconds <= 0) return;
   const auto tokens = static_cast<double>(stats.generated_tokens);
@@ -258,7 +258,7 @@ Command serve_command(const OpenModel& open) {
     state->serve.seed = state->engine.seed;
     HttpLimits& limits = state->serve.http;
     limits.connections_max = std::max(limits.connections_max, limits.connections_per_peer_max);
-    // Loading a model may take minutes: what needs none is found out before.
+    // Loading a model may take minutes, so check first what does not need it.
     Result<HttpListener> listener = HttpListener::bind(state->serve.host, state->serve.port);
     if (!listener.ok()) return report("serve", listener.status());
     if (state->serve.api_keys.empty() && !listener->loopback()) warn_of_open_door(listener.value());
@@ -270,7 +270,7 @@ Command serve_command(const OpenModel& open) {
     Result<ServedModel> model =
         open(state->model, state->engine,
              {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
-    loading.reset();  // From here on signals are run_serve's.
+    loading.reset();  // From here on run_serve handles signals.
     if (!model.ok()) return report("serve", model.status());
     log_info("plan (a file for --plan): " + model->plan);
     limits.body_bytes_max = model->requests.body_bytes_max;
