@@ -67,7 +67,7 @@ class LayerRun {
     }
   }
 
-  // What a sublayer's first linear reads: the normed rows, or the stream itself with post-norm.
+  // Input of a sublayer's first linear layer: the normed rows, or the stream itself with post-norm.
   ConstMatrixView layer_input(int64_t first, int64_t rows, Norm with) {
     const MatrixView stream_rows = hidden_.slice_rows(first, rows);
     const bool before = shape_.norm_place == NormPlace::kPre;

@@ -24,7 +24,7 @@ memory::data_type data_type(DType dtype) {
   return dtype == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
-// kPanels64 in oneDNN's words, for a [columns, rows] matrix.
+// oneDNN's tag of kPanels64, for a [columns, rows] matrix.
 memory::format_tag weights_tag(Format format) {
   return format == Format::kF32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
 }

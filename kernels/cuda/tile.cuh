@@ -13,12 +13,12 @@ namespace spillway::cuda {
 
 constexpr int kTileSide = 16;
 
-// How the second factor lies in memory: element (k, n) at k * stride + n, or at n * stride + k.
+// Memory order of the second factor: element (k, n) at k * stride + n, or at n * stride + k.
 enum class TileOrder { kRows, kColumns };
 
-// Sums of products, float32, spread over the lanes of a warp; all of them call everything here. The
-// factors are [16][16] of T in shared memory, rows (columns) `stride` elements apart: addresses a
-// multiple of 32 bytes, strides of 16.
+// Tile of float32 sums of products, spread over the lanes of a warp; all lanes call each function.
+// The factors are [16][16] of T in shared memory, rows (columns) `stride` elements apart: addresses
+// a multiple of 32 bytes, strides of 16.
 template <class T>
 class ScalarTile {
  public:
@@ -40,8 +40,8 @@ class ScalarTile {
     }
   }
 
-  // Row-major, rows `stride` floats apart, a multiple of 4. The lanes see each other's after
-  // __syncwarp().
+  // Stores row-major, rows `stride` floats apart, a multiple of 4. Other lanes may read the result
+  // after __syncwarp().
   __device__ void store(float* to, unsigned stride) const {
     for (unsigned i = 0; i < kEach; ++i) {
       to[element(i) / kTileSide * stride + element(i) % kTileSide] = sums_[i];
