@@ -151,7 +151,7 @@ void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWei
 
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
                      const MatrixView& hidden, std::span<const int32_t> rows) {
-  // In order, so that none is overwritten before it has moved.
+  // In order, so that no row is overwritten before it has moved.
   const auto move = [&](const MatrixView& matrix) {
     const size_t bytes = static_cast<size_t>(matrix.columns) * dtype_bytes(matrix.dtype);
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -76,7 +76,7 @@ class Stream {
   // Copies `bytes`. Both ranges must stay valid until the work is done.
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
-  // Later work starts only after `event`. An error behind `event` poisons this stream: later work
+  // Later work starts only after `event`. An error before `event` poisons this stream: later work
   // is skipped and sync() reports that error.
   virtual void wait(Event event) = 0;
 

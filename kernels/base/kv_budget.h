@@ -5,7 +5,7 @@
 //
 //   slots 0 to recent: a ring, position p in slot p mod (recent + 1);
 //
-//   slots recent + 1 to recent + kept: what is kept besides, in any order, by KV head.
+//   slots recent + 1 to recent + kept: positions kept besides, in any order, by KV head.
 //
 // A decode step writes its row into the ring's hole, attends to every slot in use, and then the
 // position that has left the recent window moves to the kept ones, in place of one of them, or

@@ -18,8 +18,7 @@ enum class Code : uint8_t {
   kInvalidArgument,  // The caller's input is wrong.
   kNotFound,
   kCapacity,    // A fixed limit is reached; trying later may work.
-  kInfeasible,  // No plan fits the budgets, or the operation is unsupported; trying later will not
-                // help.
+  kInfeasible,  // No plan fits, or not supported; trying later will not help.
   kCorruption,  // Bytes came back different from how they were written.
   kIoError,     // A system call failed.
   kDeviceLost,  // Sticky accelerator error; the process must drain and exit.
@@ -38,7 +37,7 @@ class [[nodiscard]] Status {
   Code code() const { return ok() ? Code::kOk : error_->code; }
   std::string_view message() const { return ok() ? std::string_view() : error_->message; }
 
-  // The same error with "`where`: " in front of its message; OK stays OK.
+  // This error with "`where`: " in front of its message; OK stays OK.
   Status at(std::string_view where) const;
 
  private:

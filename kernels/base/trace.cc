@@ -38,7 +38,7 @@ struct RecordedEvent {
 // A row of the timeline: spans of one track that overlap without nesting need several.
 struct Row {
   uint32_t track;
-  std::vector<double> open_ends;  // Of the spans around `now`, outermost first
+  std::vector<double> open_ends;  // Ends of the spans around `now`, outermost first
 };
 
 // Quotes and escapes. Names are ASCII or UTF-8.

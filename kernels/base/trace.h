@@ -21,7 +21,7 @@ class Trace {
  public:
   enum class Track : uint32_t {};
 
-  static constexpr uint64_t kEventsMax = uint64_t{1} << 20;  // 48 MiB, used as events come
+  static constexpr uint64_t kEventsMax = uint64_t{1} << 20;  // 48 MiB, committed as events come
 
   // Opens the file at once (replacing what it held), so that a bad path is known before the work;
   // the events are written when the trace is destroyed, which reports a failure on stderr. The

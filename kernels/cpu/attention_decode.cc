@@ -26,8 +26,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Two vectors of a row, widened. bfloat16 comes as its even and its odd elements, which a shift and
-// a mask give from one load; the query and the sum are kept in the same order (to_pair_order).
+// Loads two vectors of a row, widened. bfloat16 gives its even and its odd elements, which a shift
+// and a mask give from one load; the query and the sum are kept in the same order (to_pair_order).
 template <class T>
 HWY_INLINE void load_pair(const T* HWY_RESTRICT from, V& a, V& b) {
   const D d;
@@ -266,7 +266,7 @@ void add_scaled(const float* HWY_RESTRICT from, float factor, size_t count,
 }
 
 // Prefetches a run of 16 rows ahead of its use, since the hardware's prefetcher does not know where
-// the next run lies. Into the second level: so many lines at once would fill the first one's miss
+// the next run lies. Into the second level: all its lines at once would fill the first one's miss
 // buffers, two dozen or so, and every load would wait behind them.
 HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(run + i, 0, 2);
@@ -278,7 +278,7 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
 constexpr size_t kAheadBytes = 8192;
 
 // The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
-// block, in a block head by head, where they lie one behind the other.
+// block, in a block head by head, where they are contiguous.
 struct Runs {
   const std::byte* first = nullptr;
   size_t block_bytes = 0, run_bytes = 0, heads = 0, count = 0;

@@ -220,7 +220,7 @@ struct QueryTile {
   float* maximum;  // [rows]
   float* sum;      // [rows]
   float* factor;   // [rows]
-  float* maxima;   // [key tile][rows]: maxima behind the kept scores
+  float* maxima;   // [key tile][rows]: maxima subtracted from the kept scores
 };
 
 // Adds the keys of one tile to the running softmax and output of the query tile.
@@ -297,7 +297,8 @@ void attend_prompt(const HeadView& view, float* scratch) {
   pack_values(view, sizes.width, values);
   for (int64_t first = 0; first < view.tokens; first += kTileRows) {
     const int64_t rows = std::min(kTileRows, view.tokens - first);
-    // The scale goes into the queries: one multiplication a query element instead of one a score.
+    // The scale goes into the queries: one multiplication per query element instead of one per
+    // score.
     for (int64_t i = 0; i < rows; ++i) {
       const float* q = view.q + (first + i) * view.stride;
       HWY_DYNAMIC_DISPATCH(ScaleRow)

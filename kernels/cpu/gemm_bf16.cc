@@ -128,7 +128,7 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, cons
   for (int64_t k = 0; k < all; k += stretch) {
     const int64_t depth = std::min(stretch, all - k);
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
-      // After the last inputs of a tile come the next tile's first, where there is one.
+      // The next tile's first inputs, if any, follow the last inputs of a tile.
       const bool last_panels = panel + panels == kTilePanels;
       const int64_t next = !last_panels        ? (panel + panels) * all + k
                            : k + stretch < all ? k + stretch

@@ -7,7 +7,7 @@
 // takes two instructions for 16 outputs. Sums are float32.
 //
 // Every output adds its pairs in order (4-bit: groups in order, pairs in order within), whatever
-// the number of rows or threads: a row's bits do not depend on what else is in its batch.
+// the number of rows or threads: a row's bits do not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 // cpu/gemm_tiles.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
-// threads: a token's result does not depend on what else is in its batch.
+// threads: a token's result does not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>

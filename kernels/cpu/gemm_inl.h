@@ -23,7 +23,7 @@ constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr int64_t kPanel = 16;  // Outputs side by side in the layout.
 constexpr int kPanelVectors = static_cast<int>(kPanel / static_cast<int64_t>(kLanes));
 
-// Rows of a strip, and registers that hold sums: 24 of 32, else 12 of 16.
+// Rows of a strip, and registers for sums: 24 of 32, else 12 of 16.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kStripRows = 12;
 constexpr int kSumVectors = 24;
@@ -65,7 +65,7 @@ HWY_INLINE void load_weights(const hwy::float16_t* HWY_RESTRICT w, V* HWY_RESTRI
   }
 }
 
-// The block of c that a micro-kernel keeps in registers.
+// Block of c that a micro-kernel keeps in registers.
 template <int kRows, int kPanels>
 struct Sums {
   static constexpr int kVectors = kPanels * kPanelVectors;

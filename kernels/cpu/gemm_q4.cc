@@ -107,8 +107,8 @@ void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT 
     for (int p = 0; p < kPanels; ++p) {
       scales[p].load(w[p * panel_groups]);
       const auto* group = reinterpret_cast<const std::byte*>(w + p * panel_groups);
-      // So many lines at once would fill the first-level cache's miss buffers, so they go into the
-      // second level.
+      // All these lines at once would fill the first-level cache's miss buffers, so they go into
+      // the second level.
       for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) {
         __builtin_prefetch(group + kPrefetchBytes + i, 0, 2);
       }
@@ -131,9 +131,9 @@ void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT 
   sums.store(c);
 }
 
-// Panels that one fused kernel takes: four chains hide the latency of the multiply-add behind the
-// expansion's own instructions (measured on Zen 3: 1 row 3.4 ms with two panels, 4.3 with one; 2
-// rows 4.7 ms with one, 5.3 with two, which leave no registers for scales).
+// Panels per fused kernel: four chains hide the latency of the multiply-add behind the expansion's
+// own instructions (measured on Zen 3: 1 row 3.4 ms with two panels, 4.3 with one; 2 rows 4.7 ms
+// with one, 5.3 with two, which leave no registers for scales).
 constexpr int fused_panels(int rows) {
   const int chains = rows * kPanelVectors;
   return chains >= 4 ? 1 : chains >= 2 ? 2 : 4;

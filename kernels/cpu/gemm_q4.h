@@ -1,5 +1,5 @@
-// Matrix product of float32 activations with 4-bit weights (base/q4.h): bit for bit what the f32
-// kernel gives on the expanded weights.
+// Matrix product of float32 activations with 4-bit weights (base/q4.h): bit for bit the f32
+// kernel's result on the expanded weights.
 #pragma once
 
 #include <cstddef>

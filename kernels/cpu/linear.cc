@@ -20,8 +20,8 @@ namespace {
 // Bytes of packed activations per pass over the weights, unless kGemmRowsMax rows take more: bounds
 // scratch memory, and keeps the data that all threads reread for each panel in near caches: a
 // core's share of a server's L3 cache is small, and with 16 MiB, products of 2048 rows ran at 0.6
-// to 0.75 of this rate (tests/bench/linear_bench). The weights pass once for each 96 rows or more,
-// which takes a quarter of what memory gives at most.
+// to 0.75 of this rate (tests/bench/linear_bench). The weights are read once for each 96 rows or
+// more, which takes at most a quarter of the memory bandwidth.
 constexpr size_t kPackedBytesMax = size_t{4} << 20;
 
 // Packing tasks per block of kGemmRowsMax rows.
@@ -178,7 +178,7 @@ class DenseMatmul {
   const OneDnn::Kernel* onednn_ = nullptr;  // Null: matrix units
   std::byte* packed_;
   int64_t rows_, columns_;
-  size_t bytes_, stride_;  // Of a row
+  size_t bytes_, stride_;  // Bytes and elements of a row
 };
 
 // Rows of one pass: whole blocks of kGemmRowsMax, at least one.

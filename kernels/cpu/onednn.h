@@ -2,9 +2,9 @@
 // comparison: our own kernels are faster (cpu/gemm_tiles.h, cpu/gemm_bf16.h), or as fast.
 //
 // oneDNN may choose the instructions and the order of a sum by the number of rows, outputs and
-// threads, and a row's bits must not depend on what else is in its batch. So every product here has
-// one shape for a number of inputs, kOneDnnRows rows times 64 outputs on one thread, and larger
-// ones are made of these.
+// threads, and a row's bits must not depend on the rest of its batch. So every product here has one
+// shape for a number of inputs, kOneDnnRows rows times 64 outputs on one thread, and larger ones
+// are made of these.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,7 @@ constexpr size_t kParameterBytesMax = 4096;
 // little.
 constexpr int64_t kFewItems = 40;
 
-// What all items of a call share, and the items.
+// Arguments of a call: what all its items share, and the items.
 struct AttentionOnDevice {
   const float* qkv;  // [T, (heads + 2 kv_heads) * head_size]
   int64_t qkv_stride;

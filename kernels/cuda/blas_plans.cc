@@ -76,12 +76,12 @@ BlasPlan* BlasPlans::find(const BlasShape& shape) {
 }
 
 // cuBLAS is column-major: to it the weights are [columns, rows], to be transposed, the input is
-// [columns, tokens] and the output [rows, tokens]; its bias is one number a row of that.
+// [columns, tokens] and the output [rows, tokens]; its bias is one number per row of the output.
 void BlasPlans::make(const BlasShape& shape, BlasPlan* plan) {
   const cublasOperation_t transposed = CUBLAS_OP_T;
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceMax);
-  // Partial sums stay float32 until it is whole, whatever the output's format.
+  // Partial sums stay float32 until the sum is complete, whatever the output's format.
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                  static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.weight_alignment);

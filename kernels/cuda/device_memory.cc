@@ -15,8 +15,8 @@ DeviceMemory::~DeviceMemory() {
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
 
-// Counts the pool's reserved bytes, not the allocated ones: nobody else can have the reserved
-// bytes, and they exceed the allocated ones by rounding and by freed memory that is still in use.
+// Counts the pool's reserved bytes, not the allocated ones: others cannot use the reserved bytes,
+// and they exceed the allocated ones by rounding and by freed memory that is still in use.
 size_t DeviceMemory::all() const {
   uint64_t pooled = 0;
   if (pool_ != nullptr &&

@@ -37,7 +37,7 @@ class DeviceMemory {
   // has freed and still uses. Errors as in allocate().
   Status allocate_for(cudaStream_t stream, Ordered* memory, size_t bytes, const char* what);
 
-  // Frees memory that the stream's later work does not use. Waits for the stream where it is not
+  // Frees memory that later work of the stream must not use. Waits for the stream where it is not
   // pooled.
   void free_of(cudaStream_t stream, const Ordered& memory);
 
@@ -59,7 +59,7 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   size_t taken_ = 0, peak_ = 0, limit_ = 0;  // Bytes; taken_ without the pool's
   cudaMemPool_t pool_ = nullptr;             // Made at the first use
-  bool no_pool_ = false;                     // The device has none.
+  bool no_pool_ = false;                     // The device has no pools.
 };
 
 }  // namespace spillway::cuda

@@ -76,7 +76,7 @@ std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, 
   return std::nullopt;
 }
 
-constexpr size_t kAlignment = 256;  // As good as any algorithm asks for
+constexpr size_t kAlignment = 256;  // The most that any algorithm asks for
 
 class Linear {
  public:

@@ -51,8 +51,8 @@ struct Q4Product {
   }
 };
 
-// Loads the columns of the groups from `chunk` on, of every row, into shared memory; 0 where there
-// are none.
+// Loads the columns of the groups from `chunk` on, of every row, into shared memory; 0 past the
+// last column.
 template <int Count, class T>
 __device__ void stage(const Q4Product<T>& p, int64_t chunk, float (*x)[kNibbles][kPitch]) {
   for (int64_t i = threadIdx.x; i < kChunkGroups * kQ4Group; i += blockDim.x) {

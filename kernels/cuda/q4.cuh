@@ -43,7 +43,7 @@ __device__ inline void pack_q4_group(const float* from, int64_t rest, std::byte*
   const int size = rest < kQ4Group ? static_cast<int>(rest) : static_cast<int>(kQ4Group);
   const int words = (size + kQ4NibblesPerWord - 1) / kQ4NibblesPerWord;
   const bool has[2] = {lane < size, lane + kWarp < size};
-  // Where there is no number the first stands for it.
+  // The first number stands in for missing ones.
   const float x[2] = {from[has[0] ? lane : 0], from[has[1] ? lane + kWarp : 0]};
   // Not 0 where a value is NaN or infinite.
   const bool damaged = __any_sync(0xffffffffu, x[0] * 0.0f != 0.0f || x[1] * 0.0f != 0.0f);

@@ -118,8 +118,8 @@ class Row {
     return total;
   }
 
-  // The first index at which the values, none negative, make more than `amount`; rounding aside,
-  // else the last that is not 0; -1 when all are.
+  // The first index at which the values, none negative, make more than `amount`; if rounding leaves
+  // none, the last that is not 0; -1 when all are 0.
   template <class Value>
   __device__ int32_t index_at(Value value, double amount) {
     add_parts(value);
@@ -138,7 +138,7 @@ class Row {
       if (lane_ == 0) shared_->index = found;
     }
     __syncthreads();
-    return shared_->index;  // The next call writes it behind its first barrier.
+    return shared_->index;  // The next call writes it after its first barrier.
   }
 
   // The highest float from `low` to `high` that reaches its goal; `low` if none does.

@@ -1,6 +1,5 @@
-// A warp's product of 16 x 16 tiles on tensor cores, behind one small wrapper with a scalar body:
-// that one runs in the emulation, and for bf16 on devices before sm_80, which have no such
-// instruction.
+// Tile: a warp's product of 16 x 16 tiles on tensor cores, with a scalar body that runs in the
+// emulation, and for bf16 on devices before sm_80, which have no such instruction.
 #pragma once
 
 #include "kernels/cuda/kernel.h"

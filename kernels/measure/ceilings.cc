@@ -24,7 +24,8 @@ constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;
 // that products take besides matrices, input and output.
 constexpr size_t kOwnPoolBytes = size_t{512} << 20;
 constexpr size_t kOwnPoolBytesMin = size_t{128} << 20;
-constexpr size_t kLibraryBytes = size_t{96} << 20;  // cuBLAS's workspaces of 32 MiB, and a rest
+constexpr size_t kLibraryBytes = size_t{96}
+                                 << 20;  // cuBLAS's workspaces of 32 MiB, and small blocks
 
 // Starting and awaiting work on a discrete device's stream takes microseconds.
 RunLimits limits_of(const Device& device) {

@@ -14,7 +14,7 @@ namespace spillway {
 // make more than `uniform` of their sum.
 struct SampleRule {
   int32_t count = 0;      // 0: nothing is sampled
-  float temperature = 0;  // 0: greedy (ties: the first); the rest is ignored
+  float temperature = 0;  // 0: greedy (ties: the first), fields below are ignored
   int32_t top_k = 0;      // 0: off
   float min_p = 0;        // [0, 1]
   float top_p = 1;        // (0, 1]
