@@ -1,4 +1,4 @@
-// What the CPU's ops take besides what they are given, for whoever plans memory.
+// Scratch memory of the CPU's ops, beyond their arguments, for memory planning.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace spillway {
 
-// Scratch that a CPU device of so many threads (0: one a processor) may hold after prompts of up to
-// `prompt_tokens`, whatever KV rule they bring: each thread's attention, and the packed rows of a
-// product that all share.
+// Bytes of scratch that a CPU device of `threads` threads (0: one per processor) may hold after
+// prompts of up to `prompt_tokens` under any KV rule: each thread's attention scratch, and the
+// packed rows of a matrix product, which all threads share.
 uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t prompt_tokens);
 
 }  // namespace spillway

@@ -67,7 +67,7 @@ class LayerRun {
     }
   }
 
-  // What a sublayer's first linear reads: the normed rows, or the stream itself with post-norm.
+  // Input of a sublayer's first linear layer: the normed rows, or the stream itself with post-norm.
   ConstMatrixView layer_input(int64_t first, int64_t rows, Norm with) {
     const MatrixView stream_rows = hidden_.slice_rows(first, rows);
     const bool before = shape_.norm_place == NormPlace::kPre;
@@ -151,7 +151,7 @@ void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWei
 
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
                      const MatrixView& hidden, std::span<const int32_t> rows) {
-  // In order, so that none is overwritten before it has moved.
+  // In order, so that no row is overwritten before it has moved.
   const auto move = [&](const MatrixView& matrix) {
     const size_t bytes = static_cast<size_t>(matrix.columns) * dtype_bytes(matrix.dtype);
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -11,8 +11,8 @@
 
 namespace spillway {
 
-// The weights of one layer by role, views: of a decoder layer, of the embeddings or of the head. A
-// role that the layer does not have is a matrix without rows, or null.
+// Views of one layer's weights by role; the layer is a decoder layer, the embeddings or the head. A
+// role that the layer lacks is a matrix without rows, or null.
 class LayerWeights {
  public:
   // Matrices and tables.
@@ -21,7 +21,7 @@ class LayerWeights {
   // f32.
   const float*& vector(WeightRole role) { return vectors_[index(role)]; }
   const float* vector(WeightRole role) const { return vectors_[index(role)]; }
-  // A bias in the activation dtype; null: nobody has rounded it.
+  // A bias in the activation dtype; null: not rounded in advance.
   const std::byte*& rounded(WeightRole role) { return rounded_[index(role)]; }
   const std::byte* rounded(WeightRole role) const { return rounded_[index(role)]; }
 
@@ -33,8 +33,8 @@ class LayerWeights {
   std::array<const std::byte*, kWeightRoles> rounded_ = {};
 };
 
-// Rows that the linear layers take at once: bounds the MLP's inner activations, which are four
-// times as wide as the stream. Attention needs all of a prompt's rows at once, so qkv holds all.
+// Rows per call of the linear layers: bounds the MLP's inner activations, which are four times as
+// wide as the residual stream. Attention needs all rows of a prompt at once, so qkv holds all.
 constexpr int64_t kLayerChunkRows = 512;
 
 // Working memory of a layer for micro-batches of up to `tokens_max` tokens. Views into memory of
@@ -56,35 +56,37 @@ LayerBufferSizes layer_buffer_sizes(const ModelShape& shape, DType activation, i
 LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation,
                                  std::byte* memory);
 
-// Hands out a micro-batch's attention items as their caches come into memory, so that attention to
-// those that are there overlaps the transfers of the others.
+// Yields a micro-batch's attention items as their KV caches arrive in memory, so that attention
+// over the caches that are resident overlaps the transfers of the others.
 class AttentionFeed {
  public:
   virtual ~AttentionFeed() = default;
-  // Items whose caches the stream may use, at least one; the work for those handed out before is
-  // queued. Empty: no more. Rows in no item keep undefined results, which no other row sees.
+  // Returns at least one item whose cache the stream may use; the work for the items returned
+  // before is queued. Empty: no more items. Rows in no item keep undefined results, which no other
+  // row reads.
   virtual std::span<const AttentionItem> next() = 0;
 };
 
-// hidden (f32 [T, hidden]) -> the layer's output, in place, in two halves. Between them another
-// stream may read rows of qkv and write rows of attended, for items that are not in `feed`; and
-// other micro-batches may run, with a qkv and an attended of their own.
+// begin_decoder_layer() and finish_decoder_layer() turn hidden (f32 [T, hidden]) into the layer's
+// output, in place. Between the two calls another stream may read rows of qkv and write rows of
+// attended, for items that are not in `feed`; and other micro-batches may run, with a qkv and an
+// attended of their own.
 //
-// The first: queries, keys and values, and attention of the items of `feed`, which lie in the rows
-// of `hidden`; their caches gain the new rows. REQUIRES: T <= tokens_max of the buffers; learned
-// positions, plain MLP.
+// begin_decoder_layer() computes queries, keys and values, and the attention of the items of
+// `feed`, which lie in the rows of `hidden`; their caches gain the new rows. REQUIRES: T <=
+// tokens_max of the buffers; learned positions, plain MLP.
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                          const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
                          const KvLayout& kv);
-// Before the second, where only some rows' output is wanted: moves these rows of hidden and of
-// attended to the front and returns them, a view of hidden. `rows` are ascending.
+// Called before finish_decoder_layer() where only some rows' output is needed: moves these rows of
+// hidden and of attended to the front and returns them as a view of hidden. `rows` are ascending.
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
                      const MatrixView& hidden, std::span<const int32_t> rows);
-// The second: all the rest.
+// Runs the rest of the layer, from the attention output projection on.
 void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                           const LayerBuffers& buffers, const MatrixView& hidden);
 
-// What lies in the buffers of a micro-batch of `rows` tokens.
+// Views of the qkv and attended buffers of a micro-batch of `rows` tokens.
 MatrixView qkv_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows);
 MatrixView attended_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows);
 

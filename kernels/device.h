@@ -1,4 +1,4 @@
-// Device, Stream, Event: all the rest of the program knows about hardware.
+// Device, Stream and Event: the only hardware interface that the rest of the program sees.
 // Backends: cpu/cpu_device.cc and cuda/cuda_device.cc; a build without CUDA links no_cuda.cc in
 // place of the latter, so no caller has an #ifdef.
 //
@@ -22,7 +22,7 @@ namespace spillway {
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
-// kDevice is what kernels compute on; kPinned is host memory a copy engine can reach.
+// kDevice: memory that kernels compute on; kPinned: host memory that a copy engine can reach.
 enum class Memory : uint8_t { kDevice, kPinned };
 
 // Move-only owner of one allocation. The Device must outlive it.
@@ -61,7 +61,7 @@ struct Event {
   Stream* stream = nullptr;
   uint64_t point = 0;
 
-  bool done() const;    // All work before the point has finished, well or badly.
+  bool done() const;    // All work before the point has finished, with or without an error.
   Status wait() const;  // Blocks the host. Returns the first error before the point.
 };
 
@@ -76,7 +76,7 @@ class Stream {
   // Copies `bytes`. Both ranges must stay valid until the work is done.
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
-  // Later work starts only after `event`. An error behind `event` poisons this stream: later work
+  // Later work starts only after `event`. An error before `event` poisons this stream: later work
   // is skipped and sync() reports that error.
   virtual void wait(Event event) = 0;
 
@@ -85,11 +85,11 @@ class Stream {
   virtual Status sync(uint64_t point) = 0;
 
   // The CudaContext for kernels/cuda, the CpuContext for kernels/cpu. Null: the stream could not be
-  // made, and sync() says why.
+  // made, and sync() returns the reason.
   virtual void* native() const = 0;
 
-  // Where an op leaves the span of its call; null: nowhere. A stream whose work outlives the call
-  // hands null to its base and records its spans from events.
+  // Trace that records the span of each op's call; null: none. A stream whose work outlives the
+  // call passes null to its base class and records its spans from events.
   Trace* trace() const { return trace_; }
   Trace::Track track() const { return track_; }
 
@@ -112,8 +112,8 @@ inline Status Event::wait() const {
 struct MemoryInfo {
   size_t total_bytes = 0;
   size_t free_bytes = 0;
-  // Of a device's own: what this Device gave out, scratch of ops included, and the most of it since
-  // limit_memory(). The driver's and its libraries' share is not in it.
+  // Discrete devices: bytes allocated from this Device, scratch of ops included, and their peak
+  // since limit_memory(). The driver's and its libraries' share is not counted.
   size_t taken_bytes = 0;
   size_t peak_bytes = 0;
 };
@@ -122,25 +122,25 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  // Whether it has memory of its own. Else the host reads and writes kDevice memory in place, and
-  // kernels kPinned memory.
+  // Whether the device has memory of its own. Otherwise the host reads and writes kDevice memory in
+  // place, and kernels use kPinned memory.
   bool discrete() const { return kind() != DeviceKind::kCpu; }
   virtual std::string_view name() const = 0;
   virtual MemoryInfo memory() const = 0;
 
-  // Zeroed memory aligned to 4096 bytes; large CPU allocations ask for huge pages. kCapacity: does
-  // not fit. 0 bytes give an empty Buffer.
+  // Allocates zeroed memory aligned to 4096 bytes; large CPU allocations ask for huge pages.
+  // kCapacity: does not fit. 0 bytes give an empty Buffer.
   virtual Result<Buffer> allocate(Memory memory, size_t bytes) = 0;
 
-  // Brings fresh pages of a buffer into memory now where its first use would otherwise, a page at a
-  // time; what it holds stays. For memory that is sure to be needed: seconds a GB on some virtual
-  // machines.
+  // Prefaults the buffer's pages, which would otherwise fault in one at a time at their first use;
+  // the contents stay. For memory that is sure to be needed: this takes seconds per GB on some
+  // virtual machines.
   virtual void prefault(const Buffer&) {}
 
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
 
-  // Of a device's own memory: whatever would make memory().taken_bytes more than this fails with
-  // kCapacity from now on; 0: no limit. The peak begins anew.
+  // Limits the memory of a discrete device: from now on an allocation that would raise
+  // memory().taken_bytes above this fails with kCapacity; 0: no limit. Resets the peak.
   virtual void limit_memory(size_t) {}
 
   // The type in which activations enter linear layers whose weights are in `weights`, and the
@@ -148,12 +148,12 @@ class Device {
   virtual DType activation_dtype(Format weights) const = 0;
   virtual MatrixLayout matrix_layout(Format weights) const = 0;
 
-  // True when it multiplies bf16 natively. (On a CPU this decides the default format of f16
+  // True when the device multiplies bf16 natively. (On a CPU this decides the default format of f16
   // checkpoints; other devices compute in f16 as well.)
   virtual bool native_bf16() const = 0;
 
-  // Streams made from now on record what they do, each on the track of its label. Null: they do
-  // not. The trace must outlive them. REQUIRES: no call of new_stream() at the same time.
+  // Makes new streams record their work, each on the track of its label. Null: no recording. The
+  // trace must outlive them. REQUIRES: no call of new_stream() at the same time.
   void set_trace(Trace* trace) { trace_ = trace; }
 
  protected:
@@ -163,16 +163,16 @@ class Device {
   Trace* trace_ = nullptr;
 };
 
-// What multiplies matrices on the CPU: kPanels, our kernels in float32 (any CPU, weights widened in
+// Matmul backends of the CPU: kPanels, our kernels in float32 (any CPU, weights widened in
 // registers); kBf16Dot, our kernels in bf16 for bf16 and 4-bit weights, where the CPU has dot
-// products of bf16; kOneDnn, matrix units for bf16 where there are some, oneDNN for the other
-// formats in which it has optimised kernels on this CPU, else kBf16Dot. kFastest: kBf16Dot on AMD's
-// cores that have them, matrix units for bf16 on Intel's that have some (cpu/gemm_tiles.h), kPanels
-// for all else. kInt8: kFastest, but products with 4-bit weights round activations to 8 bits
-// (cpu/gemm_int8.h).
+// products of bf16; kOneDnn, matrix units for bf16 where the CPU has them, oneDNN for the other
+// formats in which it has optimised kernels on this CPU, else kBf16Dot. kFastest: kBf16Dot on AMD
+// cores with dot products of bf16, matrix units for bf16 on Intel cores that have them
+// (cpu/gemm_tiles.h), kPanels for all else. kInt8: kFastest, but matrix products with 4-bit weights
+// round activations to 8 bits (cpu/gemm_int8.h).
 enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8 };
 
-// `threads` 0: one a processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
+// `threads` 0: one per processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,
                                                 CpuMatmul products = CpuMatmul::kFastest);
 Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.

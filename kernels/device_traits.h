@@ -1,6 +1,6 @@
-// What a plan must know of a device: its kind, its memory, the formats and layouts its kernels
-// want. A value that is made of a Device at hand (traits_of) or of a hardware profile
-// (scheduler/planning/machine.h), so that plans need no device.
+// DeviceTraits: the properties of a device that a plan needs: its kind, its memory, the formats and
+// layouts its kernels want. Made from an open Device (traits_of) or from a hardware profile
+// (scheduler/planning/machine.h), so that planning needs no device.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ struct DeviceTraits {
     DType activation = DType::kF32;
     MatrixLayout layout = MatrixLayout::kRows;
   };
-  std::array<OfFormat, kFormatCount> formats;  // By Format
+  std::array<OfFormat, kFormatCount> formats;  // Indexed by Format
 
-  // Whether it has memory of its own; else its memory is the host's.
+  // Whether the device has memory of its own; else its memory is the host's.
   bool discrete() const { return kind != DeviceKind::kCpu; }
-  // As Device's functions of these names.
+  // See Device's functions of these names.
   DType activation_dtype(Format weights) const { return of(weights).activation; }
   MatrixLayout matrix_layout(Format weights) const { return of(weights).layout; }
 

@@ -1,8 +1,8 @@
-// How the keys and values of one sequence and layer lie in memory.
+// Memory layout of the keys and values of one sequence in one layer.
 //
 // Rows (cached positions) come in blocks of 16; a block holds [key, value][head][16 rows][head
 // size]; 4-bit rows are quantised one by one when they are stored. A head's rows of a block are one
-// contiguous run, and full blocks never change under the full rule, so a tier below memory sees
+// contiguous run, and full blocks never change under the full rule, so a tier below memory stores
 // whole blocks.
 #pragma once
 
@@ -21,7 +21,7 @@ struct KvLayout {
   int64_t head_size = 0;
   Format format = Format::kF32;
 
-  size_t row_bytes() const { return format_row_bytes(format, head_size); }  // Of one head
+  size_t row_bytes() const { return format_row_bytes(format, head_size); }  // One head's
   size_t run_bytes() const { return row_bytes() * static_cast<size_t>(kKvBlockRows); }
   size_t block_bytes() const { return run_bytes() * static_cast<size_t>(2 * heads); }
 
@@ -36,8 +36,8 @@ struct KvLayout {
   size_t value_offset() const { return static_cast<size_t>(heads) * run_bytes(); }
 };
 
-// The cache's format where none is asked for. Quantised weights say nothing about the cache;
-// float16 keeps 11 bits of what attention computes.
+// Default format of the KV cache. Quantised weights say nothing about the cache; float16 keeps 11
+// bits of what attention computes.
 inline Format default_kv_format(Format weights) {
   return is_quantized(weights) ? Format::kF16 : weights;
 }

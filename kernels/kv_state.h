@@ -1,6 +1,6 @@
-// What a limited KV budget has_state of one sequence and layer beside its keys and values: for each
-// KV head the scores of its slots and the positions of those kept besides the recent ones. It
-// travels with them, in front of them.
+// State that a limited KV budget keeps for one sequence and layer beside its keys and values: for
+// each KV head the scores of its slots, and the positions kept besides the recent ones. It is
+// stored and transferred in front of the keys and values.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace spillway {
 
-// Of one head. Slots as base/kv_budget.h says.
+// State of one KV head. base/kv_budget.h defines the slots.
 struct KvHeadState {
-  float* scores = nullptr;       // [slots], or null where nothing goes by score
+  float* scores = nullptr;       // [slots], or null when the budget is not by score
   int32_t* positions = nullptr;  // [kept]
   int32_t* moved = nullptr;      // The slot into which the last decode step moved a row, or -1
 };
@@ -29,7 +29,7 @@ struct KvStateLayout {
   }
   size_t bytes() const { return head_bytes() * static_cast<size_t>(heads); }
 
-  // All null when nothing is remembered.
+  // All null when the budget has no state.
   KvHeadState head(std::byte* state, int64_t head) const {
     if (!budget.has_state()) return {};
     auto* scores_at = reinterpret_cast<float*>(state + static_cast<size_t>(head) * head_bytes());

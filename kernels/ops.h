@@ -20,8 +20,8 @@
 
 namespace spillway {
 
-// Whether the ops of such a device run a decoder of this shape: what opens a model calls it before
-// anything else meets the shape. kInvalidArgument names what they do not compute.
+// Checks that the ops of a device of this kind can run a decoder of this shape; called when a model
+// is opened, before anything else uses the shape. kInvalidArgument names the unsupported part.
 Status check_shape(DeviceKind kind, const ModelShape& shape);
 
 // out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;
@@ -54,9 +54,9 @@ struct ConvertArgs {
 };
 void convert_rows(Stream& stream, const ConvertArgs& args);
 
-// out[i] = draw(row i of `in`, rules[i]), see kernels/sampling/sample.h; the index may be a
-// neighbour's where a rule's `uniform` is within rounding of the border between two. `in` (f32) is
-// working memory, but for rows whose index is -1. `rules`: one a row, on the host. `out`: one a
+// out[i] = sample(row i of `in`, rules[i]), see kernels/sampling/sample.h; where a rule's `uniform`
+// is within rounding of the border between two indices, either may be sampled. `in` (f32) is
+// overwritten, except rows whose index is -1. `rules`: one per row, on the host. `out`: one per
 // row, in the stream's device memory.
 struct SampleArgs {
   MatrixView in;
@@ -66,25 +66,25 @@ struct SampleArgs {
 void sample_rows(Stream& stream, const SampleArgs& args);
 
 // out = the 4-bit rows of `from` (kRows), in out's format: f32, bf16 or f16, rounded to nearest.
-// For weights that several calls of linear() will take; linear() over the result is linear() over
-// `from`, but for the order of its sums.
+// For weights that several calls of linear() use; linear() over the result equals linear() over
+// `from`, except for the order of its sums.
 struct ExpandArgs {
   WeightMatrix from;
   MatrixView out;
 };
 void expand_rows(Stream& stream, const ExpandArgs& args);
 
-// Up to so many rows a device with memory of its own takes 4-bit weights as they are; for more it
-// expands them.
+// Most batch rows for which a discrete device multiplies 4-bit weights as they are; for more rows
+// it expands them first.
 constexpr int64_t kFewRows = 32;
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
-// [W.rows] or null (CUDA rounds it to the format of out, in every call unless `rounded_bias` is
-// there: the same so rounded, which others do not look at). Accumulates in f32; a row's result
-// depends on that row alone. On a GPU also on how the library sums, which it chooses by the shapes
-// and alignments of a product: there a row is the same bits in products of the same shapes, and the
-// same to within rounding in others.
+// [W.rows] or null (CUDA rounds it to the format of out in every call, unless `rounded_bias` holds
+// the rounded bias; other devices ignore that). Accumulates in f32; a row's result depends on that
+// row alone. On a GPU it depends also on the order of sums, which the library chooses by the shapes
+// and alignments of a product: there a row has the same bits in products of the same shapes, and is
+// the same to within rounding in others.
 struct LinearArgs {
   ConstMatrixView in;
   WeightMatrix weight;
@@ -98,8 +98,8 @@ void linear(Stream& stream, const LinearArgs& args);
 
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
 // positions [position, position + tokens). Either a whole prompt (position 0) or one token of
-// decode (tokens 1). `kv` is the sequence's cache of this layer after `position` positions; it has
-// room for budget.span(position + tokens) rows. `state` goes with a budget that has_state.
+// decode (tokens 1). `kv` is the sequence's cache of this layer after `position` positions; its
+// capacity is at least budget.span(position + tokens) rows. `state` is set when budget.has_state().
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;

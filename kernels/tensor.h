@@ -1,4 +1,4 @@
-// Views of numbers: address, format, shape. They own nothing.
+// Non-owning views of matrices: address, format, shape.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +53,8 @@ struct WeightSlab {
 };
 
 // A weight matrix [rows, columns] as consecutive slabs. All slabs but the last have `slab_rows`.
-// `finite`: that its model holds no NaN and no infinity is known; else products with it keep NaN
-// where that costs time, too.
+// `finite`: its model is known to hold no NaN and no infinity; otherwise matrix products with it
+// propagate NaN even where that costs time.
 struct WeightMatrix {
   std::span<const WeightSlab> slabs;
   Format format = Format::kF32;

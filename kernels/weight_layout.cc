@@ -25,7 +25,7 @@ int64_t panel_index(MatrixLayout layout, Format format, int64_t row, int64_t col
   return panel + column / 2 * (2 * width) + r * 2 + column % 2;
 }
 
-constexpr int64_t kPanelRows = 16;  // Of kPanels16
+constexpr int64_t kPanelRows = 16;  // Outputs per panel of kPanels16
 
 // Numbers of a source row, widened.
 std::span<const float> widen(DType type, const std::byte* source, int64_t count, float* widened) {
@@ -34,10 +34,10 @@ std::span<const float> widen(DType type, const std::byte* source, int64_t count,
   return {widened, static_cast<size_t>(count)};
 }
 
-// How one quantised format has the groups of a 16-output panel: each holds the same inputs of all
-// of its outputs.
+// Groups of one quantised format in a 16-output panel: each holds the same inputs of all outputs of
+// the panel.
 struct PanelGroups {
-  size_t bytes, scale, minimum;  // Of a group; in it, the offsets of float16[16]
+  size_t bytes, scale, minimum;  // Size of a group; in it, the offsets of float16[16]
   // Quantises `values`, output `r` of a zeroed group.
   void (*pack)(std::span<const float> values, int64_t r, std::byte* group, QuantError* error);
   // Input `i` of output `r`.
@@ -109,7 +109,7 @@ void unpack_quantized_panels(Format format, const std::byte* source, int64_t row
   }
 }
 
-// A row at a time: a table's rows are looked up.
+// Packs one row at a time: a table's rows are looked up.
 void pack_quantized_rows(Format format, DType source_type, const std::byte* source, int64_t rows,
                          int64_t columns, std::byte* target, QuantError* error) {
   std::vector<float> widened(static_cast<size_t>(columns));
@@ -243,7 +243,7 @@ ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, 
   SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
   const int64_t size = format_traits(format).group;
   if (layout == MatrixLayout::kRows) {
-    // In front of a group's numbers.
+    // They lie in front of a group's numbers.
     const size_t scale = static_cast<size_t>(row) * format_row_bytes(format, columns) +
                          static_cast<size_t>(group) * format_row_bytes(format, size);
     return {scale, scale + sizeof(uint16_t)};

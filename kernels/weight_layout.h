@@ -1,8 +1,8 @@
-// How the numbers of a weight matrix lie in memory, and packing into it.
+// Memory layouts of weight matrices, and packing into them.
 //
 // A matrix W is [rows, columns]: y = x W^T, rows are outputs. kRows keeps it row-major, input
 // contiguous, as checkpoints have it. The panel layouts cut the rows into panels of P outputs;
-// inside a panel the inputs go by, each with its P outputs side by side:
+// inside a panel the inputs follow one another, each with its P outputs side by side:
 //
 //   f32, f16   element (r, c) at  (r/P) * C * P + c * P + r%P
 //   bf16       pairs of inputs    (r/P) * C * P + (c/2) * 2P + (r%P) * 2 + c%2
@@ -20,8 +20,8 @@
 //   uint32 word[8][16]                         word[i][r]: inputs 8 i to 8 i + 7 of output r, the
 //                                              first in the lowest nibble
 //
-// so that one vector load brings eight inputs of as many outputs as it has 32-bit lanes, and a
-// shift and a mask make each of them an integer, in the order in which they are summed.
+// so that one vector load reads eight inputs of as many outputs as it has 32-bit lanes, and a shift
+// and a mask turn each of them into an integer, in the order in which they are summed.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ enum class MatrixLayout : uint8_t { kRows, kPanels16, kPanels64 };
 std::string_view layout_name(MatrixLayout layout);  // "rows", "panels16", ...
 std::optional<MatrixLayout> layout_of_name(std::string_view name);
 
-// What cuBLAS reads.
+// The layout that cuBLAS reads.
 constexpr MatrixLayout kCudaMatrixLayout = MatrixLayout::kRows;
 
 constexpr int64_t kPanelRowMultiple = 64;
@@ -56,7 +56,7 @@ static_assert(sizeof(Q4PanelGroup) == 576);
 // Whether matrices in `format` may lie in `layout`: quantised ones have no kPanels64.
 bool layout_holds(MatrixLayout layout, Format format);
 
-// Columns with their padding: what a panel holds.
+// Columns of a panel, padding included.
 int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns);
 
 // Bytes of `rows` x `columns` in this layout and format, padding included.
@@ -64,17 +64,17 @@ int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns);
 size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t columns);
 
 // Packs row-major `source` ([rows, columns], dense) into `target`, which has packed_bytes(layout,
-// format, rows, columns). Converts with round to nearest even, or quantises and adds what that cost
-// to `error` unless it is null.
+// format, rows, columns). Converts with round to nearest even, or quantises and adds the
+// quantisation error to `error` unless it is null.
 void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
                int64_t rows, int64_t columns, std::byte* target, QuantError* error = nullptr);
 
-// The inverse: row-major `target` of [rows, columns] in unpacked_type(format).
+// Inverse of pack_rows(): row-major `target` of [rows, columns] in unpacked_type(format).
 void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,
                  int64_t columns, std::byte* target);
 
-// Where a packed matrix or table of a quantised format holds the float16 scale and minimum of group
-// `group` of `row`. REQUIRES: layout_holds(layout, format).
+// Byte offsets of the float16 scale and minimum of group `group` of `row` in a packed matrix or
+// table of a quantised format. REQUIRES: layout_holds(layout, format).
 struct ScaleOffsets {
   size_t scale = 0;
   size_t minimum = 0;

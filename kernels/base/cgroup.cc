@@ -16,7 +16,7 @@ bool lists(std::string_view list, std::string_view name) {
   }
 }
 
-// `path` below `mount` and all that are around it.
+// `path` below `mount` and all its parents.
 std::vector<std::string> with_parents(const std::string& mount, std::string path) {
   std::vector<std::string> folders;
   while (!path.empty() && path.back() == '/') path.pop_back();

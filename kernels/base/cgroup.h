@@ -1,4 +1,4 @@
-// Where the limits of this process' control groups stand (cgroups(7)), version 1 and 2.
+// Folders with the limits of this process' control groups (cgroups(7)), version 1 and 2.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace spillway {
 
-// Folders whose limits all hold, the process' own first, then those around it. Inside a container
-// the group's files stand where the root's would, so that some of these may not exist.
+// Folders whose limits all apply, the process' own first, then its parents. Inside a container the
+// group's files lie where the root's would, so some of these folders may not exist.
 struct CgroupFolders {
-  std::vector<std::string> v1;  // Of the controller's own hierarchy
-  std::vector<std::string> v2;  // Of the one for all controllers
+  std::vector<std::string> v1;  // In the controller's own hierarchy
+  std::vector<std::string> v2;  // In the unified hierarchy
 };
 
-// `controller`: "memory", "cpu". `root` goes before every path, for tests.
+// `controller`: "memory", "cpu". `root` is prepended to every path, for tests.
 CgroupFolders cgroup_folders(std::string_view controller, const std::string& root = "");
 
 }  // namespace spillway

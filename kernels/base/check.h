@@ -1,5 +1,5 @@
 // SPILLWAY_CHECK: programmer errors end the process, in every build type. No input may reach one;
-// what the outside world can spoil is a Status (status.h).
+// errors that the outside world can cause are a Status (status.h).
 #pragma once
 
 namespace spillway {

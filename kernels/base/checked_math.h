@@ -1,4 +1,4 @@
-// Arithmetic on sizes that come from outside: overflow is an answer, not undefined behaviour.
+// Arithmetic on sizes that come from outside: overflow gives nullopt, not undefined behaviour.
 #pragma once
 
 #include <cstdint>

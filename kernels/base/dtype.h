@@ -1,5 +1,5 @@
-// The types that are computed with, and the scalar conversions between them (round to nearest
-// even). How numbers are stored is a Format (format.h).
+// Arithmetic types, and the scalar conversions between them (round to nearest even). Storage
+// formats are a Format (format.h).
 #pragma once
 
 #include <bit>

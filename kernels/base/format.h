@@ -1,7 +1,7 @@
 // Storage formats: how the numbers of weights and of the KV cache lie in memory and in packed
-// files, and one table of what a program must know of each. What is computed with is a DType
-// (dtype.h); a plain format stores the numbers of one DType side by side, a quantised one stores
-// groups of few bits (q4.h) that kernels expand or multiply as they are.
+// files, and one table of their traits. Arithmetic types are a DType (dtype.h); a plain format
+// stores the numbers of one DType side by side, a quantised one stores groups of few bits (q4.h)
+// that kernels expand or multiply as they are.
 //
 // A new format has a row in the table here. A quantised one then has its rows in format.cc, its
 // panels in weight_layout.cc, and kernels: cpu/gemm_f32.cc, cpu/linear.cc and cpu/q4_inl.h choose
@@ -28,10 +28,10 @@ enum class Format : uint8_t { kF32, kBF16, kF16, kQ4 };
 
 struct FormatTraits {
   std::string_view name;         // In flags, JSON and packed files
-  std::optional<DType> element;  // Of a plain format; a quantised one has none
-  int bits = 0;                  // Of a number
+  std::optional<DType> element;  // Plain formats only; a quantised one has none
+  int bits = 0;                  // Bits per number
   int64_t group = 1;             // Neighbours that share a scale and a minimum; 1: none do
-  bool kv_cache = true;          // Whether the KV cache may be in it
+  bool kv_cache = true;          // Whether the KV cache may use it
 };
 
 constexpr FormatTraits kFormatTraits[] = {{"f32", DType::kF32, 32},
@@ -82,14 +82,14 @@ constexpr Format plain_format(DType element) {
   return Format::kF32;
 }
 
-// What unpacking gives: the stored numbers, or float32 that quantised ones stand for.
+// Type of unpacked numbers: the stored type, or float32 for quantised formats.
 constexpr DType unpacked_type(Format format) {
   return format_traits(format).element.value_or(DType::kF32);
 }
 
-// What a GPU computes in with such weights: plain ones are multiplied in their own type (float32 is
-// for comparisons), quantised ones in bf16, or in f16 where tensor cores have nothing else. What a
-// CPU computes in is a matter of its instructions (Device::activation_dtype).
+// Type that a GPU computes in with weights of this format: plain ones are multiplied in their own
+// type (float32 is for comparisons), quantised ones in bf16, or in f16 where tensor cores have
+// nothing else. On a CPU it depends on the instructions (Device::activation_dtype).
 constexpr DType gpu_activation_dtype(Format weights, bool native_bf16) {
   return format_traits(weights).element.value_or(native_bf16 ? DType::kBF16 : DType::kF16);
 }
@@ -106,7 +106,7 @@ constexpr size_t format_row_bytes(Format format, int64_t count) {
                              group_bytes(count % traits.group));
 }
 
-// How far quantised numbers are from what they were made of; sums, so that parts can be added.
+// Quantisation error, as sums, so that the errors of parts can be added.
 struct QuantError {
   double error_squares = 0;
   double value_squares = 0;
@@ -125,7 +125,7 @@ struct QuantError {
   }
 };
 
-// Quantises a row, of format_row_bytes(); what that cost is added to `error` unless it is null.
+// Quantises `values` into a row of format_row_bytes(); adds the error to `error` unless it is null.
 // REQUIRES: is_quantized(format).
 void pack_quantized_row(Format format, std::span<const float> values, std::byte* row,
                         QuantError* error = nullptr);

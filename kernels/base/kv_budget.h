@@ -1,11 +1,11 @@
-// Which cached positions a sequence keeps, in numbers, and where they lie (after H2O, arXiv
-// 2306.14048, section 4).
+// KvBudget: the numbers of cached positions that a sequence keeps, and their slots (after H2O,
+// arXiv 2306.14048, section 4).
 //
 // A sequence's rows (cached positions) of one layer lie in slots, which all its KV heads share:
 //
 //   slots 0 to recent: a ring, position p in slot p mod (recent + 1);
 //
-//   slots recent + 1 to recent + kept: what is kept besides, in any order, by KV head.
+//   slots recent + 1 to recent + kept: positions kept besides, in any order, by KV head.
 //
 // A decode step writes its row into the ring's hole, attends to every slot in use, and then the
 // position that has left the recent window moves to the kept ones, in place of one of them, or
@@ -20,10 +20,10 @@ namespace spillway {
 struct KvBudget {
   int64_t recent = 0;  // Last positions; 0: every position is kept, and the rest is 0 (rule full).
   int64_t kept = 0;    // Positions kept besides
-  bool by_score = false;  // Those with the highest scores (h2o), else the first (window with sinks)
+  bool by_score = false;  // Keeps the highest scores (h2o), else the first (window with sinks)
 
   bool full() const { return recent == 0; }
-  bool has_state() const { return kept > 0; }  // Which positions are kept (kernels/kv_state.h)
+  bool has_state() const { return kept > 0; }  // Positions and scores (kernels/kv_state.h)
   bool scored() const { return by_score && kept > 0; }
   int64_t ring() const { return recent + 1; }
   // Slots that a sequence of `positions` uses in the end.

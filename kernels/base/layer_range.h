@@ -1,6 +1,6 @@
-// Consecutive layers of a model: those of one engine where several run a model in a chain, as the
-// stages of a pipeline do. The embeddings go with the model's first layer, the final norm and the
-// head with its last. Layers keep their numbers in the model. Plain values, any thread.
+// LayerRange: consecutive layers of a model, such as those of one engine where several run a model
+// as pipeline stages. The embeddings go with the model's first layer, the final norm and the head
+// with its last. Layers keep their numbers in the model. Plain values, any thread.
 #pragma once
 
 #include <cstdint>

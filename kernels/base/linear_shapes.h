@@ -16,12 +16,11 @@ struct LinearShape {
   int64_t count = 0;
   bool in_layer = false;  // One in every decoder layer
   bool head = false;      // Runs on the rows that get logits instead of all tokens
-  // Of the last of them: outputs that are needed of every row; the others are of the rows that get
-  // logits.
+  // In the last layer: outputs that every row needs; only rows that get logits need the others.
   int64_t last_outputs = 0;
 };
 
-// Those of a decoder layer, then those before and behind the layers, each in streaming order.
+// Shapes of a decoder layer, then those before and after the layers, each in streaming order.
 std::vector<LinearShape> linear_shapes(const ModelShape& shape);
 
 }  // namespace spillway

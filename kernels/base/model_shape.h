@@ -1,6 +1,6 @@
-// What a model is made of: a description that one decoder layer reads, whatever the family.
-// A family (offload/convert/family_opt.cc, ...) writes it from a checkpoint's config; nothing
-// outside the decoder layer may assume a family. Plain values, any thread.
+// ModelShape: a model's architecture, in one description for every family. A family
+// (offload/convert/family_opt.cc, ...) writes it from a checkpoint's config; nothing outside the
+// decoder layer may assume a family. Plain values, any thread.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct ModelShape {
   int64_t position_offset = 0;  // Row of position 0 in the table (OPT: 2).
   MlpKind mlp_kind = MlpKind::kPlain;
   Activation activation = Activation::kRelu;
-  bool bias = true;       // Of the linear layers in decoder layers.
+  bool bias = true;       // In the linear layers of decoder layers.
   bool tied_head = true;  // The head is the token embedding.
 
   int32_t bos_token = -1;  // -1: none.
@@ -58,8 +58,8 @@ struct ModelShape {
   friend bool operator==(const ModelShape&, const ModelShape&) = default;
 };
 
-// Bounds of every field and their relations (heads divide, products do not overflow). Everything
-// that reads a shape from outside calls this before it allocates.
+// Checks the bounds of every field and their relations (heads divide, products do not overflow).
+// Everything that reads a shape from outside calls this before it allocates.
 Status validate(const ModelShape& shape);
 
 }  // namespace spillway

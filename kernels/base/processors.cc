@@ -14,7 +14,7 @@ namespace spillway {
 namespace {
 
 int processors_of_mask() {
-  // More than 1,024 processors do not fit the fixed set, and the call says so.
+  // More than 1,024 processors do not fit the fixed set, and the call reports it.
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(std::thread::hardware_concurrency());

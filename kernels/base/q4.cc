@@ -37,8 +37,8 @@ int64_t words_of(int64_t count) {
 
 }  // namespace
 
-// Loops in this file go by pointers and in chains of eight, so that the compiler makes vectors of
-// them: bounds-checked spans do not become any.
+// Loops in this file use pointers and chains of eight, so that the compiler vectorises them: it
+// does not with bounds-checked spans.
 Q4Scale quantize_q4(std::span<const float> values, uint8_t* nibbles) {
   constexpr size_t kChains = 8;
   const float* const value = values.data();

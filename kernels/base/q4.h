@@ -6,8 +6,8 @@
 //
 // whose product is exact (4 by 11 bits), so that one rounding gives it, with a fused multiply-add
 // or without. Every kernel uses this number: a product of float32 activations with 4-bit weights is
-// bit for bit the product with the expanded float32 weights. (Of bf16 activations, sums over n and
-// over the activations of a group are scaled instead, cpu/gemm_bf16.h: the same number, another
+// bit for bit the product with the expanded float32 weights. (With bf16 activations, sums over n
+// and over the activations of a group are scaled instead, cpu/gemm_bf16.h: the same number, another
 // order of additions.)
 //
 // A row of `count` numbers, as tables and the KV cache hold them, is its groups one after another,
@@ -32,7 +32,7 @@ namespace spillway {
 constexpr int64_t kQ4Group = format_traits(Format::kQ4).group;
 constexpr int64_t kQ4NibblesPerWord = 8;
 
-// What a group shares, as float16 bits.
+// Scale and minimum of a group, as float16 bits.
 struct Q4Scale {
   uint16_t scale = 0;
   uint16_t minimum = 0;
@@ -59,7 +59,7 @@ constexpr size_t q4_row_bytes(int64_t count) {
   return format_row_bytes(Format::kQ4, count);
 }
 
-// `error` may be null; what is found is added to it.
+// The error is added to `error` unless it is null.
 void pack_q4_row(std::span<const float> values, std::byte* row, QuantError* error = nullptr);
 void unpack_q4_row(const std::byte* row, std::span<float> values);
 

@@ -1,5 +1,5 @@
-// Status and Result: the outcome of anything the outside world can spoil.
-// A Status is one pointer; OK is null. Both types must be looked at. Values, any thread.
+// Status and Result: the outcome of operations that the outside world can make fail. A Status is
+// one pointer; OK is null. Both types must be checked. Values, any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ enum class Code : uint8_t {
   kInvalidArgument,  // The caller's input is wrong.
   kNotFound,
   kCapacity,    // A fixed limit is reached; trying later may work.
-  kInfeasible,  // No plan fits the budgets, or no such product; trying later will not help.
+  kInfeasible,  // No plan fits, or not supported; trying later will not help.
   kCorruption,  // Bytes came back different from how they were written.
-  kIoError,     // The kernel said no.
+  kIoError,     // A system call failed.
   kDeviceLost,  // Sticky accelerator error; the process must drain and exit.
   kCancelled,
 };
@@ -37,7 +37,7 @@ class [[nodiscard]] Status {
   Code code() const { return ok() ? Code::kOk : error_->code; }
   std::string_view message() const { return ok() ? std::string_view() : error_->message; }
 
-  // The same error with "`where`: " in front of its message; OK stays OK.
+  // This error with "`where`: " in front of its message; OK stays OK.
   Status at(std::string_view where) const;
 
  private:

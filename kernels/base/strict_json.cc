@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr int kNumberOverflow = 406;  // The library's number of "1e400 fits no double"
 
-// The text as the parser reads it. It counts, since the parser's events do not say where they are.
+// Iterator over the text that counts bytes, since the parser's events have no positions.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -68,7 +68,7 @@ class TreeBuilder : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t&) override { return false; }  // No such thing in text
+  bool binary(binary_t&) override { return false; }  // JSON text has none
   bool start_object(size_t) override { return open(json::object()); }
   bool start_array(size_t) override { return open(json::array()); }
   bool end_object() override { return close(); }
@@ -97,7 +97,7 @@ class TreeBuilder : public nlohmann::json_sax<json> {
  private:
   struct Open {
     json* container = nullptr;
-    std::string key;        // Of an object: the member that is being read
+    std::string key;        // In an object: the member that is being read
     json* value = nullptr;  // And its place
   };
 

@@ -1,6 +1,6 @@
-// JSON that outsiders wrote, as a tree: bounded, with names that are unique in every object
-// (readers disagree on which of two counts), and a refusal that says where. The one parser for
-// requests, batch lines, configuration and plan files, profiles, checkpoints and tokenizers.
+// Parser of untrusted JSON into a tree: bounded in size, with unique names in every object (readers
+// disagree on which duplicate counts), and errors that name the place. The one parser for requests,
+// batch lines, configuration and plan files, profiles, checkpoints and tokenizers.
 // (kernels/base/json_reader.h reads the fields.) Values, any thread.
 #pragma once
 
@@ -18,8 +18,8 @@ namespace spillway {
 constexpr int kJsonLevelsMax = 32;
 
 struct JsonLimits {
-  // Of objects, lists, strings, numbers and literals together. A tree takes about 16 bytes a value
-  // and more, so that a small text can otherwise become hundreds of megabytes ("[[],[],...").
+  // Objects, lists, strings, numbers and literals together. A tree takes about 16 bytes a value and
+  // more, so that a small text can otherwise become hundreds of megabytes ("[[],[],...").
   int64_t values = INT64_MAX;
   bool comments = false;  // // and /* */ are skipped.
 };
@@ -28,7 +28,7 @@ struct JsonFault {
   enum class Kind : uint8_t { kSyntax, kDuplicateKey, kNumberRange, kTooDeep, kTooManyValues };
   Kind kind = Kind::kSyntax;
   size_t byte = 0;     // About where reading stopped
-  std::string path;    // Of the value or key: "logit_bias.5", "prompt[3]"; empty: the whole
+  std::string path;    // Path of the value or key: "logit_bias.5", "prompt[3]"; empty: the whole
   std::string reason;  // "syntax error while parsing value - invalid literal"; not the text itself
 };
 

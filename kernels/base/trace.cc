@@ -25,7 +25,7 @@ std::atomic<int64_t> incomplete = 0;
 
 constexpr uint32_t kCounter = UINT32_MAX;  // In place of a track: the event is a counter's value.
 
-// No initialisers: the array is not touched before it is used, so unused memory costs nothing.
+// No initialisers: the array is not written before it is used, so unused memory costs nothing.
 struct RecordedEvent {
   const char* name;
   const char* value_name;
@@ -35,10 +35,10 @@ struct RecordedEvent {
   uint32_t track;
 };
 
-// A row of the picture: spans of one track that overlap without nesting need several.
+// A row of the timeline: spans of one track that overlap without nesting need several.
 struct Row {
   uint32_t track;
-  std::vector<double> open_ends;  // Of the spans around `now`, outermost first
+  std::vector<double> open_ends;  // Ends of the spans around `now`, outermost first
 };
 
 // Quotes and escapes. Names are ASCII or UTF-8.
@@ -54,16 +54,16 @@ std::string json_text(std::string_view text) {
 
 constexpr const char* kTraceBegin = "{\"displayTimeUnit\":\"ms\",";
 constexpr const char* kTraceEnd = "\n]}\n";
-constexpr uint64_t kEventsBetweenFlushes = 512;  // What a full disk cuts is less than so many
+constexpr uint64_t kEventsBetweenFlushes = 512;  // A full disk loses fewer events than this
 
-// The file's text behind kTraceBegin. Knows nothing of threads: everything has been recorded.
+// Writes the file's text after kTraceBegin. One thread, after everything has been recorded.
 class TraceWriter {
  public:
   TraceWriter(std::FILE* file, std::vector<std::string> tracks)
       : file_(file), tracks_(std::move(tracks)) {}
 
-  // How many events are in the file when it ends; less than `count` where it cannot be written,
-  // with errno as it then was.
+  // Returns the number of events in the file; less than `count` where it cannot be written, with
+  // errno of the failure.
   uint64_t write(RecordedEvent* events, size_t count, uint64_t dropped) {
     // Viewers nest by order: outer spans first, where two start together.
     std::sort(events, events + count, [](const RecordedEvent& a, const RecordedEvent& b) {
@@ -86,11 +86,11 @@ class TraceWriter {
     return keep(count) ? count : cut();
   }
 
-  // The file is whole.
+  // Whether the file is complete.
   bool whole() const { return whole_; }
 
  private:
-  // Hands everything up to event `next` to the system.
+  // Flushes everything up to event `next` to the system.
   bool keep(uint64_t next) {
     whole_ = std::fflush(file_) == 0 && std::ferror(file_) == 0;
     if (!whole_) {
@@ -102,22 +102,22 @@ class TraceWriter {
     return true;
   }
 
-  // Ends the file behind the last event that is kept, so that what is there can be looked at. The
-  // end takes the place of what was written in part.
+  // Ends the file after the last event that is kept, so that a viewer can open it. The end
+  // overwrites an event that was written in part.
   uint64_t cut() {
     const int error = errno;
     const int fd = ::fileno(file_);
     const std::string_view end = kTraceEnd;
-    __fpurge(file_);  // Or closing it would write what there is no place for now.
+    __fpurge(file_);  // Else closing it would write the rest.
     if (kept_bytes_ > 0 && ::ftruncate(fd, kept_bytes_) == 0) {
-      // Where even this fails a viewer has to do without.
+      // If even this fails, the file has no end.
       [[maybe_unused]] const ssize_t written = ::pwrite(fd, end.data(), end.size(), kept_bytes_);
     }
     errno = error;
     return kept_events_;
   }
 
-  // In whole nanoseconds, so that what nests in seconds nests in the file.
+  // Microseconds in whole nanoseconds, so that spans that nest in seconds nest in the file.
   double microseconds(double at) const { return std::round((at - origin_) * 1e9) / 1e3; }
 
   size_t add_row(uint32_t track) {
@@ -197,7 +197,7 @@ class FileTrace final : public Trace {
     int error = writer.whole() ? 0 : errno;
     if (std::fclose(file_) != 0 && error == 0) error = errno;
     if (error == 0) return;
-    // Nobody is left to hand a Status to.
+    // A destructor cannot return a Status: report on stderr.
     ++incomplete;
     std::fprintf(stderr,
                  "spillway: the trace %s is incomplete: %s; it has the first %llu of %llu events, "
@@ -249,7 +249,7 @@ int64_t incomplete_traces() {
 Result<std::unique_ptr<Trace>> Trace::open(const std::string& path, uint64_t events_max) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   if (file == nullptr) return io_error("open the trace " + path, errno);
-  // What cannot be written at all is an error now, and not hours later, when nobody can be told.
+  // A file that cannot be written at all is an error now, and not hours later in the destructor.
   std::fputs(kTraceBegin, file);
   if (std::fflush(file) != 0) {
     const int error = errno;

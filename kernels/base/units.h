@@ -1,4 +1,4 @@
-// Bytes, seconds and counts as people write and read them.
+// Parsing of bytes, and formatting of bytes, seconds and rates, for people.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Attention on the CPU: prompts and decode steps, one task a sequence and KV head.
+// Attention on the CPU: prompts and decode steps, one task per sequence and KV head.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -73,7 +73,8 @@ void run_step(CpuContext& context, const AttentionArgs& args, const AttentionIte
     if (states[i].scores != nullptr) states[i].scores[slot] = 0;
   }
   const bool more = first_kv_head + 2 * kv_heads <= args.kv.heads;
-  // More than a step takes share one KV head (step_kv_heads), and then its rows lie near.
+  // More query heads than a step takes share one KV head (step_kv_heads), whose rows are then
+  // cached.
   constexpr auto kMost = static_cast<int64_t>(kStepHeadsMax);
   for (int64_t first = 0; first < kv_heads * group; first += kMost) {
     const int64_t count = std::min(kMost, kv_heads * group - first);
@@ -93,8 +94,8 @@ void run_step(CpuContext& context, const AttentionArgs& args, const AttentionIte
   }
 }
 
-// KV heads that a task takes of a decode step: more are read in longer runs, fewer make tasks for
-// more threads.
+// KV heads per task of a decode step: more are read in longer runs, fewer make tasks for more
+// threads.
 int64_t step_kv_heads(const AttentionArgs& args, int64_t steps, int threads) {
   constexpr int64_t kTasksPerThread = 8;
   const int64_t group = args.heads / args.kv.heads;
@@ -111,13 +112,13 @@ int64_t step_kv_heads(const AttentionArgs& args, int64_t steps, int threads) {
 void run(CpuContext& context, const AttentionArgs& args) {
   const int64_t group = args.heads / args.kv.heads;
   const int64_t kv_heads = args.kv.heads;
-  // A task is a sequence and a KV head, whose query heads share the stored rows, or some of a
-  // decode step. Long prompts first would balance better, but 32 heads a sequence already make many
-  // small tasks.
+  // A task is a sequence and one KV head, whose query heads share the stored rows, or several KV
+  // heads of a decode step. Long prompts first would balance better, but 32 heads a sequence
+  // already make many small tasks.
   const auto is_step = [](const AttentionItem& item) { return item.position > 0; };
   const auto steps = std::count_if(args.items.begin(), args.items.end(), is_step);
   const int64_t together = step_kv_heads(args, steps, context.threads());
-  std::vector<int64_t> ends;  // Of each item's tasks
+  std::vector<int64_t> ends;  // Ends of each item's tasks
   ends.reserve(args.items.size());
   int64_t tasks = 0;
   for (const AttentionItem& item : args.items) {

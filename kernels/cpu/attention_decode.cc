@@ -26,8 +26,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Two vectors of a row, widened. bfloat16 comes as its even and its odd elements, which a shift and
-// a mask give from one load; the query and the sum are kept in the same order (to_pair_order).
+// Loads two vectors of a row, widened. bfloat16 gives its even and its odd elements, which a shift
+// and a mask give from one load; the query and the sum are kept in the same order (to_pair_order).
 template <class T>
 HWY_INLINE void load_pair(const T* HWY_RESTRICT from, V& a, V& b) {
   const D d;
@@ -47,7 +47,7 @@ HWY_INLINE size_t paired(size_t size) {
   return size / (2 * hn::Lanes(D())) * (2 * hn::Lanes(D()));
 }
 
-// Brings a row into (or back from) the order of load_pair<T>; the rest behind the pairs stays.
+// Permutes a row into (or back from) the order of load_pair<T>; the rest after the pairs stays.
 template <class T>
 void to_pair_order(const float* HWY_RESTRICT from, size_t size, bool back, float* HWY_RESTRICT to) {
   const size_t lanes = hn::Lanes(D());
@@ -65,8 +65,8 @@ constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr size_t kRun = static_cast<size_t>(kKvBlockRows);
 static_assert(kRun % kLanes == 0);
 
-// Sums of the lanes of kLanes vectors, one a lane: half as many additions as vector by vector, and
-// what is added to what depends on no other vector.
+// Sums of the lanes of kLanes vectors, one per lane: half as many additions as vector by vector,
+// and the order of a vector's additions depends on no other vector.
 HWY_INLINE V sums_of_lanes(V* HWY_RESTRICT v) {
 #if HWY_TARGET == HWY_SCALAR
   return v[0];
@@ -100,10 +100,10 @@ HWY_INLINE V sums_of_lanes(V* HWY_RESTRICT v) {
 #endif
 }
 
-// The level that what is asked for comes to, of __builtin_prefetch.
+// Locality argument of __builtin_prefetch: the first-level cache.
 constexpr int kNear = 3;
 
-// Asks for what a pair of vectors will be read from.
+// Prefetches the lines of a pair of vectors.
 template <class T>
 HWY_INLINE void prefetch_pair(const T* from) {
   const auto* bytes = reinterpret_cast<const std::byte*>(from);
@@ -150,7 +150,8 @@ HWY_INLINE float element(const hwy::float16_t* x, size_t i) {
   return f16_to_f32(bits);
 }
 
-// The columns behind the last whole pair of vectors, for head sizes that are no multiple of one.
+// Adds the columns after the last whole pair of vectors, for head sizes that are no multiple of
+// one.
 template <class T>
 void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* scores) {
   for (size_t i = paired(size); i < size; ++i) {
@@ -229,7 +230,7 @@ float highest_of(const float* HWY_RESTRICT scores, size_t rows) {
   return most;
 }
 
-// scores -> exp(score - max); returns the sum. A score that is no number makes the sum none.
+// scores -> exp(score - max); returns the sum. A NaN score makes the sum NaN.
 float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
   const D d;
   const size_t lanes = hn::Lanes(d);
@@ -264,33 +265,33 @@ void add_scaled(const float* HWY_RESTRICT from, float factor, size_t count,
   for (; i < count; ++i) to[i] = std::fma(from[i], factor, to[i]);
 }
 
-// Asks for a run of rows ahead of its use: a run is 16 rows, and where the next one lies the
-// hardware's prefetcher does not know. Into the second level: so many lines at once would fill the
-// first one's miss buffers, two dozen or so, and every load would wait behind them.
+// Prefetches a run of 16 rows ahead of its use, since the hardware's prefetcher does not know where
+// the next run lies. Into the second level: all its lines at once would fill the first one's miss
+// buffers, two dozen or so, and every load would wait behind them.
 HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(run + i, 0, 2);
 }
 
-// Bytes between what is asked for and what is in use: a core reads 15 to 30 GB/s from memory that
-// answers after 0.1 microseconds only if some KB are under way all the time. Of 4 to 64 KiB this is
-// best or next to it (two Zen 5 cores, heads of 64 and 128).
+// Bytes between the prefetch and the use: a core reads 15 to 30 GB/s from memory that answers after
+// 0.1 microseconds only if some KB are under way all the time. Among 4 to 64 KiB this is the best
+// or next to it (two Zen 5 cores, heads of 64 and 128).
 constexpr size_t kAheadBytes = 8192;
 
 // The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
-// block, in a block head by head, where they lie one behind the other.
+// block, in a block head by head, where they are contiguous.
 struct Runs {
   const std::byte* first = nullptr;
   size_t block_bytes = 0, run_bytes = 0, heads = 0, count = 0;
 };
 
-// A place in Runs, and in those that are read behind the last of them.
+// A position in Runs, and in the runs that are read after the last of them.
 class RunCursor {
  public:
   RunCursor(const Runs& runs, const Runs& then) : runs_(runs), then_(then), at_(runs.first) {}
 
   const std::byte* at() const { return at_; }
 
-  // To the next run; at the very last it stays.
+  // Moves to the next run; at the very last it stays.
   HWY_INLINE void advance() {
     if (++done_ == runs_.count) return behind_last();
     at_ += runs_.run_bytes;
@@ -349,7 +350,7 @@ size_t round_to_runs(size_t rows) {
   return (rows + kRun - 1) / kRun * kRun;
 }
 
-// `kSize`: of the head, known here so that rows lie at known places; 0: any.
+// `kSize`: the head size as a constant, so that row offsets are constants; 0: any.
 template <class T, size_t kSize, bool kExpand>
 void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   const HeadView& first_head = step.heads[0];

@@ -1,5 +1,5 @@
-// Which rows a limited KV budget keeps (base/kv_budget.h). O(rows) a step, against the
-// rows * head size of the attention before it.
+// Choice of the rows that a limited KV budget keeps (base/kv_budget.h). O(rows) per step, against
+// the rows * head size of the attention before it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace spillway::cpu {
 
 namespace {
 
-// The last `budget.recent` positions into the ring, in one or two runs of slots.
+// Stores the last `budget.recent` positions into the ring, in one or two runs of slots.
 void store_recent(const HeadView& view, const KvBudget& budget) {
   for (int64_t token = std::max<int64_t>(0, view.tokens - budget.recent); token < view.tokens;) {
     const int64_t slot = budget.slot(token);
@@ -21,12 +21,12 @@ void store_recent(const HeadView& view, const KvBudget& budget) {
   }
 }
 
-// The `count` positions below `end` with the highest scores, of equal ones the latest, in order.
-// `order` is [end].
+// Chooses the `count` positions below `end` with the highest scores, of equal ones the latest, in
+// order. `order` is [end].
 void choose_heavy(const float* scores, int64_t end, int64_t count, int32_t* order,
                   int32_t* chosen) {
   std::iota(order, order + end, 0);
-  // Weights that are not finite make scores that are no numbers, which would have no order.
+  // Weights that are not finite make NaN scores, which would have no order.
   const auto value = [&](int32_t position) {
     return std::isnan(scores[position]) ? -1.0f : scores[position];
   };
@@ -37,7 +37,7 @@ void choose_heavy(const float* scores, int64_t end, int64_t count, int32_t* orde
   std::copy_n(order, count, chosen);
 }
 
-// Of equal scores the earliest position.
+// The kept row with the lowest score; of equal scores the earliest position.
 int64_t lowest(const KvBudget& budget, const KvHeadState& state) {
   const float* scores = state.scores + budget.ring();
   int64_t best = 0;
@@ -80,7 +80,7 @@ void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
   const int64_t leaving = position - budget.recent;
   if (leaving < 0) return;
   const int64_t from = budget.slot(leaving);
-  int64_t place = leaving;  // While there is room, every position is kept, in order.
+  int64_t place = leaving;  // While slots are free, every position is kept, in order.
   if (leaving >= budget.kept) {
     if (!budget.by_score) return;
     place = lowest(budget, state);

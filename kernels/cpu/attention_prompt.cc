@@ -1,5 +1,5 @@
 // Attention of a whole prompt for one head: both matrix products run on the panel kernels of
-// gemm.h, with keys and values packed once as if they were weights.
+// gemm_f32.h, with keys and values packed once as if they were weights.
 #include <algorithm>
 #include <limits>
 
@@ -32,10 +32,11 @@ HWY_INLINE V exp_of(V x) {
   return hn::Exp(d, hn::Max(x, hn::Set(d, -100.0f)));
 }
 
-// Rows of a score tile, of which row i has `valid` + i keys in the past, if that is between 0 and
-// the tile's: turns scores into exp(score - maximum), zero for other keys; updates the running
-// maxima and sums. factor[i]: for what was summed before. Vectors without a key in the past cost
-// nothing but their zeros. `maximum` has whole vectors of numbers, whatever `rows` is.
+// Softmax of the rows of a score tile, of which row i has `valid` + i keys in the past, if that is
+// between 0 and the tile's keys: turns scores into exp(score - maximum), zero for other keys;
+// updates the running maxima and sums. factor[i] rescales the earlier sums. Vectors without a key
+// in the past cost nothing but their zeros. `maximum` has whole vectors of numbers, whatever `rows`
+// is.
 void SoftmaxTile(float* HWY_RESTRICT scores, int64_t rows, int64_t valid,
                  float* HWY_RESTRICT maximum, float* HWY_RESTRICT sum, float* HWY_RESTRICT factor) {
   const D d;
@@ -98,7 +99,7 @@ void ScaleRow(const float* from, float factor, size_t count, float* to) {
   scale_row(from, factor, count, to);
 }
 
-// Rows of [columns / 64][96][64], each by its factor.
+// Scales each row of [columns / 64][96][64] by its factor.
 void ScaleRows(float* HWY_RESTRICT tile, int64_t rows, int64_t columns,
                const float* HWY_RESTRICT factor) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -219,7 +220,7 @@ struct QueryTile {
   float* maximum;  // [rows]
   float* sum;      // [rows]
   float* factor;   // [rows]
-  float* maxima;   // [key tile][rows]: against which the kept scores are
+  float* maxima;   // [key tile][rows]: maxima subtracted from the kept scores
 };
 
 // Adds the keys of one tile to the running softmax and output of the query tile.
@@ -290,13 +291,14 @@ void attend_prompt(const HeadView& view, float* scratch) {
   tile.sum = tile.maximum + kTileRows;
   tile.factor = tile.sum + kTileRows;
   tile.maxima = tile.factor + kTileRows;
-  // Rows that a short tile lacks take part in vectors.
+  // Vectors include the rows that a short tile lacks.
   std::fill_n(tile.maximum, kTileRows * 3 + sizes.kept_tiles * kTileRows, 1.0f);
   pack_keys(view, keys);
   pack_values(view, sizes.width, values);
   for (int64_t first = 0; first < view.tokens; first += kTileRows) {
     const int64_t rows = std::min(kTileRows, view.tokens - first);
-    // The scale goes into the queries: one multiplication a query element instead of one a score.
+    // The scale goes into the queries: one multiplication per query element instead of one per
+    // score.
     for (int64_t i = 0; i < rows; ++i) {
       const float* q = view.q + (first + i) * view.stride;
       HWY_DYNAMIC_DISPATCH(ScaleRow)

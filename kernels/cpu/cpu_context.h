@@ -1,5 +1,5 @@
-// What the CPU bodies of the ops share: the worker threads, scratch memory and the choice of
-// matrix-product backend. Owned by the CPU device; used by one op at a time.
+// CpuContext: state that the CPU bodies of the ops share: the worker threads, scratch memory and
+// the choice of matmul backend. Owned by the CPU device; used by one op at a time.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class CpuContext {
 
   int threads() const { return threads_; }
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
-  bool pairs() const { return pairs_; }             // Ours multiply in bf16 (cpu/gemm_bf16.h).
+  bool pairs() const { return pairs_; }             // Our kernels use bf16 (cpu/gemm_bf16.h).
   bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
   bool int8() const { return int8_; }               // 4-bit weights: cpu/gemm_int8.h.
 

@@ -77,7 +77,7 @@ class CpuDevice final : public Device {
     context_.parallel_for(
         static_cast<int64_t>((buffer.bytes() + kPiece - 1) / kPiece), [&](int64_t piece) {
           const size_t at = static_cast<size_t>(piece) * kPiece;
-          // A kernel before 5.14 does not know it, and then it is the first use that brings them.
+          // Linux before 5.14 does not know it; the pages then fault in at their first use.
           madvise(buffer.data() + at, std::min(kPiece, buffer.bytes() - at), MADV_POPULATE_WRITE);
         });
   }

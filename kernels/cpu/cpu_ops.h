@@ -1,4 +1,4 @@
-// The CPU bodies of kernels/ops.h, one overload an op. Called by ops.cc only, after its checks.
+// The CPU bodies of kernels/ops.h, one overload per op. Called by ops.cc only, after its checks.
 #pragma once
 
 #include "kernels/cpu/cpu_context.h"

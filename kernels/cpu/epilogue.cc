@@ -41,7 +41,7 @@ HWY_INLINE V activate(Activation activation, V x) {
     case Activation::kNone:
       return x;
     case Activation::kRelu:
-      // Not Max(x, 0), which makes NaN 0: what is no number has to reach the logits.
+      // Not Max(x, 0), which makes NaN 0: NaN has to reach the logits.
       return hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x);
     case Activation::kGelu:
       return hn::Mul(hn::Mul(half, x), hn::Add(one, erf(hn::Mul(x, hn::Set(d, 0.70710678f)))));

@@ -1,4 +1,4 @@
-// What happens to a finished tile of a matrix product: bias, activation, residual sum, store.
+// Epilogue of a finished tile of a matrix product: bias, activation, residual sum, store.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Packing activations, and the product with bf16 weights, whose panels are pairs as they lie.
+// Packing of activations, and their matrix product with bf16 weights, whose panels already hold
+// pairs.
 #include "kernels/cpu/gemm_bf16.h"
 
 #include "kernels/base/check.h"
@@ -29,7 +30,7 @@ using namespace pairs;
 
 constexpr int64_t kDepth = 128;  // Pairs of two panels, 16 KiB, that stay in the L1 cache
 
-// Of a group's bf16, `count` of which are there, always in the same order.
+// Sum of a group's `count` bf16 numbers, always in the same order.
 float sum_of(const uint16_t* group, int64_t count) {
   const __m512i ones = _mm512_set1_epi16(0x3f80);
   __m512 sum = _mm512_setzero_ps();
@@ -45,9 +46,9 @@ float sum_of(const uint16_t* group, int64_t count) {
 #define SPILLWAY_TRANSPOSE_BODIES
 #include "kernels/cpu/transpose_inl.h"
 
-// What a strip asks memory for while it works: of the weights that all strips take next, every
-// `strips`-th pair from its own number on. The first strip alone would wait for memory, and memory
-// for the others.
+// Weights that a strip prefetches while it works: of those that all strips use next, every
+// `strips`-th pair from its own number on. Otherwise the first strip alone would wait for memory,
+// which would idle during the others.
 struct Ahead {
   const uint32_t* next;
   int64_t strips, strip;
@@ -105,7 +106,8 @@ void kernel(const uint32_t* a, const uint32_t* w, int64_t panel_pairs, int64_t d
 using Kernel = void (*)(const uint32_t*, const uint32_t*, int64_t, int64_t, bool, const Ahead&,
                         float*);
 
-// For a tile of one strip, of so many panels, and for a strip beside others, of kTallPanels.
+// Kernels for a tile of one strip, of `alone_panels` panels, and for a strip beside others, of
+// kTallPanels.
 struct StripKernels {
   Kernel alone;
   int alone_panels;
@@ -126,7 +128,7 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, cons
   for (int64_t k = 0; k < all; k += stretch) {
     const int64_t depth = std::min(stretch, all - k);
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
-      // Behind the last inputs of a tile come the next tile's first, where there is one.
+      // The next tile's first inputs, if any, follow the last inputs of a tile.
       const bool last_panels = panel + panels == kTilePanels;
       const int64_t next = !last_panels        ? (panel + panels) * all + k
                            : k + stretch < all ? k + stretch

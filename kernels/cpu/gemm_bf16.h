@@ -1,13 +1,13 @@
 // Matrix product of bf16 activations with packed bf16 or 4-bit weights (kernels/weight_layout.h,
 // kPanels16) by dot products of bf16 pairs (VDPBF16PS), for CPUs where these beat float32: twice
-// its rate on Zen 4 and on.
+// its rate on Zen 4 and later.
 //
 // A 4-bit weight is n * scale + minimum (base/q4.h) and n, 0 to 15, is exact in bf16, so a group of
 // 64 inputs gives scale * sum(a n) + minimum * sum(a): no weight is rounded, and expanding a pair
 // takes two instructions for 16 outputs. Sums are float32.
 //
 // Every output adds its pairs in order (4-bit: groups in order, pairs in order within), whatever
-// the number of rows or threads: a row's bits do not depend on what else is in its batch.
+// the number of rows or threads: a row's bits do not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,18 @@ namespace spillway::cpu {
 // Whether this CPU has the instructions (AVX-512 with BF16 and VBMI).
 bool has_bf16_dot();
 
-// Whether they are the fastest product here: on AMD's cores. Intel's vector units run them at half
-// the rate of float32 (Emerald Rapids: oneDNN 177 GFLOP/s against 325), and its matrix units, where
-// there are some, beat both.
+// Whether these instructions give the fastest matrix product on this CPU: on AMD's cores. Intel's
+// vector units run them at half the rate of float32 (Emerald Rapids: oneDNN 177 GFLOP/s against
+// 325), and its matrix units, where the CPU has them, beat both.
 bool bf16_dot_is_fastest();
 
-// Rows that a strip of packed activations has at most (cpu/strips.h).
+// Most rows of a strip of packed activations (cpu/strips.h).
 constexpr int64_t kBf16StripRows = 12;
 
 // Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of 64
 // inputs, [strip][group][row in strip]. A strip that begins at row r begins at pairs + r *
-// pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros. Sums are
-// those that 4-bit weights need; else null.
+// pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros. `sums` is
+// for 4-bit weights; else null.
 struct Bf16Strips {
   uint32_t* pairs = nullptr;
   float* sums = nullptr;
@@ -52,7 +52,7 @@ void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                         const std::byte* panels, float* c);
 
-// The same of 4-bit weights alone; multiply_bf16_tile() calls it.
+// multiply_bf16_tile() of 4-bit weights, called by that function.
 void multiply_pairs_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
                             const std::byte* panels, float* c);
 

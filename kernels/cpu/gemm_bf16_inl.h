@@ -1,4 +1,4 @@
-// What the kernels of gemm_bf16.h share. Included once by each of their files, between
+// Helpers of the kernels of gemm_bf16.h. Included once by each of their files, between
 // SPILLWAY_PAIRS_BEGIN and SPILLWAY_PAIRS_END, which set the instructions that these may use:
 // Highway 1.0 has no name for them.
 #pragma once
@@ -25,18 +25,18 @@ constexpr int64_t kPanel = 16;  // Outputs side by side in the layout: a vector'
 constexpr int64_t kTilePanels = kGemmColumns / kPanel;
 constexpr int64_t kGroupPairs = kPairGroup / 2;
 
-// Panels that a kernel takes at once when rows fill no strip: about a dozen chains hide the latency
-// and leave registers for as many sums.
+// Panels per kernel call when the rows fill no strip: about a dozen chains hide the latency and
+// leave registers for as many sums.
 constexpr int panels_for(int rows) {
   return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
 }
-constexpr int kTallPanels = 2;  // Of a whole strip beside others: 24 sums in 32 registers
+constexpr int kTallPanels = 2;  // For a whole strip beside others: 24 sums in 32 registers
 
 inline __m512 dot(__m512 sum, uint32_t a, __m512i b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)b);
 }
 
-// Weights pass once and come from memory; see gemm_inl.h.
+// Weights are read once, from memory; see gemm_inl.h.
 constexpr size_t kPrefetchBytes = 2048;
 inline void prefetch(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + kPrefetchBytes);

@@ -1,5 +1,6 @@
-// Up to one strip of rows is bound by memory: its kernel expands weights in registers, once for all
-// rows. More rows share an expansion into a buffer in the L1 cache.
+// Matrix product with 4-bit weights. Up to one strip of rows is bound by memory: its kernel expands
+// weights in registers, once for all rows. More rows share an expansion into a buffer in the L1
+// cache.
 #include "kernels/base/check.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/weight_layout.h"
@@ -58,14 +59,14 @@ class Expander {
   __m512i places_[kWordPairs];
 };
 
-// Sixteen of a group's scales or minima, widened. (All lanes by name: g++ 12 warns of its own
-// header otherwise.)
+// Widens sixteen of a group's scales or minima. (All lanes by name: g++ 12 warns of its own header
+// otherwise.)
 inline __m512 widen(const uint16_t* from) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
-// A whole group's lines of several panels at once would fill the first level's miss buffers: into
-// the second.
+// A whole group's lines of several panels at once would fill the first-level cache's miss buffers,
+// so they go into the second level.
 inline void prefetch_group(const Q4PanelGroup* group) {
   const auto* at = reinterpret_cast<const char*>(group) + kPrefetchBytes;
   for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i, 0, 2);
@@ -120,7 +121,7 @@ using FusedKernel = void (*)(const Bf16Strips&, const Q4PanelGroup*, int64_t, fl
 
 struct SizedKernel {
   FusedKernel run;
-  int panels;  // That it takes at once
+  int panels;  // Panels per call
 };
 constexpr auto kFusedKernels = kernels_by_rows<kBf16StripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = panels_for(kRows);
@@ -135,7 +136,8 @@ void multiply_fused(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4P
   }
 }
 
-// Two panels, one group: weights as pairs, [pair][16] each, and what the group shares.
+// One expanded group of two panels: weights as pairs, [pair][16] each, and the group's scales and
+// minima.
 struct Expanded {
   alignas(64) uint32_t pairs[kTallPanels][kGroupPairs * kPanel];
   const Q4PanelGroup* shared[kTallPanels];

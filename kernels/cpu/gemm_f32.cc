@@ -60,7 +60,7 @@ HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const uint32_t* HWY_RE
   sums.store(c);
 }
 
-// What a strip passes over: kGemmColumns / kPanel panels from position k on.
+// Weights that a strip is multiplied by: kGemmColumns / kPanel panels from position k on.
 struct TileWeights {
   const std::byte* panels;
   Format format;
@@ -90,16 +90,16 @@ using StripKernel = void (*)(const float*, const TileWeights&, int64_t, int64_t,
 
 struct SizedKernel {
   StripKernel run;
-  int panels;  // That it takes at once
+  int panels;  // Panels per call
 };
 constexpr auto kStripKernels = kernels_by_rows<kStripRows>([](auto rows) {
   return SizedKernel{&strip_kernel<decltype(rows)::value>, panels_for(decltype(rows)::value)};
 });
 
-// All strips over four panels and one stretch of k.
+// Multiplies all strips by four panels over one range of k.
 void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
                 const TileWeights& weights, int64_t k, int64_t depth, float* c) {
-  // Strips of one height at a time: how many panels a kernel takes goes by it.
+  // Strips of one height at a time: the number of panels per kernel depends on it.
   for (int64_t first = 0, end = 0; first < strips.count(); first = end) {
     const int64_t height = strips.height(first);
     while (end < strips.count() && strips.height(end) == height) ++end;
@@ -115,19 +115,20 @@ void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
 }
 
 // With 512-bit vectors, widening competes with the multiply-adds for the same two ports: one
-// instruction to kStripRows of them. Tall tiles widen a stretch of two panels once, for all strips.
+// instruction to kStripRows of them. Tall tiles widen a range of k of two panels once, for all
+// strips.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int64_t kWidenStrips = 4;  // From so many strips on
+constexpr int64_t kWidenStrips = 4;  // From this many strips on
 #else
 constexpr int64_t kWidenStrips = kGemmRowsMax;  // Never
 #endif
 constexpr int64_t kWidenDepth = 192;  // 24 KiB for two panels: stays in the L1 cache
 constexpr int kWidenPanels = 2;
-// A kernel takes no more, as strips of so many are high.
+// Strips of tiles with this many strips are so tall that a kernel takes no more panels.
 static_assert(HWY_TARGET > HWY_AVX3 ||
               panels_for(kStripRows - kStripRows / kWidenStrips) <= kWidenPanels);
 
-// [k][16] of one panel in float32.
+// Widens one panel to float32, [k][16].
 void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
            float* HWY_RESTRICT to) {
   const int64_t start = (panel * weights.columns_padded + k) * kPanel;
@@ -156,7 +157,7 @@ void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
   }
 }
 
-// All strips times stretches of two panels that are widened once.
+// Multiplies all strips by ranges of two panels that are widened once.
 void run_strips_widened(const float* packed_a, const Strips& strips, int64_t columns,
                         const TileWeights& weights, float* c) {
   alignas(64) float wide[kWidenPanels * (kWidenDepth + 1) * kPanel];

@@ -5,7 +5,7 @@
 // cpu/gemm_tiles.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
-// threads: a token's result does not depend on what else is in its batch.
+// threads: a token's result does not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,14 @@ namespace spillway::cpu {
 constexpr int64_t kGemmRowsMax = 96;
 constexpr int64_t kGemmColumns = 64;
 
-// Rows that a strip of packed activations has at most (cpu/strips.h), on this CPU's best
-// instruction set.
+// Most rows of a strip of packed activations (cpu/strips.h), on this CPU's best instruction set.
 int64_t gemm_strip_rows();
 
 // Packs `height` x `columns` of row-major float32 (row stride `stride` floats) as one strip,
 // [column][row]. Writes height * columns floats. REQUIRES: height <= 16.
 void pack_strip(const float* a, int64_t stride, int64_t height, int64_t columns, float* packed);
 
-// All of Strips(rows, gemm_strip_rows()), one behind the other.
+// Packs all of Strips(rows, gemm_strip_rows()), one after the other.
 void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed);
 
 // c[rows, 64] = (or += with `accumulate`) a[rows, columns], in Strips(rows, gemm_strip_rows()),

@@ -1,4 +1,5 @@
-// The micro-kernel of the matrix products (gemm.cc, gemm_q4.cc); included once per instruction set.
+// The micro-kernel of the matrix products (gemm_f32.cc, gemm_q4.cc); included once per instruction
+// set.
 #if defined(SPILLWAY_CPU_GEMM_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_GEMM_INL_H
 #undef SPILLWAY_CPU_GEMM_INL_H
@@ -22,7 +23,7 @@ constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr int64_t kPanel = 16;  // Outputs side by side in the layout.
 constexpr int kPanelVectors = static_cast<int>(kPanel / static_cast<int64_t>(kLanes));
 
-// Rows of a strip, and registers that hold sums: 24 of 32, else 12 of 16.
+// Rows of a strip, and registers for sums: 24 of 32, else 12 of 16.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kStripRows = 12;
 constexpr int kSumVectors = 24;
@@ -34,22 +35,22 @@ constexpr int kStripRows = 3;
 constexpr int kSumVectors = 12;
 #endif
 
-// Panels that one micro-kernel takes: few rows take more, so that enough independent chains hide
-// the latency of the multiply-add.
+// Panels per micro-kernel: few rows take more, so that enough independent chains hide the latency
+// of the multiply-add.
 constexpr int panels_for(int rows) {
   const int most = kSumVectors / (rows * kPanelVectors);
   return most >= 4 ? 4 : most >= 2 ? 2 : 1;
 }
 
-// Weights pass once and come from memory. The hardware's prefetcher starts anew in every 4 KiB
-// page; asking half a page ahead hides that.
+// Weights are read once, from memory. The hardware's prefetcher starts anew in every 4 KiB page;
+// asking half a page ahead hides that.
 constexpr size_t kPrefetchBytes = 2048;
 template <class T>
 HWY_INLINE void prefetch(const T* weights) {
   __builtin_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes);
 }
 
-// One k of one panel, widened to float32.
+// Loads one k of one panel, widened to float32.
 HWY_INLINE void load_weights(const float* HWY_RESTRICT w, V* HWY_RESTRICT b) {
 #pragma GCC unroll 16
   for (int j = 0; j < kPanelVectors; ++j) {
@@ -64,7 +65,7 @@ HWY_INLINE void load_weights(const hwy::float16_t* HWY_RESTRICT w, V* HWY_RESTRI
   }
 }
 
-// The block of c that a micro-kernel keeps in registers.
+// Block of c that a micro-kernel keeps in registers.
 template <int kRows, int kPanels>
 struct Sums {
   static constexpr int kVectors = kPanels * kPanelVectors;
@@ -104,9 +105,9 @@ struct Sums {
   }
 };
 
-// Adds one k of all panels; load(panel, b) gives a panel's weights. Where there are registers, all
-// panels' weights come first and each activation is spread once. Elsewhere panels come in turn: an
-// activation kept for the next one would push a sum out of its register.
+// Adds one k of all panels; load(panel, b) gives a panel's weights. With enough registers, all
+// panels' weights are loaded first and each activation is broadcast once. Otherwise panels take
+// turns: an activation kept for the next one would push a sum out of its register.
 template <int kRows, int kPanels, class Load>
 HWY_INLINE void add_panels(const float* HWY_RESTRICT a, const Load& load,
                            Sums<kRows, kPanels>& sums) {

@@ -1,4 +1,4 @@
-// Which instructions multiply in 8 bits here.
+// Choice of the instructions that multiply in 8 bits.
 #include "kernels/cpu/gemm_int8.h"
 
 #if defined(__x86_64__)

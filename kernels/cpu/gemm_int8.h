@@ -1,7 +1,7 @@
 // Matrix product with 4-bit weights (kernels/weight_layout.h, kPanels16) by dot products of 8-bit
 // integers: activations are rounded to 8 bits, up to twice the rate of bf16 pairs with AVX-512 VNNI
-// (docs/benchmarks/README.md); with AVX2 not measured yet. Asked for, never chosen:
-// the only product that rounds activations further than their format (LLM.int8(), arXiv 2208.07339,
+// (docs/benchmarks/README.md); with AVX2 not measured yet. Used only on request: it is the only
+// matrix product that rounds activations further than their format (LLM.int8(), arXiv 2208.07339,
 // section 2.1, scales of rows; here of each group of 64 inputs, as the weights have them).
 //
 // For each row and group g of 64 inputs: s = max |a| / 127, q = a / s rounded to nearest, and with
@@ -24,8 +24,8 @@ namespace spillway::cpu {
 // Whether this CPU has instructions for it: AVX-512 VNNI, else AVX2.
 bool has_int8();
 
-// Rows that a strip of packed activations has at most (cpu/strips.h), by instruction set.
-// REQUIRES: has_int8().
+// Most rows of a strip of packed activations (cpu/strips.h), by instruction set. REQUIRES:
+// has_int8().
 int64_t int8_strip_rows();
 
 // Activations in 8 bits. `quads` is [strip][group][word, 8 a group][row in strip][2]: the four even
@@ -37,8 +37,8 @@ struct Int8Strips {
   float* scales = nullptr;
 };
 constexpr int64_t kInt8Group = 64;     // Inputs that share a scale, as 4-bit weights have them
-int64_t int8_quads(int64_t columns);   // Of a padded row
-int64_t int8_scales(int64_t columns);  // Of a row
+int64_t int8_quads(int64_t columns);   // Quads of a padded row
+int64_t int8_scales(int64_t columns);  // Scales of a row
 
 // Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
 // `strip`. REQUIRES: has_int8(); height <= int8_strip_rows().

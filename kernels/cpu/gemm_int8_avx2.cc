@@ -112,14 +112,14 @@ inline void quantize(const float* group, float* scales, uint32_t* quads) {
   float factor = 0;
   scales[0] = scale_of(max_of(largest), &factor);
   __m256i sums = _mm256_setzero_si256();
-  // Of every eight inputs the even ones first.
+  // Puts the even ones of every eight inputs first.
   const __m256i parted = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
                                           0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
   for (int half = 0; half < 2; ++half) {
     __m256i ints[4];
     for (int i = 0; i < 4; ++i) {
       ints[i] = _mm256_cvtps_epi32(mul(load(group + 32 * half + 8 * i), set(factor)));
-      // As the other instruction set: what is no number becomes the least byte.
+      // As with the other instruction set, NaN becomes the least byte.
       ints[i] = _mm256_max_epi32(ints[i], _mm256_set1_epi32(-128));
       sums = _mm256_add_epi32(sums, ints[i]);
     }

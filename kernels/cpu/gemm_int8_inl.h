@@ -12,7 +12,7 @@
 //   quantize(const float* group, float* scales, uint32_t* quads)    one row's 64 inputs
 #ifdef SPILLWAY_INT8_BODIES
 
-constexpr int kVectors = 16 / kLanes;  // Of a panel
+constexpr int kVectors = 16 / kLanes;  // Vectors per panel
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
 constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
@@ -20,21 +20,21 @@ static_assert(kInt8Group == kQ4Group);
 constexpr int64_t kGroupQuads = kInt8Group / 4;
 
 inline void prefetch_group(const Q4PanelGroup* group) {
-  // Weights pass once and come from memory; see gemm_inl.h. A whole group's lines of several panels
-  // at once would fill the first level's miss buffers: into the second.
+  // Weights are read once, from memory; see gemm_inl.h. A whole group's lines of several panels at
+  // once would fill the first-level cache's miss buffers, so they go into the second level.
   constexpr size_t kAhead = 2048;
   const auto* at = reinterpret_cast<const char*>(group) + kAhead;
   for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
-// sum + what a group gives.
+// `sum` plus the result of a group.
 inline Floats finish(Ints dots, const float* scales, Floats scale, Floats minimum, Floats sum) {
   const Floats rest = fma(set(scales[1]), minimum, sum);
   return fma(floats_of(dots), mul(set(scales[0]), scale), rest);
 }
 
 // c = a . w over all groups for kPanels panels that are `groups` groups apart. Weights are expanded
-// in registers, by each strip again: three instructions for two of each row's.
+// in registers, again for each strip: three instructions for two of each row's.
 template <int kRows, int kPanels>
 void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
   const Dots dots;
@@ -85,8 +85,8 @@ void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, fl
 
 using FusedKernel = void (*)(const Int8Strips&, const Q4PanelGroup*, int64_t, float*);
 
-// For a tile of one strip, of so many panels; beside others a strip takes one panel, which stays in
-// the L1 cache for all.
+// Kernels for a tile of one strip, of `alone_panels` panels, and for a strip beside others, of one
+// panel, which stays in the L1 cache for all strips.
 struct StripKernels {
   FusedKernel alone;
   int alone_panels;
@@ -149,7 +149,7 @@ inline void pack(const std::byte* a, DType format, int64_t stride, int64_t heigh
 }
 
 // The group's scale from the bits of its largest magnitude (which are above infinity's for a NaN),
-// and what its inputs are to be multiplied by.
+// and the factor that its inputs are multiplied by.
 inline float scale_of(int32_t bits, float* factor) {
   constexpr float kLargest = 127.0f, kNothing = 1e-30f;
   float magnitude;

@@ -101,7 +101,7 @@ inline void quantize(const float* group, float* scales, uint32_t* quads) {
   const __m512i all = _mm512_load_si512(bytes);
   const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
   scales[1] = scales[0] * static_cast<float>(_mm512_reduce_add_epi32(sums));
-  // Of every eight inputs the even ones first.
+  // Puts the even ones of every eight inputs first.
   const __m512i parted =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
   _mm512_store_si512(quads, _mm512_shuffle_epi8(all, parted));

@@ -1,5 +1,6 @@
-// Up to one strip of rows is bound by memory: its kernel expands weights in registers, once for all
-// rows. More rows share an expansion into a buffer in the L1 cache.
+// Matrix product with 4-bit weights. Up to one strip of rows is bound by memory: its kernel expands
+// weights in registers, once for all rows. More rows share an expansion into a buffer in the L1
+// cache.
 #include "kernels/cpu/gemm_q4.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DU = hn::RebindToUnsigned<D>;
 using VU = hn::Vec<DU>;
 
-// What is expanded at a time: two panels of 128 inputs, 16 KiB, half the L1 cache beside a strip of
+// Panels expanded at a time: two panels of 128 inputs, 16 KiB, half the L1 cache beside a strip of
 // activations. Two, so that a narrow last strip has enough independent chains.
 constexpr int kExpandPanels = 2;
 constexpr int64_t kExpandDepth = 128;
@@ -62,7 +63,7 @@ struct GroupWords {
       words[j] = hn::LoadU(DU(), from + static_cast<size_t>(j) * kLanes);
     }
   }
-  // Input `k`, 0 to 7; each once, in order.
+  // Expands input `k`, 0 to 7; each once, in order.
   HWY_INLINE void expand(int64_t k, const GroupScales& scales, V* HWY_RESTRICT b) {
     const hn::RebindToSigned<D> di;
     const int64_t place = k % GroupScales::kPlaces;
@@ -106,7 +107,8 @@ void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT 
     for (int p = 0; p < kPanels; ++p) {
       scales[p].load(w[p * panel_groups]);
       const auto* group = reinterpret_cast<const std::byte*>(w + p * panel_groups);
-      // So many lines at once would fill the first level's miss buffers: into the second.
+      // All these lines at once would fill the first-level cache's miss buffers, so they go into
+      // the second level.
       for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) {
         __builtin_prefetch(group + kPrefetchBytes + i, 0, 2);
       }
@@ -129,9 +131,9 @@ void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT 
   sums.store(c);
 }
 
-// Panels that one fused kernel takes: four chains hide the latency of the multiply-add behind the
-// expansion's own instructions (measured on Zen 3: 1 row 3.4 ms with two panels, 4.3 with one; 2
-// rows 4.7 ms with one, 5.3 with two, which leave no registers for scales).
+// Panels per fused kernel: four chains hide the latency of the multiply-add behind the expansion's
+// own instructions (measured on Zen 3: 1 row 3.4 ms with two panels, 4.3 with one; 2 rows 4.7 ms
+// with one, 5.3 with two, which leave no registers for scales).
 constexpr int fused_panels(int rows) {
   const int chains = rows * kPanelVectors;
   return chains >= 4 ? 1 : chains >= 2 ? 2 : 4;
@@ -141,7 +143,7 @@ using FusedKernel = void (*)(const float*, const Q4PanelGroup*, int64_t, int64_t
 
 struct SizedKernel {
   FusedKernel run;
-  int panels;  // That it takes at once
+  int panels;  // Panels per call
 };
 constexpr auto kFusedKernels = kernels_by_rows<kStripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = fused_panels(kRows);
@@ -160,7 +162,7 @@ void MultiplyFused(const float* a, int64_t rows, int64_t columns, const Q4PanelG
   }
 }
 
-// Inputs of one panel as float32 [input][16], whole groups.
+// Expands inputs of one panel to float32 [input][16], whole groups.
 void expand(const Q4PanelGroup* HWY_RESTRICT w, int64_t groups, float* HWY_RESTRICT to) {
   for (int64_t g = 0; g < groups; ++g) {
     GroupScales scales;
@@ -182,7 +184,7 @@ void expand(const Q4PanelGroup* HWY_RESTRICT w, int64_t groups, float* HWY_RESTR
   }
 }
 
-// One strip over the expanded panels.
+// Multiplies one strip by the expanded panels.
 template <int kRows>
 void expanded_strip(const float* a, const float* w, int64_t depth, float* c) {
   constexpr int kPanels = std::min(kExpandPanels, panels_for(kRows));

@@ -18,11 +18,11 @@ namespace spillway::cpu {
 
 namespace {
 
-constexpr int64_t kRows = 16;    // Of a tile
-constexpr int64_t kInputs = 32;  // Of a row of a tile, 64 bytes
+constexpr int64_t kRows = 16;    // Rows of a tile
+constexpr int64_t kInputs = 32;  // Inputs in a row of a tile, 64 bytes
 
-// Inputs of all rows before the next ones: 128 KiB of a panel, which stay in the L2 cache. Sums lie
-// in `c` meanwhile, exactly.
+// Inputs processed for all rows before the next ones: 128 KiB of a panel, which stay in the L2
+// cache. Sums stay in `c` meanwhile, exactly.
 constexpr int64_t kDepth = 1024;
 
 struct alignas(64) TileConfig {
@@ -37,7 +37,7 @@ constexpr TileConfig kConfig;
 constexpr int64_t kSumBytes = kGemmColumns * sizeof(float);          // From row to row
 constexpr int64_t kPairBytes = kGemmColumns * 2 * sizeof(uint16_t);  // From pair to pair of inputs
 
-// Tiles 0 to 3 are sums, all others what is multiplied.
+// Tiles 0 to 3 are sums, all others are factors.
 // clang-format off
 #define SPILLWAY_TILES __attribute__((target("amx-tile,amx-bf16")))
 // clang-format on
@@ -116,7 +116,7 @@ bool has_tiles() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) == 0) return false;
     if ((d & kTiles) == 0 || (d & kTilesBf16) == 0) return false;
-    // Linux lets a process use tiles when it has asked; an older one does not know the question.
+    // Linux lets a process use tiles on request; older kernels do not know the request.
     constexpr int kTileData = 18;
     return ::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
   }();

@@ -1,13 +1,13 @@
 // Matrix product of bf16 activations with packed bf16 weights (kernels/weight_layout.h, kPanels64)
 // by the matrix units of Intel's server CPUs (AMX): TDPBF16PS adds the products of two tiles, 16
-// rows of 32 inputs and 16 outputs of them, to a tile of float32 sums. Where there are such units,
-// they beat everything else here.
+// rows of 32 inputs and 16 outputs of them, to a tile of float32 sums. On CPUs with these units,
+// they beat every other backend here.
 //
 // Every output is one chain of these sums over the inputs in order, whatever the number of rows or
-// threads: a row's bits do not depend on what else is in its batch. oneDNN 2.6 does not promise
-// that: by the number of rows, outputs and threads it chooses how many inputs it sums before it
-// adds them to the others ([rows, 4096] x [4096, 4096] has other bits at 63 rows than at 64), and
-// leaves the units for products of few rows and outputs.
+// threads: a row's bits do not depend on the rest of its batch. oneDNN 2.6 does not promise that:
+// by the number of rows, outputs and threads it chooses how many inputs it sums before it adds them
+// to the others ([rows, 4096] x [4096, 4096] has other bits at 63 rows than at 64), and does not
+// use the units for products of few rows and outputs.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace spillway::cpu {
 // Whether this CPU has the units, and Linux lets this process use them.
 bool has_tiles();
 
-// Rows that are multiplied together: packed activations are filled up to a multiple of it.
+// Rows that are multiplied together: packed activations are padded to a multiple of it.
 constexpr int64_t kTileRows = 32;
 
 // c[rows, 64] = a[rows, columns], dense, times a panel. `columns` is the padded number of inputs.

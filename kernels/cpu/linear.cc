@@ -17,23 +17,23 @@ namespace spillway::cpu {
 
 namespace {
 
-// Packed activations of one pass over the weights, unless kGemmRowsMax rows take more: bounds
-// scratch memory, and keeps what all threads read again for each panel near them: a core's share of
-// a server's L3 cache is small, and with 16 MiB products of 2048 rows ran at 0.6 to 0.75 of this
-// rate (tests/bench/linear_bench). The weights pass once for each 96 rows or more, which takes a
-// quarter of what memory gives at most.
+// Bytes of packed activations per pass over the weights, unless kGemmRowsMax rows take more: bounds
+// scratch memory, and keeps the data that all threads reread for each panel in near caches: a
+// core's share of a server's L3 cache is small, and with 16 MiB, products of 2048 rows ran at 0.6
+// to 0.75 of this rate (tests/bench/linear_bench). The weights are read once for each 96 rows or
+// more, which takes at most a quarter of the memory bandwidth.
 constexpr size_t kPackedBytesMax = size_t{4} << 20;
 
-// Of a whole block of kGemmRowsMax rows.
+// Packing tasks per block of kGemmRowsMax rows.
 constexpr int64_t kPackTasks = 4;
 
-// Scratch memory has room for a multiple of it: matrix units and oneDNN multiply so many rows.
+// Scratch memory is sized for a multiple of this: matrix units and oneDNN multiply this many rows.
 constexpr uint64_t kRowsMultiple = 32;
 static_assert(kRowsMultiple % kTileRows == 0 && kRowsMultiple % kOneDnnRows == 0);
 static_assert(kGemmRowsMax % kRowsMultiple == 0);
 
-// float32 activations, times weights that are widened to float32. Strips of row r begin at float
-// r * columns.
+// Matmul of float32 activations with weights that are widened to float32. The strip of row r begins
+// at float r * columns.
 class F32Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
@@ -58,7 +58,7 @@ class F32Matmul {
   int64_t columns_;
 };
 
-// bf16 activations, times bf16 or 4-bit weights.
+// Matmul of bf16 activations with bf16 or 4-bit weights.
 class Bf16Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
@@ -92,7 +92,7 @@ class Bf16Matmul {
   int64_t columns_;
 };
 
-// Activations in 8 bits, times 4-bit weights.
+// Matmul of activations in 8 bits with 4-bit weights.
 class Int8Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
@@ -126,8 +126,8 @@ class Int8Matmul {
   int64_t columns_;
 };
 
-// Activations in the weights' format, which lie in kPanels64: dense rows, their ends and their
-// number filled up with zeros. By matrix units, or by oneDNN.
+// Matmul, by matrix units or by oneDNN, of activations in the format of the weights, which are in
+// kPanels64. Rows are dense; their length and number are padded with zeros.
 class DenseMatmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
@@ -178,7 +178,7 @@ class DenseMatmul {
   const OneDnn::Kernel* onednn_ = nullptr;  // Null: matrix units
   std::byte* packed_;
   int64_t rows_, columns_;
-  size_t bytes_, stride_;  // Of a row
+  size_t bytes_, stride_;  // Bytes and elements of a row
 };
 
 // Rows of one pass: whole blocks of kGemmRowsMax, at least one.
@@ -187,7 +187,7 @@ int64_t rows_per_pass(size_t row_bytes) {
   return std::max(kGemmRowsMax, rows / kGemmRowsMax * kGemmRowsMax);
 }
 
-// One slab's 64 columns starting at `column` (of the slab), all rows of the pass.
+// Multiplies one slab's 64 columns starting at `column` (of the slab), all rows of the pass.
 template <class Product>
 void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t slab_first,
                       int64_t column, const Product& product, const MatrixView& out) {
@@ -213,7 +213,7 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   }
 }
 
-// The strips of each block of kGemmRowsMax rows, as multiply() wants them.
+// Packs the strips of each block of kGemmRowsMax rows, as multiply() wants them.
 template <class Product>
 void pack_rows(CpuContext& context, const ConstMatrixView& in, const Product& product) {
   const int64_t strip_rows = Product::strip_rows();

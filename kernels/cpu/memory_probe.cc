@@ -21,7 +21,7 @@ using D = hn::CappedTag<uint64_t, 8>;  // At most a line
 using V = hn::Vec<D>;
 
 constexpr size_t kLineWords = 8;
-constexpr size_t kAheadWords = 2048 / sizeof(uint64_t);  // On each stream
+constexpr size_t kAheadWords = 2048 / sizeof(uint64_t);  // Prefetch distance on each stream
 
 template <Hint kHint>
 HWY_INLINE void ask_for(const uint64_t* line) {
@@ -30,7 +30,7 @@ HWY_INLINE void ask_for(const uint64_t* line) {
   if constexpr (kHint == Hint::kPast) __builtin_prefetch(line, 0, 0);
 }
 
-// The bits of a piece together, so that none can be left out.
+// Combines the bits of a piece, so that no load can be optimised away.
 template <int kStreams, Hint kHint>
 uint64_t read_piece(const uint64_t* HWY_RESTRICT words, size_t count) {
   const D d;
@@ -127,7 +127,7 @@ ReadPattern fastest_pattern(CpuContext& context, const std::byte* data, size_t b
   ReadPattern fastest;
   double least = 1e30;
   for (const ReadPattern& pattern : read_patterns()) {
-    // The better of two: what else runs on the machine would choose otherwise.
+    // The better of two runs: other load on the machine would choose otherwise.
     for (int i = 0; i < 2; ++i) {
       const double start = steady_seconds();
       read_memory(context, data, bytes, pattern);

@@ -1,5 +1,5 @@
-// Reading memory as fast as it goes. No order of reading is the fastest on every machine, and what
-// is a ceiling must not be the order that our kernels happen to use (kernels/measure/ceilings.h).
+// Memory read probes. No order of reading is the fastest on every machine, and a ceiling must not
+// depend on the order that our kernels happen to use (kernels/measure/ceilings.h).
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,7 @@
 
 namespace spillway::cpu {
 
-// Where the line that is asked for ahead goes: nowhere (none is), into the first level of cache,
-// the second, or past it.
+// Target of the software prefetch: none, the first level of cache, the second, or past it.
 enum class Hint : uint8_t { kNone, kFirst, kSecond, kPast };
 
 struct ReadPattern {
@@ -19,15 +18,15 @@ struct ReadPattern {
   Hint hint = Hint::kNone;
 };
 
-// All of them.
+// All patterns.
 std::span<const ReadPattern> read_patterns();
 
-// Reads every byte once on all threads, with the widest loads of this CPU. What it read, mixed: 0
-// where all of it is 0. REQUIRES: whole MiB, aligned to 64 bytes.
+// Reads every byte once on all threads, with the widest loads of this CPU. Returns the bytes read,
+// mixed: 0 where all of them are 0. REQUIRES: whole MiB, aligned to 64 bytes.
 uint64_t read_memory(CpuContext& context, const std::byte* data, size_t bytes,
                      const ReadPattern& pattern);
 
-// Of the patterns the one that reads these bytes fastest just now.
+// The pattern that reads these bytes fastest at the moment.
 ReadPattern fastest_pattern(CpuContext& context, const std::byte* data, size_t bytes);
 
 }  // namespace spillway::cpu

@@ -24,13 +24,13 @@ memory::data_type data_type(DType dtype) {
   return dtype == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
-// kPanels64 in oneDNN's words, for a [columns, rows] matrix.
+// oneDNN's tag of kPanels64, for a [columns, rows] matrix.
 memory::format_tag weights_tag(Format format) {
   return format == Format::kF32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
 }
 
-// Scratch memory is the caller's: oneDNN's own belongs to the thread that makes a primitive. So
-// does the number of threads that a primitive is made for.
+// The caller provides scratch memory, since oneDNN's own belongs to the thread that makes a
+// primitive. The number of threads that a primitive is made for is that thread's, too.
 dnnl::matmul::primitive_desc describe(Format format, int64_t columns, const dnnl::engine& engine) {
   const memory::desc in({kOneDnnRows, columns}, data_type(element_of(format)),
                         memory::format_tag::ab);

@@ -17,10 +17,10 @@ constexpr double operations(int lanes) {
   return 2.0 * kChains * lanes;
 }
 
-// Of any CPU, as the compiler has it: a multiplication and an addition, four lanes of them.
+// Loop for any CPU, as the compiler makes it: a multiplication and an addition, four lanes of them.
 using FourFloats [[gnu::vector_size(16)]] = float;
 void any_cpu_f32(int64_t turns) {
-  volatile float given = 1;  // The compiler must not know what comes out.
+  volatile float given = 1;  // The compiler must not know the result.
   const FourFloats a = {given, given, given, given};
   FourFloats sums[kChains] = {};
   for (int64_t turn = 0; turn < turns; ++turn) {
@@ -52,7 +52,7 @@ void any_cpu_f32(int64_t turns) {
 #define SPILLWAY_DPBF16(SUM) "vdpbf16ps %12, %13, " SUM "\n\t"
 #define SPILLWAY_DPBUSD(SUM) "vpdpbusd %12, %13, " SUM "\n\t"
 #define SPILLWAY_DPBUSD_VEX(SUM) "%{vex%} vpdpbusd %12, %13, " SUM "\n\t"
-// Sums of 16 bits, of which kernels widen some at a time: nothing does with fewer instructions.
+// Sums of 16 bits, which kernels widen some at a time: no kernel needs fewer instructions.
 #define SPILLWAY_MADDUBS(SUM) "vpmaddubsw %12, %13, %%ymm15\n\tvpaddw %%ymm15, " SUM ", " SUM "\n\t"
 
 __attribute__((target("avx2,fma"))) void avx2_f32(int64_t turns) {
@@ -94,14 +94,14 @@ __attribute__((target("avx2"))) void avx2_int8(int64_t turns) {
   }
 }
 
-// Tiles of 16 rows of 64 bytes. Six sums; a product takes 16 cycles and its sum is there after 52.
+// Tiles of 16 rows of 64 bytes. Six sums; a product takes 16 cycles, and its sum is ready after 52.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0;
   uint8_t reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-constexpr double kTileOperations = 6 * 2.0 * 16 * 16;  // For each number of a row
+constexpr double kTileOperations = 6 * 2.0 * 16 * 16;  // Per number of a row
 
 #define SPILLWAY_TILE_LOOP(PRODUCT)              \
   const TileConfig config;                       \
@@ -132,7 +132,7 @@ __attribute__((target("amx-tile,amx-int8"))) void amx_int8(int64_t turns) {
   SPILLWAY_TILE_LOOP(_tile_dpbusd);
 }
 
-// What not every compiler's __builtin_cpu_supports() knows.
+// Features that not every compiler's __builtin_cpu_supports() knows.
 struct NewerFeatures {
   bool avx_vnni = false, tiles_bf16 = false, tiles_int8 = false;
 };

@@ -1,5 +1,5 @@
-// Loops of multiply-adds that stay in registers, a dozen sums that do not wait for each other: what
-// an instruction of this CPU can do at most, whatever a kernel makes of it.
+// Loops of multiply-adds in registers, over a dozen independent sums: the peak rate of an
+// instruction of this CPU, whatever a kernel makes of it.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace spillway::cpu {
 
-// The numbers that are multiplied; sums have 32 bits.
+// Types of the factors; sums have 32 bits.
 enum class Arithmetic : uint8_t { kF32, kBF16, kInt8 };
 
 struct PeakLoop {
   const char* instruction = "";
   Arithmetic arithmetic = Arithmetic::kF32;
-  double operations = 0;  // Of one turn; a multiply-add is two
+  double operations = 0;  // Per turn; a multiply-add is two
   void (*run)(int64_t turns) = nullptr;
 };
 

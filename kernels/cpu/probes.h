@@ -1,4 +1,4 @@
-// The vendor's product, which the CPU's ceilings are measured with (kernels/measure/ceilings.h).
+// The vendor's matmul, with which the CPU's ceilings are measured (kernels/measure/ceilings.h).
 #pragma once
 
 #include <cstdint>

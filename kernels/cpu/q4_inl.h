@@ -1,5 +1,5 @@
-// Expanding rows of quantised formats, of which there is the 4-bit one (base/q4.h); included once
-// per instruction set.
+// Expansion of rows of quantised formats, so far the 4-bit one (base/q4.h); included once per
+// instruction set.
 #if defined(SPILLWAY_CPU_Q4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_Q4_INL_H
 #undef SPILLWAY_CPU_Q4_INL_H
@@ -16,7 +16,7 @@ namespace spillway::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A whole group: 64 numbers of its 8 words.
+// Expands a whole group: 64 numbers of its 8 words.
 HWY_INLINE void expand_q4_group(const std::byte* HWY_RESTRICT group, float* HWY_RESTRICT out) {
   constexpr size_t kWords = kQ4Group / kQ4NibblesPerWord;
   const hn::CappedTag<float, kWords>
@@ -40,7 +40,7 @@ HWY_INLINE void expand_q4_group(const std::byte* HWY_RESTRICT group, float* HWY_
   }
 }
 
-// As unpack_q4_row.
+// Vector version of unpack_q4_row().
 inline void expand_q4_row(const std::byte* HWY_RESTRICT row, size_t count,
                           float* HWY_RESTRICT out) {
   constexpr auto kGroup = static_cast<size_t>(kQ4Group);
@@ -52,7 +52,7 @@ inline void expand_q4_row(const std::byte* HWY_RESTRICT row, size_t count,
   unpack_q4_row(row, {out, count});
 }
 
-// As unpack_quantized_row.
+// Vector version of unpack_quantized_row().
 HWY_INLINE void expand_quantized_row(Format format, const std::byte* HWY_RESTRICT row, size_t count,
                                      float* HWY_RESTRICT out) {
   SPILLWAY_CHECK(format == Format::kQ4);

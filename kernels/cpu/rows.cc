@@ -93,7 +93,7 @@ HWY_EXPORT(GatherRow);
 
 namespace {
 
-// Rows of one task: a few microseconds of work.
+// Rows per task: a few microseconds of work.
 constexpr int64_t kRowsPerTask = 16;
 
 template <class Body>

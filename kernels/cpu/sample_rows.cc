@@ -1,4 +1,4 @@
-// An index drawn from each row.
+// Samples an index from each row.
 #include "kernels/cpu/cpu_ops.h"
 
 namespace spillway::cpu {

@@ -10,7 +10,7 @@ namespace spillway {
 
 namespace {
 
-// linear.cc: rows of one pass, packed; wider rows come by the 96 in float32 at most.
+// Packed rows of one pass (linear.cc); wider rows are packed 96 at a time, in float32 at most.
 constexpr uint64_t kPackedBytes = uint64_t{4} << 20;
 constexpr uint64_t kPackedRows = 96;
 
@@ -24,7 +24,7 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
   view.head_size = shape.head_size;
   const uint64_t sums = round_up(static_cast<uint64_t>(prompt_tokens), 64) * sizeof(float);
   uint64_t attention = sums + cpu::prompt_scratch_bytes(view, true);
-  for (const Format format : kFormats) {  // Rows of some are expanded.
+  for (const Format format : kFormats) {  // Rows of some formats are expanded.
     view.kv_format = format;
     attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, cpu::kStepHeadsMax));
   }

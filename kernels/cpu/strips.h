@@ -1,7 +1,7 @@
-// How the rows of a product are cut into the strips that a kernel keeps in registers, as few as
-// possible, and as even as possible; and the kernel for each height of a strip. Thirteen rows as 12
-// + 1 take as long as fifteen, since a strip of one row has too few independent sums to hide the
-// latency of the multiply-add.
+// Strips: the rows of a matrix product cut into parts that a kernel keeps in registers, as few and
+// as even as possible; and the table of kernels by rows of a strip. Thirteen rows as 12 + 1 take as
+// long as fifteen, since a strip of one row has too few independent sums to hide the latency of the
+// multiply-add.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace spillway::cpu {
 
-// Of a block of `rows` rows, in strips of up to `most` rows. The higher ones come first.
+// Cuts a block of `rows` rows into strips of up to `most` rows. The taller ones come first.
 class Strips {
  public:
   Strips(int64_t rows, int64_t most)
@@ -28,7 +28,7 @@ class Strips {
 };
 
 // A kernel for each number of rows: that for `rows` is of[rows - 1]. No member functions: these
-// would be compiled for the instructions of whoever calls them first.
+// would be compiled for the instruction set of their first caller.
 template <class Kernel, int kMax>
 struct KernelsByRows {
   Kernel of[kMax];

@@ -1,6 +1,6 @@
-// Rows of 32-bit numbers to columns, sixteen by sixteen, with AVX-512. Included once by each file
-// that needs it, and empty for all others: inside its namespace and its target attributes, after
-// SPILLWAY_TRANSPOSE_BODIES, <immintrin.h> and <algorithm>.
+// Transposition of rows of 32-bit numbers, sixteen by sixteen, with AVX-512. Included once by each
+// file that needs it, and empty for all others: inside its namespace and its target attributes,
+// after SPILLWAY_TRANSPOSE_BODIES, <immintrin.h> and <algorithm>.
 #ifdef SPILLWAY_TRANSPOSE_BODIES
 
 // Lane i of row k becomes lane k of row i. (All lanes by name: g++ 12 warns of its own headers
@@ -31,7 +31,7 @@ inline void transpose(__m512i (&rows)[16]) {
 }
 
 // to[column][row] of `height` rows, at most 16, of `columns` numbers; load(row, column) gives
-// sixteen of a row from `column` on, those behind its end in any way.
+// sixteen of a row from `column` on, with any values past its end.
 template <class Load>
 inline void store_columns(int64_t height, int64_t columns, const Load& load, void* to) {
   const auto rows = static_cast<__mmask16>((1u << height) - 1);

@@ -17,7 +17,7 @@ namespace spillway::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The first min(count, lanes) floats; the other lanes are zero.
+// Loads the first min(count, lanes) floats; the other lanes are zero.
 template <class D>
 HWY_INLINE hn::Vec<D> load_up_to(D d, const float* HWY_RESTRICT from, size_t count) {
   if (count >= hn::Lanes(d)) return hn::LoadU(d, from);
@@ -37,7 +37,7 @@ HWY_INLINE void store_up_to(D d, hn::Vec<D> v, float* HWY_RESTRICT to, size_t co
   std::memcpy(to, padded, count * sizeof(float));
 }
 
-// One vector of a row in f32, bf16 or f16, widened. REQUIRES: a whole vector can be read.
+// Loads one vector of a row in f32, bf16 or f16, widened. REQUIRES: a whole vector can be read.
 template <class D>
 HWY_INLINE hn::Vec<D> load_widened(D d, const float* HWY_RESTRICT from) {
   return hn::LoadU(d, from);

@@ -1,5 +1,5 @@
-// Attention on the device: a call's few items go there among the kernels' parameters, many in an
-// upload; prompts and decode steps in launches of their own.
+// Attention on the device: a call's items are passed as kernel parameters if few, else uploaded;
+// prompts and decode steps have launches of their own.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -33,7 +33,7 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
   return a;
 }
 
-// As many of the items at once as go, for each launch().
+// Calls launch() for as many of the items at once as fit.
 template <class Launch>
 void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const ItemOnDevice> items,
                const Launch& launch) {
@@ -62,8 +62,8 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
   if (!context.ready()) return;
   std::vector<ItemOnDevice> prompts, steps;
   int64_t tokens_max = 0, rows_max = 0, sums = 0;
-  bool scored = false;  // Some decode step
-  bool chosen = false;  // Of some prompt positions beside the last ones stay.
+  bool scored = false;  // Some decode step's budget is by score.
+  bool chosen = false;  // Some prompt keeps positions beside its last ones.
   for (const AttentionItem& item : args.items) {
     const KvBudget& budget = item.budget;
     const ItemOnDevice one{.first_row = item.first_row,
@@ -93,7 +93,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
       const int64_t statistics = args.qkv.rows * args.heads * 2;
       auto* scratch = reinterpret_cast<float*>(
           context.scratch(static_cast<size_t>(statistics + sums) * sizeof(float)));
-      if (scratch == nullptr) return;  // The context has_state why.
+      if (scratch == nullptr) return;  // The context has the reason.
       a.statistics = scratch;
       scratch += statistics;
       for (ItemOnDevice& item : prompts) {

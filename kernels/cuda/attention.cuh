@@ -1,5 +1,5 @@
-// What the attention kernels share: one head's view of the cache, as kernels/kv_layout.h and
-// kernels/kv_state.h lay it out.
+// Arguments and helpers of the attention kernels: one head's view of the cache, as
+// kernels/kv_layout.h and kernels/kv_state.h lay it out.
 #pragma once
 
 #include "kernels/base/format.h"
@@ -17,24 +17,25 @@ struct ItemOnDevice {
   std::byte* state;
   int64_t recent, kept;
   bool scored;
-  int64_t rows;  // That a decode step attends to
-  int64_t slot;  // Of its own row
-  // Of its prompt, in scratch: sums of weights by KV head [kv_heads][tokens], or null.
+  int64_t rows;  // Rows that a decode step attends to
+  int64_t slot;  // Slot of its own row
+  // Its prompt's sums of softmax weights by KV head, in scratch: [kv_heads][tokens], or null.
   float* sums;
 
   __device__ bool full() const { return recent == 0; }
   __device__ int64_t ring() const { return recent + 1; }
 };
 
-// Parameters that a kernel of any device takes.
+// Bytes of parameters that a kernel of any device takes.
 constexpr size_t kParameterBytesMax = 4096;
 
-// So many items go with the parameters, without a copy that the kernels before and behind it would
-// wait for. (Uploading those of all layers at once would not do: which caches are where is known
-// layer by layer.) With more of them a layer takes so long that a copy is little.
+// Most items that are passed as kernel parameters, without a copy that the kernels before and after
+// it would wait for. (Uploading the items of all layers at once is not possible: the addresses of
+// the caches are known layer by layer.) With more items a layer takes so long that the copy matters
+// little.
 constexpr int64_t kFewItems = 40;
 
-// What all items of a call share, and the items.
+// Arguments of a call: what all its items share, and the items.
 struct AttentionOnDevice {
   const float* qkv;  // [T, (heads + 2 kv_heads) * head_size]
   int64_t qkv_stride;
@@ -43,13 +44,13 @@ struct AttentionOnDevice {
   DType out_dtype;
   Format kv_format;
   int64_t heads, kv_heads, head_size;
-  int64_t row_bytes, run_bytes, block_bytes;  // Of the cache
+  int64_t row_bytes, run_bytes, block_bytes;  // Strides of the cache
   float scale;
   float* statistics;          // [T][heads][2]: each prompt row's maximum and sum
   const ItemOnDevice* items;  // Null: they are `few`.
   ItemOnDevice few[kFewItems];
 
-  // Leaves the first ones out.
+  // Skips the first `count` items.
   void skip_items(int64_t count) {
     if (items != nullptr) {
       items += count;
@@ -105,7 +106,7 @@ __device__ inline HeadStateOnDevice head_state(const ItemOnDevice& item, int64_t
   return {item.scored ? at : nullptr, positions, positions + item.kept};
 }
 
-// Number `i` of a cached row.
+// Number `i` of a cached row, as float32.
 __device__ inline float cached(const AttentionOnDevice& a, const std::byte* row, int64_t i) {
   if (a.kv_format == Format::kF32) return reinterpret_cast<const float*>(row)[i];
   if (a.kv_format == Format::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);

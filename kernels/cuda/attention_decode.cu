@@ -1,7 +1,7 @@
 // One decode step. Stores the new row, attends to every slot in use, adds the weights to the scores
-// and lets go of one row (base/kv_budget.h). Plain float32 arithmetic; keys and values are read
-// once. The rows of a sequence are split over blocks, so that few long sequences use the whole
-// device ("Flash-Decoding", Dao et al. 2023); a second kernel puts the parts together.
+// and drops one row (base/kv_budget.h). Plain float32 arithmetic; keys and values are read once.
+// The rows of a sequence are split over blocks, so that few long sequences use the whole device
+// ("Flash-Decoding", Dao et al. 2023); a second kernel puts the parts together.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -44,7 +44,7 @@ __device__ int64_t lowest(const ItemOnDevice& item, const HeadStateOnDevice& sta
   return scratch[0];
 }
 
-// What keep_step() of the CPU does.
+// keep_step() of the CPU, on the device.
 __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
                           const HeadStateOnDevice& state, int64_t* scratch) {
   if (item.kept == 0) return;
@@ -99,11 +99,11 @@ __device__ float dot_cached(const AttentionOnDevice& a, const float* q, const st
   return warp_sum(dot) * a.scale;
 }
 
-// The rows that one block takes. Fixed, so that a sequence's sums are added in the same order
-// whatever runs beside it.
+// Rows per block. Fixed, so that a sequence's sums are added in the same order whatever runs beside
+// it.
 constexpr int64_t kSplitRows = 256;
 
-// What the blocks of a call leave for the last kernel, in scratch.
+// Partial results of a call's blocks for the last kernel, in scratch.
 struct Partials {
   // [items][heads][splits][2 + head_size]: a split's maximum, its sum of exp(score - maximum), and
   // its values weighted by these.
@@ -122,7 +122,8 @@ struct Partials {
 };
 static_assert(sizeof(AttentionOnDevice) + sizeof(Partials) <= kParameterBytesMax);
 
-// The largest of weights [0, rows), to every thread. `scratch`: a float a warp, free afterwards.
+// The largest of weights [0, rows), to every thread. `scratch`: one float per warp, free
+// afterwards.
 __device__ float largest(const float* weights, int64_t rows, float* scratch) {
   float most = -INFINITY;
   for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) most = fmaxf(most, weights[row]);
@@ -134,7 +135,8 @@ __device__ float largest(const float* weights, int64_t rows, float* scratch) {
   return most;
 }
 
-// A block a sequence, KV head and split of its rows. Stores the new row where it is in the split.
+// One block per sequence, KV head and split of its rows. Stores the new row where it is in the
+// split.
 __global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
   __shared__ float scratch[kWarp];
   __shared__ float weights[kSplitRows];
@@ -183,8 +185,8 @@ __global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partia
   }
 }
 
-// A block a sequence and KV head: adds up the splits, gives the rows their scores, and lets go of
-// one.
+// One block per sequence and KV head: adds up the splits, adds to the rows' scores, and drops one
+// row.
 __global__ void combine_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
   __shared__ int64_t places[kThreads];
   const ItemOnDevice item = a.item(blockIdx.x);
@@ -235,7 +237,7 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
   const int64_t most = std::clamp<int64_t>(scratch_bytes / item_bytes, 1, kItemsMax);
   const int64_t each = std::min(most, items);
   auto* scratch = reinterpret_cast<float*>(context.scratch(static_cast<size_t>(each * item_bytes)));
-  if (scratch == nullptr) return;  // The context has_state why.
+  if (scratch == nullptr) return;  // The context has the reason.
   partials.splits = scratch;
   if (scored) partials.scores = scratch + each * splits;
   for (int64_t first = 0; first < items; first += each) {

@@ -1,4 +1,4 @@
-// The launches of attention.cu: prompts and decode steps have files of their own.
+// Kernel launches that attention.cu makes; prompts and decode steps have files of their own.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace spillway::cuda {
 class CudaContext;
 struct AttentionOnDevice;
 
-// Decode steps go in parts whose partial results fit this.
+// Decode steps run in parts whose partial results fit this many bytes.
 constexpr int64_t kDecodeScratchBytes = int64_t{32} << 20;
 
-// attention(), with another number for that.
+// attention() with another bound on these bytes.
 void attention_within(CudaContext& context, const AttentionArgs& args, int64_t scratch_bytes);
 
 // `items` decode steps, none of which attends to more than `rows_max` rows; `scored`: some have a
-// budget by score. In parts of one step or more.
+// budget by score. Runs in parts of one step or more.
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                    int64_t rows_max, bool scored, int64_t scratch_bytes);
 
@@ -28,8 +28,9 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                     int64_t tokens_max, bool chosen);
 
-// The part of it that tensor cores can do, for narrow outputs and the usual head sizes: output and,
-// where a.statistics is there, statistics and column sums.
+// Whether tensor cores can compute the prompts: narrow outputs and the usual head sizes.
+// launch_prompt_tiles() computes the output and, where a.statistics is not null, statistics and
+// column sums.
 bool can_tile(const AttentionOnDevice& a);
 void launch_prompt_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                          int64_t tokens_max);

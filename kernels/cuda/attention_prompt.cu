@@ -1,7 +1,7 @@
 // Prompts: attention in tiles of keys with a running maximum and sum (Dao et al. 2022), the column
-// sums of its softmax in a second pass over the statistics of the first, then the choice of what
-// is kept. Plain float32 arithmetic, a warp a query; attention_tiles.cu does the first two on
-// tensor cores where it can.
+// sums of its softmax in a second pass over the statistics of the first, then the choice of the
+// rows to keep. Plain float32 arithmetic, one warp per query; attention_tiles.cu does the first two
+// on tensor cores where it can.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
@@ -12,10 +12,10 @@ namespace spillway::cuda {
 
 namespace {
 
-constexpr int kWarps = 4;  // Queries of a block
+constexpr int kWarps = 4;  // Queries per block
 constexpr unsigned kThreads = kWarps * kWarp;
-constexpr int64_t kTile = kWarp;  // Keys: a lane each
-constexpr int kColumnsMax = 8;    // Of a lane
+constexpr int64_t kTile = kWarp;  // Keys per tile, one per lane
+constexpr int kColumnsMax = 8;    // Columns per lane
 static_assert(kColumnsMax * kWarp == kHeadSizeMax);
 
 // A tile's keys or values in shared memory, rows of head_size + 1: lanes that read one column each
@@ -48,7 +48,7 @@ __device__ void load_query(const AttentionOnDevice& a, const ItemOnDevice& item,
   }
 }
 
-// Shared memory of both kernels: a tile, and a query a warp.
+// Shared memory of both kernels: a tile, and one query per warp.
 constexpr size_t shared_bytes(int64_t head_size) {
   const auto columns = static_cast<size_t>(head_size);
   return (kTile * (columns + 1) + kWarps * columns) * sizeof(float);
@@ -78,7 +78,7 @@ __global__ void prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
     load_tile(a, item, kv_head, tile, true, shared);
     __syncthreads();
     const float next = fmaxf(most, warp_max(score));
-    // A row beyond the prompt's end has keys in its past, too: nothing here is infinite twice.
+    // A row beyond the prompt's end has keys in its past, too: `next` is not -infinity here.
     const float weight = past ? expf(score - next) : 0.0f;
     const float old = expf(most - next);
     sum = sum * old + warp_sum(weight);
@@ -104,8 +104,8 @@ __global__ void prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
   }
 }
 
-// sums[key] = the weights that all queries of all heads that share it give the key. A block a tile
-// of keys; its warps take the queries in turn.
+// sums[key] = the weights that all queries of all heads that share it give the key. One block per
+// tile of keys; its warps take the queries in turn.
 __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t kv_head = blockIdx.y;
@@ -130,14 +130,14 @@ __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) 
   partial[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || first + lane >= item.tokens) return;
-  // In a fixed order: the same sums in every run.
+  // Added in a fixed order: the same sums in every run.
   float total = 0;
   for (int i = 0; i < kWarps; ++i) total += partial[i][lane];
   item.sums[kv_head * item.tokens + first + lane] = total;
 }
 
-// Positions of the prompt before its last ones, which stay by themselves; and how many of them are
-// chosen to stay.
+// Positions of the prompt before its last ones, which stay in any case; and the number of them that
+// are chosen to stay.
 __device__ int64_t before_recent(const ItemOnDevice& item) {
   return item.tokens > item.recent ? item.tokens - item.recent : 0;
 }
@@ -146,19 +146,19 @@ __device__ int64_t kept_of(const ItemOnDevice& item) {
   return item.kept < old ? item.kept : old;
 }
 
-// A score that is no number is lowest.
+// A NaN score is the lowest.
 __device__ float number(float score) {
   return score == score ? score : -1.0f;
 }
 
-// Of two positions, whether `a` is kept rather than `b`.
+// Whether position `a` is kept rather than `b`.
 __device__ bool outranks(const float* sums, int64_t a, int64_t b) {
   const float x = number(sums[a]), y = number(sums[b]);
   return x != y ? x > y : a > b;
 }
 
-// Chooses what a budget keeps of a prompt beside its last positions; keep_prompt() of the CPU. A
-// block a sequence and KV head.
+// Chooses the positions that a budget keeps of a prompt beside its last ones, as keep_prompt() of
+// the CPU. One block per sequence and KV head.
 __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y;
@@ -166,8 +166,8 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   const HeadStateOnDevice state = head_state(item, kv_head);
   const int64_t old = before_recent(item), count = kept_of(item);
   const float* sums = item.scored ? item.sums + kv_head * item.tokens : nullptr;
-  // A position's rank by score says whether it stays, the number of those that stay before it
-  // where: quadratic, and nothing against the attention before it.
+  // A position's rank by score says whether it stays, the number of those that stay before it gives
+  // its slot: quadratic, but little beside the attention before it.
   __shared__ int64_t stays;
   if (threadIdx.x == 0) stays = 0;
   for (int64_t first = 0; first < old; first += blockDim.x) {
@@ -204,11 +204,11 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   }
 }
 
-// Rows of keys and values that one block stores, a warp each in turn.
+// Rows of keys and values that one block stores, one per warp in turn.
 constexpr int64_t kStoreRows = 16;
 
-// Stores what stays of a prompt: its last positions, or all, then what was chosen. A block so many
-// rows of a sequence and KV head.
+// Stores the kept rows of a prompt: its last positions, or all, then the chosen ones. One block per
+// kStoreRows rows of a sequence and KV head.
 __global__ void store_prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;

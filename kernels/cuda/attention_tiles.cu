@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr unsigned kThreads = kWarps * kWarp;
-constexpr int kQueries = kWarps * kTileSide;  // Of a block
-constexpr int kKeys = 2 * kTileSide;          // Of a tile; a lane each
+constexpr int kQueries = kWarps * kTileSide;  // Queries per block
+constexpr int kKeys = 2 * kTileSide;          // Keys per tile, one per lane
 constexpr int kHeadTilesMax = 8;              // Head sizes up to 128
 constexpr unsigned kScoreStride = kKeys + 4;  // Padded against bank conflicts
 constexpr unsigned kWeightStride = kKeys + 8;
@@ -44,7 +44,7 @@ constexpr size_t shared_bytes(int64_t head_size) {
 static_assert(shared_bytes(kHeadTilesMax * kTileSide) + kWarps * kWarp * sizeof(float) <=
               kSharedBytesMax);
 
-// `rows` rows of the prompt from `first` on; behind its end zeros.
+// Loads `rows` rows of the prompt from `first` on; zeros after its end.
 template <class T>
 __device__ void load_rows(const AttentionOnDevice& a, const ItemOnDevice& item, const float* base,
                           int64_t first, int rows, float scale, T* to) {
@@ -57,8 +57,8 @@ __device__ void load_rows(const AttentionOnDevice& a, const ItemOnDevice& item, 
   }
 }
 
-// This warp's 16 queries times the tile's 32 keys, into its rows of `scores`, which its lanes have
-// used: a barrier of the block lies between two calls.
+// Multiplies this warp's 16 queries by the tile's 32 keys into its rows of `scores`, which its
+// lanes have read: a block barrier lies between two calls.
 template <class T>
 __device__ void multiply_keys(const AttentionOnDevice& a, const Shared<T>& shared) {
   const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
@@ -75,7 +75,7 @@ __device__ void multiply_keys(const AttentionOnDevice& a, const Shared<T>& share
   __syncwarp();
 }
 
-// Two lanes share a row: this lane's half of its scores, those of later keys left out.
+// One lane's half of a row's scores, without those of later keys; two lanes share a row.
 struct RowHalf {
   const float* scores;
   int count;  // Of kKeys / 2
@@ -96,7 +96,7 @@ __global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
   if (first >= item.tokens) return;  // The whole block
   const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t query = first + warp * kTileSide + lane / 2;  // Of this lane's row
+  const int64_t query = first + warp * kTileSide + lane / 2;  // Query of this lane's row
   const int64_t last = first + kQueries < item.tokens ? first + kQueries : item.tokens;
   const float* const keys = a.key(item.first_row, kv_head);
   const float* const values = a.value(item.first_row, kv_head);
@@ -168,8 +168,8 @@ __global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
   }
 }
 
-// sums[key] = the weights that all queries of all heads that share it give the key. A block a tile
-// of keys, a lane a key; in a fixed order, so that every run has the same sums.
+// sums[key] = the weights that all queries of all heads that share it give the key. One block per
+// tile of keys, one lane per key; added in a fixed order, so that every run has the same sums.
 template <class T>
 __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.z);

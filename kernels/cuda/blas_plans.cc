@@ -4,9 +4,9 @@ namespace spillway::cuda {
 
 namespace {
 
-// Blocks of ragged sequences bring ever new numbers of tokens.
+// Most plans that are kept: ragged sequences give ever new numbers of tokens.
 constexpr size_t kPlansMax = 4096;
-// As much as cuBLAS gives itself on Hopper.
+// The workspace that cuBLAS takes for itself on Hopper.
 constexpr size_t kWorkspaceMax = size_t{32} << 20;
 
 template <class Value>
@@ -15,7 +15,7 @@ bool set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t name, cons
          CUBLAS_STATUS_SUCCESS;
 }
 
-// What an algorithm may count on.
+// Constraints on the choice of an algorithm.
 class Preference {
  public:
   Preference() { good_ = cublasLtMatmulPreferenceCreate(&value_) == CUBLAS_STATUS_SUCCESS; }
@@ -68,27 +68,27 @@ BlasPlan* BlasPlans::find(const BlasShape& shape) {
   if (handle_ == nullptr && cublasLtCreate(&handle_) != CUBLAS_STATUS_SUCCESS) return nullptr;
   auto found = plans_.find(shape);
   if (found == plans_.end()) {
-    if (plans_.size() == kPlansMax) plans_.clear();  // Calls that are queued do not need them.
+    if (plans_.size() == kPlansMax) plans_.clear();  // Queued calls do not need them.
     found = plans_.emplace(shape, std::make_unique<BlasPlan>()).first;
     make(shape, found->second.get());
   }
   return found->second->known ? found->second.get() : nullptr;
 }
 
-// cuBLAS counts columns first: to it the weights are [columns, rows], to be transposed, the input
-// is [columns, tokens] and the output [rows, tokens]; its bias is one number a row of that.
+// cuBLAS is column-major: to it the weights are [columns, rows], to be transposed, the input is
+// [columns, tokens] and the output [rows, tokens]; its bias is one number per row of the output.
 void BlasPlans::make(const BlasShape& shape, BlasPlan* plan) {
   const cublasOperation_t transposed = CUBLAS_OP_T;
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceMax);
-  // Parts of a sum stay float32 until it is whole, whatever the output's format.
+  // Partial sums stay float32 until the sum is complete, whatever the output's format.
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                  static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.weight_alignment);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.in_alignment);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.out_alignment);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.out_alignment);
-  // Of the bias the heuristic looks at the address alone, for its alignment.
+  // The heuristic looks only at the address of the bias, for its alignment.
   const auto* bias = reinterpret_cast<const void*>(uintptr_t{shape.bias_alignment});
   const bool described =
       preference.good() &&

@@ -1,5 +1,5 @@
 // Matrix products of cuBLASLt that add the bias, apply the activation and narrow the sums while
-// these are still in registers: how to queue one, found once for a shape and kept. Owned by a
+// these are still in registers: a plan is found once for each shape and kept. Owned by a
 // CudaContext; its thread.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace spillway::cuda {
 // out [tokens, rows] = epilogue(in [tokens, columns] weight [rows, columns]^T), rows dense but for
 // the strides, counted in elements. Sums in float32; a bias has the format of `out`.
 struct BlasShape {
-  cudaDataType_t in_type = CUDA_R_32F;  // Of the weights, too
+  cudaDataType_t in_type = CUDA_R_32F;  // The weights' type, too
   cudaDataType_t out_type = CUDA_R_32F;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   int64_t rows = 0, columns = 0, tokens = 0;
   int64_t in_stride = 0, out_stride = 0;
-  // Of the addresses, in bytes: powers of two up to 256.
+  // Alignments of the addresses in bytes: powers of two up to 256.
   uint32_t weight_alignment = 256, in_alignment = 256, out_alignment = 256, bias_alignment = 256;
   auto operator<=>(const BlasShape&) const = default;
 };
@@ -31,7 +31,7 @@ struct BlasCall {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   const void* bias = nullptr;      // When the epilogue has one
-  bool accumulate = false;         // Onto what is in `out`, before the epilogue
+  bool accumulate = false;         // Adds to `out`, before the epilogue
   std::byte* workspace = nullptr;  // plan->workspace bytes
 };
 

@@ -54,7 +54,7 @@ cublasHandle_t CudaContext::blas() {
   return blas_;
 }
 
-// Goes on where it failed the last time, if it did.
+// Resumes where it failed the last time, if it did.
 void CudaContext::allocate_uploads() {
   for (cudaEvent_t& event : used_) {
     if (event != nullptr) continue;
@@ -84,14 +84,14 @@ CudaContext::~CudaContext() {
   memory_.free(uploaded_, 2 * kHalfBytes);
   cudaFreeHost(pinned_);
   if (stream_ == nullptr) return;
-  cudaStreamSynchronize(stream_);  // The pool gives back what it has of it.
+  cudaStreamSynchronize(stream_);  // The pool releases the scratch.
   cudaStreamDestroy(stream_);
 }
 
 const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
   SPILLWAY_CHECK(bytes.size() <= kHalfBytes);
   if (ready() && pinned_ == nullptr) allocate_uploads();
-  if (!status_.ok()) return uploaded_;  // Nothing will read it.
+  if (!status_.ok()) return uploaded_;  // No op will read it.
   if (offset_ + bytes.size() > kHalfBytes) {
     check(cudaEventRecord(used_[half_], stream_), "recording an event");
     half_ = 1 - half_;
@@ -110,7 +110,7 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
 std::byte* CudaContext::scratch(size_t bytes) {
   if (bytes > scratch_.bytes) {
     if (!ready()) return nullptr;
-    // What is queued still uses it; first, since the new one may get its place.
+    // Queued work still uses the old scratch; freed first, since the new one may reuse its memory.
     memory_.free_of(stream_, std::exchange(scratch_, {}));
     fail(memory_.allocate_for(stream_, &scratch_, bytes, "scratch memory"));
   }
@@ -119,15 +119,15 @@ std::byte* CudaContext::scratch(size_t bytes) {
 
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  // Of the runtime's call that failed in there, if one did. A device without memory for a handle is
-  // "not initialized" to cuBLAS.
+  // The error of the runtime's call that failed inside cuBLAS, if one did: a device without memory
+  // for a handle is "not initialized" to cuBLAS.
   const cudaError_t error = cudaGetLastError();
   const bool memory = error == cudaErrorMemoryAllocation || status == CUBLAS_STATUS_ALLOC_FAILED ||
                       status == CUBLAS_STATUS_NOT_INITIALIZED;
   const bool broken =
       status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
-  // A product that cuBLAS does not have is that work's error: the device can do all the rest. Of
-  // one that is lost the runtime says so, here or in the next call.
+  // A product that cuBLAS does not support fails only that work: the device can do all the rest. A
+  // lost device is reported by the runtime, here or in the next call.
   const Code code = memory                           ? Code::kCapacity
                     : broken && error != cudaSuccess ? Code::kDeviceLost
                                                      : Code::kInfeasible;

@@ -45,14 +45,15 @@ class CudaStream final : public Stream {
   void wait(Event event) override {
     if (event.stream == nullptr || event.stream == this) return;
     if (event.stream->kind() != DeviceKind::kCuda || event.stream->native() == nullptr) {
-      // The host's work is in order with its calls; a stream that could not be made has none.
+      // CPU streams have done their work when the call returns; a stream that could not be made has
+      // none.
       if (const Status status = event.wait(); !status.ok()) context_->fail(status);
       return;
     }
     auto& other = static_cast<CudaStream&>(*event.stream);
     if (const Status status = other.outcome(event.point); !status.ok()) context_->fail(status);
     if (cudaEvent_t recorded = other.event_of(event.point)) {
-      context_->bind();  // The other may be another device's.
+      context_->bind();  // The other stream may be of another device.
       context_->check(cudaStreamWaitEvent(context_->stream(), recorded, 0), "waiting for a stream");
     }
   }
@@ -99,30 +100,30 @@ class CudaStream final : public Stream {
     cudaEvent_t event;
   };
 
-  // The points behind work that found no memory and was skipped, with all that came later until the
-  // host heard of it: then the stream goes on. (A lost device is lost for every point.)
+  // Points of work that was skipped because memory ran out, and of all later work until the host
+  // was notified; then the stream goes on. (A lost device is lost for every point.)
   struct Skipped {
     uint64_t from = 1, to = 0;
     Status why;
   };
   static constexpr uint64_t kOpen = UINT64_MAX;  // `to` until then
 
-  // Of the work before the point, as far as it is known.
+  // Outcome of the work before the point, as far as it is known.
   Status outcome(uint64_t point) const {
     if (context_->lost()) return context_->status();
     return skipped_.from <= point && point <= skipped_.to ? skipped_.why : Status();
   }
 
-  // The first event at or behind the point; null: it has been reached.
+  // The first event at or after the point; null: it has been reached.
   cudaEvent_t event_of(uint64_t point) {
     retire();
     if (point <= done_ || recorded_.empty()) return nullptr;
-    // Numbers follow one another.
+    // Numbers are consecutive.
     return recorded_[point - recorded_.front().number].event;
   }
 
-  // Takes back the events that have happened, in order. After an error every point is reached. The
-  // stream's device is the calling thread's from here on.
+  // Recycles the events that have happened, in order. After an error every point counts as reached.
+  // Makes the stream's device the calling thread's.
   void retire() {
     context_->bind();
     while (!recorded_.empty()) {
@@ -143,7 +144,7 @@ class CudaStream final : public Stream {
   Skipped skipped_;
 };
 
-// A stream that could not be made: it answers with why.
+// A stream that could not be made: it reports the reason.
 class FailedStream final : public Stream {
  public:
   explicit FailedStream(Status status) : Stream(nullptr, ""), status_(std::move(status)) {}
@@ -170,7 +171,7 @@ class CudaDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string_view name() const override { return name_; }
 
-  // Makes the context if nothing has yet: so it tells why there is none.
+  // Makes the CUDA context if there is none yet, and so reports why it cannot be made.
   Status ask_memory(size_t* free, size_t* total) const {
     SPILLWAY_RETURN_IF_ERROR(status_of(use_device(index_), "choosing the device"));
     return status_of(cudaMemGetInfo(free, total), "making a context");
@@ -198,7 +199,8 @@ class CudaDevice final : public Device {
       use_device(index_);
       memory_.free(at, bytes);
     });
-    // On the default stream, which our streams do not wait for: done before anybody fills it.
+    // Cleared on the default stream, for which our streams do not wait: finish before the buffer is
+    // used.
     cudaError_t cleared = cudaMemset(data, 0, bytes);
     if (cleared == cudaSuccess) cleared = cudaStreamSynchronize(nullptr);
     SPILLWAY_RETURN_IF_ERROR(status_of(cleared, "clearing memory"));
@@ -231,7 +233,7 @@ class CudaDevice final : public Device {
 
 }  // namespace cuda
 
-// "13.0" of what the runtime calls 13000.
+// Version as text: "13.0" for the runtime's 13000.
 std::string cuda_version(cudaError_t (*ask)(int*)) {
   int version = 0;
   if (ask(&version) != cudaSuccess || version == 0) return "none";
@@ -243,7 +245,7 @@ constexpr int kCapabilityMin = 75;
 
 Result<std::unique_ptr<Device>> open_cuda_device(int index) {
   // Before the first call of CUDA: as many work queues as there can be, so that no stream that
-  // waits for an event holds up another. Whoever set it otherwise means it.
+  // waits for an event holds up another. A value set by the user stays.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {

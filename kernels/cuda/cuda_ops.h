@@ -1,4 +1,4 @@
-// The CUDA bodies of kernels/ops.h, one overload an op, and the one function through which ops.cc
+// The CUDA bodies of kernels/ops.h, one overload per op, and the one function through which ops.cc
 // calls them after its checks: kernels/dispatch/no_cuda.cc stands in for that function in a build
 // without CUDA. No CUDA type, so that ops.cc compiles without the toolkit.
 #pragma once
@@ -12,14 +12,14 @@ namespace spillway::cuda {
 
 class CudaContext;
 
-constexpr int64_t kHeadSizeMax = 256;  // Of attention()
+constexpr int64_t kHeadSizeMax = 256;  // Limit of attention()
 
 // The arguments of any op.
 using OpArgs =
     std::variant<const GatherArgs*, const NormArgs*, const ConvertArgs*, const SampleArgs*,
                  const ExpandArgs*, const LinearArgs*, const AttentionArgs*>;
 
-// Runs an op, which the trace of a traced device shows by this name and number of rows.
+// Runs an op; the trace of a traced device shows its name and number of rows.
 void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& args);
 
 // A context with an error gets no more work.

@@ -33,7 +33,7 @@ CudaTrace::~CudaTrace() {
   }
 }
 
-// An event behind what is queued; null: there is none.
+// Records an event after the queued work; null: it could not be made.
 cudaEvent_t CudaTrace::record() {
   cudaEvent_t event = nullptr;
   if (!free_.empty()) {

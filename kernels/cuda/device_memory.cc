@@ -15,8 +15,8 @@ DeviceMemory::~DeviceMemory() {
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
 
-// The pool counts with what it has of the device, not with what it gave out: that is what nobody
-// else can have, and it is more by its rounding and by what came back and is still in use.
+// Counts the pool's reserved bytes, not the allocated ones: others cannot use the reserved bytes,
+// and they exceed the allocated ones by rounding and by freed memory that is still in use.
 size_t DeviceMemory::all() const {
   uint64_t pooled = 0;
   if (pool_ != nullptr &&
@@ -30,12 +30,13 @@ bool DeviceMemory::fits(size_t bytes) const {
   return limit_ == 0 || bytes <= limit_ - std::min(limit_, all());
 }
 
-// What the pool has and nobody uses goes back to the device.
+// Returns the pool's unused memory to the device.
 void DeviceMemory::trim() {
   if (pool_ != nullptr && cudaMemPoolTrimTo(pool_, 0) != cudaSuccess) forget_last_error();
 }
 
-// Before the device is asked, so that threads cannot pass the limit together.
+// Counts the bytes before the device allocates them, so that threads cannot pass the limit
+// together.
 Status DeviceMemory::take(size_t bytes, const char* what) {
   const std::lock_guard lock(mutex_);
   if (!fits(bytes)) trim();
@@ -70,8 +71,8 @@ void DeviceMemory::free(void* memory, size_t bytes) {
   taken_ -= bytes;
 }
 
-// It keeps nothing that is not in use beyond the next wait for the device: its release threshold is
-// the runtime's own, 0.
+// The pool keeps no unused memory beyond the next wait for the device: its release threshold is the
+// runtime's default, 0.
 bool DeviceMemory::open_pool() {
   if (pool_ != nullptr || no_pool_) return !no_pool_;
   int supported = 0;
@@ -86,7 +87,7 @@ bool DeviceMemory::open_pool() {
   return !no_pool_;
 }
 
-// False: there is no room without waiting, or no pool.
+// False: too little free memory without waiting, or no pool.
 bool DeviceMemory::from_pool(cudaStream_t stream, Ordered* memory, size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (!open_pool() || !fits(bytes)) return false;
@@ -97,7 +98,7 @@ bool DeviceMemory::from_pool(cudaStream_t stream, Ordered* memory, size_t bytes)
   }
   const size_t now = all();
   if (limit_ > 0 && now > limit_) {
-    // By how much the pool rounds up is known only now.
+    // The pool's rounding is known only now.
     if (cudaFreeAsync(at, stream) != cudaSuccess) forget_last_error();
     return false;
   }

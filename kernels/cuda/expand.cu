@@ -1,5 +1,5 @@
-// 4-bit rows in the format of activations: a block a row. What few instructions a number take here
-// the memory waits for.
+// Expansion of 4-bit rows into the format of activations: one block per row. The few instructions
+// per number, not memory, bound its speed.
 #include "kernels/cuda/expand.h"
 
 #include <cstring>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-constexpr int kLanes = kQ4NibblesPerWord;  // Of a group: a word and eight numbers each
+constexpr int kLanes = kQ4NibblesPerWord;  // Per group: a word and eight numbers each
 
-// Two numbers side by side, as they lie in memory.
+// Packs two numbers side by side, as they lie in memory.
 __device__ inline uint32_t pair(__half, float first, float second) {
   const __half2 both = __floats2half2_rn(first, second);
   uint32_t word;
@@ -31,7 +31,7 @@ __device__ inline uint32_t pair(__nv_bfloat16, float first, float second) {
   return word;
 }
 
-// 16 bytes in one instruction, where the compiler makes four of an assignment.
+// Stores 16 bytes in one instruction, where the compiler makes four of an assignment.
 __device__ inline void store_words(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #ifdef SPILLWAY_CUDA_EMULATED
   *static_cast<uint4*>(to) = make_uint4(a, b, c, d);
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   T* to = static_cast<T*>(out) + blockIdx.x * out_stride;
   const auto whole = static_cast<unsigned>(columns / kQ4Group);
   const unsigned lane = threadIdx.x % kLanes;
-  // A warp's lanes go on together, those without a group, too.
+  // A warp's lanes iterate together, also those without a group.
   for (unsigned first = threadIdx.x / kWarp * (kWarp / kLanes); first < whole; first += kEach) {
     const unsigned group = first + threadIdx.x % kWarp / kLanes;
     const bool there = group < whole;

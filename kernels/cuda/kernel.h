@@ -1,7 +1,7 @@
-// What our own kernels are written with. The same source is compiled twice: by nvcc for the device,
-// and as plain C++ for the tests, where tests/support/cuda_emulation.h comes first (the build sees
-// to that) and stands for the device: so every kernel runs in every test run, under the sanitizers
-// and with the order of its threads shuffled.
+// Helpers that our own kernels are written with. The same source is compiled twice: by nvcc for the
+// device, and as plain C++ for the tests, where tests/support/cuda_emulation.h comes first (the
+// build sees to that) and stands for the device: so every kernel runs in every test run, under the
+// sanitizers and with the order of its threads shuffled.
 //
 // Rules that make this work: kernels are launched by launch() alone; dynamic shared memory comes
 // from dynamic_shared(); of the device's intrinsics only those that the emulation has are used.
@@ -18,8 +18,8 @@ namespace spillway::cuda {
 
 constexpr int kWarp = 32;
 
-// Shared memory of a block, dynamic and static, that every device gives unasked: for more a kernel
-// would need cudaFuncSetAttribute(), and 64 KiB is where Turing ends.
+// Shared memory of a block, dynamic and static, that every device gives by default: for more a
+// kernel would need cudaFuncSetAttribute(), and Turing's limit is 64 KiB.
 constexpr size_t kSharedBytesMax = size_t{48} << 10;
 
 struct Grid {
@@ -42,7 +42,7 @@ T* dynamic_shared() {
   return static_cast<T*>(emulation::shared_memory());
 }
 
-// Before a loop: arrays that it indexes stay in registers.
+// Unrolls the next loop, so that arrays that it indexes stay in registers.
 #define SPILLWAY_UNROLL
 
 #else
@@ -66,7 +66,7 @@ __device__ T* dynamic_shared() {
 
 #endif
 
-// Numbers of any format as float32 and back.
+// Conversion of numbers of any format to float32 and back.
 __device__ inline float widen(float x) {
   return x;
 }
@@ -92,7 +92,7 @@ __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// Over all lanes of a warp; every lane gets the result.
+// Sum and maximum over all lanes of a warp; every lane gets the result.
 __device__ inline float warp_sum(float x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
@@ -104,7 +104,7 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// Over all threads of a block, whose number is a multiple of 32; every thread gets the result.
+// Sum over all threads of a block, whose number is a multiple of 32; every thread gets the result.
 // `scratch` is shared, 32 floats, and free again when the call returns.
 __device__ inline float block_sum(float x, float* scratch) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

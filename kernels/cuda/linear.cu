@@ -1,8 +1,8 @@
-// Linear layers: one product, accumulated in float32, for each run of slabs that lie one behind the
-// other. cuBLASLt adds the bias, applies the activation and narrows the output in the product's own
+// Linear layers: one matrix product, accumulated in float32, for each run of contiguous slabs.
+// cuBLASLt adds the bias, applies the activation and narrows the output in the product's own
 // epilogue; where it cannot (no such activation, no algorithm for the shape), cuBLAS writes float32
 // sums and a kernel of ours finishes them. 4-bit weights are expanded into the format of the
-// activations, slab by slab; for few rows linear_q4.cu does without.
+// activations, slab by slab; few rows need no expansion (linear_q4.cu).
 #include <algorithm>
 #include <optional>
 
@@ -54,10 +54,10 @@ __global__ void narrow_kernel(const float* in, int64_t count, T* out) {
   if (i < count) out[i] = narrow<T>(in[i]);
 }
 
-// What cuBLASLt can do behind a product; nothing for an activation that it does not have.
-// Its GELU's accuracy is not documented: good enough for a narrow output. Its ReLU may make NaN 0:
-// it is taken where the model's weights are known to be finite. NaN in its input alone comes out of
-// the residual stream, which keeps it.
+// cuBLASLt's epilogue for an activation; empty for an activation that it does not have. Its GELU's
+// accuracy is not documented: good enough for a narrow output. Its ReLU may make NaN 0: it is taken
+// where the model's weights are known to be finite. NaN in its input alone comes out of the
+// residual stream, which keeps it.
 std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, bool narrow_out,
                                               bool finite_weights) {
   switch (activation) {
@@ -76,7 +76,7 @@ std::optional<cublasLtEpilogue_t> epilogue_of(Activation activation, bool bias, 
   return std::nullopt;
 }
 
-constexpr size_t kAlignment = 256;  // As good as any algorithm asks for
+constexpr size_t kAlignment = 256;  // The most that any algorithm asks for
 
 class Linear {
  public:
@@ -89,7 +89,8 @@ class Linear {
     SPILLWAY_CHECK(args_.weight.layout == MatrixLayout::kRows);
     SPILLWAY_CHECK(expand_ || args_.weight.format == plain_format(in));
     const bool fused = can_fuse();
-    // Scratch: what the way of finishing needs, then one slab expanded, then cuBLASLt's own.
+    // Scratch: the rounded bias or the float32 sums, then one expanded slab, then cuBLASLt's
+    // workspace.
     const size_t outputs = static_cast<size_t>(args_.weight.rows);
     size_t finishing = 0;
     if (fused && args_.bias != nullptr && given_bias() == nullptr)
@@ -102,7 +103,7 @@ class Linear {
     std::byte* scratch = nullptr;
     if (bytes > 0) {
       scratch = context_.scratch(bytes);
-      if (scratch == nullptr) return;  // The context has_state why.
+      if (scratch == nullptr) return;  // The context has the reason.
     }
     slab_ = scratch + round_up(finishing, kAlignment);
     workspace_ = slab_ + round_up(slab, kAlignment);
@@ -120,7 +121,7 @@ class Linear {
   }
 
  private:
-  // Slabs that lie one behind the other are one matrix; expanded ones lie where the last one lay.
+  // Contiguous slabs are one matrix; expanded slabs use the same memory one after another.
   template <class Visit>
   void for_each_run(Visit visit) {
     Run run;
@@ -157,7 +158,7 @@ class Linear {
   BlasShape shape_of(const Run& run) const {
     const size_t out_bytes = dtype_bytes(args_.out.dtype);
     const auto offset = static_cast<size_t>(run.first) * out_bytes;
-    // What is rounded here lies in scratch, which is aligned as well as null.
+    // A bias that is rounded here lies in scratch, which is as aligned as null.
     const std::byte* bias = given_bias();
     return {.in_type = type_of(args_.in.dtype),
             .out_type = type_of(args_.out.dtype),
@@ -173,13 +174,13 @@ class Linear {
             .bias_alignment = alignment_of(bias + offset)};
   }
 
-  // In the format of the output; null: there is none, or it has to be rounded.
+  // The bias in the format of the output; null: there is none, or it has to be rounded.
   const std::byte* given_bias() const {
     if (args_.out.dtype != DType::kF32) return args_.rounded_bias;
     return reinterpret_cast<const std::byte*>(args_.bias);
   }
 
-  // The same, rounded to there where it has to be.
+  // The bias in the format of the output, rounded into `to` where it has to be.
   const std::byte* bias_in_format(std::byte* to) {
     if (args_.bias == nullptr || given_bias() != nullptr) return given_bias();
     const int64_t count = args_.weight.rows;
@@ -223,8 +224,8 @@ class Linear {
     return static_cast<size_t>(rows) * format_row_bytes(args_.weight.format, args_.weight.columns);
   }
 
-  // sums[:, first .. first + rows) (+)= in weight^T. cuBLAS counts columns first: to it the weights
-  // are [columns, rows], to be transposed, and the sums are [rows, tokens].
+  // sums[:, first .. first + rows) (+)= in weight^T. cuBLAS is column-major: to it the weights are
+  // [columns, rows], to be transposed, and the sums are [rows, tokens].
   void product(const Run& run) {
     const cudaDataType_t type = type_of(args_.in.dtype);
     const auto number = [](int64_t count) { return static_cast<int>(count); };
@@ -259,13 +260,13 @@ class Linear {
   CudaContext& context_;
   const LinearArgs& args_;
   bool expand_;
-  std::byte* slab_ = nullptr;  // One, expanded
-  // With cuBLASLt.
+  std::byte* slab_ = nullptr;  // One expanded slab
+  // Used with cuBLASLt.
   cublasLtEpilogue_t epilogue_ = CUBLASLT_EPILOGUE_DEFAULT;
   const std::byte* bias_ = nullptr;  // In the format of the output
   std::byte* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
-  // Without.
+  // Used without cuBLASLt.
   float* sums_ = nullptr;
   int64_t stride_ = 0;
 };
@@ -275,7 +276,7 @@ class Linear {
 void run(CudaContext& context, const LinearArgs& args) {
   if (!context.ready()) return;
   if (takes_linear_q4(args)) return linear_q4(context, args);
-  // More rows than a grid has in y go in parts.
+  // Batches of more rows than a grid has in y run in parts.
   constexpr int64_t kRowsMax = 65535;
   for (int64_t first = 0; first < args.in.rows; first += kRowsMax) {
     LinearArgs part = args;

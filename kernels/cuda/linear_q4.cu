@@ -22,15 +22,15 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kWarps = kThreads / kWarp;
-constexpr int kOutputs = 4;  // Of a warp
+constexpr int kOutputs = 4;  // Outputs per warp
 constexpr int kNibbles = kQ4NibblesPerWord;
-constexpr int kWords = kQ4Group / kNibbles;  // Of a whole group
+constexpr int kWords = kQ4Group / kNibbles;  // Words per whole group
 constexpr int64_t kGroupBytes = 4 + kQ4Group / 2;
 constexpr int64_t kChunkGroups = 16;
 // The pad keeps threads that store neighbouring columns out of each other's banks.
 constexpr int kPitch = static_cast<int>(kChunkGroups) * kWords + 8;
 
-// T: the format of what goes in, and of a narrow output.
+// T: the format of the input, and of a narrow output.
 template <class T>
 struct Q4Product {
   const T* in;
@@ -44,14 +44,15 @@ struct Q4Product {
   int64_t out_stride;
 
   __device__ int64_t groups() const { return (columns + kQ4Group - 1) / kQ4Group; }
-  // Words of a group: fewer in the last, where that is short.
+  // Words per group: fewer in the last, where that is short.
   __device__ int words(int64_t group) const {
     const int64_t rest = columns - group * kQ4Group;
     return rest < kQ4Group ? static_cast<int>((rest + kNibbles - 1) / kNibbles) : kWords;
   }
 };
 
-// Columns of the groups from `chunk` on, of every row; 0 where there are none.
+// Loads the columns of the groups from `chunk` on, of every row, into shared memory; 0 past the
+// last column.
 template <int Count, class T>
 __device__ void stage(const Q4Product<T>& p, int64_t chunk, float (*x)[kNibbles][kPitch]) {
   for (int64_t i = threadIdx.x; i < kChunkGroups * kQ4Group; i += blockDim.x) {
@@ -70,7 +71,7 @@ __device__ void stage(const Q4Product<T>& p, int64_t chunk, float (*x)[kNibbles]
   }
 }
 
-// The eight weights of a word; zeros where the output does not exist.
+// Expands the eight weights of a word; zeros where the output does not exist.
 template <class T>
 __device__ void unpack(const Q4Product<T>& p, int64_t output, int64_t group, int word,
                        float (&weights)[kNibbles]) {
@@ -105,7 +106,7 @@ __device__ void store(const Q4Product<T>& p, int64_t row, int64_t output, float 
   }
 }
 
-// Up to `Count` rows.
+// Linear layer over up to `Count` rows.
 template <class T, int Count>
 __global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product<T> p) {
   __shared__ float x[Count][kNibbles][kPitch];
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product<T> p) {
   }
 }
 
-// More rows than the kernel has room for go in parts, which find the weights in the cache.
+// Rows per launch: more rows run in parts, which find the weights in the cache.
 constexpr int64_t kRowsAtOnce = 8;
 
 template <class T>

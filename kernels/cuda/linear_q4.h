@@ -7,7 +7,8 @@ namespace spillway::cuda {
 
 class CudaContext;
 
-// Whether linear_q4() takes it: 4-bit weights, activations of 16 bits, at most kFewRows rows.
+// Whether linear_q4() supports the arguments: 4-bit weights, activations of 16 bits, at most
+// kFewRows rows.
 bool takes_linear_q4(const LinearArgs& args);
 
 // REQUIRES: takes_linear_q4(args); the context has no error.

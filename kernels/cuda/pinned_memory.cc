@@ -18,14 +18,14 @@ namespace spillway::cuda {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kTouchBytes = size_t{32} << 20;  // By one core at a time
+constexpr size_t kTouchBytes = size_t{32} << 20;  // Prefaulted by one core at a time
 
 Status no_room(size_t bytes) {
   return {Code::kCapacity, "the host has no room for " + format_bytes(bytes) +
                                " of pinned memory; a smaller --host-memory takes less"};
 }
 
-// Brings fresh pages into memory, which are zero. False: there is no room for them.
+// Prefaults fresh pages, which are zero. False: too little free memory.
 bool prefault(std::byte* memory, size_t bytes) {
   std::atomic<bool> room = true;
   const size_t pieces = (bytes + kTouchBytes - 1) / kTouchBytes;
@@ -34,7 +34,7 @@ bool prefault(std::byte* memory, size_t bytes) {
     const size_t count = std::min(kTouchBytes, bytes - piece * kTouchBytes);
     if (madvise(at, count, MADV_POPULATE_WRITE) == 0) return;
     if (errno == ENOMEM) room = false;
-    // A kernel before 5.14 does not know it.
+    // Linux before 5.14 does not know it.
     if (errno == EINVAL) std::memset(at, 0, count);
   });
   return room;
@@ -51,7 +51,7 @@ Result<PinnedMemory> PinnedMemory::allocate(size_t bytes) {
   if (room && memory.register_all().ok()) return memory;
   munmap(data, bytes);
   if (!room) return no_room(bytes);
-  // Where the driver registers nothing it may have memory of its own.
+  // If the driver registers nothing, its own allocation may still work.
   SPILLWAY_RETURN_IF_ERROR(
       status_of(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "pinned memory")
           .at(std::to_string(bytes) + " bytes"));
@@ -72,7 +72,7 @@ Status PinnedMemory::register_all() {
   return {};
 }
 
-// The first bytes, which are whole pieces.
+// Unregisters the first `bytes` bytes, which are whole registrations.
 void PinnedMemory::unregister(size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     const size_t piece = before_registration_ends(data_ + done, bytes - done);

@@ -1,5 +1,5 @@
-// Host memory that the device's copy engines reach: of huge pages, so that the CPU reads it as fast
-// as any, brought into memory by all cores at once and then registered with the driver. The
+// PinnedMemory: host memory that the device's copy engines reach: huge pages, so that the CPU reads
+// it at full speed, prefaulted by all cores at once and then registered with the driver. The
 // driver's own allocation does neither, and takes several times as long.
 #pragma once
 
@@ -18,7 +18,7 @@ constexpr size_t kRegisteredBytesMax = size_t{1} << 20;
 constexpr size_t kRegisteredBytesMax = size_t{64} << 30;
 #endif
 
-// Of bytes from `at` on, how many come before the end of what may be registered at once.
+// Number of the bytes from `at` on that lie before the end of their registration.
 inline size_t before_registration_ends(const void* at, size_t bytes) {
   const size_t left = kRegisteredBytesMax - reinterpret_cast<uintptr_t>(at) % kRegisteredBytesMax;
   return bytes < left ? bytes : left;
@@ -26,12 +26,12 @@ inline size_t before_registration_ends(const void* at, size_t bytes) {
 
 class PinnedMemory {
  public:
-  // Zeroed memory, aligned to pages. kCapacity: the host has no room.
+  // Zeroed memory, aligned to pages. kCapacity: the host has too little free memory.
   static Result<PinnedMemory> allocate(size_t bytes);
 
   std::byte* data() const { return data_; }
 
-  // REQUIRES: no copy uses it any more. It is gone then.
+  // REQUIRES: no copy uses it any more. data() is invalid afterwards.
   void free();
 
  private:
@@ -41,7 +41,7 @@ class PinnedMemory {
 
   std::byte* data_;
   size_t bytes_;
-  bool registered_ = false;  // Else it is the driver's own.
+  bool registered_ = false;  // Else allocated by the driver
 };
 
 }  // namespace spillway::cuda

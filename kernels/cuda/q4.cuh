@@ -22,10 +22,10 @@ __device__ inline float q4_row_value(const std::byte* row, int64_t i, int64_t co
 }
 
 // Eight numbers of a group: nibble `shift` / 4 of each of the words that eight neighbouring lanes
-// have, of which each gives its own. The bits of q4_row_value(). All lanes of a warp.
+// hold, one each. Same bits as q4_row_value(). Called by all lanes of a warp.
 __device__ inline void q4_expand_word(uint32_t word, int shift, float scale, float minimum,
                                       float (&to)[kQ4NibblesPerWord]) {
-  constexpr uint32_t kTwoTo23 = 0x4b000000u;  // A float whose last bit counts 1
+  constexpr uint32_t kTwoTo23 = 0x4b000000u;  // A float whose last bit is worth 1
   const int first = threadIdx.x % kWarp / kQ4NibblesPerWord * kQ4NibblesPerWord;
   SPILLWAY_UNROLL
   for (int i = 0; i < kQ4NibblesPerWord; ++i) {
@@ -35,7 +35,7 @@ __device__ inline void q4_expand_word(uint32_t word, int shift, float scale, flo
 }
 
 // Quantises the next group of a row of which `rest` numbers are left, as quantize_q4() does, bit
-// for bit. All lanes of a warp: each takes two numbers.
+// for bit. Called by all lanes of a warp, two numbers each.
 __device__ inline void pack_q4_group(const float* from, int64_t rest, std::byte* to) {
   constexpr float kHalfMax = 65504.0f;
   static_assert(kQ4Group == 2 * kWarp);
@@ -43,7 +43,7 @@ __device__ inline void pack_q4_group(const float* from, int64_t rest, std::byte*
   const int size = rest < kQ4Group ? static_cast<int>(rest) : static_cast<int>(kQ4Group);
   const int words = (size + kQ4NibblesPerWord - 1) / kQ4NibblesPerWord;
   const bool has[2] = {lane < size, lane + kWarp < size};
-  // Where there is no number the first stands for it.
+  // The first number stands in for missing ones.
   const float x[2] = {from[has[0] ? lane : 0], from[has[1] ? lane + kWarp : 0]};
   // Not 0 where a value is NaN or infinite.
   const bool damaged = __any_sync(0xffffffffu, x[0] * 0.0f != 0.0f || x[1] * 0.0f != 0.0f);
@@ -75,7 +75,7 @@ __device__ inline void pack_q4_group(const float* from, int64_t rest, std::byte*
   shared[1] = damaged ? __float2half_rn(NAN) : minimum;
 }
 
-// Quantises a row of `count` numbers. All lanes of a warp.
+// Quantises a row of `count` numbers. Called by all lanes of a warp.
 __device__ inline void store_q4_row(const float* from, int64_t count, std::byte* row) {
   for (int64_t first = 0; first < count; first += kQ4Group) {
     pack_q4_group(from + first, count - first, row + first / kQ4Group * (4 + kQ4Group / 2));

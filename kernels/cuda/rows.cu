@@ -32,7 +32,7 @@ __device__ float table_value(Format format, const std::byte* row, int64_t i, int
   return q4_row_value(row, i, columns);
 }
 
-// A block a row.
+// One block per row.
 __global__ void gather_kernel(GatherKernel k) {
   const int64_t row = k.rows[blockIdx.x];
   const std::byte* from = k.slabs[row / k.slab_rows] + row % k.slab_rows * k.row_bytes;
@@ -54,7 +54,7 @@ struct NormKernel {
   int64_t out_stride;
 };
 
-// A block a row. The sum of (x - mean)^2 is a second pass, since E[x^2] - mean^2 loses digits.
+// One block per row. The sum of (x - mean)^2 is a second pass, since E[x^2] - mean^2 loses digits.
 template <class T>
 __global__ void normalize_kernel(NormKernel k) {
   __shared__ float scratch[kWarp];
@@ -115,7 +115,7 @@ void run(CudaContext& context, const GatherArgs& args) {
       .out = nullptr,
       .out_stride = args.out.stride,
       .accumulate = args.accumulate};
-  // No more than a row has numbers for.
+  // No more threads than a row has numbers.
   const auto threads = static_cast<unsigned>(
       std::min<int64_t>(kThreads, (table.columns + kWarp - 1) / kWarp * kWarp));
   constexpr size_t kEach = CudaContext::kUploadCount<int32_t>;

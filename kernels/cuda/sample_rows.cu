@@ -1,10 +1,11 @@
-// An index drawn from each row, where the logits are: four bytes of a row cross the link instead of
-// all of them. Greedy is comparisons alone, so the index is the host's; a draw by weights follows
-// the same rule (kernels/sampling/sample.h) with sums in another order, so it may be a neighbour's
-// where `uniform` falls within rounding of the border between two weights.
+// Samples an index from each row, on the device that holds the logits: four bytes per row cross the
+// link instead of all logits. Greedy is comparisons alone, so the index is the host's; sampling by
+// weights follows the same rule (kernels/sampling/sample.h) with sums in another order, so the
+// index may be a neighbour's where `uniform` falls within rounding of the border between two
+// weights.
 //
-// A block a row. A warp owns a part of the row, a lane every 32nd number of it: nothing depends on
-// other rows, and all sums are added in one order.
+// One block per row. A warp owns a part of the row, a lane every 32nd number of it: the result does
+// not depend on other rows, and all sums are added in one order.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_context.h"
@@ -30,7 +31,7 @@ struct Best {
   }
 };
 
-// Of all lanes, to every lane.
+// The best of all lanes, returned to every lane.
 __device__ Best warp_best(Best best) {
   for (int step = kWarp / 2; step > 0; step /= 2) {
     const float value = __shfl_xor_sync(0xffffffffu, best.value, step);
@@ -61,8 +62,8 @@ struct Shared {
   int32_t index;
 };
 
-// What the threads of a block do together with their row. Each call is made by all of them, and
-// gives all of them the same result.
+// Operations of a block's threads on their row. All threads make each call, and get the same
+// result.
 class Row {
  public:
   __device__ Row(float* numbers, int32_t count, Shared* shared)
@@ -76,8 +77,8 @@ class Row {
     end_ = begin_ + part < count ? begin_ + part : count;
   }
 
-  // Index -1: a number is NaN or +inf, or none is above -inf. Once a kernel: what it shares nobody
-  // else writes, so nobody waits for those who still read it.
+  // Index -1: a number is NaN or +inf, or none is above -inf. Called once per kernel: nothing else
+  // writes its shared result, so no barrier protects threads that still read it.
   __device__ Best best() {
     Best best{-INFINITY, -1};
     bool invalid = false;
@@ -101,13 +102,13 @@ class Row {
     return valid ? best : Best{-INFINITY, -1};
   }
 
-  // numbers[i] = change(i, numbers[i]). What a thread writes it alone reads.
+  // numbers[i] = change(i, numbers[i]). A thread alone reads the numbers that it writes.
   template <class Change>
   __device__ void change(Change change) {
     for (int32_t i = begin_ + lane_; i < end_; i += kWarp) numbers_[i] = change(i, numbers_[i]);
   }
 
-  // Of value(number).
+  // Sum of value(number).
   template <class Value>
   __device__ double sum(Value value) {
     add_parts(value);
@@ -117,8 +118,8 @@ class Row {
     return total;
   }
 
-  // The first index at which the values, none negative, make more than `amount`; rounding aside,
-  // else the last that is not 0; -1 when all are.
+  // The first index at which the values, none negative, make more than `amount`; if rounding leaves
+  // none, the last that is not 0; -1 when all are 0.
   template <class Value>
   __device__ int32_t index_at(Value value, double amount) {
     add_parts(value);
@@ -137,7 +138,7 @@ class Row {
       if (lane_ == 0) shared_->index = found;
     }
     __syncthreads();
-    return shared_->index;  // The next call writes it behind its first barrier.
+    return shared_->index;  // The next call writes it after its first barrier.
   }
 
   // The highest float from `low` to `high` that reaches its goal; `low` if none does.
@@ -156,7 +157,7 @@ class Row {
   }
 
  private:
-  // The sum of each warp's part, to all.
+  // Shares the sum of each warp's part with all threads.
   template <class Value>
   __device__ void add_parts(Value value) {
     float mine = 0;
@@ -166,7 +167,7 @@ class Row {
     __syncthreads();
   }
 
-  // index_at() of one part, by its warp.
+  // index_at() within one part, called by its warp.
   template <class Value>
   __device__ int32_t index_in_part(Value value, double amount) {
     int32_t last = -1;
@@ -194,7 +195,7 @@ class Row {
   int32_t begin_, end_;
 };
 
-// Drops what is not among the heaviest that have top_p of the weight; of equal ones the first stay.
+// Drops the weights outside the heaviest that have top_p of the sum; of equal ones the first stay.
 __device__ void keep_top_p(Row& row, const SampleRule& rule) {
   const auto sum_from = [&](float floor) {
     return row.sum([=](float weight) { return weight >= floor ? weight : 0.0f; });
@@ -206,7 +207,7 @@ __device__ void keep_top_p(Row& row, const SampleRule& rule) {
   const float threshold =
       row.highest_that(low, 1.0f, [&](float floor) { return sum_from(floor) >= wanted; });
   const double above = row.sum([=](float weight) { return weight > threshold ? weight : 0.0f; });
-  int32_t last = -1;  // Of those equal to the threshold
+  int32_t last = -1;  // Last kept of those equal to the threshold
   if (above < wanted) {
     const double ties = ceil((wanted - above) / static_cast<double>(threshold));
     last = row.index_at([=](float weight) { return weight == threshold ? 1.0f : 0.0f; }, ties - 1);

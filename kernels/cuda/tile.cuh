@@ -1,6 +1,5 @@
-// A warp's product of 16 x 16 tiles on tensor cores, behind one small wrapper with a scalar body:
-// that one runs in the emulation, and for bf16 on devices before sm_80, which have no such
-// instruction.
+// Tile: a warp's product of 16 x 16 tiles on tensor cores, with a scalar body that runs in the
+// emulation, and for bf16 on devices before sm_80, which have no such instruction.
 #pragma once
 
 #include "kernels/cuda/kernel.h"
@@ -13,12 +12,12 @@ namespace spillway::cuda {
 
 constexpr int kTileSide = 16;
 
-// How the second factor lies in memory: element (k, n) at k * stride + n, or at n * stride + k.
+// Memory order of the second factor: element (k, n) at k * stride + n, or at n * stride + k.
 enum class TileOrder { kRows, kColumns };
 
-// Sums of products, float32, spread over the lanes of a warp; all of them call everything here. The
-// factors are [16][16] of T in shared memory, rows (columns) `stride` elements apart: addresses a
-// multiple of 32 bytes, strides of 16.
+// Tile of float32 sums of products, spread over the lanes of a warp; all lanes call each function.
+// The factors are [16][16] of T in shared memory, rows (columns) `stride` elements apart: addresses
+// a multiple of 32 bytes, strides of 16.
 template <class T>
 class ScalarTile {
  public:
@@ -40,8 +39,8 @@ class ScalarTile {
     }
   }
 
-  // Row-major, rows `stride` floats apart, a multiple of 4. The lanes see each other's after
-  // __syncwarp().
+  // Stores row-major, rows `stride` floats apart, a multiple of 4. Other lanes may read the result
+  // after __syncwarp().
   __device__ void store(float* to, unsigned stride) const {
     for (unsigned i = 0; i < kEach; ++i) {
       to[element(i) / kTileSide * stride + element(i) % kTileSide] = sums_[i];

@@ -12,7 +12,7 @@ Result<std::unique_ptr<Device>> open_cuda_device(int) {
 
 namespace cuda {
 
-// No device, no stream of it, no call.
+// Never called: without a CUDA device there is no CUDA stream.
 void run_op(CudaContext&, const char*, int64_t, const OpArgs&) {
   SPILLWAY_CHECK(false);
 }

@@ -14,14 +14,14 @@ bool float_or_bf16(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16;
 }
 
-// What leaves a row-wise op: on CUDA activations are float16, too.
+// Output formats of row-wise ops: on CUDA also float16.
 bool activation_format(const Stream& stream, DType dtype) {
   return float_or_bf16(dtype) || (dtype == DType::kF16 && stream.kind() == DeviceKind::kCuda);
 }
 
 // Runs the body of the stream's device. The name and the rows are for the trace. A stream of a CUDA
-// device that could not be made has no context: it skips its work and says why when it is waited
-// for.
+// device that could not be made has no context: it skips its work and reports the reason when it is
+// waited for.
 template <class Args>
 void dispatch(Stream& stream, const char* name, int64_t rows, const Args& args) {
   if (stream.kind() == DeviceKind::kCuda) {

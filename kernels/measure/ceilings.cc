@@ -13,20 +13,21 @@ namespace spillway {
 
 namespace {
 
-// On the CPU what is measured must stay small: `bench` does it with the model in memory, inside a
-// budget. These take at most 128 MiB (the library's product in f32) besides activations, four times
+// On the CPU the probes must stay small: `bench` runs them with the model in memory, inside a
+// budget. They take at most 128 MiB (the library's product in f32) besides activations, four times
 // the L3 cache of the machines this was written on, so that a small block still reads its weights
 // from memory.
 constexpr size_t kMemoryReadBytes = size_t{128} << 20;
 constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;
 
-// A device with memory of its own: ten times the 50 MiB of an H200's L2 cache, where that is left;
-// and what products take besides matrices, input and output.
+// Discrete devices: ten times the 50 MiB of an H200's L2 cache, where that is free; and the bytes
+// that products take besides matrices, input and output.
 constexpr size_t kOwnPoolBytes = size_t{512} << 20;
 constexpr size_t kOwnPoolBytesMin = size_t{128} << 20;
-constexpr size_t kLibraryBytes = size_t{96} << 20;  // cuBLAS's workspaces of 32 MiB, and crumbs
+constexpr size_t kLibraryBytes = size_t{96}
+                                 << 20;  // cuBLAS's workspaces of 32 MiB, and small blocks
 
-// A device's stream takes microseconds to begin and to be waited for.
+// Starting and awaiting work on a discrete device's stream takes microseconds.
 RunLimits limits_of(const Device& device) {
   RunLimits limits;
   if (device.discrete()) limits.run_seconds = 0.005;
@@ -46,14 +47,14 @@ Status no_room(const Device& device, const std::string& what, size_t bytes, size
                                "--weights) or end other programs"};
 }
 
-// As many outputs, in whole panels, as the limit allows: more of the same are no faster on a CPU.
+// As many outputs, in whole panels, as the limit allows: more outputs are no faster on a CPU.
 LinearProbe part_of(LinearProbe probe) {
   const int64_t most = kMatrixElementsMax / probe.inputs / kPanelRowMultiple * kPanelRowMultiple;
   probe.outputs = std::min(probe.outputs, std::max(kPanelRowMultiple, most));
   return probe;
 }
 
-// oneDNN's FLOP/s.
+// FLOP/s of oneDNN's matmul.
 double library_rate(DType activation, const LinearProbe& probe) {
   constexpr RunLimits kLimits;
   cpu::LibraryProduct library(activation, probe.rows, probe.outputs, probe.inputs);
@@ -78,18 +79,18 @@ Result<MatrixCeiling> measure_on_cpu(Device& device, const LinearProbe& probe) {
     SPILLWAY_ASSIGN_OR_RETURN(ceiling.ours,
                               best_of(linear_rates(device, pool, probe, limits_of(device))));
   }
-  // Both products' operands at once would be too much.
+  // Both products' operands at once would be too large.
   ceiling.library = library_rate(device.activation_dtype(probe.weights), probe);
   return ceiling;
 }
 
-// The same product with weights in the format of the activations: the library's.
+// The probe with weights in the format of the activations: the product that the library computes.
 LinearProbe plain(const Device& device, LinearProbe probe) {
   probe.weights = plain_format(device.activation_dtype(probe.weights));
   return probe;
 }
 
-// Bytes of a product beside its matrix: what goes in and comes out, and 4-bit weights expanded.
+// Bytes of a product beside its matrix: input, output, and expanded 4-bit weights.
 size_t bytes_beside(const Device& device, const LinearProbe& probe) {
   const LinearProbe wide = plain(device, probe);
   const size_t in =
@@ -99,7 +100,7 @@ size_t bytes_beside(const Device& device, const LinearProbe& probe) {
   return in + out + (expands ? weight_bytes(device, wide) : 0) + kLibraryBytes;
 }
 
-// Matrices one behind the other, more than the caches hold.
+// A pool of consecutive matrices, larger than the caches.
 Result<WeightPool> own_pool(Device& device, std::span<const LinearProbe> probes) {
   size_t largest = 0, beside = 0;
   for (const LinearProbe& probe : probes) {
@@ -198,7 +199,7 @@ Result<double> measure_decode_attention(Device& device, AttentionProbe probe) {
     bytes = std::min(kOwnPoolBytes, device.memory().free_bytes / 2);
   }
   const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(bytes / decode_bytes(probe)));
-  // More at once until it takes a while: what a slow device does not notice is enough for it.
+  // More sequences at once until a run takes this long: a slow device needs no more to be busy.
   constexpr double kSecondsEnough = 0.02;
   constexpr int64_t kFirst = 16, kMore = 16;
   for (probe.sequences = std::min(kFirst, most);;

@@ -11,8 +11,8 @@ namespace spillway {
 
 namespace {
 
-// So many pieces a thread, each long beside what it takes to hand it out: a thread that the machine
-// keeps from running holds up one piece.
+// Pieces per thread, each long compared with its dispatch: a descheduled thread delays one piece
+// only.
 constexpr int64_t kPiecesOfThread = 16;
 constexpr int64_t kTurnsMin = 1000;
 constexpr double kGrain = 1e-7;
@@ -26,7 +26,7 @@ double rate_of(cpu::CpuContext& context, const cpu::PeakLoop& loop, int64_t turn
 }
 
 double best_rate(cpu::CpuContext& context, const cpu::PeakLoop& loop, const PeakRuns& how) {
-  // What a first, short run gives says how many turns a run takes.
+  // A first, short run gives the number of turns of a run.
   const double guess = rate_of(context, loop, kTurnsMin);
   const double turns = how.run_seconds * guess / loop.operations /
                        static_cast<double>(kPiecesOfThread * context.threads());

@@ -1,8 +1,8 @@
-// The most that this CPU's arithmetic can do, measured in registers: what a product is held against
-// whatever kernel runs it. A product may use the widest numbers that lose nothing of its weights'
-// format: bf16 weights bf16, 4-bit ones 8 bits, f32 and f16 f32 (bf16 drops three of f16's digits).
-// Rounding activations to 8 bits is a choice of quality, so a run that computes 4-bit weights in
-// bf16 has a peak that it does not try for.
+// Peak arithmetic rates of this CPU, measured in registers: the reference for a matrix product,
+// whatever kernel runs it. A product may use the narrowest numbers that lose nothing of its
+// weights' format: bf16 weights bf16, 4-bit ones 8 bits, f32 and f16 f32 (bf16 drops three of f16's
+// digits). Rounding activations to 8 bits is a choice of quality, so a run that computes 4-bit
+// weights in bf16 is compared with a peak that it does not attempt.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ using cpu::Arithmetic;
 
 std::string_view arithmetic_name(Arithmetic arithmetic);  // "f32", "bf16", "int8"
 
-// Of products with such weights, and of attention to such a cache, whose weights after the softmax
-// are of 16 bits at least.
+// Arithmetic of matrix products with weights of this format, and of attention over a cache of this
+// format, whose softmax weights have at least 16 bits.
 Arithmetic product_arithmetic(Format weights);
 Arithmetic attention_arithmetic(Format kv);
 
@@ -27,7 +27,7 @@ struct Peak {
   std::string instruction;
 };
 
-// The better of two.
+// The higher of two peaks.
 Peak best_of(const Peak& a, const Peak& b);
 
 struct Peaks {
@@ -36,10 +36,9 @@ struct Peaks {
 };
 Peaks best_of(const Peaks& a, const Peaks& b);
 
-// On all threads of the device, the best of `runs` of about `run_seconds` for every instruction
-// that the CPU has. Numbers of more bits can stand in for those of fewer, so int8 is at least bf16
-// and that at least f32. Blocks.
-// REQUIRES: the device shares host memory.
+// Measures every instruction that the CPU has on all threads of the device: the best of `runs` runs
+// of about `run_seconds`. Wider numbers can hold narrower ones, so int8 is at least bf16, and bf16
+// at least f32. Blocks. REQUIRES: the device shares host memory.
 struct PeakRuns {
   int runs = 5;
   double run_seconds = 0.02;

@@ -52,8 +52,8 @@ Result<Buffer> filled(Device& device, size_t bytes) {
   return buffer;
 }
 
-// `work` units over the seconds of each run. start() puts the work once into its streams, finish()
-// waits for them.
+// `work` units over the seconds of each run. start() queues the work once, finish() waits for its
+// streams.
 template <class Start, class Finish>
 Result<Rates> sample(double work, const RunLimits& limits, const Start& start,
                      const Finish& finish) {
@@ -61,7 +61,7 @@ Result<Rates> sample(double work, const RunLimits& limits, const Start& start,
     const double before = steady_seconds();
     for (int i = 0; i < repeats; ++i) start();
     SPILLWAY_RETURN_IF_ERROR(finish());
-    // A clock's grain: what takes no time at all would have no rate.
+    // The clock's resolution: a run of no time would have no rate.
     *seconds = std::max(1e-9, steady_seconds() - before);
     return {};
   };
@@ -173,7 +173,8 @@ Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearP
 
 namespace {
 
-// Every sequence's `tokens` new tokens after `position` cached ones; `work` is theirs together.
+// Attention of every sequence's `tokens` new tokens after `position` cached ones; `work` is their
+// total.
 Result<Rates> attention_rates(Device& device, const AttentionProbe& probe, int64_t tokens,
                               int64_t position, double work, const RunLimits& limits) {
   const KvLayout layout{probe.heads, probe.head_size, probe.kv};
@@ -214,7 +215,7 @@ double attended_bytes(const AttentionProbe& probe) {
 
 size_t decode_bytes(const AttentionProbe& probe) {
   const KvLayout layout{probe.heads, probe.head_size, probe.kv};
-  constexpr size_t kRowsOfWidth = 4;  // Query, key, value and what comes out, in float32 at most
+  constexpr size_t kRowsOfWidth = 4;  // Query, key, value and output, in float32 at most
   return layout.sequence_bytes(probe.tokens) + sizeof(AttentionItem) +
          kRowsOfWidth * sizeof(float) * static_cast<size_t>(probe.heads * probe.head_size);
 }

@@ -1,7 +1,7 @@
-// Rates of this machine just now, several samples of each: what `profile` reports with their spread
-// and what ceilings.h takes the best of. They run what the engine runs: our ops on the device's
-// streams. Each call blocks, about as long as its limits say, and takes its memory for as long;
-// kCapacity when that is not there.
+// Rates of this machine, several samples of each: `profile` reports them with their spread,
+// ceilings.h takes the best. They run what the engine runs: our ops on the device's streams. Each
+// call blocks about as long as its limits say, and holds its memory meanwhile; kCapacity when that
+// much is not free.
 #pragma once
 
 #include <cstddef>
@@ -14,28 +14,27 @@
 namespace spillway {
 
 struct RunLimits {
-  int runs_min = 2, runs_max = 5;  // After one that warms up
-  double seconds_max = 1.5;        // No further run starts then, once there are runs_min.
-  double run_seconds = 0;          // Work is repeated until a run takes about so long.
+  int runs_min = 2, runs_max = 5;  // Besides a warm-up run
+  double seconds_max = 1.5;        // No run starts later than this, after runs_min runs.
+  double run_seconds = 0;          // A run repeats its work for about this long.
 };
 
-using Rates = std::vector<double>;  // By run
+using Rates = std::vector<double>;  // One per run
 
 // Bytes per second that the device reads of `bytes` of its memory (whole MiB), on a CPU in the
-// order that is fastest there just now (cpu/memory_probe.h); on CUDA, that it reads and writes
-// together in a copy from one half of them to the other.
+// order that is fastest there at the moment (cpu/memory_probe.h); on CUDA, bytes read plus bytes
+// written in a copy from one half of them to the other.
 Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& limits);
 
-// Bytes per second of copies of `bytes` between pinned host memory and a device's own: each
-// direction alone, and the sum of both at once. REQUIRES: the device has memory of its own.
+// Bytes per second of copies of `bytes` between pinned host memory and the device's memory: each
+// direction alone, and the sum of both at once. REQUIRES: the device is discrete.
 struct CopyRates {
   Rates to_device, to_host, both;
 };
 Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limits);
 
-// Memory of the device in which weights lie, random ones, finite in every format. Matrices are
-// taken from it in turn, so that a pool several times larger than the last cache gives weights from
-// memory.
+// Device memory filled with random weights, finite in every format. Matrices are taken from it in
+// turn, so that a pool several times larger than the last-level cache gives weights from memory.
 class WeightPool {
  public:
   static Result<WeightPool> open(Device& device, size_t bytes);
@@ -66,8 +65,8 @@ double attended_bytes(const AttentionProbe& probe);
 // Bytes of memory that measuring a decode step takes for each sequence.
 size_t decode_bytes(const AttentionProbe& probe);
 
-// FLOP/s of both products of whole prompts, the causal half counted; bytes per second of cached
-// rows that a decode step attends to.
+// FLOP/s of both matrix products of whole prompts, the causal half counted; bytes per second of
+// cached rows that a decode step attends to.
 Result<Rates> prompt_attention_rates(Device& device, const AttentionProbe& probe,
                                      const RunLimits& limits);
 Result<Rates> decode_attention_rates(Device& device, const AttentionProbe& probe,

@@ -115,7 +115,7 @@ size_t index_at(std::span<const float> weights, double amount) {
       amount -= sum;
       continue;
     }
-    // One by one the weights may add up to a little less than `sum`; then the last one it is.
+    // One by one the weights may add up to a little less than `sum`; then the last one is taken.
     size_t last = begin;
     for (size_t i = 0; i < block.size() && amount >= 0; ++i) {
       if (block[i] == 0) continue;

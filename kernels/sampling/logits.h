@@ -8,7 +8,7 @@
 namespace spillway {
 
 struct RowBest {
-  size_t index = 0;    // Of the highest value; ties: the first
+  size_t index = 0;    // Index of the highest value; ties: the first
   float value = 0;     // -inf if all are
   bool valid = false;  // No NaN, no +inf, and one value above -inf
 };

@@ -14,13 +14,13 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Keeps the heaviest until they have top_p of the weight; of equal ones the first. Returns the sum
-// of what is left.
+// Keeps the heaviest weights until they have top_p of the sum; of equal ones the first. Returns the
+// sum of the kept ones.
 double keep_top_p(std::span<float> weights, float top_p) {
   const double sum = sum_from(weights, 0);
   const double wanted = static_cast<double>(top_p) * sum;
-  // All weights below an equal share of what may go are less than that together. Half of it, so
-  // that rounding does not matter.
+  // The weights below an equal share of the sum that may be dropped add up to less than that sum.
+  // Half of it, so that rounding does not matter.
   const double low = (sum - wanted) / static_cast<double>(weights.size()) / 2;
   const float threshold = threshold_of_sum(weights, wanted, static_cast<float>(low), 1.0f);
   double kept = sum_from(weights, std::nextafter(threshold, kInfinity));
