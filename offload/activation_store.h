@@ -25,7 +25,7 @@ struct ActivationStoreOptions {
   int64_t batch_rows_max = 0;  // Rows of one micro-batch
   double disk_share = 0;       // Share of a sweep's rows, to within one micro-batch
   double host_share = 0;       // Likewise; on a discrete device
-  bool discrete = false;       // The device has memory of its own.
+  bool discrete = false;       // The device has its own memory.
   bool overlap = true;
   TransferQueue* transfers = nullptr;  // Needed with disk_share; outlives the store
 };

@@ -45,13 +45,13 @@ struct ModelSourceOptions {
 };
 
 struct ModelSource {
-  std::string path;                   // Of the packed file.
+  std::string path;                   // The packed file's path.
   bool cached = false;                // A directory's, in the cache: it can be made anew.
   bool converted = false;             // Converted by this call.
   std::vector<std::string> warnings;  // NaN and infinity; after a conversion also ignored files.
 };
 
-// $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound without a home.
+// $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound if none is set.
 Result<std::string> default_cache_directory();
 
 // The packed file of `model`, a .spill file or a model directory. The cached file's name carries

@@ -4,7 +4,7 @@
 //
 // There are three tiers on every machine. Where the device is not discrete (the CPU), the device
 // tier is host memory and its link is free: the tier's bytes count against the host's budget, the
-// host tier stays empty, and nothing passes through a ring to reach the device.
+// host tier stays empty, and no ring is needed to reach the device.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct PlacementRequest {
   uint64_t disk_free_bytes = 0;     // Free space for scratch files
   bool weights_in_scratch = false;  // Weights on disk take scratch space, too (dummy weights)
 
-  uint64_t kv_staged_bytes_max = 0;    // One layer on disk, of the longest admissible sequence
+  uint64_t kv_staged_bytes_max = 0;    // Largest layer on disk of any admissible sequence
   uint64_t kv_layer_disk_bytes = 0;    // One layer on disk, of the longest planned sequence
   uint64_t kv_sequence_bytes_max = 0;  // All layers in memory, of the longest planned sequence
   uint64_t kv_layers = 0;

@@ -22,7 +22,7 @@ namespace spillway {
 // Bytes of the slabs that are streamed over one link, and the ring that they need.
 struct StreamedBytes {
   uint64_t total = 0;
-  uint64_t group_max = 0;  // Of the largest group
+  uint64_t group_max = 0;  // The largest group's
   uint64_t slab_max = 0;
 
   // The smallest ring: it holds any group in use, wherever the group begins.

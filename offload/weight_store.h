@@ -51,7 +51,7 @@ class WeightStore {
                                                     WeightStoreOptions options);
   ~WeightStore();
 
-  const ModelShape& shape() const;  // Of the whole model
+  const ModelShape& shape() const;  // The whole model's
   const LayerRange& layers() const;
   Format format() const;
   bool repacked() const;

@@ -47,7 +47,7 @@ struct SchedulerStats {
   uint64_t generated_tokens = 0;
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;
-  KvUsage kv;                                    // Of all sequences that have ended
+  KvUsage kv;                                    // Sum over ended sequences
   std::array<uint64_t, kFinishReasons> ended{};  // Sequences, by FinishReason
   SequenceTimes times;
   double busy_seconds = 0;  // Time inside sweeps

@@ -15,7 +15,7 @@ namespace spillway {
 
 struct ZipMember {
   std::string name;     // Without the root folder: "data/0".
-  uint64_t offset = 0;  // Of the member's bytes in the file
+  uint64_t offset = 0;  // The bytes' place in the file
   uint64_t bytes = 0;
   uint32_t crc = 0;  // CRC32 of the bytes, for the caller to verify
 };

@@ -39,7 +39,7 @@ struct DiskSpeed {
 // `memory` holds: 32 MiB keeps a queue of 32 full. Blocks until the last has ended.
 // kInvalidArgument when the file is shorter than one request, or with data_only no request finds
 // data; else the first error of a request. For a measure of the disk and not of the page cache the
-// file must be open with O_DIRECT. REQUIRES: room for a request in `memory`, both multiples of
+// file must be open with O_DIRECT. REQUIRES: `memory` holds a request, both multiples of
 // kIoAlignment; `from` in [0, 1).
 Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byte> memory,
                                     const DiskProbe& probe);

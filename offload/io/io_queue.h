@@ -13,7 +13,8 @@
 namespace spillway {
 
 // The share of a request that one chain of system calls moves. A backend advances `moved_bytes`
-// until it is `bytes`. Parts of one request may be on several threads, so none touches the request.
+// until it is `bytes`. Parts of one request may be on several threads, so no backend changes the
+// request.
 struct IoPart {
   IoRequest* request = nullptr;
   uint64_t offset = 0;

@@ -70,12 +70,12 @@ class SpillStager {
               uint64_t outbox_bytes = 0);
   ~SpillStager() { abandon(); }
 
-  // Sets the uses of the next sweep, in order; the last `guessed` of them are speculative
-  // prefetches, the probable first uses of the sweep after that, so that the disk has work while
-  // this one ends. The span must stay valid until the last use is finished or, with speculative
-  // uses, until the next call has returned. Speculative uses that have been read and prove right
-  // are not read again; if one proves wrong, all are dropped. REQUIRES: every earlier use that was
-  // not speculative was waited for and finished, or abandon() was called.
+  // Sets the uses of the next sweep, in order; the last `guessed` of them are speculative: the
+  // probable first uses of the sweep after that, so that the disk has work while this one ends. The
+  // span must stay valid until the last use is finished or, with speculative uses, until the next
+  // call has returned. Speculative uses that have been read and prove right are not read again; if
+  // one proves wrong, all are dropped. REQUIRES: every earlier use that was not speculative was
+  // waited for and finished, or abandon() was called.
   void begin(std::span<const SpillUse> uses, size_t guessed = 0);
 
   // Whether wait() would return at once.

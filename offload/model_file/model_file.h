@@ -65,7 +65,7 @@ struct TensorInfo {
 struct ModelFileTable {
   std::array<uint8_t, 16> file_id{};
   ModelShape shape;
-  Format format = Format::kF32;     // Of matrices and tables.
+  Format format = Format::kF32;     // Format of matrices and tables.
   std::string source;               // Name and fingerprint of the checkpoint
   std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
   std::vector<SlabInfo> slabs;      // In streaming order, which is the order in the file.
@@ -74,7 +74,7 @@ struct ModelFileTable {
   uint64_t slab_seed(uint32_t slab) const;
   uint64_t weight_bytes() const;           // Sum over the slabs.
   std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
-  QuantError quantization() const;         // Of all quantised tensors together.
+  QuantError quantization() const;         // Over all quantised tensors.
 };
 
 // Lays out tensors and slabs for a shape, for a writer to fill or dummy weights to allocate.

@@ -39,7 +39,7 @@ struct EngineOptions {
   uint64_t kv_ring_bytes = 0;     // Staging ring of a discrete device, for host and disk
   double activations_disk_share = 0;
   double activations_host_share = 0;  // Discrete devices only
-  int64_t sweep_tokens_max = 0;       // Of all sequences together
+  int64_t sweep_tokens_max = 0;       // Most tokens of all sequences in a sweep
   int64_t micro_batch_tokens = 1024;  // They close a micro-batch; one prompt may exceed
   int64_t micro_batch_sequences = 0;  // They close it, too; 0: no limit
   bool overlap = true;                // False: transfers and compute take turns
@@ -105,10 +105,10 @@ class Engine {
   Status read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                  std::vector<std::byte>* state, std::vector<std::byte>* rows);
 
-  // Runs one sweep and hands out its logits. An error concerns the whole sweep: no item's cache may
-  // be used any more; later sweeps may succeed. REQUIRES: total tokens <= sweep_tokens_max; token
-  // ids below the vocabulary; position + tokens <= positions; `rows` has exactly the inputs and
-  // outputs that the range of layers needs.
+  // Runs one sweep and passes its logits to `sink`. An error concerns the whole sweep: no item's
+  // cache may be used any more; later sweeps may succeed. REQUIRES: total tokens <=
+  // sweep_tokens_max; token ids below the vocabulary; position + tokens <= positions; `rows` has
+  // exactly the inputs and outputs that the range of layers needs.
   Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
  private:

@@ -20,7 +20,7 @@ uint64_t row_bytes(const ModelShape& shape) {
 }  // namespace
 
 void LogitsSink::on_sampled(size_t, int64_t, int32_t) {
-  SPILLWAY_CHECK(false);  // The sink's items have no sample rule.
+  SPILLWAY_CHECK(false);  // A sink with sample rules overrides it.
 }
 
 uint64_t Head::host_bytes(const ModelShape& shape, int64_t selected_rows) {

@@ -123,7 +123,7 @@ Status HostAttention::finish(const KvLayout& kv, const MatrixView& attended) {
 
 void HostAttention::abandon() {
   first_ = under_way_ = 0;
-  // Their errors are reported by the compute stream, too.
+  // The compute stream reports errors of these copies, too.
   (void)down_->record().wait().ok();
   (void)up_->record().wait().ok();
 }

@@ -40,7 +40,7 @@ class KvFeed final : public AttentionFeed {
   // writes are queued.
   Status end_sweep();
 
-  // Why an item has no valid results, or OK.
+  // The error that left an item without valid results, or OK.
   const Status& failure(size_t item) const { return failed_[item]; }
 
   void abandon();

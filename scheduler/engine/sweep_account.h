@@ -88,7 +88,7 @@ class SweepAccount {
   Trace* trace_;
   Trace::Track wait_track_{};
   TransferTotals before_;  // At the end of the last sweep
-  LoggedSweep work_;       // Of the current sweep
+  LoggedSweep work_;       // The current sweep
 };
 
 }  // namespace spillway
