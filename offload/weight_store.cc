@@ -261,8 +261,8 @@ Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) 
 void WeightStore::State::upload_ahead() {
   if (!uploads_ahead || !ring) return;
   if (copied && copied->event.done() && copied->event.wait().ok()) {
-    stream->release(
-        std::exchange(copied, std::nullopt)->group);  // So that the disk continues to read
+    // Freed early so that the disk continues to read.
+    stream->release(std::exchange(copied, std::nullopt)->group);
   }
   const uint32_t count = groups.back() + 1;
   for (uint32_t i = 1; i < count; ++i) {

@@ -17,8 +17,7 @@ namespace {
 constexpr const char* kStamp = "PRAGMA application_id = 1397774154; PRAGMA user_version = 3";
 constexpr int64_t kApplicationId = 1397774154;
 constexpr int64_t kVersion = 3;
-constexpr int64_t kValueMax = int64_t{1}
-                              << 40;  // Largest number in a row, so that sums stay in range
+constexpr int64_t kValueMax = int64_t{1} << 40;  // Largest number; sums stay in range
 
 constexpr const char* kSchema =
     "CREATE TABLE head (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"

@@ -198,8 +198,7 @@ class Planner {
     engine().activations_disk_share = shares(flags_.activations).disk;
     engine().activations_host_share = shares(flags_.activations).host;
     engine().overlap = !flags_.no_overlap;
-    engine().prefault_memory =
-        wishes_.prompt_tokens > 0;  // The cache is no larger than the run needs.
+    engine().prefault_memory = wishes_.prompt_tokens > 0;  // The cache is no larger than needed.
   }
 
   Status place_all() {
