@@ -11,7 +11,7 @@ namespace spillway {
 
 namespace {
 
-// Micro-batches in a ring: one in use, one on its way home, one or two on their way here.
+// Micro-batches in a ring: one in use, one being written back, one or two being uploaded.
 constexpr uint64_t kStagedBatches = 4;
 
 uint64_t row_bytes(const ActivationStoreOptions& options, double rows) {
@@ -24,7 +24,7 @@ uint64_t row_bytes(const ActivationStoreOptions& options, double rows) {
 ActivationBytes activation_bytes(const ActivationStoreOptions& options) {
   const auto rows = static_cast<double>(options.sweep_rows_max);
   const auto batch = static_cast<double>(options.batch_rows_max);
-  // Shares hold to within a micro-batch, and each begins at a whole sector.
+  // Shares are exact to within a micro-batch, and each begins at a whole sector.
   const auto share_bytes = [&](double share) -> uint64_t {
     if (share <= 0) return 0;
     return share >= 1 ? row_bytes(options, rows)
@@ -32,7 +32,7 @@ ActivationBytes activation_bytes(const ActivationStoreOptions& options) {
   };
   const double away = options.disk_share + options.host_share;
   const uint64_t ring = kStagedBatches * (row_bytes(options, batch) + kIoAlignment);
-  // Rounding may leave a micro-batch with the device whatever its share.
+  // Rounding may leave a micro-batch on the device whatever its share.
   ActivationBytes bytes{.memory = share_bytes(std::max(1 - away, 1e-9)),
                         .host = share_bytes(options.host_share)};
   if (options.disk_share > 0) {
@@ -74,7 +74,7 @@ uint64_t ActivationStore::bytes_of(int64_t rows) const {
 }
 
 void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes) {
-  if (stager_) stager_->flush();  // The last sweep's objects end here.
+  if (stager_) stager_->flush();  // The last sweep's objects are destroyed here.
   batches_.clear();
   objects_.clear();
   uses_.clear();
@@ -114,7 +114,7 @@ void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes)
   if (stager_) stager_->begin(uses_);
 }
 
-// Hands the stager what the device has sent home. Blocks until it is.
+// Blocks until the device's write-back is done, then passes it on to the stager.
 Status ActivationStore::finish_write_back() {
   if (!write_backs_) return {};
   const WriteBack last = *std::exchange(write_backs_, std::nullopt);
@@ -134,7 +134,7 @@ Result<MatrixView> ActivationStore::acquire() {
   if (ring_ && batch.tier != Tier::kDevice) {
     const uint64_t bytes = bytes_of(batch.rows);
     data = ring_->bring(batch.memory, batch.uses == 0 ? 0 : bytes, bytes, batch.home);
-    SPILLWAY_CHECK(data != nullptr);  // The ring holds four, and all but one are released.
+    SPILLWAY_CHECK(data != nullptr);  // The ring holds four batches; all but one are released.
     ring_->arrive();
   }
   ++batch.uses;

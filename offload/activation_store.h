@@ -1,6 +1,6 @@
 // The residual stream of a sweep between its layers: rows of each micro-batch, in the device's
-// memory or, for blocks whose activations are too many, in host memory (where that is another) or
-// a scratch file, from where they come and go with every layer.
+// memory or, for blocks whose activations do not fit there, in host memory (of a discrete device's
+// host) or a scratch file, from which every layer reads them and to which it writes them back.
 //
 // Thread rule: the engine thread.
 #pragma once
@@ -20,48 +20,48 @@
 namespace spillway {
 
 struct ActivationStoreOptions {
-  int64_t columns = 0;         // Of a row, float32
-  int64_t sweep_rows_max = 0;  // Of one sweep, all micro-batches
-  int64_t batch_rows_max = 0;  // Of one micro-batch
-  double disk_share = 0;       // Of a sweep's rows, to within one micro-batch
-  double host_share = 0;       // The same; on a discrete device
-  bool discrete = false;       // The device has memory of its own.
+  int64_t columns = 0;         // float32 values of a row
+  int64_t sweep_rows_max = 0;  // Rows of one sweep, all micro-batches
+  int64_t batch_rows_max = 0;  // Rows of one micro-batch
+  double disk_share = 0;       // Share of a sweep's rows, to within one micro-batch
+  double host_share = 0;       // Likewise; on a discrete device
+  bool discrete = false;       // The device has its own memory.
   bool overlap = true;
   TransferQueue* transfers = nullptr;  // Needed with disk_share; outlives the store
 };
 
 // Bytes of each kind that a store with these options takes.
 struct ActivationBytes {
-  uint64_t memory = 0;       // Of rows that stay on the device
-  uint64_t host = 0;         // Of rows in host memory
-  uint64_t staging = 0;      // Of the ring of host memory
-  uint64_t device_ring = 0;  // Of the ring of a discrete device's memory
-  uint64_t disk = 0;         // Of the scratch file
+  uint64_t memory = 0;       // Rows resident on the device
+  uint64_t host = 0;         // Rows resident in host memory
+  uint64_t staging = 0;      // Ring of host memory
+  uint64_t device_ring = 0;  // Ring of a discrete device's memory
+  uint64_t disk = 0;         // Scratch file
 };
 ActivationBytes activation_bytes(const ActivationStoreOptions& options);
 
 class ActivationStore {
  public:
-  // `file`: scratch with ActivationBytes::disk bytes of room; none needed without a share on disk.
+  // `file`: scratch file of ActivationBytes::disk bytes; not needed without a share on disk.
   // `compute` is the stream whose work uses the rows.
   static Result<std::unique_ptr<ActivationStore>> open(Device& device, Stream& compute,
                                                        const ActivationStoreOptions& options,
                                                        const File* file);
 
-  // Begins a sweep over micro-batches of these many rows, each of which will be used `passes`
-  // times: in every pass all of them in order, the first time without reading.
-  // REQUIRES: the sums fit the options.
+  // Begins a sweep over micro-batches with `batch_rows` rows. Each is used `passes` times: every
+  // pass uses all of them in order, the first one without reading. REQUIRES: the sums fit the
+  // options.
   void begin(std::span<const int64_t> batch_rows, int64_t passes);
 
   // The rows of the next micro-batch, f32 [rows, columns]. Waits for those on disk. After an error
-  // abandon() comes next. REQUIRES: the one before is released; with nothing on disk, the one
-  // before that.
+  // call abandon(). REQUIRES: the micro-batch before is released; with nothing on disk, the
+  // micro-batch before that.
   Result<MatrixView> acquire();
 
-  // The oldest in use may leave; `changed`: what was acquired has new contents.
+  // Releases the oldest acquired micro-batch; `changed`: its rows have new contents.
   void release(bool changed);
 
-  // After the last release of a sweep. Blocks on copies from the device.
+  // Ends the sweep, after its last release. Blocks on copies from the device.
   Status end_sweep();
 
   void abandon();
@@ -81,9 +81,9 @@ class ActivationStore {
   struct Batch {
     int64_t rows = 0;
     Tier tier = Tier::kDevice;
-    std::byte* memory = nullptr;  // Of the host for a while, if on disk
-    uint64_t uses = 0;            // Of this sweep
-    Event home = {};              // When the last use's rows are there, if on the host
+    std::byte* memory = nullptr;  // Host staging memory while in use, if on disk
+    uint64_t uses = 0;            // In this sweep
+    Event home = {};              // If on the host: the last use's rows are written back
   };
 
   ActivationStoreOptions options_;
@@ -93,14 +93,14 @@ class ActivationStore {
   std::vector<SpillUse> uses_;
   std::optional<SpillStager> stager_;
   std::optional<DeviceRing> ring_;
-  // What goes to disk when it is home from the device.
+  // Rows that go to disk once the device has copied them back.
   struct WriteBack {
     uint64_t bytes;  // 0: unchanged
     Event home;
   };
   std::optional<WriteBack> write_backs_;
-  size_t acquired_ = 0, released_ = 0;  // Batch that comes next
-  size_t next_use_ = 0;                 // Of the stager
+  size_t acquired_ = 0, released_ = 0;  // Index of the next batch
+  size_t next_use_ = 0;                 // The stager's next use
 };
 
 }  // namespace spillway

@@ -14,7 +14,7 @@ namespace spillway {
 
 namespace {
 
-// Only what may stand in a file name, so that a name cannot leave the folder.
+// Whether the name has only characters of plain file names, so that it cannot leave the folder.
 bool is_plain(const std::string& name) {
   return !name.empty() && name.size() <= 64 && name.front() != '.' &&
          std::all_of(name.begin(), name.end(), [](char c) {
@@ -42,9 +42,9 @@ struct ConfigFile {
   std::string path, text;
 };
 
-// FOLDER/NAME.json of the first directory that has it. kNotFound, in words about `what` ("model
-// shape"), lists the names there are; a name that is not lower-case letters, digits, '-', '.' and
-// '_' is never one.
+// Reads FOLDER/NAME.json of the first directory that has it. kNotFound, for a `what` ("model
+// shape"), lists the known names; a name with anything but lower-case letters, digits, '-', '.' and
+// '_' is unknown.
 Result<ConfigFile> read_config_file(std::string_view folder, const std::string& name,
                                     std::string_view what, uint64_t bytes_max) {
   if (is_plain(name)) {
@@ -60,7 +60,7 @@ Result<ConfigFile> read_config_file(std::string_view folder, const std::string& 
                    "; known are: " + known_names(folder));
 }
 
-// The file `name`, or the one of that name in configs/hardware.
+// Reads the file `name`, or the one of that name in configs/hardware.
 Result<ConfigFile> read_hardware_file(const std::string& name, std::string_view what,
                                       uint64_t bytes_max) {
   if (name.find('/') == std::string::npos && !name.ends_with(".json")) {

@@ -14,18 +14,18 @@
 
 namespace spillway {
 
-// Where configs/ is looked for, best first: $SPILLWAY_CONFIGS, the source tree of a binary in
-// build/PRESET, the installed share/spillway/configs, the tree this was built from.
+// Directories in which configs/ is looked for, best first: $SPILLWAY_CONFIGS, the source tree of a
+// binary in build/PRESET, the installed share/spillway/configs, the tree this was built from.
 std::vector<std::string> config_directories();
 
-// The shape of that name; kNotFound lists the names there are.
+// The model shape called `name`; kNotFound lists the known names.
 Result<ModelShape> find_model_shape(const std::string& name);
 
 // The profile in the file `name`, if it has a '/' or ends in ".json", else the one of that name in
-// configs/hardware. kNotFound lists the names there are; kInvalidArgument names file and field.
+// configs/hardware. kNotFound lists the known names; kInvalidArgument names file and field.
 Result<HardwareProfile> find_hardware_profile(const std::string& name);
 
-// The same for the constants of FlexGen's cost model, of which one set comes with the program.
+// Finds constants of FlexGen's cost model, likewise; one set comes with the program.
 constexpr const char* kFlexgenHardwareName = "flexgen-t4";
 Result<FlexgenHardware> find_flexgen_hardware(const std::string& name = kFlexgenHardwareName);
 

@@ -22,7 +22,7 @@ std::byte* DeviceRing::bring(const std::byte* from, uint64_t read_bytes, uint64_
   SPILLWAY_CHECK(read_bytes <= bytes);
   std::byte* memory = ring_.take(bytes);
   while (memory == nullptr && !finished_.empty()) {
-    // Not before it is needed: waiting holds back everything that is brought later.
+    // Waits only when the memory is needed: the wait delays all later uploads.
     up_->wait(finished_.front());
     finished_.pop_front();
     ring_.give_back();

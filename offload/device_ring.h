@@ -1,9 +1,9 @@
-// Device memory through which what lives in host memory passes. One stream brings it, ahead of the
-// compute stream as far as there is room; another takes home what changed, behind it. No call
-// blocks the host but sync() and clear(): the order of copies and work is kept by events alone.
+// A ring of device memory, the staging buffer for data that lives in host memory. One stream
+// uploads (h2d), ahead of the compute stream while the ring has space; another writes changes back
+// (d2h), behind it. Only sync() and clear() block the host: events alone order copies and work.
 //
-// For devices with memory of their own. Owned by what streams through it; the thread of the compute
-// stream.
+// For discrete devices. Owned by the store that streams through it. Thread rule: the thread of the
+// compute stream.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,22 @@ class DeviceRing {
   DeviceRing(Device& device, Stream& compute, std::span<std::byte> memory, const std::string& what);
   ~DeviceRing();  // Waits for the copies under way.
 
-  // Room for `bytes`, into which the first `read_bytes` are copied from host memory at `from` once
-  // `ready` has happened. Null: no room until older pieces are finished. The compute stream sees it
-  // after arrive().
+  // Allocates `bytes` and queues the upload of the first `read_bytes` of them from host memory at
+  // `from`, once `ready` has happened. Null: the ring is full until older pieces are finished. The
+  // compute stream sees the bytes after arrive().
   std::byte* bring(const std::byte* from, uint64_t read_bytes, uint64_t bytes, Event ready = {});
 
-  // What the compute stream is given from now on finds everything brought so far.
+  // Makes later work of the compute stream wait for all uploads so far.
   void arrive();
 
-  // When the host memory that was brought from is free again.
+  // Happens when the host memory of all uploads so far may be reused.
   Event copied() { return up_->record(); }
 
-  // The oldest pieces are used by nothing that the compute stream is given from now on.
+  // Frees the oldest `pieces`: later work of the compute stream does not use them.
   void finish(size_t pieces);
 
-  // The same of one, whose `changes` go to host memory at `home`; when they are there.
+  // Frees the oldest piece and writes its `changes` back to host memory at `home`; the event
+  // happens when they are there.
   Event write_back(std::byte* home, std::span<const ByteRange> changes);
 
   uint64_t h2d_bytes() const { return h2d_bytes_; }
@@ -48,7 +49,7 @@ class DeviceRing {
   // Blocks until all copies so far are done; the first error.
   Status sync();
 
-  // Blocks, and forgets all pieces.
+  // Blocks until all copies are done, and frees all pieces.
   void clear();
 
  private:
@@ -56,7 +57,7 @@ class DeviceRing {
   std::unique_ptr<Stream> up_, down_;
   StagingRing ring_;
   std::deque<std::byte*> pieces_;  // In use, oldest first
-  std::deque<Event> finished_;     // Of the pieces before these: when their memory is free
+  std::deque<Event> finished_;     // For freed pieces before these: their memory is reusable
   uint64_t h2d_bytes_ = 0, d2h_bytes_ = 0;
 };
 

@@ -106,7 +106,7 @@ bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t hos
 
 namespace {
 
-// Calls try_count(n) for n in [0, most], those next to `wanted` first, until it says true.
+// Calls try_count(n) for n in [0, most], nearest to `wanted` first, until it returns true.
 template <class Try>
 bool nearest_first(int64_t wanted, int64_t most, const Try& try_count) {
   for (int64_t distance = 0; distance <= most; ++distance) {
@@ -116,7 +116,7 @@ bool nearest_first(int64_t wanted, int64_t most, const Try& try_count) {
   return false;
 }
 
-// How many layers of `layer_bytes` a tier is due so that it holds its share of `all`.
+// Number of layers of `layer_bytes` to give to a tier so that it holds its share of `all`.
 int64_t layers_due(double share, double all, uint64_t reserved, uint64_t layer_bytes,
                    int64_t most) {
   const double due = share * all - static_cast<double>(reserved);
@@ -126,7 +126,7 @@ int64_t layers_due(double share, double all, uint64_t reserved, uint64_t layer_b
 
 }  // namespace
 
-// The others between device and host, by the sizes of these.
+// Splits the layers not on disk between device and host, in proportion to the tiers' sizes.
 bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
   const int64_t others = options_.layers.count - disk_layers;
   if (host_bytes() == 0) return try_reserve(sequence, disk_layers, 0);
@@ -151,7 +151,7 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
   sequence->state_bytes = state_bytes(budget);
   sequence->memory_layer_bytes = layer_bytes(rows, budget);
   sequence->disk_layer_bytes = disk_layer_bytes(rows, budget);
-  // With this many layers on disk the tiers fill at the same pace; neighbours of that number serve
+  // With this many layers on disk the tiers fill at the same pace; neighbouring numbers are tried
   // when one tier is full first.
   const double share = static_cast<double>(disk_bytes()) / static_cast<double>(total_bytes());
   const double after = static_cast<double>(reserved_bytes() + sequence_bytes(rows, budget));
@@ -226,7 +226,7 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64
   }
   std::sort(changes->begin(), changes->end(),
             [](const ByteRange& a, const ByteRange& b) { return a.from < b.from; });
-  // Neighbours and what several heads changed become one.
+  // Merges adjacent ranges and those that several heads changed.
   size_t last = 0;
   for (size_t i = 1; i < changes->size(); ++i) {
     const ByteRange& next = (*changes)[i];

@@ -1,10 +1,10 @@
-// The key/value memory of all sequences, over the tiers: a region of the device's memory, one of
-// the host's where that is another, and one of a scratch file. Each sequence gets a reservation for
-// the most rows it can ever have, promised at admission and never changed, so that none is ever
-// evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one
-// tier; layers on slower tiers are spread evenly, so that every layer of a sweep asks a link for
-// the same amount. In front of it lies what a limited budget has_state (kernels/kv_state.h), on
-// disk in sectors of its own, since every step changes it.
+// The KV cache of all sequences, over the tiers: a region of the device's memory, one of host
+// memory (for a discrete device), and one of a scratch file. Each sequence gets a reservation for
+// the most rows it can ever have, made at admission and never changed, so that no sequence is ever
+// evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one tier;
+// layers on slower tiers are spread evenly, so that every layer of a sweep moves the same amount
+// over a link. In front of a layer lies the state of a limited budget (kernels/kv_state.h), on disk
+// in sectors of its own, since every step changes it.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in each tier; no two
 // reservations overlap (verify()).
@@ -27,10 +27,10 @@
 
 namespace spillway {
 
-// A sequence's place in the cache.
+// A sequence's reservation in the cache.
 struct KvSequence {
-  int64_t rows = 0;  // Positions it can ever have
-  KvBudget budget;   // What is kept of them
+  int64_t rows = 0;  // Most positions it can have
+  KvBudget budget;   // Which of them are kept
   LayerRange layers;
   uint64_t state_bytes = 0;  // In front of the rows of a layer in memory
   uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
@@ -40,19 +40,19 @@ struct KvSequence {
   std::vector<SpilledObject> spilled;  // The layers on disk, in order
 
   int64_t disk_layers() const { return static_cast<int64_t>(spilled.size()); }
-  // How many of the layers before `layer` are on disk.
+  // Number of layers before `layer` that are on disk.
   int64_t disk_layers_before(int64_t layer) const {
     return (layer - layers.first) * disk_layers() / layers.count;
   }
   bool on_disk(int64_t layer) const {
     return disk_layers_before(layer + 1) != disk_layers_before(layer);
   }
-  // The same of those in host memory, among the others.
+  // Number of layers before `layer` that are in host memory, spread among those not on disk.
   int64_t host_layers_before(int64_t layer) const {
     const int64_t others = layers.count - disk_layers();
     return others == 0 ? 0 : others_before(layer) * host_layers / others;
   }
-  // Those in memory, of device or host.
+  // Number of layers before `layer` that are in memory, the device's or the host's.
   int64_t others_before(int64_t layer) const {
     return layer - layers.first - disk_layers_before(layer);
   }
@@ -70,21 +70,21 @@ struct KvSequence {
 
 struct KvCacheOptions {
   KvLayout layout;
-  LayerRange layers;           // Whose cache it is; numbers of layers are the model's
-  uint64_t memory_bytes = 0;   // Of the device
-  uint64_t disk_bytes = 0;     // Room in the scratch file
-  uint64_t staging_bytes = 0;  // Memory through which a layer on disk passes
-  // A device with memory of its own: of the host, and through which layers that are not on the
-  // device get there.
+  LayerRange layers;           // The cached layers, by the model's numbers
+  uint64_t memory_bytes = 0;   // Device memory
+  uint64_t disk_bytes = 0;     // Size of the scratch file
+  uint64_t staging_bytes = 0;  // Staging memory for layers on disk
+  // For a discrete device: host memory for layers, and the device's staging ring for layers that
+  // are not resident on it.
   uint64_t host_bytes = 0;
   uint64_t device_staging_bytes = 0;
 };
 
 class KvCache {
  public:
-  // Takes the device memory; pages are touched when sequences first use them,
+  // Allocates the cache's memory; its pages are faulted in when sequences first use them.
   static Result<std::unique_ptr<KvCache>> open(Device& device, const KvCacheOptions& options);
-  // or all of them now.
+  // Prefaults all pages of the cache.
   void prefault(Device& device) const;
 
   const KvLayout& layout() const { return options_.layout; }
@@ -99,17 +99,19 @@ class KvCache {
   // Bytes that a sequence of `rows` positions takes over all layers in memory.
   uint64_t sequence_bytes(int64_t rows, const KvBudget& budget = {}) const;
 
-  // How many such sequences an empty cache has room for.
+  // Number of such sequences that an empty cache holds.
   int64_t sequences_at_once(int64_t rows, const KvBudget& budget = {}) const;
 
-  // kInvalidArgument: not even an empty cache has room for one, or the staging for a layer of it.
+  // kInvalidArgument: even an empty cache cannot hold one such sequence, or the staging one layer
+  // of it.
   Status check_holds(int64_t rows, const KvBudget& budget = {}) const;
 
-  // Room for `rows` positions; a budget that is not full keeps fewer than these. Keeps the shares
-  // of the tiers as near as possible to those of their sizes. kCapacity: no room now.
+  // Reserves `rows` positions; a budget that is not full keeps fewer of them. Splits the layers
+  // over the tiers as nearly as possible in proportion to the tiers' sizes. kCapacity: not enough
+  // free bytes now.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {});
 
-  // REQUIRES: nothing of it is being transferred.
+  // REQUIRES: no transfer of the sequence is under way.
   void release(std::unique_ptr<KvSequence> sequence);
 
   // A sequence's cache of one layer.
@@ -117,9 +119,9 @@ class KvCache {
     std::byte* state = nullptr;  // Null when everything is kept
     std::byte* rows = nullptr;
   };
-  // Where it lies. REQUIRES: not on_disk(layer).
+  // The addresses of a layer in memory. REQUIRES: not on_disk(layer).
   Layer layer(const KvSequence& sequence, int64_t layer) const;
-  // One on disk, of which `memory` holds the bytes.
+  // The addresses of a layer on disk whose bytes are staged in `memory`.
   Layer staged_layer(const KvSequence& sequence, std::byte* memory) const;
 
   // Bytes of a layer after `positions` positions, state and rows, in memory or as on disk.
@@ -129,15 +131,15 @@ class KvCache {
     return {layout().heads, sequence.budget};
   }
 
-  // The use that a sweep makes of a layer on disk, after `position` positions, for `tokens` more.
+  // The staged use of a layer on disk in a sweep that adds `tokens` positions after `position`.
   SpillUse use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const;
 
-  // The bytes of a layer, from its beginning, that this sweep has changed, in order, by whole
-  // blocks. REQUIRES: its work is done, or position is 0, or the budget has_state nothing.
+  // Byte ranges of a layer, from its beginning, that this sweep has changed: in order, in whole KV
+  // blocks. REQUIRES: the sweep's work is done, or position is 0, or the budget has no state.
   void find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
                     int64_t tokens, std::vector<ByteRange>* changes) const;
 
-  // What a layer of `rows` positions takes on disk, and of the ring on its way.
+  // Bytes of a layer of `rows` positions on disk, and in the staging ring.
   uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget) const;
 
   void verify() const;

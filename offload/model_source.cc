@@ -28,7 +28,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Letters of a model's name that are good in a file name.
+// A model's name with only the characters that suit a file name.
 std::string file_stem(const std::string& name) {
   std::string stem;
   for (const char c : name.substr(0, 64)) {
@@ -45,7 +45,7 @@ class CacheLock {
   static Result<CacheLock> take(const std::string& path, const ModelSourceOptions& options) {
     SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(path + ".lock", O_RDWR | O_CREAT));
     bool announced = false;
-    // Polling, so that an interrupted user gets away.
+    // Polls, so that the user can interrupt the wait.
     while (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) return io_error("lock " + file.path(), errno);
       if (!announced && options.announce) {
@@ -65,8 +65,8 @@ class CacheLock {
   File file_;  // Closing it unlocks.
 };
 
-// What the packed file itself knows of numbers that are none. Every start says it: the conversion,
-// which said it first, may have been another user's, a year ago.
+// Warnings of NaN and infinity that the packed file records. Printed at every start, since the
+// conversion, which printed them first, may have been another user's, a year ago.
 std::vector<std::string> warnings_of(const std::string& path, const ModelFileTable& table) {
   std::vector<std::string> warnings;
   for (const size_t i : table.non_finite()) {
@@ -140,7 +140,7 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   if (cached.ok() && cached->table().file_id != options.damaged) {
     return ModelSource{packed, true, false, warnings_of(packed, cached->table())};
   }
-  // A file of another version or a damaged one is made anew; a disk that fails is not.
+  // A file of another version or a damaged one is converted again, but not after a disk error.
   const Code code = cached.status().code();
   if (code == Code::kIoError) return cached.status();
   if (options.announce && code == Code::kNotFound) {
@@ -161,7 +161,8 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   return convert_into(directory, packed, options);
 }
 
-// What a file is that is no packed model, and what to give instead; OK when it is not known.
+// The error for a file that is not a packed model: its kind and what to pass instead; OK if its
+// kind is unknown.
 Status another_kind(const std::string& path) {
   SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_to_read(path));
   SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());

@@ -1,4 +1,4 @@
-// From what a user calls a model to a packed file that can be opened: a .spill file is one, a model
+// Resolves the user's MODEL to a packed file that can be opened: a .spill file is one, a model
 // directory is converted into a cache folder on first use.
 #pragma once
 
@@ -18,18 +18,18 @@
 namespace spillway {
 
 struct ModelSourceOptions {
-  std::optional<Format> format;  // Of a directory's packed file; none: the checkpoint's own.
-  bool bf16_for_f16 = false;     // As in ConvertOptions; so `layout`.
+  std::optional<Format> format;  // Format to pack a directory in; none: the checkpoint's own.
+  bool bf16_for_f16 = false;     // As in ConvertOptions, like `layout`.
   std::function<MatrixLayout(Format)> layout;
   std::string cache_directory;  // Empty: default_cache_directory().
   bool lenient_header = false;  // safetensors_reader.h
 
-  // Whether whoever wants the model can compute with it; asked before a conversion, which is
-  // minutes and gigabytes. Its error is the answer. May be empty.
+  // Whether the caller can compute with such a model; called before a conversion, which takes
+  // minutes and gigabytes. Its error is returned. May be empty.
   std::function<Status(const ModelShape&)> accepts;
 
-  // Likewise whether it is the checkpoint that is meant, by what ModelFileTable::source will say of
-  // a directory. May be empty.
+  // Likewise whether it is the wanted checkpoint, by what ModelFileTable::source will be for the
+  // directory. May be empty.
   std::function<Status(const std::string&)> accepts_source;
 
   // Called once before a conversion starts and when another process is waited for: a line for
@@ -45,24 +45,25 @@ struct ModelSourceOptions {
 };
 
 struct ModelSource {
-  std::string path;                   // Of a packed file.
+  std::string path;                   // The packed file's path.
   bool cached = false;                // A directory's, in the cache: it can be made anew.
-  bool converted = false;             // Just now.
-  std::vector<std::string> warnings;  // NaN and infinity in it; of a conversion also files ignored.
+  bool converted = false;             // Converted by this call.
+  std::vector<std::string> warnings;  // NaN and infinity; after a conversion also ignored files.
 };
 
-// $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound without a home.
+// $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound if none is set.
 Result<std::string> default_cache_directory();
 
 // The packed file of `model`, a .spill file or a model directory. The cached file's name carries
 // the directory's fingerprint and the format, so that a changed directory is converted again; two
 // processes that want the same one convert it once. kNotFound: there is no such path, or it is
 // neither. kInvalidArgument: it is a file of another kind, and the message says which and what to
-// do. kCapacity: no room, with needed and free. Blocks, for minutes when it converts.
+// do. kCapacity: not enough disk space, with needed and free bytes. Blocks, for minutes when it
+// converts.
 Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOptions& options);
 
-// Opens the packed file `path`. What is another kind of file (GGUF, a checkpoint without its
-// directory) is kInvalidArgument with what to give instead.
+// Opens the packed file `path`. Another kind of file (GGUF, a checkpoint without its directory) is
+// kInvalidArgument; the message says what to pass instead.
 Result<ModelFile> open_packed(const std::string& path);
 
 }  // namespace spillway

@@ -15,12 +15,12 @@ namespace spillway {
 
 namespace {
 
-// Of the memory that weights and KV cache share when the weights do not fit: a block grows with the
-// cache while a sweep costs what is left of the weights. A default heuristic, until a search knows
-// the machine.
+// The KV cache's share of the memory for weights and cache when the weights do not fit: the block
+// grows with the cache, while a sweep costs the time of streaming the other weights. A default
+// heuristic for plans without a search.
 constexpr double kKvShareWhenStreaming = 0.5;
 
-// Layers of the longest sequence that a KV ring holds: one in use, some on their way.
+// Layers of the longest sequence that a KV ring holds: one in use, the others being transferred.
 constexpr uint64_t kStagedLayers = 4;
 constexpr uint64_t kStagingBytesGood = uint64_t{256} << 20;
 
@@ -29,22 +29,22 @@ constexpr uint64_t kStagingBytesGood = uint64_t{256} << 20;
 constexpr uint64_t kDeviceRingBytesGood = uint64_t{1} << 30;
 constexpr uint64_t kDeviceRingPart = 8;
 
-// How finely sizes are tried where the user fixed the shares: by which part a cache that does not
-// fit is made smaller, and how many sizes its rings may have, each half of the last, before the
-// smallest. Rings of host memory on a CPU compete with what the block needs most; on a discrete
-// device they are a small part of either memory.
+// Steps of the sizes tried where the user fixed the shares: the fraction by which a cache that does
+// not fit is made smaller, and the number of ring sizes, each half of the last, before the
+// smallest. Rings of host memory on a CPU compete with the KV cache, which the block needs most; on
+// a discrete device they are a small part of either memory.
 struct SearchSteps {
   uint64_t kv_part;
   size_t larger_rings;
 };
 constexpr SearchSteps kCpuSteps{8, 64}, kDiscreteSteps{2, 1};
 
-// a - b, not below 0.
+// a - b, saturated at 0.
 uint64_t minus(uint64_t a, uint64_t b) {
   return a - std::min(a, b);
 }
 
-// As a flag takes it, rounded up.
+// The bytes in a flag's syntax, rounded up.
 std::string mebibytes(uint64_t bytes) {
   return std::to_string((bytes >> 20) + 1) + "MiB";
 }
@@ -53,19 +53,19 @@ uint64_t bytes_of_share(double share, uint64_t all) {
   return static_cast<uint64_t>(std::llround(share * static_cast<double>(all)));
 }
 
-// Memory through which weights pass: one group of them, or (`deep`) the next as well.
+// Ring size for streamed weights: one group, or (`deep`) the next one as well.
 uint64_t weight_ring(const StreamedBytes& streamed, bool deep) {
   return round_up(deep ? streamed.ring_good() : streamed.ring_min(), kIoAlignment);
 }
 
-// What a placement takes of each budget, by purpose.
+// Bytes that a placement takes of each budget, by purpose.
 struct Taken {
   TierBytes process, buffers, weights, kv;
-  TierBytes resident;  // Of the weights, without rings: where they live, on disk as well
+  TierBytes resident;  // Weights by the tier they live on, without rings
 };
 
 Taken taken_by(const PlacementRequest& request, const Placement& placement) {
-  // A device without memory of its own takes the host's.
+  // A device that is not discrete takes host memory.
   const auto in_memory = [&](uint64_t device, uint64_t host) {
     return request.discrete ? TierBytes{device, host, 0} : TierBytes{0, device + host, 0};
   };
@@ -83,7 +83,7 @@ Taken taken_by(const PlacementRequest& request, const Placement& placement) {
   return taken;
 }
 
-// A memory in messages.
+// The words for a memory in messages.
 struct MemoryText {
   uint64_t TierBytes::*tier;
   const char *name, *flag, *process;
@@ -100,7 +100,7 @@ std::string listed(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Where weights are that are not in this memory.
+// Text on the weights that live outside of this memory.
 std::string rest_of_weights(const MemoryText& text, const TierBytes& resident) {
   std::vector<std::string> places;
   const auto add = [&](uint64_t TierBytes::*tier, const char* place) {
@@ -113,7 +113,7 @@ std::string rest_of_weights(const MemoryText& text, const TierBytes& resident) {
   return " (of " + format_bytes(resident.sum()) + ", the rest " + listed(places) + ")";
 }
 
-// What takes more of a memory than its budget.
+// The error that a memory's budget is exceeded, with the bytes by purpose.
 Status memory_short(const MemoryText& text, const MemoryTier& memory, const Taken& taken) {
   std::vector<std::string> parts;
   uint64_t needed = 0;
@@ -134,12 +134,12 @@ Status memory_short(const MemoryText& text, const MemoryTier& memory, const Take
               text.flag + " " + mebibytes(needed)};
 }
 
-// Memory through which the KV cache passes.
+// Sizes of the KV cache's staging rings.
 struct KvRings {
   uint64_t host = 0, device = 0;
 };
 
-// What is settled before the weights take the memory that is left.
+// A KV placement, chosen before the weights take the remaining memory.
 struct Choice {
   TierBytes kv;
   KvRings rings{};
@@ -179,7 +179,8 @@ class Placer {
     const std::vector<Choice> choices = r_.kv_shares  ? with_shares(*r_.kv_shares)
                                         : r_.discrete ? host_after_device()
                                                       : disk_after_memory();
-    // Of given shares the last choice takes the least of every tier: if it does not fit, none does.
+    // With given shares the last choice takes the least of every tier: if it does not fit, none
+    // does.
     if (!r_.kv_shares || fit(choices.back())) {
       for (const Choice& choice : choices) {
         if (std::optional<Placement> placement = fit(choice)) return std::move(*placement);
@@ -188,7 +189,7 @@ class Placer {
     if (const Placement nothing; !fits_host(nothing)) {
       PlacementRequest roomier = r_;
       roomier.host.budget_bytes = nothing.taken(r_).host;
-      // Then nothing need be in host memory but what is there in any case.
+      // If this fits, the fixed parts of host memory alone exceed its budget.
       if (Placer(roomier).place().ok()) {
         return memory_short(kHostText, r_.host, taken_by(r_, nothing));
       }
@@ -197,8 +198,9 @@ class Placer {
   }
 
  private:
-  // The user says how much of the cache is where; what is left decides how large it is. Whole
-  // layers are on one tier, so each needs one more than its share; on disk they take whole sectors.
+  // Choices for KV shares that the user fixed; the remaining memory decides the cache's size. A
+  // layer lives wholly on one tier, so each tier needs one layer more than its share; on disk
+  // layers take whole sectors.
   std::vector<Choice> with_shares(const PlacementRequest::Shares& shares) const {
     std::vector<Choice> found;
     std::vector<KvRings> sizes = ring_sizes();
@@ -208,7 +210,7 @@ class Placer {
         const auto bytes = static_cast<double>(total);
         Choice choice;
         if (shares.away() < 1) {
-          // The two kinds of device round to bytes differently, and plans should not change by one.
+          // The two kinds of device round differently; one rounding would change plans by a byte.
           choice.kv.device =
               layer_on_disk_ + (r_.discrete
                                     ? static_cast<uint64_t>((1 - shares.disk - shares.host) * bytes)
@@ -228,9 +230,9 @@ class Placer {
     }
   }
 
-  // On a discrete device, where nobody says. Best first: all of the cache beside all the weights;
-  // what does not fit there in host memory; and, where weights do not fit the device, all of the
-  // cache in host memory.
+  // Choices for a discrete device without KV shares, best first: all of the cache beside all the
+  // weights; the excess of that in host memory; and, where weights do not fit the device, all of
+  // the cache in host memory.
   std::vector<Choice> host_after_device() const {
     std::vector<Choice> found;
     const uint64_t beside =
@@ -253,7 +255,7 @@ class Placer {
     }
   }
 
-  // What weights will take of host memory, as far as one can know before they are placed.
+  // The host memory that weights will take, as far as known before they are placed.
   uint64_t host_weights() const {
     if (pinned_) return pinned_->host_bytes;
     const uint64_t rest = minus(all_, device_room_);
@@ -262,15 +264,16 @@ class Placer {
     return rest + longest_ > host_room_ ? most : rest;
   }
 
-  // The same on a CPU, best first: what memory has room for, and the rest on disk only if weights
-  // come from there in each sweep anyway; one sequence in memory; all of the cache on disk.
+  // Choices for a CPU without KV shares, best first: as much as fits in memory, with the excess on
+  // disk only if weights are read from there in each sweep anyway; one sequence in memory; all of
+  // the cache on disk.
   std::vector<Choice> disk_after_memory() const {
     std::vector<Choice> found;
     const bool streams = pinned_ ? pinned_->disk_bytes > 0 : all_ + longest_ > device_room_;
     for (const bool deep : {true, false}) {
       const uint64_t memory = std::min(wanted_, kv_room(streams, deep));
       if (memory < longest_) continue;
-      // Whole layers are on one tier: what is left of memory's last one is made up for.
+      // A layer lives wholly on one tier: the disk makes up for memory's unused part of a layer.
       if (streams && memory < wanted_) {
         const uint64_t rest =
             std::min(on_disk(static_cast<double>(wanted_ - memory)), r_.disk_bytes);
@@ -287,8 +290,9 @@ class Placer {
     return found;
   }
 
-  // Memory for the cache on a CPU: what fixed weights leave; half of all when the rest of the
-  // weights goes to disk, so that a block is worth a pass over them; else what all weights leave.
+  // Memory for the cache on a CPU: the memory that fixed weights leave; half of all when the other
+  // weights go to disk, so that a block is worth a pass over them; else the memory that all weights
+  // leave.
   uint64_t kv_room(bool streams, bool deep) const {
     if (pinned_) {
       return beside_pinned(weight_ring(pinned_->from_disk, deep) + good_rings_.host);
@@ -297,7 +301,7 @@ class Placer {
     return static_cast<uint64_t>(kKvShareWhenStreaming * static_cast<double>(device_room_));
   }
 
-  // What weights that are fixed and `rings` leave of the device's memory.
+  // Device memory that fixed weights and `rings` leave.
   uint64_t beside_pinned(uint64_t rings) const {
     return minus(device_room_, pinned_->memory_bytes + rings);
   }
@@ -309,7 +313,7 @@ class Placer {
     }
   }
 
-  // What the disk must have for this many bytes of memory's KV cache, and a layer more.
+  // Disk bytes for this many bytes of KV cache as in memory, and one layer more.
   uint64_t on_disk(double bytes) const {
     const auto longest = static_cast<double>(std::max<uint64_t>(1, longest_));
     return static_cast<uint64_t>(
@@ -317,8 +321,8 @@ class Placer {
            layer_on_disk_;
   }
 
-  // Memory through which a cache passes: the less, the less is read ahead, down to one layer of one
-  // sequence, for which the engine stands still.
+  // Sizes of the rings for a cache, in falling order: a smaller ring reads ahead less, down to one
+  // layer of one sequence, for which the engine waits each time.
   std::vector<KvRings> ring_sizes() const {
     std::vector<KvRings> found;
     for (uint64_t bytes = good_rings_.host;
@@ -354,11 +358,11 @@ class Placer {
     return placement.taken(r_).disk <= r_.disk_free_bytes;
   }
 
-  // The placement with the fewest weight bytes on slow tiers that leaves room for the choice.
+  // The placement with the fewest weight bytes on slow tiers that fits beside the choice.
   std::optional<Placement> fit(const Choice& choice) const {
     Placement kv = with_kv(choice);
     if (!fits_device(kv) || !fits_host(kv) || kv.kv.disk > r_.disk_bytes) return std::nullopt;
-    // What memory cannot hold is on disk, wherever exactly it is cut.
+    // Weights that memory cannot hold are on disk, wherever exactly they are cut.
     const TierBytes taken = kv.taken(r_);
     kv.weights.disk_bytes = minus(all_, minus(r_.device.budget_bytes, taken.device) +
                                             minus(r_.host.budget_bytes, taken.host));
@@ -371,15 +375,15 @@ class Placer {
     return found;
   }
 
-  // The fewest bytes off the device, and of these the fewest on disk, each to within a slab. Of a
-  // device without memory of its own none must be off it, and the host's budget decides alone.
+  // The placement with the fewest bytes off the device, and of these the fewest on disk, each to
+  // within a slab. On a device that is not discrete the host's budget decides alone.
   std::optional<Placement> fewest_away(const Placement& kv, bool deep) const {
     const auto placed = [&](uint64_t disk, uint64_t host) {
       return with_weights(kv, place_weights(*r_.table, disk, host), deep);
     };
     const auto away = least(all_, [&](uint64_t bytes) { return fits_device(placed(0, bytes)); });
     if (!away) return std::nullopt;
-    // Two tiers' rounding may need a slab more than one's.
+    // Rounding for two tiers may need a slab more than for one.
     for (const uint64_t more : {uint64_t{0}, kSlabBytesMax, 2 * kSlabBytesMax, all_ - *away}) {
       const uint64_t bytes = std::min(all_, *away + more);
       const auto cut = [&](uint64_t disk) { return placed(disk, minus(bytes, disk)); };
@@ -391,7 +395,7 @@ class Placer {
     return std::nullopt;
   }
 
-  // The least number up to `high` that fits, to within half a slab; none: not even `high` does.
+  // The least number up to `high` that fits, to within half a slab; none: `high` does not fit.
   template <class Fits>
   static std::optional<uint64_t> least(uint64_t high, const Fits& fits) {
     uint64_t low = 0;
@@ -404,8 +408,8 @@ class Placer {
     return high;
   }
 
-  // Why not even the least choice fits: with all weights on disk, unless the user says where they
-  // are.
+  // The error that even the least choice does not fit: with all weights on disk, unless the user
+  // fixed their shares.
   Status infeasible(const Choice& choice) const {
     const Placement placed =
         with_weights(with_kv(choice), pinned_ ? *pinned_ : place_weights(*r_.table, all_), false);
@@ -425,12 +429,12 @@ class Placer {
 
   const PlacementRequest& r_;
   SearchSteps steps_ = kCpuSteps;
-  const uint64_t all_;               // Of weights
-  const uint64_t longest_, wanted_;  // Of the KV cache: one sequence's, the block's
+  const uint64_t all_;               // Bytes of weights
+  const uint64_t longest_, wanted_;  // Bytes of KV cache: the longest sequence's, the block's
   const uint64_t layer_on_disk_, staged_layer_;
-  uint64_t device_room_ = 0, host_room_ = 0;  // For weights and KV cache; on a CPU the same
-  KvRings least_rings_, good_rings_;          // From disk alone, unless the device is discrete
-  std::optional<WeightPlacement> pinned_;     // Where their shares are fixed
+  uint64_t device_room_ = 0, host_room_ = 0;  // Bytes for weights and KV cache; on a CPU equal
+  KvRings least_rings_, good_rings_;          // Unless the device is discrete, only for disk
+  std::optional<WeightPlacement> pinned_;     // If the weights' shares are fixed
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// Turns budgets and percentages into bytes by tier. What nobody fixed is filled from the fastest
-// tier down: weights first, then KV cache, then activations; what is left over goes to the next
-// tier, with memory for what passes through. Pure arithmetic, any thread.
+// Turns budgets and percentages into bytes by tier. Shares that no flag fixes are filled from the
+// fastest tier down: weights first, then KV cache, then activations; the remainder goes to the next
+// tier, with staging buffers for it. Pure arithmetic, any thread.
 //
-// There are three tiers on every machine. Where the device has no memory of its own (the CPU), the
-// device tier is host memory and its link is free: what the tier takes counts against the host's
-// budget, the host tier stays empty, and nothing passes through a ring to reach the device.
+// There are three tiers on every machine. Where the device is not discrete (the CPU), the device
+// tier is host memory and its link is free: the tier's bytes count against the host's budget, the
+// host tier stays empty, and no ring is needed to reach the device.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@
 
 namespace spillway {
 
-// A memory and what is taken of it wherever weights and cache live.
+// A memory's budget and the bytes of it that are taken wherever weights and cache live.
 struct MemoryTier {
   uint64_t budget_bytes = 0;
-  bool from_flag = false;      // Else the budget is what is free; for messages
-  uint64_t process_bytes = 0;  // Of the process, or of a device's driver and libraries
-  uint64_t buffer_bytes = 0;   // The engine's on this tier, activations included
+  bool from_flag = false;      // Else the budget is the free memory; for messages
+  uint64_t process_bytes = 0;  // Taken by the process, or by a device's driver and libraries
+  uint64_t buffer_bytes = 0;   // The engine's buffers on this tier, activations included
 };
 
 struct PlacementRequest {
-  const ModelFileTable* table = nullptr;  // Of the weights
-  bool discrete = false;  // The device has memory of its own; else its budget is the host's.
+  const ModelFileTable* table = nullptr;  // The weights' slabs
+  bool discrete = false;                  // Else the device's budget is the host's.
   MemoryTier device, host;
   uint64_t disk_bytes = 0;          // Budget of KV cache in scratch files
-  uint64_t disk_free_bytes = 0;     // What they can really have
-  bool weights_in_scratch = false;  // Those on disk take some of that, too (dummy weights)
+  uint64_t disk_free_bytes = 0;     // Free space for scratch files
+  bool weights_in_scratch = false;  // Weights on disk take scratch space, too (dummy weights)
 
-  uint64_t kv_staged_bytes_max = 0;  // A layer on disk of any sequence that may come
-  uint64_t kv_layer_disk_bytes = 0;  // Of the longest sequence that is planned for: a layer on disk
-  uint64_t kv_sequence_bytes_max = 0;  // ... and all layers in memory
+  uint64_t kv_staged_bytes_max = 0;    // Largest layer on disk of any admissible sequence
+  uint64_t kv_layer_disk_bytes = 0;    // One layer on disk, of the longest planned sequence
+  uint64_t kv_sequence_bytes_max = 0;  // All layers in memory, of the longest planned sequence
   uint64_t kv_layers = 0;
-  uint64_t kv_bytes_wanted = 0;  // What the block can use, in memory
+  uint64_t kv_bytes_wanted = 0;  // Cache that a full block can use, as in memory
 
-  // Of all, 0 to 1; the rest is the device's. None: decided here.
+  // Fractions of the total, 0 to 1; the rest is the device's. None: place() decides.
   struct Shares {
     double host = 0, disk = 0;  // host: 0 unless the device is discrete
     double away() const { return host + disk; }
@@ -49,10 +49,11 @@ struct PlacementRequest {
 struct Placement {
   WeightPlacement weights;
   TierBytes kv;
-  RingBytes host_rings;    // From disk; in host memory
-  RingBytes device_rings;  // From host memory and disk; in the memory of a discrete device
+  RingBytes host_rings;    // Staging from disk, in host memory
+  RingBytes device_rings;  // Staging from host memory and disk, in a discrete device's memory
 
-  // Of each budget, all that the request fixes included; of disk, what scratch files hold.
+  // Bytes taken of each budget, including those that the request fixes; of disk, the bytes of
+  // scratch files.
   TierBytes taken(const PlacementRequest& request) const;
 };
 

@@ -8,8 +8,8 @@ namespace spillway {
 
 namespace {
 
-// Neighbouring slabs that a tier takes from the end: those of one matrix or table, or a single slab
-// of vectors.
+// Adjacent slabs of one matrix or table, or a single slab of vectors. A tier takes slabs from the
+// end.
 struct Stretch {
   size_t first = 0, last = 0;
   bool matrix = false;
@@ -30,9 +30,9 @@ std::vector<Stretch> stretches_of(const ModelFileTable& table) {
   return stretches;
 }
 
-// Gives `tier` `target` of the `all` bytes of the stretches with matrix == wanted that are still on
-// the device: an even share of each, to within half a slab, which the next one makes up for. What
-// it has left there.
+// Moves `target` of the `all` bytes that the stretches with matrix == wanted still have on the
+// device to `tier`: an even share of each, to within half a slab, which the next one makes up for.
+// Returns the bytes left on the device.
 uint64_t spread(const ModelFileTable& table, const std::vector<Stretch>& stretches, bool wanted,
                 Tier tier, uint64_t target, uint64_t all, WeightPlacement* placement) {
   if (target == 0 || all == 0) return all;
@@ -56,7 +56,7 @@ uint64_t spread(const ModelFileTable& table, const std::vector<Stretch>& stretch
   return left;
 }
 
-// Adds up the slabs that pass through a ring, in order.
+// Adds up the slabs that are streamed through a ring, in order.
 class Streamed {
  public:
   explicit Streamed(StreamedBytes* sum) : sum_(*sum) {}
@@ -107,7 +107,7 @@ std::vector<uint32_t> weight_groups(const ModelFileTable& table) {
   return groups;
 }
 
-// The search of a plan asks for thousands of these.
+// The search of a plan calls this thousands of times.
 WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes, uint64_t host_bytes,
                               std::optional<LayerRange> layers) {
   const LayerRange range = layers.value_or(all_layers(table.shape));

@@ -24,18 +24,18 @@ struct WeightStore::State {
   const ModelFileTable table;
   const std::vector<uint32_t> groups;  // By slab
   WeightViews views;
-  const MatrixLayout layout;  // Of matrices, once loaded.
+  const MatrixLayout layout;  // Layout of loaded matrices
   bool repacked = false;
   LayerRange layers;
   WeightPlacement placement;
-  std::vector<Buffer> buffers;         // One a group of slabs (a layer) and tier
+  std::vector<Buffer> buffers;         // One per group of slabs (a layer) and tier
   std::vector<SlabHome> homes;         // By slab; null: on disk
   std::optional<WeightStream> stream;  // From disk
-  Buffer ring_memory;                  // Of the next
-  std::optional<DeviceRing> ring;      // Into a device's own memory
+  Buffer ring_memory;                  // Memory of `ring`
+  std::optional<DeviceRing> ring;      // Into a discrete device's memory
 
-  // Of the group in use, and of the last one that came from disk: its place in host memory is
-  // needed until it was copied.
+  // Ring pieces of the group in use; and the last group read from disk, whose host memory is needed
+  // until it has been copied.
   size_t pieces = 0;
   struct Copied {
     uint32_t group;
@@ -43,17 +43,17 @@ struct WeightStore::State {
   };
   std::optional<Copied> copied;
 
-  // Of the next group that passes through the ring: how many of its slabs in host memory were
-  // brought already, while another is in use, and then of those that came there from disk.
+  // The next group to be streamed through the ring, and the numbers of its slabs already uploaded
+  // while another group is in use: those that live in host memory, then those read from disk.
   struct Ahead {
     uint32_t group = 0;
     size_t from_host = 0, from_disk = 0;
   } ahead;
   uint32_t in_use = 0;
   bool uploads_ahead = false;
-  uint64_t h2d_bytes = 0;  // Of groups acquired
+  uint64_t h2d_bytes = 0;  // Of acquired groups
 
-  // Of the range of layers.
+  // The slabs of the range of layers, on disk or not.
   std::vector<uint32_t> slabs(bool on_disk) const {
     std::vector<uint32_t> found;
     for (uint32_t i = 0; i < table.slabs.size(); ++i) {
@@ -80,7 +80,7 @@ struct WeightStore::State {
 
 namespace {
 
-// Slabs that are not repacked while they are loaded are used as they are.
+// Checks the layout of slabs that are used without repacking.
 template <class State>
 Status check_layouts(const State& state, const ModelFile& file) {
   for (uint32_t slab : state.slabs(true)) {
@@ -96,7 +96,7 @@ Status check_layouts(const State& state, const ModelFile& file) {
   return {};
 }
 
-// What a stream has to know of each slab on disk, where the model file has it.
+// The entries of a stream for the slabs on disk, with their places in the model file.
 template <class State>
 std::vector<StreamedSlab> streamed_slabs(const State& state) {
   std::vector<StreamedSlab> streamed;
@@ -110,7 +110,7 @@ std::vector<StreamedSlab> streamed_slabs(const State& state) {
 
 }  // namespace
 
-// Memory for the slabs [first, last) of one group that live on `tier`.
+// Allocates memory for the slabs [first, last) of one group that live on `tier`.
 Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) {
   const bool own = tier == Tier::kDevice && device.discrete();
   uint64_t bytes = 0;
@@ -133,8 +133,8 @@ Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) 
   return {};
 }
 
-// Decides what lives where and takes the memory: one allocation a group of slabs (huge pages), and
-// the rings.
+// Decides the placement and allocates the memory: one allocation per group of slabs (huge pages),
+// and the rings.
 Status WeightStore::State::allocate(const WeightStoreOptions& options) {
   layers = options.layers.value_or(all_layers(table.shape));
   placement =
@@ -195,7 +195,7 @@ Status WeightStore::State::acquire(uint32_t group) {
   return {};
 }
 
-// What a group brings into the device's memory, each time.
+// Bytes of a group that are uploaded to the device in every sweep.
 uint64_t WeightStore::State::passing_bytes(uint32_t group) const {
   const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
   uint64_t bytes = 0;
@@ -207,8 +207,8 @@ uint64_t WeightStore::State::passing_bytes(uint32_t group) const {
   return bytes;
 }
 
-// The group's slabs that live in host memory, in order, from the first that is not in the ring yet.
-// False: it is full.
+// Uploads the group's slabs that live in host memory, in order, from the first that is not in the
+// ring yet. False: the ring is full.
 bool WeightStore::State::upload_from_host(uint32_t group) {
   const auto [first, last] = std::equal_range(groups.begin(), groups.end(), group);
   size_t count = 0;
@@ -224,7 +224,8 @@ bool WeightStore::State::upload_from_host(uint32_t group) {
   return true;
 }
 
-// The same of those on disk, which came to host memory: all, being acquired, or what is there.
+// Likewise uploads the slabs read from disk: `all` of an acquired group, else those that have
+// arrived in host memory.
 bool WeightStore::State::upload_from_disk(uint32_t group, bool all) {
   if (!stream) return true;
   const auto [first, last] = stream->range_of(group);
@@ -238,12 +239,12 @@ bool WeightStore::State::upload_from_disk(uint32_t group, bool all) {
   return true;
 }
 
-// Into the device's memory, but for what was brought ahead.
+// Uploads an acquired group to the device, except for slabs uploaded ahead.
 Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) {
   SPILLWAY_CHECK(ring.has_value() && pieces == 0);
   if (const uint64_t bytes = passing_bytes(group); bytes > 0) {
     SPILLWAY_CHECK(ahead.from_host + ahead.from_disk == 0 || ahead.group == group);
-    // The ring holds any group, and the others are finished.
+    // The ring holds any group, and the other groups are finished.
     SPILLWAY_CHECK(upload_from_host(group) && upload_from_disk(group, true));
     pieces = ahead.from_host + ahead.from_disk;
     ahead = {};
@@ -255,12 +256,13 @@ Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) 
   return {};
 }
 
-// While the group is in use, and whoever uses it may be waiting for something else (attention by
-// the CPU, the cache from disk), the link works for the next that needs it.
+// While the group is in use, and its user may be waiting for CPU attention or for the KV cache from
+// disk, the link uploads the next group that needs it.
 void WeightStore::State::upload_ahead() {
   if (!uploads_ahead || !ring) return;
   if (copied && copied->event.done() && copied->event.wait().ok()) {
-    stream->release(std::exchange(copied, std::nullopt)->group);  // The disk goes on reading.
+    // Freed early so that the disk continues to read.
+    stream->release(std::exchange(copied, std::nullopt)->group);
   }
   const uint32_t count = groups.back() + 1;
   for (uint32_t i = 1; i < count; ++i) {
@@ -275,7 +277,7 @@ void WeightStore::State::upload_ahead() {
 void WeightStore::State::release(uint32_t group) {
   if (ring) {
     ring->finish(std::exchange(pieces, 0));
-    return;  // The stream's is given back when it was copied.
+    return;  // The stream's memory is freed after the copy.
   }
   if (stream) stream->release(group);
 }

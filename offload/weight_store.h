@@ -1,10 +1,10 @@
 // The weights of one model, ready for the kernels. Some slabs are resident in device memory, the
 // others stream through rings, sweep after sweep: from disk into host memory, and from there into
-// the memory of a device that has its own. weight_placement.h says which.
+// the memory of a discrete device. weight_placement.h decides which.
 //
 // Thread rule: loading uses its own threads; afterwards the engine thread alone. A sweep acquires
-// and releases the embeddings, each layer and the head, in this order, one at a time; of a range
-// of layers, what of these it has.
+// and releases the embeddings, each layer and the head, in this order, one at a time; a range of
+// layers has only some of these.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,14 @@
 namespace spillway {
 
 struct WeightStoreOptions {
-  std::optional<LayerRange> layers;  // Others are neither loaded nor acquired; none: all of them
-  WeightPlacement placement;         // Of these layers' slabs; none: all in memory
-  uint64_t ring_bytes = 0;           // Those on disk pass through; 0: ring_bytes_good()
-  uint64_t device_ring_bytes = 0;    // ... and, into the device; 0: to_device.ring_good()
-  bool prefetch = true;              // False: bring only what is being waited for
+  std::optional<LayerRange> layers;  // Only these are loaded and acquired; none: all
+  WeightPlacement placement;         // Of the slabs of `layers`; none: all resident
+  uint64_t ring_bytes = 0;           // Ring for slabs on disk; 0: ring_bytes_good()
+  uint64_t device_ring_bytes = 0;    // Ring into the device; 0: to_device.ring_good()
+  bool prefetch = true;              // False: load a group only when acquired
   VerifyReads verify = VerifyReads::kEvery;
   TransferQueue* transfers = nullptr;  // Needed with slabs on disk; outlives the store
-  File scratch;                        // dummy() only: room for the slabs on disk
+  File scratch;                        // dummy() only: holds the slabs on disk
   LoadProgress progress;
 };
 
@@ -51,27 +51,27 @@ class WeightStore {
                                                     WeightStoreOptions options);
   ~WeightStore();
 
-  const ModelShape& shape() const;  // Of the whole model
+  const ModelShape& shape() const;  // The whole model's
   const LayerRange& layers() const;
   Format format() const;
   bool repacked() const;
   const WeightPlacement& placement() const;  // placement().disk_bytes are read in each sweep.
 
-  // The stream whose work reads the weights, from the first acquire until detach(), which waits for
-  // copies under way.
+  // Sets the stream whose work reads the weights, from the first acquire until detach(), which
+  // waits for copies under way.
   void attach(Stream& compute);
   void detach();
 
-  // Into a device's own memory, of all groups acquired so far.
+  // Bytes uploaded to a discrete device for all groups acquired so far.
   uint64_t h2d_bytes() const;
 
-  // While a group is in use: sends the device what is in host memory by now of the next group, as
-  // far as its ring has room, and lets go of what it has copied. acquire() does so, too; whoever
-  // waits for something else meanwhile asks again. Does not block.
+  // Non-blocking: while a group is in use, issues h2d copies of the next group's slabs that are in
+  // host memory, while the device's ring has space, and frees host staging whose copies are done.
+  // acquire() does so, too; call this again while waiting for anything else.
   void upload_ahead();
 
-  // The group's weights, usable by work queued on the stream until its release. Waits for those on
-  // disk. After an error, which names file and slab, restart() comes next.
+  // The group's weights, usable by work queued on the stream until its release. Waits for slabs on
+  // disk. After an error, which names file and slab, call restart().
   Result<const LayerWeights*> acquire_embedding();
   void release_embedding();
   Result<const LayerWeights*> acquire(int64_t layer);

@@ -12,9 +12,9 @@ namespace spillway {
 
 namespace {
 
-// Reads under way at once. Half as much again as the Io keeps in the disk's queue, so that this
-// never runs dry while a slab is verified; no more, since what is queued here delays the KV
-// cache's reads, which are needed sooner.
+// Bytes of reads under way at once. Half as much again as the Io keeps in the disk's queue, so that
+// the queue never runs dry while a slab is verified; no more, since queued reads delay the KV
+// cache's, which are needed sooner.
 constexpr uint64_t kReadingBytesMax = uint64_t{96} << 20;
 
 constexpr uint64_t kSampleReads = 8;
@@ -36,7 +36,8 @@ WeightStream::WeightStream(TransferQueue& queue, File file, std::vector<Streamed
   SPILLWAY_CHECK(!slabs_.empty());
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
   queue_.io().use_file(file_);
-  // Once and for all, but for the address: callbacks look at these while others are started.
+  // Set only once, except for the address: callbacks read these fields while other reads are
+  // started.
   for (size_t i = 0; i < slabs_.size(); ++i) {
     Transfer& transfer = transfers_[i];
     transfer.kind = IoRequest::Kind::kRead;
@@ -65,7 +66,7 @@ WeightStream::Range WeightStream::range_of(uint32_t group) const {
   return {static_cast<size_t>(first - slabs_.begin()), static_cast<size_t>(last - slabs_.begin())};
 }
 
-// Slabs that are read one after the other take turns at being the eighth.
+// Whether a read skips verification. Consecutive slabs take turns at being every eighth.
 bool WeightStream::skips(size_t index) {
   Reads& reads = reads_[index];
   const bool sampled = (reads.count++ + index) % kSampleReads == 0;
@@ -90,7 +91,7 @@ Status WeightStream::verify(const Transfer& transfer) {
 
 void WeightStream::pump() {
   const uint64_t count = slabs_.size();
-  // A slab is in the ring once at most.
+  // A slab is in the ring at most once.
   const uint64_t end = prefetch_ ? released_ + count : wanted_;
   while (!paused_ && issued_ < end && reading_bytes_ < kReadingBytesMax) {
     const size_t i = issued_ % count;
@@ -115,7 +116,7 @@ Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
   const Range range = range_of(group);
   if (range.first == range.last) return range;
   std::unique_lock lock(mutex_);
-  // In order, and everything before was released: then the ring has room for the whole group.
+  // Groups come in order and all earlier ones are released, so the ring holds the whole group.
   SPILLWAY_CHECK(released_ == wanted_ && released_ % slabs_.size() == range.first);
   wanted_ = released_ + (range.last - range.first);
   pump();
@@ -125,7 +126,7 @@ Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
   Status status;
   for (size_t i = range.first; i < range.last && status.ok(); ++i) {
     status = queue_.wait(transfers_[i]);
-    // What failed when it was read ahead may have been long ago: the disk is asked once more.
+    // A failed read-ahead may have been long ago: reads once more.
     if (!status.ok()) status = read_again(i);
   }
   waiting_ = false;

@@ -1,9 +1,9 @@
 // Streams slabs from a file through a ring of memory, sweep after sweep in the same order: while
-// one group is in use, the next ones are on their way, across the end of a sweep too (FlexGen,
-// section 4.1, prefetches one layer; here as many as the ring holds).
+// one group is in use, the next ones are being read, across the end of a sweep too (FlexGen,
+// section 4.1, prefetches one layer; this stream as many as the ring holds).
 //
-// Owned by the weight store. Thread rule: the engine thread; reads are started there and, as others
-// arrive, on threads of the Io.
+// Owned by the weight store. Thread rule: the engine thread; reads are started there and, as
+// earlier ones complete, on threads of the Io.
 #pragma once
 
 #include <atomic>
@@ -26,21 +26,22 @@ struct StreamedSlab {
   uint64_t checksum = 0, seed = 0;
 };
 
-// Which reads of a slab are compared with its checksum. A gigabyte takes a core 36 ms (Zen 4), 5 %
-// of two cores that compute while 3 GB/s come from the disk; comparing an eighth instead gained 0
+// The reads of a slab that are compared with its checksum. A gigabyte takes a core 36 ms (Zen 4), 5
+// % of two cores that compute while 3 GB/s come from the disk; comparing an eighth instead gained 0
 // to 4 % (docs/benchmarks/README.md).
 enum class VerifyReads : uint8_t {
   kEvery,
-  kSample,  // The first, every eighth, and those that come while the engine waits anyway
+  kSample,  // The first, every eighth, and those that arrive while the engine waits anyway
   kFirst,
 };
 
 class WeightStream {
  public:
-  // `slabs`: at least one, by group in the order of use. `ring` holds at least
-  // WeightPlacement::ring_bytes_min() of them. With `prefetch` it reads ahead from now on, else
-  // only what is being waited for. After a slab that does not match its checksum the next read of
-  // every slab is compared, whatever `verify` says. Queue and file must outlive the stream.
+  // `slabs`: at least one, by group in the order of use. `ring` has at least
+  // WeightPlacement::ring_bytes_min() bytes. With `prefetch` the stream reads ahead from now on,
+  // else only the group that acquire() waits for. After a slab that does not match its checksum the
+  // next read of every slab is compared, whatever `verify` says. Queue and file must outlive the
+  // stream.
   WeightStream(TransferQueue& queue, File file, std::vector<StreamedSlab> slabs, Buffer ring,
                bool prefetch, VerifyReads verify = VerifyReads::kEvery);
   ~WeightStream();  // Waits for the reads under way.
@@ -49,22 +50,22 @@ class WeightStream {
 
   // Waits until the group's slabs are in memory: data(i) for each i in [first, last) of them.
   // Groups are acquired in order, one at a time, and again from the first after the last. After an
-  // error (kIoError, kCorruption; names file and slab) restart() comes next.
+  // error (kIoError, kCorruption; names file and slab) call restart().
   struct Range {
     size_t first = 0, last = 0;
   };
   Result<Range> acquire(uint32_t group);
   const std::byte* data(size_t index) const { return data_[index]; }
 
-  // The group's slabs; and whether one of a group that is still to be acquired has been read ahead
-  // and is well: then its data() is there, until the group was acquired and released.
+  // The indices of the group's slabs. there(): whether a slab of a group still to be acquired has
+  // been read ahead without error; its data() is then valid until the group has been released.
   Range range_of(uint32_t group) const;
   bool there(size_t index);
 
-  // The group's memory may be used for others.
+  // Frees the group's memory for other groups.
   void release(uint32_t group);
 
-  // Forgets everything; the next acquire() is of the first group. Blocks until reads are over.
+  // Drops all groups; the next acquire() is of the first group. Blocks until reads are over.
   void restart();
 
  private:
@@ -81,12 +82,12 @@ class WeightStream {
   const bool prefetch_;
   const VerifyReads verify_;
   std::vector<std::byte*> data_;     // By index into slabs_
-  std::vector<Transfer> transfers_;  // The same
+  std::vector<Transfer> transfers_;  // By index into slabs_
 
-  // Of each slab's reads; its callback's, of which one runs at a time.
+  // A slab's reads; used by its callbacks, which run one at a time.
   struct Reads {
     uint64_t count = 0;
-    uint64_t verified_in = 0;  // The epoch in which it was last found well
+    uint64_t verified_in = 0;  // The epoch in which a read last matched
   };
   std::vector<Reads> reads_;
   std::atomic<uint64_t> epoch_{1};  // Counts mismatches
@@ -97,8 +98,8 @@ class WeightStream {
   StagingRing ring_;
   // Positions on the endless line of slabs; slab i is at i, i + n, i + 2 n, ...
   uint64_t issued_ = 0;    // Reads started
-  uint64_t wanted_ = 0;    // ... and needed now
-  uint64_t released_ = 0;  // Memory given back
+  uint64_t wanted_ = 0;    // Reads needed now
+  uint64_t released_ = 0;  // Slabs whose memory is free again
   uint64_t reading_bytes_ = 0;
   bool paused_ = false;
 };

@@ -1,5 +1,5 @@
-// What the kernels see of a model's weights: views that point into slabs, wherever these are just
-// now. Owns no weights. One thread at a time.
+// The kernels' views of a model's weights: they point into slabs, wherever those are at the moment.
+// Owns no weights. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace spillway {
 
 class WeightViews {
  public:
-  // `layout` is that of the matrices.
+  // `layout`: of the matrices.
   WeightViews(const ModelFileTable& table, MatrixLayout layout);
   WeightViews(const WeightViews&) = delete;
   WeightViews& operator=(const WeightViews&) = delete;
 
-  // The slab's bytes are at `data` from now on.
+  // Points the slab's views to its bytes at `data`.
   void place(uint32_t slab, const std::byte* data);
 
   LayerWeights embedding, head;
@@ -28,13 +28,13 @@ class WeightViews {
     const float** view;
     uint64_t offset;
   };
-  // What points into a slab: one stretch of a matrix, or all vectors of a layer.
+  // The views into a slab: rows of one matrix, or all vectors of a layer.
   struct Slab {
     WeightSlab* matrix = nullptr;
     std::vector<Vector> vectors;
   };
 
-  std::vector<WeightSlab> views_;  // Of all matrices and tables, tensor by tensor
+  std::vector<WeightSlab> views_;  // All matrices and tables, tensor by tensor
   std::vector<Slab> slabs_;
 };
 

@@ -72,7 +72,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void cancel(RequestId id) override {
     const std::lock_guard lock(mutex_);
-    if (all_reported_) return;  // Nobody would take it.
+    if (all_reported_) return;  // No sequence to cancel
     cancelled_.push_back(id);
     wake_.notify_one();
   }
@@ -146,8 +146,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
   }
 
-  // Moves what came in to the engine thread; waits when there is nothing else to do. False at the
-  // end of the scheduler's life, when every sequence has been reported.
+  // Moves new requests and cancellations to the engine thread; waits when it has nothing else to
+  // do. False at the end of the scheduler's life, when every sequence has been reported.
   bool take_mail() {
     std::unique_lock lock(mutex_);
     const auto something = [&] {
@@ -176,7 +176,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     return false;
   }
 
-  // Outside of a sweep, too, running out of memory ends requests, not the process.
+  // The status for an allocation that fails outside of a sweep: it ends requests, not the process.
   static Status out_of_memory(const std::exception& error) {
     return {Code::kCapacity, std::string("the request could not be started: ") + error.what()};
   }
@@ -195,7 +195,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
   }
 
-  // A sink that runs out of memory there is the only one that hears of it.
+  // A sink that runs out of memory in on_finish() affects only itself.
   static void tell(TokenSink& sink, const Finish& finish) {
     try {
       sink.on_finish(finish);
@@ -212,7 +212,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void cancel_sequences(std::vector<RequestId> ids, bool everything) {
     if (ids.empty() && !everything) return;
-    std::sort(ids.begin(), ids.end());  // A client that leaves may take thousands with it.
+    std::sort(ids.begin(), ids.end());  // A client that leaves may cancel thousands.
     const auto apply = [&](Sequence& sequence) {
       if (everything || std::binary_search(ids.begin(), ids.end(), sequence.id())) {
         sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
@@ -232,7 +232,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       try {
         Result<std::unique_ptr<KvSequence>> kv =
             engine_->reserve(next.promise().positions, next.promise().budget);
-        // What is free may lie in pieces.
+        // The free bytes may be fragmented.
         if (!kv.ok()) break;
         next.admit(std::move(kv).value(), steady_seconds());
       } catch (const std::exception& error) {
@@ -244,7 +244,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       prompt_tokens += next.prompt_tokens();
       running_.push_back(waiting_.pop());
     }
-    // submit() made sure that the first of them fits an empty cache.
+    // submit() has checked that every sequence fits an empty cache.
     SPILLWAY_CHECK(waiting_.empty() || !running_.empty());
     if (prompt_tokens > 0) publish_counts();
   }
@@ -274,7 +274,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     generated_ = 0;
     const Status status = run_engine();
     if (status.code() == Code::kDeviceLost) {
-      // First: whoever hears of it and asks again is refused.
+      // Marks the scheduler unhealthy before reporting, so that retries are rejected.
       const std::lock_guard lock(mutex_);
       stats_.healthy = false;
     }
@@ -297,7 +297,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.busy_seconds += progress_ - start;
   }
 
-  // Running out of memory inside a sweep must end its sequences, not the process.
+  // Runs the sweep; running out of memory in it ends its sequences, not the process.
   Status run_engine() {
     try {
       return engine_->run(items_, *this);
@@ -339,9 +339,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.times.add(finish);
   }
 
-  // Gives back the memory of finished sequences, then reports them: who hears of an ending finds it
-  // in the statistics, and drain() returns after the last report. Takes no memory itself, so that
-  // it works when there is none.
+  // Frees the memory of finished sequences, then reports them: a reported ending is already in the
+  // statistics, and drain() returns after the last report. Allocates nothing, so that it works when
+  // memory has run out.
   void retire() {
     const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
     const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
@@ -369,20 +369,20 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   std::unique_ptr<Engine> engine_;
   const SchedulerOptions options_;
 
-  mutable std::mutex mutex_;  // Guards what follows, down to the blank line.
+  mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;
   std::deque<Arrival> mailbox_;
   std::vector<RequestId> cancelled_;
   uint64_t last_id_ = 0;
   bool draining_ = false, stopping_ = false, cancel_all_ = false;
   bool all_reported_ = true;  // No sequence waits, runs or is being reported.
-  double progress_ = 0;       // When a sweep ended last, or there was work again
-  double failed_ = 0;         // When one failed last
+  double progress_ = 0;       // Time when a sweep ended or work arrived last
+  double failed_ = 0;         // Time when a sweep failed last
   SchedulerStats stats_;
 
   // Engine thread only.
   WaitingQueue waiting_;
-  bool waiting_ended_ = false;  // Some were cancelled, or could not be admitted.
+  bool waiting_ended_ = false;  // Some were cancelled or could not be admitted
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;

@@ -2,8 +2,8 @@
 // every running sequence a token and prefills whole newly admitted prompts beside them; a finished
 // sequence gives back its KV memory before the next sweep is put together.
 //
-// Within a priority clients take turns, each first come, first served, and nobody overtakes: a
-// request that has its turn and does not fit holds back the rest, so none starves.
+// Within a priority clients take turns, each first come, first served, and no request overtakes:
+// one that has its turn and does not fit holds back the others, so none starves.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace spillway {
 
 struct SchedulerOptions {
   int64_t block_sequences_max = 256;
-  int64_t prefill_tokens_max = 2048;  // Prompt tokens of one sweep; one longer prompt goes alone.
+  int64_t prefill_tokens_max = 2048;  // Prompt tokens per sweep; a longer prompt goes alone
   int64_t queue_max = 8192;           // Waiting requests
-  int64_t sampling_vocabulary = 0;    // Only ids below are ever generated; 0: all of them.
-  KvRule kv_rule;                     // Of requests that say nothing else
-  double gather_seconds = 0;          // An idle engine waits this long for company of the first
+  int64_t sampling_vocabulary = 0;    // Only ids below it are generated; 0: all ids
+  KvRule kv_rule;                     // Of requests that name no other rule
+  double gather_seconds = 0;          // Wait of an idle engine for more requests after the first
 };
 
-// Tokens that one sweep can have with these options: what the engine must be opened for.
+// Most tokens of one sweep with these options, for EngineOptions::sweep_tokens_max.
 int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options);
 
 // Starts the engine thread. REQUIRES: the engine was opened for sweep_tokens_max().

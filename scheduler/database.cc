@@ -23,7 +23,7 @@ Status failure(sqlite3* database, const std::string& path) {
     case SQLITE_READONLY:
     case SQLITE_PERM:
       return {Code::kIoError, message};
-    default:  // SQLITE_CORRUPT, SQLITE_NOTADB, or tables that are not ours.
+    default:  // SQLITE_CORRUPT, SQLITE_NOTADB, or foreign tables
       return corruption(message);
   }
 }
@@ -38,7 +38,7 @@ void Database::Close::operator()(sqlite3* database) const {
   sqlite3_close_v2(database);
 }
 
-// Binding fails only for a wrong index, which is a programmer's error, or without memory.
+// Binding fails only for a wrong index, which is a programmer's error, or when out of memory.
 Statement& Statement::bind(int64_t value) {
   SPILLWAY_CHECK(sqlite3_bind_int64(statement_.get(), ++bound_, value) == SQLITE_OK);
   return *this;
@@ -93,7 +93,7 @@ Result<Database> Database::open(const std::string& path, Mode mode) {
   database.database_.reset(handle);
   if (code != SQLITE_OK) return failure(handle, path);
   SPILLWAY_RETURN_IF_ERROR(database.configure());
-  // Without one (SQLite may have a file system of its own) the file is never taken for ours.
+  // Without a stat (SQLite may use a file system of its own) the file is never treated as ours.
   if (struct stat info{}; ::stat(path.c_str(), &info) == 0) {
     database.device_ = info.st_dev;
     database.inode_ = info.st_ino;
@@ -109,7 +109,7 @@ Status Database::configure() {
   sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   // With an exclusive lock WAL needs no shared memory, so network file systems work, too. The lock
   // is taken by the first access, not by the pragma. EXTRA is FULL, and makes certain that the
-  // rollback journal of the change to WAL is gone: one that a power cut brings back would be played
+  // rollback journal of the change to WAL is gone: if a power cut restored it, it would be applied
   // over everything that was committed since.
   return execute(
       "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA; PRAGMA journal_mode = WAL;"
@@ -129,7 +129,7 @@ Status Database::discard(Database database) {
   const bool ours = ::stat(database.path_.c_str(), &info) == 0 && info.st_dev == database.device_ &&
                     info.st_ino == database.inode_;
   if (!ours) {
-    // Closing would delete the write-ahead log by its name, which is another process's.
+    // Closing would delete the write-ahead log by name, which is now another process's file.
     sqlite3_db_config(database.database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
     return {};
   }

@@ -28,7 +28,7 @@ class Statement {
   // The next row: true, or false at the end, which resets the statement for its next use.
   Result<bool> step();
   Status run();  // For statements without rows.
-  void reset();  // Ends a query before its last row.
+  void reset();  // Ends a query before its last row
 
   int64_t integer(int column) const;
   std::string_view text(int column) const;  // Until the next step.
@@ -51,18 +51,18 @@ class Database {
   // when another process has it open, kCorruption when the bytes are not an intact database.
   static Result<Database> open(const std::string& path, Mode mode);
 
-  // Deletes the file and what SQLite keeps beside it. REQUIRES: closed. No file is OK.
+  // Deletes the file and SQLite's files beside it. REQUIRES: closed. A missing file is OK.
   static Status remove(const std::string& path);
 
-  // Closes an open database and deletes its file while no other process can have it; a file of
-  // another process that has come to be at the path is left alone.
+  // Closes an open database and deletes its file while no other process can have it open; if the
+  // path now holds another process's file, that file is left alone.
   static Status discard(Database database);
 
   Status execute(const char* sql);
   Result<Statement> prepare(const char* sql);
 
-  // Whatever is written between them happens whole or not at all. begin() inside a transaction and
-  // commit() outside one do nothing. commit() blocks for the disk.
+  // A transaction: writes between begin() and commit() happen all or not at all. begin() inside a
+  // transaction and commit() outside one do nothing. commit() blocks for the disk.
   Status begin();
   Status commit();
 
@@ -77,7 +77,7 @@ class Database {
   };
   std::unique_ptr<sqlite3, Close> database_;
   std::string path_;
-  uint64_t device_ = 0, inode_ = 0;  // Of the file that was opened
+  uint64_t device_ = 0, inode_ = 0;  // The opened file's
 };
 
 }  // namespace spillway

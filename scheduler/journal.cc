@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kStamp = "PRAGMA application_id = 1397774154; PRAGMA user_version = 3";
 constexpr int64_t kApplicationId = 1397774154;
 constexpr int64_t kVersion = 3;
-constexpr int64_t kValueMax = int64_t{1} << 40;  // Of any number in a row; sums stay in range.
+constexpr int64_t kValueMax = int64_t{1} << 40;  // Largest number; sums stay in range
 
 constexpr const char* kSchema =
     "CREATE TABLE head (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -29,7 +29,7 @@ constexpr const char* kSchema =
     "CREATE TABLE suspects (number INTEGER PRIMARY KEY, crashes INTEGER NOT NULL,"
     " party INTEGER NOT NULL, convicted INTEGER NOT NULL) STRICT;";
 
-// Of everything a finished row holds: XXH3-64, seeded by that of its numbers.
+// The checksum over all of a finished row: XXH3-64 of its text, seeded by that of its numbers.
 int64_t checksum_of(const JournalRow& row) {
   const std::array<int64_t, 4> numbers = {row.row, int64_t{row.failed}, row.prompt_tokens,
                                           row.generated_tokens};
@@ -44,7 +44,7 @@ Result<int64_t> one_integer(Database& database, const char* sql) {
   return statement.integer(0);
 }
 
-// True for what a crash inside create() leaves: a file without tables.
+// Whether the file has no tables, as after a crash inside create().
 Result<bool> is_empty(Database& database) {
   SPILLWAY_ASSIGN_OR_RETURN(const int64_t id, one_integer(database, "PRAGMA application_id"));
   SPILLWAY_ASSIGN_OR_RETURN(const int64_t tables,
@@ -82,7 +82,7 @@ Status write_head(Database& database, const JournalHead& head) {
   return {};
 }
 
-// One transaction, so that a crash leaves a whole head or none.
+// Writes tables and head in one transaction, so that a crash leaves a whole head or none.
 Status initialise(Database& database, const JournalHead& head) {
   SPILLWAY_RETURN_IF_ERROR(database.begin());
   SPILLWAY_RETURN_IF_ERROR(database.execute(kStamp));
@@ -107,7 +107,7 @@ class Journal::Body {
  public:
   explicit Body(Database opened) : database(std::move(opened)) {}
 
-  // Reads what is there and prepares what will be written.
+  // Reads the journal's contents and prepares the statements for writing.
   Status load() {
     SPILLWAY_ASSIGN_OR_RETURN(head, read_head(database));
     SPILLWAY_RETURN_IF_ERROR(load_rows());
@@ -187,7 +187,7 @@ class Journal::Body {
   Database database;  // First: it outlives the statements.
   JournalHead head;
   std::unordered_map<int64_t, bool> finished;  // By row, whether it failed
-  std::map<int64_t, Suspect> suspects;         // By row; also such as have finished since
+  std::map<int64_t, Suspect> suspects;         // By row; includes those that have finished since
   int64_t last_party = 0;
   JournalCounts counts, committed;
   Statement finish_row, suspect_row;

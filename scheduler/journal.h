@@ -1,11 +1,12 @@
-// The journal of an offline batch: which rows are finished, with their results, and which are under
-// suspicion of crashing the program, in a way that survives kill -9 and power cuts. One SQLite file
-// (WAL, synchronous FULL); recovery is SQLite's.
+// The journal of an offline batch: the finished rows with their results, and the rows suspected of
+// crashing the program. It survives kill -9 and power cuts. One SQLite file (WAL, synchronous
+// FULL); recovery is SQLite's.
 //
 // A row is a line of the input, by its number from 1; it has one result or none, because the number
-// is the primary key. What is finished but not committed is lost in a crash and simply runs again.
+// is the primary key. Rows finished but not committed are lost in a crash and run again.
 //
-// Owned by one batch; one thread. Opening takes an exclusive lock: a second process is refused.
+// Owned by one batch. Thread rule: one thread. Opening takes an exclusive lock: a second process is
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@
 
 namespace spillway {
 
-// What makes two runs the same run: input, model, everything that changes the results. Names and
-// values are for people, too: a mismatch is reported by name.
+// The settings that identify a run: input, model, everything that changes the results. A mismatch
+// is reported to the user by name.
 using JournalHead = std::vector<std::pair<std::string, std::string>>;
 
 struct JournalCounts {
@@ -38,11 +39,11 @@ struct JournalRow {
   bool failed = false;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
-  std::string_view line;  // What the output file will hold, without the newline
+  std::string_view line;  // Line for the output file, without the newline
 };
 
-// A row that ran when the program crashed. Suspects run by parties, each with nothing else beside
-// it: a party that ends well is cleared by its results, and one that crashes is cut in two.
+// A row that ran when the program crashed. Suspects run in parties, each without other rows beside
+// it: a party that ends well is cleared by its results, and one that crashes is halved.
 struct Suspect {
   int64_t crashes = 0;
   int64_t party = 0;
@@ -51,7 +52,8 @@ struct Suspect {
 
 class Journal {
  public:
-  // kInvalidArgument when the file exists. A crash in here leaves a file that resume() completes.
+  // kInvalidArgument when the file exists. A crash during create() leaves a file that resume()
+  // completes.
   static Result<Journal> create(const std::string& path, const JournalHead& head);
 
   // kNotFound without a file; kCorruption when it is no intact journal (a result has a checksum);
@@ -59,38 +61,38 @@ class Journal {
   // naming both values. Reads and verifies the whole file.
   static Result<Journal> resume(const std::string& path, const JournalHead& head);
 
-  // An existing journal as it is, whatever run it belongs to; head() is empty where a crash in
-  // create() left it so. Errors as resume().
+  // Opens an existing journal of any run; head() is empty after a crash in create(). Errors as
+  // resume().
   static Result<Journal> open(const std::string& path);
 
-  // What an existing journal holds, without touching it otherwise. Errors as resume().
+  // The counts of an existing journal, read without changing it. Errors as resume().
   static Result<JournalCounts> inspect(const std::string& path);
 
-  // Deletes the file and what SQLite keeps beside it. REQUIRES: closed. No file is OK.
+  // Deletes the file and SQLite's files beside it. REQUIRES: closed. A missing file is OK.
   static Status remove(const std::string& path);
 
-  // Closes a journal and deletes its file, under the lock: if somebody has deleted it meanwhile and
-  // another process has its own at that path, that one stays untouched.
+  // Closes a journal and deletes its file, under the lock: if the path now holds another process's
+  // journal, that one is left alone.
   static Status discard(Journal journal);
 
   Journal(Journal&&) noexcept;
   Journal& operator=(Journal&&) noexcept;
-  ~Journal();  // Loses what was not committed.
+  ~Journal();  // Drops uncommitted results.
 
   const JournalHead& head() const;
 
-  // kInvalidArgument when the journal has another value for one of these, naming both; a journal
-  // without a head (see open()) agrees with everything.
+  // kInvalidArgument when the journal has another value for one of `entries`, naming both; a
+  // journal without a head (see open()) passes.
   Status check(const JournalHead& entries) const;
 
-  // check() of the whole head; writes it where there is none.
+  // check() of the whole head; writes it if the journal has none.
   Status adopt(const JournalHead& head);
 
   const JournalCounts& counts() const;
   const JournalCounts& committed() const;  // The counts that a crash would leave
   bool finished(int64_t row) const;
 
-  // Null for rows above suspicion; finished ones are.
+  // Null for rows that are not suspects, such as finished ones.
   const Suspect* suspect(int64_t row) const;
 
   // Stores the row's result; safe after the next commit(). REQUIRES: not finished yet.
@@ -98,11 +100,12 @@ class Journal {
 
   Status commit();  // Blocks for the disk.
 
-  // The program crashed while these rows ran. Finished ones and numbers below 1 are left out. One
-  // row alone that crashed before is convicted; several are cut into two parties. Commits.
+  // Records that the program crashed while these rows ran. Finished rows and numbers below 1 are
+  // left out. A single row that crashed before is convicted; several rows are cut into two parties.
+  // Commits.
   Status blame(std::span<const int64_t> rows);
 
-  // Takes the results of failed rows back, so that they run again; convicted ones get another try,
+  // Deletes the results of failed rows, so that they run again; convicted rows get another try,
   // alone. Commits.
   Status forget_failed();
 

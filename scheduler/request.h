@@ -1,5 +1,5 @@
-// A request as the engine sees it: token ids in, tokens out. No text, no JSON (those are the
-// server's). Requests are plain values; a TokenSink is called by the engine thread only.
+// A request as the engine sees it: token ids in, tokens out. No text, no JSON (the server handles
+// those). Requests are plain values; a TokenSink is called by the engine thread only.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ namespace spillway {
 
 enum class RequestId : uint64_t {};  // Never reused.
 
-// How the next token is drawn. Order of the steps (as in vLLM): logit_bias, then repetition,
-// frequency and presence penalty, then temperature, min_p, top_k (equal ones stay), top_p. Defaults
-// leave the model's distribution as it is.
+// The sampling rules for the next token, applied in this order (as in vLLM): logit_bias, then
+// repetition, frequency and presence penalty, then temperature, min_p, top_k (ties stay), top_p.
+// Defaults leave the model's distribution as it is.
 struct SamplingParams {
   float temperature = 1.0f;         // 0: greedy, the highest logit; ties: the lowest id.
   float top_p = 1.0f;               // (0, 1]
@@ -29,22 +29,22 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // > 0, over prompt and generated tokens
   float presence_penalty = 0.0f;    // over generated tokens
   float frequency_penalty = 0.0f;
-  uint64_t seed = 0;  // The draw of token t depends on (seed, t) alone, never on the batch.
+  uint64_t seed = 0;  // Token t's sample depends on (seed, t) alone, not on the batch
   std::vector<std::pair<int32_t, float>> logit_bias;  // Added to the logit of a token id.
 };
 
 struct Request {
   std::vector<int32_t> prompt;  // 1 .. positions tokens, each in [0, vocabulary)
   int32_t max_tokens = 16;      // 0: only score the prompt
-  int32_t min_tokens = 0;       // Stop tokens are barred before this many others
+  int32_t min_tokens = 0;       // Stop tokens are barred before this many tokens
   bool ignore_eos = false;
   std::vector<int32_t> stop_tokens;  // Besides the model's end tokens
   SamplingParams sampling;
   int32_t logprobs = -1;         // -1: none; k: each token's logprob and the k best
   int32_t prompt_logprobs = -1;  // Likewise for the prompt's tokens
   int32_t priority = 0;          // Lower runs first; equal: clients take turns
-  uint64_t client = 0;           // Whose it is; one client's run in order of arrival
-  KvRuleChoice kv;               // Over the scheduler's KV rule
+  uint64_t client = 0;           // One client's requests run in order of arrival
+  KvRuleChoice kv;               // Overrides the scheduler's KV rule
 };
 
 // The log-probabilities at one position, of the model's distribution (before sampling parameters).
@@ -56,8 +56,8 @@ struct TokenLogprobs {
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 constexpr size_t kFinishReasons = 4;
 
-// What a KV rule kept and dropped of the positions that were computed, and how much smaller its
-// reservation was than the full rule's. Sums of several sequences, too.
+// Positions that a KV rule kept and dropped of those computed, and the bytes by which its
+// reservation was smaller than the full rule's. Of one sequence or summed over several.
 struct KvUsage {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t rows_kept = 0;
@@ -85,20 +85,20 @@ struct Finish {
   FinishReason reason = FinishReason::kStop;
   std::optional<int32_t> stop_token;  // The stop token that ended it
   Status status;                      // For kError and kCancelled
-  // kError by this sequence's own numbers (its logits are not finite): it would end so again. Any
-  // other error is the machine's; the same request may well succeed later.
+  // kError caused by the sequence's own numbers (its logits are not finite): it would fail again.
+  // Any other error is the machine's; the request may succeed later.
   bool own_fault = false;
   Usage usage;
 };
 
-// What a sink makes of its sequence after a token.
+// A sink's decision on its sequence after a token.
 enum class AfterToken : uint8_t {
   kGoOn,
   kStop,    // A stop string was found: on_finish(kStop) follows.
-  kCancel,  // Nobody wants the answer any more: on_finish(kCancelled) follows.
+  kCancel,  // The answer is not wanted any more: on_finish(kCancelled) follows.
 };
 
-// Where a sequence's results go. Called on the engine thread, in order: on_admitted, then
+// Receives a sequence's results. Called on the engine thread, in order: on_admitted, then
 // on_prompt_logprobs (if asked for), then on_token per token, then on_finish exactly once. Must not
 // block. The scheduler keeps the sink alive until on_finish has returned.
 class TokenSink {
@@ -107,7 +107,7 @@ class TokenSink {
 
   virtual void on_admitted() {}
 
-  // One entry a prompt token; the first has no distribution and is {0, {}}.
+  // One entry per prompt token; the first has no distribution and is {0, {}}.
   virtual void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) {
     static_cast<void>(logprobs);
   }
@@ -115,8 +115,8 @@ class TokenSink {
   // `logprobs` is null unless asked for.
   virtual AfterToken on_token(int32_t token, const TokenLogprobs* logprobs) = 0;
 
-  // In its place for the stop token that ends the sequence: a generated token like the others, of
-  // which only the text is left out of the answer.
+  // Called in place of on_token() for the stop token that ends the sequence: a generated token like
+  // the others, but its text is left out of the answer.
   virtual AfterToken on_stop_token(int32_t token, const TokenLogprobs* logprobs) {
     return on_token(token, logprobs);
   }

@@ -39,7 +39,7 @@ Status invalid_logits(std::span<const float> logits) {
 
 double uniform_sample(uint64_t seed, uint64_t step) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
-  // The seed is mixed first, or neighbouring seeds would give the same numbers a step apart.
+  // The seed is mixed first, or adjacent seeds would give the same numbers one step apart.
   const uint64_t bits = mix(mix(seed + kGolden) + (step + 1) * kGolden);
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
@@ -129,7 +129,7 @@ TokenLogprobs token_logprobs(std::span<const float> logits, int32_t token, int32
   const float lowest = threshold_of_count(logits, count);
   for (size_t id = 0; id < logits.size(); ++id) {
     if (logits[id] < lowest) continue;
-    // Ids come in ascending order, so an equal one goes behind.
+    // Ids come in ascending order, so a tie goes behind.
     const auto place = std::upper_bound(result.best.begin(), result.best.end(), logprob(id),
                                         [](float a, const auto& b) { return a > b.second; });
     result.best.emplace(place, static_cast<int32_t>(id), logprob(id));

@@ -3,8 +3,8 @@
 // One Sampler per sequence, owned by it; it counts the tokens seen so far where a penalty needs
 // that. Thread rule: one thread at a time; samplers of different sequences may run in parallel.
 //
-// The draw of step t depends on (seed, t) and on the logits alone: no state is carried from draw to
-// draw, nothing depends on the batch, and the candidates are looked at in the order of their ids.
+// The sample of step t depends on (seed, t) and on the logits alone: no state is carried from step
+// to step, nothing depends on the batch, and the candidates are visited in the order of their ids.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,23 @@ namespace spillway {
 
 class Sampler {
  public:
-  // `params` within the ranges that request.h gives. tokens_max: how many tokens will be drawn at
-  // most; with a penalty, one count a prompt token and a drawn token is reserved here, and
-  // nothing is allocated later.
+  // `params` within the ranges in request.h. tokens_max: most tokens to be sampled; with a penalty,
+  // one count per prompt token and sampled token is reserved here, and nothing is allocated later.
   Sampler(SamplingParams params, std::span<const int32_t> prompt, int64_t tokens_max);
 
-  // The token of step `step` (0: the first generated); the penalties of later steps count it.
-  // `barred` ids cannot be drawn; ids outside of the row are ignored there and in the parameters.
-  // Uses `logits` as working memory: take logprobs and copies before. Greedy without bias, penalty
-  // and bar reads the row once and writes nothing.
-  // kCorruption: a logit is NaN or +inf, or none is left above -inf; only this sequence has to end.
-  // REQUIRES: at least one logit.
+  // Samples the token of step `step` (0: the first generated); the penalties of later steps count
+  // it. `barred` ids cannot be sampled; ids outside of the row are ignored there and in the
+  // parameters. Uses `logits` as working memory: take logprobs and copies before. Greedy without
+  // bias, penalty and bar reads the row once and writes nothing. kCorruption: a logit is NaN or
+  // +inf, or none is left above -inf; only this sequence has to end. REQUIRES: at least one logit.
   Result<int32_t> next(std::span<float> logits, uint64_t step, std::span<const int32_t> barred);
 
-  // Whether next() without bars is draw(logits, rule(step, logits.size())) and nothing else.
+  // Whether next() without bars only samples from `logits` by rule(step, logits.size()).
   bool plain() const { return params_.logit_bias.empty() && !penalises_; }
   SampleRule rule(uint64_t step, int32_t vocabulary) const;
 
-  // Turns logits into the distribution that next() draws from, one probability a token, counting
-  // nothing. For tests. Errors as next().
+  // Turns logits into the distribution that next() samples from, one probability per token,
+  // counting nothing. For tests. Errors as next().
   Status probabilities(std::span<float> logits, std::span<const int32_t> barred) const;
 
  private:
@@ -54,7 +52,7 @@ class Sampler {
   std::vector<Count> counts_;  // By token
 };
 
-// Why next() refuses `logits`. kCorruption.
+// The error with which next() refuses `logits`: kCorruption.
 Status invalid_logits(std::span<const float> logits);
 
 // A number in [0, 1) with 53 random bits that depends on its arguments alone (SplitMix64).

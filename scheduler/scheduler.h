@@ -1,4 +1,4 @@
-// What runs next: a bounded queue of requests in, sweeps of the engine out.
+// Decides what runs next: a bounded queue of requests in, sweeps of the engine out.
 //
 // Thread rule: submit(), cancel(), drain() and stats() from any thread; everything else, the token
 // sinks included, happens on the one engine thread that the scheduler owns.
@@ -15,13 +15,13 @@
 
 namespace spillway {
 
-// Of sequences that ended by a stop or by their length.
+// Times of sequences that ended by a stop or by their length.
 struct SequenceTimes {
   SecondsHistogram queue{kRequestBounds};           // Submitted until admitted
   SecondsHistogram prefill{kRequestBounds};         // Admitted until the first token
   SecondsHistogram decode{kRequestBounds};          // First token until the last
   SecondsHistogram whole{kRequestBounds};           // Submitted until the last token
-  SecondsHistogram first_token{kFirstTokenBounds};  // Submitted until the first; if there is one
+  SecondsHistogram first_token{kFirstTokenBounds};  // Submitted until the first token, if any
 
   void add(const Finish& finish) {
     if (finish.reason != FinishReason::kStop && finish.reason != FinishReason::kLength) return;
@@ -39,28 +39,28 @@ struct SchedulerStats {
   int64_t running = 0;  // Sequences in the block
   int64_t waiting = 0;  // Accepted, not yet admitted
   uint64_t sweeps = 0;
-  uint64_t sweeps_failed = 0;     // Of these
+  uint64_t sweeps_failed = 0;     // Among `sweeps`
   int64_t failures_in_a_row = 0;  // Sweeps that have failed since the last good one
-  double failed_seconds_ago = 0;  // The last of those
-  double stalled_seconds = 0;     // There is work, and so long ago the last sweep ended; 0: none
+  double failed_seconds_ago = 0;  // Time since the last failed sweep
+  double stalled_seconds = 0;     // With work waiting: time since the last sweep ended; else 0
   uint64_t prompt_tokens = 0;     // Prefilled
   uint64_t generated_tokens = 0;
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;
-  KvUsage kv;                                    // Of all sequences that have ended
+  KvUsage kv;                                    // Sum over ended sequences
   std::array<uint64_t, kFinishReasons> ended{};  // Sequences, by FinishReason
   SequenceTimes times;
-  double busy_seconds = 0;  // Inside sweeps
+  double busy_seconds = 0;  // Time inside sweeps
   bool healthy = true;      // False after an engine error that only a restart cures
 };
 
 class Scheduler {
  public:
-  virtual ~Scheduler() = default;  // Cancels what still runs and joins the engine thread.
+  virtual ~Scheduler() = default;  // Cancels running sequences and joins the engine thread
 
   virtual const ModelShape& shape() const = 0;
 
-  // The most sequences one request can have in the queue and in the block together.
+  // Most sequences that one request can have in the queue and in the block together.
   virtual int64_t queue_max() const = 0;
 
   // Checks the request against the model and the KV memory and queues it. kInvalidArgument: it can
@@ -70,8 +70,8 @@ class Scheduler {
   // The sequence ends before its next token with kCancelled; unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;
 
-  // Refuses new requests; returns when the last one has finished or `seconds` have passed, then
-  // cancels the rest. Blocks the caller.
+  // Refuses new requests; blocks until the last one has finished or `seconds` have passed, then
+  // cancels the remaining ones.
   virtual void drain(double seconds) = 0;
 
   virtual SchedulerStats stats() const = 0;

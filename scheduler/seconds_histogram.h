@@ -1,5 +1,5 @@
-// How long things took, counted by the bounds that vLLM's dashboards know. A value of fixed size:
-// adding allocates nothing, a copy is a snapshot.
+// A histogram of durations, with the bucket bounds that vLLM's dashboards use. A value of fixed
+// size: adding allocates nothing, a copy is a snapshot.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class SecondsHistogram {
   // `bounds` outlives every copy.
   explicit SecondsHistogram(const Bounds& bounds) : bounds_(&bounds) {}
 
-  // A bound counts what is equal to it; what is above the last has a count of its own.
+  // A bucket includes its bound; durations above the last bound have a count of their own.
   void add(double seconds) {
     const auto at = std::lower_bound(bounds_->begin(), bounds_->end(), seconds);
     ++counts_[static_cast<size_t>(at - bounds_->begin())];
@@ -25,7 +25,7 @@ class SecondsHistogram {
   }
 
   const Bounds& bounds() const { return *bounds_; }
-  uint64_t count(size_t bucket) const { return counts_[bucket]; }  // In it alone; 22: above all
+  uint64_t count(size_t bucket) const { return counts_[bucket]; }  // Not cumulative; 22: above all
   uint64_t count() const { return std::accumulate(counts_.begin(), counts_.end(), uint64_t{0}); }
   double sum() const { return sum_; }
 
@@ -40,7 +40,7 @@ inline constexpr SecondsHistogram::Bounds kFirstTokenBounds = {
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
     1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 
-// vLLM's request_..._seconds, and eight hours: models that stream from disk take them.
+// vLLM's request_..._seconds, and eight hours: models that stream from disk take that long.
 inline constexpr SecondsHistogram::Bounds kRequestBounds = {
     0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
     30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680, 28800};

@@ -67,7 +67,7 @@ void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
 }
 
 void Sequence::sample(std::span<float> logits, double now) {
-  // Logprobs are of the model's own distribution, and drawing changes the row in place.
+  // Logprobs are of the model's own distribution, and sampling changes the row in place.
   const bool log = request_.logprobs >= 0;
   if (log) raw_logits_.assign(logits.begin(), logits.end());
   const bool bar_end = generated_ < request_.min_tokens;
@@ -83,7 +83,7 @@ void Sequence::sample(std::span<float> logits, double now) {
   if (scored.ok()) take_token(drawn.value(), &scored.value(), now);
 }
 
-// Logits of which none can be drawn have no logprobs either: the sequence ends.
+// The logprobs of a row. Logits that cannot be sampled have none either: the sequence ends.
 Result<TokenLogprobs> Sequence::score(std::span<const float> logits, int32_t token, int32_t best) {
   TokenLogprobs logprobs = token_logprobs(logits, token, best);
   if (!std::isnan(logprobs.logprob)) return logprobs;
@@ -153,7 +153,7 @@ KvUsage Sequence::kv_usage(const KvCache& cache) const {
   usage.rule = kv_promise_.rule;
   usage.rows_kept = kv_promise_.budget.rows(cached_);
   usage.rows_dropped = cached_ - usage.rows_kept;
-  // A budget that is nearly full can take more, for what it has_state; then nothing is saved.
+  // A budget that is nearly full can take more, for its state; then nothing is saved.
   const uint64_t full = cache.sequence_bytes(kv_promise_.positions);
   const uint64_t taken = cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));

@@ -1,4 +1,4 @@
-// One request in flight: what the scheduler knows of it between sweeps. Engine thread only.
+// One request in flight: the scheduler's state of it between sweeps. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,7 @@
 
 namespace spillway {
 
-// The KV memory that a sequence will be given: for `positions` positions, of which `budget` keeps
-// what `rule` says.
+// A sequence's KV reservation: for `positions` positions, of which `rule` keeps `budget`.
 struct SequenceKv {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t positions = 0;
@@ -40,33 +39,33 @@ class Sequence {
   KvSequence* kv() const { return kv_.get(); }
   std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
 
-  // What the next sweep computes: the prompt, then one token at a time.
+  // The tokens of the next sweep: the prompt, then one token at a time.
   std::span<const int32_t> next_tokens() const;
   int64_t next_position() const;
   bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
 
-  // With a count: the next token is drawn by this rule, and nobody asks for more.
+  // With a count: the next token is sampled by this rule, and nothing else of the logits is needed.
   SampleRule sample_rule() const;
 
-  // Takes the logits of one of next_tokens(): scores the prompt, draws the next token.
+  // Takes the logits of one of next_tokens(): scores the prompt, samples the next token.
   void take_logits(int64_t token, std::span<float> logits, double now);
 
-  // In their place, when sample_rule(): what was drawn.
+  // Takes the sampled token in place of logits, when sample_rule() has a count.
   void take_sampled(int32_t token, double now);
 
-  // After the sweep: its tokens are cached now.
+  // Call after the sweep: its tokens are cached now.
   void end_sweep();
 
-  // Ends the sequence from outside. Keeps the first ending.
+  // Ends the sequence from outside. Later endings are ignored.
   void finish(FinishReason reason, Status status);
-  // Ends it by its own fault: its numbers give no token.
+  // Ends it by its own fault (Finish::own_fault): its logits give no token.
   void fail(Status status);
   bool finished() const { return finish_.has_value(); }
 
-  // Before the cache is given back: works out the usage. REQUIRES: finished().
+  // Computes the usage, before the cache is released. REQUIRES: finished().
   const Finish& sum_up(const KvCache& cache, double now);
 
-  // What the sink hears, once. REQUIRES: summed up.
+  // The argument of the sink's on_finish(), once. REQUIRES: summed up.
   const Finish& ending() const { return *finish_; }
   TokenSink& sink() const { return *sink_; }
 

@@ -11,7 +11,7 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   one.push_back(std::move(sequence));
   auto turn = turns_.find(who);
   if (turn == turns_.end()) {
-    // Both nodes are made before either is put in, which takes no memory any more.
+    // Both nodes are allocated before either is inserted, since inserting cannot fail.
     const Turn next = {who.priority, last_turn_ + 1};
     std::map<Turn, Line> line;
     line.try_emplace(next, Line{who.client, {}});
@@ -38,7 +38,7 @@ std::unique_ptr<Sequence> WaitingQueue::pop() {
     turns_.erase(turn);
     lines_.erase(first);
   } else {
-    // To the end of its priority: the node moves, and nothing is made.
+    // Moves the line to the end of its priority by its node, without allocating.
     auto line = lines_.extract(first);
     line.key().number = ++last_turn_;
     turn->second = line.key();

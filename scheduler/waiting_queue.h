@@ -1,9 +1,9 @@
-// Which of the waiting sequences runs next. Lower priorities first; among equal ones the clients
-// take turns, one sequence each, and a client's own run in the order in which they came. Who joins
-// waits for one sequence of each client that is there already, however many these have sent.
+// The order of the waiting sequences. Lower priorities first; among equal ones the clients take
+// turns, one sequence each, and a client's own run in order of arrival. A new client waits for one
+// sequence of each waiting client, however many these have sent.
 //
-// A step takes a logarithm of the number of clients that wait. Only push() takes memory, so that
-// what must work without any does. Engine thread only.
+// An operation takes logarithmic time in the number of waiting clients. Only push() allocates, so
+// that the others work when memory runs out. Engine thread only.
 #pragma once
 
 #include <compare>
@@ -22,20 +22,19 @@ class WaitingQueue {
  public:
   using Sequences = std::list<std::unique_ptr<Sequence>>;
 
-  // An exception leaves the queue as it was.
+  // An exception leaves the queue unchanged.
   void push(std::unique_ptr<Sequence> sequence);
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
 
-  // Whose turn it is; only a sequence of lower priority that comes later changes that. REQUIRES:
-  // not empty.
+  // The next sequence; only a later push() of a lower priority changes it. REQUIRES: not empty.
   Sequence& front() { return *lines_.begin()->second.waiting.front(); }
   std::unique_ptr<Sequence> pop();
 
   void for_each(const std::function<void(Sequence&)>& visit);
 
-  // Takes out those that have finished.
+  // Removes the finished sequences.
   Sequences take_finished();
 
  private:
@@ -46,7 +45,7 @@ class WaitingQueue {
   };
   struct Turn {
     int32_t priority;
-    uint64_t number;  // Of all turns that were ever given
+    uint64_t number;  // Counts all turns ever assigned
     auto operator<=>(const Turn&) const = default;
   };
   struct Line {
@@ -55,7 +54,7 @@ class WaitingQueue {
   };
 
   std::map<Turn, Line> lines_;
-  std::map<Who, Turn> turns_;  // Of each line
+  std::map<Who, Turn> turns_;  // The turn of each line
   uint64_t last_turn_ = 0;
   size_t size_ = 0;
 };

@@ -17,14 +17,13 @@ namespace spillway {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  virtual const std::string& name() const = 0;  // For messages: the path.
-  virtual uint64_t size() const = 0;            // As it was when the source was opened.
+  virtual const std::string& name() const = 0;  // The path, for messages
+  virtual uint64_t size() const = 0;            // At the time of opening
 
-  // Fills `target` from `offset` on, or says why not; a range that leaves the source is
-  // kCorruption. Blocks.
+  // Fills `target` from `offset` on; a range that leaves the source is kCorruption. Blocks.
   virtual Status read(uint64_t offset, std::span<std::byte> target) const = 0;
 
-  // kCorruption when the source is not what it was when it was opened: somebody wrote to it.
+  // kCorruption when the source has changed since it was opened.
   virtual Status check_unchanged() const = 0;
 };
 

@@ -17,7 +17,7 @@ namespace spillway {
 
 namespace {
 
-// One way in which a directory may hold its weights, in order of preference.
+// One form of a directory's weights; candidates are in order of preference.
 struct Candidate {
   const char* file;
   const char* extension;
@@ -100,7 +100,7 @@ class CheckpointOpener {
     return {};
   }
 
-  // The shard just added, tensors from `first` on, holds exactly the names of the index.
+  // Checks that the shard just added (tensors from `first` on) has exactly the names of the index.
   Status check_shard(size_t first, const std::vector<std::string>& expected) const {
     std::vector<std::string_view> actual;
     for (size_t i = first; i < checkpoint_.tensors_.size(); ++i) {

@@ -1,7 +1,6 @@
-// A checkpoint directory: the tensors of all its weight files, wherever they lie. Reads
-// model.safetensors or its shards, else pytorch_model.bin or its shards; never falls back from a
-// damaged file to another. Nothing here knows what the tensors mean.
-// Thread rule: const after open, any thread.
+// A checkpoint directory: the tensors of all its weight files. Reads model.safetensors or its
+// shards, else pytorch_model.bin or its shards; never falls back from a damaged file to another.
+// Nothing here knows what the tensors mean. Thread rule: const after open, any thread.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +28,7 @@ struct CheckpointTensor {
   uint32_t file = 0;
 };
 
-// Bytes that the checkpoint itself carries a CRC32 of.
+// A byte range whose CRC32 the checkpoint itself carries.
 struct CheckpointRecord {
   uint32_t file = 0;
   std::string name;
@@ -51,7 +50,7 @@ class Checkpoint {
   size_t file_count() const { return files_.size(); }
   uint64_t tensor_bytes() const;
 
-  // Things worth telling a person, such as files that were not used.
+  // Notes for the user, such as ignored files.
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Fills `target` from byte `offset` of the tensor on. Blocks.
@@ -77,7 +76,8 @@ class Checkpoint {
   std::vector<std::string> notes_;
 };
 
-// Says so when `text` is a Git-LFS pointer, which stands where a large file was not downloaded.
+// An error when `text` is a Git-LFS pointer, the placeholder of a large file that was not
+// downloaded.
 Status refuse_lfs_pointer(std::string_view text, std::string_view path);
 
 }  // namespace spillway

@@ -21,13 +21,13 @@ namespace {
 
 constexpr uint64_t kCompareBytes = uint64_t{8} << 20;
 
-// One thing to do. Records are verified right before their first slab, so that the disk is asked
-// for their bytes once and the slabs find them in the page cache.
+// One unit of work. Records are verified right before their first slab, so that their bytes are
+// read from disk once and the slabs find them in the page cache.
 struct Task {
   enum class Kind : uint8_t { kPackSlab, kVerifyRecord, kCompareHead };
   Kind kind = Kind::kPackSlab;
-  uint64_t index = 0;  // Slab, record, or byte offset in the head.
-  uint64_t bytes = 0;  // To read.
+  uint64_t index = 0;  // Slab, record, or byte offset in the head
+  uint64_t bytes = 0;  // Bytes to read
 };
 
 struct Scratch {
@@ -92,7 +92,7 @@ class Converter {
     if (!map_.head_copy) return;
     const CheckpointTensor& head = checkpoint_.tensors()[map_.head_copy->tensor];
     const CheckpointTensor& embedding = checkpoint_.tensors()[map_.head_copy->of];
-    // In a .bin both names usually share one storage.
+    // In a .bin file both names usually share one storage.
     if (head.file == embedding.file && head.stored.offset == embedding.stored.offset) return;
     for (uint64_t offset = 0; offset < head.stored.bytes; offset += kCompareBytes) {
       add({Task::Kind::kCompareHead, offset, std::min(kCompareBytes, head.stored.bytes - offset)});

@@ -1,4 +1,4 @@
-// From a checkpoint directory to a packed model file.
+// Converts a checkpoint directory to a packed model file.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 namespace spillway {
 
 struct ConvertOptions {
-  std::optional<Format> format;  // Of matrices and tables; none: the checkpoint's own.
-  bool bf16_for_f16 = false;     // With no format given: packs an f16 checkpoint as bf16.
-  bool verify_crc = true;        // Of .bin records; off only for files saved without checksums.
+  std::optional<Format> format;  // For matrices and tables; none: the checkpoint's own
+  bool bf16_for_f16 = false;     // Without `format`: packs an f16 checkpoint as bf16
+  bool verify_crc = true;        // For .bin records; off only for files without checksums
   bool lenient_header = false;   // safetensors_reader.h
-  // The layout of matrices in a format: what the machine's kernels want (Device::matrix_layout).
+  // The layout of matrices in a format, as the machine's kernels want it (Device::matrix_layout).
   // None: kPanels16.
   std::function<MatrixLayout(Format)> layout;
   unsigned threads = 0;  // 0: two more than cores, so that some wait for the disk.
 
-  // Called on the calling thread about ten times a second with bytes read so far and in all; false
-  // stops the work (kCancelled).
+  // Called on the calling thread about ten times a second with bytes read so far and total bytes;
+  // false stops the work (kCancelled).
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
@@ -33,14 +33,14 @@ struct ConvertReport {
   ModelShape shape;
   Format format = Format::kF32;
   uint64_t weight_bytes = 0;
-  QuantError quantization;           // Of all weights together, when the format is quantised.
+  QuantError quantization;           // Over all weights, if the format is quantised
   std::vector<TensorDamage> damage;  // Empty for a healthy checkpoint.
-  std::vector<std::string> notes;    // Of the checkpoint (checkpoint.h).
+  std::vector<std::string> notes;    // The checkpoint's (checkpoint.h)
 };
 
 // Reads, checks, converts and packs on several threads; memory stays below 80 MiB a thread for
-// every real model. `output` appears whole or not at all; what was there before survives a failure.
-// kInvalidArgument and kCorruption: the checkpoint is no good. Blocks.
+// every real model. `output` appears whole or not at all; an older file survives a failure.
+// kInvalidArgument and kCorruption: the checkpoint is invalid. Blocks.
 Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,
                                          const ConvertOptions& options);
 

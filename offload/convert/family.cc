@@ -20,7 +20,8 @@ std::string name_in_layer(std::string_view name, int64_t layer) {
          std::string(name.substr(star + 1));
 }
 
-// Of part `index` of `count`: queries, then keys, then values; equal parts of anything else.
+// The rows of part `index` of `count`: queries, then keys, then values; equal parts for other
+// weights.
 int64_t part_rows(const ModelShape& shape, const WeightSpec& spec, size_t index, size_t count) {
   const bool vector = spec.kind == WeightKind::kVector;
   const int64_t rows = vector ? spec.elements() : spec.rows;

@@ -20,11 +20,11 @@ namespace spillway {
 // have equal columns, and their rows add up. A vector is a part of shape [elements].
 struct WeightPart {
   std::string tensor;          // Canonical name.
-  std::vector<int64_t> shape;  // What the checkpoint must say.
+  std::vector<int64_t> shape;  // The shape the checkpoint must have
 };
 
-// The checkpoint tensors of a weight: one, or those that lie below each other in it; the others are
-// empty. A "*" is the layer's number.
+// The checkpoint tensors of a weight: one, or several stacked by rows; unused names are empty. A
+// "*" is the layer's number.
 struct TensorNames {
   WeightRole role;
   std::array<std::string_view, 3> names;
@@ -33,22 +33,22 @@ struct TensorNames {
 struct Family {
   std::string_view model_type;  // As config.json has it.
 
-  // The shape without its name, from a parsed config.json; eos_tokens are those of a config that
-  // does not speak of them. Errors name the field.
+  // The shape without its name, from a parsed config.json; eos_tokens get the family's default if
+  // the config has none. Errors name the field.
   Result<ModelShape> (*read_shape)(const nlohmann::json& config);
 
-  // Of every role that its shapes have, in canonical names. The head's is that of untied weights; a
-  // checkpoint with tied weights may leave it out or repeat the embedding.
+  // Canonical tensor names for every role that its shapes have. The head's name is for untied
+  // weights; a checkpoint with tied weights may leave it out or repeat the embedding.
   std::span<const TensorNames> tensors;
 
   // The one name for a tensor that checkpoints spell in several ways.
   std::string (*canonical_name)(std::string_view name);
 
-  // A tensor that real checkpoints carry and no weight uses.
+  // Whether real checkpoints carry this tensor though no weight uses it.
   bool (*is_leftover)(std::string_view canonical_name);
 };
 
-// The tensor of a role that is one tensor of no layer. REQUIRES: the family has it.
+// The tensor of a role outside the layers that is one tensor. REQUIRES: the family has it.
 std::string tensor_of(const Family& family, WeightRole role);
 
 // The parts of one of weight_specs(shape), in order; those of a tied head are the embedding's.
@@ -57,7 +57,7 @@ std::vector<WeightPart> parts_of(const Family& family, const ModelShape& shape,
 
 extern const Family kFamilyOpt;  // OPT, OPT-IML, Galactica: family_opt.cc
 
-// Null: no such family.
+// The family of a config's model_type; null: unknown.
 const Family* family_of(std::string_view model_type);
 
 }  // namespace spillway

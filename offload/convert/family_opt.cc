@@ -10,15 +10,15 @@ namespace spillway {
 
 namespace {
 
-// Bounds of what a config may ask for (reference/checkpoints.md, I7).
+// Largest sizes that a config may have.
 constexpr int64_t kLayersMax = 1024;
 constexpr int64_t kWidthMax = 65536;
 constexpr int64_t kRowsMax = int64_t{1} << 20;
 
-// The learned positions start at row 2: a relic of the padding token's id.
+// The learned positions start at row 2: an offset left over from the padding token's id.
 constexpr int64_t kPositionOffset = 2;
 
-// A token id, or -1 for null. A config without the key means OPT's own id, as in transformers.
+// A token id, or -1 for null. A config without the key has OPT's default id, as in transformers.
 int32_t read_token(JsonReader& reader, const nlohmann::json& config, const char* key,
                    int64_t vocabulary, int32_t otherwise) {
   if (!config.contains(key)) return otherwise < vocabulary ? otherwise : -1;
@@ -104,7 +104,7 @@ constexpr TensorNames kTensors[] = {
 };
 static_assert(std::size(kTensors) == kWeightRoles);
 
-// With or without "model." in front; FlexGen's converter calls the final norm "layer_norm".
+// Strips an optional "model." prefix; FlexGen's converter calls the final norm "layer_norm".
 std::string canonical_name(std::string_view name) {
   constexpr std::string_view kPrefix = "model.";
   constexpr std::string_view kFlexGenNorm = "decoder.layer_norm.";
@@ -115,7 +115,7 @@ std::string canonical_name(std::string_view name) {
   return std::string(name);
 }
 
-// The converters from metaseq left a version number behind.
+// Converters from metaseq leave a version number in checkpoints.
 bool is_leftover(std::string_view name) {
   return name == "decoder.version";
 }

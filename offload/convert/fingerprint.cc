@@ -16,10 +16,10 @@ namespace spillway {
 
 namespace {
 
-constexpr uint64_t kEndBytes = uint64_t{1} << 20;      // Read at the begin and the end of each file
-constexpr uint64_t kSmallTensor = uint64_t{64} << 10;  // Read whole
+constexpr uint64_t kEndBytes = uint64_t{1} << 20;      // Read at the start and the end of each file
+constexpr uint64_t kSmallTensor = uint64_t{64} << 10;  // Up to this size read whole
 constexpr uint64_t kSampleBytes = 4096;
-constexpr uint64_t kSamplesPerFile = 256;  // Of one whose tensors are not known
+constexpr uint64_t kSamplesPerFile = 256;  // For a file with unknown tensors
 
 struct Range {
   uint64_t offset = 0, bytes = 0;
@@ -54,7 +54,7 @@ std::string hash_of(std::string_view text) {
   return hex(XXH3_128bits(text.data(), text.size()));
 }
 
-// The ends and the middle of a tensor: training changes all of a matrix or none of it.
+// Adds the ends and the middle of a tensor: training changes all of a matrix or none of it.
 void add_tensor(const Range& tensor, std::vector<Range>& ranges) {
   if (tensor.bytes <= kSmallTensor) return ranges.push_back(tensor);
   for (const uint64_t at : {uint64_t{0}, tensor.bytes / 2, tensor.bytes - kSampleBytes}) {
@@ -62,14 +62,14 @@ void add_tensor(const Range& tensor, std::vector<Range>& ranges) {
   }
 }
 
-// What is read of a file: its ends, where headers and (in a .bin) the checksums of all records lie,
-// and something of every tensor.
+// The ranges of a file to read: its ends, with the headers and (in a .bin) the checksums of all
+// records, and samples of every tensor.
 std::vector<Range> samples_of(const std::string& name, const ByteSource& source) {
   const uint64_t bytes = source.size();
   if (bytes <= 2 * kEndBytes) return {{0, bytes}};
   std::vector<Range> ranges = {{0, kEndBytes}, {bytes - kEndBytes, kEndBytes}};
   if (name.ends_with(".safetensors")) {
-    // A header that cannot be read is for whoever reads the model to complain of.
+    // An unreadable header is reported when the model is read.
     if (const auto tensors = read_safetensors(source, {.lenient_header = true}); tensors.ok()) {
       for (const StoredTensor& tensor : tensors.value()) {
         add_tensor({tensor.offset, tensor.bytes}, ranges);
@@ -95,7 +95,7 @@ Result<std::string> contents_of(const std::string& name, File file) {
   return hashes;
 }
 
-// Names, sizes and times, and with `contents` what was read of each file.
+// Hashes names, sizes and times, and with `contents` the samples of each file.
 Result<std::string> hash_directory(const std::string& directory, bool contents) {
   SPILLWAY_ASSIGN_OR_RETURN(const File opened, File::open(directory, O_RDONLY | O_DIRECTORY));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_that_count(directory));

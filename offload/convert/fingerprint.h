@@ -1,4 +1,5 @@
-// Which checkpoint a directory holds right now. Pure function of the file system, any thread.
+// Identifies the checkpoint that a directory holds now. Pure function of the file system, any
+// thread.
 #pragma once
 
 #include <string>
@@ -8,17 +9,17 @@
 namespace spillway {
 
 // 32 hexadecimal digits over the names, sizes, modification times and contents of the directory's
-// weight, index, configuration and tokenizer files. Of the contents the first and the last MiB of
-// each file and samples of each tensor count (all of a small one): a few MiB for each file are
-// read, however large it is, and two fine-tunings of one model differ though their files are alike
-// in name, size and time. kNotFound when there is no such directory; kInvalidArgument for what is
-// no regular file. Blocks.
+// weight, index, configuration and tokenizer files. Contents count by the first and the last MiB of
+// each file and by samples of each tensor (all of a small one): a few MiB per file are read,
+// however large it is, and two fine-tunings of one model differ though their files agree in name,
+// size and time. kNotFound when there is no such directory; kInvalidArgument for an entry that is
+// not a regular file. Blocks.
 Result<std::string> checkpoint_fingerprint(const std::string& directory);
 
-// What a packed file says that it was made of (ModelFileTable::source): the model's name and that.
+// The source that a packed file names (ModelFileTable::source): model name and fingerprint.
 std::string source_of(const std::string& model_name, const std::string& fingerprint);
 
-// The same over names, sizes and times alone, as packed files were named by once.
+// A fingerprint of names, sizes and times alone, which older packed files were named by.
 Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& directory);
 
 }  // namespace spillway

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kEndTokensMax = 64;
 
-// An id, a list of ids, or null; without the key `otherwise`.
+// Reads an id, a list of ids, or null; `otherwise` without the key.
 Result<std::vector<int32_t>> read_end_tokens(const json& config, std::string_view file,
                                              int64_t vocabulary, std::vector<int32_t> otherwise) {
   const auto found = config.find("eos_token_id");
@@ -60,7 +60,7 @@ Result<const Family*> read_family(const json& config) {
   return family;
 }
 
-// The directory's own name, but the model's for a snapshot in the Hugging Face cache:
+// The directory's name, or the model's for a snapshot in the Hugging Face cache:
 // models--facebook--opt-125m/snapshots/27dcfa74...
 std::string model_name(const std::string& directory) {
   std::error_code ignored;

@@ -14,13 +14,13 @@ namespace spillway {
 
 struct HfConfig {
   ModelShape shape;            // validate()d.
-  std::optional<DType> dtype;  // "torch_dtype" or "dtype": what the checkpoint claims.
+  std::optional<DType> dtype;  // The checkpoint's "torch_dtype" or "dtype"
 };
 
 constexpr uint64_t kConfigBytesMax = uint64_t{4} << 20;
 
-// `generation_config` is empty when there is no such file; its eos_token_id wins over the other's.
-// Errors name file and field. `name` becomes shape.name.
+// `generation_config` is empty when there is no such file; its eos_token_id overrides that of
+// `config`. Errors name file and field. `name` becomes shape.name.
 Result<HfConfig> parse_hf_config(std::string_view config, std::string_view generation_config,
                                  std::string_view name);
 

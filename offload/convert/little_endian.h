@@ -1,4 +1,4 @@
-// Unaligned little-endian numbers out of bytes. The caller has checked the range.
+// Loads unaligned little-endian numbers from bytes. The caller has checked the range.
 #pragma once
 
 #include <bit>

@@ -38,7 +38,7 @@ enum Opcode : uint8_t {
   kLong1 = 0x8a,
 };
 
-// Limits (reference/checkpoints.md, P2). The largest real file, opt-175b's, needs a thousandth.
+// Limits. The largest real file, opt-175b's, needs a thousandth.
 constexpr size_t kOperationsMax = 20'000'000;
 constexpr size_t kStackMax = size_t{1} << 22;
 constexpr size_t kMemoMax = size_t{1} << 22;
@@ -284,7 +284,8 @@ Status Machine::set_items(std::span<const Value> pairs, Value target) {
   return {};
 }
 
-// torch hangs module versions on the state dict: {'_metadata': ...}. Checked, then forgotten.
+// BUILD: torch attaches module versions to the state dict: {'_metadata': ...}. Checked, then
+// dropped.
 Status Machine::build() {
   SPILLWAY_ASSIGN_OR_RETURN(const Value state, pop(Kind::kDict, "a dict of attributes"));
   SPILLWAY_ASSIGN_OR_RETURN(const Value target, pop(Kind::kDict, "an OrderedDict to build"));

@@ -21,10 +21,10 @@ class Machine {
   // `bytes` must outlive the machine: strings are views into it.
   explicit Machine(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  // Runs the whole pickle; the one value it leaves. Errors name the byte.
+  // Runs the whole pickle; returns the one value it leaves. Errors name the byte.
   Result<Value> run();
 
-  // Access to what a value of the matching kind refers to.
+  // The objects that values of the matching kind refer to.
   std::string_view text(const Value& value) const;
   const Dict& dict(const Value& value) const { return dicts_[index(value)]; }
   const Tensor& tensor(const Value& value) const { return tensors_[index(value)]; }
@@ -61,7 +61,7 @@ class Machine {
   Status reduce();
   Status push_storage();
 
-  // torch's functions, on the items of their argument tuple.
+  // Torch's functions, on the items of their argument tuple.
   Result<Value> rebuild_tensor(std::span<const Value> arguments);
   Result<Value> rebuild_parameter(std::span<const Value> arguments);
   Result<std::vector<int64_t>> sizes(const Value& tuple, const char* what) const;
@@ -71,7 +71,7 @@ class Machine {
   const std::span<const std::byte> bytes_;
   size_t at_ = 0;
   std::vector<Value> stack_;
-  std::vector<size_t> marks_;  // Heights of the stack.
+  std::vector<size_t> marks_;  // Stack sizes at each MARK
   std::vector<Value> memo_;
   std::vector<Value> tuple_items_;  // All tuples, one after the other.
   std::vector<Dict> dicts_;

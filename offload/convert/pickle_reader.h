@@ -37,7 +37,7 @@ struct StateDict {
   std::vector<PickledTensor> tensors;  // In the order of the dict; names are unique.
 };
 
-// kInvalidArgument names the byte, the reason and, where there is one, what to do.
+// kInvalidArgument names the byte, the reason and, where there is one, the remedy.
 Result<StateDict> read_state_dict(std::span<const std::byte> pickle);
 
 }  // namespace spillway

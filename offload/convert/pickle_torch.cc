@@ -1,4 +1,4 @@
-// The torch half of the pickle machine: the names it knows and what they make.
+// The torch half of the pickle machine: the known names and the values they build.
 #include <algorithm>
 #include <charconv>
 
@@ -42,7 +42,7 @@ bool is_location(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Row-major without gaps; the stride of a dimension of one item means nothing.
+// Whether the strides are row-major without gaps; the stride of a dimension of size 1 is ignored.
 bool is_contiguous(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
                    uint64_t elements) {
   if (elements == 0) return true;

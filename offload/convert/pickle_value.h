@@ -1,4 +1,4 @@
-// What the pickle machine computes with. A Value is a small handle, copied freely; tuples, dicts,
+// The values of the pickle machine. A Value is a small handle, copied freely; tuples, dicts,
 // storages and tensors lie in pools that only grow, so that nothing is copied deeply and nothing is
 // freed recursively.
 #pragma once
@@ -13,7 +13,7 @@
 namespace spillway::pickle {
 
 enum class Kind : uint8_t {
-  kUnset,  // A memo slot that nothing was put into.
+  kUnset,  // A memo slot that was never set
   kNone,
   kBool,
   kInt,
@@ -42,7 +42,7 @@ struct Value {
 };
 
 struct Dict {
-  bool ordered = false;  // An OrderedDict: BUILD may hang the metadata on it.
+  bool ordered = false;  // An OrderedDict: BUILD may attach metadata to it
   std::vector<std::pair<Value, Value>> items;
 };
 

@@ -19,8 +19,8 @@ constexpr size_t kTensorsMax = 1'000'000;
 constexpr size_t kNameBytesMax = 1024;
 constexpr uint64_t kPrefixBytes = 8;
 
-// Takes the parse events of a header. Each callback returns false to stop the parser; error() then
-// says why.
+// Handles the parse events of a header. Each callback returns false to stop the parser; error()
+// then has the reason.
 class HeaderHandler final : public nlohmann::json_sax<json> {
  public:
   std::vector<StoredTensor> take_tensors() { return std::move(tensors_); }
@@ -159,7 +159,7 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
 
   State state_ = State::kStart;
   Field field_ = kDtype;
-  unsigned fields_ = 0;  // Bits of Field, those seen in this tensor.
+  unsigned fields_ = 0;  // Bits of Field: fields seen in this tensor
   uint64_t offsets_[2] = {0, 0};
   int offset_count_ = 0;
   StoredTensor tensor_;
@@ -195,7 +195,8 @@ Result<std::string> read_header(const ByteSource& source, const SafetensorsOptio
   return header;
 }
 
-// Sorted by their data, every byte behind the header belongs to exactly one tensor.
+// Sorts the tensors by their data and checks that every byte behind the header belongs to exactly
+// one.
 Status check_tiling(std::vector<StoredTensor>& tensors, uint64_t data_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);

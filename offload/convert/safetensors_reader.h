@@ -1,4 +1,4 @@
-// Reading the header of a .safetensors file, strictly: u64 length, JSON, data (reference
+// Reads the header of a .safetensors file, strictly: u64 length, JSON, data (reference
 // implementation's rules and ours: no unknown field, no duplicate key, whole numbers only, the
 // tensors' ranges tile the data). Pure function of the source, any thread.
 #pragma once

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kChunkBytes = uint64_t{8} << 20;
 
-// A record to verify, or a chunk of a tensor to count in.
+// A record to verify, or a chunk of a tensor in which to count.
 struct Chunk {
   bool record = false;
   uint32_t index = 0;
@@ -28,7 +28,7 @@ std::vector<Chunk> list_chunks(const Checkpoint& checkpoint, bool verify) {
   std::vector<bool> listed(checkpoint.records().size());
   for (uint32_t i = 0; i < checkpoint.tensors().size(); ++i) {
     const StoredTensor& tensor = checkpoint.tensors()[i].stored;
-    // Right before its tensor, so that the disk is asked for the bytes once.
+    // A record comes right before its tensor, so that the bytes are read from disk once.
     if (verify && tensor.record && !listed[*tensor.record]) {
       listed[*tensor.record] = true;
       chunks.push_back({true, *tensor.record, 0, checkpoint.records()[*tensor.record].bytes});

@@ -1,4 +1,4 @@
-// Reading all of a model to see whether it is sound, without making anything of it.
+// Reads all of a model to check that it is sound, without converting it.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct ScanOptions {
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
-// Counts NaN and infinity in every tensor of the checkpoint that holds F32, BF16 or F16; those with
-// any, in the checkpoint's order. Blocks.
+// Counts NaN and infinity in every F32, BF16 or F16 tensor of the checkpoint; returns the tensors
+// with any, in the checkpoint's order. Blocks.
 Result<std::vector<TensorDamage>> scan_checkpoint(const Checkpoint& checkpoint,
                                                   const ScanOptions& options);
 
-// Reads and verifies every slab of a packed file; the first that does not match its checksum is the
-// error. Blocks.
+// Reads and verifies every slab of a packed file; the error names the first that does not match its
+// checksum. Blocks.
 Status scan_model_file(const ModelFile& file, const ScanOptions& options);
 
 }  // namespace spillway

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kTensorsMax = 1'000'000;
 constexpr size_t kFilesMax = 4096;
 
-// A name that cannot leave the directory: no separator, not "." or "..".
+// Whether the name cannot leave the directory: no separator, not "." or "..".
 bool is_plain_name(std::string_view name) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||

@@ -14,8 +14,8 @@ namespace spillway {
 
 constexpr uint64_t kIndexBytesMax = uint64_t{128} << 20;
 
-// File name -> names of its tensors, both sorted. File names are plain names (no separator, no
-// "..") that end in `extension`. Errors name `path`.
+// Maps each file name to the names of its tensors, both sorted. File names are plain names (no
+// separator, no "..") that end in `extension`. Errors name `path`.
 Result<std::map<std::string, std::vector<std::string>>> parse_shard_index(
     std::string_view text, std::string_view path, std::string_view extension);
 

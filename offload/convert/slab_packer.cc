@@ -68,13 +68,13 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
   if (scratch.size() < bytes) scratch.resize(bytes);
   const auto source = std::span(scratch).first(bytes);
-  // A tied head is the embedding once more: its damage is counted there.
+  // A tied head is the embedding again, where its damage is counted.
   const bool again = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
   SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, !again, source));
   pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
             weight.row_elements, target.data(), quantization);
   if (again || tensor.format == plain_format(weight.format)) return {};
-  // A narrower format can overflow. Which tensor of a fused weight it was does not matter much.
+  // A narrower format can overflow. The count goes to the first tensor of a fused weight.
   if (is_quantized(tensor.format)) {
     if (quantization->saturated != 0) {
       note_damage(weight.parts.front().tensor, {}, quantization->saturated);

@@ -18,12 +18,11 @@
 
 namespace spillway {
 
-// Numbers of one checkpoint tensor that are no good.
+// Counts of one checkpoint tensor's invalid numbers.
 struct TensorDamage {
   std::string tensor;
-  NonFinite stored;  // In the checkpoint itself.
-  uint64_t overflow =
-      0;  // Finite there, infinite (quantised: cut off) in the packed file's format.
+  NonFinite stored;       // In the checkpoint itself
+  uint64_t overflow = 0;  // Finite there, infinite (quantised: clamped) when packed
 };
 
 class SlabPacker {
@@ -41,11 +40,11 @@ class SlabPacker {
   // Checkpoint tensors that go into a slab, by index.
   std::vector<uint32_t> source_tensors(uint32_t slab) const;
 
-  // What pack() found so far, by tensor name. Thread rule: after all pack() calls.
+  // The damage that pack() has found, by tensor name. Thread rule: after all pack() calls.
   std::vector<TensorDamage> damage() const;
 
-  // What quantising tensor `index` of the table cost; nothing unless it is quantised. The same
-  // whatever the order of pack() calls. Thread rule: as damage().
+  // The quantisation error of tensor `index` of the table; zero unless it is quantised. Independent
+  // of the order of pack() calls. Thread rule: as damage().
   QuantError quantization(size_t index) const;
 
  private:

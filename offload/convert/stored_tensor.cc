@@ -43,7 +43,7 @@ std::optional<uint64_t> stored_bytes(const StoredFormat& format,
   std::optional<uint64_t> bits = format.bits;
   for (const int64_t size : shape) {
     if (size < 0) return std::nullopt;
-    // A later zero does not excuse an overflow on the way: the reference reader refuses it, too.
+    // An overflow is refused even if a later size is zero, as in the reference reader.
     bits = checked_multiply(*bits, static_cast<uint64_t>(size));
     if (!bits) return std::nullopt;
   }

@@ -1,5 +1,5 @@
-// A tensor as a checkpoint file holds it: a name, a number format, a shape and where its dense,
-// row-major, little-endian bytes lie. What both format readers produce. Plain values.
+// A tensor as a checkpoint file holds it: a name, a number format, a shape and the place of its
+// dense, row-major, little-endian bytes. The result of both format readers. Plain values.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@
 
 namespace spillway {
 
-// A number format of checkpoints, most of which no weight of ours may have.
+// A number format of checkpoints; only those with a `dtype` are allowed for weights.
 struct StoredFormat {
   std::string_view name;  // As safetensors spells it: "BF16".
-  uint32_t bits = 0;      // Of one element.
+  uint32_t bits = 0;      // Bits per element
   std::optional<DType> dtype;
 };
 
-// Null: no such format.
+// The format of that name; null: unknown.
 const StoredFormat* stored_format_of_name(std::string_view name);
 
 constexpr size_t kRankMax = 8;
@@ -31,13 +31,13 @@ struct StoredTensor {
   const StoredFormat* format = nullptr;  // Never null in a reader's output.
   std::vector<int64_t> shape;            // At most kRankMax; empty: one number.
   uint64_t offset = 0;                   // In the file.
-  uint64_t bytes = 0;                    // As format and shape say.
+  uint64_t bytes = 0;                    // By format and shape
   std::optional<uint32_t> record;        // The checksummed record that holds it (torch only).
 };
 
 std::string shape_text(const std::vector<int64_t>& shape);  // "[50272, 512]"
 
-// Elements of `shape` x bits in whole bytes; nothing when that overflows or leaves half a byte.
+// The bytes of a tensor of `shape`; nothing when that overflows or is not a whole number.
 std::optional<uint64_t> stored_bytes(const StoredFormat& format, const std::vector<int64_t>& shape);
 
 }  // namespace spillway

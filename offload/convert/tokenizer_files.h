@@ -9,9 +9,9 @@
 
 namespace spillway {
 
-// Name and contents of those of tokenizer.json, vocab.json, merges.txt, tokenizer_config.json,
-// special_tokens_map.json and added_tokens.json that are there; none at all is fine (the model then
-// takes token ids). Blocks.
+// Names and contents of the existing files among tokenizer.json, vocab.json, merges.txt,
+// tokenizer_config.json, special_tokens_map.json and added_tokens.json; without any, the model
+// takes token ids. Blocks.
 Result<std::vector<std::pair<std::string, std::string>>> read_tokenizer_files(
     const std::string& directory);
 

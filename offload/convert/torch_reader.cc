@@ -16,7 +16,7 @@ namespace spillway {
 
 namespace {
 
-// Members beside the storages, and how large they may be.
+// Members other than the storages, with their largest sizes.
 struct SmallMember {
   std::string_view name;
   uint64_t bytes_max;
@@ -31,7 +31,7 @@ constexpr SmallMember kSmallMembers[] = {
     {".data/serialization_id", 64},
 };
 
-// "data/17" -> 17, without leading zeros, at most 9 digits.
+// Parses "data/17" as 17: no leading zeros, at most 9 digits.
 std::optional<uint32_t> storage_number(std::string_view name) {
   constexpr std::string_view kPrefix = "data/";
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<uint32_t> storage_number(std::string_view name) {
   return good ? std::optional(number) : std::nullopt;
 }
 
-// Formats of other times and tools, so that the message can name them.
+// Refuses the formats of other versions and tools, which the message names.
 Status refuse_other_formats(const ByteSource& source) {
   std::array<std::byte, 512> head{};
   const size_t bytes = std::min<uint64_t>(source.size(), head.size());
@@ -100,7 +100,7 @@ class TorchReader {
     return invalid_argument("does not belong into a state dict (a TorchScript archive?)");
   }
 
-  // A small member's bytes, verified; they decide how the rest is read.
+  // The verified bytes of a small member, which decide how the other members are read.
   Result<std::string> read_small(std::string_view name) {
     const auto found = small_.find(name);
     if (found == small_.end()) return corruption("the member " + in_quotes(name) + " is missing");
@@ -131,7 +131,7 @@ class TorchReader {
     return {};
   }
 
-  // The storages of the pickle are the records of the ZIP, byte for byte.
+  // Checks that the storages of the pickle are the records of the ZIP, byte for byte.
   Status check_storages(const StateDict& dict) const {
     for (const PickledStorage& storage : dict.storages) {
       const std::string name = "data/" + std::to_string(storage.key);
@@ -169,7 +169,7 @@ class TorchReader {
   const ByteSource& source_;
   TorchFile file_;
   std::unordered_map<uint32_t, uint32_t> record_by_number_;
-  std::unordered_map<std::string_view, ZipMember> small_;  // Keys are those of kSmallMembers.
+  std::unordered_map<std::string_view, ZipMember> small_;  // By names of kSmallMembers
 };
 
 }  // namespace

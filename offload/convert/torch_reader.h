@@ -1,5 +1,5 @@
-// Reading a PyTorch .bin file as torch.save wrote it (since 1.6): a ZIP of raw storages with a
-// pickle that says which tensors lie in them. Combines zip_reader and pickle_reader and holds each
+// Reads a PyTorch .bin file as written by torch.save (since 1.6): a ZIP of raw storages with a
+// pickle that says which tensors lie in them. Combines zip_reader and pickle_reader and checks each
 // against the other. Pure function of the source, any thread.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-// A storage's bytes in the file; their CRC32 is for whoever reads them to verify.
+// A storage's bytes in the file, with their CRC32, which the reader of the bytes verifies.
 struct TorchRecord {
   std::string name;  // "data/0"
   uint64_t offset = 0;
@@ -26,8 +26,8 @@ struct TorchFile {
   std::vector<TorchRecord> records;
 };
 
-// Errors name the file, the tensor or record, and the reason. Reads the directory and the small
-// records, verifying those; no storage. Blocks.
+// Errors name the file, the tensor or record, and the reason. Reads the ZIP directory and the small
+// records, which are verified, but no storage. Blocks.
 Result<TorchFile> read_torch(const ByteSource& source);
 
 }  // namespace spillway

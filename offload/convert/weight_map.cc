@@ -76,7 +76,7 @@ class Mapper {
     return true;
   }
 
-  // With tied weights the head's own tensor may be there as a copy of the embedding.
+  // With tied weights the head's own tensor may exist as a copy of the embedding.
   void map_head_copy() {
     const auto head = by_name_.find(tensor_of(family_, WeightRole::kHead));
     if (!shape_.tied_head || head == by_name_.end()) return;

@@ -1,5 +1,5 @@
-// Which checkpoint tensors become which weight: the names and shapes that the config asks for, held
-// against those that are there. Pure function, any thread.
+// Maps checkpoint tensors to weights: the names and shapes that the config requires, checked
+// against those that exist. Pure function, any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct MappedPart {
   int64_t rows = 0;
 };
 
-// The parts lie below each other. All have one format and `row_elements` numbers a row; a vector is
-// a column of rows of one number.
+// A weight's parts, stacked by rows. All have one format and `row_elements` numbers per row; a
+// vector is a column of rows of one number.
 struct MappedWeight {
   std::vector<MappedPart> parts;
   DType format = DType::kF32;
@@ -39,13 +39,13 @@ struct WeightMap {
   std::optional<Copy> head_copy;
 };
 
-// kInvalidArgument lists what is missing, too many, of another shape or of a format that no weight
-// may have.
+// kInvalidArgument lists tensors that are missing, superfluous, of another shape or of a format
+// that no weight may have.
 Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
                               const Checkpoint& checkpoint);
 
-// The format of a packed file that keeps every number of the checkpoint: the one that all matrices
-// have, else f32.
+// The format of a packed file that keeps every number of the checkpoint: the common format of all
+// matrices, else f32.
 Format natural_format(const ModelShape& shape, const WeightMap& map);
 
 }  // namespace spillway

@@ -42,21 +42,23 @@ struct Directory {
   uint64_t bytes = 0;
 };
 
-// A member as the central directory tells it.
+// A member as the central directory describes it.
 struct Entry {
   ZipMember member;       // `offset` is filled in from the local header.
-  std::string full_name;  // With its root.
+  std::string full_name;  // With its root folder
   uint16_t flags = 0;
   uint64_t header = 0;  // Offset of the local header.
 };
 
-// A 16- or 32-bit field of the old end record agrees with its 64-bit twin or is saturated.
+// Whether a 16- or 32-bit field of the old end record equals its 64-bit counterpart or is
+// saturated.
 template <class T>
 bool agrees(T narrow, uint64_t wide) {
   return narrow == wide || narrow == static_cast<T>(~T{0});
 }
 
-// Z2: the ZIP64 end record, exactly before its locator, which is exactly before the end record.
+// Reads the ZIP64 end record, which lies exactly before its locator, which lies exactly before the
+// end record.
 Result<Directory> read_end64(const ByteSource& source, View end, uint64_t end_at, View locator) {
   const uint64_t end64_at = end_at - kLocatorBytes - kEnd64Bytes;
   const bool good_locator =
@@ -83,7 +85,7 @@ Result<Directory> read_end64(const ByteSource& source, View end, uint64_t end_at
   return directory;
 }
 
-// Z1 to Z3: where the central directory lies.
+// Locates the central directory.
 Result<Directory> find_directory(const ByteSource& source) {
   if (source.size() < kEndBytes) return corruption("too short for a ZIP file");
   const uint64_t end_at = source.size() - kEndBytes;
@@ -120,7 +122,8 @@ Result<Directory> find_directory(const ByteSource& source) {
   return directory;
 }
 
-// Z5: printable ASCII below one root folder, nothing that a path could be built from.
+// Checks that a name is printable ASCII below one root folder and has no path components that
+// escape it.
 Status check_name(std::string_view name) {
   const auto printable = [](char c) { return c >= 0x20 && c < 0x7f && c != '\\'; };
   const bool good = !name.empty() && name.size() <= kNameBytesMax &&
@@ -138,7 +141,7 @@ Status check_name(std::string_view name) {
   return {};
 }
 
-// Z4: the 64-bit values of the saturated fields, in order.
+// Reads the 64-bit values of the saturated fields, in order.
 Status read_zip64_extra(View extra, const std::vector<uint64_t*>& saturated) {
   bool found = false;
   while (!extra.empty()) {
@@ -208,14 +211,15 @@ Result<Entry> read_entry(View& directory) {
   return entry;
 }
 
-// The local header's copy of a field: zero when it follows the data, else as in the directory.
+// Whether the local header's copy of a field is right: zero when it follows the data, else as in
+// the directory.
 bool local_agrees(const Entry& entry, uint32_t local, uint64_t central) {
   if ((entry.flags & kFlagDescriptor) != 0) return local == 0;
   return local == std::min<uint64_t>(central, kSaturated32);
 }
 
-// Z7: reads the local header and fills in where the data lies. Torch's local extra field breaks the
-// ZIP rules for large members, so that only its length counts.
+// Reads the local header and fills in the data's offset. Torch's local extra field breaks the ZIP
+// rules for large members, so that only its length counts.
 Status read_local(const ByteSource& source, Entry& entry) {
   std::array<std::byte, kLocalBytes> local;
   SPILLWAY_RETURN_IF_ERROR(source.read(entry.header, local));
@@ -237,7 +241,7 @@ Status read_local(const ByteSource& source, Entry& entry) {
   return {};
 }
 
-// Z8: a member's data and descriptor end exactly at `next`.
+// Checks that a member's data and descriptor end exactly at `next`.
 Status check_end(const ByteSource& source, const Entry& entry, uint64_t next) {
   const auto data_end = checked_add(entry.member.offset, entry.member.bytes);
   const Status hole = corruption("a hole or an overlap behind its data");
@@ -260,7 +264,7 @@ Status check_end(const ByteSource& source, const Entry& entry, uint64_t next) {
   return good ? Status() : corruption("its data descriptor disagrees with the central directory");
 }
 
-// Z5, continued: one root, no two names that differ only in case. Strips the root.
+// Checks that there is one root and no two names differ only in case. Strips the root.
 Status strip_roots(std::vector<Entry>& entries) {
   std::unordered_set<std::string> seen;
   const std::string root = entries.front().full_name.substr(0, entries.front().full_name.find('/'));

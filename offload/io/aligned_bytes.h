@@ -1,5 +1,5 @@
-// Memory that the disk can be asked to fill without a copy in between (O_DIRECT): it starts at a
-// multiple of 4096. Move-only owner. One thread at a time.
+// Memory for direct I/O (O_DIRECT): it starts at a multiple of 4096. Move-only owner. One thread at
+// a time.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class AlignedBytes {
  public:
   static constexpr size_t kAlignment = 4096;
 
-  // At least `bytes` of memory, uninitialised; what was there before is lost when it has to grow.
+  // At least `bytes` of memory, uninitialised; its former contents are lost when it has to grow.
   std::span<std::byte> reserve(size_t bytes) {
     if (bytes > capacity_) {
       data_.reset();

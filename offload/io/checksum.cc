@@ -1,6 +1,6 @@
 #include "offload/io/checksum.h"
 
-// The same hash with AVX2 or AVX-512 where the CPU has them: 0.06 s instead of 0.13 s a gigabyte
+// XXH3 dispatched to AVX2 or AVX-512 where the CPU has them: 0.06 s instead of 0.13 s per gigabyte
 // that comes from memory.
 #include <xxh_x86dispatch.h>
 

@@ -20,10 +20,10 @@ namespace spillway {
 
 namespace {
 
-// Keeps all requests under way until the probe ends.
+// Keeps all requests in flight until the probe ends.
 class Pump {
  public:
-  // `places`: offsets of requests, taken in turn
+  // `places`: offsets of requests, used in turn.
   Pump(Io& io, IoRequest::Kind kind, const File& file, std::vector<uint64_t> places,
        std::span<std::byte> memory, const DiskProbe& probe)
       : io_(io),
@@ -44,7 +44,7 @@ class Pump {
     }
   }
 
-  // Blocks.
+  // Runs the probe. Blocks.
   Result<DiskSpeed> run() {
     for (IoRequest& request : requests_) start(request);
     std::unique_lock lock(mutex_);
@@ -57,7 +57,7 @@ class Pump {
   static void done(IoRequest& request, Status status) {
     auto& pump = *static_cast<Pump*>(request.owner);
     if (pump.checksum_ && status.ok()) {
-      // What the sum is says nothing here; the compiler must not know.
+      // The sum is unused, but the compiler must not remove it.
       pump.sums_ ^= seeded_checksum({request.memory, request.bytes}, request.offset);
     }
     pump.start(request);
@@ -108,12 +108,12 @@ std::vector<uint64_t> places_in(const File& file, uint64_t file_bytes, const Dis
     uint64_t end = file_bytes;
     if (probe.data_only) {
       const off_t data = ::lseek(file.fd(), static_cast<off_t>(begin), SEEK_DATA);
-      if (data < 0 && errno == ENXIO) break;  // Nothing behind here
+      if (data < 0 && errno == ENXIO) break;  // No data from here on
       if (data >= 0) {
         begin = (static_cast<uint64_t>(data) + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
         const off_t hole = ::lseek(file.fd(), data, SEEK_HOLE);
         if (hole >= 0) end = static_cast<uint64_t>(hole);
-      }  // Else the file system does not tell.
+      }  // Else the file system does not report holes.
     }
     for (; begin + probe.request_bytes <= end; begin += probe.request_bytes) {
       places.push_back(begin);

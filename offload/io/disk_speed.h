@@ -1,6 +1,6 @@
-// What a file system gives just now: the rate that a run's disk time is held against (`bench`,
-// `profile`). Measured through the Io, file and memory of the run, so that nothing between them and
-// the disk is left out.
+// Measures the present transfer rate of a file system, with which a run's disk time is compared
+// (`bench`, `profile`), through the Io, file and memory of the run, so that no layer between them
+// and the disk is left out.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@
 namespace spillway {
 
 struct DiskProbe {
-  uint64_t bytes_max = uint64_t{1} << 30;  // Ends after so many bytes
-  double seconds_max = 2;                  // or so many seconds, whichever comes first.
+  uint64_t bytes_max = uint64_t{1} << 30;  // Ends after this many bytes
+  double seconds_max = 2;                  // or seconds, whichever comes first.
   size_t request_bytes = size_t{2} << 20;
-  bool checksum = false;  // Of what was read, as weights and cache are checked
-  // Only places that hold data, as far as the file system tells (lseek(2), SEEK_DATA): reading
+  bool checksum = false;  // Checks what was read, as weights and cache are checked
+  // Only ranges that hold data, as far as the file system tells (lseek(2), SEEK_DATA): reading
   // holes and space that is only reserved costs no disk anything.
   bool data_only = false;
-  // The share of the file that lies before the first request: what was read lately may still be in
-  // a host's cache.
+  // The share of the file that lies before the first request: recently read ranges may still be in
+  // a hypervisor's cache.
   double from = 0;
 };
 
@@ -34,13 +34,13 @@ struct DiskSpeed {
   double bytes_per_second() const { return static_cast<double>(bytes) / seconds; }
 };
 
-// Reads, or overwrites with what is in `memory`, the file from where the probe says, and again from
-// its start when it is shorter than the probe. As many requests are kept in flight as `memory` has
-// room for: 32 MiB keeps a queue of 32 full. Blocks until the last has ended. kInvalidArgument when
-// the file is shorter than one request, or with data_only no request finds data; else the first
-// error of a request. For a measure of the disk and not of the page cache the file must be open
-// with O_DIRECT. REQUIRES: room for a request in `memory`, both multiples of kIoAlignment; `from`
-// in [0, 1).
+// Reads the file, or overwrites it with the contents of `memory`, from DiskProbe::from on, and
+// again from its start when it is shorter than the probe. As many requests are kept in flight as
+// `memory` holds: 32 MiB keeps a queue of 32 full. Blocks until the last has ended.
+// kInvalidArgument when the file is shorter than one request, or with data_only no request finds
+// data; else the first error of a request. For a measure of the disk and not of the page cache the
+// file must be open with O_DIRECT. REQUIRES: `memory` holds a request, both multiples of
+// kIoAlignment; `from` in [0, 1).
 Result<DiskSpeed> measure_disk_read(Io& io, const File& file, std::span<std::byte> memory,
                                     const DiskProbe& probe);
 Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::byte> memory,
@@ -50,10 +50,10 @@ Result<DiskSpeed> measure_disk_write(Io& io, const File& file, std::span<std::by
 // zero, which may cost a virtual disk nothing. One thread.
 class DiskMeter {
  public:
-  // Pinned memory of the device, whose huge pages are worth a factor of two.
+  // Uses pinned memory of the device, whose huge pages are worth a factor of two.
   static Result<DiskMeter> open(Device& device, size_t memory_bytes);
 
-  // `depth` requests at a time. REQUIRES: memory_bytes has room for them.
+  // Keep `depth` requests in flight. REQUIRES: memory_bytes holds them.
   Result<DiskSpeed> read(const File& file, const DiskProbe& probe, size_t depth);
   Result<DiskSpeed> write(const File& file, const DiskProbe& probe, size_t depth);
 
@@ -62,7 +62,7 @@ class DiskMeter {
 
   Buffer buffer_;
   std::span<std::byte> memory_;
-  std::unique_ptr<Io> io_;  // Ends before the memory that it uses.
+  std::unique_ptr<Io> io_;  // Destroyed before the memory that it uses
 };
 
 }  // namespace spillway

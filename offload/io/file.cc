@@ -34,7 +34,7 @@ Status not_regular(const std::string& path, mode_t mode) {
   return invalid_argument(path + " is " + kind_text(mode) + ", not a regular file");
 }
 
-constexpr int kLinksMax = 40;  // As many as Linux follows.
+constexpr int kLinksMax = 40;  // As Linux
 
 Result<std::string> follow_links(const std::string& path) {
   std::filesystem::path place(path);
@@ -48,7 +48,8 @@ Result<std::string> follow_links(const std::string& path) {
   return place.string();
 }
 
-// Of what is open already or cannot be renamed over: all of it, where the descriptor stands.
+// Writes all of `content` at the descriptor's position, for outputs that are open already or cannot
+// be replaced.
 Status write_through(int fd, const std::string& path, std::string_view content) {
   while (!content.empty()) {
     const ssize_t put = ::write(fd, content.data(), std::min(content.size(), kCallBytesMax));
@@ -59,7 +60,7 @@ Status write_through(int fd, const std::string& path, std::string_view content) 
   return {};
 }
 
-// Whether `path` is what this process's standard output goes to ("/dev/stdout", "/dev/fd/1").
+// Whether `path` is this process's standard output ("/dev/stdout", "/dev/fd/1").
 bool is_standard_output(const std::string& path) {
   struct stat named {};
   struct stat standard {};
@@ -76,7 +77,8 @@ Result<File> File::open(const std::string& path, int flags, mode_t mode) {
 }
 
 Result<File> File::open_regular(int directory, const std::string& name, std::string path) {
-  // Opening a FIFO waits for a writer, unless told not to; so one is opened before it is known.
+  // Opening a FIFO waits for a writer without O_NONBLOCK; the file's kind is known only once it is
+  // open.
   const int fd = ::openat(directory, name.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (fd < 0 && errno == ENXIO) return not_regular(path, S_IFSOCK);
   if (fd < 0) return io_error("open " + path, errno);

@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// What tells one version of a file from the next.
+// Size and time, which tell one version of a file from the next.
 struct FileStamp {
   uint64_t bytes = 0;
   int64_t modified_ns = 0;
@@ -26,11 +26,11 @@ class File {
   // `flags` as in open(2); O_CLOEXEC is added. kNotFound when there is no such file.
   static Result<File> open(const std::string& path, int flags, mode_t mode = 0644);
 
-  // Opens a regular file to read. Anything else is kInvalidArgument with what it is: a FIFO is not
-  // waited for.
+  // Opens a regular file to read. Anything else is kInvalidArgument, named in the message: a FIFO
+  // is not waited for.
   static Result<File> open_to_read(const std::string& path);
 
-  // The same for `name` inside the open directory `directory`.
+  // Likewise opens `name` inside the open directory `directory`.
   static Result<File> open_in(const File& directory, const std::string& name);
 
   File() = default;
@@ -60,21 +60,21 @@ class File {
   std::string path_;
 };
 
-// The whole of a small file; kInvalidArgument when it is larger than `bytes_max`.
+// Reads the whole of a small file; kInvalidArgument when it is larger than `bytes_max`.
 Result<std::string> read_small_file(const File& file, uint64_t bytes_max);
 Result<std::string> read_small_file(const std::string& path, uint64_t bytes_max);
 
-// Where an output goes that is to be written under a temporary name and renamed.
+// The place of an output that is written under a temporary name and then renamed.
 struct OutputPlace {
   std::string path;     // With its symbolic links followed: the link stays, its target is replaced
-  std::string special;  // "a FIFO", "a character device": there, and no file may replace it
+  std::string special;  // "a FIFO", "a character device": exists, and no file may replace it
 };
 // kInvalidArgument: `path` is a directory, or its links go round in a circle.
 Result<OutputPlace> output_place(const std::string& path);
 
 // Makes `content` the whole of the file `path`: written under a temporary name beside it, synced,
-// renamed, so that a reader sees the old file or the new one. What is no regular file (a device, a
-// FIFO) and what is this process's standard output is written to, not replaced. Blocks.
+// renamed, so that a reader sees the old file or the new one. A path that is no regular file (a
+// device, a FIFO) or is this process's standard output is written to, not replaced. Blocks.
 Status replace_file(const std::string& path, std::string_view content);
 
 // fsync of the directory that holds `path`, so that a rename in it survives a power cut.

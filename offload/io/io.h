@@ -35,39 +35,41 @@ struct IoRequest {
   std::byte* memory = nullptr;
   size_t bytes = 0;  // At least 1
   Done done = nullptr;
-  void* owner = nullptr;  // For `done`; the backend does not look at it.
+  void* owner = nullptr;  // For `done`; the backend ignores it.
 
-  // The backend's while the request is in flight: an intrusive request, so no call allocates.
+  // Used by the backend while the request is in flight: requests are intrusive, so no call
+  // allocates.
   IoRequest* next = nullptr;
   size_t submitted_bytes = 0, completed_bytes = 0;
   uint32_t parts_in_flight = 0;
   int error = 0;
 };
 
-// Parts of one huge page, and 64 MiB of them or more under way: while two threads compute on the
-// same two cores, this read 3.9 GB/s where 32 MiB in parts of 1 MiB read 3.1 (medians of 6, Zen 3,
-// virtio disk), because the disk does not run dry before the io thread gets its turn; more in
-// flight gained nothing. On idle cores all are alike (4.0 to 4.4 GB/s). What a sequence's cache is
-// read in is smaller, hence the depth: runs bound by such reads waited 7.7 s for them with 128 and
-// 10 to 14 s with 32 (two of each, Zen 4). Memory in huge pages matters more than all of these:
-// with small ones the same disk reads about half, at ten times the processor time.
+// The defaults are parts of one huge page, and 64 MiB of them or more in flight: while two threads
+// compute on the same two cores, this read 3.9 GB/s where 32 MiB in parts of 1 MiB read 3.1
+// (medians of 6, Zen 3, virtio disk), because the disk does not run dry before the io thread gets
+// its turn; more in flight gained nothing. On idle cores all are alike (4.0 to 4.4 GB/s). A
+// sequence's cache is read in smaller pieces, hence the depth: runs bound by such reads waited 7.7
+// s for them with 128 and 10 to 14 s with 32 (two of each, Zen 4). Memory in huge pages matters
+// more than all of these: with small ones the same disk reads about half, at ten times the
+// processor time.
 struct IoOptions {
-  int depth = 128;                          // System calls under way at once
-  size_t part_bytes_max = size_t{2} << 20;  // A larger request goes in parts.
-  int threads = 8;                          // Of io_threads
+  int depth = 128;                          // System calls in flight at once
+  size_t part_bytes_max = size_t{2} << 20;  // Larger requests are split into parts.
+  int threads = 8;                          // Threads of io_threads.cc
 };
 
 class Io {
  public:
-  virtual ~Io() = default;  // Waits for what is in flight; REQUIRES: nobody submits any more.
+  virtual ~Io() = default;  // Waits for requests in flight; REQUIRES: no more submits.
 
   virtual std::string_view name() const = 0;  // "io_uring", "threads"
 
   // Hints that transfers submitted later will use this memory or file again and again, so that the
-  // kernel looks them up once. Memory is pinned, every page of it, and what is submitted later
-  // waits for that (1 to 3 s per GiB that nobody touched before). Not being able to is no error.
-  // Nothing may be submitted once either is gone: a file that is closed and another that gets its
-  // descriptor would be mistaken for each other. Do not block.
+  // kernel looks them up once. Every page of the memory is pinned, and later requests wait for that
+  // (1 to 3 s per GiB that was not faulted in before). A failure to do so is no error. Nothing may
+  // be submitted once either is gone: a file that is closed and another that gets its descriptor
+  // would be mistaken for each other. Do not block.
   virtual void use_memory(std::span<std::byte> memory) = 0;
   virtual void use_file(const File& file) = 0;
 

@@ -12,13 +12,13 @@ namespace spillway {
 
 namespace {
 
-// As an error: the file ended before the request did. No errno is negative.
+// Error code of a file that ended before the request did. No errno is negative.
 constexpr int kEndOfFile = -1;
 
 // Calls that move nothing before EINTR or EAGAIN becomes the request's error.
 constexpr int kRetriesMax = 1000;
 
-// The unit below which no O_DIRECT transfer starts.
+// The alignment of O_DIRECT transfers, at least.
 constexpr uint64_t kSectorBytes = 512;
 
 }  // namespace
@@ -36,10 +36,10 @@ IoPart::Next IoPart::advance(int64_t result) {
     ++retries;
     return Next::kContinue;
   }
-  // A write that moves nothing and gives no reason would go on for ever.
+  // A write that moves nothing without an error would be repeated for ever.
   if (error == 0) error = read ? kEndOfFile : EIO;
-  // An O_DIRECT read that ends inside a sector has come to the end of the file; going on from
-  // there is refused as misaligned.
+  // An O_DIRECT read that ends inside a sector has reached the end of the file; a read from there
+  // is refused as misaligned.
   if (error == EINVAL && read && moved_bytes > 0 && (offset + moved_bytes) % kSectorBytes != 0) {
     error = kEndOfFile;
   }

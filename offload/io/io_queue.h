@@ -1,7 +1,7 @@
-// What the backends of io.h share: the requests that wait, cut into parts of at most
-// part_bytes_max, and the error of a request in words.
+// Shared by the backends of io.h: the queue of waiting requests, cut into parts of at most
+// part_bytes_max, and the error message of a request.
 //
-// Thread rule: one at a time; the backend's lock or its only thread sees to that.
+// Thread rule: one thread at a time; the backend's lock or its only thread sees to that.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 namespace spillway {
 
 // The share of a request that one chain of system calls moves. A backend advances `moved_bytes`
-// until it is `bytes`. Parts of one request may be on several threads, so none touches the request.
+// until it is `bytes`. Parts of one request may be on several threads, so no backend changes the
+// request.
 struct IoPart {
   IoRequest* request = nullptr;
   uint64_t offset = 0;
@@ -21,10 +22,10 @@ struct IoPart {
   size_t bytes = 0;
   size_t moved_bytes = 0;
   int error = 0;
-  int retries = 0;  // Of calls that moved nothing, since one last moved something
+  int retries = 0;  // Calls that moved nothing since the last that moved bytes
 
-  // What comes of a system call's result: the bytes it moved or a negative errno. kError leaves
-  // the reason in `error`.
+  // Accounts for a system call's result (the bytes it moved or a negative errno). kError leaves the
+  // reason in `error`.
   enum class Next : uint8_t { kDone, kContinue, kError };
   Next advance(int64_t result);
 };
@@ -41,8 +42,8 @@ class IoQueue {
   // The next part of the oldest request that has one; nothing when empty().
   std::optional<IoPart> take();
 
-  // Ends a part. True when that was the last of its request, which is the caller's again and needs
-  // its done(). A request with an error starts no further parts.
+  // Ends a part. True when it was the last of its request: the caller owns the request again and
+  // calls its done(). A request with an error starts no further parts.
   bool finish(const IoPart& part);
 
  private:

@@ -1,4 +1,4 @@
-// Reads and writes with pread and pwrite on a few threads: where io_uring is forbidden.
+// Reads and writes with pread and pwrite on a few threads, for systems that forbid io_uring.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -47,13 +47,13 @@ class ThreadsIo final : public Io {
       const std::lock_guard lock(mutex_);
       queue_.push(request);
     }
-    // A request of many parts is for many threads.
+    // A request of many parts wakes many threads.
     changed_.notify_all();
   }
 
  private:
-  // Ends when the queue is empty after the destructor has begun; what others still move ends with
-  // their own loops.
+  // Ends when the queue is empty after the destructor has begun; parts on other threads end with
+  // those threads' loops.
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {

@@ -1,14 +1,14 @@
 // Reads and writes through io_uring. One thread, "io", submits, waits, reaps and runs the
-// callbacks; submit() hands it requests under a mutex and wakes it through an eventfd when it
+// callbacks; submit() passes it requests under a mutex and wakes it through an eventfd when it
 // sleeps.
 //
-// Why one thread owns the ring: the kernel finishes a transfer on the thread that submitted it.
-// Were that a computing thread, it would be interrupted for every part; so its ring also needs no
-// lock, may be of the cheap kind (SINGLE_ISSUER, DEFER_TASKRUN), and ThreadSanitizer, which sees no
-// order through the kernel's rings, sees all there is: caller -> mutex -> io thread -> callback.
+// One thread owns the ring because the kernel finishes a transfer on the thread that submitted it:
+// a computing thread would be interrupted for every part. The ring therefore needs no lock, may use
+// the cheap modes (SINGLE_ISSUER, DEFER_TASKRUN), and ThreadSanitizer, which sees no order through
+// the kernel's rings, sees all of it: caller -> mutex -> io thread -> callback.
 //
 // AddressSanitizer does not see the kernel's writes either. The target of a read is poisoned until
-// its callback runs, so that whoever touches it too early is reported.
+// its callback runs, so that earlier accesses are reported.
 #include <liburing.h>
 #include <pthread.h>
 #include <sanitizer/asan_interface.h>
@@ -34,16 +34,16 @@ namespace spillway {
 
 namespace {
 
-constexpr uint64_t kWakeTag = uint64_t{1} << 32;       // user_data of the wake-up; parts have less.
+constexpr uint64_t kWakeTag = uint64_t{1} << 32;       // user_data of the wake-up; parts have less
 constexpr size_t kPieceBytes = size_t{1} << 30;        // The kernel's limit for one buffer
-constexpr unsigned kPiecesMax = 1024, kFilesMax = 64;  // Of the sparse tables
+constexpr unsigned kPiecesMax = 1024, kFilesMax = 64;  // Sizes of the sparse tables
 constexpr auto kRetryPause = std::chrono::milliseconds(1);
 
 Status no_uring(const std::string& what, int error) {
   return not_found("no io_uring here: " + what + ": " + std::generic_category().message(error));
 }
 
-// The ring and what is registered with it.
+// The ring with its registered memory and files.
 class Ring {
  public:
   Ring() = default;
@@ -53,21 +53,22 @@ class Ring {
     if (open_) io_uring_queue_exit(&ring_);
   }
 
-  // Sets up a ring for `entries` submissions. Only the thread that calls this may call the others.
+  // Sets up a ring for `entries` submissions. Only the thread that calls open() may call the other
+  // functions.
   Status open(unsigned entries);
 
   io_uring* get() { return &ring_; }
 
-  // Both quietly do nothing where the kernel does not want to (RLIMIT_MEMLOCK, old kernels).
+  // use_memory() and use_file() do nothing if the kernel refuses (RLIMIT_MEMLOCK, old kernels).
   void use_memory(std::span<std::byte> memory);
   void use_file(int fd);
 
-  // Fills a free submission entry, with registered memory and file where there are.
+  // Fills a free submission entry, with registered memory and file where available.
   void prepare(const IoPart& part, uint64_t tag);
   void prepare_read(int fd, void* memory, unsigned bytes, uint64_t tag);
 
  private:
-  // Registered memory from `data` on, in pieces of kPieceBytes that are neighbours in the table.
+  // Registered memory from `data` on, in pieces of kPieceBytes, adjacent in the table.
   struct Region {
     std::byte* data;
     size_t bytes;
@@ -75,18 +76,19 @@ class Ring {
   };
 
   io_uring_sqe* entry();
-  int piece_of(const std::byte* data, size_t bytes) const;  // -1: none holds all of it.
+  int piece_of(const std::byte* data, size_t bytes) const;  // -1: no piece holds all of it
 
   io_uring ring_{};
   bool open_ = false;
   bool has_memory_table_ = false, has_file_table_ = false;
   std::vector<Region> regions_;
   unsigned pieces_ = 0;
-  std::vector<int> fds_;  // By place in the table
+  std::vector<int> fds_;  // By index in the table
 };
 
 Status Ring::open(unsigned entries) {
-  // SINGLE_ISSUER is of Linux 6.0, DEFER_TASKRUN of 6.1; without them it works, a little dearer.
+  // SINGLE_ISSUER needs Linux 6.0, DEFER_TASKRUN 6.1; the ring works without them at a little more
+  // cost.
   int error = -EINVAL;
   for (const unsigned flags : {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0u}) {
     if (error == -EINVAL) {
@@ -129,7 +131,7 @@ void Ring::use_file(int fd) {
 
 io_uring_sqe* Ring::entry() {
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-  SPILLWAY_CHECK(entry != nullptr);  // There is one for every part in flight, and one to wake.
+  SPILLWAY_CHECK(entry != nullptr);  // One for every part in flight and one for the wake-up
   return entry;
 }
 
@@ -180,12 +182,12 @@ class UringIo final : public Io {
   }
   ~UringIo() override;
 
-  // Called once, before all else; starts the thread.
+  // Starts the thread. Called once, before any other function.
   Status open();
 
   std::string_view name() const override { return "io_uring"; }
 
-  // The io thread registers, before it starts what is submitted later: only it may.
+  // Only the io thread may register memory; it does so before it starts later requests.
   void use_memory(std::span<std::byte> memory) override;
   void use_file(const File& file) override;
 
@@ -194,7 +196,7 @@ class UringIo final : public Io {
  private:
   void wake(std::unique_lock<std::mutex> lock);
 
-  // The rest is of the io thread.
+  // Io thread only, from here on.
   void run();
   void take_hints();
   bool start_parts();
@@ -204,18 +206,19 @@ class UringIo final : public Io {
 
   Ring ring_;
   int wake_fd_ = -1;
-  uint64_t wake_count_ = 0;  // Where the kernel puts the eventfd's value
+  uint64_t wake_count_ = 0;  // The kernel's target for the eventfd's value
 
   std::mutex mutex_;
   IoQueue queue_;
-  std::vector<std::span<std::byte>> memory_;  // Hints to take
+  std::vector<std::span<std::byte>> memory_;  // Hints not yet handled
   std::vector<int> fds_;                      // Likewise
-  bool asleep_ = false;                       // Needs a wake-up to see what is new.
+  bool asleep_ = false;                       // Needs a wake-up for new requests
   bool stopping_ = false;
 
   std::vector<IoPart> parts_;   // By tag
   std::vector<uint32_t> free_;  // Tags
-  // Their callbacks are due, once the disk has new work: a callback may take as long as a checksum.
+  // Requests whose callbacks are due, after new requests have been started: a callback may take as
+  // long as a checksum.
   std::vector<IoRequest*> finished_;
   std::thread thread_;
 };
@@ -282,7 +285,8 @@ void UringIo::run() {
   }
 }
 
-// Outside the lock, since pinning takes long and submit() must not wait for it.
+// Registers hinted memory and files outside the lock: pinning takes long, and submit() must not
+// wait for it.
 void UringIo::take_hints() {
   std::vector<std::span<std::byte>> memory;
   std::vector<int> fds;
@@ -295,8 +299,8 @@ void UringIo::take_hints() {
   for (const int fd : fds) ring_.use_file(fd);
 }
 
-// Turns waiting requests into submissions, as far as the depth goes. False when all is done for
-// good.
+// Turns waiting requests into submissions, up to the depth. False at the end, when all requests are
+// done.
 bool UringIo::start_parts() {
   const std::lock_guard lock(mutex_);
   while (!free_.empty()) {
@@ -310,8 +314,8 @@ bool UringIo::start_parts() {
     }
     ring_.prepare(*part, slot);
   }
-  // With no slot free, the next completion comes before anything new could start; with callbacks to
-  // run, this thread comes here again before it sleeps.
+  // Without a free slot the next completion comes before any new request could start; with
+  // callbacks to run, this thread comes here again before it sleeps.
   asleep_ = !free_.empty() && finished_.empty();
   return !stopping_ || free_.size() < parts_.size() || !finished_.empty();
 }
@@ -319,7 +323,8 @@ bool UringIo::start_parts() {
 void UringIo::submit_parts(bool wait) {
   const int result = io_uring_submit_and_wait(ring_.get(), wait ? 1 : 0);
   if (result >= 0 || result == -EINTR) return;
-  // The kernel is short of memory; what it did not take stays in the ring for the next time.
+  // The kernel is short of memory; entries that it did not take stay in the ring for the next
+  // submission.
   SPILLWAY_CHECK(result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
   std::this_thread::sleep_for(kRetryPause);
 }

@@ -57,7 +57,7 @@ class Tasks {
   std::atomic<bool> stopped_ = false;
   std::mutex mutex_;
   std::condition_variable ended_;
-  int running_ = 0;  // Threads that wait() knows of less those that ended; negative before wait().
+  int running_ = 0;  // Threads known to wait() minus ended ones; negative before wait()
   Status first_error_;
 };
 

@@ -40,7 +40,7 @@ void RangeAllocator::verify() const {
   uint64_t free = 0, end = 0;
   bool first = true;
   for (const auto& [offset, bytes] : free_) {
-    SPILLWAY_CHECK(first || offset > end);  // Touching neighbours would have been merged.
+    SPILLWAY_CHECK(first || offset > end);  // Adjacent free ranges would have been merged
     end = offset + bytes;
     free += bytes;
     first = false;

@@ -1,5 +1,5 @@
-// Stretches of a fixed range of bytes: the first free one that is large enough.
-// One thread at a time. Invariant: free and reserved bytes add up; free neighbours are merged.
+// A first-fit allocator over a fixed range of bytes. One thread at a time. Invariant: free and
+// reserved bytes add up; free neighbours are merged.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ class RangeAllocator {
   uint64_t total() const { return total_; }
   uint64_t reserved() const { return reserved_; }
 
-  // Offset of `bytes` free bytes, or none now. 0 bytes are always there.
+  // The offset of `bytes` newly reserved bytes; none: no free range is large enough now. Reserving
+  // 0 bytes always succeeds.
   std::optional<uint64_t> reserve(uint64_t bytes);
   void release(uint64_t offset, uint64_t bytes);
 

@@ -18,7 +18,7 @@ namespace spillway {
 
 namespace {
 
-// A spill file's name while it has one: the prefix and 16 hexadecimal digits.
+// A spill file's temporary name is the prefix and 16 hexadecimal digits.
 constexpr std::string_view kPrefix = ".spillway-scratch-";
 constexpr size_t kDigits = 16;
 
@@ -35,7 +35,8 @@ bool is_ours(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-// A living process may be about to unlink what it just made; that it is gone then does not matter.
+// Removes leftover files. A living process may be about to unlink the file it just made; it does
+// not matter if that is gone by then.
 Status sweep(const std::string& directory) {
   std::error_code error;
   std::filesystem::directory_iterator entry(directory, error);
@@ -73,7 +74,7 @@ Result<uint64_t> free_disk_bytes(const std::string& path) {
 
 Result<SpillDirectory> SpillDirectory::open(const std::string& name) {
   std::error_code error;
-  // Without a slash behind it, so that the directory itself is made below, with its own mode.
+  // Strips a trailing slash, so that the directory itself is made below, with its own mode.
   std::filesystem::path clean(name);
   if (!clean.has_filename()) clean = clean.parent_path();
   const std::string path = clean.string();
@@ -89,7 +90,8 @@ Result<SpillDirectory> SpillDirectory::open(const std::string& name) {
 
 Result<File> SpillDirectory::create(uint64_t bytes) const {
   SPILLWAY_CHECK(bytes > 0);
-  // Asked first, so that a file that cannot fit does not fill the disk of others for a moment.
+  // Checks the free space first, so that a file that cannot fit does not fill a shared disk for a
+  // moment.
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_disk_bytes(path_));
   if (bytes > free) return no_room(path_, bytes, free);
 
@@ -101,15 +103,15 @@ Result<File> SpillDirectory::create(uint64_t bytes) const {
   do {
     reserved = ::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes));
   } while (reserved != 0 && errno == EINTR);
-  // Where nothing can be reserved (some network and FUSE file systems), a disk that fills up later
-  // is an error of the write that meets it.
+  // Where space cannot be reserved (some network and FUSE file systems), a disk that fills up later
+  // is an error of the failing write.
   if (reserved != 0 && errno == EOPNOTSUPP) {
     reserved = ::ftruncate(file.fd(), static_cast<off_t>(bytes));
   }
   if (reserved != 0 && (errno == ENOSPC || errno == EDQUOT)) return no_room(path_, bytes, free);
   if (reserved != 0) return io_error("reserve " + format_bytes(bytes) + " in " + path_, errno);
 
-  // After opening, since open(2) may leave a file behind when it refuses O_DIRECT.
+  // O_DIRECT is set after opening, since open(2) may leave a file behind when it refuses the flag.
   const int flags = ::fcntl(file.fd(), F_GETFL);
   (void)::fcntl(file.fd(), F_SETFL, flags | O_DIRECT);
   return file;

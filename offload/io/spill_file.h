@@ -1,4 +1,4 @@
-// Scratch files for what spills to disk (KV blocks, activations): private, never read by another
+// Scratch files for data spilled to disk (KV blocks, activations): private, never read by another
 // process or after a restart.
 //
 // A spill file loses its name as soon as it is open, so the kernel frees its space when the file is
@@ -24,14 +24,14 @@ Result<uint64_t> free_disk_bytes(const std::string& path);
 class SpillDirectory {
  public:
   // Makes the directory (0700) if it is missing, and removes the names that crashed processes of
-  // this user left in it; nothing else there is touched, nor is the directory removed again.
+  // this user left in it; other files there are left alone, and the directory is not removed again.
   static Result<SpillDirectory> open(const std::string& path);
 
   const std::string& path() const { return path_; }
 
   // A new file of `bytes` bytes (0600), open for O_DIRECT reads and writes where the file system
-  // has that, plain ones elsewhere. Its space is reserved, where the file system can; kCapacity
-  // says how much is missing. File::path() is the name it had. REQUIRES: bytes > 0.
+  // has that, plain ones elsewhere. Its space is reserved where the file system supports that;
+  // kCapacity names the missing bytes. File::path() is its former name. REQUIRES: bytes > 0.
   Result<File> create(uint64_t bytes) const;
 
  private:

@@ -14,20 +14,20 @@ namespace spillway {
 
 namespace {
 
-// Uses in the ring at once, whatever their size, and copies on their way home.
+// Most uses in the ring at once, of any size, and most copies being written.
 constexpr size_t kUnitsMax = 1024;
 
-// A change is small that is at most one so-manieth of what the use takes.
+// A change is small if it is at most 1 / kSmallShare of the use's bytes.
 constexpr uint64_t kSmallShare = 4;
 
-// Two objects never hash alike because their bytes do: the place is part of the checksum.
+// The checksum includes the place, so that equal bytes of two objects have different checksums.
 uint64_t piece_checksum(const SpilledObject& object, const std::byte* memory, uint64_t piece) {
   const uint64_t begin = object.piece_begin(piece);
   return seeded_checksum({memory + begin, object.piece_begin(piece + 1) - begin},
                          object.offset + piece);
 }
 
-// Whether what is to be read was written.
+// Whether all pieces to be read were written.
 bool has_bytes(const SpillUse& use) {
   return use.object->failed.ok() &&
          use.object->pieces_in(use.read_bytes) <= use.object->checksums.size();
@@ -68,7 +68,7 @@ Status SpillStager::verify(const Transfer& transfer) {
 
 void SpillStager::begin(std::span<const SpillUse> uses, size_t guessed) {
   std::unique_lock lock(mutex_);
-  const uint64_t begun = base_ + sure_;  // What was started from here on was guessed.
+  const uint64_t begun = base_ + sure_;  // Reads from here on were speculative
   SPILLWAY_CHECK(guessed <= uses.size() && next_ >= begun);
   bool right = next_ - begun <= uses.size() - guessed;
   for (uint64_t i = begun; right && i < next_; ++i) right = unit(i).use == uses[i - begun];
@@ -79,10 +79,10 @@ void SpillStager::begin(std::span<const SpillUse> uses, size_t guessed) {
   if (overlap_) pump(next_);
 }
 
-// Forgets the units from `first` on and what was not begun. Blocks until none of them is being read
+// Drops the units from `first` on and all unstarted uses. Blocks until none of them is being read
 // (they may still be written).
 void SpillStager::drop(uint64_t first, std::unique_lock<std::mutex>& lock) {
-  uses_ = {};  // None is started any more.
+  uses_ = {};  // No more uses are started
   sure_ = 0;
   base_ = next_;
   lock.unlock();
@@ -96,7 +96,7 @@ void SpillStager::drop(uint64_t first, std::unique_lock<std::mutex>& lock) {
   retire_written();
 }
 
-// Gives back the memory of the oldest uses whose bytes are home.
+// Frees the memory of the oldest uses whose changes are on disk.
 void SpillStager::retire_written() {
   while (front_ < next_ && unit(front_).state == State::kWriting && unit(front_).writes_left == 0) {
     ring_.give_back();
@@ -120,15 +120,15 @@ void SpillStager::start_read(Unit& unit) {
   queue_.start(unit.read);
 }
 
-// Starts what there is room for; without overlap, no further than use `wanted` of the line.
+// Starts reads while the ring has space; without overlap, no further than unit `wanted`.
 void SpillStager::pump(uint64_t wanted) {
   retire_written();
   while (next_ - base_ < uses_.size() && next_ - front_ < units_.size() &&
          (overlap_ || next_ <= wanted)) {
     const SpillUse& use = uses_[next_ - base_];
-    // What is still being written must be home before it is read again.
+    // An object's writes must be on disk before it is read again.
     if (use.object->last_unit > front_ || use.object->leaving > 0) return;
-    // A guess about what failed has nothing to read.
+    // A speculative use of a failed object has nothing to read.
     if (next_ - base_ >= sure_ && !has_bytes(use)) return;
     std::byte* memory = ring_.take(use.bytes);
     if (memory == nullptr) return;
@@ -153,7 +153,7 @@ void SpillStager::written(Transfer& transfer) {
   stager.pump(0);
 }
 
-// As written(), of a copy.
+// As written(), for a copy in the outbox.
 void SpillStager::copy_written(Transfer& transfer) {
   auto& stager = *static_cast<SpillStager*>(transfer.user);
   const std::lock_guard lock(stager.mutex_);
@@ -184,8 +184,8 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   pump(number);
   const double start = number >= next_ ? steady_seconds() : 0;
   while (number >= next_) {
-    // No room, or what was written last is not home: the oldest use is on its way there, since the
-    // caller has finished it, or a copy is.
+    // The ring is full or the object's last write is not done. A write is under way: of the oldest
+    // use, which the caller has finished, or of a copy.
     SPILLWAY_CHECK(left_ < leave_next_ ||
                    (front_ < next_ && unit(front_).state == State::kWriting));
     changed_.wait(lock);
@@ -203,7 +203,7 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   return status;
 }
 
-// Checksums of what changed, and the transfer that takes it home.
+// Updates the checksums of a change and prepares the transfer that writes it back.
 void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Transfer* write) {
   SPILLWAY_CHECK(change.from < change.to && change.to <= unit.use.bytes);
   SpilledObject& object = *unit.use.object;
@@ -213,7 +213,7 @@ void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Trans
   for (uint64_t piece = first; piece < last; ++piece) {
     object.checksums[piece] = piece_checksum(object, unit.memory, piece);
   }
-  // Whole pieces, and whole sectors around them, which hold what was read before.
+  // Whole pieces, and whole sectors around them, whose other bytes are as read before.
   const uint64_t from = object.piece_begin(first) / kIoAlignment * kIoAlignment;
   const uint64_t to = round_up(object.piece_begin(last), kIoAlignment);
   write->status = {};
@@ -227,7 +227,8 @@ void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Trans
   bytes_written_ += write->bytes;
 }
 
-// A copy of what `write` takes home, ready to start, if it is small and there is room; else null.
+// A copy of the bytes of `write`, ready to start, if it is small and the outbox has space; else
+// null.
 SpillStager::WriteBack* SpillStager::copy_out(const Unit& unit, const Transfer& write) {
   if (!outbox_ || write.bytes > unit.use.bytes / kSmallShare) return nullptr;
   WriteBack* copy;
@@ -252,7 +253,7 @@ void SpillStager::finish(size_t use, std::span<const ByteRange> changes) {
   const uint64_t number = base_ + use;
   Unit& done = unit(number);
   SPILLWAY_CHECK(done.state == State::kInUse);
-  // Before any starts: they must not move then.
+  // Resized before any write starts: transfers under way must not move.
   if (done.writes.size() < changes.size()) done.writes.resize(changes.size());
   size_t in_place = 0;
   for (const ByteRange& change : changes) {

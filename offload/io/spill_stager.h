@@ -1,15 +1,15 @@
-// Brings objects that live in a scratch file (a sequence's keys and values of one layer, a
-// micro-batch's activations) into memory in the order in which they will be used, ahead of their
-// use as far as a ring of memory allows, and writes back what changed behind the use. A small
-// change is copied out first, so that the room of the whole object need not wait for it: a write
-// that queues behind reads of hundreds of MiB takes as long as they do.
+// Reads objects that live in a scratch file (a sequence's keys and values of one layer, a
+// micro-batch's activations) into memory in the order of their use, ahead of it as far as a ring of
+// memory allows, and writes changes back after the use. A small change is copied out first, so that
+// the ring space of the whole object is freed before the write ends: a write that queues behind
+// reads of hundreds of MiB takes as long as they do.
 //
-// What is read is verified against checksums kept in memory. An error (I/O, corruption) belongs to
-// its object and stays with it; others are not touched.
+// Reads are verified against checksums kept in memory. An error (I/O, corruption) belongs to its
+// object and stays with it; other objects are unaffected.
 //
-// Thread rule: the engine thread; reads are started there and, as writes end and give their room
-// back, on threads of the Io, so that the disk has work while the engine computes. Objects must
-// live until forget() after their last use.
+// Thread rule: the engine thread; reads are started there and, as writes end and free ring space,
+// on threads of the Io, so that the disk has work while the engine computes. Objects must live
+// until forget() after their last use.
 #pragma once
 
 #include <condition_variable>
@@ -27,15 +27,16 @@
 
 namespace spillway {
 
-// A fixed place in the scratch file, in pieces with a checksum each: first one of its own size, if
-// there is one, then equal ones.
+// A fixed range of the scratch file, in pieces with a checksum each: optionally a first piece of
+// another size, then equal pieces.
 struct SpilledObject {
-  uint64_t offset = 0;      // In the file, a multiple of kIoAlignment
-  uint64_t head_bytes = 0;  // Of the first piece, a multiple of kIoAlignment; 0: as the others
+  uint64_t offset = 0;      // Into the file, a multiple of kIoAlignment
+  uint64_t head_bytes = 0;  // Size of the first piece, a multiple of kIoAlignment; 0: as the others
   uint64_t piece_bytes = 0;
-  std::vector<uint64_t> checksums;  // By piece; of those that were written
+  std::vector<uint64_t> checksums;  // By piece; of pieces written so far
 
-  // Where a piece begins, and the pieces that lie in the first `bytes` at least in part.
+  // The offset of a piece in the object, and the number of pieces that the first `bytes` reach
+  // into.
   uint64_t piece_begin(uint64_t piece) const {
     if (head_bytes == 0) return piece * piece_bytes;
     return piece == 0 ? 0 : head_bytes + (piece - 1) * piece_bytes;
@@ -45,13 +46,13 @@ struct SpilledObject {
     return bytes <= head_bytes ? 1 : 1 + (bytes - head_bytes + piece_bytes - 1) / piece_bytes;
   }
 
-  // The stager's.
-  uint64_t last_unit = 0;  // Its latest use, counted from 1
-  size_t leaving = 0;      // Writes of copies, not yet home
+  // Used by the stager alone.
+  uint64_t last_unit = 0;  // The object's latest use, counted from 1
+  size_t leaving = 0;      // Writes of copies under way
   Status failed;
 };
 
-// One use of an object: its first `read_bytes` (whole pieces) are needed, `bytes` of memory are.
+// One use of an object: its first `read_bytes` (whole pieces) are read into `bytes` of memory.
 struct SpillUse {
   SpilledObject* object = nullptr;
   uint64_t read_bytes = 0;
@@ -62,42 +63,43 @@ struct SpillUse {
 class SpillStager {
  public:
   // `memory` holds, beside `outbox_bytes` for copies of small changes (0: none is copied; a
-  // multiple of kIoAlignment), at least one object's bytes, better several. Without `overlap` it
-  // reads when it is asked to wait, and waits for what it writes. `file` and `queue` must outlive
-  // the stager.
+  // multiple of kIoAlignment), at least one object's bytes, better several. Without `overlap` the
+  // stager reads only in wait(), and waits for its writes. `file` and `queue` must outlive the
+  // stager.
   SpillStager(TransferQueue& queue, const File& file, Buffer memory, bool overlap,
               uint64_t outbox_bytes = 0);
   ~SpillStager() { abandon(); }
 
-  // The uses of the next sweep, in order; the last `guessed` of them are what the sweep after that
-  // will probably begin with, so that the disk has work while this one ends. They must stay where
-  // they are until the last is finished or, with guesses, until the next call has returned. Guesses
-  // that have been read and come true are not read again; if one does not, all are dropped.
-  // REQUIRES: every earlier use but guesses was waited for and finished, or abandon() was called.
+  // Sets the uses of the next sweep, in order; the last `guessed` of them are speculative: the
+  // probable first uses of the sweep after that, so that the disk has work while this one ends. The
+  // span must stay valid until the last use is finished or, with speculative uses, until the next
+  // call has returned. Speculative uses that have been read and prove right are not read again; if
+  // one proves wrong, all are dropped. REQUIRES: every earlier use that was not speculative was
+  // waited for and finished, or abandon() was called.
   void begin(std::span<const SpillUse> uses, size_t guessed = 0);
 
   // Whether wait() would return at once.
   bool ready(size_t use);
 
-  // The object's bytes in memory, until finish(). Uses are waited for in order; those before must
-  // be finished unless ready() has said true for this one.
+  // The object's bytes in memory, until finish(). Uses are waited for in order; earlier uses must
+  // be finished unless ready() has returned true for this one.
   Result<std::byte*> wait(size_t use);
 
-  // The bytes of `changes`, in order and apart, go home. Uses are finished in order; after an error
-  // of wait(), with nothing changed.
+  // Ends a use and writes its `changes` (ordered, disjoint) back. Uses are finished in order; after
+  // an error of wait(), without changes.
   void finish(size_t use, std::span<const ByteRange> changes);
 
-  // Blocks until nothing is under way; uses not yet finished, and guesses, are forgotten.
+  // Blocks until nothing is under way; drops unfinished and speculative uses.
   void abandon();
 
-  // Blocks until everything finished is on disk.
+  // Blocks until the changes of all finished uses are on disk.
   void flush();
 
-  // Between sweeps, before the objects go: what is finished is on disk, and nothing is read that
-  // was guessed about them.
+  // Call between sweeps, before the objects are destroyed. Blocks until their changes are on disk
+  // and drops their speculative prefetches.
   void forget(std::span<const SpilledObject> objects);
 
-  // Spent in wait() because the ring had no room, so far.
+  // Total seconds spent in wait() because the ring was full.
   double room_wait_seconds() const { return room_wait_seconds_; }
   uint64_t bytes_read() const {
     const std::lock_guard lock(mutex_);
@@ -113,9 +115,9 @@ class SpillStager {
     State state = State::kReading;
     Transfer read;
     std::vector<Transfer> writes;
-    size_t writes_left = 0;  // Not yet home
+    size_t writes_left = 0;  // Writes under way
   };
-  // A change on its way home from a copy.
+  // A change being written from a copy in the outbox.
   struct WriteBack {
     SpilledObject* object = nullptr;
     Transfer write;
@@ -141,19 +143,18 @@ class SpillStager {
   const bool overlap_;
   const uint64_t outbox_bytes_;
   StagingRing ring_;
-  // A unit in use is the engine thread's; the others, and what follows, are under the lock.
+  // The lock guards the members that follow, and the units; a unit in use is the engine thread's.
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // A unit was written or given back, or a copy is home.
+  std::condition_variable changed_;  // A unit was written or freed, or a copy written.
   std::optional<StagingRing> outbox_;
-  std::vector<WriteBack>
-      write_backs_;  // A window [left_, leave_next_) of copies, as units_ is of uses
+  std::vector<WriteBack> write_backs_;  // A window [left_, leave_next_) of copies, like units_
   uint64_t left_ = 0, leave_next_ = 0;
-  std::vector<Unit> units_;         // A window [front_, next_) on the endless line of uses
-  std::span<const SpillUse> uses_;  // Of this sweep, then guesses; use i is unit base_ + i.
-  size_t sure_ = 0;                 // Uses that are no guesses
+  std::vector<Unit> units_;         // A window [front_, next_) of the endless sequence of uses
+  std::span<const SpillUse> uses_;  // This sweep's, then speculative; use i is unit base_ + i
+  size_t sure_ = 0;                 // Number of uses that are not speculative
   uint64_t base_ = 0, front_ = 0, next_ = 0;
   uint64_t bytes_read_ = 0;
-  uint64_t bytes_written_ = 0;  // The engine thread's
+  uint64_t bytes_written_ = 0;  // Engine thread only
   double room_wait_seconds_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Memory that transfers pass through in order: taken at the head, given back at the tail. Pieces
-// are contiguous; a piece that does not fit before the end starts at the beginning.
-// Owns no memory. One thread at a time.
+// A ring of staging memory for transfers, in order: allocated at the head, freed at the tail.
+// Pieces are contiguous; a piece that does not fit before the end starts at the beginning. Owns no
+// memory. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class StagingRing {
     SPILLWAY_CHECK(!memory.empty() && memory.size() % kIoAlignment == 0);
   }
 
-  // Memory that certainly holds pieces of `together_bytes` in all, none above `piece_bytes_max`,
-  // wherever the head stands.
+  // Ring size that holds pieces of `together_bytes` in all, none above `piece_bytes_max`, wherever
+  // the head is.
   static uint64_t bytes_for(uint64_t together_bytes, uint64_t piece_bytes_max) {
     return together_bytes + piece_bytes_max;
   }
@@ -30,7 +30,8 @@ class StagingRing {
   uint64_t bytes() const { return memory_.size(); }
   bool empty() const { return ends_.empty(); }
 
-  // The next piece, or null while there is no room. Aligned to kIoAlignment if the memory is.
+  // Allocates the next piece; null while the ring is full. Aligned to kIoAlignment if the memory
+  // is.
   std::byte* take(uint64_t bytes) {
     const uint64_t size = round_up(bytes, kIoAlignment);
     if (empty()) head_ = tail_ = 0;
@@ -43,7 +44,7 @@ class StagingRing {
     return memory_.data() + start % memory_.size();
   }
 
-  // Gives back the oldest piece. REQUIRES: there is one.
+  // Frees the oldest piece. REQUIRES: there is one.
   void give_back() {
     SPILLWAY_CHECK(!empty());
     tail_ = ends_.front();
@@ -54,8 +55,8 @@ class StagingRing {
 
  private:
   std::span<std::byte> memory_;
-  uint64_t head_ = 0, tail_ = 0;  // Positions on an endless line; memory is its remainder.
-  std::deque<uint64_t> ends_;     // Of the pieces taken, oldest first
+  uint64_t head_ = 0, tail_ = 0;  // Endless positions, taken modulo the ring's size
+  std::deque<uint64_t> ends_;     // Ends of the allocated pieces, oldest first
 };
 
 }  // namespace spillway

@@ -53,7 +53,7 @@ void TransferQueue::finish(Transfer& transfer, Status status) {
     transfer.status = std::move(status);
     transfer.under_way = false;
     record(transfer);
-    // `arrived` may still need the queue: the transfer counts until that is over.
+    // `arrived` may still need the queue, so the transfer counts as under way until it returns.
     if (arrived == nullptr) --under_way_;
     changed_.notify_all();
   }

@@ -1,8 +1,8 @@
-// Transfers between memory and files in the background, each verified and, when it came out wrong,
-// tried once more. What to move, when, and into which memory is the caller's business.
+// Background transfers between memory and files, each verified and, on a mismatch, tried once more.
+// The caller decides what to move, when, and into which memory.
 //
 // Thread rule: one thread starts a transfer and waits for it; `arrived` and `verify` run on a
-// thread of the Io. A Transfer must not move or die while it is under way.
+// thread of the Io. A Transfer must not be moved or destroyed while it is under way.
 #pragma once
 
 #include <condition_variable>
@@ -17,18 +17,19 @@ namespace spillway {
 
 class TransferQueue;
 
-struct Transfer : IoRequest {  // `done` and `owner` are the queue's.
+struct Transfer : IoRequest {  // The queue uses `done` and `owner`.
   void* user = nullptr;        // For the callbacks, with `index`
   uint64_t index = 0;
 
-  // After a read: are these the bytes that were written? Null: not asked. An error makes the queue
-  // read once more, then it is the transfer's.
+  // Checks the bytes after a read; null: no check. On an error the queue reads once more; a second
+  // error is the transfer's status.
   Status (*verify)(const Transfer& transfer) = nullptr;
 
-  // The transfer has ended, well or badly. May start others, or this one again. Null: nobody cares.
+  // Called when the transfer has ended, with or without error. May start others, or this one again.
+  // Null: not called.
   void (*arrived)(Transfer& transfer) = nullptr;
 
-  // The queue's, under its lock.
+  // Used by the queue, under its lock.
   bool under_way = false;
   bool again = false;  // The second attempt
   double started = 0;
@@ -48,7 +49,7 @@ class TransferQueue {
 
   bool done(const Transfer& transfer) const;
 
-  // Blocks until the transfer has ended; its outcome. A transfer never started is well.
+  // Blocks until the transfer has ended; returns its status. A transfer never started is OK.
   Status wait(const Transfer& transfer);
 
  private:

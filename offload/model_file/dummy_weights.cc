@@ -28,7 +28,8 @@ void fill_floats(DType type, uint64_t seed, std::span<std::byte> target) {
   }
 }
 
-// Random bits under one scale and minimum: as many numbers as there are, evenly over +-kWidth.
+// Fills groups with random bits under one scale and minimum: the quantised values lie evenly over
+// +-kWidth.
 void fill_quantized(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
                     uint64_t seed, std::span<std::byte> target) {
   const FormatTraits& traits = format_traits(format);

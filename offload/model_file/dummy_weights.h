@@ -10,9 +10,9 @@
 
 namespace spillway {
 
-// Writes all bytes of slab `slab` of a planned table (plan_model_file), which are `target`; padding
-// is zero, except that of 4-bit groups. The same table, slab and seed give the same bytes.
-// About 2 GB/s a thread.
+// Fills `target` with all bytes of slab `slab` of a planned table (plan_model_file); padding is
+// zero, except that of 4-bit groups. The same table, slab and seed give the same bytes. About 2
+// GB/s a thread.
 void fill_dummy_slab(const ModelFileTable& table, uint32_t slab, uint64_t seed,
                      std::span<std::byte> target);
 

@@ -13,7 +13,7 @@ namespace spillway {
 
 namespace {
 
-// The first copy that verifies; else the first copy's error, which is the one to act on.
+// Reads the first copy that verifies; if none does, returns the first copy's error.
 Result<Superblock> read_superblock(const File& file) {
   std::array<std::byte, kSuperblockBytes> bytes;
   SPILLWAY_RETURN_IF_ERROR(file.read(0, bytes));
@@ -97,7 +97,7 @@ Status ModelFile::read_slab(uint32_t index, std::span<std::byte> target) const {
   SPILLWAY_CHECK(index < table_->slabs.size());
   const SlabInfo& slab = table_->slabs[index];
   SPILLWAY_CHECK(target.size() == slab.bytes);
-  // The second try tells a slip on the way from rot on the disk.
+  // The second try tells a transfer error from corruption on the disk.
   constexpr int kTries = 2;
   for (int i = 0; i < kTries; ++i) {
     SPILLWAY_RETURN_IF_ERROR(file_.read(slab.offset, target));

@@ -1,4 +1,4 @@
-// The packed model file (.spill, version 1): what `convert` writes and the weight store reads.
+// The packed model file (.spill, version 1), which `convert` writes and the weight store reads.
 //
 //   superblock  4096 bytes, at 0 and again at 4096: magic "SPILLWAY", version, file id (16 random
 //               bytes), offset, length and XXH3-64 of the table; XXH3-64 of the superblock itself
@@ -38,14 +38,14 @@ constexpr size_t kSlabBytesMax = size_t{8} << 20;
 constexpr size_t kFileAlignment = 4096;
 
 struct SlabInfo {
-  uint64_t offset = 0;  // In the file, a multiple of kFileAlignment.
+  uint64_t offset = 0;  // Into the file, a multiple of kFileAlignment
   uint64_t bytes = 0;   // Padded, a multiple of kFileAlignment.
   uint64_t checksum = 0;
   int64_t layer = -1;  // As in WeightSpec; -1 before and after the layers.
 };
 
-// Where one weight lies: slabs [first_slab, first_slab + slab_count), each of `slab_rows` rows (the
-// last may have fewer). Vectors: one slab, starting `offset_in_slab` bytes into it.
+// The place of one weight: slabs [first_slab, first_slab + slab_count), each of `slab_rows` rows
+// (the last may have fewer). Vectors: one slab, starting `offset_in_slab` bytes into it.
 struct TensorInfo {
   WeightSpec spec;
   Format format = Format::kF32;  // Vectors are always kF32.
@@ -54,20 +54,19 @@ struct TensorInfo {
   uint32_t slab_count = 0;
   int64_t slab_rows = 0;
   uint64_t offset_in_slab = 0;
-  uint64_t nan_count = 0;  // Of the stored values; the writer counts them.
+  uint64_t nan_count = 0;  // Among the stored values; the writer counts them
   uint64_t inf_count = 0;
-  QuantError
-      quantization{};  // When quantised: against the checkpoint, as the converter measured it.
+  QuantError quantization{};  // If quantised: against the checkpoint, measured by the converter
 
   int64_t rows_in_slab(uint32_t index) const;  // index < slab_count
-  std::string name() const;                    // "layer 0 mlp_up_weight": for people
+  std::string name() const;                    // "layer 0 mlp_up_weight", for messages
 };
 
 struct ModelFileTable {
   std::array<uint8_t, 16> file_id{};
   ModelShape shape;
-  Format format = Format::kF32;     // Of matrices and tables.
-  std::string source;               // Name and fingerprint of the checkpoint, for people.
+  Format format = Format::kF32;     // Format of matrices and tables.
+  std::string source;               // Name and fingerprint of the checkpoint
   std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
   std::vector<SlabInfo> slabs;      // In streaming order, which is the order in the file.
   std::vector<std::pair<std::string, std::string>> files;  // Tokenizer files: name, contents.
@@ -75,18 +74,18 @@ struct ModelFileTable {
   uint64_t slab_seed(uint32_t slab) const;
   uint64_t weight_bytes() const;           // Sum over the slabs.
   std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
-  QuantError quantization() const;         // Of all quantised tensors together.
+  QuantError quantization() const;         // Over all quantised tensors.
 };
 
-// Lays out tensors and slabs for a shape: what a writer fills and dummy weights allocate. Offsets
-// count from 0; ModelFileWriter moves them behind the header. A slab of a matrix is as many panels
-// of 64 rows as fit kSlabBytesMax, one at least; each layer begins with the slab of its vectors.
-// REQUIRES: a valid shape; layout_holds(layout, format). `layout` is the matrices' and not kRows,
-// which is the tables'.
+// Lays out tensors and slabs for a shape, for a writer to fill or dummy weights to allocate.
+// Offsets count from 0; ModelFileWriter moves them behind the header. A matrix slab has as many
+// panels of 64 rows as fit kSlabBytesMax, at least one; each layer begins with the slab of its
+// vectors. REQUIRES: a valid shape; layout_holds(layout, format). `layout` is that of the matrices
+// and not kRows, which tables have.
 ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout);
 
-// An open packed file. The table is verified; slabs are read by whoever needs them.
-// Thread rule: const after open, any thread.
+// An open packed file. The table is verified; slabs are read on demand. Thread rule: const after
+// open, any thread.
 class ModelFile {
  public:
   // kCorruption when superblock or table do not verify, kInvalidArgument for an unknown version.
@@ -94,7 +93,7 @@ class ModelFile {
 
   const ModelFileTable& table() const { return *table_; }
   const std::string& path() const { return file_.path(); }
-  int fd() const { return file_.fd(); }  // Buffered; open another with O_DIRECT for streaming.
+  int fd() const { return file_.fd(); }  // Buffered; for streaming open another with O_DIRECT
 
   // Reads slab `index` into `target` (its bytes) and verifies it; one more try on a mismatch.
   // Blocks. Errors name file, slab and byte range.
@@ -111,25 +110,25 @@ class ModelFile {
 // Writes one packed file. Slabs may be written in any order, each once, from several threads.
 class ModelFileWriter {
  public:
-  // Takes the planned table; moves its slabs behind the header, fixes their offsets and draws the
-  // file id. kCapacity when the disk has too little room or another process writes this file.
-  // An existing file at `path` stays as it is until finish().
+  // Takes the planned table; moves its slabs behind the header, fixes their offsets and generates a
+  // random file id. kCapacity when the disk has too little space or another process writes this
+  // file. An existing file at `path` stays as it is until finish().
   static Result<std::unique_ptr<ModelFileWriter>> create(const std::string& path,
                                                          ModelFileTable table);
   virtual ~ModelFileWriter() = default;  // Removes the temporary file unless finish() succeeded.
 
   virtual const ModelFileTable& table() const = 0;
 
-  // `bytes` is the slab's padded size; at an address that is a multiple of kFileAlignment it is
+  // `bytes` is the slab's padded size; from an address that is a multiple of kFileAlignment it is
   // written past the page cache. Computes the checksum and counts NaN and infinity (quantised: the
-  // numbers of groups whose scale or minimum is one). Blocks.
+  // numbers in groups whose scale or minimum is NaN or infinite). Blocks.
   virtual Status write_slab(uint32_t index, std::span<const std::byte> bytes) = 0;
 
-  // What quantising tensor `index` of the table cost; goes into the table. Before finish(), from
-  // one thread. REQUIRES: it is quantised.
+  // Stores the quantisation error of tensor `index` in the table. Call before finish(), from one
+  // thread. REQUIRES: the tensor is quantised.
   virtual void set_quantization(size_t index, const QuantError& error) = 0;
 
-  // Every slab must have been written. Syncs and renames.
+  // Syncs and renames. REQUIRES: every slab has been written.
   virtual Status finish() = 0;
 };
 

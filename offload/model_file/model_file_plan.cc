@@ -1,4 +1,4 @@
-// Where every weight of a shape lies in a packed file.
+// Lays out every weight of a shape in a packed file.
 #include <algorithm>
 
 #include "kernels/base/checked_math.h"
@@ -34,7 +34,7 @@ class Planner {
   }
 
  private:
-  // The embeddings, each layer, and what comes after the layers are groups: runs of equal `layer`.
+  // Groups are runs of equal `layer`: the embeddings, each layer, and the tensors after the layers.
   static bool same_group(const TensorInfo& a, const TensorInfo& b) {
     return a.spec.layer == b.spec.layer;
   }
@@ -54,7 +54,8 @@ class Planner {
       tensor.slab_count = 1;
       tensor.slab_rows = tensor.spec.rows;
       tensor.offset_in_slab = bytes;
-      // Cache lines of their own: a vector may be read by instructions that want 64-byte alignment.
+      // Vectors have cache lines of their own: they may be read by instructions that want 64-byte
+      // alignment.
       bytes += round_up(static_cast<uint64_t>(tensor.spec.elements()) * sizeof(float), 64);
     }
     if (bytes != 0) add_slab(bytes, group.front().spec.layer);

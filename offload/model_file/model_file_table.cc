@@ -67,7 +67,7 @@ Format read_format(JsonReader& reader) {
   return format.value_or(Format::kF32);
 }
 
-// Reads one tensor; `spec` is what the shape says it must be.
+// Reads one tensor, which must match `spec` from the shape.
 Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec) {
   const std::string where = "tensor " + std::string(role_name(spec.role)) +
                             (spec.layer < 0 ? "" : " of layer " + std::to_string(spec.layer));
@@ -113,7 +113,7 @@ Result<SlabInfo> decode_slab(const json& item, size_t index) {
   return slab;
 }
 
-// The slabs lie back to back in [kFirstSlabOffset, slabs_end).
+// Checks that the slabs lie back to back in [kFirstSlabOffset, slabs_end).
 Status check_tiling(const ModelFileTable& table, uint64_t slabs_end) {
   uint64_t end = kFirstSlabOffset;
   for (size_t i = 0; i < table.slabs.size(); ++i) {
@@ -127,9 +127,9 @@ Status check_tiling(const ModelFileTable& table, uint64_t slabs_end) {
   return {};
 }
 
-// The shape of one matrix's or table's slabs: whole panels, every row once, large enough.
+// Checks the slabs of one matrix or table: whole panels, every row once, large enough.
 Status check_rows(const ModelFileTable& table, const TensorInfo& tensor) {
-  // What the weight store and the kernels take for granted: tables are looked up row by row.
+  // The weight store and the kernels rely on it: tables are looked up row by row.
   const bool odd_table =
       tensor.spec.kind == WeightKind::kTable && tensor.layout != MatrixLayout::kRows;
   if (tensor.format != table.format || !layout_holds(tensor.layout, tensor.format) || odd_table) {
@@ -164,7 +164,7 @@ Status check_vector(const ModelFileTable& table, const TensorInfo& tensor) {
   return {};
 }
 
-// Every slab has one owner: one matrix or table, or the vectors of one group.
+// Checks that every slab has one owner: one matrix or table, or the vectors of one group.
 Status check_tensors(const ModelFileTable& table) {
   enum class Owner : uint8_t { kNone, kVectors, kRows };
   std::vector<Owner> owners(table.slabs.size(), Owner::kNone);
@@ -251,7 +251,7 @@ std::string encode_table(const ModelFileTable& table, size_t* json_bytes) {
                      {"tensors", std::move(tensors)},
                      {"slabs", std::move(slabs)},
                      {"files", std::move(files)}};
-  // A directory's name may be any bytes; what is not UTF-8 is replaced, not thrown at us.
+  // A directory's name may be any bytes: invalid UTF-8 is replaced instead of throwing.
   std::string text = root.dump(-1, ' ', false, json::error_handler_t::replace);
   *json_bytes = text.size();
   for (const auto& [name, contents] : table.files) text += contents;

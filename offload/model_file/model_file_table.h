@@ -22,12 +22,12 @@ constexpr uint64_t kTableBytesMax = uint64_t{512} << 20;
 constexpr size_t kEmbeddedFilesMax = 16;
 constexpr uint64_t kEmbeddedFileBytesMax = uint64_t{64} << 20;
 
-// The JSON, then the embedded files' bytes.
+// Encodes the table: JSON of *json_bytes bytes, then the embedded files' bytes.
 std::string encode_table(const ModelFileTable& table, size_t* json_bytes);
 
-// The inverse. Checks everything a reader relies on: the tensors are those of the shape, every slab
-// belongs to one matrix, one table or one layer's vectors and is large enough, the slabs tile
-// [kFirstSlabOffset, slabs_end).
+// The inverse of encode_table(). Checks everything a reader relies on: the tensors are those of the
+// shape, every slab belongs to one matrix, one table or one layer's vectors and is large enough,
+// the slabs tile [kFirstSlabOffset, slabs_end).
 Result<ModelFileTable> decode_table(std::string_view text, size_t json_bytes, uint64_t slabs_end);
 
 // Superblock fields other than the magic, the version and its own checksum.

@@ -1,4 +1,4 @@
-// Writing a packed model file: under another name, whole, synced, then renamed.
+// Writes a packed model file under a temporary name, whole, syncs it, then renames it.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -25,8 +25,8 @@ namespace {
 
 constexpr const char* kPartialSuffix = ".partial";
 
-// Opens the temporary file and locks it, so that two writers of one output cannot mix and a file
-// left by a crash, which nobody locks, is taken over.
+// Opens the temporary file and locks it, so that two writers of one output cannot mix; a file left
+// by a crash is unlocked and is taken over.
 Result<File> open_partial(const std::string& path) {
   const std::string partial = path + kPartialSuffix;
   SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(partial, O_RDWR | O_CREAT | O_NOFOLLOW));
@@ -34,7 +34,7 @@ Result<File> open_partial(const std::string& path) {
     if (errno != EWOULDBLOCK) return io_error("lock " + partial, errno);
     return Status(Code::kCapacity, "another process is writing " + path + "; wait for it to end");
   }
-  // Between open and lock its owner may have renamed it: then we hold the finished file.
+  // Between open and lock its owner may have renamed it: then this is the finished file.
   struct stat locked {};
   struct stat named {};
   if (::fstat(file.fd(), &locked) != 0) return io_error("stat " + partial, errno);
@@ -45,10 +45,10 @@ Result<File> open_partial(const std::string& path) {
   return file;
 }
 
-// Takes the room now, so that a full disk is an answer at the start and not after an hour.
+// Reserves the space now, so that a full disk is an error at the start and not after an hour.
 Status reserve(const File& file, uint64_t bytes) {
   if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)) == 0) return {};
-  // Not every file system can reserve; a full one is told by its free space either way.
+  // Not every file system can reserve; the free space detects a full one either way.
   std::error_code error;
   const auto space = std::filesystem::space(file.path(), error);
   if (error || space.available >= bytes) return {};
@@ -113,7 +113,7 @@ class Writer final : public ModelFileWriter {
   }
 
  private:
-  // NaN and infinity of the tensors in one slab. Padding is zero and counts as nothing.
+  // NaN and infinity of the tensors in one slab. Padding is zero and not counted.
   void count(uint32_t index, std::span<const std::byte> bytes) {
     for (const size_t i : owners_[index]) {
       TensorInfo& tensor = table_.tensors[i];
@@ -155,7 +155,8 @@ class Writer final : public ModelFileWriter {
     superblock.table_checksum = seeded_checksum(bytes, 0);
     SPILLWAY_RETURN_IF_ERROR(file_.write(superblock.table_offset, bytes));
     SPILLWAY_RETURN_IF_ERROR(file_.sync());
-    // Only now, with everything they speak of on the disk, the superblocks make it a model file.
+    // The superblocks, which make it a model file, are written only now that all data they refer to
+    // is on the disk.
     const auto block = encode_superblock(superblock);
     SPILLWAY_RETURN_IF_ERROR(file_.write(0, block));
     return file_.write(kSuperblockBytes, block);
@@ -163,10 +164,10 @@ class Writer final : public ModelFileWriter {
 
   const std::string path_;
   File file_;
-  std::optional<File> direct_;  // The same file, for slabs in aligned memory.
+  std::optional<File> direct_;  // The file opened for slabs in aligned memory
   ModelFileTable table_;
   std::vector<std::atomic<bool>> written_;
-  std::vector<std::vector<size_t>> owners_;  // By slab: the tensors in it.
+  std::vector<std::vector<size_t>> owners_;  // The tensors in each slab
   std::mutex count_mutex_;
   bool finished_ = false;
 };

@@ -18,7 +18,7 @@ constexpr std::string_view kPositions[] = {"learned", "rotary"};
 constexpr std::string_view kMlps[] = {"plain", "gated"};
 constexpr Activation kActivations[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
                                        Activation::kGeluTanh, Activation::kSilu};
-constexpr int64_t kAny = int64_t{1} << 40;  // validate() knows the real bounds.
+constexpr int64_t kAny = int64_t{1} << 40;  // validate() checks the real bounds
 constexpr size_t kEndTokensMax = 1024;
 
 template <class Enum>

@@ -10,7 +10,7 @@ namespace spillway {
 
 nlohmann::json json_of_shape(const ModelShape& shape);
 
-// The inverse; the result is validate()d.
+// The inverse of json_of_shape(); the result is validate()d.
 Result<ModelShape> shape_of_json(const nlohmann::json& object);
 
 }  // namespace spillway

@@ -22,11 +22,11 @@ struct NonFinite {
   }
 };
 
-// Any alignment; a rest shorter than one element is ignored.
+// Counts in `bytes` of any alignment; a tail shorter than one element is ignored.
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes);
 
-// Of a packed matrix or table of a quantised format: the numbers, padding left out, of the groups
-// whose scale or minimum is NaN or infinite, all counted as NaN. REQUIRES: layout_holds(layout,
+// Counts, in a packed matrix or table of a quantised format, the numbers (without padding) of
+// groups whose scale or minimum is NaN or infinite, all as NaN. REQUIRES: layout_holds(layout,
 // format).
 NonFinite count_non_finite_groups(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
                                   std::span<const std::byte> packed);

@@ -21,15 +21,15 @@ constexpr unsigned kLoaderThreads = 4;
 void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
                  std::span<const std::byte> from, std::span<std::byte> to) {
   const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
-  // Quantised numbers as float32: their groups' smallest and largest are what they were, so
-  // quantising them again gives the same groups.
+  // Unpacks quantised numbers to float32: their groups' smallest and largest values are unchanged,
+  // so quantising them again gives the same groups.
   const DType type = unpacked_type(tensor.format);
   std::vector<std::byte> plain(static_cast<size_t>(rows * tensor.spec.columns) * dtype_bytes(type));
   unpack_rows(tensor.layout, tensor.format, from.data(), rows, tensor.spec.columns, plain.data());
   pack_rows(layout, tensor.format, type, plain.data(), rows, tensor.spec.columns, to.data());
 }
 
-// Reads a slab past the page cache; what goes wrong there is tried once more the ordinary way,
+// Reads a slab past the page cache; on an error it is read once more by ModelFile::read_slab(),
 // whose errors name file, slab and bytes.
 Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
                      std::span<std::byte> target) {

@@ -1,6 +1,6 @@
 // Fills the memory of a model's slabs at start-up, on several threads: from the model file, past
-// the page cache and verified, repacked where the device wants another layout; or with whatever the
-// caller writes. Slabs in a device's own memory go through a buffer of the host's.
+// the page cache and verified, repacked where the device wants another layout; or with bytes that
+// the caller writes. Slabs in a discrete device's memory go through a host buffer.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 
 namespace spillway {
 
-// Called from loading threads, serialised, with bytes done and in all.
+// Called from loading threads, serialised, with bytes done and total bytes.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
-// Where a slab's bytes belong. Null: nowhere in memory.
+// The destination of a slab's bytes. Null: the slab is not resident.
 struct SlabHome {
   std::byte* memory = nullptr;
   uint64_t bytes = 0;             // slab_memory_bytes()
-  bool in_device_memory = false;  // Which the host cannot reach
+  bool in_device_memory = false;  // The host cannot access it
 };
 
-// One loading thread's way into memory.
+// Writes slabs to their destinations; one per loading thread.
 class SlabWriter {
  public:
   explicit SlabWriter(Device& device) : device_(device) {}
 
-  // Host memory in which to put the slab's bytes, then finish().
+  // Host memory to fill with the slab's bytes; then call finish().
   Result<std::span<std::byte>> begin(const SlabHome& home);
   Status finish();
 
@@ -41,16 +41,16 @@ class SlabWriter {
 };
 
 // Runs body(slab, writer) for every slab of `which` on several threads; the first error stops the
-// rest.
+// others.
 Status for_each_slab(Device& device, const ModelFileTable& table,
                      const std::vector<uint32_t>& which, const LoadProgress& progress,
                      const std::function<Status(uint32_t, SlabWriter&)>& body);
 
-// What a slab takes in memory with its matrix in `layout`: what it takes in the file, at least.
+// Bytes of a slab in memory with its matrix in `layout`: at least its bytes in the file.
 uint64_t slab_memory_bytes(const ModelFileTable& table, uint32_t slab, MatrixLayout layout);
 
 // Reads the slabs of `which` into homes[slab], matrices in `layout`. Sets *repacked when a matrix
-// had another. kIoError, kCorruption: name file, slab and bytes.
+// had another layout. kIoError, kCorruption: name file, slab and bytes.
 Status load_slabs(Device& device, const ModelFile& file, const File& direct,
                   const std::vector<uint32_t>& which, const std::vector<SlabHome>& homes,
                   MatrixLayout layout, const LoadProgress& progress, bool* repacked);
@@ -58,7 +58,7 @@ Status load_slabs(Device& device, const ModelFile& file, const File& direct,
 // The tensor that a slab belongs to; null for slabs of vectors.
 const TensorInfo* matrix_tensor_of(const ModelFileTable& table, uint32_t slab);
 
-// A second descriptor that bypasses the page cache, where the file system can.
+// A second descriptor that bypasses the page cache, where the file system supports that.
 File open_direct(const ModelFile& file);
 
 }  // namespace spillway

@@ -22,12 +22,12 @@ int64_t host_rows_max(const EngineOptions& options) {
   return options.micro_batch_sequences > 0 ? std::min(rows, options.micro_batch_sequences) : rows;
 }
 
-// How large the parts of an engine's memory are.
+// The sizes of the parts of an engine's memory.
 struct EngineSizes {
   int64_t batch_rows;
-  int64_t selected_rows = kHeadRows;  // That the head has room for
+  int64_t selected_rows = kHeadRows;  // Capacity of the head
   uint64_t expanded = 0, rounded = 0;
-  uint64_t logits = 0;  // Copies in host memory, where that is another
+  uint64_t logits = 0;  // Copies in host memory, for a discrete device
   ActivationStoreOptions activations{};
 };
 
@@ -46,23 +46,24 @@ EngineSizes sizes_of(bool discrete, const ModelShape& shape, DType activation,
     const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
     sizes.selected_rows = std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
     const LayerRange layers = options.layers.value_or(all_layers(shape));
-    // A CPU adds biases as they are.
+    // A CPU adds biases without rounding them.
     sizes.rounded = RoundedBiases::bytes(shape, layers, activation);
     sizes.logits = Head::host_bytes(shape, sizes.selected_rows);
   }
   return sizes;
 }
 
-// The part of the KV cache's staging for copies of the blocks that a step changed: enough for some
-// layers' worth of a block, and never what a ring of two of the longest sequence's layers needs.
+// The part of the KV cache's staging for copies of the KV blocks that a step changed: enough for
+// several layers of all sequences, and never taken from the bytes that a ring of two of the longest
+// sequence's layers needs.
 uint64_t outbox_bytes(uint64_t staging, uint64_t longest) {
   constexpr uint64_t kOutboxBytesMax = uint64_t{32} << 20;
   const uint64_t bytes = std::min(staging / 8, kOutboxBytesMax) / kIoAlignment * kIoAlignment;
   return staging - bytes >= 2 * longest ? bytes : 0;
 }
 
-// Whether the last layer goes on with the wanted rows alone: a row's move is two copies, so not to
-// leave out a few of many.
+// Whether the last layer continues with the wanted rows alone. Moving a row takes two copies, which
+// does not pay to leave out a few rows of many.
 bool moves_wanted(size_t wanted, int64_t rows) {
   return 2 * static_cast<int64_t>(wanted) <= rows;
 }
@@ -93,10 +94,10 @@ Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& option
   SPILLWAY_CHECK(weights_.layers() == layers_);
 }
 
-// Stagers wait for what is under way before the files that they read are closed.
+// Stagers wait for transfers under way before the files that they read are closed.
 Engine::~Engine() {
   weights_.detach();
-  if (kv_stager_) kv_stager_->abandon();  // It may look at what the feed guessed.
+  if (kv_stager_) kv_stager_->abandon();  // It may read the feed's speculative uses.
   host_attention_.reset();
   kv_feed_.reset();
   kv_ring_.reset();
@@ -173,7 +174,8 @@ Status Engine::allocate(EngineScratch scratch) {
   return {};
 }
 
-// Through which the cache of other tiers passes into a device's own memory. The CPU has none.
+// Allocates the staging ring through which KV layers of other tiers reach a discrete device. The
+// CPU has none.
 Status Engine::allocate_rings() {
   if (!device_.discrete() || options_.kv_host_bytes + options_.kv_disk_bytes == 0) return {};
   SPILLWAY_ASSIGN_OR_RETURN(
@@ -184,14 +186,14 @@ Status Engine::allocate_rings() {
   return {};
 }
 
-// Blocks until the bytes are there and all work queued so far is done.
+// Copies device bytes to host memory. Blocks until the copy and all work queued so far are done.
 Status Engine::to_host(std::byte* to, const std::byte* from, size_t bytes) {
   stream_->copy(to, from, bytes);
   return stream_->record().wait();
 }
 
 void Engine::release(std::unique_ptr<KvSequence> sequence) {
-  // Another sequence may be given its place at once; and it may be among the guesses.
+  // Its range may be reused at once, and it may be among the speculative prefetches.
   if (kv_stager_) kv_stager_->forget(sequence->spilled);
   kv_->release(std::move(sequence));
 }
@@ -235,7 +237,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   SPILLWAY_CHECK(rows.out.size() == (layers_.has_head(shape()) ? 0 : numbers));
   const double start = steady_seconds();
   plan_micro_batches(items);
-  // A sweep that ends early, by an error or an exception, leaves nothing under way.
+  // After a sweep that ends early, by an error or an exception, nothing stays under way.
   struct Cleanup {
     ~Cleanup() {
       if (engine != nullptr) engine->abandon();
@@ -302,7 +304,7 @@ Result<MatrixView> Engine::acquire_activations() {
 }
 
 Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows) {
-  // Once for the embeddings or what comes instead, each layer and the head or what comes instead.
+  // One pass for the embeddings (or take_in), one for each layer, one for the head (or hand_on).
   activations_->begin(batch_rows_, layers_.count + 2);
   kv_feed_->begin_sweep(items, micro_batches_);
   SPILLWAY_RETURN_IF_ERROR(layers_.embeds() ? embed() : take_in(rows.in));
@@ -310,7 +312,7 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const S
   return layers_.has_head(shape()) ? run_head(items, sink) : hand_on(rows.out);
 }
 
-// The residual stream as the layers before left it.
+// Uploads the residual stream that the previous layers' engine computed.
 Status Engine::take_in(std::span<const float> rows) {
   const auto* from = reinterpret_cast<const std::byte*>(rows.data());
   for (const MicroBatch& batch : micro_batches_) {
@@ -390,15 +392,15 @@ Status Engine::run_layers(std::span<const SweepItem> items) {
     SPILLWAY_RETURN_IF_ERROR(finish_layer(items, *weights));
     weights_.release(layer);
   }
-  return {};  // Nobody waits here: the head is queued behind the layers.
+  return {};  // No wait here: the head is queued behind the layers.
 }
 
-// A layer of one micro-batch. What the CPU attends to is finished after the next micro-batch has
-// begun, so that the device has work meanwhile.
+// Runs a layer on one micro-batch. CPU attention is finished after the next micro-batch has begun,
+// so that the device has work meanwhile.
 Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
                          const LayerWeights& weights, size_t index) {
   SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
-  weights_.upload_ahead();  // From disk something may have come.
+  weights_.upload_ahead();  // Slabs may have arrived from disk.
   const LayerBuffers& buffers = buffers_.layers[index % 2];
   kv_feed_->begin(layer, micro_batches_[index]);
   begin_decoder_layer(*stream_, shape(), weights, buffers, hidden, *kv_feed_, kv_->layout());
@@ -408,13 +410,13 @@ Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
   }
   SPILLWAY_RETURN_IF_ERROR(finish_layer(items, weights));
   begun_ = {hidden, &buffers, layer, index, !host_items.empty()};
-  // Activations on disk come one micro-batch at a time.
+  // Activations on disk are acquired one micro-batch at a time.
   const bool wait = begun_->on_host && options_.overlap && options_.activations_disk_share == 0;
   return wait ? Status() : finish_layer(items, weights);
 }
 
-// Of the micro-batch that has begun it, if there is one. Behind the last layer's attention only
-// rows that the head reads go on: mostly one of each prompt.
+// Finishes the layer for the micro-batch that has begun it, if any. After the last layer's
+// attention only rows that the head reads continue: mostly one of each prompt.
 Status Engine::finish_layer(std::span<const SweepItem> items, const LayerWeights& weights) {
   if (!begun_) return {};
   const Begun begun = *std::exchange(begun_, std::nullopt);
@@ -438,10 +440,11 @@ Status Engine::finish_layer(std::span<const SweepItem> items, const LayerWeights
   return {};
 }
 
-// All of the micro-batch, in order, those of items whose cache failed included.
+// Sets batch_wanted_ to all wanted rows of the micro-batch, in order, including items whose cache
+// failed.
 void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& batch) {
   batch_wanted_.clear();
-  int64_t first = 0;  // Of the item's rows in the micro-batch
+  int64_t first = 0;  // The item's first row in the micro-batch
   for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
     const auto tokens = static_cast<int64_t>(items[i].tokens.size());
     const int64_t from = items[i].no_logits ? tokens : items[i].all_logits ? 0 : tokens - 1;
@@ -460,7 +463,7 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
                             account_.wait("wait for the head", &LoggedSweep::weights_wait_seconds,
                                           [&] { return weights_.acquire_head(); }));
   head_->begin(*weights, sink);
-  bool waits = false;  // For the layers and what they did wrong, with the logits of a row
+  bool waits = false;  // Whether delivering logits waited for the layers' work and errors
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
     find_wanted(items, batch);

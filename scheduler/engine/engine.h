@@ -1,7 +1,7 @@
 // Runs sweeps: one pass of a block of sequences over all layers (or a range of them), layer by
 // layer and, inside a layer, micro-batch by micro-batch. Weights, KV cache and activations that
-// live on disk arrive ahead of their use and leave behind it. Knows tokens and caches; what to run
-// next, sampling and requests are the scheduler's.
+// live on disk are prefetched before their use and written back after it. Knows tokens and caches;
+// the scheduler decides what runs next and owns sampling and requests.
 //
 // Thread rule: one thread, the engine's.
 #pragma once
@@ -30,64 +30,62 @@
 namespace spillway {
 
 struct EngineOptions {
-  std::optional<LayerRange> layers;  // Those of the weights that it runs; none: all of the model
+  std::optional<LayerRange> layers;  // The layers it runs, as in `weights`; none: all
   Format kv_format = Format::kF32;
-  uint64_t kv_bytes = 0;          // Of the device's memory
-  uint64_t kv_host_bytes = 0;     // Of the host's, where the device has its own
-  uint64_t kv_disk_bytes = 0;     // Of the scratch file
-  uint64_t kv_staging_bytes = 0;  // Through which the latter passes; one layer of the longest
-                                  // sequence at least
-  uint64_t kv_ring_bytes = 0;     // The same of the device's own memory, for host and disk
+  uint64_t kv_bytes = 0;          // KV cache in the device's memory
+  uint64_t kv_host_bytes = 0;     // KV cache in host memory; discrete devices only
+  uint64_t kv_disk_bytes = 0;     // KV cache in the scratch file
+  uint64_t kv_staging_bytes = 0;  // Staging for it; at least one layer of the longest sequence
+  uint64_t kv_ring_bytes = 0;     // Staging ring of a discrete device, for host and disk
   double activations_disk_share = 0;
-  double activations_host_share = 0;  // Where the device has memory of its own
-  int64_t sweep_tokens_max = 0;       // Tokens of one sweep, all sequences together.
-  int64_t micro_batch_tokens =
-      1024;  // A micro-batch is closed at this many (one prompt may exceed).
-  int64_t micro_batch_sequences = 0;  // ... or at this many sequences; 0: no limit.
-  bool overlap = true;                // False: one thing after another
-  bool prefault_memory = false;       // All of it will be needed: brings it in before the first use
-  // On a device with memory of its own, with 4-bit weights: expands those of a layer once for all
-  // parts of a large block.
+  double activations_host_share = 0;  // Discrete devices only
+  int64_t sweep_tokens_max = 0;       // Most tokens of all sequences in a sweep
+  int64_t micro_batch_tokens = 1024;  // They close a micro-batch; one prompt may exceed
+  int64_t micro_batch_sequences = 0;  // They close it, too; 0: no limit
+  bool overlap = true;                // False: transfers and compute take turns
+  bool prefault_memory = false;       // Prefaults all memory before the first use
+  // On a discrete device with 4-bit weights: expands a layer's weights once for all parts of a
+  // large block.
   bool expand_layer = false;
-  // On a device with memory of its own: the CPU attends, in decode steps, to the share of the cache
-  // that lies in host memory.
+  // On a discrete device: in decode steps the CPU attends to the share of the cache that lives in
+  // host memory.
   bool host_attention = false;
-  Device* host = nullptr;         // With it: the CPU. Outlives the engine.
-  std::shared_ptr<SweepLog> log;  // Null: nobody measures.
+  Device* host = nullptr;         // The CPU, for host_attention. Outlives the engine.
+  std::shared_ptr<SweepLog> log;  // Null: no log
   Trace* trace = nullptr;         // Null: none. Outlives the engine.
 };
 
-// What an engine with a disk tier needs besides: transfers, which must outlive it, and files with
-// room for what their names say.
+// Resources of an engine with a disk tier: transfers, which must outlive it, and scratch files
+// large enough for the data they are named after.
 struct EngineScratch {
   TransferQueue* transfers = nullptr;
   File kv, activations;
 };
 
-// Bytes that an Engine takes besides weights, KV cache and its staging.
+// Bytes that an Engine takes in addition to weights, KV cache and its staging.
 struct EngineBytes {
   uint64_t buffers = 0;         // Working memory
-  uint64_t logits = 0;          // Copies in host memory, where the device has its own
-  uint64_t host_attention = 0;  // Of host memory
+  uint64_t logits = 0;          // Copies in host memory, for a discrete device
+  uint64_t host_attention = 0;  // Host memory
   ActivationBytes activations;  // The residual stream
-  // Of the two memories, where the device has its own; else all is of the host's.
+  // Totals by memory, for a discrete device; otherwise all of it is host memory.
   uint64_t device() const { return buffers + activations.memory + activations.device_ring; }
   uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
 };
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options);
 
-// What an engine that runs a range of layers takes in and hands on: rows of the residual stream,
-// float32 in host memory, one for each token of the sweep in its order.
+// Input and output of an engine that runs a range of layers: rows of the residual stream, float32
+// in host memory, one for each token of the sweep in its order.
 struct StageRows {
-  std::span<const float> in;  // Without the model's first layer, instead of the embeddings
-  std::span<float> out;       // Without its last layer, instead of the logits
+  std::span<const float> in;  // Replaces the embeddings unless the first layer is in range
+  std::span<float> out;       // Replaces the logits unless the last layer is in range
 };
 
 class Engine {
  public:
-  // Takes all memory it will ever use. kCapacity when that does not fit. Device and weights must
-  // outlive the engine.
+  // Allocates all memory it will ever use. kCapacity when that does not fit. Device and weights
+  // must outlive the engine.
   static Result<std::unique_ptr<Engine>> open(Device& device, WeightStore& weights,
                                               const EngineOptions& options,
                                               EngineScratch scratch = {});
@@ -97,21 +95,20 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const KvCache& kv() const { return *kv_; }
 
-  // A cache for `rows` positions, until release(). kCapacity: no room now.
+  // Reserves a cache for `rows` positions, until release(). kCapacity: not enough free bytes now.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {}) {
     return kv_->reserve(rows, budget);
   }
   void release(std::unique_ptr<KvSequence> sequence);
 
-  // A sequence's cache of one layer after `positions` positions, copied from the tier where it
-  // lies.
+  // Copies a sequence's cache of one layer, after `positions` positions, from the tier it lives on.
   Status read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                  std::vector<std::byte>* state, std::vector<std::byte>* rows);
 
-  // Runs one sweep and hands out its logits. An error concerns the whole sweep: no item's cache may
-  // be used any more; later sweeps may succeed. REQUIRES: total tokens <= sweep_tokens_max; token
-  // ids below the vocabulary; position + tokens <= positions; rows that a range of layers takes and
-  // hands on, and no others.
+  // Runs one sweep and passes its logits to `sink`. An error concerns the whole sweep: no item's
+  // cache may be used any more; later sweeps may succeed. REQUIRES: total tokens <=
+  // sweep_tokens_max; token ids below the vocabulary; position + tokens <= positions; `rows` has
+  // exactly the inputs and outputs that the range of layers needs.
   Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
  private:
@@ -157,7 +154,7 @@ class Engine {
 
   SweepAccount account_;
 
-  // Of the sweep that runs.
+  // State of the current sweep.
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   // A micro-batch that has begun a layer and must finish it before the next but one begins.
@@ -165,13 +162,13 @@ class Engine {
     MatrixView hidden;
     const LayerBuffers* buffers;
     int64_t layer;
-    size_t index;  // Of micro_batches_
+    size_t index;  // Into micro_batches_
     bool on_host;  // It waits for the CPU's attention.
   };
   std::optional<Begun> begun_;
   std::vector<int64_t> batch_rows_;
-  std::vector<WantedRow> batch_wanted_;  // Of one micro-batch
-  std::vector<int32_t> kept_rows_;       // ... that go on behind the last attention
+  std::vector<WantedRow> batch_wanted_;  // Rows of one micro-batch
+  std::vector<int32_t> kept_rows_;       // Its rows that are needed after the last attention
 };
 
 }  // namespace spillway

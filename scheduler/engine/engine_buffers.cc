@@ -35,7 +35,7 @@ EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
   const bool narrow = shape.embedding != shape.hidden;
   const LayerBufferSizes sizes = layer_buffer_sizes(shape, activation, batch_rows_max);
   EngineBuffers buffers;
-  // In the format that project_in reads: f32, converted like any layer input when it is not.
+  // f32; project_in's input is converted from it like any layer input.
   buffers.embedded = placer.matrix(DType::kF32, narrow ? batch_rows_max : 0, shape.embedding);
   buffers.selected = placer.matrix(DType::kF32, selected_rows, shape.hidden);
   buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);

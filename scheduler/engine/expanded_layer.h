@@ -1,5 +1,5 @@
 // The 4-bit matrices of one layer in the format of activations, for a device that would otherwise
-// expand them anew for every part of a large block.
+// expand them again for every part of a large block.
 #pragma once
 
 #include <array>
@@ -12,19 +12,18 @@
 
 namespace spillway {
 
-// Whether linear layers would expand the same weights more than once in a sweep of these
-// micro-batches.
+// Whether linear layers would expand the same weights more than once in a sweep of `batches`.
 bool expands_again(std::span<const MicroBatch> batches);
 
 class ExpandedLayer {
  public:
-  // Of all matrices of a layer.
+  // Bytes of all expanded matrices of a layer.
   static uint64_t bytes(const ModelShape& shape, DType activation);
 
   // `memory` holds bytes(...) of the device's memory.
   ExpandedLayer(std::byte* memory, DType activation) : memory_(memory), format_(activation) {}
 
-  // Queues the work. The result, until the next call, is `weights` but for the matrices.
+  // Queues the expansion. Returns `weights` with the matrices replaced, valid until the next call.
   const LayerWeights& expand(Stream& stream, const LayerWeights& weights);
 
  private:

@@ -20,7 +20,7 @@ uint64_t row_bytes(const ModelShape& shape) {
 }  // namespace
 
 void LogitsSink::on_sampled(size_t, int64_t, int32_t) {
-  SPILLWAY_CHECK(false);  // It asked for none.
+  SPILLWAY_CHECK(false);  // A sink with sample rules overrides it.
 }
 
 uint64_t Head::host_bytes(const ModelShape& shape, int64_t selected_rows) {
@@ -37,7 +37,7 @@ Head::Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers
   rules_.reserve(kPartRows);
 }
 
-// What a sweep that failed had queued may still write to the host's memory.
+// Waits: copies that a failed sweep had queued may still write to host memory.
 Head::~Head() {
   if (host_.bytes() > 0) (void)stream_.record().wait();
 }
@@ -49,7 +49,7 @@ void Head::begin(const LayerWeights& weights, LogitsSink& sink) {
   queued_ = handed_ = whole_ = 0;
 }
 
-// Copies the rows behind those selected before, as many at once as a part has room for.
+// Appends the rows to those already selected, as many at once as a part holds.
 Status Head::select(const MatrixView& hidden, std::span<const WantedRow> wanted) {
   const WeightSlab rows{hidden.data, hidden.rows};
   const WeightMatrix table{std::span(&rows, 1), Format::kF32,   MatrixLayout::kRows,
@@ -76,7 +76,7 @@ Status Head::finish() {
   return hand_out();
 }
 
-// Queues the logits of the rows selected since, and what is drawn from them.
+// Queues the logits of the rows selected since the last call, and their sampling.
 Status Head::queue() {
   const size_t count = wanted_.size() - queued_;
   if (count == 0) return {};
@@ -97,7 +97,7 @@ Status Head::queue() {
   return {};
 }
 
-// The host reads logits where they are, and the next part's will take their place.
+// Runs a part where the host reads logits in place; the next part overwrites them.
 Status Head::run_in_place() {
   compute(0, wanted_.size());
   sampled_.assign(wanted_.size(), -1);
@@ -117,7 +117,7 @@ Status Head::run_in_place() {
   return {};
 }
 
-// Waits for what is queued.
+// Waits for the queued parts and delivers their results.
 Status Head::hand_out() {
   if (handed_ == queued_) return {};
   sampled_.assign(wanted_.size(), -1);
@@ -128,8 +128,8 @@ Status Head::hand_out() {
   if (any) stream_.copy(indices, reinterpret_cast<std::byte*>(buffers_.sampled + handed_), bytes);
   SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
   if (any) std::memcpy(sampled_.data() + handed_, indices, bytes);
-  // Where none could be drawn somebody must look at the row to say why. Another part's logits may
-  // have taken its place: it is made again.
+  // Without a sampled token the sink must inspect the row for the reason. Another part's logits may
+  // have overwritten it: it is computed again.
   bool again = false;
   for (size_t i = handed_; i < queued_; ++i) {
     again = again || (wanted_[i].sample.count > 0 && sampled_[i] < 0);
@@ -158,12 +158,12 @@ Status Head::hand_out() {
   return {};
 }
 
-// Of rows that were handed out or are about to be.
+// Whether a row is delivered as logits. REQUIRES: it was delivered or is about to be.
 bool Head::comes_whole(size_t index) const {
   return wanted_[index].sample.count == 0 || sampled_[index] < 0;
 }
 
-// Logits of these selected rows.
+// Computes the logits of these selected rows.
 void Head::compute(size_t first, size_t count) {
   const auto rows = static_cast<int64_t>(count);
   const MatrixView selected = buffers_.selected.slice_rows(static_cast<int64_t>(first), rows);
@@ -189,7 +189,8 @@ void Head::compute(size_t first, size_t count) {
                    .out = buffers_.logits.slice_rows(0, rows)});
 }
 
-// Draws from the logits of these rows, of which no more is needed; no other row is changed.
+// Samples from the logits of the rows that have a sample rule, destroying them; other rows are
+// unchanged.
 void Head::sample(size_t first, size_t count, int32_t* sampled) {
   rules_.clear();
   bool any = false;
@@ -203,7 +204,7 @@ void Head::sample(size_t first, size_t count, int32_t* sampled) {
                         .out = sampled});
 }
 
-// A row of the part whose logits were computed last.
+// Copies a row of the part whose logits were computed last to host memory.
 void Head::bring(size_t row, size_t to) {
   stream_.copy(host_.data() + to * row_bytes(shape_),
                buffers_.logits.row(static_cast<int64_t>(row)), row_bytes(shape_));

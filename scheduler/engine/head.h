@@ -1,6 +1,6 @@
-// The end of a sweep: the logits of the rows that somebody asked for, kHeadRows at a time, and what
-// is drawn from them. Where the device has memory of its own the host waits once for many such
-// parts: drawn indices are small, and only rows that come whole need room of their own.
+// The end of a sweep: computes the requested rows' logits, kHeadRows at a time, and samples from
+// them. On a discrete device the host waits once for many such parts: sampled indices are small,
+// and only whole rows take host memory.
 //
 // Thread rule: the engine thread.
 #pragma once
@@ -18,51 +18,51 @@
 
 namespace spillway {
 
-// Takes the logits of a sweep, in order of items and tokens, on the engine thread.
+// Receives the logits of a sweep, in order of items and tokens, on the engine thread.
 class LogitsSink {
  public:
   virtual ~LogitsSink() = default;
-  // `item` indexes the sweep, `token` the item's tokens. The row is the sink's to change until it
-  // returns: [vocabulary] f32.
+  // `item` indexes the sweep, `token` the item's tokens. The sink may change the row, [vocabulary]
+  // f32, until it returns.
   virtual void on_logits(size_t item, int64_t token, std::span<float> logits) = 0;
 
-  // In place of on_logits() for an item with a rule to draw by, where the device draws: the index.
-  // A row that has none comes whole, all the same.
+  // Called in place of on_logits() for an item with a sample rule, where the device samples: the
+  // sampled index. A row without one is still passed whole to on_logits().
   virtual void on_sampled(size_t item, int64_t token, int32_t index);
 
-  // The item's cache could not be brought from disk or sent there: it has no logits in this sweep
-  // and must not run again. The others are well.
+  // The item's cache could not be read from disk or written to it: the item has no logits in this
+  // sweep and must not run again. Other items are unaffected.
   virtual void on_failure(size_t item, const Status& status) = 0;
 };
 
-// A row whose logits are asked for.
+// A row whose logits are requested.
 struct WantedRow {
   size_t item;
   int64_t token;
-  int32_t batch_row;  // Of its micro-batch
-  int32_t row;        // The same after the last layer, which may move it
+  int32_t batch_row;  // Row in its micro-batch
+  int32_t row;        // Likewise after the last layer, which may move it
   SampleRule sample;
 };
 
 class Head {
  public:
-  // Of host memory, where the device has its own.
+  // Bytes of host memory needed with a discrete device.
   static uint64_t host_bytes(const ModelShape& shape, int64_t selected_rows);
 
-  // `host`: pinned, of host_bytes(). All others outlive the head.
+  // `host`: pinned memory of host_bytes(). The other arguments outlive the head.
   Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host);
   ~Head();
   Head(const Head&) = delete;
   Head& operator=(const Head&) = delete;
 
-  // Of a sweep, whose earlier work is queued. Both outlive finish().
+  // Begins the head of a sweep whose earlier work is queued. Both arguments outlive finish().
   void begin(const LayerWeights& weights, LogitsSink& sink);
 
-  // Takes these rows of a micro-batch's residual stream, which may go when this returns. Hands out
-  // what there is no room for.
+  // Copies the wanted rows of a micro-batch's residual stream, which may be freed when this
+  // returns. Computes and delivers earlier rows if its buffer is full.
   Status select(const MatrixView& hidden, std::span<const WantedRow> wanted);
 
-  // Hands out all that is left.
+  // Delivers all remaining rows.
   Status finish();
 
  private:
@@ -80,13 +80,13 @@ class Head {
   const EngineBuffers& buffers_;
   Buffer host_;  // kHeadRows rows and the indices; empty where the host reads the device's memory
 
-  // Of a sweep.
+  // State of a sweep.
   const LayerWeights* weights_ = nullptr;
   LogitsSink* sink_ = nullptr;
-  std::vector<WantedRow> wanted_;  // In buffers_.selected
-  // Of these: whose logits are queued, and who got them. Parts begin at multiples of kHeadRows.
+  std::vector<WantedRow> wanted_;  // Their rows are in buffers_.selected
+  // Number of wanted_ queued and delivered. Parts begin at multiples of kHeadRows.
   size_t queued_ = 0, handed_ = 0;
-  size_t whole_ = 0;  // Rows of host_ that are taken
+  size_t whole_ = 0;  // Rows of host_ in use
   std::vector<int32_t> rows_, sampled_;
   std::vector<SampleRule> rules_;
 };

@@ -100,7 +100,7 @@ Status HostAttention::finish(const KvLayout& kv, const MatrixView& attended) {
   Slot& slot = slots_[first_];
   first_ = (first_ + 1) % slots_.size();
   --under_way_;
-  // The last use of the slot's memory on its way up came before work that made these rows.
+  // The slot's last upload was queued before the work that made these rows.
   SPILLWAY_RETURN_IF_ERROR(wait(slot));
   const auto rows = static_cast<int64_t>(slot.items.size());
   attention(*host_, {.qkv = slot.qkv.slice_rows(0, rows),
@@ -123,7 +123,7 @@ Status HostAttention::finish(const KvLayout& kv, const MatrixView& attended) {
 
 void HostAttention::abandon() {
   first_ = under_way_ = 0;
-  // What they report is the compute stream's to report, too.
+  // The compute stream reports errors of these copies, too.
   (void)down_->record().wait().ok();
   (void)up_->record().wait().ok();
 }

@@ -1,9 +1,11 @@
-// Decode steps over caches whose home is host memory, on a device with memory of its own. Where the
-// link is slower than the CPU reads memory, the cache stays where it is: queries, keys and values
-// of the step come down, the CPU attends to the cached rows in place (the same op, kernels/cpu) and
-// its output goes up. Meanwhile the device computes the next micro-batch: two may be under way.
+// CPU attention for decode steps over caches that live in host memory, on a discrete device. Where
+// the link is slower than the CPU reads memory, the cache stays in place: the step's queries, keys
+// and values are copied to the host (d2h), the CPU attends to the cached rows in place (the same
+// op, kernels/cpu) and its output is uploaded (h2d). Meanwhile the device computes the next
+// micro-batch: two may be under way.
 //
-// Owned by the engine; its thread, which computes beside the CPU device's workers.
+// Owned by the engine. Thread rule: the engine thread, which computes beside the CPU device's
+// workers.
 #pragma once
 
 #include <array>
@@ -21,27 +23,27 @@ namespace spillway {
 
 class HostAttention {
  public:
-  // Of micro-batches with up to `rows_max` decode steps: bytes of host memory.
+  // Bytes of host memory for micro-batches with up to `rows_max` decode steps.
   static uint64_t bytes(const ModelShape& shape, DType activation, int64_t rows_max);
 
   // `compute` is the stream of `device` that makes queries and reads outputs, `host` the CPU. All
-  // must outlive this. kCapacity: no room in host memory.
+  // must outlive the object. kCapacity: not enough host memory.
   static Result<std::unique_ptr<HostAttention>> open(Device& device, Stream& compute, Device& host,
                                                      const ModelShape& shape, DType activation,
                                                      int64_t rows_max, Trace* trace);
   ~HostAttention() { abandon(); }
 
-  // Queues the way down of the items' rows of `qkv`, for which the compute stream has its work.
-  // Does not block. REQUIRES: decode steps, by ascending row, whose caches are in host memory;
-  // `qkv` stays as it is until finish(); less than two are under way.
+  // Queues the d2h copy of the items' rows of `qkv`, after the work that the compute stream has for
+  // them. Does not block. REQUIRES: decode steps, by ascending row, whose caches are in host
+  // memory; `qkv` stays as it is until finish(); less than two are under way.
   void begin(std::span<const AttentionItem> items, const MatrixView& qkv);
 
-  // Of the oldest micro-batch under way: waits for its rows, attends, and queues the output's way
-  // up into its rows of `attended`, which the compute stream's later work finds there. Blocks.
-  // REQUIRES: all work that used these rows before was queued before begin().
+  // Finishes the oldest micro-batch under way: waits for its rows, attends, and queues the upload
+  // of the output into its rows of `attended`, for which the compute stream's later work waits.
+  // Blocks. REQUIRES: all work that used these rows before was queued before begin().
   Status finish(const KvLayout& kv, const MatrixView& attended);
 
-  // Blocks until nothing is under way, and forgets it.
+  // Blocks until nothing is under way, and drops all micro-batches.
   void abandon();
 
   uint64_t bytes_down() const { return bytes_down_; }
@@ -49,13 +51,13 @@ class HostAttention {
   uint64_t bytes_attended() const { return bytes_attended_; }  // Keys and values read in place
 
  private:
-  // Rows next to each other in a micro-batch, and so in a slot.
+  // Rows that are contiguous in a micro-batch and in a slot.
   struct Run {
     int64_t row, slot_row, count;
   };
   struct Slot {
-    MatrixView qkv, attended;          // In host memory, the items' rows one behind the other
-    std::vector<AttentionItem> items;  // With rows of the slot
+    MatrixView qkv, attended;          // In host memory, the items' rows contiguous
+    std::vector<AttentionItem> items;  // Their rows are the slot's
     std::vector<Run> runs;
     Event down;
   };
@@ -70,7 +72,7 @@ class HostAttention {
   Trace::Track track_{};
   Buffer memory_;
   std::array<Slot, 2> slots_;
-  size_t first_ = 0, under_way_ = 0;  // Of slots_
+  size_t first_ = 0, under_way_ = 0;  // The oldest of slots_; how many are in use
   uint64_t bytes_down_ = 0, bytes_up_ = 0, bytes_attended_ = 0;
 };
 

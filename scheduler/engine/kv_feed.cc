@@ -23,7 +23,7 @@ KvFeed::KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, bool host_
                Trace* trace)
     : cache_(cache), stager_(stager), ring_(ring), host_attends_(host_attends), trace_(trace) {
   if (trace_ != nullptr) track_ = trace_->track("wait for KV cache");
-  // The state, the step's own block and one for each head.
+  // Ranges: the state, the step's own KV block and one for each head.
   changes_.reserve(static_cast<size_t>(cache.layout().heads) + 2);
 }
 
@@ -34,7 +34,7 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
   next_use_ = 0;
   staged_.clear();
   if (stager_ == nullptr) return;
-  uses_.swap(last_uses_);  // The stager may look at the last ones until begin().
+  uses_.swap(last_uses_);  // The stager may read the last sweep's until begin().
   uses_.clear();
   const LayerRange layers = items.empty() ? LayerRange() : items.front().kv->layers;
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
@@ -51,7 +51,8 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
   stager_->begin(uses_, uses_.size() - sure);
 }
 
-// Most sequences go on: the next sweep begins with the first layer of theirs that is on disk.
+// Adds speculative uses: most sequences continue, and the next sweep begins with their first layer
+// on disk.
 void KvFeed::prefetch_next_sweep(std::span<const SweepItem> items, const LayerRange& layers) {
   const size_t sure = uses_.size();
   for (int64_t layer = layers.first; layer < layers.end() && uses_.size() == sure; ++layer) {
@@ -96,7 +97,7 @@ int64_t KvFeed::tokens(const Staged& staged) const {
   return static_cast<int64_t>(items_[staged.item].tokens.size());
 }
 
-// Its layer when its bytes, laid out as on its own tier, are at `memory`.
+// The item's layer when its bytes, in the layout of its tier, are at `memory`.
 KvCache::Layer KvFeed::layer_at(const Staged& staged, std::byte* memory) const {
   const KvSequence& sequence = *items_[staged.item].kv;
   if (staged.tier == Tier::kDisk) return cache_.staged_layer(sequence, memory);
@@ -113,16 +114,16 @@ std::span<const AttentionItem> KvFeed::next() {
   ready_.clear();
   while (next_staged_ < staged_.size()) {
     Staged& staged = staged_[next_staged_];
-    // What is there goes together; what is not is waited for only when nothing else is.
+    // Returns all entries that have arrived; blocks only if none has.
     if (!ready_.empty() && !there(staged)) break;
     fetch(staged);
     if (failed_[staged.item].ok() && !bring(staged)) {
-      // Room comes from those handed out before, which are finished by the next call.
+      // The entries returned now will free ring space when the next call finishes them.
       SPILLWAY_CHECK(!ready_.empty());
       break;
     }
     ++next_staged_;
-    if (ready_.empty()) finish_handed_out();  // It failed: later ones may need its room.
+    if (ready_.empty()) finish_handed_out();  // It failed: frees its memory for later ones
   }
   if (ring_ != nullptr && !ready_.empty()) ring_->arrive();
   return ready_;
@@ -132,11 +133,11 @@ bool KvFeed::there(const Staged& staged) {
   return staged.memory != nullptr || stager_->ready(staged.use);
 }
 
-// Waits until its bytes are in host memory, or it failed.
+// Waits until the item's bytes are in host memory, or it failed.
 void KvFeed::fetch(Staged& staged) {
   if (staged.memory != nullptr) return;
   const double start = steady_seconds();
-  // The stager's room may be that of bytes still on the device.
+  // The stager's ring may be held by uses whose write-back from the device is not finished.
   if (!stager_->ready(staged.use)) finish_left(true);
   const Result<std::byte*> memory = stager_->wait(staged.use);
   const double end = steady_seconds();
@@ -149,7 +150,7 @@ void KvFeed::fetch(Staged& staged) {
   if (failed.ok()) staged.memory = memory.value();
 }
 
-// To where the kernels see it. False: the ring has no room.
+// Uploads the item's cache to where the kernels see it. False: the ring is full.
 bool KvFeed::bring(Staged& staged) {
   std::byte* memory = staged.memory;
   if (ring_ != nullptr) {
@@ -166,7 +167,7 @@ bool KvFeed::bring(Staged& staged) {
   return true;
 }
 
-// The work of what was handed out is queued; on the CPU it has been done.
+// Finishes the entries returned by next(). Their work is queued; on the CPU it is done.
 void KvFeed::finish_handed_out() {
   for (; finished_staged_ < next_staged_; ++finished_staged_) finish(staged_[finished_staged_]);
 }
@@ -178,7 +179,7 @@ void KvFeed::finish(const Staged& staged) {
     const SweepItem& item = items_[staged.item];
     changes_.clear();
     if (item.position == 0 || item.kv->budget.has_state()) {
-      // Which rows moved is known on the device alone.
+      // Only the device knows which rows moved.
       const int64_t positions = item.position + tokens(staged);
       changes_.push_back({0, cache_.used_bytes(*item.kv, positions, staged.tier == Tier::kDisk)});
     } else {
@@ -192,7 +193,7 @@ void KvFeed::finish(const Staged& staged) {
   finish_left(false);
 }
 
-// Hands the stager back what has come home from the device, in order.
+// Finishes the stager's uses whose write-back from the device is done, in order.
 void KvFeed::finish_left(bool wait) {
   while (!write_backs_.empty() && (wait || write_backs_.front().home.done())) {
     const WriteBack& first = write_backs_.front();
@@ -203,7 +204,7 @@ void KvFeed::finish_left(bool wait) {
   }
 }
 
-// Its bytes in host memory are as the layer left them.
+// Finishes a use. REQUIRES: host memory has the bytes as the layer left them.
 void KvFeed::finish_use(const Staged& staged) {
   const SweepItem& item = items_[staged.item];
   changes_.clear();

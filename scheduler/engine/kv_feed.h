@@ -1,8 +1,7 @@
-// Hands a layer the KV caches of its micro-batch: those in the device's memory at once, the others
-// as they arrive from host memory and disk, and sends home what the layer changed. A sequence whose
-// cache cannot be brought fails alone.
-//
-// Owned by the engine; its thread.
+// Prefetches the KV caches of a layer's micro-batch from host memory and disk, hands them to
+// attention (resident ones at once, the others as they arrive), and writes back what the layer
+// changed. A sequence whose cache cannot be read fails alone.
+// Owned by the engine. Thread rule: the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +21,26 @@ namespace spillway {
 
 class KvFeed final : public AttentionFeed {
  public:
-  // `stager` is null when the cache has no disk tier, `ring` when the device has no memory of its
-  // own or nothing of the cache is elsewhere. `host_attends`: decode steps over caches in host
-  // memory are not handed out by next(). All must outlive the feed.
+  // `stager` is null when the cache has no disk tier, `ring` when the device is not discrete or the
+  // whole cache is resident on it. `host_attends`: next() leaves out decode steps over caches in
+  // host memory. All must outlive the feed.
   KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, bool host_attends, Trace* trace);
 
-  // The sweep's items and micro-batches, which must stay until its end.
+  // Begins a sweep of these items and micro-batches, which must stay valid until its end.
   void begin_sweep(std::span<const SweepItem> items, std::span<const MicroBatch> batches);
 
-  // The next layer and micro-batch, in the order of the sweep.
+  // Begins the next layer and micro-batch, in the order of the sweep.
   void begin(int64_t layer, const MicroBatch& batch);
   std::span<const AttentionItem> next() override;
 
-  // Those steps of the micro-batch, with their caches where they lie, by row; until begin().
+  // The decode steps left to the CPU, with their caches in host memory, by row; until begin().
   std::span<const AttentionItem> host_items() const { return host_items_; }
 
-  // After the last layer: blocks until what goes home is out of the device's memory and on its way.
+  // Call after the last layer: blocks until all changes have left the device's memory and their
+  // writes are queued.
   Status end_sweep();
 
-  // Why an item has no valid results, or OK.
+  // The error that left an item without valid results, or OK.
   const Status& failure(size_t item) const { return failed_[item]; }
 
   void abandon();
@@ -48,16 +48,16 @@ class KvFeed final : public AttentionFeed {
   double wait_seconds() const { return wait_seconds_; }  // Of this sweep
 
  private:
-  // An item whose cache is elsewhere.
+  // An item whose cache is not resident on the device.
   struct Staged {
     size_t item;
     AttentionItem attention;
     Tier tier;
-    size_t use;                   // Of the stager, if from disk
-    std::byte* memory = nullptr;  // Of the host; null: not yet there, or failed
-    bool brought = false;         // Into the ring
+    size_t use;                   // The stager's, if on disk
+    std::byte* memory = nullptr;  // Host memory; null: not yet read, or failed
+    bool brought = false;         // Uploaded into the ring
   };
-  // A use of the stager that is finished when its bytes are back from the device.
+  // A use of the stager that is finished once its bytes are copied back from the device.
   struct WriteBack {
     Staged staged;
     Event home;
@@ -81,17 +81,17 @@ class KvFeed final : public AttentionFeed {
   Trace::Track track_{};
   std::span<const SweepItem> items_;
   std::vector<Status> failed_;              // By item
-  std::vector<SpillUse> uses_, last_uses_;  // What the stager was told, and the sweep before
-  std::vector<ByteRange> changes_;          // Of one layer of one sequence
+  std::vector<SpillUse> uses_, last_uses_;  // This sweep's and the last one's
+  std::vector<ByteRange> changes_;          // In one layer of one sequence
 
   int64_t layer_ = 0;
-  std::vector<AttentionItem> resident_;  // Of this layer and micro-batch
+  std::vector<AttentionItem> resident_;  // In this layer and micro-batch
   std::vector<AttentionItem> host_items_;
   std::vector<Staged> staged_;
-  std::vector<AttentionItem> ready_;  // Handed out last, of those staged
-  size_t next_staged_ = 0;            // Of staged_, to be waited for
+  std::vector<AttentionItem> ready_;  // The staged items handed out last
+  size_t next_staged_ = 0;            // Into staged_: the next to wait for
   size_t finished_staged_ = 0;
-  size_t next_use_ = 0;  // Of the stager in the sweep
+  size_t next_use_ = 0;  // The stager's next use in the sweep
   std::deque<WriteBack> write_backs_;
   double wait_seconds_ = 0;
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 256;
 
-// The bias of the layer's only product whose output is in the activation dtype.
+// The bias of the layer's only matmul whose output is in the activation dtype.
 constexpr WeightRole kRole = WeightRole::kMlpUpBias;
 
 uint64_t layer_bytes(int64_t columns, DType format) {

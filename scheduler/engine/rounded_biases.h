@@ -1,6 +1,6 @@
-// The biases of layers whose output is as narrow as the activations, in that format: what a library
-// wants that adds them in a product's own epilogue. Rounded once, when a layer's weights are on the
-// device for the first time, wherever they come from in later sweeps.
+// Biases rounded to the activations' format, for layers whose output has that format: a library
+// that adds biases in a matmul's epilogue requires it. Rounded once, when a layer's weights are on
+// the device for the first time, wherever they come from in later sweeps.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@ namespace spillway {
 
 class RoundedBiases {
  public:
-  // Of these layers; none where nothing is rounded.
+  // Bytes for the biases of `layers`; 0 where nothing is rounded.
   static uint64_t bytes(const ModelShape& shape, const LayerRange& layers, DType activation);
 
   // `memory` holds bytes(...) of the device's memory and is aligned to 256.
   RoundedBiases(std::byte* memory, const ModelShape& shape, const LayerRange& layers,
                 DType activation);
 
-  // Queues what the layer's first use needs. The result, until the next call, is `weights` with
-  // their rounded biases.
+  // Queues the rounding on the layer's first use. Returns `weights` with rounded biases, valid
+  // until the next call.
   const LayerWeights& round(Stream& stream, int64_t layer, const LayerWeights& weights);
 
-  // Work that was queued may not have been done: all layers are rounded again.
+  // Makes all layers be rounded again, after an error: queued work may not have been done.
   void forget();
 
  private:
@@ -33,7 +33,7 @@ class RoundedBiases {
   LayerRange layers_;
   DType format_;
   int64_t columns_;
-  std::vector<bool> rounded_;  // By layer of these
+  std::vector<bool> rounded_;  // By layer in layers_
   LayerWeights weights_;
 };
 

@@ -1,4 +1,4 @@
-// What a sweep runs: one item per sequence, cut into micro-batches (policy/batching.h). Values.
+// The work of a sweep: one item per sequence, cut into micro-batches (policy/batching.h). Values.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ struct SweepItem {
   std::span<const int32_t> tokens;
   int64_t position = 0;
   KvSequence* kv = nullptr;
-  bool all_logits = false;  // Of every token, else of the last one
+  bool all_logits = false;  // Logits of every token, else of the last one
   bool no_logits = false;
-  // With a count: of the logits only what it draws is needed. Not with all_logits.
+  // With a count: only the token sampled from the logits is needed. Not with all_logits.
   SampleRule sample = {};
 };
 
-// Waits that are shorter are not shown in a trace: the data was there.
+// Shorter waits are not shown in a trace: the data had arrived.
 constexpr double kWaitShownSeconds = 5e-6;
 
 }  // namespace spillway

@@ -31,7 +31,7 @@ void SweepAccount::finish(double seconds, const TransferTotals& now, uint64_t we
   work_.to_device_bytes = since(now.to_device, before.to_device);
   work_.to_host_bytes = since(now.to_host, before.to_host);
   work_.host_attended_bytes = since(now.attended_by_host, before.attended_by_host);
-  // Waiting for room is waiting for writes, not for what was to be read.
+  // A wait for staging space is a wait for writes, not for reads.
   const double kv_room = now.kv_room_seconds - before.kv_room_seconds;
   const double rows_room = now.activations_room_seconds - before.activations_room_seconds;
   work_.staging_wait_seconds = kv_room + rows_room;

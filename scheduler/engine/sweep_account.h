@@ -1,5 +1,5 @@
 // Accounts for the sweep that runs: the work it had to do, the bytes it moved and the time it
-// waited. `bench` holds these figures against the machine's bounds.
+// waited. `bench` compares these figures with the machine's bounds.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace spillway {
 // A sweep that ran, and what it took.
 struct LoggedSweep : SweepWork {
   double seconds = 0;
-  // The part of `seconds` in which the engine stood still until something was there.
+  // The parts of `seconds` in which the engine waited for data.
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
   double staging_wait_seconds = 0;  // A free staging buffer
 };
 
-// What an engine did, sweep by sweep, for whoever measures it. Any thread.
+// The sweeps that an engine ran, for measurements. Any thread.
 class SweepLog {
  public:
   void add(const LoggedSweep& sweep) {
@@ -42,15 +42,15 @@ class SweepLog {
 };
 
 // Running totals of an engine's life: bytes over the links, and seconds in which a transfer waited
-// for a free staging buffer. The weights that a sweep reads from disk are not in `disk_read`.
+// for a free staging buffer. `disk_read` leaves out weights.
 struct TransferTotals {
   uint64_t disk_read = 0, disk_written = 0;
   uint64_t to_device = 0, to_host = 0;  // Weights included
-  uint64_t attended_by_host = 0;        // KV that the CPU read in the device's place
+  uint64_t attended_by_host = 0;        // KV read by CPU attention
   double kv_room_seconds = 0, activations_room_seconds = 0;
 };
 
-// Owned by the engine; its thread.
+// Owned by the engine. Thread rule: the engine thread.
 class SweepAccount {
  public:
   // Both may be null: no log, no trace.
@@ -58,14 +58,15 @@ class SweepAccount {
     if (trace_ != nullptr) wait_track_ = trace_->track("wait");
   }
 
-  // Before the first sweep: what moved until now belongs to none.
+  // Call before the first sweep: bytes moved until now belong to no sweep.
   void start_from(const TransferTotals& totals) { before_ = totals; }
 
-  // Begins a sweep of these items; the tokens that it has to run.
+  // Begins a sweep of these items; returns its number of tokens.
   int64_t begin(std::span<const SweepItem> items);
 
-  // Ends it. What was read since the last sweep's end counts for this one. `weights_read`: bytes of
-  // weights from disk; `kv_wait_seconds`: all waits for the KV cache, those for room included.
+  // Ends the sweep. Bytes read since the last sweep's end count for this one. `weights_read`: bytes
+  // of weights from disk; `kv_wait_seconds`: all waits for the KV cache, those for staging space
+  // included.
   void finish(double seconds, const TransferTotals& now, uint64_t weights_read,
               double kv_wait_seconds);
 
@@ -87,7 +88,7 @@ class SweepAccount {
   Trace* trace_;
   Trace::Track wait_track_{};
   TransferTotals before_;  // At the end of the last sweep
-  LoggedSweep work_;       // Of the sweep that runs
+  LoggedSweep work_;       // The current sweep
 };
 
 }  // namespace spillway

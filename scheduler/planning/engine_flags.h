@@ -1,7 +1,7 @@
-// The engine flags: what every command that runs a model lets its user decide, under the same names
-// everywhere. Only what stands in one value is checked here; whether this build, this machine and
-// this model can do it is make_plan's and the runtime's to say. Plain values; any thread once they
-// are filled. (As command-line options: server/cli/flags/engine_settings.h.)
+// The engine flags: the settings that every command that runs a model offers, under the same names
+// everywhere. Only checks that need nothing but the flags happen here; make_plan and the runtime
+// check them against the build, the machine and the model. Plain values; any thread once they are
+// filled. (As command-line options: server/cli/flags/engine_settings.h.)
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace spillway {
 struct EngineFlags {
   std::string plan;  // A file; empty: found automatically
   std::string device = "auto";
-  int64_t gpu = 0;  // Of several CUDA devices
+  int64_t gpu = 0;  // Index among CUDA devices
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
   std::optional<uint64_t> disk_memory_bytes;
@@ -30,10 +30,10 @@ struct EngineFlags {
   std::optional<int64_t> block;        // Sequences
   std::optional<int64_t> micro_batch;  // Sequences
 
-  std::optional<Format> format;     // Of weights; none: the checkpoint's
+  std::optional<Format> format;     // Weights' format; none: the checkpoint's
   std::optional<Format> kv_format;  // None: the compute format
 
-  std::string q4_compute = "auto";  // "int8": products with 4-bit weights round activations
+  std::string q4_compute = "auto";  // "int8": matmuls with 4-bit weights round activations
 
   std::string kv_rule = "full";
   std::optional<KvAmount> kv_heavy;
@@ -43,17 +43,18 @@ struct EngineFlags {
 
   std::string attention = "auto";
   bool no_overlap = false;
-  int64_t threads = 0;  // 0: one a processor
+  int64_t threads = 0;  // 0: one per processor
   uint64_t seed = 0;
   std::string verify = "every";
   std::string trace;  // A file; empty: none
   bool dummy_weights = false;
 };
 
-// The KV rule that the flags name. REQUIRES: validate() was happy.
+// The KV rule that the flags name. REQUIRES: validate(flags).ok().
 KvRule kv_rule_of(const EngineFlags& flags);
 
-// How flags fit together (a KV budget needs a rule that has one; a micro-batch fits its block).
+// Checks that flags fit together (a KV budget needs a rule that has one; a micro-batch fits its
+// block).
 Status validate(const EngineFlags& flags);
 
 }  // namespace spillway

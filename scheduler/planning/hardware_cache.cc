@@ -18,7 +18,7 @@ namespace spillway {
 
 namespace {
 
-// As /proc/cpuinfo calls it; "CPU" where it does not.
+// The CPU's model name in /proc/cpuinfo; "CPU" if it has none.
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -34,7 +34,7 @@ std::string cores_of_model() {
   return std::to_string(usable_processors()) + " x " + cpu_model();
 }
 
-// Lower-case letters and digits, dashes between them, so that a name is a plain file name.
+// Converts a name to a plain file name: lower-case letters and digits, with dashes between them.
 std::string slug(const std::string& text) {
   constexpr size_t kLengthMax = 60;
   std::string out;
@@ -50,7 +50,7 @@ std::string slug(const std::string& text) {
   return out;
 }
 
-// Of the file system on which `path` is, or will be: "disk-259-1".
+// A name for the file system on which `path` is, or will be: "disk-259-1".
 std::string disk_name(const std::string& path) {
   std::error_code error;
   std::filesystem::path there = std::filesystem::absolute(path, error);

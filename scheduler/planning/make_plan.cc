@@ -20,13 +20,13 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kBlockDefault = 256;  // Sequences
-// When weights come from disk a sweep costs seconds, which more sequences share.
+// When weights are streamed from disk a sweep takes seconds, which more sequences share.
 constexpr int64_t kBlockDefaultStreaming = 1024;
-constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens of a sweep
+constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens per sweep
 constexpr int64_t kBlockMax = 65536;
 constexpr double kGatherSeconds = 0.02;
-constexpr uint64_t kExpandedLayerPart = 8;                 // Of the device's memory at most
-constexpr uint64_t kDiskShareUnasked = 4;                  // One part of so many of what is free
+constexpr uint64_t kExpandedLayerPart = 8;  // At most 1 / this of the device's memory
+constexpr uint64_t kDiskShareUnasked = 4;   // Without --disk-memory: 1 / this of the free space
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
 double disk_share(const std::optional<TierPercent>& percent) {
@@ -55,7 +55,7 @@ class Planner {
     const bool unasked = flags_.attention != "host";
     if (host_attention_ && (placed.ok() ? plan_.placement.kv.host == 0
                                         : unasked && placed.code() == Code::kInfeasible)) {
-      // There is nothing to attend to, or no room for its buffers.
+      // Nothing to attend to, or not enough memory for its buffers.
       host_attention_ = false;
       placed = plan_and_place();
     }
@@ -81,7 +81,7 @@ class Planner {
     if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
   }
 
-  // Whether the CPU is to attend to what will be in host memory of the cache.
+  // Whether the CPU is to attend to the part of the cache that will live in host memory.
   bool wants_host_attention() const {
     if (!plan_.discrete || flags_.attention == "device") return false;
     return flags_.attention == "host" || machine_.host_attention_pays;
@@ -92,14 +92,14 @@ class Planner {
     expand_layer_ = wants_expanded_layer();
     Status placed = place_some_sweep();
     if (placed.code() == Code::kInfeasible && expand_layer_) {
-      expand_layer_ = false;  // A matter of speed alone
+      expand_layer_ = false;  // Affects speed alone
       placed = place_some_sweep();
     }
     return placed;
   }
 
-  // Whether a layer's quantised weights are expanded once for a block: where that takes little of
-  // the device's memory.
+  // Whether a layer's quantised weights are expanded once for a block: if that takes little of the
+  // device's memory.
   bool wants_expanded_layer() const {
     if (!plan_.discrete || !is_quantized(plan_.format)) return false;
     const DType activation = machine_.device.activation_dtype(plan_.format);
@@ -110,18 +110,18 @@ class Planner {
     plan_engine(streams());
     Status placed = place_all();
     if (placed.code() == Code::kInfeasible && streams()) {
-      // Long sweeps are worth their activations where these fit; shorter ones are what must fit.
+      // Long sweeps are preferred if their activations fit; only the shorter ones must fit.
       plan_engine(false);
       placed = place_all();
     }
     return placed;
   }
 
-  // The KV cache of the longest sequence under the rule, in bytes; of a run that knows its lengths,
-  // of those.
+  // Bytes of KV cache for the longest sequence under the rule; if the run knows its lengths, for
+  // those lengths.
   struct LongestKv {
     uint64_t disk_layer, sequence;  // A layer on disk; all layers in memory
-    uint64_t disk_layer_max;        // A layer on disk under whatever rule a request may name
+    uint64_t disk_layer_max;        // A layer on disk under any rule a request may name
     int64_t positions;
     KvBudget budget;
   };
@@ -140,7 +140,7 @@ class Planner {
     const auto [state, rows] = bytes(longest.budget, longest.budget.slots(longest.positions));
     longest.disk_layer = round_up(state, kIoAlignment) + rows;
     longest.sequence = (state + rows) * static_cast<uint64_t>(shape.layers);
-    // Nearly every position, all but one of them by score.
+    // The costliest rule keeps nearly every position, all but one of them by score.
     const auto [most_state, most_rows] =
         bytes({1, std::max<int64_t>(1, shape.positions - 2), true}, shape.positions);
     longest.disk_layer_max =
@@ -148,12 +148,13 @@ class Planner {
     return longest;
   }
 
-  // What a flag asks to be off the device: on a CPU its host tier is the device's memory, too.
+  // The shares that a flag puts off the device: on a CPU its host share is the device's memory,
+  // too.
   PlacementRequest::Shares shares(const std::optional<TierPercent>& percent) const {
     return {plan_.discrete ? host_share(percent) : 0, disk_share(percent)};
   }
 
-  // Whether weights will pass through memory, as far as one can know before they are placed.
+  // Whether weights will be streamed through memory, as far as known before they are placed.
   bool streams() const {
     if (flags_.weights) return shares(flags_.weights).away() > 0;
     const uint64_t all = table().weight_bytes() + longest_kv().sequence;
@@ -161,7 +162,7 @@ class Planner {
                           : all + plan_.process_bytes > host_budget().bytes;
   }
 
-  // What the process takes by itself, of the host's memory.
+  // Plans the host memory that the process itself takes.
   void plan_process() {
     Plan& plan = plan_;
     uint64_t scratch = 0;
@@ -173,7 +174,7 @@ class Planner {
     plan.process_bytes = process_bytes(wishes_.requests ? plan.requests.total() : 0, scratch);
   }
 
-  // `long_sweeps`: many sequences and prompt tokens share one.
+  // `long_sweeps`: many sequences and prompt tokens share a sweep.
   void plan_engine(bool long_sweeps) {
     const ModelShape& shape = this->shape();
     plan_.scheduling.block_sequences_max =
@@ -181,7 +182,8 @@ class Planner {
     plan_.scheduling.prefill_tokens_max =
         long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
     plan_.scheduling.kv_rule = plan_.kv_rule;
-    // A sweep of a few milliseconds' work is not worth waiting for; one over the disk is.
+    // Gathering requests does not pay for a sweep of a few milliseconds, only for one that reads
+    // from disk.
     plan_.scheduling.gather_seconds = long_sweeps ? kGatherSeconds : 0;
     if (wishes_.prefill_tokens_max > 0) {
       plan_.scheduling.prefill_tokens_max = wishes_.prefill_tokens_max;
@@ -190,13 +192,13 @@ class Planner {
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
     engine().expand_layer = expand_layer_;
-    // While the CPU attends for one micro-batch the device needs another.
+    // While the CPU attends for one micro-batch the device needs another one to compute.
     engine().micro_batch_sequences = flags_.micro_batch.value_or(
         host_attention_ ? (plan_.scheduling.block_sequences_max + 1) / 2 : 0);
     engine().activations_disk_share = shares(flags_.activations).disk;
     engine().activations_host_share = shares(flags_.activations).host;
     engine().overlap = !flags_.no_overlap;
-    engine().prefault_memory = wishes_.prompt_tokens > 0;  // The cache is no larger than the run's.
+    engine().prefault_memory = wishes_.prompt_tokens > 0;  // The cache is no larger than needed.
   }
 
   Status place_all() {
@@ -214,10 +216,11 @@ class Planner {
                       .from_flag = device_budget().from_flag,
                       .process_bytes = plan_.discrete ? kDeviceProcessBytes : 0,
                       .buffer_bytes = bytes.device()};
-    // Activations come first: how many there are is settled.
+    // Activations are placed first: their size is already fixed.
     const uint64_t rows_on_disk = bytes.activations.disk;
     const uint64_t usable = free - std::min(free, kDiskReserveBytes + rows_on_disk);
-    // Unasked, a cache for a block of longest sequences takes no more than a share of the disk.
+    // Without --disk-memory a cache for a block of longest sequences takes at most a share of the
+    // disk.
     const uint64_t share = std::max(usable / kDiskShareUnasked, longest.sequence * 2);
     const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
     request.disk_free_bytes = usable;
@@ -241,8 +244,8 @@ class Planner {
     return {};
   }
 
-  // Bytes of one kind as the plan shows them: on a CPU, whose device tier is host memory, told
-  // apart as the flag asks.
+  // Bytes of one kind as the plan reports them: on a CPU, whose device tier is host memory, split
+  // between device and host as the flag says.
   TierBytes by_tier(const std::optional<TierPercent>& percent, TierBytes bytes) const {
     if (plan_.discrete || !percent) return bytes;
     const int device = (*percent)[0], host = (*percent)[1];
@@ -289,7 +292,7 @@ class Planner {
   const EngineFlags& flags_;
   const PlanWishes& wishes_;
   bool expand_layer_ = false;
-  bool host_attention_ = false;  // Asked for, or faster, and there is something to attend to
+  bool host_attention_ = false;  // Requested, or faster, and the host has KV to attend to
   Plan plan_;
 };
 

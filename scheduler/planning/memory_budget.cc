@@ -10,18 +10,19 @@ namespace spillway {
 
 namespace {
 
-// Kept free when no budget is given: the process itself, and the rest of the machine.
+// Kept free when no budget is given, for the process itself and other programs.
 constexpr uint64_t kReserveBytes = uint64_t{1} << 30;
 
-// In kProcessBytes; what is left of it is the program's own (a served model's was 25 MiB).
+// Bytes of kProcessBytes for requests; the remainder is for the program itself (25 MiB with a
+// served model).
 constexpr uint64_t kRequestsIncluded = uint64_t{160} << 20;
 constexpr uint64_t kScratchIncluded = uint64_t{32} << 20;
 
 constexpr uint64_t kBodiesBytesMin = uint64_t{48} << 20;
-constexpr uint64_t kBodiesAtOnce = 4;  // Largest ones, at least
+constexpr uint64_t kBodiesAtOnce = 4;  // At least; bodies of the largest size
 constexpr uint64_t kAnswersBytesMin = uint64_t{48} << 20;
 constexpr uint64_t kAnswersBytesMax = uint64_t{1} << 30;
-constexpr uint64_t kAnswersPart = 16;  // Of the budget
+constexpr uint64_t kAnswersPart = 16;  // 1 / this of the budget
 
 uint64_t above(uint64_t bytes, uint64_t included) {
   return bytes - std::min(bytes, included);
@@ -40,7 +41,7 @@ uint64_t available_bytes(const std::string& root) {
   return 0;
 }
 
-// File pages of a control group, from its memory.stat.
+// Bytes of a cgroup's file pages, from its memory.stat.
 uint64_t cached_bytes(const std::string& path) {
   std::ifstream file(path);
   std::string name;
@@ -51,15 +52,15 @@ uint64_t cached_bytes(const std::string& path) {
   return sum;
 }
 
-// What the control group of this process and those around it may still take; all there is when
-// there is no limit.
+// Bytes that this process's cgroup and its ancestors may still take; the largest value without a
+// limit.
 uint64_t group_bytes_left(const std::string& root) {
   uint64_t left = ~uint64_t{0};
   const auto consider = [&](const std::string& folder, const char* limit, const char* used) {
     std::ifstream limit_file(folder + limit), used_file(folder + used);
     uint64_t limit_bytes = 0, used_bytes = 0;
     if (!(limit_file >> limit_bytes) || !(used_file >> used_bytes)) return;
-    // The page cache counts as used and gives way.
+    // The page cache counts as used but is reclaimable.
     const uint64_t held = used_bytes - std::min(used_bytes, cached_bytes(folder + "/memory.stat"));
     left = std::min(left, limit_bytes - std::min(limit_bytes, held));
   };
@@ -114,7 +115,8 @@ MemoryBudget host_budget(const HardwareProfile& hardware, std::optional<uint64_t
 
 MemoryBudget device_budget(const MemoryInfo& memory, std::optional<uint64_t> flag) {
   if (flag.has_value()) return {*flag, true};
-  // The context is there by now and not free any more, and what others take meanwhile is theirs.
+  // By now the context is allocated and not free any more, and other programs may have taken memory
+  // since.
   const uint64_t free = memory.free_bytes;
   return {free - std::min(free, free / 20), false};
 }

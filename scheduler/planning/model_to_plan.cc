@@ -10,7 +10,7 @@ namespace spillway {
 
 namespace {
 
-// What clients call the model: the last part of its path, without ".spill".
+// The name that clients use for the model: the last part of its path, without ".spill".
 std::string name_of(const std::string& model, const ModelShape& shape) {
   std::filesystem::path path(model);
   if (!path.has_filename()) path = path.parent_path();
@@ -35,7 +35,7 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
                                  const DeviceTraits& device, const ModelToPlanOptions& options) {
   ModelSourceOptions source;
   source.format = flags.format;
-  // A CPU computes with f16 weights in float32 only; other devices take them as they are.
+  // A CPU computes with f16 weights in float32 only; other devices use them directly.
   source.bf16_for_f16 = !device.discrete() && device.native_bf16;
   source.layout = [&](Format format) { return device.matrix_layout(format); };
   source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind, shape); };

@@ -1,5 +1,5 @@
-// MODEL, opened as far as a plan needs it: its shape and the table of its packed file. A model
-// directory is packed first, once. Blocks; not for two threads at once.
+// The MODEL argument, opened as far as a plan needs it: its shape and the table of its packed file.
+// A model directory is packed first, once. Blocks; one thread at a time.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@
 namespace spillway {
 
 struct ModelToPlan {
-  std::string name;                       // What clients call it
-  std::string source;                     // Which checkpoint: changes when it changes
+  std::string name;                       // The name that clients use
+  std::string source;                     // Identifies the checkpoint and its version
   std::shared_ptr<const ModelFile> file;  // Null: dummy weights
   std::shared_ptr<const ModelFileTable> table;
-  bool cached = false;  // The packed file is a directory's, in the cache
+  bool cached = false;  // The packed file is in the cache, made from a directory
 
   const ModelShape& shape() const { return table->shape; }
 };
@@ -30,7 +30,7 @@ struct ModelToPlanOptions {
   std::function<Status(const std::string&)> accepts_source;
   std::function<bool(uint64_t done, uint64_t total)> progress;
   std::optional<decltype(ModelFileTable::file_id)> damaged;
-  std::function<void(const std::string&)> say;  // One line for people, without a newline
+  std::function<void(const std::string&)> say;  // Takes one line for the user, without a newline
 };
 
 // `model`: a directory, a packed file or, with --dummy-weights, a shape's name. Of the flags it

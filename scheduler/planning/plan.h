@@ -1,5 +1,5 @@
-// A plan: what of a model lives where, how it is cut into sweeps, and what that takes. A value that
-// make_plan() makes and the runtime carries out; what `plan` and `bench` report.
+// A plan: the tier of each part of a model's data, the sizes of sweeps, and the memory that these
+// take. A value that make_plan() makes, the runtime carries out, and `plan` and `bench` report.
 #pragma once
 
 #include <cstdint>
@@ -20,50 +20,50 @@ namespace spillway {
 struct Plan {
   std::string model_name;
   ModelShape shape;
-  bool discrete = false;                             // The device has memory of its own
-  MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of the weights, on the device
+  bool discrete = false;                             // The device has its own memory
+  MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of weights, on the device
   Format format = Format::kF32;
   Format kv_format = Format::kF32;
-  bool q4_in_int8 = false;  // Products with 4-bit weights round activations to 8 bits
+  bool q4_in_int8 = false;  // Matmuls with 4-bit weights round activations to 8 bits
   KvRule kv_rule;
   uint64_t budget_bytes = 0;           // Host memory allowed
-  uint64_t process_bytes = 0;          // Of that, for the process itself, with the next
-  RequestMemory requests;              // If they were asked for
-  uint64_t device_budget_bytes = 0;    // The same of a device's own; 0: it has none
-  uint64_t device_limit_bytes = 0;     // Of that, what the run takes itself: without the context
+  uint64_t process_bytes = 0;          // Part of it for the process itself, `requests` included
+  RequestMemory requests;              // If the command takes requests
+  uint64_t device_budget_bytes = 0;    // Device memory allowed; 0: not discrete
+  uint64_t device_limit_bytes = 0;     // Part of it that the run allocates: without the context
   TierBytes weights, kv, activations;  // Activations: working memory too
-  // As the flags pin them, else by bytes; of activations those that may leave the device.
+  // As the flags pin them, else by bytes; activations: the rows that may leave the device.
   struct Percent {
     TierPercent weights = kAllOnDevice, kv = kAllOnDevice, activations = kAllOnDevice;
   } percent;
-  // Budgets that were asked for; none: what is free.
+  // Budgets that the flags name; none: the free memory.
   struct Asked {
     std::optional<uint64_t> device_memory_bytes, host_memory_bytes, disk_memory_bytes;
   } asked;
-  uint64_t staging_bytes = 0;         // Host memory through which what is on disk passes
-  uint64_t device_staging_bytes = 0;  // A device's own, through which what is elsewhere passes
-  // Of these two: what passes through the host's memory from disk, and into a device's own.
+  uint64_t staging_bytes = 0;         // Host memory for staging data on disk
+  uint64_t device_staging_bytes = 0;  // A discrete device's memory for staging other tiers' data
+  // The two by kind of data: host memory for data on disk, and a discrete device's memory.
   RingBytes host_rings, device_rings;
   int64_t block_sequences = 0;
-  int64_t longest_positions = 0;  // Of the longest sequence that is planned for,
-  KvBudget longest_budget;        // and what it keeps of them
+  int64_t longest_positions = 0;  // Positions of the longest planned sequence
+  KvBudget longest_budget;        // The part of them that it keeps
   int64_t micro_batch_tokens = 0;
   int64_t micro_batch_sequences = 0;  // 0: no limit
-  int64_t prefill_tokens = 0;         // Prompt tokens of one sweep
+  int64_t prefill_tokens = 0;         // Prompt tokens per sweep
   bool host_attention = false;        // Decode steps over KV in host memory run on the CPU
 
-  // The same for those who carry it out.
+  // The plan in the types of the components that carry it out.
   Placement placement;
   EngineOptions engine;  // Its pointers are null
   SchedulerOptions scheduling;
 
-  // What a run adds when it opens.
-  std::string weights_file;       // What weights on disk are read from; empty: none are on disk
-  std::string disk_dir;           // Where KV and activations on disk lie; empty: none do
-  std::string kv_file;            // What holds the KV there, to be opened while the runtime lives
-  int64_t sequences_at_once = 0;  // Of the longest, that the block and the KV cache hold
+  // Set when a run opens the plan.
+  std::string weights_file;       // Source of weights on disk; empty: none are on disk
+  std::string disk_dir;           // Folder of KV and activations on disk; empty: none
+  std::string kv_file;            // Path of the KV file, valid while the runtime lives
+  int64_t sequences_at_once = 0;  // Longest sequences that block and KV cache hold
   double load_seconds = 0;
-  std::optional<QuantError> quantization;  // Of a packed quantised file against its checkpoint
+  std::optional<QuantError> quantization;  // Error of a quantised file against its checkpoint
 };
 
 }  // namespace spillway

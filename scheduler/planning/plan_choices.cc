@@ -13,10 +13,10 @@ namespace spillway {
 
 namespace {
 
-// Plans whose predictions differ by less are equals.
+// Plans whose predictions differ by a smaller fraction are equal.
 constexpr double kEqual = 0.005;
 
-// What a plan keeps on slower tiers.
+// Bytes that a plan keeps on slower tiers.
 uint64_t bytes_away(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
   uint64_t away = plan.weights.disk + plan.kv.disk + plan.activations.disk;
@@ -24,7 +24,7 @@ uint64_t bytes_away(const CostedChoice& choice) {
   return away;
 }
 
-// The same throughput and the same latency.
+// Whether throughput and latency are both equal.
 bool equals(const CostedChoice& a, const CostedChoice& b) {
   const auto close = [](double x, double y) { return std::abs(x - y) <= kEqual * y; };
   return close(a.latency_seconds, b.latency_seconds) &&
@@ -47,7 +47,7 @@ std::string shortest(double number) {
   return text;
 }
 
-// Three significant digits, rounded up: a limit that it keeps.
+// The seconds in three significant digits, rounded up, so that the plan is within that limit.
 std::string seconds_above(double seconds) {
   const double unit = std::pow(10.0, std::floor(std::log10(std::max(seconds, 1e-9))) - 2);
   for (double units = std::floor(seconds / unit);; ++units) {
@@ -73,7 +73,7 @@ std::vector<CostedChoice> frontier_of(std::span<const CostedChoice> choices) {
     }
     if (least != &choice) choice = CostedChoice(*least);
   }
-  // One of two equals may be what a third beats.
+  // Filter again: a tie-break can introduce a dominated plan.
   return unbeaten(found);
 }
 

@@ -1,5 +1,5 @@
-// Choosing among plans that were costed: by throughput, within a latency, or both against each
-// other. For the search alone. Pure functions.
+// Choosing among costed plans: by throughput, within a latency, or by both (Pareto frontier). For
+// the search alone. Pure functions.
 #pragma once
 
 #include <span>
@@ -9,15 +9,15 @@
 
 namespace spillway {
 
-// More tokens a second; of equals (to half a per cent) the one that moves less.
+// Whether `a` has more tokens per second or, if equal (to half a per cent), moves fewer bytes.
 bool better(const CostedChoice& a, const CostedChoice& b);
 
-// Those that no other beats in both throughput and latency, latency ascending; of equals the one
-// that moves less.
+// The choices that no other beats in both throughput and latency, latency ascending; of equal ones
+// the one that moves fewer bytes.
 std::vector<CostedChoice> frontier_of(std::span<const CostedChoice> choices);
 
-// That none of the choices is within `limit` seconds: names the lowest latency and a limit that it
-// keeps. REQUIRES: there is a choice.
+// The error that no choice is within `limit` seconds: names the lowest latency and a limit that it
+// meets. REQUIRES: a choice.
 Status too_slow(std::span<const CostedChoice> choices, double limit);
 
 }  // namespace spillway

@@ -21,7 +21,7 @@ double share(uint64_t part, const TierBytes& all) {
   return sum == 0 ? 0 : static_cast<double>(part) / static_cast<double>(sum);
 }
 
-// One layer of a sequence's cache when it ends, in bytes.
+// Bytes of one layer of a sequence's cache at the sequence's end.
 struct LayerCache {
   int64_t slots;
   uint64_t state, rows, block;
@@ -51,7 +51,7 @@ SweepLimits limits_of(const Plan& plan) {
           .kv_bytes = kv_bytes(plan)};
 }
 
-// What each group's requests reserve. kInfeasible: one of them does not fit alone.
+// The KV reservation of each group's requests. kInfeasible: one request does not fit alone.
 Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
                                                    std::span<const RequestGroup> groups) {
   std::vector<KvReservation> reservations;
@@ -71,12 +71,12 @@ Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
   return reservations;
 }
 
-// `block` of `all` requests: every all / block-th of them in order, from the first.
+// Picks `block` of `all` requests: every (all / block)-th in order, from the first.
 std::vector<RequestGroup> drawn_evenly(std::vector<RequestGroup> groups, int64_t all,
                                        int64_t block) {
-  int64_t before = 0;  // Requests of the groups passed
+  int64_t before = 0;  // Requests in earlier groups
   for (RequestGroup& group : groups) {
-    // How many of 0, all / block, 2 all / block, ... lie below.
+    // Number of picks 0, all / block, 2 all / block, ... below `request`.
     const auto below = [&](int64_t request) { return (request * block + all - 1) / all; };
     const int64_t end = before + group.count;
     group.count = below(end) - below(before);
@@ -85,7 +85,7 @@ std::vector<RequestGroup> drawn_evenly(std::vector<RequestGroup> groups, int64_t
   return groups;
 }
 
-// plan_sweeps() of the groups that have any.
+// plan_sweeps() of the groups that have requests.
 std::vector<PlannedSweeps> sweeps_of(std::span<const RequestGroup> groups,
                                      std::span<const KvReservation> reservations,
                                      const SweepLimits& limits) {
@@ -119,7 +119,7 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
     const LayerCache cache = layer_cache(shape, plan, group);
     const auto slots = static_cast<uint64_t>(std::max<int64_t>(1, cache.slots));
     found.kv_row_bytes = std::max(found.kv_row_bytes, cache.bytes() * layers / slots);
-    // A step changes its own block of rows; a rule that has_state moves a row and its state.
+    // A step changes its own KV block; a rule with state also moves a row and its state.
     const uint64_t changed = round_up(cache.block, kIoAlignment) * (cache.state > 0 ? 2 : 1) +
                              round_up(cache.state, kIoAlignment);
     found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed * layers);
@@ -167,7 +167,7 @@ Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
     if (group.count == 0) group.count = plan.block_sequences;
     all += group.count;
   }
-  // Until the cache holds them at once.
+  // Shrinks the block until the cache holds all of it.
   for (int64_t block = std::min(plan.block_sequences, all);;) {
     const std::vector<RequestGroup> drawn = drawn_evenly(groups, all, block);
     uint64_t bytes = 0;

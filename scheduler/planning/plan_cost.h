@@ -1,4 +1,4 @@
-// What the cost model must know of a plan and of a workload's cache. Pure functions.
+// The cost model's view of a plan and of a workload's cache. Pure functions.
 #pragma once
 
 #include <span>
@@ -11,19 +11,19 @@ namespace spillway {
 
 CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload);
 
-// The sweeps of a workload under the plan; a group without a count is one block of its
+// The sweeps of a workload under the plan; a group without a count stands for one block of its
 // requests. kInfeasible: a sequence's cache does not fit.
 Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
                                                   std::span<const RequestGroup> workload);
 
-// Those of one full block of the workload's requests, or of all of them where these are fewer: as
-// many as the plan's block and its cache hold, drawn evenly from the longest down, the longest
-// always among them. What they take is the plan's latency: the seconds from the start of a full
-// block to its last token (FlexGen, arXiv 2303.06865, section 4). Errors as above.
+// The sweeps of one full block of the workload's requests, or of all of them if fewer: as many as
+// the plan's block and its cache hold, picked evenly from the longest down, the longest always
+// among them. Their time is the plan's latency: the seconds from the start of a full block to its
+// last token (FlexGen, arXiv 2303.06865, section 4). Errors as in planned_sweeps().
 Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
                                                  std::span<const RequestGroup> workload);
 
-// Bytes of cache with which the plan's block is full of the workload's largest requests.
+// Bytes of KV cache for a full block of the workload's largest requests.
 uint64_t kv_bytes_wanted(const Plan& plan, std::span<const RequestGroup> workload);
 
 // The residual stream's rows, in bytes: all that a sweep can have, and those of one micro-batch.
@@ -32,7 +32,7 @@ struct ResidualRows {
 };
 ResidualRows residual_rows(const Plan& plan);
 
-// The whole cost of it.
+// Predicts the workload's run under the plan.
 Result<Prediction> predict(const Plan& plan, const HardwareProfile& hardware,
                            std::span<const RequestGroup> workload);
 

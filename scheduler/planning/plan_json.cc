@@ -12,7 +12,7 @@ json json_of(const KvAmount& amount) {
   return amount.ratio > 0 ? json(amount.ratio) : json(amount.rows);
 }
 
-// A member's name is that of its flag.
+// The flag of a member's name.
 std::string flag_of(std::string member) {
   for (char& c : member) c = c == '_' ? '-' : c;
   return "--" + member;
@@ -48,14 +48,14 @@ json plan_json(const Plan& plan) {
   if (plan.q4_in_int8) object["q4_compute"] = "int8";
   if (plan.discrete) object["attention"] = plan.host_attention ? "host" : "device";
   if (!plan.engine.overlap) object["no_overlap"] = true;
-  // Budgets that nobody asked for are what is free where the plan is carried out.
+  // Budgets without a flag are left out: they are the free memory where the plan is carried out.
   const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
     if (bytes) object[name] = std::to_string(*bytes);
   };
   budget("device_memory", plan.asked.device_memory_bytes);
   budget("host_memory", plan.asked.host_memory_bytes);
   budget("disk_memory", plan.asked.disk_memory_bytes);
-  // A rule takes its own amounts only; the flags refuse the others.
+  // A rule has only its own amounts; the flags refuse others.
   json rule;
   add_kv_rule(plan.kv_rule, &rule);
   const KvRuleKind kind = plan.kv_rule.kind;

@@ -15,10 +15,11 @@ constexpr int kPlanVersion = 1;
 // version and model each member is an engine flag by its name, with '_' for '-'.
 nlohmann::json plan_json(const Plan& plan);
 
-// "--block 96 --weights 20,0,80 ...": what carries the plan out from a command line.
+// "--block 96 --weights 20,0,80 ...": the flags that carry the plan out from a command line.
 std::string plan_flags_text(const Plan& plan);
 
-// Sets kv_rule, kv_heavy, kv_recent, kv_sink and kv_ratio_of of a report that names all of them.
+// Sets kv_rule, kv_heavy, kv_recent, kv_sink and kv_ratio_of in `object`, a report with all of
+// them.
 void add_kv_rule(const KvRule& rule, nlohmann::json* object);
 
 }  // namespace spillway

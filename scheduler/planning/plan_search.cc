@@ -17,18 +17,18 @@ namespace spillway {
 
 namespace {
 
-// A larger block gains little and delays its first tokens by hours on a small machine; --block says
-// otherwise.
+// Largest block tried: a larger one gains little and delays its first tokens by hours on a small
+// machine; --block overrides it.
 constexpr int64_t kBlockMost = 1024;
 
-// With a little in host memory the CPU attends there, where it is to, and has its buffers.
+// A KV share with a little in host memory: a probe with it includes the buffers of CPU attention.
 constexpr TierPercent kSomeOnHost = {0, 1, 99};
 
-// How far the cache may go from the device: each tier more takes memory for its passage.
+// The slowest tier the KV cache may use: each slower tier takes staging memory.
 enum class KvReach : uint8_t { kDevice, kHost, kDisk };
 
-// Makes and costs plans for a question. What does not depend on the flags that a search varies is
-// looked up once: the machine, and the model in each format.
+// Makes and costs plans for a question. The machine, and the model in each format, do not depend on
+// the flags that a search varies and are opened once.
 class Evaluator {
  public:
   static Result<Evaluator> open(const PlanQuestion& question) {
@@ -126,7 +126,7 @@ class Search {
   }
 
  private:
-  // The flags with each format that is to be looked at.
+  // The flags with each format to be searched.
   std::vector<EngineFlags> formats() const {
     std::vector<EngineFlags> found = {question_.flags};
     if (!question_.search_formats) return found;
@@ -145,8 +145,8 @@ class Search {
     return found;
   }
 
-  // Every power of two, to the last: throughput may fall and rise again where a larger block pushes
-  // weights out of memory. Then between the best one's neighbours.
+  // Tries every power of two to the last, since throughput may fall and rise again where a larger
+  // block pushes weights out of memory; then sizes between the best one's neighbours.
   void try_blocks() {
     const int64_t most = most_;
     for (int64_t block = 1; block < most; block *= 2) {
@@ -164,7 +164,8 @@ class Search {
     }
   }
 
-  // The limit mostly cuts between two blocks of those tried: up to the largest below it.
+  // The latency limit mostly lies between two tried blocks: searches for the largest block within
+  // it.
   void try_up_to_limit(int64_t most) {
     const CostedChoice* best = best_within_limit();
     if (best == nullptr) return;
@@ -179,8 +180,8 @@ class Search {
     }
   }
 
-  // Fewer sequences at a time take no less memory and mostly longer, so only what is best by then
-  // is tried with them: a machine may be faster at fewer rows.
+  // Tries smaller micro-batches for the best plan so far only: they take no less memory and mostly
+  // longer, but a machine may be faster at fewer rows.
   void try_micro_batches() {
     const CostedChoice* best = best_within_limit();
     if (best == nullptr || best->flags.micro_batch) return;
@@ -206,11 +207,11 @@ class Search {
     if (!flags.activations) try_shares(flags, true, KvReach::kDisk, true);
   }
 
-  // What the linear program makes of a block, when weights may or may not pass through, the cache
-  // may go so far, and activations may or may not leave the device. What a plan with all of them
-  // away takes for buffers is taken from the room first.
+  // Tries the linear program's shares for a block, with or without streamed weights, with the KV
+  // cache up to tier `kv`, and with or without activations off the device. The buffers of a probe
+  // plan with all of these off the device are subtracted from the capacities first.
   void try_shares(EngineFlags flags, bool weights_stream, KvReach kv, bool activations_leave) {
-    if (flags.weights && flags.kv) return;  // Nothing is open.
+    if (flags.weights && flags.kv) return;  // No open share
     EngineFlags away = flags;
     if (!away.weights) away.weights = weights_stream ? kAllOnDisk : kAllOnDevice;
     const bool attends = !flags.kv && kv == KvReach::kDisk && cpu_attends(flags);
@@ -230,10 +231,9 @@ class Search {
     Result<EngineFlags> found =
         with_best_shares(flags, probe.value(), weights_stream, kv, activations_leave);
     if (!found.ok()) return;
-    if (activations_leave && (*found->activations)[0] == 100)
-      return;  // Looked at without the rings
-    // What passes through memory takes less for its passage where less of it passes: with the rings
-    // of what was found there is more room.
+    if (activations_leave && (*found->activations)[0] == 100) return;  // Tried without the rings
+    // Staging rings are smaller when fewer bytes are streamed: with the rings of the found plan
+    // more memory is free.
     Result<CostedChoice> closer = place(found.value());
     if (closer.ok() && weights_stream && !flags.weights) {
       const auto again =
@@ -245,7 +245,7 @@ class Search {
     if (closer.ok()) consider(std::move(closer).value());
   }
 
-  // The open flags as the linear program sets them, with the room beside what `probe` takes.
+  // Sets the open shares by the linear program, within the capacity left by the buffers of `probe`.
   Result<EngineFlags> with_best_shares(EngineFlags flags, const CostedChoice& probe,
                                        bool weights_stream, KvReach kv,
                                        bool activations_leave) const {
@@ -263,7 +263,7 @@ class Search {
     return flags;
   }
 
-  // Whether the CPU would attend to what lies in host memory.
+  // Whether the CPU would attend to KV in host memory.
   bool cpu_attends(const EngineFlags& flags) const {
     const HardwareProfile& hardware = *question_.hardware;
     return flags.attention == "auto" ? host_attention_pays(hardware)
@@ -292,12 +292,12 @@ class Search {
       const ResidualRows rows = residual_rows(plan);
       room.activations = rows.sweep_bytes;
       room.activations_leave = true;
-      // On a tier that has some there is room for a micro-batch more than its share.
+      // A tier with activations needs capacity for one micro-batch more than its share.
       room.device = left(room.device, rows.micro_batch_bytes);
       room.host = left(room.host, rows.micro_batch_bytes);
     }
     room.disk = static_cast<uint64_t>(question_.hardware->disk.free_bytes.value);
-    if (!question_.flags.dummy_weights) room.disk += room.weights;  // They are there already.
+    if (!question_.flags.dummy_weights) room.disk += room.weights;  // Already on disk
     return room;
   }
 
@@ -314,7 +314,8 @@ class Search {
   }
   void consider(CostedChoice placed) { candidates_.push_back(filled(pinned(std::move(placed)))); }
 
-  // With the block that its cache holds: a larger one would never be full.
+  // The choice with its block reduced to the sequences that its cache holds: a larger block would
+  // never be full.
   CostedChoice filled(CostedChoice choice) {
     if (question_.flags.block || choice.sequences >= std::min(*choice.flags.block, most_)) {
       return choice;
@@ -326,11 +327,11 @@ class Search {
     return placed.ok() ? std::move(placed).value() : std::move(choice);
   }
 
-  // With its shares as whole per cents, placed again: what the flags will do.
+  // The choice placed again with its shares in whole per cents, as the flags will give them.
   CostedChoice pinned(CostedChoice choice) {
     EngineFlags flags = choice.flags;
     const Plan& plan = *choice.plan;
-    // Where nothing was asked for the residual stream stays, whatever lies beside it.
+    // Without a flag the residual stream stays on the device, whatever the other shares.
     if (!flags.activations) flags.activations = kAllOnDevice;
     if (flags.weights && flags.kv) {
       choice.flags = std::move(flags);
@@ -339,7 +340,7 @@ class Search {
     if (!flags.weights) flags.weights = percent_of(plan.weights);
     if (!flags.kv) flags.kv = percent_of(plan.kv);
     Result<CostedChoice> placed = place(flags);
-    // A per cent of the weights more on disk makes room for what rounding took.
+    // One more per cent of the weights on disk compensates for the rounding.
     while (!placed.ok() && !question_.flags.weights && (*flags.weights)[0] > 0) {
       --(*flags.weights)[0];
       ++(*flags.weights)[2];
@@ -352,7 +353,8 @@ class Search {
     return question_.latency_seconds <= 0 || choice.latency_seconds <= question_.latency_seconds;
   }
 
-  // Of those with the formats being looked at; in the end of all. Null: none is within the limit.
+  // The best candidate with the current formats; at the end, with any. Null: none is within the
+  // limit.
   const CostedChoice* best_within_limit() const {
     const CostedChoice* best = nullptr;
     for (size_t i = first_; i < candidates_.size(); ++i) {
@@ -364,10 +366,10 @@ class Search {
 
   const PlanQuestion& question_;
   Evaluator& evaluator_;
-  EngineFlags base_;                      // The question's, with the formats being looked at
+  EngineFlags base_;                      // The question's flags, with the current formats
   std::vector<CostedChoice> candidates_;  // All that fit, their shares as whole per cents
-  size_t first_ = 0;                      // Of those with these formats
-  int64_t most_ = 0;                      // Sequences of a block that is worth a look
+  size_t first_ = 0;                      // First candidate with the current formats
+  int64_t most_ = 0;                      // Largest block to try, in sequences
   std::set<int64_t> done_;
   Status first_error_;
   int64_t tried_ = 0;

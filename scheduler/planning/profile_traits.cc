@@ -8,8 +8,9 @@ namespace spillway {
 
 namespace {
 
-// Whether it computes in bf16 as fast as in f16, as devices from Ampere on do; on older ones (a T4)
-// products in bf16 have no units, and take several times as long where they were measured at all.
+// Whether the device computes in bf16 as fast as in f16, as devices from Ampere on do; older ones
+// (a T4) have no units for bf16 matmuls, which take several times as long where they were measured
+// at all.
 bool computes_in_bf16(const HardwareProfile::Compute& compute) {
   double bf16 = 0, f16 = 0;
   for (const MatrixFigure& one : compute.matrix) {

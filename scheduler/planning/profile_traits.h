@@ -1,4 +1,4 @@
-// The traits of a device that is not here, from its hardware profile.
+// The traits of a device described by a hardware profile, which this machine need not have.
 #pragma once
 
 #include "kernels/base/status.h"
@@ -7,8 +7,8 @@
 
 namespace spillway {
 
-// A CPU's formats and layouts are those of this machine's. kInvalidArgument: the profile's
-// compute.kind is none that there is.
+// A CPU gets the formats and layouts of this machine's CPU. kInvalidArgument: the profile's
+// compute.kind is unknown.
 Result<DeviceTraits> traits_of(const HardwareProfile& hardware);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
-// How one kind of data (weights, KV cache, activations) is divided over the three tiers: in bytes,
-// and in the whole per cents that flags and plans name. Pure values; any thread.
+// Shares of one kind of data (weights, KV cache, activations) on the three tiers: in bytes, and in
+// the whole per cents of flags and plans. Pure values; any thread.
 #pragma once
 
 #include <array>
@@ -17,13 +17,12 @@ using TierPercent = std::array<int, 3>;
 constexpr TierPercent kAllOnDevice = {100, 0, 0}, kAllOnHost = {0, 100, 0},
                       kAllOnDisk = {0, 0, 100};
 
-// The faster tiers are rounded down, so that a plan that is read again fits where the first did;
-// what rounding leaves over goes to the slowest tier in use. All on the device where there is
-// nothing.
+// Rounds the faster tiers down, so that a plan that is read again fits where the first did; the
+// remainder goes to the slowest tier in use. Without any data: all on the device.
 TierPercent percent_of(const TierShares& shares);
 TierPercent percent_of(const TierBytes& bytes);
 
-// "20,0,80": as the flags have it.
+// "20,0,80": the syntax of the flags.
 std::string percent_text(const TierPercent& percent);
 
 }  // namespace spillway
