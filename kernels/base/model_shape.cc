@@ -4,7 +4,7 @@ namespace spillway {
 
 namespace {
 
-// Bounds of checkpoint configs (reference/checkpoints.md, I7): generous for any real model, small
+// Bounds of checkpoint configs: generous for any real model, small
 // enough that no product of them overflows 63 bits.
 constexpr int64_t kLayersMax = 1024;
 constexpr int64_t kWidthMax = 65536;

@@ -76,7 +76,7 @@ void sample_rows(Stream& stream, const SampleArgs& args) {
     SPILLWAY_CHECK(rule.count >= 0 && rule.count <= args.in.columns);
     SPILLWAY_CHECK(rule.temperature >= 0 && rule.uniform >= 0 && rule.uniform < 1);
   }
-  dispatch(stream, "draw", args.in.rows, args);
+  dispatch(stream, "sample", args.in.rows, args);
 }
 
 void expand_rows(Stream& stream, const ExpandArgs& args) {
