@@ -131,7 +131,7 @@ TEST_CASE("the share on disk follows the sizes to within one layer") {
   }
 }
 
-TEST_CASE("a limited budget takes the rows that it keeps, and what it has_state in front of them") {
+TEST_CASE("a limited budget takes the rows that it keeps, and what it remembers in front of them") {
   const auto device = open_cpu_device(1).value();
   const KvLayout layout{2, 8, Format::kF16};
   const KvBudget budget{10, 20, true};
