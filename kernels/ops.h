@@ -1,7 +1,7 @@
-// The operations a decoder is made of. Each is declared here, checked and dispatched in ops.cc, and
-// has one body in cpu/ and one in cuda/; tests/kernels holds the scalar definition every body must
-// agree with. Ops take views, allocate nothing that a later call would allocate again, and never
-// synchronise: the work is in the stream's order.
+// The operations a decoder is made of. Each is declared here, checked and dispatched in
+// dispatch/ops.cc, and has one body in cpu/ and one in cuda/; tests/support/scalar_ops.h holds the
+// scalar definition that every body must agree with. Ops take views, allocate nothing that a later
+// call would allocate again, and never synchronise: the work is in the stream's order.
 //
 // Shapes: T tokens of a micro-batch (concatenated sequences, no padding), H hidden width. The
 // residual stream and everything but the inputs of linear layers is float32; those inputs have the
@@ -67,7 +67,7 @@ void sample_rows(Stream& stream, const SampleArgs& args);
 
 // out = the 4-bit rows of `from` (kRows), in out's format: f32, bf16 or f16, rounded to nearest.
 // For weights that several calls of linear() use; linear() over the result equals linear() over
-// `from`, except for the order of its sums.
+// `from`, on a GPU except for the order of its sums.
 struct ExpandArgs {
   WeightMatrix from;
   MatrixView out;

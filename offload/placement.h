@@ -1,6 +1,7 @@
-// Turns budgets and percentages into bytes by tier. Shares that no flag fixes are filled from the
-// fastest tier down: weights first, then KV cache, then activations; the remainder goes to the next
-// tier, with staging buffers for it. Pure arithmetic, any thread.
+// Turns budgets and percentages into bytes by tier. Shares that no flag fixes are filled by a
+// default heuristic: weights take the fastest tier, then the KV cache, and the remainder goes to
+// the next tier, with staging buffers for it; on a CPU whose weights must stream, half of the
+// memory is the cache's. Pure arithmetic, any thread.
 //
 // There are three tiers on every machine. Where the device is not discrete (the CPU), the device
 // tier is host memory and its link is free: the tier's bytes count against the host's budget, the

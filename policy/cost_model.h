@@ -78,8 +78,8 @@ class SweepRates {
  public:
   virtual ~SweepRates() = default;
 
-  // Seconds of `rows` activations times one element of such a matrix. The rows belong to a
-  // micro-batch of `batch_rows`, of which only some may continue after the last layer's attention.
+  // Seconds per matrix element for `rows` input rows. The rows belong to a micro-batch of
+  // `batch_rows`, of which only some may continue after the last layer's attention.
   virtual double seconds_per_weight(const LinearShape& linear, int64_t rows,
                                     int64_t batch_rows) const = 0;
 

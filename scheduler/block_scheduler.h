@@ -16,7 +16,7 @@ namespace spillway {
 
 struct SchedulerOptions {
   int64_t block_sequences_max = 256;
-  int64_t prefill_tokens_max = 2048;  // Prompt tokens per sweep; a longer prompt goes alone
+  int64_t prefill_tokens_max = 2048;  // Prompt tokens per sweep; a longer prompt is its only one
   int64_t queue_max = 8192;           // Waiting requests
   int64_t sampling_vocabulary = 0;    // Only ids below it are generated; 0: all ids
   KvRule kv_rule;                     // Of requests that name no other rule

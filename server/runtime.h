@@ -1,5 +1,6 @@
 // A model ready to answer: device, weights, engine, scheduler and tokenizer, opened from MODEL and
-// the engine flags. The one place where flags become memory. Owned by the command that runs it.
+// the engine flags. It makes the plan and allocates what the plan says. Owned by the command that
+// runs it.
 #pragma once
 
 #include <functional>

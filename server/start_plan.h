@@ -1,6 +1,6 @@
 // The plan for a command that was given none: the result of the search (plan_search.h) where
 // `spillway profile` has measured this machine, else the engine's default heuristic
-// (runtime_open.cc). One line reports which, with the prediction. Any thread; blocks while it
+// (make_plan.cc). One line reports which, with the prediction. Any thread; blocks while it
 // loads.
 #pragma once
 

@@ -3,9 +3,10 @@
 // stores the numbers of one DType side by side, a quantised one stores groups of few bits (q4.h)
 // that kernels expand or multiply as they are.
 //
-// A new format has a row in the table here. A quantised one then has its rows in format.cc, its
-// panels in weight_layout.cc, and kernels: cpu/gemm_f32.cc, cpu/linear.cc and cpu/q4_inl.h choose
-// them on the CPU, cuda/q4.cuh, cuda/attention.cuh, cuda/expand.cu and cuda/linear_q4.cu on a GPU.
+// A new format has a value, a row in the table and a place in kFormats here. A quantised one then
+// has its rows in format.cc, its panels in weight_layout.cc, and kernels: cpu/gemm_f32.cc,
+// cpu/linear.cc and cpu/q4_inl.h choose them on the CPU, cuda/q4.cuh, cuda/attention.cuh,
+// cuda/expand.cu and cuda/linear_q4.cu on a GPU.
 #pragma once
 
 #include <algorithm>
@@ -58,8 +59,8 @@ constexpr std::optional<Format> format_of_name(std::string_view name) {
   return std::nullopt;
 }
 
-// All names, or those that the KV cache may have: "f32|bf16|f16|q4" with "|" before each but the
-// first; `last`, where given, goes before the last one.
+// All names, or those that the KV cache may have, joined by `separator`, and by `last` before the
+// final one if that is given: "f32|bf16|f16|q4".
 std::string format_names(std::string_view separator, std::string_view last = {},
                          bool kv_cache = false);
 

@@ -4,8 +4,8 @@ namespace spillway {
 
 namespace {
 
-// Bounds of checkpoint configs: generous for any real model, small
-// enough that no product of them overflows 63 bits.
+// Bounds of checkpoint configs: generous for any real model, small enough that no product of them
+// overflows 63 bits.
 constexpr int64_t kLayersMax = 1024;
 constexpr int64_t kWidthMax = 65536;
 constexpr int64_t kRowsMax = int64_t{1} << 20;

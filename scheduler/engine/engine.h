@@ -43,7 +43,7 @@ struct EngineOptions {
   int64_t micro_batch_tokens = 1024;  // They close a micro-batch; one prompt may exceed
   int64_t micro_batch_sequences = 0;  // They close it, too; 0: no limit
   bool overlap = true;                // False: transfers and compute take turns
-  bool prefault_memory = false;       // Prefaults all memory before the first use
+  bool prefault_memory = false;       // Prefaults buffers and KV cache when opened
   // On a discrete device with 4-bit weights: expands a layer's weights once for all parts of a
   // large block.
   bool expand_layer = false;

@@ -42,7 +42,7 @@ struct Plan {
   } asked;
   uint64_t staging_bytes = 0;         // Host memory for staging data on disk
   uint64_t device_staging_bytes = 0;  // A discrete device's memory for staging other tiers' data
-  // The two by kind of data: host memory for data on disk, and a discrete device's memory.
+  // The two totals above by kind of data.
   RingBytes host_rings, device_rings;
   int64_t block_sequences = 0;
   int64_t longest_positions = 0;  // Positions of the longest planned sequence

@@ -174,7 +174,7 @@ TEST_CASE("an end token is barred from the last of min_tokens, too") {
   }
 }
 
-// What h2o has_state of its rows can take more than the few rows that it drops.
+// The state that h2o keeps for its rows can take more than the few rows that it drops.
 TEST_CASE("a KV budget that is nearly full saves nothing, and never less") {
   Fixture f({});
   Request request = greedy({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 54);  // 63 positions

@@ -24,7 +24,7 @@ struct Call {
 
 using Environment = std::map<std::string, std::string>;
 
-// Runs `spillway run ARGUMENTS` with a command that only has_state what it was given.
+// Runs `spillway run ARGUMENTS` with a command that only keeps what it was given.
 Call run(std::vector<const char*> arguments, const Environment& environment = {}) {
   Call call;
   std::vector<Command> commands(2);
