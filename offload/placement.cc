@@ -150,7 +150,8 @@ class Placer {
  public:
   explicit Placer(const PlacementRequest& request)
       : r_(request),
-        all_(request.table->weight_bytes()),
+        weights_(*request.table),
+        all_(weights_.weight_bytes()),
         longest_(request.kv_sequence_bytes_max),
         wanted_(std::max(request.kv_bytes_wanted, longest_)),
         layer_on_disk_(round_up(request.kv_layer_disk_bytes, kIoAlignment)),
@@ -171,8 +172,8 @@ class Placer {
       good_rings_.device = largest(std::min(kDeviceRingBytesGood, device_room_ / kDeviceRingPart));
     }
     if (!r_.weights_shares) return;
-    pinned_ = place_weights(*r_.table, bytes_of_share(r_.weights_shares->disk, all_),
-                            bytes_of_share(r_.weights_shares->host, all_));
+    pinned_ = weights_.place(bytes_of_share(r_.weights_shares->disk, all_),
+                             bytes_of_share(r_.weights_shares->host, all_));
   }
 
   Result<Placement> place() const {
@@ -378,19 +379,21 @@ class Placer {
   // The placement with the fewest bytes off the device, and of these the fewest on disk, each to
   // within a slab. On a device that is not discrete the host's budget decides alone.
   std::optional<Placement> fewest_away(const Placement& kv, bool deep) const {
-    const auto placed = [&](uint64_t disk, uint64_t host) {
-      return with_weights(kv, place_weights(*r_.table, disk, host), deep);
+    const auto summed = [&](uint64_t disk, uint64_t host) {
+      return with_weights(kv, weights_.sums(disk, host), deep);
     };
-    const auto away = least(all_, [&](uint64_t bytes) { return fits_device(placed(0, bytes)); });
+    const auto away = least(all_, [&](uint64_t bytes) { return fits_device(summed(0, bytes)); });
     if (!away) return std::nullopt;
     // Rounding for two tiers may need a slab more than for one.
     for (const uint64_t more : {uint64_t{0}, kSlabBytesMax, 2 * kSlabBytesMax, all_ - *away}) {
       const uint64_t bytes = std::min(all_, *away + more);
-      const auto cut = [&](uint64_t disk) { return placed(disk, minus(bytes, disk)); };
+      const auto cut = [&](uint64_t disk) { return summed(disk, minus(bytes, disk)); };
       const auto disk = least(r_.discrete ? bytes : all_,
                               [&](uint64_t on_disk) { return fits_host(cut(on_disk)); });
       if (!disk) return std::nullopt;
-      if (Placement found = cut(*disk); fits_device(found)) return found;
+      if (fits_device(cut(*disk))) {
+        return with_weights(kv, weights_.place(*disk, minus(bytes, *disk)), deep);
+      }
     }
     return std::nullopt;
   }
@@ -412,7 +415,7 @@ class Placer {
   // fixed their shares.
   Status infeasible(const Choice& choice) const {
     const Placement placed =
-        with_weights(with_kv(choice), pinned_ ? *pinned_ : place_weights(*r_.table, all_), false);
+        with_weights(with_kv(choice), pinned_ ? *pinned_ : weights_.place(all_), false);
     const Taken taken = taken_by(r_, placed);
     if (!fits_device(placed)) return memory_short(kDeviceText, r_.device, taken);
     if (!fits_host(placed)) return memory_short(kHostText, r_.host, taken);
@@ -428,6 +431,7 @@ class Placer {
   }
 
   const PlacementRequest& r_;
+  const WeightPlacer weights_;
   SearchSteps steps_ = kCpuSteps;
   const uint64_t all_;               // Bytes of weights
   const uint64_t longest_, wanted_;  // Bytes of KV cache: the longest sequence's, the block's

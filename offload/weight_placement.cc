@@ -8,64 +8,17 @@ namespace spillway {
 
 namespace {
 
-// Adjacent slabs of one matrix or table, or a single slab of vectors. A tier takes slabs from the
-// end.
-struct Stretch {
-  size_t first = 0, last = 0;
-  bool matrix = false;
-};
-
-std::vector<Stretch> stretches_of(const ModelFileTable& table) {
-  std::vector<Stretch> stretches;
-  for (const TensorInfo& tensor : table.tensors) {
-    const size_t first = tensor.first_slab;
-    stretches.push_back(
-        {first, first + tensor.slab_count, tensor.spec.kind == WeightKind::kMatrix});
-  }
-  std::sort(stretches.begin(), stretches.end(),
-            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
-  // The vectors of a layer share their slab.
-  const auto same = [](const Stretch& a, const Stretch& b) { return a.first == b.first; };
-  stretches.erase(std::unique(stretches.begin(), stretches.end(), same), stretches.end());
-  return stretches;
-}
-
-// Moves `target` of the `all` bytes that the stretches with matrix == wanted still have on the
-// device to `tier`: an even share of each, to within half a slab, which the next one makes up for.
-// Returns the bytes left on the device.
-uint64_t spread(const ModelFileTable& table, const std::vector<Stretch>& stretches, bool wanted,
-                Tier tier, uint64_t target, uint64_t all, WeightPlacement* placement) {
-  if (target == 0 || all == 0) return all;
-  const double share = std::min(1.0, static_cast<double>(target) / static_cast<double>(all));
-  double passed = 0, taken = 0;
-  uint64_t left = all;
-  for (const Stretch& stretch : stretches) {
-    if (stretch.matrix != wanted) continue;
-    size_t end = stretch.first;
-    for (; end < stretch.last && placement->tiers[end] == Tier::kDevice; ++end) {
-      passed += static_cast<double>(table.slabs[end].bytes);
-    }
-    for (; end > stretch.first; --end) {
-      const uint64_t bytes = table.slabs[end - 1].bytes;
-      if (taken + static_cast<double>(bytes) / 2 > share * passed) break;
-      taken += static_cast<double>(bytes);
-      placement->tiers[end - 1] = tier;
-      left -= bytes;
-    }
-  }
-  return left;
-}
-
 // Adds up the slabs that are streamed through a ring, in order.
 class Streamed {
  public:
   explicit Streamed(StreamedBytes* sum) : sum_(*sum) {}
-  void add(uint32_t group, uint64_t bytes) {
+  void add(uint32_t group, uint64_t bytes, uint64_t slab_max) {
+    if (bytes == 0) return;
     if (group != group_) group_bytes_ = 0;
     group_ = group;
     group_bytes_ += bytes;
     sum_.total += bytes;
-    sum_.slab_max = std::max(sum_.slab_max, bytes);
+    sum_.slab_max = std::max(sum_.slab_max, slab_max);
     sum_.group_max = std::max(sum_.group_max, group_bytes_);
   }
 
@@ -107,43 +60,121 @@ std::vector<uint32_t> weight_groups(const ModelFileTable& table) {
   return groups;
 }
 
-// The search of a plan calls this thousands of times.
-WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes, uint64_t host_bytes,
-                              std::optional<LayerRange> layers) {
+WeightPlacer::WeightPlacer(const ModelFileTable& table, std::optional<LayerRange> layers)
+    : table_(table), before_(table.slabs.size() + 1), largest_(table.slabs.size()) {
   const LayerRange range = layers.value_or(all_layers(table.shape));
   const std::vector<uint32_t> groups = weight_groups(table);
-  WeightPlacement placement;
-  placement.tiers.resize(table.slabs.size(), Tier::kDevice);
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (!has_group(range, table.shape, groups[i])) placement.tiers[i] = Tier::kNone;
+  for (size_t i = 0; i < table.slabs.size(); ++i) before_[i + 1] = before_[i] + table.slabs[i].bytes;
+  for (const TensorInfo& tensor : table.tensors) {
+    const size_t first = tensor.first_slab;
+    if (tensor.slab_count == 0 || !has_group(range, table.shape, groups[first])) continue;
+    stretches_.push_back({first, first + tensor.slab_count, groups[first],
+                          tensor.spec.kind == WeightKind::kMatrix});
   }
-  const std::vector<Stretch> stretches = stretches_of(table);
-  uint64_t matrices = 0, others = 0;
-  for (const Stretch& stretch : stretches) {
-    for (size_t i = stretch.first; i < stretch.last; ++i) {
-      if (placement.tiers[i] == Tier::kNone) continue;
-      (stretch.matrix ? matrices : others) += table.slabs[i].bytes;
+  std::sort(stretches_.begin(), stretches_.end(),
+            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
+  // The vectors of a layer share their slab.
+  const auto same = [](const Stretch& a, const Stretch& b) { return a.first == b.first; };
+  stretches_.erase(std::unique(stretches_.begin(), stretches_.end(), same), stretches_.end());
+  for (const Stretch& stretch : stretches_) {
+    (stretch.matrix ? matrix_bytes_ : other_bytes_) += bytes(stretch.first, stretch.last);
+    uint64_t largest = 0;
+    for (size_t i = stretch.last; i > stretch.first; --i) {
+      largest = std::max(largest, table.slabs[i - 1].bytes);
+      largest_[i - 1] = largest;
     }
   }
-  const auto leave = [&](Tier tier, uint64_t bytes) {
-    const uint64_t rest = bytes - std::min(bytes, matrices);
-    matrices = spread(table, stretches, true, tier, bytes, matrices, &placement);
-    others = spread(table, stretches, false, tier, rest, others, &placement);
+}
+
+// Moves `target` of the `all` bytes that the stretches with matrix == `matrices` still have on the
+// device to another tier: an even share of each, to within half a slab, which the next one makes up
+// for. Sets `begins`: by stretch, the first slab that left. Returns the bytes left on the device.
+uint64_t WeightPlacer::spread(bool matrices, uint64_t target, uint64_t all,
+                              std::vector<size_t>* begins,
+                              const std::vector<size_t>& device_ends) const {
+  if (target == 0 || all == 0) return all;
+  const double share = std::min(1.0, static_cast<double>(target) / static_cast<double>(all));
+  uint64_t passed = 0, taken = 0;
+  for (size_t s = 0; s < stretches_.size(); ++s) {
+    if (stretches_[s].matrix != matrices) continue;
+    const size_t first = stretches_[s].first, end = device_ends[s];
+    passed += bytes(first, end);
+    const double due = share * static_cast<double>(passed);
+    // Whether the slabs from `begin` on may all leave: each half of its bytes within what is due.
+    const auto leaves = [&](size_t begin) {
+      const uint64_t later = taken + bytes(begin + 1, end);
+      return static_cast<double>(later) + static_cast<double>(bytes(begin, begin + 1)) / 2 <= due;
+    };
+    size_t low = first, high = end;  // The slabs from `high` on leave, those before `low` may not.
+    while (low < high) {
+      const size_t middle = low + (high - low) / 2;
+      if (leaves(middle)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    (*begins)[s] = high;
+    taken += bytes(high, end);
+  }
+  return all - taken;
+}
+
+WeightPlacer::Cuts WeightPlacer::cut(uint64_t disk_bytes, uint64_t host_bytes) const {
+  Cuts cuts;
+  for (const Stretch& stretch : stretches_) cuts.disk.push_back(stretch.last);
+  uint64_t matrices = matrix_bytes_, others = other_bytes_;
+  const auto leave = [&](uint64_t target, const std::vector<size_t>& ends,
+                         std::vector<size_t>* begins) {
+    const uint64_t rest = target - std::min(target, matrices);
+    matrices = spread(true, target, matrices, begins, ends);
+    others = spread(false, rest, others, begins, ends);
   };
-  leave(Tier::kDisk, disk_bytes);
-  leave(Tier::kHost, host_bytes);
+  leave(disk_bytes, std::vector<size_t>(cuts.disk), &cuts.disk);
+  cuts.host = cuts.disk;
+  leave(host_bytes, cuts.disk, &cuts.host);
+  return cuts;
+}
+
+WeightPlacement WeightPlacer::sums(const Cuts& cuts) const {
+  WeightPlacement placement;
   Streamed from_disk(&placement.from_disk), to_device(&placement.to_device);
-  for (size_t i = 0; i < table.slabs.size(); ++i) {
-    const Tier tier = placement.tiers[i];
-    const uint64_t bytes = table.slabs[i].bytes;
-    if (tier == Tier::kNone) continue;
-    (tier == Tier::kDevice ? placement.memory_bytes
-     : tier == Tier::kHost ? placement.host_bytes
-                           : placement.disk_bytes) += bytes;
-    if (tier == Tier::kDisk) from_disk.add(groups[i], bytes);
-    if (tier != Tier::kDevice) to_device.add(groups[i], bytes);
+  for (size_t s = 0; s < stretches_.size(); ++s) {
+    const Stretch& stretch = stretches_[s];
+    const size_t host = cuts.host[s], disk = cuts.disk[s];
+    const uint64_t on_disk = bytes(disk, stretch.last);
+    placement.memory_bytes += bytes(stretch.first, host);
+    placement.host_bytes += bytes(host, disk);
+    placement.disk_bytes += on_disk;
+    from_disk.add(stretch.group, on_disk, slab_max(disk, stretch.last));
+    to_device.add(stretch.group, bytes(host, stretch.last), slab_max(host, stretch.last));
   }
   return placement;
+}
+
+WeightPlacement WeightPlacer::sums(uint64_t disk_bytes, uint64_t host_bytes) const {
+  return sums(cut(disk_bytes, host_bytes));
+}
+
+WeightPlacement WeightPlacer::place(uint64_t disk_bytes, uint64_t host_bytes) const {
+  const Cuts cuts = cut(disk_bytes, host_bytes);
+  WeightPlacement placement = sums(cuts);
+  placement.tiers.resize(table_.slabs.size(), Tier::kNone);
+  const auto put = [&](size_t begin, size_t end, Tier tier) {
+    std::fill(placement.tiers.begin() + static_cast<ptrdiff_t>(begin),
+              placement.tiers.begin() + static_cast<ptrdiff_t>(end), tier);
+  };
+  for (size_t s = 0; s < stretches_.size(); ++s) {
+    put(stretches_[s].first, cuts.host[s], Tier::kDevice);
+    put(cuts.host[s], cuts.disk[s], Tier::kHost);
+    put(cuts.disk[s], stretches_[s].last, Tier::kDisk);
+  }
+  return placement;
+}
+
+WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes, uint64_t host_bytes,
+                              std::optional<LayerRange> layers) {
+  return WeightPlacer(table, layers).place(disk_bytes, host_bytes);
 }
 
 }  // namespace spillway

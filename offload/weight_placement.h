@@ -51,9 +51,50 @@ std::vector<uint32_t> weight_groups(const ModelFileTable& table);
 // Whether an engine that runs `layers` needs the weights of `group`.
 bool has_group(const LayerRange& layers, const ModelShape& shape, uint32_t group);
 
-// Places `disk_bytes` of the slabs on disk and `host_bytes` in host memory, each to within one
-// slab. With `layers`: only their slabs, with the embeddings if they include the first layer and
-// the head if they include the last.
+// Places a table's slabs. The search of a plan asks for the sums of thousands of placements; they
+// take one step a matrix, not one a slab. REQUIRES: the table outlives it.
+class WeightPlacer {
+ public:
+  // With `layers`: only their slabs, with the embeddings if they include the first layer and the
+  // head if they include the last.
+  explicit WeightPlacer(const ModelFileTable& table, std::optional<LayerRange> layers = {});
+
+  uint64_t weight_bytes() const { return matrix_bytes_ + other_bytes_; }
+
+  // `disk_bytes` of the slabs on disk and `host_bytes` in host memory, each to within one slab.
+  WeightPlacement place(uint64_t disk_bytes, uint64_t host_bytes = 0) const;
+  // Its sums alone; `tiers` is empty.
+  WeightPlacement sums(uint64_t disk_bytes, uint64_t host_bytes = 0) const;
+
+ private:
+  // Adjacent slabs of one matrix or table, or a single slab of vectors. A tier takes slabs from the
+  // end.
+  struct Stretch {
+    size_t first = 0, last = 0;
+    uint32_t group = 0;
+    bool matrix = false;
+  };
+  // By stretch: the first slab in host memory and the first on disk.
+  struct Cuts {
+    std::vector<size_t> host, disk;
+  };
+
+  // Bytes and largest slab of [begin, end). REQUIRES for slab_max: `end` is a stretch's.
+  uint64_t bytes(size_t begin, size_t end) const { return before_[end] - before_[begin]; }
+  uint64_t slab_max(size_t begin, size_t end) const { return begin < end ? largest_[begin] : 0; }
+  uint64_t spread(bool matrices, uint64_t target, uint64_t all, std::vector<size_t>* begins,
+                  const std::vector<size_t>& device_ends) const;
+  Cuts cut(uint64_t disk_bytes, uint64_t host_bytes) const;
+  WeightPlacement sums(const Cuts& cuts) const;
+
+  const ModelFileTable& table_;
+  std::vector<Stretch> stretches_;  // In the slabs' order
+  std::vector<uint64_t> before_;    // By slab: bytes of all slabs before it
+  std::vector<uint64_t> largest_;   // By slab: the largest from it to its stretch's end
+  uint64_t matrix_bytes_ = 0, other_bytes_ = 0;
+};
+
+// As WeightPlacer::place(), for one placement of a table.
 WeightPlacement place_weights(const ModelFileTable& table, uint64_t disk_bytes,
                               uint64_t host_bytes = 0, std::optional<LayerRange> layers = {});
 
