@@ -69,6 +69,7 @@ class MadeUpScheduler final : public Scheduler {
   void cancel(RequestId id) override {
     const std::lock_guard lock(mutex_);
     cancelled_.insert(id);
+    changed_.notify_all();
   }
 
   void drain(double) override {}
@@ -187,13 +188,21 @@ class MadeUpScheduler final : public Scheduler {
       finish.status = Status(Code::kCancelled, "cancelled");
     } else if (sequence.made < sequence.request.max_tokens) {
       sequence.sink->on_token(token_of(sequence.request, sequence.made++), nullptr);
-      if (static_cast<int64_t>(++generated_) == interrupt_after_tokens) ::kill(::getpid(), SIGINT);
+      if (static_cast<int64_t>(++generated_) == interrupt_after_tokens) interrupt();
       return false;
     } else {
       finish.reason = FinishReason::kLength;
     }
     end(sequence, std::move(finish));
     return true;
+  }
+
+  // Sends SIGINT and makes no more tokens until somebody is cancelled for it: a busy machine may take
+  // its time to notice. At most a second, since there may be nobody to cancel.
+  void interrupt() {
+    ::kill(::getpid(), SIGINT);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(1), [&] { return !cancelled_.empty() || ends_; });
   }
 
   ModelShape shape_;
