@@ -64,12 +64,13 @@ WeightPlacer::WeightPlacer(const ModelFileTable& table, std::optional<LayerRange
     : table_(table), before_(table.slabs.size() + 1), largest_(table.slabs.size()) {
   const LayerRange range = layers.value_or(all_layers(table.shape));
   const std::vector<uint32_t> groups = weight_groups(table);
-  for (size_t i = 0; i < table.slabs.size(); ++i) before_[i + 1] = before_[i] + table.slabs[i].bytes;
+  for (size_t i = 0; i < table.slabs.size(); ++i)
+    before_[i + 1] = before_[i] + table.slabs[i].bytes;
   for (const TensorInfo& tensor : table.tensors) {
     const size_t first = tensor.first_slab;
     if (tensor.slab_count == 0 || !has_group(range, table.shape, groups[first])) continue;
-    stretches_.push_back({first, first + tensor.slab_count, groups[first],
-                          tensor.spec.kind == WeightKind::kMatrix});
+    stretches_.push_back(
+        {first, first + tensor.slab_count, groups[first], tensor.spec.kind == WeightKind::kMatrix});
   }
   std::sort(stretches_.begin(), stretches_.end(),
             [](const Stretch& a, const Stretch& b) { return a.first < b.first; });

@@ -13,13 +13,13 @@ const ModelShape& Runtime::shape() const {
   return state_->plan.shape;
 }
 const std::string& Runtime::source() const {
-  return state_->source;
+  return state_->opened.model.source;
 }
 const std::string& Runtime::model_name() const {
   return state_->plan.model_name;
 }
 const Tokenizer* Runtime::tokenizer() const {
-  return state_->tokenizer.get();
+  return state_->opened.tokenizer.get();
 }
 Scheduler& Runtime::scheduler() {
   SPILLWAY_CHECK(state_->scheduler != nullptr);
@@ -30,7 +30,7 @@ Engine& Runtime::engine() {
   return *state_->engine;
 }
 Device& Runtime::device() {
-  return *state_->device;
+  return *state_->opened.device;
 }
 const Plan& Runtime::plan() const {
   return state_->plan;
@@ -58,20 +58,21 @@ std::string plan_line(const Runtime& runtime) {
   std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights, own) + " in " +
                      std::string(format_name(plan.format)) +
                      (plan.q4_in_int8 ? " by 8-bit products" : "") + ", KV cache " +
-                     tiers_text(plan.kv, own) + " in " + std::string(format_name(plan.kv_format)) +
-                     " for up to " + std::to_string(plan.block_sequences) + " sequences, ";
-  if (plan.kv_rule.kind != KvRuleKind::kFull) {
-    text += "KV rule " + to_string(plan.kv_rule) + ", ";
+                     tiers_text(plan.kv, own) + " in " +
+                     std::string(format_name(plan.kv_format())) + " for up to " +
+                     std::to_string(plan.block_sequences()) + " sequences, ";
+  if (plan.kv_rule().kind != KvRuleKind::kFull) {
+    text += "KV rule " + to_string(plan.kv_rule()) + ", ";
   }
-  const uint64_t staging = plan.staging_bytes + plan.device_staging_bytes;
+  const uint64_t staging = plan.placement.host_rings.sum() + plan.placement.device_rings.sum();
   if (staging > 0) {
     text += format_bytes(staging) + " of staging buffers, ";
   } else {
     text += own ? "all on the device, " : "all in memory, ";
   }
   if (own && plan.kv.host > 0) {
-    text += plan.host_attention ? "attention over KV in host memory by the CPU, "
-                                : "attention over KV in host memory on the device, ";
+    text += plan.host_attention() ? "attention over KV in host memory by the CPU, "
+                                  : "attention over KV in host memory on the device, ";
   }
   if (own) text += "device memory budget " + format_bytes(plan.device_budget_bytes) + ", ";
   return text + "host memory budget " + format_bytes(plan.budget_bytes) + "; loaded in " +

@@ -1,6 +1,6 @@
-// A model ready to answer: device, weights, engine, scheduler and tokenizer, opened from MODEL and
-// the engine flags. It makes the plan and allocates what the plan says. Owned by the command that
-// runs it.
+// A model ready to answer, in three steps: open_model() opens MODEL as far as a plan needs it,
+// make_plan() or the search (start_plan.h) makes the plan, and open_runtime() allocates and loads
+// what the plan says. Owned by the command that runs it.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,13 @@
 
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
+#include "kernels/base/trace.h"
+#include "kernels/device.h"
+#include "policy/hardware_profile.h"
 #include "scheduler/block_scheduler.h"
 #include "scheduler/planning/engine_flags.h"
 #include "scheduler/planning/make_plan.h"
+#include "scheduler/planning/model_to_plan.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace spillway {
@@ -22,36 +26,65 @@ struct RuntimeOptions {
   PlanWishes wishes;
   std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
   bool start_scheduler = true;    // Else the caller drives engine() itself
-  bool tokenizer_only = false;    // Neither weights nor engine: shape() and tokenizer() work
   // As in ModelSourceOptions: called before a model directory is packed. May be empty.
   std::function<Status(const std::string&)> accepts_source;
   // Shows one progress line ("Loading ..."), without a newline; empty: nothing is shown.
   std::function<void(const std::string&)> say;
 };
 
+// MODEL with its device: its shape, the table of its packed file and its tokenizer, no weights.
+struct OpenedModel {
+  EngineFlags flags;
+  std::unique_ptr<Trace> trace;  // Null: nothing is recorded.
+  std::unique_ptr<Device> device;
+  ModelToPlan model;
+  std::unique_ptr<Tokenizer> tokenizer;  // Null: the model has none, token ids only.
+};
+
+// Of the options it reads accepts_source and say. `damaged`: as in ModelSourceOptions.
+// kInvalidArgument: flags or model are wrong. Blocks while it packs a directory, once.
+Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flags,
+                               const RuntimeOptions& options,
+                               std::optional<decltype(ModelFileTable::file_id)> damaged = {});
+
+// The machine that the model was opened on, with the memory and disk space that are free now.
+// `profile`: says whether CPU attention pays; null: it does not.
+PlanMachine machine_of(const OpenedModel& opened, const HardwareProfile* profile);
+
 class Runtime {
  public:
-  // kInvalidArgument: flags or model are wrong. kInfeasible: does not fit the budget; the message
-  // names the missing bytes and the smallest change. Blocks while it loads.
+  // Makes the plan of an opened model.
+  using Planner = std::function<Result<Plan>(const OpenedModel&)>;
+
+  // All three steps; without `planner` the default heuristic makes the plan. A damaged file in the
+  // cache is packed again from its directory, once. kInvalidArgument: flags or model are wrong.
+  // kInfeasible: does not fit the budget; the message names the missing bytes and the smallest
+  // change. Blocks while it loads.
   static Result<std::unique_ptr<Runtime>> open(const std::string& model, const EngineFlags& flags,
-                                               const RuntimeOptions& options);
+                                               const RuntimeOptions& options,
+                                               const Planner& planner = {});
   ~Runtime();
 
   const ModelShape& shape() const;
   const std::string& model_name() const;
-  const std::string& source() const;   // The checkpoint's fingerprint: changes when it changes
-  const Tokenizer* tokenizer() const;  // Null: the model has none, token ids only.
-  Scheduler& scheduler();              // REQUIRES: start_scheduler
-  Engine& engine();                    // REQUIRES: not start_scheduler
+  const std::string& source() const;  // The checkpoint's fingerprint: changes when it changes
+  const Tokenizer* tokenizer() const;
+  Scheduler& scheduler();  // REQUIRES: start_scheduler
+  Engine& engine();        // REQUIRES: not start_scheduler
   Device& device();
   const Plan& plan() const;
 
   struct State;  // server/runtime_state.h
+  explicit Runtime(std::unique_ptr<State> state);
 
  private:
-  explicit Runtime(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Carries out a plan that was made of this model on this machine. kCorruption: the packed file is
+// damaged. kCapacity: the memory is not free any more. Blocks while it loads.
+Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
+                                              const RuntimeOptions& options);
 
 // One line that describes the plan in use, for display.
 std::string plan_line(const Runtime& runtime);

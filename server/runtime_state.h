@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "kernels/base/trace.h"
 #include "kernels/device.h"
 #include "offload/io/io.h"
 #include "offload/io/transfer.h"
@@ -16,16 +15,13 @@
 namespace spillway {
 
 struct Runtime::State {
-  std::unique_ptr<Trace> trace;  // Null: nothing is recorded.
-  std::unique_ptr<Device> device;
+  OpenedModel opened;
   std::unique_ptr<Device> host;  // The CPU, where it runs attention beside the device; else null
   std::unique_ptr<Io> io;        // Io and transfers are null while nothing lives on disk.
   std::unique_ptr<TransferQueue> transfers;
   std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Engine> engine;  // Until it is moved into a scheduler
   std::unique_ptr<Scheduler> scheduler;
-  std::string source;
   Plan plan;
 };
 

@@ -50,106 +50,100 @@ bool all_in_place(const EngineFlags& plan) {
   return plan.weights == kAll && plan.kv == kAll;
 }
 
-class Starter {
+// Makes the plan of an opened model, and keeps what the prediction of it needs.
+class StartPlanner {
  public:
-  explicit Starter(const StartQuestion& question)
-      : question_(question), workload_(question.workload) {}
+  StartPlanner(const EngineFlags& flags, const RuntimeOptions& options,
+               std::vector<RequestGroup> workload)
+      : flags_(flags), options_(options), workload_(std::move(workload)) {}
 
-  Result<StartedRuntime> open() {
-    StartedRuntime started;
-    if (workload_.empty()) {
-      SPILLWAY_ASSIGN_OR_RETURN(started.runtime, open(question_.unplanned));
-      return started;
+  Result<Plan> plan(const OpenedModel& opened) {
+    cut_to(opened.model.shape(), &workload_);
+    profile_ = current_profile(*opened.device, scratch_directory(flags_.disk_dir));
+    const PlanMachine machine = machine_of(opened, profile());
+    if (leaves_plan_open(flags_)) {
+      if (!found_) found_ = search(opened, machine);  // The same again if it is packed again
+      if (found_) return *found_;
+    } else if (!profile_.ok() && machine.device.discrete() && flags_.attention == "auto") {
+      warn_of_profile("attention runs on the device");
     }
-    if (leaves_plan_open(question_.flags)) {
-      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<EngineFlags> found, search());
-      if (found) {
-        Result<std::unique_ptr<Runtime>> runtime = open(*found);
-        if (!runtime.ok() && runtime.status().code() != Code::kInfeasible) return runtime.status();
-        if (runtime.ok()) started.runtime = std::move(runtime).value();
-        // Other programs took memory meanwhile.
-        if (!runtime.ok()) say("The plan does not fit any more; placed by the default heuristic.");
-      }
+    return make_plan(opened.model, machine, flags_, options_.wishes);
+  }
+
+  // The prediction for a plan of this planner's; none without a profile.
+  std::optional<Prediction> predict(const Plan& plan) const {
+    if (!profile_.ok()) {
+      if (profile_.status().code() != Code::kNotFound) warn_of_profile("no prediction");
+      return std::nullopt;
     }
-    if (started.runtime == nullptr) {
-      SPILLWAY_ASSIGN_OR_RETURN(started.runtime, open(question_.unplanned));
-    }
-    cut_to(started.runtime->shape(), &workload_);
-    const auto predicted = predict_here(*started.runtime, question_.flags, workload_);
-    if (predicted.ok()) started.predicted = predicted.value();
-    if (!predicted.ok()) {
-      say("warning: no prediction: " + std::string(predicted.status().message()));
-    }
-    return started;
+    if (profile() == nullptr) return std::nullopt;
+    const Result<Prediction> predicted = spillway::predict(plan, *profile(), workload_);
+    if (predicted.ok()) return predicted.value();
+    say("warning: no prediction: " + std::string(predicted.status().message()));
+    return std::nullopt;
   }
 
  private:
   void say(const std::string& line) const {
-    if (question_.options.say) question_.options.say(line);
+    if (options_.say) options_.say(line);
+  }
+  void warn_of_profile(const std::string& effect) const {
+    say("warning: " + effect +
+        ", since the hardware profile cannot be read: " + std::string(profile_.status().message()));
+  }
+  // Null: there is none, or it cannot be read.
+  const HardwareProfile* profile() const {
+    return profile_.ok() && profile_.value() ? &*profile_.value() : nullptr;
   }
 
-  Result<std::unique_ptr<Runtime>> open(const EngineFlags& flags) const {
-    return Runtime::open(question_.model, flags, question_.options);
-  }
-
-  // The flags of the best plan; none: there is no profile to search by, which was reported. Errors
-  // are the model's.
-  Result<std::optional<EngineFlags>> search() {
-    std::optional<EngineFlags> none;
-    const EngineFlags& flags = question_.flags;
-    SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(flags)));
-    const auto profile = current_profile(*device, scratch_directory(flags.disk_dir));
-    if (!profile.ok() && profile.status().code() != Code::kNotFound) {
-      say("warning: placed by the default heuristic, since the hardware profile cannot be read: " +
-          std::string(profile.status().message()));
-      return none;
+  // The best plan; none: there is no profile to search by, or the search failed, which was
+  // reported.
+  std::optional<Plan> search(const OpenedModel& opened, const PlanMachine& machine) const {
+    if (!profile_.ok() && profile_.status().code() != Code::kNotFound) {
+      warn_of_profile("placed by the default heuristic");
+      return std::nullopt;
     }
-    if (!profile.ok() || !profile.value()) {
+    if (profile() == nullptr) {
       say("Placed by the default heuristic: there is no hardware profile of this machine yet. "
           "Run " +
-          profile_command_text(flags) + " (about a minute) once, and plans are searched for.");
-      return none;
+          profile_command_text(flags_) + " (about a minute) once, and plans are searched for.");
+      return std::nullopt;
     }
-    // The first use of a directory packs it; report that once and not for every candidate.
-    RuntimeOptions once;
-    once.tokenizer_only = true;
-    once.say = question_.options.say;
-    EngineFlags untraced = flags;
-    untraced.trace.clear();
-    SPILLWAY_ASSIGN_OR_RETURN(const auto model, Runtime::open(question_.model, untraced, once));
-    cut_to(model->shape(), &workload_);
-
     PlanQuestion asked;
-    asked.model = question_.model;
-    asked.flags = untraced;
+    asked.flags = flags_;
     asked.workload = workload_;
-    asked.lengths_known = question_.options.wishes.prompt_tokens > 0;
-    asked.hardware = &*profile.value();
-    asked.prefill_tokens = question_.options.wishes.prefill_tokens_max;
-    asked.requests = question_.options.wishes.requests;
+    asked.wishes = options_.wishes;
+    asked.lengths_known = options_.wishes.prompt_tokens > 0;
+    asked.hardware = profile();
+    asked.machine = &machine;
+    asked.opened = &opened.model;
     int64_t tried = 0;
     const Result<CostedChoice> best = find_plan(asked, &tried);
     if (!best.ok()) {
-      // Infeasibility is reported by open(), with its own message.
+      // Infeasibility is reported by the default heuristic, with its own message.
       if (best.status().code() != Code::kInfeasible) {
         say("warning: placed by the default heuristic, since the search failed: " +
             std::string(best.status().message()));
       }
-      return none;
+      return std::nullopt;
     }
     say("Plan: the best of " + std::to_string(tried) + " for " + text_of(workload_) + "; " +
         format_rate(best->prediction.tokens_per_second()) + " tokens/s predicted, limited by " +
         std::string(resource_name(best->prediction.bottleneck)));
-    EngineFlags found = best->flags;
-    found.trace = flags.trace;
-    if (workload_[0].count == 0 && all_in_place(found)) {
-      found.block = std::max(*found.block, kBlockInPlace);
+    if (workload_[0].count == 0 && all_in_place(best->flags)) {
+      EngineFlags larger = best->flags;
+      larger.block = std::max(*larger.block, kBlockInPlace);
+      Result<Plan> plan = make_plan(opened.model, machine, larger, options_.wishes);
+      if (plan.ok()) return std::move(plan).value();
     }
-    return std::optional<EngineFlags>(std::move(found));
+    return *best->plan;
   }
 
-  const StartQuestion& question_;
+  const EngineFlags& flags_;
+  const RuntimeOptions& options_;
   std::vector<RequestGroup> workload_;
+  Result<std::optional<HardwareProfile>> profile_ = std::optional<HardwareProfile>();
+  std::optional<Plan> found_;
 };
 
 }  // namespace
@@ -159,19 +153,21 @@ bool leaves_plan_open(const EngineFlags& flags) {
          !flags.micro_batch;
 }
 
-Result<StartedRuntime> open_planned(const StartQuestion& question) {
-  return Starter(question).open();
-}
-
-Result<std::optional<Prediction>> predict_here(Runtime& runtime, const EngineFlags& flags,
-                                               std::span<const RequestGroup> workload) {
-  const auto cached = cached_profile(runtime.device(), scratch_directory(flags.disk_dir));
-  if (cached.status().code() == Code::kNotFound) return std::optional<Prediction>();
-  SPILLWAY_RETURN_IF_ERROR(cached.status());
-  const std::optional<HardwareProfile>& profile = cached.value();
-  if (!profile) return std::optional<Prediction>();
-  SPILLWAY_ASSIGN_OR_RETURN(Prediction found, predict(runtime.plan(), *profile, workload));
-  return std::optional<Prediction>(found);
+Result<StartedRuntime> open_planned(const std::string& model, const EngineFlags& flags,
+                                    const RuntimeOptions& options,
+                                    std::vector<RequestGroup> workload) {
+  StartedRuntime started;
+  if (workload.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(started.runtime, Runtime::open(model, flags, options));
+    return started;
+  }
+  StartPlanner planner(flags, options, std::move(workload));
+  SPILLWAY_ASSIGN_OR_RETURN(started.runtime,
+                            Runtime::open(model, flags, options, [&](const OpenedModel& opened) {
+                              return planner.plan(opened);
+                            }));
+  started.predicted = planner.predict(started.runtime->plan());
+  return started;
 }
 
 }  // namespace spillway

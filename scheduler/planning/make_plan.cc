@@ -76,8 +76,8 @@ class Planner {
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
     plan_.q4_in_int8 = is_quantized(plan_.format) && flags_.q4_compute == "int8";
-    plan_.kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
-    plan_.kv_rule = kv_rule_of(flags_);
+    engine().kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
+    plan_.scheduling.kv_rule = kv_rule_of(flags_);
     if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
   }
 
@@ -132,10 +132,10 @@ class Planner {
     const int64_t more = known ? wishes_.new_tokens : 0;
     LongestKv longest;
     longest.positions = std::min(known ? kv_positions(prompt, more) : prompt, shape.positions);
-    longest.budget = resolve(plan_.kv_rule, prompt, more);
+    longest.budget = resolve(plan_.kv_rule(), prompt, more);
     const auto bytes = [&](const KvBudget& budget, int64_t slots) {
       return std::pair{KvStateLayout{shape.kv_heads, budget}.bytes(),
-                       kv_layout(shape, plan_.kv_format).sequence_bytes(slots)};
+                       kv_layout(shape, plan_.kv_format()).sequence_bytes(slots)};
     };
     const auto [state, rows] = bytes(longest.budget, longest.budget.slots(longest.positions));
     longest.disk_layer = round_up(state, kIoAlignment) + rows;
@@ -178,17 +178,17 @@ class Planner {
   void plan_engine(bool long_sweeps) {
     const ModelShape& shape = this->shape();
     plan_.scheduling.block_sequences_max =
-        flags_.block.value_or(long_sweeps ? kBlockDefaultStreaming : kBlockDefault);
+        flags_.block.value_or(wishes_.block_sequences > 0 ? wishes_.block_sequences
+                              : long_sweeps               ? kBlockDefaultStreaming
+                                                          : kBlockDefault);
     plan_.scheduling.prefill_tokens_max =
         long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
-    plan_.scheduling.kv_rule = plan_.kv_rule;
     // Gathering requests does not pay for a sweep of a few milliseconds, only for one that reads
     // from disk.
     plan_.scheduling.gather_seconds = long_sweeps ? kGatherSeconds : 0;
     if (wishes_.prefill_tokens_max > 0) {
       plan_.scheduling.prefill_tokens_max = wishes_.prefill_tokens_max;
     }
-    engine().kv_format = plan_.kv_format;
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
     engine().expand_layer = expand_layer_;
@@ -235,6 +235,12 @@ class Planner {
     if (flags_.weights) request.weights_shares = shares(flags_.weights);
     if (flags_.kv) request.kv_shares = shares(flags_.kv);
     SPILLWAY_ASSIGN_OR_RETURN(plan_.placement, place(request));
+    const uint64_t on_disk = plan_.placement.kv.disk + rows_on_disk;
+    if (flags_.disk_memory_bytes && on_disk > *flags_.disk_memory_bytes) {
+      return {Code::kInfeasible, "KV cache and activations need " + format_bytes(on_disk) +
+                                     " on disk, and --disk-memory is " +
+                                     format_bytes(*flags_.disk_memory_bytes)};
+    }
     engine().kv_bytes = plan_.placement.kv.device;
     engine().kv_host_bytes = plan_.placement.kv.host;
     engine().kv_disk_bytes = plan_.placement.kv.disk;
@@ -265,22 +271,13 @@ class Planner {
     plan.activations = by_tier(
         flags_.activations,
         {bytes.buffers + rows.memory, bytes.logits + bytes.host_attention + rows.host, rows.disk});
-    plan.host_rings = plan.placement.host_rings;
-    plan.host_rings.activations = rows.staging;
-    plan.staging_bytes = plan.host_rings.sum();
-    plan.device_rings = plan.placement.device_rings;
-    plan.device_rings.activations = rows.device_ring;
-    plan.device_staging_bytes = plan.device_rings.sum();
+    plan.placement.host_rings.activations = rows.staging;
+    plan.placement.device_rings.activations = rows.device_ring;
     plan.device_budget_bytes = device_budget().bytes;
     plan.budget_bytes = host_budget().bytes;
     const LongestKv longest = longest_kv();
     plan.longest_positions = longest.positions;
     plan.longest_budget = longest.budget;
-    plan.block_sequences = plan_.scheduling.block_sequences_max;
-    plan.micro_batch_tokens = engine().micro_batch_tokens;
-    plan.micro_batch_sequences = engine().micro_batch_sequences;
-    plan.prefill_tokens = plan_.scheduling.prefill_tokens_max;
-    plan.host_attention = engine().host_attention;
     plan.percent.weights = flags_.weights.value_or(percent_of(plan.weights));
     plan.percent.kv = flags_.kv.value_or(percent_of(plan.kv));
     plan.percent.activations = flags_.activations.value_or(kAllOnDevice);

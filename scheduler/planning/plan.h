@@ -23,15 +23,28 @@ struct Plan {
   bool discrete = false;                             // The device has its own memory
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of weights, on the device
   Format format = Format::kF32;
-  Format kv_format = Format::kF32;
   bool q4_in_int8 = false;  // Matmuls with 4-bit weights round activations to 8 bits
-  KvRule kv_rule;
-  uint64_t budget_bytes = 0;           // Host memory allowed
-  uint64_t process_bytes = 0;          // Part of it for the process itself, `requests` included
-  RequestMemory requests;              // If the command takes requests
-  uint64_t device_budget_bytes = 0;    // Device memory allowed; 0: not discrete
-  uint64_t device_limit_bytes = 0;     // Part of it that the run allocates: without the context
-  TierBytes weights, kv, activations;  // Activations: working memory too
+
+  // What each component carries out. Every setting stands in one of them alone.
+  Placement placement;
+  EngineOptions engine;  // Its pointers are null
+  SchedulerOptions scheduling;
+
+  Format kv_format() const { return engine.kv_format; }
+  const KvRule& kv_rule() const { return scheduling.kv_rule; }
+  int64_t block_sequences() const { return scheduling.block_sequences_max; }
+  int64_t prefill_tokens() const { return scheduling.prefill_tokens_max; }  // Per sweep
+  int64_t micro_batch_tokens() const { return engine.micro_batch_tokens; }
+  int64_t micro_batch_sequences() const { return engine.micro_batch_sequences; }  // 0: no limit
+  bool host_attention() const { return engine.host_attention; }
+
+  uint64_t budget_bytes = 0;         // Host memory allowed
+  uint64_t process_bytes = 0;        // Part of it for the process itself, `requests` included
+  RequestMemory requests;            // If the command takes requests
+  uint64_t device_budget_bytes = 0;  // Device memory allowed; 0: not discrete
+  // The placement's bytes as users see them: on a CPU, where device and host are one memory, split
+  // as the flags say. Activations: working memory too.
+  TierBytes weights, kv, activations;
   // As the flags pin them, else by bytes; activations: the rows that may leave the device.
   struct Percent {
     TierPercent weights = kAllOnDevice, kv = kAllOnDevice, activations = kAllOnDevice;
@@ -40,28 +53,15 @@ struct Plan {
   struct Asked {
     std::optional<uint64_t> device_memory_bytes, host_memory_bytes, disk_memory_bytes;
   } asked;
-  uint64_t staging_bytes = 0;         // Host memory for staging data on disk
-  uint64_t device_staging_bytes = 0;  // A discrete device's memory for staging other tiers' data
-  // The two totals above by kind of data.
-  RingBytes host_rings, device_rings;
-  int64_t block_sequences = 0;
   int64_t longest_positions = 0;  // Positions of the longest planned sequence
   KvBudget longest_budget;        // The part of them that it keeps
-  int64_t micro_batch_tokens = 0;
-  int64_t micro_batch_sequences = 0;  // 0: no limit
-  int64_t prefill_tokens = 0;         // Prompt tokens per sweep
-  bool host_attention = false;        // Decode steps over KV in host memory run on the CPU
-
-  // The plan in the types of the components that carry it out.
-  Placement placement;
-  EngineOptions engine;  // Its pointers are null
-  SchedulerOptions scheduling;
 
   // Set when a run opens the plan.
-  std::string weights_file;       // Source of weights on disk; empty: none are on disk
-  std::string disk_dir;           // Folder of KV and activations on disk; empty: none
-  std::string kv_file;            // Path of the KV file, valid while the runtime lives
-  int64_t sequences_at_once = 0;  // Longest sequences that block and KV cache hold
+  uint64_t device_limit_bytes = 0;  // Part of the device's budget that the run allocates itself
+  std::string weights_file;         // Source of weights on disk; empty: none are on disk
+  std::string disk_dir;             // Folder of KV and activations on disk; empty: none
+  std::string kv_file;              // Path of the KV file, valid while the runtime lives
+  int64_t sequences_at_once = 0;    // Longest sequences that block and KV cache hold
   double load_seconds = 0;
   std::optional<QuantError> quantization;  // Error of a quantised file against its checkpoint
 };

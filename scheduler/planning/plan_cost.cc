@@ -29,13 +29,13 @@ struct LayerCache {
 };
 
 KvBudget budget_of(const Plan& plan, const RequestGroup& group) {
-  return resolve(apply(group.kv, plan.kv_rule), group.prompt_tokens, group.new_tokens);
+  return resolve(apply(group.kv, plan.kv_rule()), group.prompt_tokens, group.new_tokens);
 }
 
 LayerCache layer_cache(const ModelShape& shape, const Plan& plan, const RequestGroup& group) {
   const KvBudget budget = budget_of(plan, group);
   const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-  const KvLayout layout = kv_layout(shape, plan.kv_format);
+  const KvLayout layout = kv_layout(shape, plan.kv_format());
   const int64_t slots = budget.slots(positions);
   return {slots, KvStateLayout{shape.kv_heads, budget}.bytes(), layout.sequence_bytes(slots),
           layout.block_bytes()};
@@ -46,8 +46,8 @@ uint64_t kv_bytes(const Plan& plan) {
 }
 
 SweepLimits limits_of(const Plan& plan) {
-  return {.block_sequences = plan.block_sequences,
-          .prefill_tokens = plan.prefill_tokens,
+  return {.block_sequences = plan.block_sequences(),
+          .prefill_tokens = plan.prefill_tokens(),
           .kv_bytes = kv_bytes(plan)};
 }
 
@@ -106,7 +106,7 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
   CostedPlan found;
   found.shape = shape;
   found.format = plan.format;
-  found.kv_format = plan.kv_format;
+  found.kv_format = plan.kv_format();
   count_weight_bytes(
       [&](const LinearShape& linear) {
         return packed_bytes(plan.matrix_layout, plan.format, linear.outputs, linear.inputs);
@@ -130,11 +130,11 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
     found.discrete = true;
     found.weights_to_device = plan.weights.host + plan.weights.disk;
     found.kv_on_host = share(plan.kv.host, plan.kv);
-    found.host_attention = plan.host_attention;
+    found.host_attention = plan.host_attention();
     found.activations_on_host = share(plan.activations.host, plan.activations);
   }
   found.activations_on_disk = share(plan.activations.disk, plan.activations);
-  found.micro_batch = {plan.micro_batch_tokens, plan.micro_batch_sequences};
+  found.micro_batch = {plan.micro_batch_tokens(), plan.micro_batch_sequences()};
   found.head_rows = kHeadRows;
   found.overlap = plan.engine.overlap;
   return found;
@@ -146,7 +146,7 @@ Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
   std::vector<RequestGroup> groups(workload.begin(), workload.end());
   for (size_t i = 0; i < groups.size(); ++i) {
     if (groups[i].count > 0) continue;
-    groups[i].count = plan.block_sequences;
+    groups[i].count = plan.block_sequences();
     if (reservations[i].bytes > 0) {
       groups[i].count =
           std::min(groups[i].count, static_cast<int64_t>(kv_bytes(plan) / reservations[i].bytes));
@@ -164,11 +164,11 @@ Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
   SPILLWAY_ASSIGN_OR_RETURN(const auto reservations, reservations_of(plan, groups));
   int64_t all = 0;
   for (RequestGroup& group : groups) {
-    if (group.count == 0) group.count = plan.block_sequences;
+    if (group.count == 0) group.count = plan.block_sequences();
     all += group.count;
   }
   // Shrinks the block until the cache holds all of it.
-  for (int64_t block = std::min(plan.block_sequences, all);;) {
+  for (int64_t block = std::min(plan.block_sequences(), all);;) {
     const std::vector<RequestGroup> drawn = drawn_evenly(groups, all, block);
     uint64_t bytes = 0;
     for (size_t i = 0; i < drawn.size(); ++i) {
@@ -189,16 +189,13 @@ uint64_t kv_bytes_wanted(const Plan& plan, std::span<const RequestGroup> workloa
     sequence = std::max(sequence, layer_cache(plan.shape, plan, group).bytes() *
                                       static_cast<uint64_t>(plan.shape.layers));
   }
-  return sequence * static_cast<uint64_t>(plan.block_sequences);
+  return sequence * static_cast<uint64_t>(plan.block_sequences());
 }
 
 ResidualRows residual_rows(const Plan& plan) {
   const ModelShape& shape = plan.shape;
-  SchedulerOptions scheduling;
-  scheduling.prefill_tokens_max = plan.prefill_tokens;
-  scheduling.block_sequences_max = plan.block_sequences;
-  const int64_t sweep = sweep_tokens_max(shape, scheduling);
-  const int64_t micro_batch = std::min(sweep, std::max(plan.micro_batch_tokens, shape.positions));
+  const int64_t sweep = plan.engine.sweep_tokens_max;
+  const int64_t micro_batch = std::min(sweep, std::max(plan.micro_batch_tokens(), shape.positions));
   const auto bytes = [&](int64_t rows) {
     return static_cast<uint64_t>(rows * shape.hidden) * sizeof(float);
   };

@@ -41,12 +41,12 @@ json plan_json(const Plan& plan) {
                  {"weights", plan.percent.weights},
                  {"kv", plan.percent.kv},
                  {"activations", plan.percent.activations},
-                 {"block", plan.block_sequences},
+                 {"block", plan.block_sequences()},
                  {"format", format_name(plan.format)},
-                 {"kv_format", format_name(plan.kv_format)}};
-  if (plan.micro_batch_sequences > 0) object["micro_batch"] = plan.micro_batch_sequences;
+                 {"kv_format", format_name(plan.kv_format())}};
+  if (plan.micro_batch_sequences() > 0) object["micro_batch"] = plan.micro_batch_sequences();
   if (plan.q4_in_int8) object["q4_compute"] = "int8";
-  if (plan.discrete) object["attention"] = plan.host_attention ? "host" : "device";
+  if (plan.discrete) object["attention"] = plan.host_attention() ? "host" : "device";
   if (!plan.engine.overlap) object["no_overlap"] = true;
   // Budgets without a flag are left out: they are the free memory where the plan is carried out.
   const auto budget = [&](const char* name, const std::optional<uint64_t>& bytes) {
@@ -57,8 +57,8 @@ json plan_json(const Plan& plan) {
   budget("disk_memory", plan.asked.disk_memory_bytes);
   // A rule has only its own amounts; the flags refuse others.
   json rule;
-  add_kv_rule(plan.kv_rule, &rule);
-  const KvRuleKind kind = plan.kv_rule.kind;
+  add_kv_rule(plan.kv_rule(), &rule);
+  const KvRuleKind kind = plan.kv_rule().kind;
   object["kv_rule"] = rule["kv_rule"];
   if (kind == KvRuleKind::kH2o) object["kv_heavy"] = rule["kv_heavy"];
   if (kind == KvRuleKind::kWindow) object["kv_sink"] = rule["kv_sink"];
@@ -71,9 +71,9 @@ json plan_json(const Plan& plan) {
 
 std::string plan_flags_text(const Plan& plan) {
   json members = plan_json(plan);
-  std::string text = "--block " + std::to_string(plan.block_sequences);
+  std::string text = "--block " + std::to_string(plan.block_sequences());
   for (const char* said : {"version", "model", "device", "block"}) members.erase(said);
-  if (plan.kv_rule.kind == KvRuleKind::kFull) members.erase("kv_rule");
+  if (plan.kv_rule().kind == KvRuleKind::kFull) members.erase("kv_rule");
   for (const auto& [member, value] : members.items()) {
     text += " " + flag_of(member);
     if (!value.is_boolean()) text += " " + value_text(value);

@@ -27,24 +27,33 @@ constexpr TierPercent kSomeOnHost = {0, 1, 99};
 // The slowest tier the KV cache may use: each slower tier takes staging memory.
 enum class KvReach : uint8_t { kDevice, kHost, kDisk };
 
+// The machine that a profile describes, all of its free memory available.
+Result<PlanMachine> machine_of(const HardwareProfile& hardware, const EngineFlags& flags) {
+  PlanMachine machine;
+  SPILLWAY_ASSIGN_OR_RETURN(machine.device, traits_of(hardware));
+  machine.host_budget = host_budget(hardware, flags.host_memory_bytes);
+  if (machine.device.discrete()) {
+    if (flags.q4_compute == "int8") return int8_is_for_cpus();
+    machine.device_budget = device_budget(machine.device.memory, flags.device_memory_bytes);
+  }
+  machine.disk_free_bytes = static_cast<uint64_t>(hardware.disk.free_bytes.value);
+  machine.host_attention_pays = host_attention_pays(hardware);
+  return machine;
+}
+
 // Makes and costs plans for a question. The machine, and the model in each format, do not depend on
 // the flags that a search varies and are opened once.
 class Evaluator {
  public:
   static Result<Evaluator> open(const PlanQuestion& question) {
-    const HardwareProfile& hardware = *question.hardware;
     Evaluator made(question);
-    SPILLWAY_ASSIGN_OR_RETURN(made.machine_.device, traits_of(hardware));
-    made.machine_.host_budget = host_budget(hardware, question.flags.host_memory_bytes);
-    if (made.machine_.device.discrete()) {
-      if (question.flags.q4_compute == "int8") return int8_is_for_cpus();
-      made.machine_.device_budget =
-          device_budget(made.machine_.device.memory, question.flags.device_memory_bytes);
+    if (question.machine != nullptr) {
+      made.machine_ = *question.machine;
+    } else {
+      SPILLWAY_ASSIGN_OR_RETURN(made.machine_, machine_of(*question.hardware, question.flags));
     }
-    made.machine_.disk_free_bytes = static_cast<uint64_t>(hardware.disk.free_bytes.value);
-    made.machine_.host_attention_pays = host_attention_pays(hardware);
-    made.wishes_.prefill_tokens_max = question.prefill_tokens;
-    made.wishes_.requests = question.requests;
+    if (question.opened != nullptr) made.models_.emplace(question.flags.format, *question.opened);
+    made.wishes_ = question.wishes;
     for (const RequestGroup& group : question.workload) {
       if (!question.lengths_known) break;
       made.wishes_.prompt_tokens = std::max(made.wishes_.prompt_tokens, group.prompt_tokens);
@@ -279,11 +288,13 @@ class Search {
     room.weights = plan.weights.device + plan.weights.host + plan.weights.disk;
     room.kv = probe.kv_bytes_wanted;
     const uint64_t host =
-        left(plan.budget_bytes, plan.process_bytes + plan.staging_bytes + plan.activations.host +
+        left(plan.budget_bytes, plan.process_bytes + plan.placement.host_rings.sum() +
+                                    plan.activations.host +
                                     (plan.discrete ? 0 : plan.activations.device));
     if (plan.discrete) {
-      room.device = left(plan.device_budget_bytes,
-                         kDeviceProcessBytes + plan.device_staging_bytes + plan.activations.device);
+      room.device =
+          left(plan.device_budget_bytes,
+               kDeviceProcessBytes + plan.placement.device_rings.sum() + plan.activations.device);
       room.host = host;
     } else {
       room.device = host;

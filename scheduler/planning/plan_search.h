@@ -14,16 +14,18 @@
 namespace spillway {
 
 struct PlanQuestion {
-  std::string model;
+  std::string model;  // Opened in each format that is searched, unless `opened` is it
   EngineFlags flags;  // Settings they name are not searched
   std::vector<RequestGroup> workload;
-  const HardwareProfile* hardware = nullptr;   // Outlives the question's results
-  int64_t prefill_tokens = 0;                  // Per sweep; 0: the default
-  std::optional<RequestMemory> requests = {};  // For a command that answers over HTTP
-  bool lengths_known = true;                   // False: sequences of any length must fit
-  double latency_seconds = 0;                  // Limit for a full block; 0: none
-  bool frontier = false;                       // Find it, too: more blocks are tried
+  PlanWishes wishes;            // Their lengths are the workload's
+  bool lengths_known = true;    // False: sequences of any length must fit
+  double latency_seconds = 0;   // Limit for a full block; 0: none
+  bool frontier = false;        // Find it, too: more blocks are tried
   bool search_formats = false;  // Try 4-bit weights and KV, unless flags name formats
+  // These outlive the question's results.
+  const HardwareProfile* hardware = nullptr;
+  const PlanMachine* machine = nullptr;  // To be planned for; null: the profile's
+  const ModelToPlan* opened = nullptr;   // `model` in the flags' format; null: not opened yet
 };
 
 struct CostedChoice {

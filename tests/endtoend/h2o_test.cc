@@ -250,7 +250,7 @@ TEST_CASE("a plan with a KV rule holds the block that it says", "[gpu]") {
   const auto runtime = Runtime::open(checkpoint, flags, options).value();
   CHECK(runtime->plan().sequences_at_once == 48);
   const int64_t positions = runtime->shape().positions;
-  const KvBudget budget = resolve(runtime->plan().kv_rule, positions, 0);
+  const KvBudget budget = resolve(runtime->plan().kv_rule(), positions, 0);
   REQUIRE_FALSE(budget.full());
   std::vector<std::unique_ptr<KvSequence>> held;
   for (int i = 0; i < 48; ++i) {

@@ -23,27 +23,27 @@ struct Start {
       const std::string json = hardware_profile_json(test::sample_hardware(false));
       REQUIRE(keep_profile(*device.value(), scratch_directory(""), json).ok());
     }
-    question.model = "opt-125m";
-    question.flags.device = "cpu";
-    question.flags.dummy_weights = true;
-    question.flags.host_memory_bytes = uint64_t{1} << 30;
-    question.unplanned = question.flags;
-    question.unplanned.block = 5;
-    question.options.say = [this](const std::string& line) { said += line + "\n"; };
-    question.workload = {{20, 10, 30}};
+    flags.device = "cpu";
+    flags.dummy_weights = true;
+    flags.host_memory_bytes = uint64_t{1} << 30;
+    options.wishes.block_sequences = 5;
+    options.say = [this](const std::string& line) { said += line + "\n"; };
   }
   ~Start() { ::unsetenv("SPILLWAY_CACHE"); }
 
+  Result<StartedRuntime> open() const { return open_planned("opt-125m", flags, options, workload); }
   bool heard(const std::string& text) const { return said.find(text) != std::string::npos; }
 
   TempDirectory cache;
-  StartQuestion question;
+  EngineFlags flags;
+  RuntimeOptions options;
+  std::vector<RequestGroup> workload = {{20, 10, 30}};
   std::string said;
 };
 
 TEST_CASE("a plan is searched where the machine has a profile") {
   Start start(true);
-  const auto started = open_planned(start.question);
+  const auto started = start.open();
   INFO(start.said);
   REQUIRE(started.ok());
   CHECK(start.heard("Plan: the best of "));
@@ -52,29 +52,29 @@ TEST_CASE("a plan is searched where the machine has a profile") {
   CHECK(started->predicted->generated == 300);
   CHECK(started->predicted->tokens_per_second() > 0);
   // Resident weights, and no reason to run fewer than all together.
-  CHECK(started->runtime->plan().block_sequences == 30);
+  CHECK(started->runtime->plan().block_sequences() == 30);
   CHECK(started->runtime->plan().weights.disk == 0);
 }
 
 TEST_CASE("without a profile the rule of thumb places, and says so") {
   Start start(false);
-  const auto started = open_planned(start.question);
+  const auto started = start.open();
   REQUIRE(started.ok());
   CHECK(start.heard("default heuristic"));
   CHECK(start.heard("spillway profile"));
   CHECK(!started->predicted);
-  CHECK(started->runtime->plan().block_sequences == 5);
+  CHECK(started->runtime->plan().block_sequences() == 5);
 }
 
 TEST_CASE("what is said of the plan is not searched again, and predicted all the same") {
   Start start(true);
-  start.question.flags.block = start.question.unplanned.block = 7;
-  CHECK(!leaves_plan_open(start.question.flags));
-  const auto started = open_planned(start.question);
+  start.flags.block = 7;
+  CHECK(!leaves_plan_open(start.flags));
+  const auto started = start.open();
   REQUIRE(started.ok());
   CHECK(!start.heard("Plan: "));
   CHECK(started->predicted);
-  CHECK(started->runtime->plan().block_sequences == 7);
+  CHECK(started->runtime->plan().block_sequences() == 7);
 }
 
 TEST_CASE("a profile that cannot be read is named and does not stop the run") {
@@ -82,7 +82,7 @@ TEST_CASE("a profile that cannot be read is named and does not stop the run") {
   const auto device = open_device({.kind = "cpu"});
   REQUIRE(device.ok());
   REQUIRE(keep_profile(*device.value(), scratch_directory(""), R"({"version": 99})").ok());
-  const auto started = open_planned(start.question);
+  const auto started = start.open();
   INFO(start.said);
   REQUIRE(started.ok());
   CHECK(start.heard("default heuristic"));
@@ -92,21 +92,21 @@ TEST_CASE("a profile that cannot be read is named and does not stop the run") {
 
 TEST_CASE("requests longer than the model's positions are cut for the plan") {
   Start start(true);
-  start.question.workload = {{100'000, 100'000, 0}};
-  start.question.flags.host_memory_bytes = uint64_t{2} << 30;
-  const auto started = open_planned(start.question);
+  start.workload = {{100'000, 100'000, 0}};
+  start.flags.host_memory_bytes = uint64_t{2} << 30;
+  const auto started = start.open();
   INFO(start.said);
   REQUIRE(started.ok());
   CHECK(start.heard("full blocks of sequences of 2047 + 1 tokens"));
   CHECK(started->predicted);
   // Anything shorter may come.
-  CHECK(started->runtime->plan().block_sequences >= 256);
+  CHECK(started->runtime->plan().block_sequences() >= 256);
 }
 
 TEST_CASE("what fits nowhere is refused in the engine's words") {
   Start start(true);
-  start.question.flags.host_memory_bytes = start.question.unplanned.host_memory_bytes = 1 << 20;
-  const auto started = open_planned(start.question);
+  start.flags.host_memory_bytes = 1 << 20;
+  const auto started = start.open();
   REQUIRE(!started.ok());
   CHECK(started.status().code() == Code::kInfeasible);
   CHECK(!start.heard("Plan: "));

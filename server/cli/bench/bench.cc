@@ -40,18 +40,17 @@ Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime&
 }
 
 Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& model) {
-  StartQuestion question;
-  question.model = model;
-  question.flags = question.unplanned = engine;
-  if (!engine.block && flags.sequences > 0) question.unplanned.block = flags.sequences;
-  question.workload = {{flags.prompt_tokens, flags.new_tokens, flags.sequences}};
-  RuntimeOptions& options = question.options;
+  RuntimeOptions options;
   options.log = std::make_shared<SweepLog>();
+  options.wishes.block_sequences = flags.sequences;
   options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
   options.wishes.prompt_tokens = flags.prompt_tokens;
   options.wishes.new_tokens = flags.new_tokens;
   options.say = say;
-  SPILLWAY_ASSIGN_OR_RETURN(const StartedRuntime started, open_planned(question));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const StartedRuntime started,
+      open_planned(model, engine, options,
+                   {{flags.prompt_tokens, flags.new_tokens, flags.sequences}}));
   Runtime* const runtime = started.runtime.get();
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
   if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;

@@ -44,7 +44,7 @@ Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeili
 Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
   double best = 0;
   for (const MatrixCeiling& ceiling : found->matrix) best = std::max(best, ceiling.best());
-  const int64_t block = std::min(flags.sequences, runtime.plan().block_sequences);
+  const int64_t block = std::min(flags.sequences, runtime.plan().block_sequences());
   for (const int64_t rows : kTallRows) {
     if (rows > block * flags.prompt_tokens) break;
     for (const LinearShape& linear : linear_shapes(runtime.shape())) {
@@ -64,8 +64,8 @@ Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredC
 Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ceilings) {
   const Plan& plan = runtime.plan();
   const ModelShape& shape = runtime.shape();
-  const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens / flags.prompt_tokens);
-  AttentionProbe probe{.kv = plan.kv_format,
+  const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens() / flags.prompt_tokens);
+  AttentionProbe probe{.kv = plan.kv_format(),
                        .sequences = std::min(together, flags.sequences),
                        .tokens = flags.prompt_tokens,
                        .heads = shape.heads,
@@ -73,7 +73,7 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->prompt_attention,
                             measure_prompt_attention(runtime.device(), probe));
   const int64_t last = kv_positions(flags.prompt_tokens, flags.new_tokens) - 1;
-  probe.tokens = resolve(plan.kv_rule, flags.prompt_tokens, flags.new_tokens).attended(last);
+  probe.tokens = resolve(plan.kv_rule(), flags.prompt_tokens, flags.new_tokens).attended(last);
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache, measure_decode_attention(runtime.device(), probe));
   return {};
 }
@@ -82,8 +82,8 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
 
 std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan) {
   const int64_t most =
-      plan.discrete ? std::min(plan.micro_batch_tokens, kLayerChunkRows) : kLayerChunkRows;
-  const int64_t block = std::min(flags.sequences, plan.block_sequences);
+      plan.discrete ? std::min(plan.micro_batch_tokens(), kLayerChunkRows) : kLayerChunkRows;
+  const int64_t block = std::min(flags.sequences, plan.block_sequences());
   std::vector<int64_t> heights = {std::min(block, most)};
   const int64_t prefill = std::min(block * flags.prompt_tokens, most);
   if (prefill != heights.front()) heights.push_back(prefill);
@@ -106,7 +106,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   if (!device.discrete()) {
     found.peaks = measure_peaks(device);
     found.products = found.peaks.of(product_arithmetic(plan.format));
-    found.attention = found.peaks.of(attention_arithmetic(plan.kv_format));
+    found.attention = found.peaks.of(attention_arithmetic(plan.kv_format()));
   } else {
     SPILLWAY_RETURN_IF_ERROR(
         measure_peak_product(flags, runtime, &found).at("measuring tall products"));
@@ -127,9 +127,9 @@ void hold_against_bound(Runtime& runtime, BenchResult* result) {
   const ModelShape& shape = runtime.shape();
   const Plan& plan = runtime.plan();
   CostedPlan costed = costed_plan(plan, {});
-  costed.kv_row_bytes = kv_layout(shape, plan.kv_format).row_bytes() * 2 *
+  costed.kv_row_bytes = kv_layout(shape, plan.kv_format()).row_bytes() * 2 *
                         static_cast<size_t>(shape.kv_heads * shape.layers);
-  const bool keeps_by_score = plan.kv_rule.kind == KvRuleKind::kH2o;
+  const bool keeps_by_score = plan.kv_rule().kind == KvRuleKind::kH2o;
   const Ceilings hardware = result->ceilings.hardware();
   const auto bounds = [&](const std::vector<LoggedSweep>& sweeps) {
     const std::vector<SweepWork> work(sweeps.begin(), sweeps.end());

@@ -84,7 +84,7 @@ std::vector<Gate> gates_of(const BenchResult& result) {
          share(ceilings.rates.prompt_attention, ceilings.peaks.f32.operations_per_second),
          kPromptAttentionMin});
   }
-  if (!is_quantized(plan.kv_format)) {
+  if (!is_quantized(plan.kv_format())) {
     gates.push_back({"decode attention of memory's rate",
                      share(ceilings.rates.cache, ceilings.rates.memory), kDecodeAttentionMin});
   }

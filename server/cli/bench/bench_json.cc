@@ -144,7 +144,7 @@ std::string bench_json(const BenchResult& result) {
   const json object = {
       {"model", result.model},
       {"plan", plan_json(plan)},
-      {"micro_batch_tokens", plan.micro_batch_tokens},
+      {"micro_batch_tokens", plan.micro_batch_tokens()},
       {"host_memory_bytes", plan.budget_bytes},
       {"device_memory_bytes", plan.device_budget_bytes},
       {"prompt_tokens", flags.prompt_tokens},

@@ -61,8 +61,9 @@ std::string head(const BenchResult& r) {
              static_cast<long long>(r.flags.new_tokens),
              (std::string(format_name(r.plan.format)) + (r.plan.q4_in_int8 ? " (int8)" : ""))
                  .c_str(),
-             std::string(format_name(r.plan.kv_format)).c_str(), to_string(r.plan.kv_rule).c_str(),
-             static_cast<long long>(r.plan.block_sequences)) +
+             std::string(format_name(r.plan.kv_format())).c_str(),
+             to_string(r.plan.kv_rule()).c_str(),
+             static_cast<long long>(r.plan.block_sequences())) +
          text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
                    format_bytes(r.peak_host_bytes).c_str(),
                    format_bytes(r.plan.budget_bytes).c_str()) +

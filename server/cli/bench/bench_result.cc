@@ -58,7 +58,7 @@ MeasuredCeilings ceilings_of_run(const BenchResult& result) {
   found.peaks = best_of(found.peaks, result.during.peaks);
   found.products = best_of(found.products, found.peaks.of(product_arithmetic(result.plan.format)));
   found.attention =
-      best_of(found.attention, found.peaks.of(attention_arithmetic(result.plan.kv_format)));
+      best_of(found.attention, found.peaks.of(attention_arithmetic(result.plan.kv_format())));
   return found;
 }
 

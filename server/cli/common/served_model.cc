@@ -13,9 +13,9 @@ namespace spillway {
 namespace {
 
 // Changes whenever answers may: the checkpoint's fingerprint and the number formats.
-std::string identity_of(const std::string& source, const Plan& plan) {
-  return source + " " + std::string(format_name(plan.format)) + "/" +
-         std::string(format_name(plan.kv_format)) + (plan.q4_in_int8 ? " int8" : "");
+std::string identity_of(const std::string& source, Format weights, Format kv, bool int8) {
+  return source + " " + std::string(format_name(weights)) + "/" + std::string(format_name(kv)) +
+         (int8 ? " int8" : "");
 }
 
 // The plan's bytes by tier and kind.
@@ -29,28 +29,45 @@ std::vector<TierAmount> amounts_of(const Plan& plan) {
   add("weights", plan.weights);
   add("kv", plan.kv);
   add("activations", plan.activations);
-  all.push_back({"device", "staging", plan.device_staging_bytes});
-  all.push_back({"host", "staging", plan.staging_bytes});
+  all.push_back({"device", "staging", plan.placement.device_rings.sum()});
+  all.push_back({"host", "staging", plan.placement.host_rings.sum()});
   return all;
 }
 
+ApiContext context_of(const ModelShape& shape, const std::string& name,
+                      const Tokenizer* tokenizer) {
+  ApiContext context;
+  context.shape = &shape;
+  context.tokenizer = tokenizer;
+  context.model_names = {name};
+  context.created = static_cast<int64_t>(std::time(nullptr));
+  context.fingerprint = "spillway-" SPILLWAY_VERSION;
+  return context;
+}
+
+// Without weights. The KV format is a plan's; the identity has float32 in its place, as in the
+// journals that batch runs have left.
+ServedModel view_of(std::shared_ptr<OpenedModel> opened) {
+  const ModelToPlan& model = opened->model;
+  ServedModel view;
+  view.context = context_of(model.shape(), model.name, opened->tokenizer.get());
+  view.identity = identity_of(model.source, model.table->format, Format::kF32, false);
+  view.owner = std::move(opened);
+  return view;
+}
+
 ServedModel view_of(std::shared_ptr<Runtime> runtime) {
-  ServedModel model;
-  model.context.shape = &runtime->shape();
-  model.context.tokenizer = runtime->tokenizer();
-  model.context.model_names = {runtime->model_name()};
-  model.context.created = static_cast<int64_t>(std::time(nullptr));
-  model.identity = identity_of(runtime->source(), runtime->plan());
-  model.context.kv_rule = runtime->plan().kv_rule;
-  model.context.fingerprint = "spillway-" SPILLWAY_VERSION;
-  if (runtime->plan().block_sequences > 0) {
-    model.scheduler = &runtime->scheduler();
-    model.tier_bytes = amounts_of(runtime->plan());
-    model.requests = runtime->plan().requests;
-    model.plan = plan_json(runtime->plan()).dump();
-  }
-  model.owner = std::move(runtime);
-  return model;
+  const Plan& plan = runtime->plan();
+  ServedModel view;
+  view.context = context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer());
+  view.context.kv_rule = plan.kv_rule();
+  view.identity = identity_of(runtime->source(), plan.format, plan.kv_format(), plan.q4_in_int8);
+  view.scheduler = &runtime->scheduler();
+  view.tier_bytes = amounts_of(plan);
+  view.requests = plan.requests;
+  view.plan = plan_json(plan).dump();
+  view.owner = std::move(runtime);
+  return view;
 }
 
 }  // namespace
@@ -58,16 +75,17 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
 OpenModel model_opener() {
   return [](const std::string& model, const EngineFlags& flags,
             const OpenFor& purpose) -> Result<ServedModel> {
-    StartQuestion question;
-    question.model = model;
-    question.flags = question.unplanned = flags;
-    question.options.say = [](const std::string& line) { log_info(line); };
-    question.options.tokenizer_only = purpose.tokenizer_only;
-    question.workload = purpose.workload;
-    question.options.wishes.requests = purpose.requests;
-    question.options.accepts_source = purpose.accepts_source;
-    SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started, open_planned(question));
-    if (!purpose.tokenizer_only) log_info(plan_line(*started.runtime));
+    RuntimeOptions options;
+    options.wishes.requests = purpose.requests;
+    options.accepts_source = purpose.accepts_source;
+    options.say = [](const std::string& line) { log_info(line); };
+    if (purpose.tokenizer_only) {
+      SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options));
+      return view_of(std::make_shared<OpenedModel>(std::move(opened)));
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started,
+                              open_planned(model, flags, options, purpose.workload));
+    log_info(plan_line(*started.runtime));
     ServedModel served = view_of(std::move(started.runtime));
     if (started.predicted) {
       served.predicted_tokens_per_second = started.predicted->tokens_per_second();

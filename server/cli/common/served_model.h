@@ -45,7 +45,7 @@ using OpenModel = std::function<Result<ServedModel>(const std::string& model, co
                                                     const OpenFor&)>;
 
 // Opens MODEL by the flags and keeps it alive in ServedModel::owner. Progress is reported on
-// stderr, a line each. kTokenizer reads only the packed file's table.
+// stderr, a line each.
 OpenModel model_opener();
 
 }  // namespace spillway

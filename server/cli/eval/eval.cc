@@ -89,7 +89,7 @@ nlohmann::json json_of(const EvalFlags& flags, const Runtime& runtime, const Eva
                          {"context", flags.context},
                          {"prompt_tokens", flags.prompt_tokens},
                          {"format", format_name(runtime.plan().format)},
-                         {"kv_format", format_name(runtime.plan().kv_format)},
+                         {"kv_format", format_name(runtime.plan().kv_format())},
                          {"seconds", result.seconds}};
   if (runtime.plan().q4_in_int8) json["q4_compute"] = "int8";
   add_kv_rule(result.rule, &json);

@@ -52,11 +52,10 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
 
 // Opens the model once, since the first use of a directory packs it: that is reported here once and
 // not for every candidate.
-Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const EngineFlags& flags) {
+Result<OpenedModel> open_once(const std::string& model, const EngineFlags& flags) {
   RuntimeOptions once;
-  once.tokenizer_only = true;
   once.say = say;
-  return Runtime::open(model, flags, once);
+  return open_model(model, flags, once);
 }
 
 // Packs the other formats of --search-formats, too.
@@ -78,14 +77,14 @@ Status pack_formats(const PlanQuestion& question) {
 Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
                                               const PlanQuestion& question) {
   const bool file = !flags.workload.empty();
-  std::unique_ptr<Runtime> runtime;
+  OpenedModel opened;
   ApiContext context;
   ModelShape shape;
   if (!question.flags.dummy_weights) {
-    SPILLWAY_ASSIGN_OR_RETURN(runtime, open_once(question.model, question.flags));
-    context.tokenizer = runtime->tokenizer();
-    context.model_names = {runtime->model_name()};
-    shape = runtime->shape();
+    SPILLWAY_ASSIGN_OR_RETURN(opened, open_once(question.model, question.flags));
+    context.tokenizer = opened.tokenizer.get();
+    context.model_names = {opened.model.name};
+    shape = opened.model.shape();
   } else {
     SPILLWAY_ASSIGN_OR_RETURN(shape, find_model_shape(question.model));
     context.model_names = {shape.name};

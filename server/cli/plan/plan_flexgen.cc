@@ -88,11 +88,11 @@ Plan plan_of(const FlexgenProblem& problem, const FlexgenChoice& choice) {
   plan.model_name = problem.shape.name;
   plan.discrete = true;
   plan.format = problem.compressed_weights ? Format::kQ4 : Format::kF16;
-  plan.kv_format = Format::kF16;
+  plan.engine.kv_format = Format::kF16;
   plan.percent = {percent_of(choice.placement.weights), percent_of(choice.placement.cache),
                   percent_of(choice.placement.hidden)};
-  plan.block_sequences = choice.block.sequences();
-  plan.micro_batch_sequences = choice.block.micro_batch;
+  plan.scheduling.block_sequences_max = choice.block.sequences();
+  plan.engine.micro_batch_sequences = choice.block.micro_batch;
   return plan;
 }
 

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 std::string formats_text(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
-  return std::string(format_name(plan.format)) + "/" + std::string(format_name(plan.kv_format));
+  return std::string(format_name(plan.format)) + "/" + std::string(format_name(plan.kv_format()));
 }
 
 std::string limit_text(const CostedChoice& choice) {
@@ -24,21 +24,21 @@ std::string limit_text(const CostedChoice& choice) {
 std::string frontier_line(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
   return text_line(
-      "  %6lld  %-10s %-10s %-11s %-9s %13s %10s  %s", static_cast<long long>(plan.block_sequences),
-      percent_text(plan.percent.weights).c_str(), percent_text(plan.percent.kv).c_str(),
-      percent_text(plan.percent.activations).c_str(), formats_text(choice).c_str(),
-      format_seconds(choice.latency_seconds).c_str(),
+      "  %6lld  %-10s %-10s %-11s %-9s %13s %10s  %s",
+      static_cast<long long>(plan.block_sequences()), percent_text(plan.percent.weights).c_str(),
+      percent_text(plan.percent.kv).c_str(), percent_text(plan.percent.activations).c_str(),
+      formats_text(choice).c_str(), format_seconds(choice.latency_seconds).c_str(),
       format_rate(choice.prediction.tokens_per_second()).c_str(), limit_text(choice).c_str());
 }
 
 json frontier_object(const CostedChoice& choice) {
   const Plan& plan = *choice.plan;
-  json object = {{"block", plan.block_sequences},
+  json object = {{"block", plan.block_sequences()},
                  {"weights", plan.percent.weights},
                  {"kv", plan.percent.kv},
                  {"activations", plan.percent.activations},
                  {"format", format_name(plan.format)},
-                 {"kv_format", format_name(plan.kv_format)},
+                 {"kv_format", format_name(plan.kv_format())},
                  {"latency_seconds", choice.latency_seconds},
                  {"tokens_per_second", choice.prediction.tokens_per_second()},
                  {"bottleneck", resource_name(choice.prediction.bottleneck)},

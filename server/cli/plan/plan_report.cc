@@ -100,10 +100,10 @@ std::string budget_text(const PlanReport& report) {
   const uint64_t host = plan.weights.host + plan.kv.host + plan.activations.host;
   std::string text = "memory taken: ";
   if (own) {
-    text += "device " + used(device + plan.device_staging_bytes, plan.device_budget_bytes) +
-            ", host " + used(host + plan.staging_bytes, plan.budget_bytes);
+    text += "device " + used(device + plan.placement.device_rings.sum(), plan.device_budget_bytes) +
+            ", host " + used(host + plan.placement.host_rings.sum(), plan.budget_bytes);
   } else {
-    text += "host " + used(device + host + plan.staging_bytes, plan.budget_bytes);
+    text += "host " + used(device + host + plan.placement.host_rings.sum(), plan.budget_bytes);
   }
   const uint64_t disk = plan.kv.disk + plan.activations.disk;
   if (const auto& budget = report.choice.flags.disk_memory_bytes) {

@@ -29,12 +29,12 @@ double ring_of(uint64_t bytes) {
 }
 
 StagingRings rings_of(const Plan& plan) {
-  return {.weights_from_disk = ring_of(plan.host_rings.weights),
-          .weights_to_device = ring_of(plan.device_rings.weights),
-          .kv_from_disk = ring_of(plan.host_rings.kv),
-          .kv_to_device = ring_of(plan.device_rings.kv),
-          .activations_from_disk = ring_of(plan.host_rings.activations),
-          .activations_to_device = ring_of(plan.device_rings.activations)};
+  return {.weights_from_disk = ring_of(plan.placement.host_rings.weights),
+          .weights_to_device = ring_of(plan.placement.device_rings.weights),
+          .kv_from_disk = ring_of(plan.placement.host_rings.kv),
+          .kv_to_device = ring_of(plan.placement.device_rings.kv),
+          .activations_from_disk = ring_of(plan.placement.host_rings.activations),
+          .activations_to_device = ring_of(plan.placement.device_rings.activations)};
 }
 
 // The plan for one of `machines`: each has a part of the weights and, with as many blocks in flight

@@ -89,10 +89,10 @@ TEST_CASE("products are measured with as many rows as a layer gives them at once
   BenchFlags flags{.prompt_tokens = 512, .new_tokens = 32, .sequences = 144};
   Plan plan;
   plan.discrete = true;
-  plan.block_sequences = 144;
-  plan.micro_batch_tokens = 1024;  // Goes through a layer in two chunks.
+  plan.scheduling.block_sequences_max = 144;
+  plan.engine.micro_batch_tokens = 1024;  // Goes through a layer in two chunks.
   CHECK(ceiling_rows(flags, plan) == std::vector<int64_t>{144, kLayerChunkRows});
-  plan.micro_batch_tokens = 100;
+  plan.engine.micro_batch_tokens = 100;
   CHECK(ceiling_rows(flags, plan) == std::vector<int64_t>{100});
   flags.sequences = 3;
   flags.prompt_tokens = 20;

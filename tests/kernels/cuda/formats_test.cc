@@ -45,7 +45,7 @@ TEST_CASE("on a device with memory of its own weights keep the checkpoint's form
     INFO(c.variant);
     const auto runtime = open(c.variant, {}).value();
     CHECK(runtime->plan().format == c.format);
-    CHECK(runtime->plan().kv_format == c.format);
+    CHECK(runtime->plan().kv_format() == c.format);
     // Also where the CPU attends.
     EngineFlags by_host;
     by_host.kv = {0, 100, 0};

@@ -89,9 +89,9 @@ TEST_CASE("attention on the host has a track of its own, and the plan says where
   flags.trace = directory.path() + "/trace.json";
   {
     const auto runtime = Runtime::open(checkpoint, flags, {}).value();
-    CHECK(runtime->plan().host_attention);
+    CHECK(runtime->plan().host_attention());
     // Two micro-batches at least, so that device and host work at the same time.
-    CHECK(runtime->plan().micro_batch_sequences == 3);
+    CHECK(runtime->plan().micro_batch_sequences() == 3);
     CHECK(plan_line(*runtime).find("by the CPU") != std::string::npos);
     run(*runtime);
   }
@@ -117,8 +117,8 @@ TEST_CASE("without a cache in host memory there is nothing for the host to atten
   EngineFlags flags = cache_on_host("host");
   flags.kv = {100, 0, 0};
   const auto runtime = Runtime::open(checkpoint, flags, {}).value();
-  CHECK_FALSE(runtime->plan().host_attention);
-  CHECK(runtime->plan().micro_batch_sequences == 0);
+  CHECK_FALSE(runtime->plan().host_attention());
+  CHECK(runtime->plan().micro_batch_sequences() == 0);
   run(*runtime);
 }
 

@@ -16,9 +16,9 @@ Plan sample_plan() {
   Plan plan;
   plan.model_name = "opt-1.3b";
   plan.format = Format::kQ4;
-  plan.kv_format = Format::kBF16;
+  plan.engine.kv_format = Format::kBF16;
   plan.percent = {{20, 0, 80}, {60, 0, 40}, {100, 0, 0}};
-  plan.block_sequences = 96;
+  plan.scheduling.block_sequences_max = 96;
   return plan;
 }
 
@@ -53,11 +53,12 @@ TEST_CASE("a plan's JSON names what a run takes, by the names of its flags") {
 TEST_CASE("every member that a plan can have is read by --plan") {
   Plan plan = sample_plan();
   plan.discrete = true;
-  plan.host_attention = true;
-  plan.micro_batch_sequences = 48;
+  plan.engine.host_attention = true;
+  plan.engine.micro_batch_sequences = 48;
   plan.engine.overlap = false;
   plan.asked = {uint64_t{8} << 30, uint64_t{16} << 30, 12345};
-  plan.kv_rule = apply({KvRuleKind::kH2o, KvAmount{0, 0.25}, KvAmount{32, 0}, {}, {}}, {});
+  plan.scheduling.kv_rule =
+      apply({KvRuleKind::kH2o, KvAmount{0, 0.25}, KvAmount{32, 0}, {}, {}}, {});
   EngineFlags flags = read(plan);
   CHECK(flags.device == "cuda");
   CHECK(flags.attention == "host");
@@ -72,17 +73,17 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   CHECK(flags.block == 96);
   CHECK(flags.format == Format::kQ4);
   CHECK(flags.kv_format == Format::kBF16);
-  CHECK(kv_rule_of(flags) == plan.kv_rule);
+  CHECK(kv_rule_of(flags) == plan.kv_rule());
 
   plan = sample_plan();
   plan.q4_in_int8 = true;
-  plan.kv_rule = apply({KvRuleKind::kWindow, {}, KvAmount{0, 0.5}, 4, {}}, {});
+  plan.scheduling.kv_rule = apply({KvRuleKind::kWindow, {}, KvAmount{0, 0.5}, 4, {}}, {});
   flags = read(plan);
   CHECK(flags.device == "cpu");
   CHECK(flags.q4_compute == "int8");
   CHECK_FALSE(flags.no_overlap);
   CHECK_FALSE(flags.host_memory_bytes);
-  CHECK(kv_rule_of(flags) == plan.kv_rule);
+  CHECK(kv_rule_of(flags) == plan.kv_rule());
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ PlanQuestion question(const HardwareProfile& hardware, const std::string& shape)
 }
 
 uint64_t memory_of(const Plan& plan) {
-  return plan.weights.device + plan.kv.device + plan.activations.device + plan.staging_bytes;
+  return plan.weights.device + plan.kv.device + plan.activations.device +
+         plan.placement.host_rings.sum();
 }
 
 TEST_CASE("attention over a cache in host memory runs where the profile says it is faster") {
@@ -54,7 +55,7 @@ TEST_CASE("attention over a cache in host memory runs where the profile says it 
     const auto choice = evaluate_plan(asked, asked.flags);
     INFO(choice.status().message());
     REQUIRE(choice.ok());
-    CHECK(choice->costed.host_attention == choice->plan->host_attention);
+    CHECK(choice->costed.host_attention == choice->plan->host_attention());
     return choice->costed.host_attention;
   };
   CHECK(chosen("auto"));  // 20 GB/s against a link of 12
@@ -159,7 +160,7 @@ TEST_CASE("what is found stays within its budgets and is what its flags say") {
     if (!discrete) CHECK(memory_of(plan) <= plan.budget_bytes);
     const auto again = evaluate_plan(asked, found->flags);
     REQUIRE(again.ok());
-    CHECK(again->plan->block_sequences == plan.block_sequences);
+    CHECK(again->plan->block_sequences() == plan.block_sequences());
     CHECK(again->prediction.tokens_per_second() > 0);
   }
   CHECK(fitting > 20);
@@ -416,7 +417,7 @@ TEST_CASE("activations leave a device that is too small for them") {
     const Plan& plan = *found->plan;
     CHECK(plan.activations.host + plan.activations.disk > 10'000'000);
     CHECK(plan.weights.device + plan.kv.device + plan.activations.device +
-              plan.device_staging_bytes <=
+              plan.placement.device_rings.sum() <=
           device);
     break;
   }

@@ -197,8 +197,8 @@ class MadeUpScheduler final : public Scheduler {
     return true;
   }
 
-  // Sends SIGINT and makes no more tokens until somebody is cancelled for it: a busy machine may take
-  // its time to notice. At most a second, since there may be nobody to cancel.
+  // Sends SIGINT and makes no more tokens until somebody is cancelled for it: a busy machine may
+  // take its time to notice. At most a second, since there may be nobody to cancel.
   void interrupt() {
     ::kill(::getpid(), SIGINT);
     std::unique_lock lock(mutex_);

@@ -26,11 +26,11 @@ BenchResult made_up() {
   r.model = "opt-test";
   r.device = "CPU, 2 threads";
   r.plan.format = Format::kQ4;
-  r.plan.kv_format = Format::kBF16;
+  r.plan.engine.kv_format = Format::kBF16;
   r.plan.weights = {1000, 0, 3000};
   r.plan.kv = {500, 0, 0};
   r.plan.activations = {0, 200, 100};
-  r.plan.block_sequences = 10;
+  r.plan.scheduling.block_sequences_max = 10;
   r.plan.budget_bytes = uint64_t{8} << 30;
   r.peak_host_bytes = 123456;
   r.prefill_seconds = 4.5;
