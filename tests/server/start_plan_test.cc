@@ -3,10 +3,13 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "policy/hardware_json.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
+#include "scheduler/planning/plan_json.h"
+#include "scheduler/planning/plan_search.h"
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
 
@@ -54,6 +57,34 @@ TEST_CASE("a plan is searched where the machine has a profile") {
   // Resident weights, and no reason to run fewer than all together.
   CHECK(started->runtime->plan().block_sequences() == 30);
   CHECK(started->runtime->plan().weights.disk == 0);
+}
+
+TEST_CASE("the plan that is found is the plan that is carried out") {
+  Start start(true);
+  // Too little memory for all weights: what is found has shares on disk.
+  start.flags.host_memory_bytes = uint64_t{600} << 20;
+  const auto started = start.open();
+  INFO(start.said);
+  REQUIRE(started.ok());
+  CHECK(start.heard("Plan: the best of "));
+  const Plan& plan = started->runtime->plan();
+  CHECK(plan.weights.disk > 0);
+
+  const OpenedModel opened = open_model("opt-125m", start.flags, start.options).value();
+  const auto profile = current_profile(*opened.device, scratch_directory("")).value();
+  const PlanMachine machine = machine_of(opened, &*profile);
+  PlanQuestion asked;
+  asked.flags = start.flags;
+  asked.workload = start.workload;
+  asked.wishes = start.options.wishes;
+  asked.lengths_known = false;
+  asked.hardware = &*profile;
+  asked.machine = &machine;
+  asked.opened = &opened.model;
+  const CostedChoice found = find_plan(asked).value();
+  CHECK(plan_json(plan) == plan_json(*found.plan));
+  CHECK(plan.weights == found.plan->weights);
+  CHECK(plan.kv == found.plan->kv);
 }
 
 TEST_CASE("without a profile the rule of thumb places, and says so") {

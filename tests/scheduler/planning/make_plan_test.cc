@@ -1,0 +1,74 @@
+// What flags and a command's wishes make of a plan. Whether plans fit and are carried out:
+// plan_search_test.cc and tests/endtoend/placement_test.cc.
+#include "scheduler/planning/make_plan.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "kernels/device.h"
+
+namespace spillway {
+namespace {
+
+// opt-125m on a CPU with 2 GiB and a large disk.
+struct Question {
+  Question() {
+    flags.device = "cpu";
+    flags.dummy_weights = true;
+    flags.threads = 1;
+    machine.device = traits_of(*open_cpu_device(1).value());
+    machine.host_budget = {uint64_t{2} << 30, true};
+    machine.disk_free_bytes = uint64_t{100} << 30;
+    model = open_model_to_plan("opt-125m", flags, machine.device, {}).value();
+  }
+  Result<Plan> make() const { return make_plan(model, machine, flags, wishes); }
+
+  EngineFlags flags;
+  PlanMachine machine;
+  PlanWishes wishes;
+  ModelToPlan model;
+};
+
+TEST_CASE("the block is the flag's, else the command's, else the default") {
+  Question question;
+  const int64_t other = question.make().value().block_sequences();
+  CHECK(other > 7);
+  question.wishes.block_sequences = 7;
+  CHECK(question.make().value().block_sequences() == 7);
+  question.flags.block = 5;
+  CHECK(question.make().value().block_sequences() == 5);
+}
+
+TEST_CASE("KV cache and activations on disk are within --disk-memory, or refused") {
+  Question question;
+  question.flags.activations = TierPercent{0, 0, 100};
+  const Plan plan = question.make().value();
+  CHECK(plan.kv.disk == 0);
+  CHECK(plan.activations.disk > 0);
+  question.flags.disk_memory_bytes = plan.activations.disk;
+  CHECK(question.make().ok());
+  question.flags.disk_memory_bytes = plan.activations.disk - 1;
+  const Status refused = question.make().status();
+  CHECK(refused.code() == Code::kInfeasible);
+  CHECK(std::string(refused.message()).find("--disk-memory") != std::string::npos);
+}
+
+TEST_CASE("every setting of the components is the plan's") {
+  Question question;
+  question.flags.block = 33;
+  question.flags.micro_batch = 11;
+  question.flags.kv_format = Format::kBF16;
+  question.flags.kv_rule = "h2o";
+  question.wishes.prefill_tokens_max = 77;
+  const Plan plan = question.make().value();
+  CHECK(plan.scheduling.block_sequences_max == 33);
+  CHECK(plan.engine.micro_batch_sequences == 11);
+  CHECK(plan.engine.kv_format == Format::kBF16);
+  CHECK(plan.scheduling.kv_rule.kind == KvRuleKind::kH2o);
+  CHECK(plan.scheduling.prefill_tokens_max == 77);
+  CHECK(plan.engine.sweep_tokens_max == sweep_tokens_max(plan.shape, plan.scheduling));
+  CHECK(plan.engine.kv_bytes == plan.placement.kv.device);
+}
+
+}  // namespace
+}  // namespace spillway
