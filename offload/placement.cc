@@ -150,7 +150,7 @@ class Placer {
  public:
   explicit Placer(const PlacementRequest& request)
       : r_(request),
-        weights_(*request.table),
+        weights_(*request.table, request.layers),
         all_(weights_.weight_bytes()),
         longest_(request.kv_sequence_bytes_max),
         wanted_(std::max(request.kv_bytes_wanted, longest_)),

@@ -27,6 +27,8 @@ struct MemoryTier {
 
 struct PlacementRequest {
   const ModelFileTable* table = nullptr;  // The weights' slabs
+  std::optional<LayerRange> layers;       // Only these are placed; none: all. The cache's sizes
+                                          // below are those of the same layers.
   bool discrete = false;                  // Else the device's budget is the host's.
   MemoryTier device, host;
   uint64_t disk_bytes = 0;          // Budget of KV cache in scratch files

@@ -69,6 +69,27 @@ TEST_CASE("every budget that place() accepts is kept, from the smallest on") {
   }
 }
 
+TEST_CASE("ranges of layers are placed alone, within the budget of each") {
+  Case c("opt-6.7b");
+  c.request.host.budget_bytes = 4 * kGiB;
+  c.request.kv_layers = 16;
+  c.request.kv_sequence_bytes_max /= 2;
+  uint64_t bytes = 0;
+  for (const LayerRange layers : {LayerRange{0, 16}, LayerRange{16, 16}}) {
+    c.request.layers = layers;
+    const Placement placed = place(c.request).value();
+    CHECK(placed.weights.disk_bytes > 0);
+    CHECK(placed.taken(c.request).host <= 4 * kGiB);
+    const std::vector<uint32_t> groups = weight_groups(c.table);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const bool here = has_group(layers, c.table.shape, groups[i]);
+      CHECK((placed.weights.tiers[i] != Tier::kNone) == here);
+    }
+    bytes += placed.weights.memory_bytes + placed.weights.disk_bytes;
+  }
+  CHECK(bytes == c.table.weight_bytes());
+}
+
 TEST_CASE("the smallest budget that the message names fits, and one MiB less does not") {
   for (const char* model : {"opt-125m", "opt-6.7b", "opt-30b"}) {
     Case c(model);
