@@ -1,5 +1,7 @@
 // A ring of device memory: what the compute stream sees of the host, and the host of it. Copies of
 // an emulated device are done in any order that the events allow.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include "offload/device_ring.h"
 
 #include <catch2/catch.hpp>
