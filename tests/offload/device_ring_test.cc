@@ -43,7 +43,7 @@ TEST_CASE_METHOD(Fixture, "device ring: work sees what was brought, the host get
   if (!ring) return;
   const std::vector<std::byte> change(256, std::byte{0xee});
   for (size_t i = 0; i < 8; ++i) {
-    std::byte* const piece = ring->bring(object(i), kBytes, kBytes);
+    std::byte* const piece = ring->upload(object(i), kBytes, kBytes);
     REQUIRE(piece != nullptr);
     ring->arrive();
     compute->copy(seen.data() + i * kBytes, piece, kBytes);
@@ -67,13 +67,13 @@ TEST_CASE_METHOD(Fixture, "device ring: work sees what was brought, the host get
 
 TEST_CASE_METHOD(Fixture, "device ring: there is room again when the oldest piece is finished") {
   if (!ring) return;
-  for (int i = 0; i < 3; ++i) REQUIRE(ring->bring(object(0), 0, kBytes) != nullptr);
-  CHECK(ring->bring(object(0), 0, kBytes) == nullptr);
+  for (int i = 0; i < 3; ++i) REQUIRE(ring->upload(object(0), 0, kBytes) != nullptr);
+  CHECK(ring->upload(object(0), 0, kBytes) == nullptr);
   ring->finish(1);
-  CHECK(ring->bring(object(0), 0, kBytes) != nullptr);
-  CHECK(ring->bring(object(0), 0, kBytes) == nullptr);
+  CHECK(ring->upload(object(0), 0, kBytes) != nullptr);
+  CHECK(ring->upload(object(0), 0, kBytes) == nullptr);
   ring->clear();
-  for (int i = 0; i < 3; ++i) CHECK(ring->bring(object(0), 0, kBytes) != nullptr);
+  for (int i = 0; i < 3; ++i) CHECK(ring->upload(object(0), 0, kBytes) != nullptr);
   CHECK(ring->h2d_bytes() == 0);  // Nothing was to be read.
 }
 
