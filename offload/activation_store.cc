@@ -118,7 +118,7 @@ void ActivationStore::begin(std::span<const int64_t> batch_rows, int64_t passes)
 Status ActivationStore::finish_write_back() {
   if (!write_backs_) return {};
   const WriteBack last = *std::exchange(write_backs_, std::nullopt);
-  SPILLWAY_RETURN_IF_ERROR(last.home.wait());
+  SPILLWAY_RETURN_IF_ERROR(last.written_back.wait());
   const ByteRange all{0, last.bytes};
   stager_->finish(next_use_++, std::span(&all, last.bytes > 0 ? 1 : 0));
   return {};
@@ -133,7 +133,7 @@ Result<MatrixView> ActivationStore::acquire() {
   std::byte* data = batch.memory;
   if (ring_ && batch.tier != Tier::kDevice) {
     const uint64_t bytes = bytes_of(batch.rows);
-    data = ring_->bring(batch.memory, batch.uses == 0 ? 0 : bytes, bytes, batch.home);
+    data = ring_->upload(batch.memory, batch.uses == 0 ? 0 : bytes, bytes, batch.written_back);
     SPILLWAY_CHECK(data != nullptr);  // The ring holds four batches; all but one are released.
     ring_->arrive();
   }
@@ -149,11 +149,11 @@ void ActivationStore::release(bool changed) {
   const ByteRange all{0, bytes_of(batch.rows)};
   const std::span<const ByteRange> changes(&all, changed ? 1 : 0);
   if (ring_) {
-    const Event home = ring_->write_back(batch.memory, changes);
+    const Event written_back = ring_->write_back(batch.memory, changes);
     if (batch.tier == Tier::kDisk) {
-      write_backs_ = WriteBack{changed ? all.to : 0, home};
+      write_backs_ = WriteBack{changed ? all.to : 0, written_back};
     } else {
-      batch.home = home;
+      batch.written_back = written_back;
     }
     return;
   }

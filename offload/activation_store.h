@@ -83,7 +83,7 @@ class ActivationStore {
     Tier tier = Tier::kDevice;
     std::byte* memory = nullptr;  // Host staging memory while in use, if on disk
     uint64_t uses = 0;            // In this sweep
-    Event home = {};              // If on the host: the last use's rows are written back
+    Event written_back = {};      // If on the host: happens when the last use's rows are there
   };
 
   ActivationStoreOptions options_;
@@ -96,7 +96,7 @@ class ActivationStore {
   // Rows that go to disk once the device has copied them back.
   struct WriteBack {
     uint64_t bytes;  // 0: unchanged
-    Event home;
+    Event written_back;
   };
   std::optional<WriteBack> write_backs_;
   size_t acquired_ = 0, released_ = 0;  // Index of the next batch

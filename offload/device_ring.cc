@@ -17,8 +17,8 @@ DeviceRing::~DeviceRing() {
   (void)sync().ok();
 }
 
-std::byte* DeviceRing::bring(const std::byte* from, uint64_t read_bytes, uint64_t bytes,
-                             Event ready) {
+std::byte* DeviceRing::upload(const std::byte* from, uint64_t read_bytes, uint64_t bytes,
+                              Event ready) {
   SPILLWAY_CHECK(read_bytes <= bytes);
   std::byte* memory = ring_.take(bytes);
   while (memory == nullptr && !finished_.empty()) {
@@ -51,14 +51,14 @@ void DeviceRing::finish(size_t pieces) {
   }
 }
 
-Event DeviceRing::write_back(std::byte* home, std::span<const ByteRange> changes) {
+Event DeviceRing::write_back(std::byte* to, std::span<const ByteRange> changes) {
   SPILLWAY_CHECK(!pieces_.empty());
   const std::byte* memory = pieces_.front();
   finish(1);
   if (changes.empty()) return finished_.back();
   down_->wait(finished_.back());
   for (const ByteRange& change : changes) {
-    down_->copy(home + change.from, memory + change.from, change.to - change.from);
+    down_->copy(to + change.from, memory + change.from, change.to - change.from);
     d2h_bytes_ += change.to - change.from;
   }
   return finished_.back() = down_->record();

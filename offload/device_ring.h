@@ -28,7 +28,7 @@ class DeviceRing {
   // Allocates `bytes` and queues the upload of the first `read_bytes` of them from host memory at
   // `from`, once `ready` has happened. Null: the ring is full until older pieces are finished. The
   // compute stream sees the bytes after arrive().
-  std::byte* bring(const std::byte* from, uint64_t read_bytes, uint64_t bytes, Event ready = {});
+  std::byte* upload(const std::byte* from, uint64_t read_bytes, uint64_t bytes, Event ready = {});
 
   // Makes later work of the compute stream wait for all uploads so far.
   void arrive();
@@ -39,9 +39,9 @@ class DeviceRing {
   // Frees the oldest `pieces`: later work of the compute stream does not use them.
   void finish(size_t pieces);
 
-  // Frees the oldest piece and writes its `changes` back to host memory at `home`; the event
+  // Frees the oldest piece and writes its `changes` back to host memory at `to`; the event
   // happens when they are there.
-  Event write_back(std::byte* home, std::span<const ByteRange> changes);
+  Event write_back(std::byte* to, std::span<const ByteRange> changes);
 
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }

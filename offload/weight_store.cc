@@ -28,11 +28,11 @@ struct WeightStore::State {
   bool repacked = false;
   LayerRange layers;
   WeightPlacement placement;
-  std::vector<Buffer> buffers;         // One per group of slabs (a layer) and tier
-  std::vector<SlabHome> homes;         // By slab; null: on disk
-  std::optional<WeightStream> stream;  // From disk
-  Buffer ring_memory;                  // Memory of `ring`
-  std::optional<DeviceRing> ring;      // Into a discrete device's memory
+  std::vector<Buffer> buffers;          // One per group of slabs (a layer) and tier
+  std::vector<SlabLocation> locations;  // By slab; null: on disk
+  std::optional<WeightStream> stream;   // From disk
+  Buffer ring_memory;                   // Memory of `ring`
+  std::optional<DeviceRing> ring;       // Into a discrete device's memory
 
   // Ring pieces of the group in use; and the last group read from disk, whose host memory is needed
   // until it has been copied.
@@ -72,7 +72,7 @@ struct WeightStore::State {
   uint64_t passing_bytes(uint32_t group) const;
   bool upload_from_host(uint32_t group);
   bool upload_from_disk(uint32_t group, bool all);
-  Status bring(uint32_t group, WeightStream::Range from_disk);
+  Status upload(uint32_t group, WeightStream::Range from_disk);
   void upload_ahead();
   void release(uint32_t group);
   void restart();
@@ -116,8 +116,8 @@ Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) 
   uint64_t bytes = 0;
   for (size_t i = first; i < last; ++i) {
     if (placement.tiers[i] != tier) continue;
-    homes[i] = {nullptr, slab_memory_bytes(table, static_cast<uint32_t>(i), layout), own};
-    bytes += homes[i].bytes;
+    locations[i] = {nullptr, slab_memory_bytes(table, static_cast<uint32_t>(i), layout), own};
+    bytes += locations[i].bytes;
   }
   SPILLWAY_ASSIGN_OR_RETURN(
       Buffer buffer,
@@ -125,9 +125,9 @@ Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) 
   std::byte* data = buffer.data();
   for (size_t i = first; i < last; ++i) {
     if (placement.tiers[i] != tier) continue;
-    homes[i].memory = data;
+    locations[i].memory = data;
     if (tier == Tier::kDevice) views.place(static_cast<uint32_t>(i), data);
-    data += homes[i].bytes;
+    data += locations[i].bytes;
   }
   buffers.push_back(std::move(buffer));
   return {};
@@ -145,7 +145,7 @@ Status WeightStore::State::allocate(const WeightStoreOptions& options) {
   }
   SPILLWAY_CHECK(placement.disk_bytes == 0 || options.transfers != nullptr);
   SPILLWAY_CHECK(placement.host_bytes == 0 || device.discrete());
-  homes.resize(table.slabs.size());
+  locations.resize(table.slabs.size());
   for (size_t first = 0, last = 0; first < table.slabs.size(); first = last) {
     while (last < table.slabs.size() && groups[last] == groups[first]) ++last;
     SPILLWAY_RETURN_IF_ERROR(allocate_group(first, last, Tier::kDevice));
@@ -187,7 +187,7 @@ Status WeightStore::State::acquire(uint32_t group) {
     SPILLWAY_ASSIGN_OR_RETURN(from_disk, stream->acquire(group));
   }
   if (ring_memory.bytes() > 0) {
-    return bring(group, from_disk);
+    return upload(group, from_disk);
   }
   for (size_t i = from_disk.first; i < from_disk.last; ++i) {
     views.place(stream->slabs()[i].slab, stream->data(i));
@@ -202,7 +202,7 @@ uint64_t WeightStore::State::passing_bytes(uint32_t group) const {
   for (auto at = first; at != last; ++at) {
     const auto slab = static_cast<size_t>(at - groups.begin());
     if (placement.on_disk(slab)) bytes += table.slabs[slab].bytes;
-    if (placement.tiers[slab] == Tier::kHost) bytes += homes[slab].bytes;
+    if (placement.tiers[slab] == Tier::kHost) bytes += locations[slab].bytes;
   }
   return bytes;
 }
@@ -215,8 +215,8 @@ bool WeightStore::State::upload_from_host(uint32_t group) {
   for (auto at = first; at != last; ++at) {
     const auto slab = static_cast<uint32_t>(at - groups.begin());
     if (placement.tiers[slab] != Tier::kHost || count++ < ahead.from_host) continue;
-    const uint64_t bytes = homes[slab].bytes;
-    std::byte* memory = ring->bring(homes[slab].memory, bytes, bytes);
+    const uint64_t bytes = locations[slab].bytes;
+    std::byte* memory = ring->upload(locations[slab].memory, bytes, bytes);
     if (memory == nullptr) return false;
     views.place(slab, memory);
     ++ahead.from_host;
@@ -232,7 +232,7 @@ bool WeightStore::State::upload_from_disk(uint32_t group, bool all) {
   for (size_t i = first + ahead.from_disk; i < last; ++i, ++ahead.from_disk) {
     if (!all && !stream->there(i)) return true;
     const StreamedSlab& slab = stream->slabs()[i];
-    std::byte* memory = ring->bring(stream->data(i), slab.bytes, slab.bytes);
+    std::byte* memory = ring->upload(stream->data(i), slab.bytes, slab.bytes);
     if (memory == nullptr) return false;
     views.place(slab.slab, memory);
   }
@@ -240,7 +240,7 @@ bool WeightStore::State::upload_from_disk(uint32_t group, bool all) {
 }
 
 // Uploads an acquired group to the device, except for slabs uploaded ahead.
-Status WeightStore::State::bring(uint32_t group, WeightStream::Range from_disk) {
+Status WeightStore::State::upload(uint32_t group, WeightStream::Range from_disk) {
   SPILLWAY_CHECK(ring.has_value() && pieces == 0);
   if (const uint64_t bytes = passing_bytes(group); bytes > 0) {
     SPILLWAY_CHECK(ahead.from_host + ahead.from_disk == 0 || ahead.group == group);
@@ -300,7 +300,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const Mod
   SPILLWAY_RETURN_IF_ERROR(state->allocate(options));
   SPILLWAY_RETURN_IF_ERROR(check_layouts(*state, file));
   File direct = open_direct(file);
-  SPILLWAY_RETURN_IF_ERROR(load_slabs(device, file, direct, state->slabs(false), state->homes,
+  SPILLWAY_RETURN_IF_ERROR(load_slabs(device, file, direct, state->slabs(false), state->locations,
                                       state->layout, options.progress, &state->repacked));
   if (direct.fd() < 0) {
     SPILLWAY_ASSIGN_OR_RETURN(direct, File::open(file.path(), O_RDONLY));
@@ -327,7 +327,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::dummy(Device& device, const Mo
   const auto make_slab = [&](uint32_t slab, SlabWriter& writer) -> Status {
     if (!state->placement.on_disk(slab)) {
       SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
-                                writer.begin(state->homes[slab]));
+                                writer.begin(state->locations[slab]));
       fill_dummy_slab(table, slab, seed, memory);
       return writer.finish();
     }

@@ -112,7 +112,7 @@ Status Sampler::probabilities(std::span<float> logits, std::span<const int32_t> 
     logits[best.index] = 1.0f;
     return {};
   }
-  const double sum = weigh(logits, best.value, rule(0, 0));
+  const double sum = exponentiate_in_place(logits, best.value, rule(0, 0));
   for (float& weight : logits) weight = static_cast<float>(weight / sum);
   return {};
 }

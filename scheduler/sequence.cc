@@ -71,16 +71,16 @@ void Sequence::sample(std::span<float> logits, double now) {
   const bool log = request_.logprobs >= 0;
   if (log) raw_logits_.assign(logits.begin(), logits.end());
   const bool bar_end = generated_ < request_.min_tokens;
-  const Result<int32_t> drawn =
+  const Result<int32_t> sampled =
       sampler_.next(logits.first(sampling_vocabulary_), static_cast<uint64_t>(generated_),
                     bar_end ? std::span<const int32_t>(end_tokens_) : std::span<const int32_t>());
-  if (!drawn.ok()) {
-    fail(drawn.status());
+  if (!sampled.ok()) {
+    fail(sampled.status());
     return;
   }
-  if (!log) return take_token(drawn.value(), nullptr, now);
-  const Result<TokenLogprobs> scored = score(raw_logits_, drawn.value(), request_.logprobs);
-  if (scored.ok()) take_token(drawn.value(), &scored.value(), now);
+  if (!log) return take_token(sampled.value(), nullptr, now);
+  const Result<TokenLogprobs> scored = score(raw_logits_, sampled.value(), request_.logprobs);
+  if (scored.ok()) take_token(sampled.value(), &scored.value(), now);
 }
 
 // The logprobs of a row. Logits that cannot be sampled have none either: the sequence ends.

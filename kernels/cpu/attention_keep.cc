@@ -77,11 +77,12 @@ void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
                const KvHeadState& state) {
   if (!budget.has_state()) return;
   *state.moved = -1;
-  const int64_t leaving = position - budget.recent;
-  if (leaving < 0) return;
-  const int64_t from = budget.slot(leaving);
-  int64_t place = leaving;  // While slots are free, every position is kept, in order.
-  if (leaving >= budget.kept) {
+  // The position that leaves the recent window competes for a slot of the kept ones.
+  const int64_t candidate = position - budget.recent;
+  if (candidate < 0) return;
+  const int64_t from = budget.slot(candidate);
+  int64_t place = candidate;  // While slots are free, every position is kept, in order.
+  if (candidate >= budget.kept) {
     if (!budget.by_score) return;
     place = lowest(budget, state);
     if (state.scores[from] < state.scores[budget.ring() + place]) return;
@@ -89,7 +90,7 @@ void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
   const int64_t to = budget.ring() + place;
   std::memcpy(view.key_at(to), view.key_at(from), view.kv_row_bytes);
   std::memcpy(view.value_at(to), view.value_at(from), view.kv_row_bytes);
-  state.positions[place] = static_cast<int32_t>(leaving);
+  state.positions[place] = static_cast<int32_t>(candidate);
   *state.moved = static_cast<int32_t>(to);
   if (budget.by_score) state.scores[to] = state.scores[from];
 }

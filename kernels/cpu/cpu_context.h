@@ -22,7 +22,7 @@ class CpuContext {
 
   int threads() const { return threads_; }
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
-  bool pairs() const { return pairs_; }             // Our kernels use bf16 (cpu/gemm_bf16.h).
+  bool bf16_dot() const { return bf16_dot_; }       // Our kernels use bf16 (cpu/gemm_bf16.h).
   bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
   bool int8() const { return int8_; }               // 4-bit weights: cpu/gemm_int8.h.
 
@@ -44,7 +44,7 @@ class CpuContext {
   void run(int64_t count, void (*call)(const void*, int64_t), const void* state);
 
   int threads_;
-  bool pairs_ = false;
+  bool bf16_dot_ = false;
   bool tiles_ = false;
   bool int8_ = false;
   std::unique_ptr<Workers> workers_;

@@ -87,14 +87,14 @@ class CpuDevice final : public Device {
   }
 
   DType activation_dtype(Format weights) const override {
-    const bool in_bf16 =
-        (weights == Format::kBF16 && native_bf16()) || (is_quantized(weights) && context_.pairs());
+    const bool in_bf16 = (weights == Format::kBF16 && native_bf16()) ||
+                         (is_quantized(weights) && context_.bf16_dot());
     return in_bf16 ? DType::kBF16 : DType::kF32;
   }
   MatrixLayout matrix_layout(Format weights) const override {
     return in_panels64(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool native_bf16() const override { return context_.pairs() || in_panels64(Format::kBF16); }
+  bool native_bf16() const override { return context_.bf16_dot() || in_panels64(Format::kBF16); }
 
  private:
   bool in_panels64(Format weights) const {

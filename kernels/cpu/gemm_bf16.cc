@@ -20,13 +20,13 @@ int64_t pair_columns(int64_t columns) {
 
 #include "kernels/cpu/gemm_bf16_inl.h"
 
-SPILLWAY_PAIRS_BEGIN
+SPILLWAY_BF16_DOT_BEGIN
 
 namespace spillway::cpu {
 
 namespace {
 
-using namespace pairs;
+using namespace bf16_dot;
 
 constexpr int64_t kDepth = 128;  // Pairs of two panels, 16 KiB, that stay in the L1 cache
 
@@ -138,8 +138,8 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, cons
         const StripKernels& kernels = kKernels.of[height - 1];
         const Kernel run = tall ? kernels.beside : kernels.alone;
         const Ahead ahead{w + next * kPanel, tall ? strips.count() : all + 1, s};
-        run(a.pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel, all,
-            depth, k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
+        run(a.bf16_pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel,
+            all, depth, k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
       }
     }
   }
@@ -147,7 +147,7 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, cons
 
 }  // namespace
 
-void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
+void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
                      const Bf16Strips& strip) {
   static_assert(kBf16StripRows <= 16);
   const auto load = [&](int64_t row, int64_t pair) {
@@ -155,7 +155,7 @@ void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
     const auto there = static_cast<__mmask32>((uint64_t{1} << left) - 1);
     return _mm512_maskz_loadu_epi16(there, a + row * stride + 2 * pair);
   };
-  store_columns(height, pair_columns(columns), load, strip.pairs);
+  store_columns(height, pair_columns(columns), load, strip.bf16_pairs);
   if (strip.sums == nullptr) return;
   for (int64_t g = 0; g < pair_groups(columns); ++g) {
     for (int64_t i = 0; i < height; ++i) {
@@ -167,14 +167,14 @@ void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
 
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                         const std::byte* panels, float* c) {
-  if (format == Format::kQ4) return multiply_pairs_q4_tile(a, rows, columns, panels, c);
+  if (format == Format::kQ4) return multiply_bf16_q4_tile(a, rows, columns, panels, c);
   SPILLWAY_CHECK(format == Format::kBF16);
   multiply_bf16_tile(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), c);
 }
 
 }  // namespace spillway::cpu
 
-SPILLWAY_PAIRS_END
+SPILLWAY_BF16_DOT_END
 
 namespace spillway::cpu {
 
@@ -202,7 +202,7 @@ bool has_bf16_dot() {
 bool bf16_dot_is_fastest() {
   return false;
 }
-void pack_pair_strip(const uint16_t*, int64_t, int64_t, int64_t, const Bf16Strips&) {
+void pack_bf16_strip(const uint16_t*, int64_t, int64_t, int64_t, const Bf16Strips&) {
   SPILLWAY_CHECK(false);
 }
 void multiply_bf16_tile(const Bf16Strips&, int64_t, int64_t, Format, const std::byte*, float*) {

@@ -29,11 +29,11 @@ bool bf16_dot_is_fastest();
 constexpr int64_t kBf16StripRows = 12;
 
 // Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of 64
-// inputs, [strip][group][row in strip]. A strip that begins at row r begins at pairs + r *
-// pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with zeros. `sums` is
-// for 4-bit weights; else null.
+// inputs, [strip][group][row in strip]. A strip that begins at row r begins at
+// bf16_pairs + r * pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with
+// zeros. `sums` is for 4-bit weights; else null.
 struct Bf16Strips {
-  uint32_t* pairs = nullptr;
+  uint32_t* bf16_pairs = nullptr;
   float* sums = nullptr;
 };
 constexpr int64_t kPairGroup = 64;      // Inputs of a sum: a group of 4-bit weights
@@ -42,7 +42,7 @@ int64_t pair_groups(int64_t columns);
 
 // Packs `height` rows of row-major bf16 `a` (row stride `stride` elements) as the strip `strip`.
 // REQUIRES: has_bf16_dot(); height <= kBf16StripRows.
-void pack_pair_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
+void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t columns,
                      const Bf16Strips& strip);
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, kBf16StripRows), times four neighbouring panels
@@ -53,7 +53,7 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Form
                         const std::byte* panels, float* c);
 
 // multiply_bf16_tile() of 4-bit weights, called by that function.
-void multiply_pairs_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
-                            const std::byte* panels, float* c);
+void multiply_bf16_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
+                           const std::byte* panels, float* c);
 
 }  // namespace spillway::cpu

@@ -1,5 +1,5 @@
 // Helpers of the kernels of gemm_bf16.h. Included once by each of their files, between
-// SPILLWAY_PAIRS_BEGIN and SPILLWAY_PAIRS_END, which set the instructions that these may use:
+// SPILLWAY_BF16_DOT_BEGIN and SPILLWAY_BF16_DOT_END, which set the instructions that these may use:
 // Highway 1.0 has no name for them.
 #pragma once
 
@@ -13,13 +13,13 @@
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
 
-#define SPILLWAY_PAIRS_BEGIN \
+#define SPILLWAY_BF16_DOT_BEGIN \
   HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")
-#define SPILLWAY_PAIRS_END HWY_POP_ATTRIBUTES
+#define SPILLWAY_BF16_DOT_END HWY_POP_ATTRIBUTES
 
-SPILLWAY_PAIRS_BEGIN
+SPILLWAY_BF16_DOT_BEGIN
 
-namespace spillway::cpu::pairs {
+namespace spillway::cpu::bf16_dot {
 
 constexpr int64_t kPanel = 16;  // Outputs side by side in the layout: a vector's lanes
 constexpr int64_t kTilePanels = kGemmColumns / kPanel;
@@ -51,6 +51,6 @@ inline void clear(__m512 (&sums)[kRows][kPanels]) {
   }
 }
 
-}  // namespace spillway::cpu::pairs
+}  // namespace spillway::cpu::bf16_dot
 
-SPILLWAY_PAIRS_END
+SPILLWAY_BF16_DOT_END

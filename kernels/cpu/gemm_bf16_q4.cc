@@ -9,13 +9,13 @@
 
 #include "kernels/cpu/gemm_bf16_inl.h"
 
-SPILLWAY_PAIRS_BEGIN
+SPILLWAY_BF16_DOT_BEGIN
 
 namespace spillway::cpu {
 
 namespace {
 
-using namespace pairs;
+using namespace bf16_dot;
 
 static_assert(kPairGroup == kQ4Group);
 
@@ -76,7 +76,7 @@ inline void prefetch_group(const Q4PanelGroup* group) {
 template <int kRows, int kPanels>
 void fused_kernel(const Bf16Strips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
   const Expander expander;
-  const uint32_t* pairs = a.pairs;
+  const uint32_t* bf16_pairs = a.bf16_pairs;
   __m512 sums[kRows][kPanels];
   clear(sums);
   for (int64_t g = 0; g < groups; ++g) {
@@ -90,12 +90,12 @@ void fused_kernel(const Bf16Strips& a, const Q4PanelGroup* w, int64_t groups, fl
         words[p] = _mm512_loadu_si512(w[p * groups + g].words[word]);
       }
 #pragma GCC unroll 4
-      for (int k = 0; k < kWordPairs; ++k, pairs += kRows) {
+      for (int k = 0; k < kWordPairs; ++k, bf16_pairs += kRows) {
 #pragma GCC unroll 4
         for (int p = 0; p < kPanels; ++p) {
           const __m512i b = expander.pair(words[p], k);
 #pragma GCC unroll 16
-          for (int i = 0; i < kRows; ++i) dots[i][p] = dot(dots[i][p], pairs[i], b);
+          for (int i = 0; i < kRows; ++i) dots[i][p] = dot(dots[i][p], bf16_pairs[i], b);
         }
       }
     }
@@ -139,14 +139,14 @@ void multiply_fused(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4P
 // One expanded group of two panels: weights as pairs, [pair][16] each, and the group's scales and
 // minima.
 struct Expanded {
-  alignas(64) uint32_t pairs[kTallPanels][kGroupPairs * kPanel];
+  alignas(64) uint32_t bf16_pairs[kTallPanels][kGroupPairs * kPanel];
   const Q4PanelGroup* shared[kTallPanels];
 
   void expand(const Q4PanelGroup* w, int64_t groups) {
     const Expander expander;
     for (int p = 0; p < kTallPanels; ++p) {
       shared[p] = w + p * groups;
-      uint32_t* to = pairs[p];
+      uint32_t* to = bf16_pairs[p];
       for (const auto& word : shared[p]->words) {
         const __m512i words = _mm512_loadu_si512(word);
 #pragma GCC unroll 4
@@ -166,7 +166,7 @@ void expanded_kernel(const uint32_t* a, const float* sums, const Expanded& w, fl
   for (int64_t k = 0; k < kGroupPairs; ++k, a += kRows) {
     __m512i b[kTallPanels];
 #pragma GCC unroll 2
-    for (int p = 0; p < kTallPanels; ++p) b[p] = _mm512_load_si512(w.pairs[p] + k * kPanel);
+    for (int p = 0; p < kTallPanels; ++p) b[p] = _mm512_load_si512(w.bf16_pairs[p] + k * kPanel);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -206,10 +206,10 @@ void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t groups, const 
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
         const ExpandedKernel kernel = kExpandedKernels.of[height - 1];
-        const uint32_t* pairs = a.pairs + row * groups * kGroupPairs;
+        const uint32_t* bf16_pairs = a.bf16_pairs + row * groups * kGroupPairs;
         const float* sums = a.sums + row * groups;
         for (int64_t g = 0; g < many; ++g) {
-          kernel(pairs + (first + g) * kGroupPairs * height, sums + (first + g) * height,
+          kernel(bf16_pairs + (first + g) * kGroupPairs * height, sums + (first + g) * height,
                  expanded[g], c + row * kGemmColumns + panel * kPanel);
         }
       }
@@ -219,8 +219,8 @@ void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t groups, const 
 
 }  // namespace
 
-void multiply_pairs_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
-                            const std::byte* panels, float* c) {
+void multiply_bf16_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
+                           const std::byte* panels, float* c) {
   const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
   if (rows <= kBf16StripRows) {
     multiply_fused(a, rows, pair_groups(columns), w, c);
@@ -231,13 +231,13 @@ void multiply_pairs_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
 
 }  // namespace spillway::cpu
 
-SPILLWAY_PAIRS_END
+SPILLWAY_BF16_DOT_END
 
 #else
 
 namespace spillway::cpu {
 
-void multiply_pairs_q4_tile(const Bf16Strips&, int64_t, int64_t, const std::byte*, float*) {
+void multiply_bf16_q4_tile(const Bf16Strips&, int64_t, int64_t, const std::byte*, float*) {
   SPILLWAY_CHECK(false);
 }
 

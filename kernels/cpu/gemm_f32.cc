@@ -34,19 +34,19 @@ HWY_INLINE void micro_kernel(const float* HWY_RESTRICT a, const uint32_t* HWY_RE
   Sums<kRows, kPanels> sums;
   sums.load(c);
   for (int64_t k = 0; k < depth; k += 2) {
-    const auto pairs = [&](int p, int j) {
+    const auto bf16_pairs = [&](int p, int j) {
       return hn::LoadU(du, w + p * panel_stride + k / 2 * kPanel + j * static_cast<int>(kLanes));
     };
     const auto even = [&](int p, V* HWY_RESTRICT b) {
 #pragma GCC unroll 16
       for (int j = 0; j < kPanelVectors; ++j) {
-        b[j] = hn::BitCast(D(), hn::ShiftLeft<16>(pairs(p, j)));
+        b[j] = hn::BitCast(D(), hn::ShiftLeft<16>(bf16_pairs(p, j)));
       }
     };
     const auto odd = [&](int p, V* HWY_RESTRICT b) {
 #pragma GCC unroll 16
       for (int j = 0; j < kPanelVectors; ++j) {
-        b[j] = hn::BitCast(D(), hn::And(pairs(p, j), high));
+        b[j] = hn::BitCast(D(), hn::And(bf16_pairs(p, j), high));
       }
     };
 #pragma GCC unroll 4

@@ -81,9 +81,9 @@ struct Dots {
 inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_t* quads) {
   const __m256i a = _mm256_set1_epi32(static_cast<int>(quads[0]));
   const __m256i b = _mm256_set1_epi32(static_cast<int>(quads[1]));
-  const __m256i pairs =
+  const __m256i pair_sums =
       _mm256_add_epi16(_mm256_maddubs_epi16(even, a), _mm256_maddubs_epi16(odd, b));
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, dots.ones));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
 }
 
 inline float scale_of(int32_t bits, float* factor);

@@ -70,11 +70,11 @@ class Bf16Matmul {
   Bf16Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
     if (!is_quantized(weight.format)) return;
-    packed_.sums = reinterpret_cast<float*>(packed_.pairs + rows * pair_columns(columns_));
+    packed_.sums = reinterpret_cast<float*>(packed_.bf16_pairs + rows * pair_columns(columns_));
   }
 
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
-    pack_pair_strip(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, height, columns_,
+    pack_bf16_strip(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, height, columns_,
                     from(first));
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
@@ -84,7 +84,7 @@ class Bf16Matmul {
 
  private:
   Bf16Strips from(int64_t row) const {
-    return {packed_.pairs + row * pair_columns(columns_),
+    return {packed_.bf16_pairs + row * pair_columns(columns_),
             packed_.sums == nullptr ? nullptr : packed_.sums + row * pair_groups(columns_)};
   }
 

@@ -48,18 +48,18 @@ __device__ int64_t lowest(const ItemOnDevice& item, const HeadStateOnDevice& sta
 __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
                           const HeadStateOnDevice& state, int64_t* scratch) {
   if (item.kept == 0) return;
-  const int64_t leaving = item.position - item.recent;
+  const int64_t candidate = item.position - item.recent;  // It leaves the recent window.
   int64_t place = -1;
-  if (leaving >= 0 && leaving < item.kept) place = leaving;
-  if (leaving >= item.kept && item.scored) {
+  if (candidate >= 0 && candidate < item.kept) place = candidate;
+  if (candidate >= item.kept && item.scored) {
     place = lowest(item, state, scratch);
-    if (state.scores[leaving % item.ring()] < state.scores[item.ring() + place]) place = -1;
+    if (state.scores[candidate % item.ring()] < state.scores[item.ring() + place]) place = -1;
     __syncthreads();  // All have read the scores.
   }
-  const int64_t from = leaving % item.ring(), to = item.ring() + place;
+  const int64_t from = candidate % item.ring(), to = item.ring() + place;
   if (threadIdx.x == 0) {
     *state.moved = place < 0 ? -1 : static_cast<int32_t>(to);
-    if (place >= 0) state.positions[place] = static_cast<int32_t>(leaving);
+    if (place >= 0) state.positions[place] = static_cast<int32_t>(candidate);
     if (place >= 0 && item.scored) state.scores[to] = state.scores[from];
   }
   if (place < 0) return;

@@ -217,7 +217,7 @@ __device__ void keep_top_p(Row& row, const SampleRule& rule) {
   });
 }
 
-__device__ int32_t draw_by_weight(Row& row, const SampleRule& rule, float best) {
+__device__ int32_t sample_by_weight(Row& row, const SampleRule& rule, float best) {
   float lowest = -INFINITY;
   if (rule.top_k > 0 && rule.top_k < rule.count) {
     lowest = row.highest_that(-INFINITY, best, [&](float floor) {
@@ -241,7 +241,7 @@ __global__ void sample_kernel(float* in, int64_t stride, const SampleRule* rules
   Row row(in + blockIdx.x * stride, rule.count, &shared);
   const Best best = row.best();
   int32_t index = best.index;
-  if (index >= 0 && rule.temperature != 0) index = draw_by_weight(row, rule, best.value);
+  if (index >= 0 && rule.temperature != 0) index = sample_by_weight(row, rule, best.value);
   if (threadIdx.x == 0) out[blockIdx.x] = index;
 }
 

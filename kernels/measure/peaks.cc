@@ -27,8 +27,8 @@ double rate_of(cpu::CpuContext& context, const cpu::PeakLoop& loop, int64_t turn
 
 double best_rate(cpu::CpuContext& context, const cpu::PeakLoop& loop, const PeakRuns& how) {
   // A first, short run gives the number of turns of a run.
-  const double guess = rate_of(context, loop, kTurnsMin);
-  const double turns = how.run_seconds * guess / loop.operations /
+  const double estimate = rate_of(context, loop, kTurnsMin);
+  const double turns = how.run_seconds * estimate / loop.operations /
                        static_cast<double>(kPiecesOfThread * context.threads());
   double best = 0;
   for (int run = 0; run < how.runs; ++run) {

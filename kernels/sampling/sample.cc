@@ -40,7 +40,7 @@ double keep_top_p(std::span<float> weights, float top_p) {
 
 }  // namespace
 
-double weigh(std::span<float> numbers, float best, const SampleRule& rule) {
+double exponentiate_in_place(std::span<float> numbers, float best, const SampleRule& rule) {
   if (rule.top_k > 0 && static_cast<size_t>(rule.top_k) < numbers.size()) {
     const float lowest = threshold_of_count(numbers, static_cast<size_t>(rule.top_k));
     for (float& number : numbers) number = number < lowest ? -kInfinity : number;
@@ -61,7 +61,7 @@ int32_t sample(std::span<float> row, const SampleRule& rule) {
   const RowBest best = find_best(numbers);
   if (!best.valid) return -1;
   if (rule.temperature == 0) return static_cast<int32_t>(best.index);
-  const double sum = weigh(numbers, best.value, rule);
+  const double sum = exponentiate_in_place(numbers, best.value, rule);
   return static_cast<int32_t>(index_at(numbers, rule.uniform * sum));
 }
 

@@ -23,7 +23,7 @@ struct SampleRule {
 
 // Exponentiates the numbers in place into weights by the rule, whose count is ignored. Returns
 // their sum. REQUIRES: best is the highest and finite, no NaN, temperature > 0.
-double weigh(std::span<float> numbers, float best, const SampleRule& rule);
+double exponentiate_in_place(std::span<float> numbers, float best, const SampleRule& rule);
 
 // The sampled index, or -1 when one of the first `count` numbers is NaN or +inf or none is above
 // -inf; then the row is unchanged, otherwise it may hold weights. REQUIRES: 0 <= count <=

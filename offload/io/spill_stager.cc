@@ -66,16 +66,16 @@ Status SpillStager::verify(const Transfer& transfer) {
   return {};
 }
 
-void SpillStager::begin(std::span<const SpillUse> uses, size_t guessed) {
+void SpillStager::begin(std::span<const SpillUse> uses, size_t speculative) {
   std::unique_lock lock(mutex_);
   const uint64_t begun = base_ + sure_;  // Reads from here on were speculative
-  SPILLWAY_CHECK(guessed <= uses.size() && next_ >= begun);
-  bool right = next_ - begun <= uses.size() - guessed;
+  SPILLWAY_CHECK(speculative <= uses.size() && next_ >= begun);
+  bool right = next_ - begun <= uses.size() - speculative;
   for (uint64_t i = begun; right && i < next_; ++i) right = unit(i).use == uses[i - begun];
   if (!right) drop(begun, lock);
   base_ = right ? begun : next_;
   uses_ = uses;
-  sure_ = uses.size() - guessed;
+  sure_ = uses.size() - speculative;
   if (overlap_) pump(next_);
 }
 
@@ -127,7 +127,7 @@ void SpillStager::pump(uint64_t wanted) {
          (overlap_ || next_ <= wanted)) {
     const SpillUse& use = uses_[next_ - base_];
     // An object's writes must be on disk before it is read again.
-    if (use.object->last_unit > front_ || use.object->leaving > 0) return;
+    if (use.object->last_unit > front_ || use.object->writing_back > 0) return;
     // A speculative use of a failed object has nothing to read.
     if (next_ - base_ >= sure_ && !has_bytes(use)) return;
     std::byte* memory = ring_.take(use.bytes);
@@ -157,12 +157,13 @@ void SpillStager::written(Transfer& transfer) {
 void SpillStager::copy_written(Transfer& transfer) {
   auto& stager = *static_cast<SpillStager*>(transfer.user);
   const std::lock_guard lock(stager.mutex_);
-  WriteBack& copy = stager.leaving(transfer.index);
+  WriteBack& copy = stager.write_back(transfer.index);
   Status& failed = copy.object->failed;
   if (failed.ok()) failed = transfer.status;
-  --copy.object->leaving;
-  copy.home = true;
-  for (; stager.left_ < stager.leave_next_ && stager.leaving(stager.left_).home; ++stager.left_) {
+  --copy.object->writing_back;
+  copy.written = true;
+  for (uint64_t& oldest = stager.oldest_write_back_;
+       oldest < stager.next_write_back_ && stager.write_back(oldest).written; ++oldest) {
     stager.outbox_->give_back();
   }
   stager.changed_.notify_all();
@@ -186,7 +187,7 @@ Result<std::byte*> SpillStager::wait(size_t use) {
   while (number >= next_) {
     // The ring is full or the object's last write is not done. A write is under way: of the oldest
     // use, which the caller has finished, or of a copy.
-    SPILLWAY_CHECK(left_ < leave_next_ ||
+    SPILLWAY_CHECK(oldest_write_back_ < next_write_back_ ||
                    (front_ < next_ && unit(front_).state == State::kWriting));
     changed_.wait(lock);
     pump(number);
@@ -235,13 +236,13 @@ SpillStager::WriteBack* SpillStager::copy_out(const Unit& unit, const Transfer& 
   std::byte* memory;
   {
     const std::lock_guard lock(mutex_);
-    if (leave_next_ - left_ == write_backs_.size()) return nullptr;
+    if (next_write_back_ - oldest_write_back_ == write_backs_.size()) return nullptr;
     memory = outbox_->take(write.bytes);
     if (memory == nullptr) return nullptr;
-    copy = &leaving(leave_next_);
+    copy = &write_back(next_write_back_);
     *copy = {unit.use.object, write};
-    copy->write.index = leave_next_++;
-    ++unit.use.object->leaving;
+    copy->write.index = next_write_back_++;
+    ++unit.use.object->writing_back;
   }
   std::memcpy(memory, write.memory, write.bytes);
   copy->write.memory = memory;
@@ -284,11 +285,12 @@ void SpillStager::abandon() {
 void SpillStager::forget(std::span<const SpilledObject> objects) {
   {
     std::unique_lock lock(mutex_);
-    const auto guesses = uses_.subspan(sure_);
-    const bool guessed = std::any_of(guesses.begin(), guesses.end(), [&](const SpillUse& use) {
-      return use.object >= objects.data() && use.object < objects.data() + objects.size();
-    });
-    if (guessed) drop(base_ + sure_, lock);
+    const auto prefetches = uses_.subspan(sure_);
+    const bool prefetched =
+        std::any_of(prefetches.begin(), prefetches.end(), [&](const SpillUse& use) {
+          return use.object >= objects.data() && use.object < objects.data() + objects.size();
+        });
+    if (prefetched) drop(base_ + sure_, lock);
   }
   flush();
 }
@@ -297,7 +299,8 @@ void SpillStager::flush() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
     retire_written();
-    return left_ == leave_next_ && (front_ == next_ || unit(front_).state != State::kWriting);
+    return oldest_write_back_ == next_write_back_ &&
+           (front_ == next_ || unit(front_).state != State::kWriting);
   });
 }
 

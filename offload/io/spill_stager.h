@@ -47,8 +47,8 @@ struct SpilledObject {
   }
 
   // Used by the stager alone.
-  uint64_t last_unit = 0;  // The object's latest use, counted from 1
-  size_t leaving = 0;      // Writes of copies under way
+  uint64_t last_unit = 0;   // The object's latest use, counted from 1
+  size_t writing_back = 0;  // Writes of copies under way
   Status failed;
 };
 
@@ -70,13 +70,13 @@ class SpillStager {
               uint64_t outbox_bytes = 0);
   ~SpillStager() { abandon(); }
 
-  // Sets the uses of the next sweep, in order; the last `guessed` of them are speculative: the
-  // probable first uses of the sweep after that, so that the disk has work while this one ends. The
-  // span must stay valid until the last use is finished or, with speculative uses, until the next
-  // call has returned. Speculative uses that have been read and prove right are not read again; if
-  // one proves wrong, all are dropped. REQUIRES: every earlier use that was not speculative was
-  // waited for and finished, or abandon() was called.
-  void begin(std::span<const SpillUse> uses, size_t guessed = 0);
+  // Sets the uses of the next sweep, in order; the last `speculative` of them are the probable
+  // first uses of the sweep after that, prefetched so that the disk has work while this one ends.
+  // The span must stay valid until the last use is finished or, with speculative uses, until the
+  // next call has returned. Speculative uses that have been read and prove right are not read
+  // again; if one proves wrong, all are dropped. REQUIRES: every earlier use that was not
+  // speculative was waited for and finished, or abandon() was called.
+  void begin(std::span<const SpillUse> uses, size_t speculative = 0);
 
   // Whether wait() would return at once.
   bool ready(size_t use);
@@ -121,11 +121,11 @@ class SpillStager {
   struct WriteBack {
     SpilledObject* object = nullptr;
     Transfer write;
-    bool home = false;
+    bool written = false;
   };
 
   Unit& unit(uint64_t number) { return units_[number % units_.size()]; }
-  WriteBack& leaving(uint64_t number) { return write_backs_[number % write_backs_.size()]; }
+  WriteBack& write_back(uint64_t number) { return write_backs_[number % write_backs_.size()]; }
   static Status verify(const Transfer& transfer);
   static void written(Transfer& transfer);
   static void copy_written(Transfer& transfer);
@@ -147,8 +147,9 @@ class SpillStager {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // A unit was written or freed, or a copy written.
   std::optional<StagingRing> outbox_;
-  std::vector<WriteBack> write_backs_;  // A window [left_, leave_next_) of copies, like units_
-  uint64_t left_ = 0, leave_next_ = 0;
+  // Copies: a window [oldest_write_back_, next_write_back_), like units_
+  std::vector<WriteBack> write_backs_;
+  uint64_t oldest_write_back_ = 0, next_write_back_ = 0;
   std::vector<Unit> units_;         // A window [front_, next_) of the endless sequence of uses
   std::span<const SpillUse> uses_;  // This sweep's, then speculative; use i is unit base_ + i
   size_t sure_ = 0;                 // Number of uses that are not speculative

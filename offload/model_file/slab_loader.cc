@@ -43,19 +43,19 @@ Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
 
 }  // namespace
 
-Result<std::span<std::byte>> SlabWriter::begin(const SlabHome& home) {
-  home_ = home;
-  if (!home.in_device_memory) return std::span(home.memory, home.bytes);
-  if (buffer_.bytes() < home.bytes) {
-    SPILLWAY_ASSIGN_OR_RETURN(buffer_, device_.allocate(Memory::kPinned, home.bytes));
+Result<std::span<std::byte>> SlabWriter::begin(const SlabLocation& location) {
+  location_ = location;
+  if (!location.in_device_memory) return std::span(location.memory, location.bytes);
+  if (buffer_.bytes() < location.bytes) {
+    SPILLWAY_ASSIGN_OR_RETURN(buffer_, device_.allocate(Memory::kPinned, location.bytes));
   }
   if (stream_ == nullptr) stream_ = device_.new_stream("load weights");
-  return std::span(buffer_.data(), home.bytes);
+  return std::span(buffer_.data(), location.bytes);
 }
 
 Status SlabWriter::finish() {
-  if (!home_.in_device_memory) return {};
-  stream_->copy(home_.memory, buffer_.data(), home_.bytes);
+  if (!location_.in_device_memory) return {};
+  stream_->copy(location_.memory, buffer_.data(), location_.bytes);
   return stream_->record().wait();
 }
 
@@ -105,13 +105,13 @@ File open_direct(const ModelFile& file) {
 }
 
 Status load_slabs(Device& device, const ModelFile& file, const File& direct,
-                  const std::vector<uint32_t>& which, const std::vector<SlabHome>& homes,
+                  const std::vector<uint32_t>& which, const std::vector<SlabLocation>& locations,
                   MatrixLayout layout, const LoadProgress& progress, bool* repacked) {
   const ModelFileTable& table = file.table();
   std::atomic<bool> any{false};
   const auto load = [&](uint32_t slab, SlabWriter& writer) -> Status {
     const uint64_t bytes = table.slabs[slab].bytes;
-    SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> target, writer.begin(homes[slab]));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> target, writer.begin(locations[slab]));
     const TensorInfo* tensor = matrix_tensor_of(table, slab);
     if (tensor == nullptr || tensor->spec.kind != WeightKind::kMatrix || tensor->layout == layout) {
       SPILLWAY_RETURN_IF_ERROR(read_verified(file, direct, slab, target.first(bytes)));

@@ -18,7 +18,7 @@ namespace spillway {
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 // The destination of a slab's bytes. Null: the slab is not resident.
-struct SlabHome {
+struct SlabLocation {
   std::byte* memory = nullptr;
   uint64_t bytes = 0;             // slab_memory_bytes()
   bool in_device_memory = false;  // The host cannot access it
@@ -30,12 +30,12 @@ class SlabWriter {
   explicit SlabWriter(Device& device) : device_(device) {}
 
   // Host memory to fill with the slab's bytes; then call finish().
-  Result<std::span<std::byte>> begin(const SlabHome& home);
+  Result<std::span<std::byte>> begin(const SlabLocation& location);
   Status finish();
 
  private:
   Device& device_;
-  SlabHome home_;
+  SlabLocation location_;
   Buffer buffer_;
   std::unique_ptr<Stream> stream_;
 };
@@ -49,10 +49,10 @@ Status for_each_slab(Device& device, const ModelFileTable& table,
 // Bytes of a slab in memory with its matrix in `layout`: at least its bytes in the file.
 uint64_t slab_memory_bytes(const ModelFileTable& table, uint32_t slab, MatrixLayout layout);
 
-// Reads the slabs of `which` into homes[slab], matrices in `layout`. Sets *repacked when a matrix
-// had another layout. kIoError, kCorruption: name file, slab and bytes.
+// Reads the slabs of `which` into locations[slab], matrices in `layout`. Sets *repacked when a
+// matrix had another layout. kIoError, kCorruption: name file, slab and bytes.
 Status load_slabs(Device& device, const ModelFile& file, const File& direct,
-                  const std::vector<uint32_t>& which, const std::vector<SlabHome>& homes,
+                  const std::vector<uint32_t>& which, const std::vector<SlabLocation>& locations,
                   MatrixLayout layout, const LoadProgress& progress, bool* repacked);
 
 // The tensor that a slab belongs to; null for slabs of vectors.

@@ -46,21 +46,21 @@ std::vector<Tensor> tensors_of(LayerKind kind, const ModelShape& shape) {
   return {};
 }
 
-enum class Home : uint8_t { kDisk, kHost, kDevice };
+enum class TensorTier : uint8_t { kDisk, kHost, kDevice };
 
 // The tier of each tensor of a layer, by the middle of its bytes.
-std::vector<Home> homes_of(const std::vector<Tensor>& tensors, const PerTier& shares) {
+std::vector<TensorTier> tiers_of(const std::vector<Tensor>& tensors, const PerTier& shares) {
   double all = 0, before = 0;
   for (const Tensor& tensor : tensors) all += tensor.elements;
-  std::vector<Home> homes;
+  std::vector<TensorTier> tiers;
   for (const Tensor& tensor : tensors) {
     const double middle = (before + tensor.elements / 2) / all;
     before += tensor.elements;
-    homes.push_back(middle < shares.disk                 ? Home::kDisk
-                    : middle < shares.disk + shares.host ? Home::kHost
-                                                         : Home::kDevice);
+    tiers.push_back(middle < shares.disk                 ? TensorTier::kDisk
+                    : middle < shares.disk + shares.host ? TensorTier::kHost
+                                                         : TensorTier::kDevice);
   }
-  return homes;
+  return tiers;
 }
 
 // The generation loop, adding tasks.
@@ -156,14 +156,14 @@ class Loop {
 
   void load_weights(int64_t j) {
     const std::vector<Tensor> tensors = tensors_of(kind(j), run_.shape);
-    const std::vector<Home> homes = homes_of(tensors, run_.placement.weights);
+    const std::vector<TensorTier> tiers = tiers_of(tensors, run_.placement.weights);
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (!tensors[i].matrix) continue;  // Vectors are a ten-thousandth.
       const double bytes = kBytes * tensors[i].elements;
-      if (homes[i] == Home::kDisk) {
+      if (tiers[i] == TensorTier::kDisk) {
         const Task read = add("weights", disk_read_, bytes / rates_.disk_read, {});
         up("weights", bytes, host("weights", kCopied * bytes, read));
-      } else if (homes[i] == Home::kHost) {
+      } else if (tiers[i] == TensorTier::kHost) {
         const Task pinned =
             run_.pinned_weights ? kNone : host_in_turn("weights", kCopied * bytes, kNone);
         up("weights", bytes, pinned);
@@ -366,11 +366,11 @@ PerTier flexgen_weight_bytes(const FlexgenRun& run) {
   PerTier bytes;
   const auto add = [&](LayerKind kind, int64_t count) {
     const std::vector<Tensor> tensors = tensors_of(kind, run.shape);
-    const std::vector<Home> homes = homes_of(tensors, run.placement.weights);
+    const std::vector<TensorTier> tiers = tiers_of(tensors, run.placement.weights);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      double& tier = homes[i] == Home::kDisk   ? bytes.disk
-                     : homes[i] == Home::kHost ? bytes.host
-                                               : bytes.device;
+      double& tier = tiers[i] == TensorTier::kDisk   ? bytes.disk
+                     : tiers[i] == TensorTier::kHost ? bytes.host
+                                                     : bytes.device;
       tier += kBytes * tensors[i].elements * static_cast<double>(count);
     }
   };

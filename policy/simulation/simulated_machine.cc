@@ -73,7 +73,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
       rows_disk_(rings.activations_from_disk),
       rows_device_(rings.activations_to_device),
       rings_(rings),
-      cache_home_(static_cast<size_t>(blocks), Tasks(static_cast<size_t>(layers), kNone)) {
+      cache_written_back_(static_cast<size_t>(blocks), Tasks(static_cast<size_t>(layers), kNone)) {
   double layer = 0, qkv = 0;  // Elements
   for (const LinearShape& linear : linears_) {
     if (!linear.in_layer) continue;
@@ -210,7 +210,7 @@ void SimulatedMachine::release_weights(Task used) {
 Simulation::Task SimulatedMachine::upload_rows(const Step& step, size_t batch, Task begin) {
   const double disk = step.stream * plan_.activations_on_disk;
   const double away = disk + step.stream * plan_.activations_on_host;
-  Task there = rows_home_[batch];
+  Task there = rows_written_back_[batch];
   if (disk > 0) {
     there = transfer("activations", disk_read_, disk, rates_.disk_read,
                      {begin, there, rows_disk_.take(disk)});
@@ -222,7 +222,7 @@ Simulation::Task SimulatedMachine::upload_rows(const Step& step, size_t batch, T
   return there;
 }
 
-void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
+void SimulatedMachine::write_back_rows(const Step& step, size_t batch, Task done) {
   const double disk = step.stream * plan_.activations_on_disk;
   const double away = disk + step.stream * plan_.activations_on_host;
   if (plan_.discrete && away > 0) {
@@ -233,18 +233,18 @@ void SimulatedMachine::send_rows(const Step& step, size_t batch, Task done) {
     done = transfer("activations home", disk_write_, disk, rates_.disk_write, {done});
     rows_disk_.release(done);
   }
-  rows_home_[batch] = done;
+  rows_written_back_[batch] = done;
 }
 
 // Uploads one part of a micro-batch's cache, with space for new rows.
 Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, Task begin,
-                                                Task home) {
+                                                Task written_back) {
   const double disk = plan_.kv_on_disk / parts;
   const double away = disk + step.kv_from_host / parts;
   const double room = step.kv_read + step.kv_sent;
   Task there = begin;
   if (disk > 0) {
-    const Tasks after = {begin, home, kv_disk_.take(room * disk)};
+    const Tasks after = {begin, written_back, kv_disk_.take(room * disk)};
     there = step.kv_read > 0
                 ? transfer("KV cache", disk_read_, step.kv_read * disk, rates_.disk_read, after)
                 : add("KV cache", {}, after);
@@ -258,19 +258,20 @@ Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, 
   return there;
 }
 
-void SimulatedMachine::send_cache(const Step& step, double parts, Task done, Task* home) {
+void SimulatedMachine::write_back_cache(const Step& step, double parts, Task done,
+                                        Task* written_back) {
   const double disk = plan_.kv_on_disk / parts;
   const double away = disk + step.kv_from_host / parts;
   if (plan_.discrete && away > 0) {
     done = transfer("KV cache home", down_, step.kv_down * away, rates_.to_host, {done});
     kv_device_.release(done);
-    last_home_ = done;
+    last_write_back_ = done;
   }
   if (disk > 0) {
     done = transfer("KV cache home", disk_write_, step.kv_sent * disk, rates_.disk_write, {done});
     kv_disk_.release(done);
   }
-  *home = done;
+  *written_back = done;
 }
 
 // Copies decode steps' queries, keys and values (float32) to the host and the outputs back.
@@ -294,7 +295,8 @@ Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
 std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Step& step,
                                                                        size_t batch, Task begin,
                                                                        const Tasks& needed,
-                                                                       Task before, Task* home) {
+                                                                       Task before,
+                                                                       Task* written_back) {
   const double disk = plan_.kv_on_disk;
   const double away = disk + step.kv_from_host;
   const bool last = first_ + layer_ + 1 == plan_.shape.layers;
@@ -318,7 +320,7 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
     const Task cache = upload_cache(step, parts, begin, before);
     const Task done =
         compute("attention", std::max(step.attention, step.kv_memory) / parts, {cache});
-    send_cache(step, parts, done, home);
+    write_back_cache(step, parts, done, written_back);
   }
   if (attended != kNone) return Unfinished{batch, rest_seconds, attended};
   compute("layer", rest_seconds, {});
@@ -327,7 +329,7 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
 
 void SimulatedMachine::finish(const Unfinished& rest, const std::vector<Step>& steps, Tasks* done) {
   (*done)[rest.batch] = compute("layer", rest.seconds, {rest.attended});
-  send_rows(steps[rest.batch], rest.batch, last_step_);
+  write_back_rows(steps[rest.batch], rest.batch, last_step_);
 }
 
 std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int64_t block,
@@ -338,26 +340,27 @@ std::vector<Simulation::Task> SimulatedMachine::pass(const SweepWork& sweep, int
   for (const MicroBatch& batch : batches) {
     steps.push_back(step_of(sweep, batch, 1 / static_cast<double>(batches.size())));
   }
-  rows_home_.assign(batches.size(), kNone);
+  rows_written_back_.assign(batches.size(), kNone);
   // The engine begins a sweep when the previous one is computed and its cache has left the device.
-  const Task start = simulation_.add("sweep", {}, {begin, last_step_, last_home_});
+  const Task start = simulation_.add("sweep", {}, {begin, last_step_, last_write_back_});
   Tasks done(batches.size(), kNone);
   for (layer_ = 0; layer_ < layers_; ++layer_) {
     const Task weights = upload_weights();
-    Task& home = cache_home_[static_cast<size_t>(block)][static_cast<size_t>(layer_)];
-    const Task before = home;  // Write-back of the previous sweep
+    Task& written_back =
+        cache_written_back_[static_cast<size_t>(block)][static_cast<size_t>(layer_)];
+    const Task before = written_back;  // Write-back of the previous sweep
     std::optional<Unfinished> waiting;
     for (size_t i = 0; i < batches.size(); ++i) {
       const Task arrival = layer_ == 0 && !arrivals.empty() ? arrivals[i] : kNone;
       const Task rows = upload_rows(steps[i], i, start);
       const auto rest =
-          run_step(steps[i], i, start, {start, weights, rows, arrival}, before, &home);
+          run_step(steps[i], i, start, {start, weights, rows, arrival}, before, &written_back);
       const Task reached = last_step_;
       // As in the engine, the next micro-batch starts before the previous one is finished.
       if (waiting) finish(*std::exchange(waiting, std::nullopt), steps, &done);
       if (!rest) {
         done[i] = reached;
-        send_rows(steps[i], i, reached);
+        write_back_rows(steps[i], i, reached);
       } else if (plan_.overlap && plan_.activations_on_disk == 0) {
         waiting = rest;
       } else {

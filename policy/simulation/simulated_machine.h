@@ -85,13 +85,13 @@ class SimulatedMachine {
   Task upload_weights();
   void release_weights(Task used);
   Task upload_rows(const Step& step, size_t batch, Task begin);
-  void send_rows(const Step& step, size_t batch, Task done);
+  void write_back_rows(const Step& step, size_t batch, Task done);
   std::optional<Unfinished> run_step(const Step& step, size_t batch, Task begin,
-                                     const Tasks& needed, Task before, Task* home);
+                                     const Tasks& needed, Task before, Task* written_back);
   Task attend_on_host(const Step& step);
   void finish(const Unfinished& rest, const std::vector<Step>& steps, Tasks* done);
-  Task upload_cache(const Step& step, double parts, Task begin, Task home);
-  void send_cache(const Step& step, double parts, Task done, Task* home);
+  Task upload_cache(const Step& step, double parts, Task begin, Task written_back);
+  void write_back_cache(const Step& step, double parts, Task done, Task* written_back);
 
   Simulation& simulation_;
   const CostedPlan& plan_;
@@ -104,15 +104,17 @@ class SimulatedMachine {
   SimulatedRing weights_disk_, weights_device_, kv_disk_, kv_device_, rows_disk_, rows_device_;
   const StagingRings rings_;
 
-  int64_t layer_ = 0;                          // The layer whose tasks are being added
-  Task previous_ = kNone;                      // Without overlap: the predecessor of the next task
-  Task last_step_ = kNone;                     // The processor's last task
-  Task last_home_ = kNone;                     // The last write-back of cache from the device
-  Task last_upload_ = kNone;                   // The last upload of weights
-  std::deque<Task> weight_reads_;              // The last few disk reads
-  size_t weight_pieces_ = 0;                   // The layer's pieces in the ring that its work uses
-  std::vector<std::vector<Task>> cache_home_;  // By block and layer: end of the cache's write-back
-  std::vector<Task> rows_home_;  // By micro-batch of the pass: end of the activations' write-back
+  int64_t layer_ = 0;              // The layer whose tasks are being added
+  Task previous_ = kNone;          // Without overlap: the predecessor of the next task
+  Task last_step_ = kNone;         // The processor's last task
+  Task last_write_back_ = kNone;   // The last write-back of cache from the device
+  Task last_upload_ = kNone;       // The last upload of weights
+  std::deque<Task> weight_reads_;  // The last few disk reads
+  size_t weight_pieces_ = 0;       // The layer's pieces in the ring that its work uses
+  // By block and layer: end of the cache's write-back
+  std::vector<std::vector<Task>> cache_written_back_;
+  // By micro-batch of the pass: end of the activations' write-back
+  std::vector<Task> rows_written_back_;
 };
 
 }  // namespace spillway

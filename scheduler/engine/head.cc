@@ -86,7 +86,7 @@ Status Head::queue() {
   if (whole_ + whole > kPartRows) SPILLWAY_RETURN_IF_ERROR(hand_out());
   compute(queued_, count);
   for (size_t i = 0; i < count; ++i) {
-    if (wanted_[queued_ + i].sample.count == 0) bring(i, whole_++);
+    if (wanted_[queued_ + i].sample.count == 0) copy_to_host(i, whole_++);
   }
   sample(queued_, count, buffers_.sampled + queued_);
   queued_ = wanted_.size();
@@ -140,7 +140,7 @@ Status Head::hand_out() {
       compute(handed_, count);
       row = 0;
       for (size_t i = 0; i < count; ++i) {
-        if (comes_whole(handed_ + i)) bring(i, row++);
+        if (comes_whole(handed_ + i)) copy_to_host(i, row++);
       }
       SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
       row = 0;
@@ -205,7 +205,7 @@ void Head::sample(size_t first, size_t count, int32_t* sampled) {
 }
 
 // Copies a row of the part whose logits were computed last to host memory.
-void Head::bring(size_t row, size_t to) {
+void Head::copy_to_host(size_t row, size_t to) {
   stream_.copy(host_.data() + to * row_bytes(shape_),
                buffers_.logits.row(static_cast<int64_t>(row)), row_bytes(shape_));
 }

@@ -71,7 +71,7 @@ class Head {
   Status hand_out();
   void compute(size_t first, size_t count);
   void sample(size_t first, size_t count, int32_t* sampled);
-  void bring(size_t row, size_t to);
+  void copy_to_host(size_t row, size_t to);
   std::span<float> host_row(size_t index) const;
   bool comes_whole(size_t index) const;
 

@@ -13,7 +13,7 @@ AttentionItem at(AttentionItem item, const KvCache::Layer& layer) {
   return item;
 }
 
-std::byte* layer_home(const KvCache::Layer& layer) {
+std::byte* layer_address(const KvCache::Layer& layer) {
   return layer.state != nullptr ? layer.state : layer.rows;
 }
 
@@ -87,8 +87,8 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     } else if (host_attends_ && item.position > 0) {
       host_items_.push_back(at(attention, cache_.layer(*item.kv, layer)));
     } else {
-      std::byte* home = layer_home(cache_.layer(*item.kv, layer));
-      staged_.push_back({i, attention, tier, 0, home});
+      std::byte* address = layer_address(cache_.layer(*item.kv, layer));
+      staged_.push_back({i, attention, tier, 0, address});
     }
   }
 }
@@ -117,7 +117,7 @@ std::span<const AttentionItem> KvFeed::next() {
     // Returns all entries that have arrived; blocks only if none has.
     if (!ready_.empty() && !there(staged)) break;
     fetch(staged);
-    if (failed_[staged.item].ok() && !bring(staged)) {
+    if (failed_[staged.item].ok() && !upload(staged)) {
       // The entries returned now will free ring space when the next call finishes them.
       SPILLWAY_CHECK(!ready_.empty());
       break;
@@ -138,7 +138,7 @@ void KvFeed::fetch(Staged& staged) {
   if (staged.memory != nullptr) return;
   const double start = steady_seconds();
   // The stager's ring may be held by uses whose write-back from the device is not finished.
-  if (!stager_->ready(staged.use)) finish_left(true);
+  if (!stager_->ready(staged.use)) finish_write_backs(true);
   const Result<std::byte*> memory = stager_->wait(staged.use);
   const double end = steady_seconds();
   wait_seconds_ += end - start;
@@ -151,17 +151,17 @@ void KvFeed::fetch(Staged& staged) {
 }
 
 // Uploads the item's cache to where the kernels see it. False: the ring is full.
-bool KvFeed::bring(Staged& staged) {
+bool KvFeed::upload(Staged& staged) {
   std::byte* memory = staged.memory;
   if (ring_ != nullptr) {
     const SweepItem& item = items_[staged.item];
     const bool disk = staged.tier == Tier::kDisk;
     const uint64_t filled =
         item.position == 0 ? 0 : cache_.used_bytes(*item.kv, item.position, disk);
-    memory = ring_->bring(staged.memory, filled,
-                          cache_.used_bytes(*item.kv, item.position + tokens(staged), disk));
+    memory = ring_->upload(staged.memory, filled,
+                           cache_.used_bytes(*item.kv, item.position + tokens(staged), disk));
     if (memory == nullptr) return false;
-    staged.brought = true;
+    staged.uploaded = true;
   }
   ready_.push_back(at(staged.attention, layer_at(staged, memory)));
   return true;
@@ -174,8 +174,8 @@ void KvFeed::finish_handed_out() {
 
 void KvFeed::finish(const Staged& staged) {
   if (ring_ == nullptr) return finish_use(staged);
-  Event home;
-  if (staged.brought) {
+  Event written_back;
+  if (staged.uploaded) {
     const SweepItem& item = items_[staged.item];
     changes_.clear();
     if (item.position == 0 || item.kv->budget.has_state()) {
@@ -186,19 +186,19 @@ void KvFeed::finish(const Staged& staged) {
       cache_.find_changes(*item.kv, layer_at(staged, staged.memory), item.position, tokens(staged),
                           &changes_);
     }
-    home = ring_->write_back(staged.memory, changes_);
+    written_back = ring_->write_back(staged.memory, changes_);
   }
   if (staged.tier != Tier::kDisk) return;
-  write_backs_.push_back({staged, home});
-  finish_left(false);
+  write_backs_.push_back({staged, written_back});
+  finish_write_backs(false);
 }
 
 // Finishes the stager's uses whose write-back from the device is done, in order.
-void KvFeed::finish_left(bool wait) {
-  while (!write_backs_.empty() && (wait || write_backs_.front().home.done())) {
+void KvFeed::finish_write_backs(bool wait) {
+  while (!write_backs_.empty() && (wait || write_backs_.front().written_back.done())) {
     const WriteBack& first = write_backs_.front();
-    const Status home = first.home.wait();
-    if (failed_[first.staged.item].ok()) failed_[first.staged.item] = home;
+    const Status status = first.written_back.wait();
+    if (failed_[first.staged.item].ok()) failed_[first.staged.item] = status;
     finish_use(first.staged);
     write_backs_.pop_front();
   }
@@ -216,7 +216,7 @@ void KvFeed::finish_use(const Staged& staged) {
 }
 
 Status KvFeed::end_sweep() {
-  finish_left(true);
+  finish_write_backs(true);
   return ring_ == nullptr ? Status() : ring_->sync();
 }
 

@@ -55,20 +55,20 @@ class KvFeed final : public AttentionFeed {
     Tier tier;
     size_t use;                   // The stager's, if on disk
     std::byte* memory = nullptr;  // Host memory; null: not yet read, or failed
-    bool brought = false;         // Uploaded into the ring
+    bool uploaded = false;        // Into the ring
   };
   // A use of the stager that is finished once its bytes are copied back from the device.
   struct WriteBack {
     Staged staged;
-    Event home;
+    Event written_back;
   };
   void finish_handed_out();
   void finish(const Staged& staged);
   void finish_use(const Staged& staged);
-  void finish_left(bool wait);
+  void finish_write_backs(bool wait);
   bool there(const Staged& staged);
   void fetch(Staged& staged);
-  bool bring(Staged& staged);
+  bool upload(Staged& staged);
   void prefetch_next_sweep(std::span<const SweepItem> items, const LayerRange& layers);
   int64_t tokens(const Staged& staged) const;
   KvCache::Layer layer_at(const Staged& staged, std::byte* memory) const;

@@ -1,4 +1,6 @@
 // Attention of prompts and decode steps, on every device, against its scalar definition.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

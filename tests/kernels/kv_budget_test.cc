@@ -1,5 +1,7 @@
 // Attention under limited KV budgets against its definition (tests/support/kept_rows.h): outputs,
 // kept positions, their scores, keys and values, after a prompt and every decode step.
+//
+// SPILLWAY_EMULATION_SEED: 1
 #include <catch2/catch.hpp>
 
 #include "kernels/cpu/attention_body.h"

@@ -1,5 +1,7 @@
 // Linear layers on every device against their definition, in every format of weights and of what
 // goes in and comes out.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 
 #include "kernels/ops.h"

@@ -1,5 +1,7 @@
 // The ops that work row by row, on every device, against their scalar definition
 // (tests/support/scalar_ops.h), on shapes that are no multiple of anything.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,7 @@
 // A ring of device memory: what the compute stream sees of the host, and the host of it. Copies of
 // an emulated device are done in any order that the events allow.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include "offload/device_ring.h"
 
 #include <catch2/catch.hpp>
@@ -41,7 +43,7 @@ TEST_CASE_METHOD(Fixture, "device ring: work sees what was brought, the host get
   if (!ring) return;
   const std::vector<std::byte> change(256, std::byte{0xee});
   for (size_t i = 0; i < 8; ++i) {
-    std::byte* const piece = ring->bring(object(i), kBytes, kBytes);
+    std::byte* const piece = ring->upload(object(i), kBytes, kBytes);
     REQUIRE(piece != nullptr);
     ring->arrive();
     compute->copy(seen.data() + i * kBytes, piece, kBytes);
@@ -65,13 +67,13 @@ TEST_CASE_METHOD(Fixture, "device ring: work sees what was brought, the host get
 
 TEST_CASE_METHOD(Fixture, "device ring: there is room again when the oldest piece is finished") {
   if (!ring) return;
-  for (int i = 0; i < 3; ++i) REQUIRE(ring->bring(object(0), 0, kBytes) != nullptr);
-  CHECK(ring->bring(object(0), 0, kBytes) == nullptr);
+  for (int i = 0; i < 3; ++i) REQUIRE(ring->upload(object(0), 0, kBytes) != nullptr);
+  CHECK(ring->upload(object(0), 0, kBytes) == nullptr);
   ring->finish(1);
-  CHECK(ring->bring(object(0), 0, kBytes) != nullptr);
-  CHECK(ring->bring(object(0), 0, kBytes) == nullptr);
+  CHECK(ring->upload(object(0), 0, kBytes) != nullptr);
+  CHECK(ring->upload(object(0), 0, kBytes) == nullptr);
   ring->clear();
-  for (int i = 0; i < 3; ++i) CHECK(ring->bring(object(0), 0, kBytes) != nullptr);
+  for (int i = 0; i < 3; ++i) CHECK(ring->upload(object(0), 0, kBytes) != nullptr);
   CHECK(ring->h2d_bytes() == 0);  // Nothing was to be read.
 }
 

@@ -1,5 +1,7 @@
 // The emulation itself: that it runs what a device would run, and finds what a device would punish.
 // And the host side of the CUDA device over a runtime that does everything as late as it can.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

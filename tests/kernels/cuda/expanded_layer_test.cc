@@ -1,5 +1,7 @@
 // 4-bit weights that a layer expands once for all parts of a large block: the same logits as when
 // every part does, and only where there are several.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 
 #include "scheduler/engine/engine.h"

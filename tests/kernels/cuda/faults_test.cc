@@ -1,5 +1,7 @@
 // A device that is lost or has no memory: requests end with an error that says so, nothing hangs,
 // nothing leaks, and the process goes on.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>

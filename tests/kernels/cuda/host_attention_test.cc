@@ -1,5 +1,7 @@
 // `--attention host`: that the cache stays in host memory, and only the step's own rows cross the
 // link. (That the tokens are the same: tests/endtoend/tiers_test.cc.)
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,7 @@
 // A device whose memory runs out in mid-run: the work that needed it fails and says so, once; what
 // comes after goes on.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 
 #include "kernels/cuda/cuda_context.h"

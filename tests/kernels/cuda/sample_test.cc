@@ -1,5 +1,7 @@
 // Sampling where the logits are: the engine tells what was drawn, and only rows of which more is
 // wanted cross the link.
+//
+// SPILLWAY_EMULATION_SEED: 1
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,7 @@
 // `--gpu 1`: the runtime keeps a device per host thread, and the engine's is not the one that
 // opened the device.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 #include <thread>
 

@@ -1,5 +1,7 @@
 // Weights that live in host memory or on disk are on their way to the device before they are asked
 // for: while the CPU attends in a layer, the link brings the next one.
+//
+// SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
 #include <random>
 

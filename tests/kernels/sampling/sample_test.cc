@@ -1,5 +1,7 @@
 // sample_rows on every device against its rules in the plainest way: everything in double, sorted
 // as a whole.
+//
+// SPILLWAY_EMULATION_SEED: 1
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
