@@ -168,7 +168,7 @@ ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
 }
 
 double attended_by_host(const CostedPlan& plan) {
-  return plan.discrete && plan.host_attention ? plan.kv_on_host : 0;
+  return plan.host_attention ? plan.kv_on_host : 0;
 }
 
 KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work) {
@@ -207,16 +207,14 @@ SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   work.disk_read_bytes = static_cast<double>(plan.weights_from_disk) + kv.read * plan.kv_on_disk +
                          stream * plan.activations_on_disk;
   work.disk_write_bytes = kv_sent * plan.kv_on_disk + stream * plan.activations_on_disk;
-  if (!plan.discrete) return work;
-
   const double by_host = attended_by_host(plan);
-  const double kv_away = plan.kv_on_disk + plan.kv_on_host;
-  const double away = plan.activations_on_disk + plan.activations_on_host;
+  const double kv_away = plan.kv_over_link();
+  const double away = plan.activations_over_link();
   work.host_attended_bytes = kv.read * by_host;
   // Instead of the cache, queries, keys and values (float32) go to the host and outputs come back.
   const double steps = static_cast<double>(work.decoding * plan.shape.layers) * by_host;
   const double output_bytes = plan.format == Format::kF32 ? 4 : 2;
-  work.to_device_bytes = static_cast<double>(plan.weights_to_device) +
+  work.to_device_bytes = static_cast<double>(plan.weights_over_link()) +
                          kv.read * (kv_away - by_host) + stream * away +
                          steps * output_bytes * static_cast<double>(plan.shape.query_width());
   work.to_host_bytes = kv.prompts_sent * kv_away + kv.steps_returned * (kv_away - by_host) +

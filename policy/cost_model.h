@@ -51,7 +51,7 @@ struct CostedPlan {
   Format kv_format = Format::kF16;
   uint64_t weight_bytes = 0;           // Read by the kernels in a sweep
   double weight_bytes_for_logits = 0;  // The part needed only by rows that reach logits
-  uint64_t weights_from_disk = 0, weights_to_device = 0;  // Transferred in a sweep
+  uint64_t weights_from_disk = 0, weights_on_host = 0;  // Transferred in a sweep
 
   uint64_t kv_row_bytes = 0;   // Bytes of one position, all layers
   uint64_t kv_sent_bytes = 0;  // Bytes that a decoding sequence writes back per step, all layers
@@ -66,6 +66,14 @@ struct CostedPlan {
   int64_t head_rows = 64;  // Logit rows computed at a time
   bool discrete = false;   // The device has its own memory, so there is a link
   bool overlap = true;
+
+  // What crosses the link: bytes of weights, shares of the others. A CPU's device memory is the
+  // host's: nothing does.
+  uint64_t weights_over_link() const { return discrete ? weights_from_disk + weights_on_host : 0; }
+  double kv_over_link() const { return discrete ? kv_on_disk + kv_on_host : 0; }
+  double activations_over_link() const {
+    return discrete ? activations_on_disk + activations_on_host : 0;
+  }
 };
 
 // Fills in the weight bytes that kernels read. `matrix_bytes` gives the bytes of one matrix of each

@@ -16,7 +16,7 @@ constexpr size_t kSweepsMax = 200;
 CostedPlan with_share(const CostedPlan& plan, uint64_t weights, size_t share) {
   CostedPlan one = plan;
   one.weights_from_disk = share == 2 ? weights : 0;
-  one.weights_to_device = share == 1 || share == 2 ? weights : 0;
+  one.weights_on_host = share == 1 ? weights : 0;
   one.kv_on_host = share == 4 ? 1 : 0;
   one.kv_on_disk = share == 5 ? 1 : 0;
   one.activations_on_host = share == 7 ? 1 : 0;

@@ -322,7 +322,7 @@ CostedPlan plan_of(const FlexgenRun& run) {
       &plan);
   const PerTier bytes = flexgen_weight_bytes(run);
   plan.weights_from_disk = static_cast<uint64_t>(bytes.disk);
-  plan.weights_to_device = static_cast<uint64_t>(bytes.host + bytes.disk);
+  plan.weights_on_host = static_cast<uint64_t>(bytes.host);
   plan.kv_row_bytes = static_cast<uint64_t>(4 * shape.kv_width() * shape.layers);
   plan.kv_sent_bytes = plan.kv_row_bytes;
   plan.kv_on_disk = run.placement.cache.disk;
@@ -420,7 +420,7 @@ Result<SimulatedRun> simulate_our_schedule(const FlexgenRun& run, const Hardware
   const auto layers = static_cast<double>(run.shape.layers);
   StagingRings rings;
   rings.weights_from_disk = 2 * static_cast<double>(plan.weights_from_disk) / layers;
-  rings.weights_to_device = 2 * static_cast<double>(plan.weights_to_device) / layers;
+  rings.weights_to_device = 2 * static_cast<double>(plan.weights_over_link()) / layers;
   const double rows = static_cast<double>(run.block.micro_batch) *
                       static_cast<double>(run.prompt_tokens + run.new_tokens);
   rings.kv_to_device = rings.kv_from_disk =

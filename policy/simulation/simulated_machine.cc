@@ -67,7 +67,7 @@ SimulatedMachine::SimulatedMachine(Simulation* simulation, const std::string& pr
       weights_disk_(
           std::min(rings.weights_from_disk, part_of(plan, plan.weights_from_disk, layers))),
       weights_device_(
-          std::min(rings.weights_to_device, part_of(plan, plan.weights_to_device, layers))),
+          std::min(rings.weights_to_device, part_of(plan, plan.weights_over_link(), layers))),
       kv_disk_(rings.kv_from_disk),
       kv_device_(rings.kv_to_device),
       rows_disk_(rings.activations_from_disk),
@@ -158,7 +158,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   step.attention += (step.kv_read + step.kv_sent) * plan_.kv_on_disk * rates_.compute_per_disk_byte;
   step.weights_memory = static_cast<double>(plan_.weight_bytes) / layers / rates_.memory;
   step.kv_memory = step.kv_read * (1 - step.by_host) / rates_.memory;
-  if (plan_.discrete) step.kv_from_host = plan_.kv_on_host - step.by_host;
+  step.kv_over_link = plan_.kv_over_link() - step.by_host;
   return step;
 }
 
@@ -166,8 +166,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
 Simulation::Task SimulatedMachine::upload_weights() {
   const auto layers = static_cast<double>(plan_.shape.layers);
   const double disk = static_cast<double>(plan_.weights_from_disk) / layers;
-  const double host =
-      plan_.discrete ? static_cast<double>(plan_.weights_to_device) / layers - disk : 0;
+  const double host = static_cast<double>(plan_.weights_on_host) / layers;
   Task last = kNone;
   weight_pieces_ = 0;
   const auto upload = [&](double bytes, Task from) {
@@ -209,13 +208,13 @@ void SimulatedMachine::release_weights(Task used) {
 // Uploads a micro-batch's activations, if they live on another tier.
 Simulation::Task SimulatedMachine::upload_rows(const Step& step, size_t batch, Task begin) {
   const double disk = step.stream * plan_.activations_on_disk;
-  const double away = disk + step.stream * plan_.activations_on_host;
+  const double away = step.stream * plan_.activations_over_link();
   Task there = rows_written_back_[batch];
   if (disk > 0) {
     there = transfer("activations", disk_read_, disk, rates_.disk_read,
                      {begin, there, rows_disk_.take(disk)});
   }
-  if (plan_.discrete && away > 0) {
+  if (away > 0) {
     there = transfer("activations", up_, away, rates_.to_device,
                      {begin, there, rows_device_.take(away)});
   }
@@ -224,8 +223,8 @@ Simulation::Task SimulatedMachine::upload_rows(const Step& step, size_t batch, T
 
 void SimulatedMachine::write_back_rows(const Step& step, size_t batch, Task done) {
   const double disk = step.stream * plan_.activations_on_disk;
-  const double away = disk + step.stream * plan_.activations_on_host;
-  if (plan_.discrete && away > 0) {
+  const double away = step.stream * plan_.activations_over_link();
+  if (away > 0) {
     done = transfer("activations home", down_, away, rates_.to_host, {done});
     rows_device_.release(done);
   }
@@ -240,7 +239,7 @@ void SimulatedMachine::write_back_rows(const Step& step, size_t batch, Task done
 Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, Task begin,
                                                 Task written_back) {
   const double disk = plan_.kv_on_disk / parts;
-  const double away = disk + step.kv_from_host / parts;
+  const double away = step.kv_over_link / parts;
   const double room = step.kv_read + step.kv_sent;
   Task there = begin;
   if (disk > 0) {
@@ -249,7 +248,7 @@ Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, 
                 ? transfer("KV cache", disk_read_, step.kv_read * disk, rates_.disk_read, after)
                 : add("KV cache", {}, after);
   }
-  if (plan_.discrete && away > 0) {
+  if (away > 0) {
     const Tasks after = {there, kv_device_.take(room * away)};
     there = step.kv_read > 0
                 ? transfer("KV cache", up_, step.kv_read * away, rates_.to_device, after)
@@ -261,8 +260,8 @@ Simulation::Task SimulatedMachine::upload_cache(const Step& step, double parts, 
 void SimulatedMachine::write_back_cache(const Step& step, double parts, Task done,
                                         Task* written_back) {
   const double disk = plan_.kv_on_disk / parts;
-  const double away = disk + step.kv_from_host / parts;
-  if (plan_.discrete && away > 0) {
+  const double away = step.kv_over_link / parts;
+  if (away > 0) {
     done = transfer("KV cache home", down_, step.kv_down * away, rates_.to_host, {done});
     kv_device_.release(done);
     last_write_back_ = done;
@@ -298,10 +297,10 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
                                                                        Task before,
                                                                        Task* written_back) {
   const double disk = plan_.kv_on_disk;
-  const double away = disk + step.kv_from_host;
+  const double away = step.kv_over_link;
   const bool last = first_ + layer_ + 1 == plan_.shape.layers;
   const double rest = last ? step.rest_of_last : step.rest;
-  if (away == 0 && step.by_host == 0) {
+  if (disk + away == 0 && step.by_host == 0) {
     const double arithmetic = step.qkv + step.attention + rest;
     compute("layer", std::max(arithmetic, step.weights_memory + step.kv_memory), needed);
     return std::nullopt;
@@ -309,7 +308,7 @@ std::optional<SimulatedMachine::Unfinished> SimulatedMachine::run_step(const Ste
   const double room = step.kv_read + step.kv_sent;
   double rings = 0;
   if (disk > 0) rings = room * disk / rings_.kv_from_disk;
-  if (plan_.discrete && away > 0) rings = std::max(rings, room * away / rings_.kv_to_device);
+  if (away > 0) rings = std::max(rings, room * away / rings_.kv_to_device);
   const auto parts =
       static_cast<double>(std::clamp(static_cast<int64_t>(std::ceil(kPartsInRing * rings)),
                                      int64_t{1}, std::min(kPartsMax, step.sequences)));

@@ -67,7 +67,7 @@ class SimulatedMachine {
     double weights_memory, kv_memory;  // Seconds of reading operands
     double kv_read, kv_sent, stream;   // Bytes
     double kv_down;  // Bytes of the cache written back over the link; kv_sent: written to disk
-    double kv_from_host, by_host;  // Shares of the cache: uploaded; attended to by the CPU
+    double kv_over_link, by_host;  // Shares of the cache: uploaded; attended to by the CPU
     int64_t sequences;
   };
   // The rest of a layer, which waits for the CPU's attention.

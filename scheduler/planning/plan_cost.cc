@@ -125,14 +125,12 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
     found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed * layers);
     found.kv_returns_whole |= plan.discrete && cache.state > 0;
   }
-  found.kv_on_disk = share(plan.kv.disk, plan.kv);
-  if (plan.discrete) {
-    found.discrete = true;
-    found.weights_to_device = plan.weights.host + plan.weights.disk;
-    found.kv_on_host = share(plan.kv.host, plan.kv);
-    found.host_attention = plan.host_attention();
-    found.activations_on_host = share(plan.activations.host, plan.activations);
-  }
+  found.discrete = plan.discrete;
+  found.weights_on_host = plan.placement.weights.host_bytes;
+  found.kv_on_disk = share(plan.placement.kv.disk, plan.placement.kv);
+  found.kv_on_host = share(plan.placement.kv.host, plan.placement.kv);
+  found.host_attention = plan.host_attention();
+  if (plan.discrete) found.activations_on_host = share(plan.activations.host, plan.activations);
   found.activations_on_disk = share(plan.activations.disk, plan.activations);
   found.micro_batch = {plan.micro_batch_tokens(), plan.micro_batch_sequences()};
   found.head_rows = kHeadRows;

@@ -231,11 +231,10 @@ TEST_CASE("faster hardware never predicts less throughput") {
     CostedPlan costed = plan();
     costed.discrete = round % 2 == 1;
     costed.weights_from_disk = random() % 250'000'000;
-    costed.weights_to_device = costed.weights_from_disk;
     costed.kv_on_disk = share() / 2;
-    costed.kv_on_host = share() / 2;
+    if (costed.discrete) costed.kv_on_host = share() / 2;
     costed.activations_on_disk = share();
-    costed.host_attention = round % 5 == 0;
+    costed.host_attention = costed.discrete && round % 5 == 0;
     costed.overlap = round % 3 != 0;
     HardwareProfile hardware = machine();
     hardware.host.decode_attention = figure(25e9);

@@ -14,8 +14,7 @@ double seconds_with(CostedPlan plan, const MachineRates& rates,
                     const PlacementShares& shares) {
   const auto weights = static_cast<double>(room.weights);
   plan.weights_from_disk = static_cast<uint64_t>(weights * shares.weights.disk);
-  plan.weights_to_device =
-      static_cast<uint64_t>(weights * (shares.weights.disk + shares.weights.host));
+  plan.weights_on_host = static_cast<uint64_t>(weights * shares.weights.host);
   plan.kv_on_disk = shares.kv.disk;
   plan.kv_on_host = shares.kv.host;
   plan.activations_on_disk = shares.activations.disk;

@@ -57,10 +57,8 @@ CostedPlan plan_of_each(const CostedChoice& choice, const MachineRates& rates, i
     return static_cast<uint64_t>(share * static_cast<double>(room.weights));
   };
   found.weights_from_disk = part(shares->weights.disk);
-  if (found.discrete) {
-    found.weights_to_device = found.weights_from_disk + part(shares->weights.host);
-    found.kv_on_host = shares->kv.host;
-  }
+  found.weights_on_host = part(shares->weights.host);
+  found.kv_on_host = shares->kv.host;
   found.kv_on_disk = shares->kv.disk;
   const auto seconds = [&](const CostedPlan& of) {
     return predict(of, rates, choice.sweeps).seconds();

@@ -36,8 +36,7 @@ struct Scene {
     hardware.link = HardwareProfile::Link{figure(rate(2e9, 30e9)), figure(rate(2e9, 30e9)), {}};
     hardware.host.memory_read = figure(rate(20e9, 100e9));
     plan.weights_from_disk = chance(0.7) ? below(250'000'000) : 0;
-    plan.weights_to_device =
-        plan.discrete ? plan.weights_from_disk + below(250'000'000 - plan.weights_from_disk) : 0;
+    if (plan.discrete) plan.weights_on_host = below(250'000'000 - plan.weights_from_disk);
     if (chance(0.5)) plan.kv_on_disk = 0.25 * static_cast<double>(below(5));
     if (plan.discrete && chance(0.5)) plan.kv_on_host = 1 - plan.kv_on_disk;
     hardware.host.decode_attention = figure(rate(2e9, 60e9));

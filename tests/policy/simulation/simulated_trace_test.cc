@@ -35,7 +35,7 @@ TEST_CASE("the timeline has a track for each link and processor, and waits by wh
   CostedPlan plan = test::costed_plan();
   plan.discrete = true;
   plan.weights_from_disk = 100'000'000;
-  plan.weights_to_device = 200'000'000;
+  plan.weights_on_host = 100'000'000;
   plan.kv_on_disk = 0.5;
   HardwareProfile hardware = test::cost_machine();
   hardware.link = HardwareProfile::Link{test::figure(10e9), test::figure(10e9), {}};
