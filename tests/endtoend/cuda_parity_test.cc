@@ -52,7 +52,7 @@ Request greedy(std::vector<int32_t> prompt, int32_t tokens) {
   return request;
 }
 
-TEST_CASE("the demo model's tokens on CUDA are those on the CPU", "[gpu]") {
+TEST_CASE("the demo model's tokens on CUDA are those on the CPU", "[gpu][slow]") {
   if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::Golden golden = test::read_golden("demo");
   std::vector<Request> requests;
@@ -82,7 +82,7 @@ void write_random_checkpoint(const std::string& folder, const ModelShape& shape)
   write_file(folder + "/config.json", opt_config(shape));
 }
 
-TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU", "[gpu]") {
+TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU", "[gpu][slow]") {
   if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::TemporaryCache place;  // For the checkpoint
   ModelShape shape = find_model_shape("opt-125m").value();

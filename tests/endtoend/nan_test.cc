@@ -105,7 +105,7 @@ void check_every_tensor(const std::string& device, Format format, const std::str
   }
 }
 
-TEST_CASE("NaN in any tensor ends a request in an error") {
+TEST_CASE("NaN in any tensor ends a request in an error", "[slow]") {
   const auto [format, q4_compute] =
       GENERATE(std::pair(Format::kF32, "auto"), std::pair(Format::kBF16, "auto"),
                std::pair(Format::kF16, "auto"), std::pair(Format::kQ4, "auto"),

@@ -168,7 +168,7 @@ TEST_CASE("every placement gives the tokens of the run in memory, 4 bits", "[slo
   check_placements("post_ln_projected", Format::kQ4, Format::kBF16);
 }
 
-TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products") {
+TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products", "[slow]") {
   if (!open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
   const char* variant = "post_ln_projected";
   const Answers answers = check_placements(variant, Format::kQ4, Format::kBF16, "int8");
@@ -180,7 +180,8 @@ TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products
   CHECK(test::difference(requests, run(*runtime, requests), answers, 0) != "");
 }
 
-TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections") {
+TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections",
+          "[slow]") {
   check_placements("post_ln_projected", Format::kF32, Format::kF16);
 }
 

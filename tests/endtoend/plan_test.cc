@@ -55,7 +55,7 @@ TEST_CASE("a plan is found, written, read and carried out", "[slow]") {
                       report + log) == 2);
 }
 
-TEST_CASE("plan, bench and serve write one form of a plan, and --plan reads each") {
+TEST_CASE("plan, bench and serve write one form of a plan, and --plan reads each", "[slow]") {
   const test::TemporaryCache place;
   const std::string model = test::read_golden("pre_ln_relu").checkpoints.front();
   const std::string hardware = place.path() + "/hardware.json", report = place.path() + "/report";
