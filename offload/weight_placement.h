@@ -58,6 +58,7 @@ class WeightPlacer {
   // With `layers`: only their slabs, with the embeddings if they include the first layer and the
   // head if they include the last.
   explicit WeightPlacer(const ModelFileTable& table, std::optional<LayerRange> layers = {});
+  explicit WeightPlacer(ModelFileTable&&, std::optional<LayerRange> = {}) = delete;
 
   uint64_t weight_bytes() const { return matrix_bytes_ + other_bytes_; }
 

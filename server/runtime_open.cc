@@ -253,6 +253,9 @@ Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
   state->opened = std::move(opened);
   state->plan = std::move(plan);
   SPILLWAY_RETURN_IF_ERROR(Opener(options, *state).open());
+  // The weight store has a table and a file of its own; this one holds the tokenizer's files, too.
+  state->opened.model.file.reset();
+  state->opened.model.table.reset();
   return std::make_unique<Runtime>(std::move(state));
 }
 

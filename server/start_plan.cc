@@ -62,9 +62,8 @@ class StartPlanner {
     profile_ = current_profile(*opened.device, scratch_directory(flags_.disk_dir));
     const PlanMachine machine = machine_of(opened, profile());
     if (leaves_plan_open(flags_)) {
-      if (!found_) found_ = search(opened, machine);  // The same again if it is packed again
-      if (found_) return *found_;
-    } else if (!profile_.ok() && machine.device.discrete() && flags_.attention == "auto") {
+      if (std::optional<Plan> found = search(opened, machine)) return *std::move(found);
+    } else if (unreadable() && machine.device.discrete() && flags_.attention == "auto") {
       warn_of_profile("attention runs on the device");
     }
     return make_plan(opened.model, machine, flags_, options_.wishes);
@@ -72,10 +71,7 @@ class StartPlanner {
 
   // The prediction for a plan of this planner's; none without a profile.
   std::optional<Prediction> predict(const Plan& plan) const {
-    if (!profile_.ok()) {
-      if (profile_.status().code() != Code::kNotFound) warn_of_profile("no prediction");
-      return std::nullopt;
-    }
+    if (unreadable()) warn_of_profile("no prediction");
     if (profile() == nullptr) return std::nullopt;
     const Result<Prediction> predicted = spillway::predict(plan, *profile(), workload_);
     if (predicted.ok()) return predicted.value();
@@ -91,6 +87,8 @@ class StartPlanner {
     say("warning: " + effect +
         ", since the hardware profile cannot be read: " + std::string(profile_.status().message()));
   }
+  // Without a cache folder there is no profile, which is no error.
+  bool unreadable() const { return !profile_.ok() && profile_.status().code() != Code::kNotFound; }
   // Null: there is none, or it cannot be read.
   const HardwareProfile* profile() const {
     return profile_.ok() && profile_.value() ? &*profile_.value() : nullptr;
@@ -99,7 +97,7 @@ class StartPlanner {
   // The best plan; none: there is no profile to search by, or the search failed, which was
   // reported.
   std::optional<Plan> search(const OpenedModel& opened, const PlanMachine& machine) const {
-    if (!profile_.ok() && profile_.status().code() != Code::kNotFound) {
+    if (unreadable()) {
       warn_of_profile("placed by the default heuristic");
       return std::nullopt;
     }
@@ -143,7 +141,6 @@ class StartPlanner {
   const RuntimeOptions& options_;
   std::vector<RequestGroup> workload_;
   Result<std::optional<HardwareProfile>> profile_ = std::optional<HardwareProfile>();
-  std::optional<Plan> found_;
 };
 
 }  // namespace

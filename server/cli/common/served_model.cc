@@ -47,12 +47,17 @@ ApiContext context_of(const ModelShape& shape, const std::string& name,
 
 // Without weights. The KV format is a plan's; the identity has float32 in its place, as in the
 // journals that batch runs have left.
-ServedModel view_of(std::shared_ptr<OpenedModel> opened) {
-  const ModelToPlan& model = opened->model;
+ServedModel view_of(OpenedModel opened) {
+  struct Kept {
+    ModelShape shape;
+    std::unique_ptr<Tokenizer> tokenizer;
+  };
+  const ModelToPlan& model = opened.model;
+  auto kept = std::make_shared<Kept>(Kept{model.shape(), std::move(opened.tokenizer)});
   ServedModel view;
-  view.context = context_of(model.shape(), model.name, opened->tokenizer.get());
+  view.context = context_of(kept->shape, model.name, kept->tokenizer.get());
   view.identity = identity_of(model.source, model.table->format, Format::kF32, false);
-  view.owner = std::move(opened);
+  view.owner = std::move(kept);
   return view;
 }
 
@@ -81,7 +86,7 @@ OpenModel model_opener() {
     options.say = [](const std::string& line) { log_info(line); };
     if (purpose.tokenizer_only) {
       SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options));
-      return view_of(std::make_shared<OpenedModel>(std::move(opened)));
+      return view_of(std::move(opened));
     }
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started,
                               open_planned(model, flags, options, purpose.workload));
