@@ -3,10 +3,13 @@
 //
 // SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "server/runtime.h"
+#include "server/start_plan.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
@@ -122,6 +125,27 @@ TEST_CASE("without a cache in host memory there is nothing for the host to atten
   CHECK_FALSE(runtime->plan().host_attention());
   CHECK(runtime->plan().micro_batch_sequences() == 0);
   run(*runtime);
+}
+
+TEST_CASE("without a cache folder there is no profile, and nothing is wrong with that") {
+  // Which folder that is, the environment says.
+  std::map<std::string, std::string> before;
+  for (const char* name : {"SPILLWAY_CACHE", "XDG_CACHE_HOME", "HOME"}) {
+    if (const char* set = std::getenv(name)) before[name] = set;
+    ::unsetenv(name);
+  }
+  EngineFlags flags = cache_on_host("auto");
+  flags.dummy_weights = true;
+  flags.device_memory_bytes = uint64_t{3} << 30;
+  std::string said;
+  RuntimeOptions options;
+  options.say = [&](const std::string& line) { said += line + "\n"; };
+  const auto started = open_planned("opt-125m", flags, options, {{20, 10, 5}});
+  for (const auto& [name, value] : before) ::setenv(name.c_str(), value.c_str(), 1);
+  INFO(said << started.status().message());
+  REQUIRE(started.ok());
+  CHECK(said.find("warning") == std::string::npos);
+  CHECK_FALSE(started->runtime->plan().host_attention());
 }
 
 }  // namespace
