@@ -83,7 +83,7 @@ Answers run_staggered(Runtime& runtime, const std::vector<Request>& requests) {
   return test::answers_of(sinks);
 }
 
-TEST_CASE("tokens do not depend on the company a sequence keeps", "[gpu][slow]") {
+TEST_CASE("tokens do not depend on the company a sequence keeps", "[gpu]") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden("pre_ln_relu").checkpoints.front();
   constexpr uint64_t kSeed = 20261121;
