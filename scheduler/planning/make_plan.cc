@@ -239,7 +239,8 @@ class Planner {
     if (flags_.disk_memory_bytes && on_disk > *flags_.disk_memory_bytes) {
       return {Code::kInfeasible, "KV cache and activations need " + format_bytes(on_disk) +
                                      " on disk, and --disk-memory is " +
-                                     format_bytes(*flags_.disk_memory_bytes)};
+                                     format_bytes(*flags_.disk_memory_bytes) +
+                                     "; raise it, or put less of --activations on disk"};
     }
     engine().kv_bytes = plan_.placement.kv.device;
     engine().kv_host_bytes = plan_.placement.kv.host;

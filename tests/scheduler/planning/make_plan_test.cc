@@ -51,6 +51,7 @@ TEST_CASE("KV cache and activations on disk are within --disk-memory, or refused
   const Status refused = question.make().status();
   CHECK(refused.code() == Code::kInfeasible);
   CHECK(std::string(refused.message()).find("--disk-memory") != std::string::npos);
+  CHECK(std::string(refused.message()).find("less of --activations") != std::string::npos);
 }
 
 TEST_CASE("every setting of the components is the plan's") {
