@@ -15,7 +15,7 @@ class LayerRun {
            const LayerBuffers& buffers, const MatrixView& hidden)
       : stream_(stream), shape_(shape), weights_(weights), buffers_(buffers), hidden_(hidden) {}
 
-  void attend(AttentionFeed& feed, const KvLayout& kv) {
+  void attend(const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv) {
     const MatrixView qkv = qkv_rows(shape_, buffers_, hidden_.rows);
     const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
     for_chunks([&](int64_t first, int64_t rows) {
@@ -24,28 +24,32 @@ class LayerRun {
                        .bias = weights_.vector(WeightRole::kQkvBias),
                        .out = qkv.slice_rows(first, rows)});
     });
+    if (rotary.columns > 0 || shape_.head_norm) {
+      rotate_heads(stream_, {.qkv = qkv,
+                             .heads = shape_.heads,
+                             .kv_heads = shape_.kv_heads,
+                             .head_size = shape_.head_size,
+                             .query_norm = weights_.vector(WeightRole::kQueryNormWeight),
+                             .key_norm = weights_.vector(WeightRole::kKeyNormWeight),
+                             .epsilon = shape_.norm_epsilon,
+                             .table = rotary,
+                             .interleaved = shape_.rotary.interleaved});
+    }
     for (auto items = feed.next(); !items.empty(); items = feed.next()) {
       attention(stream_,
                 {.qkv = qkv, .items = items, .heads = shape_.heads, .kv = kv, .out = attended});
     }
   }
 
-  void add_attended() {
-    add_to_hidden(attended_rows(shape_, buffers_, hidden_.rows), hidden_,
-                  WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias);
-    if (shape_.norm_place == NormPlace::kPost) norm(hidden_, kAttentionNorm, hidden_);
-  }
-
-  void transform() {
-    const WeightMatrix& up = weights_.matrix(WeightRole::kMlpUpWeight);
+  void finish() {
+    if (!shape_.parallel) {
+      add_attended(0, hidden_.rows);
+      if (shape_.norm_place == NormPlace::kPost) norm(hidden_, kAttentionNorm, hidden_);
+    }
     for_chunks([&](int64_t first, int64_t rows) {
-      const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
-      linear(stream_, {.in = layer_input(first, rows, kMlpNorm),
-                       .weight = up,
-                       .bias = weights_.vector(WeightRole::kMlpUpBias),
-                       .rounded_bias = weights_.rounded(WeightRole::kMlpUpBias),
-                       .activation = shape_.activation,
-                       .out = inner});
+      const MatrixView inner = expand(first, rows);
+      // The MLP has read the layer's input now.
+      if (shape_.parallel) add_attended(first, rows);
       add_to_hidden(inner, hidden_.slice_rows(first, rows), WeightRole::kMlpDownWeight,
                     WeightRole::kMlpDownBias);
     });
@@ -65,6 +69,30 @@ class LayerRun {
     for (int64_t first = 0; first < hidden_.rows; first += kLayerChunkRows) {
       body(first, std::min(kLayerChunkRows, hidden_.rows - first));
     }
+  }
+
+  void add_attended(int64_t first, int64_t rows) {
+    const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
+    add_to_hidden(attended.slice_rows(first, rows), hidden_.slice_rows(first, rows),
+                  WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias);
+  }
+
+  // The MLP's inner activations: [rows, mlp].
+  MatrixView expand(int64_t first, int64_t rows) {
+    const WeightMatrix& up = weights_.matrix(WeightRole::kMlpUpWeight);
+    const bool gated = shape_.mlp_kind == MlpKind::kGated;
+    const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
+    linear(stream_, {.in = layer_input(first, rows, kMlpNorm),
+                     .weight = up,
+                     .bias = weights_.vector(WeightRole::kMlpUpBias),
+                     .rounded_bias = weights_.rounded(WeightRole::kMlpUpBias),
+                     .activation = gated ? Activation::kNone : shape_.activation,
+                     .out = inner});
+    if (!gated) return inner;
+    MatrixView out = inner;  // The first half of each row
+    out.columns = shape_.mlp;
+    gate_rows(stream_, {.activation = shape_.activation, .in = inner, .out = out});
+    return out;
   }
 
   // Input of a sublayer's first linear layer: the normed rows, or the stream itself with post-norm.
@@ -96,6 +124,7 @@ class LayerRun {
     linear(stream_, {.in = in,
                      .weight = weights_.matrix(weight),
                      .bias = weights_.vector(bias),
+                     .scale = shape_.residual_scale,
                      .out = out,
                      .accumulate = true});
   }
@@ -143,10 +172,9 @@ MatrixView attended_rows(const ModelShape& shape, const LayerBuffers& buffers, i
 }
 
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                         const LayerBuffers& buffers, const MatrixView& hidden, AttentionFeed& feed,
-                         const KvLayout& kv) {
-  SPILLWAY_CHECK(shape.mlp_kind == MlpKind::kPlain && shape.position == PositionKind::kLearned);
-  LayerRun(stream, shape, weights, buffers, hidden).attend(feed, kv);
+                         const LayerBuffers& buffers, const MatrixView& hidden,
+                         const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv) {
+  LayerRun(stream, shape, weights, buffers, hidden).attend(rotary, feed, kv);
 }
 
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
@@ -167,9 +195,7 @@ MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers
 
 void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                           const LayerBuffers& buffers, const MatrixView& hidden) {
-  LayerRun run(stream, shape, weights, buffers, hidden);
-  run.add_attended();
-  run.transform();
+  LayerRun(stream, shape, weights, buffers, hidden).finish();
 }
 
 }  // namespace spillway

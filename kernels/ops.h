@@ -24,11 +24,12 @@ namespace spillway {
 // is opened, before anything else uses the shape. kInvalidArgument names the unsupported part.
 Status check_shape(DeviceKind kind, const ModelShape& shape);
 
-// out[i] = table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;
+// out[i] = scale * table[rows[i]], or out[i] += with `accumulate`. The table is kRows, any format;
 // out is f32 [rows.size(), columns]. REQUIRES: 0 <= rows[i] < table.rows.
 struct GatherArgs {
   WeightMatrix table;
   std::span<const int32_t> rows;
+  float scale = 1.0f;
   MatrixView out;
   bool accumulate = false;
 };
@@ -46,6 +47,34 @@ struct NormArgs {
   MatrixView out;
 };
 void normalize(Stream& stream, const NormArgs& args);
+
+// Prepares the query and key heads of each row of qkv (f32 [T, (heads + 2 kv_heads) * head_size])
+// for attention, in place: RMSNorm of each head with the weights f32 [head_size] (Qwen3; null:
+// none), then rotary positions (Su et al. 2021) of its first table.columns numbers. Row t of
+// `table` (f32 [T, dims]; no columns: no rotation) has the cosines of row t's dims / 2 angles, then
+// their sines; pair i is (i, i + dims / 2), or (2i, 2i + 1) with `interleaved`.
+struct RotateArgs {
+  MatrixView qkv;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  const float* query_norm = nullptr;
+  const float* key_norm = nullptr;
+  float epsilon = 1e-6f;
+  ConstMatrixView table;
+  bool interleaved = false;
+};
+void rotate_heads(Stream& stream, const RotateArgs& args);
+
+// out = act(gate) * up, for gate the first and up the second half of the columns of `in` [T, 2 W]
+// (Shazeer 2020, arXiv 2002.05202). out [T, W] has in's format, f32, bf16 or, on CUDA, f16, and may
+// be the first half of `in`; computed in f32.
+struct GateArgs {
+  Activation activation = Activation::kSilu;
+  ConstMatrixView in;
+  MatrixView out;
+};
+void gate_rows(Stream& stream, const GateArgs& args);
 
 // out = in, in out's format. f32 to f32, bf16 or, on CUDA, f16; same shape.
 struct ConvertArgs {
@@ -79,6 +108,7 @@ void expand_rows(Stream& stream, const ExpandArgs& args);
 constexpr int64_t kFewRows = 32;
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
+// `scale` is a factor of in W^T; other than 1 it goes with neither bias nor activation.
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
 // [W.rows] or null (CUDA rounds it to the format of out in every call, unless `rounded_bias` holds
 // the rounded bias; other devices ignore that). Accumulates in f32; a row's result depends on that
@@ -91,6 +121,7 @@ struct LinearArgs {
   const float* bias = nullptr;
   const std::byte* rounded_bias = nullptr;
   Activation activation = Activation::kNone;
+  float scale = 1.0f;
   MatrixView out;
   bool accumulate = false;
 };

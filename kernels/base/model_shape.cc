@@ -1,5 +1,7 @@
 #include "kernels/base/model_shape.h"
 
+#include <cmath>
+
 namespace spillway {
 
 namespace {
@@ -18,6 +20,50 @@ Status in_range(const char* name, int64_t value, int64_t least, int64_t most) {
 
 Status check_token(const char* name, int32_t token, int64_t vocabulary) {
   return in_range(name, token, -1, vocabulary - 1);
+}
+
+bool all_finite(const std::vector<float>& numbers) {
+  for (const float number : numbers) {
+    if (!std::isfinite(number)) return false;
+  }
+  return true;
+}
+
+Status check_rotary(const ModelShape& shape) {
+  const Rotary& rotary = shape.rotary;
+  if (shape.position != PositionKind::kRotary) {
+    return in_range("rotary dims of learned positions", rotary.dims, 0, 0);
+  }
+  SPILLWAY_RETURN_IF_ERROR(in_range("rotary dims", rotary.dims, 2, shape.head_size));
+  const auto pairs = static_cast<size_t>(rotary.dims / 2);
+  const bool sizes = rotary.dims % 2 == 0 && rotary.frequencies.size() == pairs &&
+                     (rotary.long_frequencies.empty() || rotary.long_frequencies.size() == pairs);
+  if (!sizes) {
+    return invalid_argument("rotary positions over " + std::to_string(rotary.dims) +
+                            " numbers of a head need half as many frequencies, not " +
+                            std::to_string(rotary.frequencies.size()) + " and " +
+                            std::to_string(rotary.long_frequencies.size()));
+  }
+  const bool numbers = all_finite(rotary.frequencies) && all_finite(rotary.long_frequencies) &&
+                       rotary.scale > 0 && rotary.scale < 1e6f && rotary.dynamic_factor >= 0 &&
+                       rotary.dynamic_factor < 1e6f && rotary.theta > 1 && rotary.theta < 1e30f;
+  if (!numbers) return invalid_argument("rotary frequencies, scale or theta are out of range");
+  const bool by_length = rotary.dynamic_factor > 0 || !rotary.long_frequencies.empty();
+  SPILLWAY_RETURN_IF_ERROR(
+      in_range("rotary switch_length", rotary.switch_length, by_length ? 1 : 0, kRowsMax));
+  // The exponent of dynamic scaling is dims / (dims - 2).
+  if (rotary.dynamic_factor > 0) {
+    SPILLWAY_RETURN_IF_ERROR(
+        in_range("rotary dims with dynamic scaling", rotary.dims, 4, shape.head_size));
+  }
+  const auto count = static_cast<int64_t>(shape.rotary_layers.size());
+  return count == 0 ? Status() : in_range("rotary_layers", count, shape.layers, shape.layers);
+}
+
+Status check_scale(const char* name, float value) {
+  if (value > 0 && value < 1e6f) return {};
+  return invalid_argument(std::string(name) + " is " + std::to_string(value) +
+                          ", must be above 0 and below 1000000");
 }
 
 }  // namespace
@@ -57,6 +103,13 @@ Status validate(const ModelShape& shape) {
   }
   if (!(shape.norm_epsilon > 0 && shape.norm_epsilon < 1)) {
     return invalid_argument("norm_epsilon must lie between 0 and 1");
+  }
+  SPILLWAY_RETURN_IF_ERROR(check_rotary(shape));
+  SPILLWAY_RETURN_IF_ERROR(check_scale("embedding_scale", shape.embedding_scale));
+  SPILLWAY_RETURN_IF_ERROR(check_scale("residual_scale", shape.residual_scale));
+  SPILLWAY_RETURN_IF_ERROR(check_scale("logits_scale", shape.logits_scale));
+  if (shape.attention_scale != 0) {
+    SPILLWAY_RETURN_IF_ERROR(check_scale("attention_scale", shape.attention_scale));
   }
   SPILLWAY_RETURN_IF_ERROR(check_token("bos_token", shape.bos_token, shape.vocabulary));
   SPILLWAY_RETURN_IF_ERROR(check_token("pad_token", shape.pad_token, shape.vocabulary));

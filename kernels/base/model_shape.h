@@ -21,6 +21,26 @@ enum class Activation : uint8_t { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 
 std::string_view activation_name(Activation activation);
 
+// Rotary position embeddings (Su et al. 2021, arXiv 2104.09864): the first `dims` numbers of each
+// query and key head are rotated in pairs, pair i by the angle position * frequencies[i]. A family
+// computes the frequencies from its config once, whatever its scaling; two kinds of scaling depend
+// on a sequence's length, in positions, as well.
+struct Rotary {
+  int64_t dims = 0;                // Even, at most head_size; 0: the model has learned positions.
+  bool interleaved = false;        // Pairs are (2i, 2i + 1), else (i, i + dims / 2).
+  float scale = 1.0f;              // Of cosines and sines (YaRN's attention factor)
+  std::vector<float> frequencies;  // [dims / 2]
+  // LongRoPE (Ding et al. 2024, arXiv 2402.13753): the frequencies of sequences that are longer
+  // than switch_length; empty: none.
+  std::vector<float> long_frequencies;
+  // Dynamic NTK scaling: factor > 0 raises the base theta for a sequence longer than switch_length.
+  float dynamic_factor = 0.0f;
+  float theta = 10000.0f;
+  int64_t switch_length = 0;
+
+  friend bool operator==(const Rotary&, const Rotary&) = default;
+};
+
 struct ModelShape {
   std::string family = "opt";
   std::string name;  // For people: "opt-1.3b", or the directory's name.
@@ -42,10 +62,23 @@ struct ModelShape {
   float norm_epsilon = 1e-5f;
   PositionKind position = PositionKind::kLearned;
   int64_t position_offset = 0;  // Row of position 0 in the table (OPT: 2).
+  Rotary rotary;
+  std::vector<uint8_t>
+      rotary_layers;  // 1: the layer rotates, 0: it has no positions; empty: all do
   MlpKind mlp_kind = MlpKind::kPlain;
   Activation activation = Activation::kRelu;
-  bool bias = true;       // In the linear layers of decoder layers.
-  bool tied_head = true;  // The head is the token embedding.
+  bool qkv_bias = true;
+  bool attention_out_bias = true;
+  bool mlp_bias = true;
+  bool head_norm = false;  // RMSNorm of each query and key head before it is rotated (Qwen3).
+  bool parallel = false;   // Attention and MLP both read the layer's input (GPT-NeoX).
+  bool tied_head = true;   // The head is the token embedding.
+
+  // Factors of what they are named after (Granite).
+  float embedding_scale = 1.0f;
+  float attention_scale = 0.0f;  // Of q k^T; 0: 1 / sqrt(head_size).
+  float residual_scale = 1.0f;   // Of what a sublayer adds to the residual stream.
+  float logits_scale = 1.0f;
 
   int32_t bos_token = -1;  // -1: none.
   int32_t pad_token = -1;
@@ -54,6 +87,11 @@ struct ModelShape {
   int64_t query_width() const { return heads * head_size; }
   int64_t kv_width() const { return kv_heads * head_size; }
   int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+  void set_biases(bool all) { qkv_bias = attention_out_bias = mlp_bias = all; }
+  bool rotates(int64_t layer) const {
+    return position == PositionKind::kRotary &&
+           (rotary_layers.empty() || rotary_layers[static_cast<size_t>(layer)] != 0);
+  }
 
   friend bool operator==(const ModelShape&, const ModelShape&) = default;
 };

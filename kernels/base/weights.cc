@@ -7,11 +7,27 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kRoleNames[] = {
-    "token_embedding",     "position_embedding", "project_in",    "attention_norm.weight",
-    "attention_norm.bias", "qkv.weight",         "qkv.bias",      "attention_out.weight",
-    "attention_out.bias",  "mlp_norm.weight",    "mlp_norm.bias", "mlp_up.weight",
-    "mlp_up.bias",         "mlp_down.weight",    "mlp_down.bias", "final_norm.weight",
-    "final_norm.bias",     "project_out",        "head",
+    "token_embedding",
+    "position_embedding",
+    "project_in",
+    "attention_norm.weight",
+    "attention_norm.bias",
+    "qkv.weight",
+    "qkv.bias",
+    "query_norm.weight",
+    "key_norm.weight",
+    "attention_out.weight",
+    "attention_out.bias",
+    "mlp_norm.weight",
+    "mlp_norm.bias",
+    "mlp_up.weight",
+    "mlp_up.bias",
+    "mlp_down.weight",
+    "mlp_down.bias",
+    "final_norm.weight",
+    "final_norm.bias",
+    "project_out",
+    "head",
 };
 static_assert(std::size(kRoleNames) == kWeightRoles);
 
@@ -35,12 +51,16 @@ class Lister {
     const int64_t up_rows = s.mlp_kind == MlpKind::kGated ? 2 * s.mlp : s.mlp;
     layer_ = layer;
     norm(WeightRole::kAttentionNormWeight, WeightRole::kAttentionNormBias);
-    linear(WeightRole::kQkvWeight, WeightRole::kQkvBias, s.qkv_width(), s.hidden);
-    linear(WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias, s.hidden,
-           s.query_width());
+    linear(WeightRole::kQkvWeight, WeightRole::kQkvBias, s.qkv_bias, s.qkv_width(), s.hidden);
+    if (s.head_norm) {
+      add(WeightRole::kQueryNormWeight, WeightKind::kVector, 1, s.head_size);
+      add(WeightRole::kKeyNormWeight, WeightKind::kVector, 1, s.head_size);
+    }
+    linear(WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias, s.attention_out_bias,
+           s.hidden, s.query_width());
     norm(WeightRole::kMlpNormWeight, WeightRole::kMlpNormBias);
-    linear(WeightRole::kMlpUpWeight, WeightRole::kMlpUpBias, up_rows, s.hidden);
-    linear(WeightRole::kMlpDownWeight, WeightRole::kMlpDownBias, s.hidden, s.mlp);
+    linear(WeightRole::kMlpUpWeight, WeightRole::kMlpUpBias, s.mlp_bias, up_rows, s.hidden);
+    linear(WeightRole::kMlpDownWeight, WeightRole::kMlpDownBias, s.mlp_bias, s.hidden, s.mlp);
   }
 
   void list_head() {
@@ -59,9 +79,9 @@ class Lister {
     add(weight, WeightKind::kVector, 1, shape_.hidden);
     if (shape_.norm == NormKind::kLayerNorm) add(bias, WeightKind::kVector, 1, shape_.hidden);
   }
-  void linear(WeightRole weight, WeightRole bias, int64_t rows, int64_t columns) {
+  void linear(WeightRole weight, WeightRole bias, bool has_bias, int64_t rows, int64_t columns) {
     matrix(weight, rows, columns);
-    if (shape_.bias) add(bias, WeightKind::kVector, 1, rows);
+    if (has_bias) add(bias, WeightKind::kVector, 1, rows);
   }
   void matrix(WeightRole role, int64_t rows, int64_t columns) {
     add(role, WeightKind::kMatrix, rows, columns);

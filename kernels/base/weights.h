@@ -20,6 +20,8 @@ enum class WeightRole : uint8_t {
   kAttentionNormBias,
   kQkvWeight,  // matrix [qkv_width, hidden]: all query heads, then key heads, then value heads
   kQkvBias,    // vector [qkv_width]
+  kQueryNormWeight,     // vector [head_size]
+  kKeyNormWeight,       // vector [head_size]
   kAttentionOutWeight,  // matrix [hidden, query_width]
   kAttentionOutBias,
   kMlpNormWeight,

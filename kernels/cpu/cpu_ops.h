@@ -8,6 +8,8 @@ namespace spillway::cpu {
 
 void run(CpuContext& context, const GatherArgs& args);
 void run(CpuContext& context, const NormArgs& args);
+void run(CpuContext& context, const RotateArgs& args);
+void run(CpuContext& context, const GateArgs& args);
 void run(CpuContext& context, const ConvertArgs& args);
 void run(CpuContext& context, const SampleArgs& args);
 void run(CpuContext& context, const ExpandArgs& args);

@@ -15,6 +15,7 @@ struct TileStore {
   int64_t columns = 0;          // <= 64
   const float* bias = nullptr;  // [columns] or null
   Activation activation = Activation::kNone;
+  float scale = 1.0f;       // Of the tile; other than 1 with neither bias nor activation
   bool accumulate = false;  // out += (out is f32)
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;  // kF32 or kBF16

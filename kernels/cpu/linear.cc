@@ -206,6 +206,7 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
                 .columns = columns,
                 .bias = args.bias == nullptr ? nullptr : args.bias + first,
                 .activation = args.activation,
+                .scale = args.scale,
                 .accumulate = args.accumulate,
                 .out = out.row(row) + static_cast<size_t>(first) * dtype_bytes(out.dtype),
                 .out_dtype = out.dtype,

@@ -65,8 +65,8 @@ void NormalizeRow(const NormArgs& args, int64_t index, float* HWY_RESTRICT row) 
   store_row(args.out.dtype, row, count, args.out.row(index));
 }
 
-// out[i] (+)= the table's row, widened.
-void GatherRow(Format format, const std::byte* from, size_t count, bool accumulate,
+// out[i] (+)= scale * the table's row, widened.
+void GatherRow(Format format, const std::byte* from, size_t count, float scale, bool accumulate,
                float* HWY_RESTRICT out, float* HWY_RESTRICT widened) {
   if (is_quantized(format)) {
     expand_quantized_row(format, from, count, widened);
@@ -75,10 +75,10 @@ void GatherRow(Format format, const std::byte* from, size_t count, bool accumula
                      count);
   }
   if (!accumulate) {
-    std::copy(widened, widened + count, out);
+    for (size_t i = 0; i < count; ++i) out[i] = scale * widened[i];
     return;
   }
-  for (size_t i = 0; i < count; ++i) out[i] += widened[i];
+  for (size_t i = 0; i < count; ++i) out[i] += scale * widened[i];
 }
 
 }  // namespace HWY_NAMESPACE
@@ -147,7 +147,7 @@ void run(CpuContext& context, const GatherArgs& args) {
     const WeightSlab& slab = table.slabs[static_cast<size_t>(row / table.slab_rows)];
     HWY_DYNAMIC_DISPATCH(GatherRow)
     (table.format, slab.data + row % table.slab_rows * row_bytes,
-     static_cast<size_t>(table.columns), args.accumulate, args.out.f32(i),
+     static_cast<size_t>(table.columns), args.scale, args.accumulate, args.out.f32(i),
      row_scratch(context, table.columns));
   });
 }

@@ -113,12 +113,12 @@ void BlasPlans::make(const BlasShape& shape, BlasPlan* plan) {
 }
 
 cublasStatus_t BlasPlans::run(BlasPlan& plan, const BlasCall& call, cudaStream_t stream) {
-  const float one = 1, keep = call.accumulate ? 1 : 0;
+  const float keep = call.accumulate ? 1 : 0;
   if (!set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  return cublasLtMatmul(handle_, plan.product, &one, call.weight, plan.weight, call.in, plan.in,
-                        &keep, call.out, plan.out, call.out, plan.out, &plan.algorithm,
+  return cublasLtMatmul(handle_, plan.product, &call.scale, call.weight, plan.weight, call.in,
+                        plan.in, &keep, call.out, plan.out, call.out, plan.out, &plan.algorithm,
                         call.workspace, plan.workspace, stream);
 }
 

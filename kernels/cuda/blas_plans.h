@@ -31,6 +31,7 @@ struct BlasCall {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   const void* bias = nullptr;      // When the epilogue has one
+  float scale = 1.0f;              // Of the product
   bool accumulate = false;         // Adds to `out`, before the epilogue
   std::byte* workspace = nullptr;  // plan->workspace bytes
 };

@@ -15,9 +15,9 @@ class CudaContext;
 constexpr int64_t kHeadSizeMax = 256;  // Limit of attention()
 
 // The arguments of any op.
-using OpArgs =
-    std::variant<const GatherArgs*, const NormArgs*, const ConvertArgs*, const SampleArgs*,
-                 const ExpandArgs*, const LinearArgs*, const AttentionArgs*>;
+using OpArgs = std::variant<const GatherArgs*, const NormArgs*, const RotateArgs*, const GateArgs*,
+                            const ConvertArgs*, const SampleArgs*, const ExpandArgs*,
+                            const LinearArgs*, const AttentionArgs*>;
 
 // Runs an op; the trace of a traced device shows its name and number of rows.
 void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& args);
@@ -25,6 +25,8 @@ void run_op(CudaContext& context, const char* name, int64_t rows, const OpArgs& 
 // A context with an error gets no more work.
 void run(CudaContext& context, const GatherArgs& args);
 void run(CudaContext& context, const NormArgs& args);
+void run(CudaContext& context, const RotateArgs& args);
+void run(CudaContext& context, const GateArgs& args);
 void run(CudaContext& context, const ConvertArgs& args);
 void run(CudaContext& context, const SampleArgs& args);
 void run(CudaContext& context, const ExpandArgs& args);

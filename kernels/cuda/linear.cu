@@ -207,6 +207,7 @@ class Linear {
                               .in = args_.in.data,
                               .out = args_.out.data + offset,
                               .bias = bias_ == nullptr ? nullptr : bias_ + offset,
+                              .scale = args_.scale,
                               .accumulate = args_.accumulate,
                               .workspace = workspace_},
                              context_.stream());
@@ -231,7 +232,7 @@ class Linear {
     const auto number = [](int64_t count) { return static_cast<int>(count); };
     const cublasStatus_t status = cublasGemmEx(
         context_.blas(), CUBLAS_OP_T, CUBLAS_OP_N, number(run.rows), number(args_.in.rows),
-        number(args_.in.columns), &kOne, weight_of(run), type, number(args_.in.columns),
+        number(args_.in.columns), &args_.scale, weight_of(run), type, number(args_.in.columns),
         args_.in.data, type, number(args_.in.stride), args_.accumulate ? &kOne : &kZero,
         sums_ + run.first, CUDA_R_32F, number(stride_), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     context_.check_blas(status, "a matrix product");

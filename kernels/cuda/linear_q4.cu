@@ -39,6 +39,7 @@ struct Q4Product {
   int64_t row_bytes, outputs;
   const float* bias;
   Activation activation;
+  float scale;
   bool accumulate, narrow_out;
   void* out;
   int64_t out_stride;
@@ -92,6 +93,7 @@ __device__ void unpack(const Q4Product<T>& p, int64_t output, int64_t group, int
 
 template <class T>
 __device__ void store(const Q4Product<T>& p, int64_t row, int64_t output, float sum) {
+  sum *= p.scale;
   if (p.bias != nullptr) {
     // In the format of the output, as cuBLASLt has it: few rows and many give the same.
     const float bias = p.bias[output];
@@ -178,6 +180,7 @@ void run(CudaContext& context, const LinearArgs& args) {
         .outputs = slab.rows,
         .bias = args.bias == nullptr ? nullptr : args.bias + first,
         .activation = args.activation,
+        .scale = args.scale,
         .accumulate = args.accumulate,
         .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),

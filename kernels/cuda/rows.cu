@@ -22,6 +22,7 @@ struct GatherKernel {
   Format format;
   float* out;
   int64_t out_stride;
+  float scale;
   bool accumulate;
 };
 
@@ -38,7 +39,7 @@ __global__ void gather_kernel(GatherKernel k) {
   const std::byte* from = k.slabs[row / k.slab_rows] + row % k.slab_rows * k.row_bytes;
   float* out = k.out + blockIdx.x * k.out_stride;
   for (int64_t i = threadIdx.x; i < k.columns; i += blockDim.x) {
-    const float value = table_value(k.format, from, i, k.columns);
+    const float value = k.scale * table_value(k.format, from, i, k.columns);
     out[i] = k.accumulate ? out[i] + value : value;
   }
 }
@@ -114,6 +115,7 @@ void run(CudaContext& context, const GatherArgs& args) {
       .format = table.format,
       .out = nullptr,
       .out_stride = args.out.stride,
+      .scale = args.scale,
       .accumulate = args.accumulate};
   // No more threads than a row has numbers.
   const auto threads = static_cast<unsigned>(

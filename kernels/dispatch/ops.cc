@@ -37,11 +37,16 @@ void dispatch(Stream& stream, const char* name, int64_t rows, const Args& args) 
 }  // namespace
 
 Status check_shape(DeviceKind kind, const ModelShape& shape) {
-  if (shape.mlp_kind != MlpKind::kPlain) {
-    return invalid_argument("the model's layers have a gated MLP, which this version does not run");
+  if (shape.parallel && shape.norm_place == NormPlace::kPost) {
+    return invalid_argument(
+        "the model's layers run attention and MLP side by side with the norms behind them, which "
+        "this version does not run");
   }
-  if (shape.position != PositionKind::kLearned) {
-    return invalid_argument("the model has rotary positions, which this version does not run");
+  const bool out_bias = shape.attention_out_bias || shape.mlp_bias;
+  if (shape.residual_scale != 1.0f && out_bias) {
+    return invalid_argument(
+        "the model scales what its layers add to the residual stream and has biases there, which "
+        "this version does not run");
   }
   if (kind == DeviceKind::kCpu || shape.head_size <= cuda::kHeadSizeMax) return {};
   return invalid_argument("the model's attention heads are " + std::to_string(shape.head_size) +
@@ -61,6 +66,23 @@ void normalize(Stream& stream, const NormArgs& args) {
   SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
   dispatch(stream, "normalize", args.in.rows, args);
+}
+
+void rotate_heads(Stream& stream, const RotateArgs& args) {
+  SPILLWAY_CHECK(args.qkv.dtype == DType::kF32 && args.table.dtype == DType::kF32);
+  SPILLWAY_CHECK(args.qkv.columns == (args.heads + 2 * args.kv_heads) * args.head_size);
+  SPILLWAY_CHECK(args.table.columns % 2 == 0 && args.table.columns <= args.head_size);
+  SPILLWAY_CHECK(args.table.columns == 0 || args.table.rows == args.qkv.rows);
+  SPILLWAY_CHECK((args.query_norm == nullptr) == (args.key_norm == nullptr));
+  if (args.qkv.rows == 0) return;
+  dispatch(stream, "rotate", args.qkv.rows, args);
+}
+
+void gate_rows(Stream& stream, const GateArgs& args) {
+  SPILLWAY_CHECK(activation_format(stream, args.out.dtype) && args.in.dtype == args.out.dtype);
+  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == 2 * args.out.columns);
+  if (args.in.rows == 0) return;
+  dispatch(stream, "gate", args.in.rows, args);
 }
 
 void convert_rows(Stream& stream, const ConvertArgs& args) {
@@ -93,6 +115,8 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(args.in.columns == args.weight.columns && args.out.columns == args.weight.rows);
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
+  SPILLWAY_CHECK(args.scale == 1.0f ||
+                 (args.bias == nullptr && args.activation == Activation::kNone));
   SPILLWAY_CHECK(args.rounded_bias == nullptr ||
                  (args.bias != nullptr && args.out.dtype != DType::kF32));
   if (args.in.rows == 0) return;

@@ -16,11 +16,13 @@
 
 namespace spillway {
 
-// One checkpoint tensor that goes into a weight. The parts of a weight lie below each other: they
-// have equal columns, and their rows add up. A vector is a part of shape [elements].
+// Rows of a checkpoint tensor that go into a weight. The parts of a weight lie below each other:
+// they have equal columns, and their rows add up. A vector has rows of one number.
 struct WeightPart {
   std::string tensor;          // Canonical name.
-  std::vector<int64_t> shape;  // The shape the checkpoint must have
+  std::vector<int64_t> shape;  // The tensor's shape that the checkpoint must have
+  int64_t first_row = 0;
+  int64_t rows = 0;
 };
 
 // The checkpoint tensors of a weight: one, or several stacked by rows; unused names are empty. A
@@ -46,6 +48,10 @@ struct Family {
 
   // Whether real checkpoints carry this tensor though no weight uses it.
   bool (*is_leftover)(std::string_view canonical_name);
+
+  // The one tensor of query, key and value weights has the rows of a head next to each other
+  // (GPT-NeoX), instead of those of all query heads, all key heads, all value heads.
+  bool qkv_by_head = false;
 };
 
 // The tensor of a role outside the layers that is one tensor. REQUIRES: the family has it.
@@ -55,9 +61,20 @@ std::string tensor_of(const Family& family, WeightRole role);
 std::vector<WeightPart> parts_of(const Family& family, const ModelShape& shape,
                                  const WeightSpec& spec);
 
-extern const Family kFamilyOpt;  // OPT, OPT-IML, Galactica: family_opt.cc
+extern const Family kFamilyOpt;      // OPT, OPT-IML, Galactica: family_opt.cc
+extern const Family kFamilyLlama;    // Llama 1 to 3.x, SmolLM2, Yi, R1-Distill: family_llama.cc
+extern const Family kFamilyMistral;  // family_mistral.cc
+extern const Family kFamilyQwen2;    // Qwen2, Qwen2.5: family_qwen2.cc
+extern const Family kFamilyQwen3;    // Dense: family_qwen3.cc
+extern const Family kFamilySmolLm3;  // family_smollm3.cc
+extern const Family kFamilyGranite;  // Granite 3, dense: family_granite.cc
+extern const Family kFamilyPhi3;     // Phi-3, Phi-3.5, Phi-4: family_phi3.cc
+extern const Family kFamilyGptNeoX;  // GPT-NeoX, Pythia: family_gpt_neox.cc
 
 // The family of a config's model_type; null: unknown.
 const Family* family_of(std::string_view model_type);
+
+// All model types, for messages: "opt, llama, ...".
+std::string family_names();
 
 }  // namespace spillway

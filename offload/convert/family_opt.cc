@@ -1,5 +1,4 @@
 // The OPT family: OPT, OPT-IML, Galactica.
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/json_reader.h"
@@ -65,7 +64,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   shape.final_norm = pre && !reader.boolean_or("_remove_final_layer_norm", false);
   shape.position = PositionKind::kLearned;
   shape.mlp_kind = MlpKind::kPlain;
-  shape.bias = reader.boolean_or("enable_bias", true);
+  shape.set_biases(reader.boolean_or("enable_bias", true));
   shape.tied_head = reader.boolean_or("tie_word_embeddings", true);
   shape.bos_token = read_token(reader, config, "bos_token_id", shape.vocabulary, 2);
   shape.pad_token = read_token(reader, config, "pad_token_id", shape.vocabulary, 1);
@@ -102,7 +101,6 @@ constexpr TensorNames kTensors[] = {
     {WeightRole::kProjectOut, {"decoder.project_out.weight"}},
     {WeightRole::kHead, {"lm_head.weight"}},
 };
-static_assert(std::size(kTensors) == kWeightRoles);
 
 // Strips an optional "model." prefix; FlexGen's converter calls the final norm "layer_norm".
 std::string canonical_name(std::string_view name) {

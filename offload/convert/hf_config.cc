@@ -55,7 +55,7 @@ Result<const Family*> read_family(const json& config) {
   const Family* family = family_of(type);
   if (family == nullptr) {
     return invalid_argument("config.json: model_type " + in_quotes(type) +
-                            " is not supported; this version reads opt");
+                            " is not supported; this version reads " + family_names());
   }
   return family;
 }

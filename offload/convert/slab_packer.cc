@@ -99,7 +99,8 @@ Status SlabPacker::read_rows(const MappedWeight& weight, int64_t first_row, bool
       continue;
     }
     const auto piece = target.first(std::min<uint64_t>(target.size(), part_bytes - skip));
-    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read(checkpoint_.tensors()[part.tensor], skip, piece));
+    const uint64_t from = static_cast<uint64_t>(part.first_row) * row + skip;
+    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read(checkpoint_.tensors()[part.tensor], from, piece));
     if (count_damage) {
       const NonFinite found = count_non_finite(weight.format, piece);
       if (found.total() != 0) note_damage(part.tensor, found, 0);

@@ -57,7 +57,7 @@ class Mapper {
                 ", its neighbours in " + std::string(role_name(spec.role)) + " are not");
       }
       weight.format = *stored.format->dtype;
-      weight.parts.push_back({found->second, part.shape.front()});
+      weight.parts.push_back({found->second, part.first_row, part.rows});
     }
     map_.weights.push_back(std::move(weight));
   }

@@ -17,6 +17,7 @@ namespace spillway {
 
 struct MappedPart {
   uint32_t tensor = 0;  // Index into Checkpoint::tensors().
+  int64_t first_row = 0;
   int64_t rows = 0;
 };
 

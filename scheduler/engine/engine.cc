@@ -26,7 +26,7 @@ int64_t host_rows_max(const EngineOptions& options) {
 struct EngineSizes {
   int64_t batch_rows;
   int64_t selected_rows = kHeadRows;  // Capacity of the head
-  uint64_t expanded = 0, rounded = 0;
+  uint64_t expanded = 0, rounded = 0, rotary = 0;
   uint64_t logits = 0;  // Copies in host memory, for a discrete device
   ActivationStoreOptions activations{};
 };
@@ -41,6 +41,7 @@ EngineSizes sizes_of(bool discrete, const ModelShape& shape, DType activation,
                        .host_share = options.activations_host_share,
                        .discrete = discrete,
                        .overlap = options.overlap};
+  sizes.rotary = RotaryTable::bytes(shape, options.sweep_tokens_max);
   if (options.expand_layer) sizes.expanded = ExpandedLayer::bytes(shape, activation);
   if (discrete) {
     const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
@@ -76,8 +77,9 @@ EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Fo
   const EngineSizes sizes = sizes_of(device.discrete(), shape, activation, options);
   const EngineBuffers buffers = place_engine_buffers(
       shape, activation, sizes.batch_rows, sizes.selected_rows, options.host_attention, nullptr);
-  return {.buffers = buffers.bytes + sizes.expanded + sizes.rounded,
+  return {.buffers = buffers.bytes + sizes.expanded + sizes.rounded + sizes.rotary,
           .logits = sizes.logits,
+          .rotary = device.discrete() ? sizes.rotary : 0,
           .host_attention = options.host_attention
                                 ? HostAttention::bytes(shape, activation, host_rows_max(options))
                                 : 0,
@@ -123,12 +125,15 @@ Status Engine::allocate(EngineScratch scratch) {
                                 options_.host_attention, memory);
   };
   SPILLWAY_CHECK(!options_.expand_layer || is_quantized(weights_.format()));
-  const uint64_t layers = sizes.expanded + sizes.rounded;
+  const uint64_t layers = sizes.expanded + sizes.rounded + sizes.rotary;
   SPILLWAY_ASSIGN_OR_RETURN(
       memory_, device_.allocate(Memory::kDevice, layers + place_buffers(nullptr).bytes));
   std::byte* memory = memory_.data();
   if (sizes.expanded > 0) expanded_.emplace(memory, activation);
   if (sizes.rounded > 0) rounded_.emplace(memory + sizes.expanded, model, layers_, activation);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Buffer rotary, device_.allocate(Memory::kPinned, device_.discrete() ? sizes.rotary : 0));
+  rotary_.emplace(*stream_, model, memory + sizes.expanded + sizes.rounded, std::move(rotary));
   buffers_ = place_buffers(memory + layers);
   SPILLWAY_ASSIGN_OR_RETURN(Buffer logits, device_.allocate(Memory::kPinned, sizes.logits));
   head_.emplace(*stream_, model, buffers_, std::move(logits));
@@ -237,6 +242,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   SPILLWAY_CHECK(rows.out.size() == (layers_.has_head(shape()) ? 0 : numbers));
   const double start = steady_seconds();
   plan_micro_batches(items);
+  rotary_->fill(items);
   // After a sweep that ends early, by an error or an exception, nothing stays under way.
   struct Cleanup {
     ~Cleanup() {
@@ -295,7 +301,13 @@ void Engine::plan_micro_batches(std::span<const SweepItem> items) {
     add_to_micro_batches(1, static_cast<int64_t>(item.tokens.size()), limits, &micro_batches_);
   }
   batch_rows_.clear();
-  for (const MicroBatch& batch : micro_batches_) batch_rows_.push_back(batch.rows);
+  first_rows_.clear();
+  int64_t first = 0;
+  for (const MicroBatch& batch : micro_batches_) {
+    batch_rows_.push_back(batch.rows);
+    first_rows_.push_back(first);
+    first += batch.rows;
+  }
 }
 
 Result<MatrixView> Engine::acquire_activations() {
@@ -360,10 +372,13 @@ void Engine::embed_rows(const LayerWeights& weights, std::span<const int32_t> to
   const WeightMatrix& project_in = weights.matrix(WeightRole::kProjectIn);
   const WeightMatrix& position_table = weights.matrix(WeightRole::kPositionEmbedding);
   if (project_in.rows == 0) {
-    gather_rows(*stream_, {.table = table, .rows = tokens, .out = hidden});
+    gather_rows(*stream_,
+                {.table = table, .rows = tokens, .scale = shape().embedding_scale, .out = hidden});
   } else {
     const MatrixView embedded = buffers_.embedded.slice_rows(0, hidden.rows);
-    gather_rows(*stream_, {.table = table, .rows = tokens, .out = embedded});
+    gather_rows(
+        *stream_,
+        {.table = table, .rows = tokens, .scale = shape().embedding_scale, .out = embedded});
     // The projection's input needs the activation format; `projected` lends its rows for that.
     for (int64_t first = 0; first < hidden.rows; first += kHeadRows) {
       const int64_t rows = std::min(kHeadRows, hidden.rows - first);
@@ -403,7 +418,9 @@ Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
   weights_.upload_ahead();  // Slabs may have arrived from disk.
   const LayerBuffers& buffers = buffers_.layers[index % 2];
   kv_feed_->begin(layer, micro_batches_[index]);
-  begin_decoder_layer(*stream_, shape(), weights, buffers, hidden, *kv_feed_, kv_->layout());
+  begin_decoder_layer(*stream_, shape(), weights, buffers, hidden,
+                      rotary_->rows(layer, first_rows_[index], hidden.rows), *kv_feed_,
+                      kv_->layout());
   const std::span<const AttentionItem> host_items = kv_feed_->host_items();
   if (!host_items.empty()) {
     host_attention_->begin(host_items, qkv_rows(shape(), buffers, hidden.rows));

@@ -24,6 +24,7 @@
 #include "scheduler/engine/head.h"
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
+#include "scheduler/engine/rotary_table.h"
 #include "scheduler/engine/rounded_biases.h"
 #include "scheduler/engine/sweep_account.h"
 
@@ -66,11 +67,14 @@ struct EngineScratch {
 struct EngineBytes {
   uint64_t buffers = 0;         // Working memory
   uint64_t logits = 0;          // Copies in host memory, for a discrete device
+  uint64_t rotary = 0;          // A copy in host memory, for a discrete device
   uint64_t host_attention = 0;  // Host memory
   ActivationBytes activations;  // The residual stream
   // Totals by memory, for a discrete device; otherwise all of it is host memory.
   uint64_t device() const { return buffers + activations.memory + activations.device_ring; }
-  uint64_t host() const { return logits + host_attention + activations.host + activations.staging; }
+  uint64_t host() const {
+    return logits + rotary + host_attention + activations.host + activations.staging;
+  }
 };
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options);
@@ -148,6 +152,7 @@ class Engine {
   EngineBuffers buffers_;
   std::optional<ExpandedLayer> expanded_;
   std::optional<RoundedBiases> rounded_;
+  std::optional<RotaryTable> rotary_;
   Buffer kv_ring_memory_;
   std::optional<DeviceRing> kv_ring_;
   std::optional<Head> head_;
@@ -157,6 +162,7 @@ class Engine {
   // State of the current sweep.
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
+  std::vector<int64_t> first_rows_;  // Of each micro-batch, in the sweep
   // A micro-batch that has begun a layer and must finish it before the next but one begins.
   struct Begun {
     MatrixView hidden;

@@ -186,6 +186,7 @@ void Head::compute(size_t first, size_t count) {
   }
   linear(stream_, {.in = input,
                    .weight = weights_->matrix(WeightRole::kHead),
+                   .scale = shape_.logits_scale,
                    .out = buffers_.logits.slice_rows(0, rows)});
 }
 

@@ -269,9 +269,10 @@ class Planner {
     plan.weights =
         by_tier(flags_.weights, {weights.memory_bytes, weights.host_bytes, weights.disk_bytes});
     plan.kv = by_tier(flags_.kv, plan.placement.kv);
-    plan.activations = by_tier(
-        flags_.activations,
-        {bytes.buffers + rows.memory, bytes.logits + bytes.host_attention + rows.host, rows.disk});
+    plan.activations =
+        by_tier(flags_.activations,
+                {bytes.buffers + rows.memory,
+                 bytes.logits + bytes.rotary + bytes.host_attention + rows.host, rows.disk});
     plan.placement.host_rings.activations = rows.staging;
     plan.placement.device_rings.activations = rows.device_ring;
     plan.device_budget_bytes = device_budget().bytes;

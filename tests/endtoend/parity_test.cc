@@ -137,7 +137,7 @@ void check_variant(const std::string& variant) {
   }
 }
 
-TEST_CASE("random OPT variants in both file formats agree with transformers") {
+TEST_CASE("random checkpoints of every family agree with transformers") {
   const std::vector<std::string> variants = test::golden_variants();
   CHECK(variants.size() >= 5);
   for (const std::string& variant : variants) {

@@ -253,12 +253,14 @@ TEST_CASE("a packed file of a model that no layer of ours computes is refused, n
     return std::string(Runtime::open(temp / "m.spill", flags, {}).status().message());
   };
   CHECK(refusal(test::tiny_shape()) == "");
-  ModelShape gated = test::tiny_shape();
-  gated.mlp_kind = MlpKind::kGated;
-  CHECK_THAT(refusal(gated), Catch::Contains("gated MLP"));
-  ModelShape rotary = test::tiny_shape();
-  rotary.position = PositionKind::kRotary;
-  CHECK_THAT(refusal(rotary), Catch::Contains("rotary positions"));
+  CHECK(refusal(test::rotary_shape()) == "");
+  ModelShape parallel = test::tiny_shape();
+  parallel.parallel = true;
+  parallel.norm_place = NormPlace::kPost;
+  CHECK_THAT(refusal(parallel), Catch::Contains("side by side with the norms behind them"));
+  ModelShape scaled = test::tiny_shape();
+  scaled.residual_scale = 0.5f;
+  CHECK_THAT(refusal(scaled), Catch::Contains("has biases there"));
 }
 
 }  // namespace

@@ -76,6 +76,20 @@ void check_linear(Device& device, Format format, const LinearCase& c, Activation
                          scalar::linear(in, weights, with_bias ? bias : std::vector<float>(),
                                         before, activation, c.rows, c.outputs, c.inputs)) < kError);
   }
+  // A factor of the product, added and alone.
+  args.bias = nullptr;
+  args.scale = 0.375f;
+  std::vector<float> scaled = weights;
+  for (float& weight : scaled) weight *= args.scale;
+  for (const bool accumulate : {false, true}) {
+    const DeviceArray<float> target(device, *stream, before);
+    args.accumulate = accumulate;
+    args.out = target.matrix(c.rows, c.outputs);
+    linear(*stream, args);
+    CHECK(relative_error(target.read(),
+                         scalar::linear(in, scaled, {}, accumulate ? before : std::vector<float>(),
+                                        activation, c.rows, c.outputs, c.inputs)) < kError);
+  }
 }
 
 TEST_CASE("linear agrees with its definition") {

@@ -111,7 +111,7 @@ std::vector<TensorData> opt_tensors(const ModelShape& s, DType dtype) {
   };
   const auto linear = [&](const std::string& name, int64_t rows, int64_t columns) {
     add(name + ".weight", {rows, columns});
-    if (s.bias) add(name + ".bias", {rows});
+    if (s.mlp_bias) add(name + ".bias", {rows});
   };
   add("model.decoder.embed_tokens.weight", {s.vocabulary, s.embedding});
   add("model.decoder.embed_positions.weight", {s.positions + 2, s.hidden});
@@ -151,7 +151,7 @@ std::string opt_config(const ModelShape& s) {
                  {"do_layer_norm_before", pre},
                  {"_remove_final_layer_norm", pre && !s.final_norm},
                  {"layer_norm_elementwise_affine", s.norm_affine},
-                 {"enable_bias", s.bias},
+                 {"enable_bias", s.mlp_bias},
                  {"activation_function", activation},
                  {"tie_word_embeddings", s.tied_head},
                  {"bos_token_id", s.bos_token},

@@ -60,6 +60,36 @@ Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& w
   return out;
 }
 
+Matrix gate(Activation activation, const Matrix& in, int64_t rows, int64_t columns) {
+  Matrix out;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < columns; ++i) {
+      const double gate = in[static_cast<size_t>(2 * row * columns + i)];
+      const double up = in[static_cast<size_t>(2 * row * columns + columns + i)];
+      out.push_back(static_cast<float>(activate(activation, gate) * up));
+    }
+  }
+  return out;
+}
+
+Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
+                   const std::vector<double>& angles, bool interleaved) {
+  std::vector<double> x(head.begin(), head.end());
+  if (!weight.empty()) {
+    double square = 0;
+    for (const double value : x) square += value * value / static_cast<double>(x.size());
+    for (size_t i = 0; i < x.size(); ++i) x[i] *= weight[i] / std::sqrt(square + epsilon);
+  }
+  for (size_t i = 0; i < angles.size(); ++i) {
+    double& a = x[interleaved ? 2 * i : i];
+    double& b = x[interleaved ? 2 * i + 1 : i + angles.size()];
+    const double before = a;
+    a = before * std::cos(angles[i]) - b * std::sin(angles[i]);
+    b = b * std::cos(angles[i]) + before * std::sin(angles[i]);
+  }
+  return {x.begin(), x.end()};
+}
+
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
               std::vector<double>* softmax) {
   std::vector<double> weights(static_cast<size_t>(rows));

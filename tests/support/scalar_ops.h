@@ -20,6 +20,14 @@ Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matri
 Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& weight,
                  const Matrix& bias, int64_t rows, int64_t columns);
 
+// act(gate) * up of [rows, 2 columns], gate in the first half.
+Matrix gate(Activation activation, const Matrix& in, int64_t rows, int64_t columns);
+
+// One head [size]: RMSNorm with `weight` (empty: none), then its first `angles` pairs rotated, of
+// neighbours or of the halves of what is rotated.
+Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
+                   const std::vector<double>& angles, bool interleaved);
+
 // One query over `rows` keys and values, all [rows, size] at stride size. Returns [size], and the
 // softmax weights [rows] where asked for.
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,

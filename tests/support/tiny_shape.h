@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/base/model_shape.h"
+#include "kernels/base/rotary.h"
 
 namespace spillway::test {
 
@@ -47,7 +48,20 @@ inline ModelShape gated_shape() {
   shape.mlp = 80;
   shape.norm = NormKind::kRmsNorm;
   shape.mlp_kind = MlpKind::kGated;
-  shape.bias = false;
+  shape.set_biases(false);
+  return shape;
+}
+
+// A Llama: RMSNorm, rotary positions, a gated MLP, grouped heads, no biases.
+inline ModelShape rotary_shape(int64_t layers = 3) {
+  ModelShape shape = gated_shape();
+  shape.layers = layers;
+  shape.embedding = shape.hidden;
+  shape.position_offset = 0;
+  shape.position = PositionKind::kRotary;
+  shape.rotary.dims = shape.head_size;
+  shape.rotary.frequencies = rotary_frequencies(10000, shape.head_size);
+  shape.activation = Activation::kSilu;
   return shape;
 }
 

@@ -42,7 +42,9 @@ std::string details(const ModelShape& s) {
   std::string text = s.norm_place == NormPlace::kPre ? "pre-norm" : "post-norm";
   if (!s.norm_affine) text += ", norms without weights";
   if (!s.final_norm) text += ", no final norm";
-  text += s.bias ? ", biases" : ", no biases";
+  text += s.mlp_bias ? ", biases" : s.qkv_bias ? ", biases of q, k and v" : ", no biases";
+  if (s.parallel) text += ", attention and MLP side by side";
+  if (s.head_norm) text += ", normed heads";
   return text + (s.tied_head ? ", tied head" : ", head of its own");
 }
 

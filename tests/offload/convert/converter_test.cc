@@ -120,7 +120,7 @@ TEST_CASE("every number of a checkpoint arrives, for every shape and format") {
   shapes[1].embedding = 16;  // As opt-350m.
   shapes[1].norm_place = NormPlace::kPost;
   shapes[1].final_norm = false;
-  shapes[2].bias = false;  // As Galactica.
+  shapes[2].set_biases(false);  // As Galactica.
   shapes[2].norm_affine = false;
   shapes[2].activation = Activation::kGelu;
   shapes[3].tied_head = false;

@@ -37,7 +37,7 @@ TEST_CASE("a config's fields arrive in the shape") {
   CHECK_FALSE(with("do_layer_norm_before", false).value().shape.final_norm);
   CHECK_FALSE(with("_remove_final_layer_norm", true).value().shape.final_norm);
   CHECK(with("word_embed_proj_dim", 16).value().shape.embedding == 16);
-  CHECK_FALSE(with("enable_bias", false).value().shape.bias);
+  CHECK_FALSE(with("enable_bias", false).value().shape.mlp_bias);
   CHECK_FALSE(with("layer_norm_elementwise_affine", false).value().shape.norm_affine);
   CHECK_FALSE(with("tie_word_embeddings", false).value().shape.tied_head);
   CHECK(with("activation_function", "gelu").value().shape.activation == Activation::kGelu);
@@ -99,7 +99,7 @@ TEST_CASE("values out of bounds are refused by the field's name") {
       {"activation_function", "relu\n"},
       {"do_layer_norm_before", 1},
       {"enable_bias", "true"},
-      {"model_type", "llama"},
+      {"model_type", "bert"},
       {"model_type", 3},
       {"quantization_config", {{"bits", 4}}},
   };

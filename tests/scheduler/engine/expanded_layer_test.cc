@@ -26,7 +26,7 @@ TEST_CASE("an expanded layer takes the bytes of all matrices of a layer") {
 TEST_CASE("rounded biases take the bytes of every layer's, where there are any") {
   ModelShape shape = test::gated_shape();
   CHECK(RoundedBiases::bytes(shape, all_layers(shape), DType::kF16) == 0);
-  shape.bias = true;
+  shape.set_biases(true);
   uint64_t bytes = 0;
   for (const WeightSpec& spec : weight_specs(shape)) {
     if (spec.role != WeightRole::kMlpUpBias) continue;

@@ -1,0 +1,50 @@
+// The Llama family (Touvron et al. 2023): Llama 1 to 3.x, SmolLM2, Yi, R1-Distill.
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/json_reader.h"
+#include "offload/convert/family.h"
+#include "offload/convert/llama_config.h"
+
+namespace spillway {
+
+namespace {
+
+Result<ModelShape> read_shape(const nlohmann::json& config) {
+  JsonReader reader(config, "config.json");
+  ModelShape shape = read_llama_shape(reader, config, {.bos = 1, .eos = 2});
+  const bool bias = reader.boolean_or("attention_bias", false);
+  shape.qkv_bias = shape.attention_out_bias = bias;
+  shape.mlp_bias = reader.boolean_or("mlp_bias", false);
+  refuse_unknown_arithmetic(reader, config);
+  SPILLWAY_RETURN_IF_ERROR(reader.status());
+  return shape;
+}
+
+constexpr TensorNames kTensors[] = {
+    {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
+    {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
+    {WeightRole::kQkvWeight,
+     {"model.layers.*.self_attn.q_proj.weight", "model.layers.*.self_attn.k_proj.weight",
+      "model.layers.*.self_attn.v_proj.weight"}},
+    {WeightRole::kQkvBias,
+     {"model.layers.*.self_attn.q_proj.bias", "model.layers.*.self_attn.k_proj.bias",
+      "model.layers.*.self_attn.v_proj.bias"}},
+    {WeightRole::kAttentionOutWeight, {"model.layers.*.self_attn.o_proj.weight"}},
+    {WeightRole::kAttentionOutBias, {"model.layers.*.self_attn.o_proj.bias"}},
+    {WeightRole::kMlpNormWeight, {"model.layers.*.post_attention_layernorm.weight"}},
+    {WeightRole::kMlpUpWeight,
+     {"model.layers.*.mlp.gate_proj.weight", "model.layers.*.mlp.up_proj.weight"}},
+    {WeightRole::kMlpUpBias,
+     {"model.layers.*.mlp.gate_proj.bias", "model.layers.*.mlp.up_proj.bias"}},
+    {WeightRole::kMlpDownWeight, {"model.layers.*.mlp.down_proj.weight"}},
+    {WeightRole::kMlpDownBias, {"model.layers.*.mlp.down_proj.bias"}},
+    {WeightRole::kFinalNormWeight, {"model.norm.weight"}},
+    {WeightRole::kHead, {"lm_head.weight"}},
+};
+
+}  // namespace
+
+const Family kFamilyLlama = {"llama", read_shape, kTensors, llama_canonical_name,
+                             is_llama_leftover};
+
+}  // namespace spillway
