@@ -21,7 +21,7 @@ struct WeightStore::State {
       : device(d), table(std::move(t)), groups(weight_groups(table)), views(table, l), layout(l) {}
 
   Device& device;
-  const ModelFileTable table;
+  ModelFileTable table;
   const std::vector<uint32_t> groups;  // By slab
   WeightViews views;
   const MatrixLayout layout;  // Layout of loaded matrices
@@ -136,6 +136,7 @@ Status WeightStore::State::allocate_group(size_t first, size_t last, Tier tier) 
 // Decides the placement and allocates the memory: one allocation per group of slabs (huge pages),
 // and the rings.
 Status WeightStore::State::allocate(const WeightStoreOptions& options) {
+  if (options.positions_max > 0) limit_positions(options.positions_max, table.shape);
   layers = options.layers.value_or(all_layers(table.shape));
   placement =
       options.placement.tiers.empty() ? place_weights(table, 0, 0, layers) : options.placement;

@@ -27,6 +27,7 @@ namespace spillway {
 struct WeightStoreOptions {
   std::optional<LayerRange> layers;  // Only these are loaded and acquired; none: all
   WeightPlacement placement;         // Of the slabs of `layers`; none: all resident
+  int64_t positions_max = 0;         // Limit of shape().positions; 0: the model's
   uint64_t ring_bytes = 0;           // Ring for slabs on disk; 0: ring_bytes_good()
   uint64_t device_ring_bytes = 0;    // Ring into the device; 0: to_device.ring_good()
   bool prefetch = true;              // False: load a group only when acquired

@@ -134,6 +134,7 @@ class Opener {
     Plan& plan = this->plan();
     WeightStoreOptions options;
     options.placement = plan.placement.weights;
+    options.positions_max = flags_.max_model_len.value_or(0);
     options.ring_bytes = plan.placement.host_rings.weights;
     options.device_ring_bytes = plan.placement.device_rings.weights;
     options.prefetch = engine_.overlap;

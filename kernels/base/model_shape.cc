@@ -84,6 +84,12 @@ std::string_view activation_name(Activation activation) {
   return "?";
 }
 
+void limit_positions(int64_t positions, ModelShape& shape) {
+  if (positions >= shape.positions) return;
+  if (shape.position_rows == 0) shape.position_rows = shape.positions + shape.position_offset;
+  shape.positions = positions;
+}
+
 Status validate(const ModelShape& shape) {
   SPILLWAY_RETURN_IF_ERROR(in_range("layers", shape.layers, 1, kLayersMax));
   SPILLWAY_RETURN_IF_ERROR(in_range("hidden", shape.hidden, 1, kWidthMax));
@@ -96,6 +102,7 @@ Status validate(const ModelShape& shape) {
   SPILLWAY_RETURN_IF_ERROR(in_range("vocabulary", shape.vocabulary, 1, kRowsMax));
   SPILLWAY_RETURN_IF_ERROR(in_range("positions", shape.positions, 1, kRowsMax));
   SPILLWAY_RETURN_IF_ERROR(in_range("position_offset", shape.position_offset, 0, 1024));
+  SPILLWAY_RETURN_IF_ERROR(in_range("position_rows", shape.position_rows, 0, kRowsMax + 1024));
   if (shape.heads % shape.kv_heads != 0) {
     return invalid_argument("heads (" + std::to_string(shape.heads) +
                             ") must be a multiple of kv_heads (" + std::to_string(shape.kv_heads) +

@@ -62,6 +62,7 @@ struct ModelShape {
   float norm_epsilon = 1e-5f;
   PositionKind position = PositionKind::kLearned;
   int64_t position_offset = 0;  // Row of position 0 in the table (OPT: 2).
+  int64_t position_rows = 0;    // Of the table; 0: positions + position_offset.
   Rotary rotary;
   std::vector<uint8_t>
       rotary_layers;  // 1: the layer rotates, 0: it has no positions; empty: all do
@@ -95,6 +96,9 @@ struct ModelShape {
 
   friend bool operator==(const ModelShape&, const ModelShape&) = default;
 };
+
+// Shortens the longest sequence to `positions`, where it is longer; the weights stay as they are.
+void limit_positions(int64_t positions, ModelShape& shape);
 
 // Checks the bounds of every field and their relations (heads divide, products do not overflow).
 // Everything that reads a shape from outside calls this before it allocates.

@@ -40,8 +40,8 @@ class Lister {
     layer_ = -1;
     add(WeightRole::kTokenEmbedding, WeightKind::kTable, s.vocabulary, s.embedding);
     if (s.position == PositionKind::kLearned) {
-      add(WeightRole::kPositionEmbedding, WeightKind::kTable, s.positions + s.position_offset,
-          s.hidden);
+      const int64_t rows = s.position_rows > 0 ? s.position_rows : s.positions + s.position_offset;
+      add(WeightRole::kPositionEmbedding, WeightKind::kTable, rows, s.hidden);
     }
     if (s.embedding != s.hidden) matrix(WeightRole::kProjectIn, s.hidden, s.embedding);
   }

@@ -72,6 +72,11 @@ Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFla
   SPILLWAY_ASSIGN_OR_RETURN(ModelToPlan found, flags.dummy_weights
                                                    ? dummy_model(model, flags, device)
                                                    : packed_model(model, flags, device, options));
+  if (flags.max_model_len) {
+    auto shorter = std::make_shared<ModelFileTable>(*found.table);
+    limit_positions(*flags.max_model_len, shorter->shape);
+    found.table = std::move(shorter);
+  }
   if (flags.q4_compute == "int8" && !is_quantized(found.table->format) && options.say) {
     options.say("warning: --q4-compute int8 is for 4-bit weights; these are " +
                 std::string(format_name(found.table->format)));

@@ -11,6 +11,7 @@
 #include "offload/model_file/model_file.h"
 #include "server/runtime.h"
 #include "tests/support/answers.h"
+#include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
 #include "tests/support/temp_directory.h"
@@ -233,6 +234,34 @@ TEST_CASE("too little memory for any placement says what is missing and what wou
   INFO(runtime.status().message());
   REQUIRE(runtime.ok());
   CHECK(runtime.value()->plan().weights.disk > 0);
+}
+
+TEST_CASE("max-model-len shortens sequences and buffers, not the weights") {
+  const test::TemporaryCache cache;
+  for (const char* variant : {"pre_ln_relu", "llama3"}) {
+    INFO(variant);
+    const test::Golden golden = test::read_golden(variant);
+    EngineFlags flags;
+    flags.device = "cpu";
+    flags.format = Format::kF32;
+    flags.host_memory_bytes = uint64_t{1} << 30;
+    flags.max_model_len = 40;
+    const auto runtime = Runtime::open(golden.checkpoints.front(), flags, {}).value();
+    CHECK(runtime->shape().positions == 40);
+    Request request;
+    request.prompt = golden.prompts.front().prompt;
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    request.max_tokens = 40;
+    auto sink = std::make_shared<test::CollectingSink>();
+    const Status refused = runtime->scheduler().submit(request, sink).status();
+    CHECK_THAT(std::string(refused.message()), Catch::Contains("the model has 40 positions"));
+    request.max_tokens = 30;
+    REQUIRE(runtime->scheduler().submit(request, sink).ok());
+    CHECK(sink->wait().reason == FinishReason::kLength);
+    const auto& tokens = golden.prompts.front().tokens;
+    CHECK(sink->tokens == std::vector<int32_t>(tokens.begin(), tokens.begin() + 30));
+  }
 }
 
 TEST_CASE("a packed file of a model that no layer of ours computes is refused, not run") {

@@ -99,6 +99,9 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                        "sequences that share one pass over the weights");
   settings.add_integer("micro-batch", &flags->micro_batch, 1, kSequencesMax,
                        "sequences that the device computes at once");
+  settings.add_integer("max-model-len", &flags->max_model_len, 2, kRowsMax,
+                       "most positions of a sequence, prompt and new tokens: buffers go by it "
+                       "(default: the model's)");
 }
 
 void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {

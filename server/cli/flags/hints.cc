@@ -14,7 +14,8 @@ struct ForeignFlag {
 
 constexpr std::string_view kModel = "the model is the first word: spillway COMMAND MODEL";
 constexpr std::string_view kLength =
-    "there is no such limit here: memory is reserved by each request's own length";
+    "use --max-model-len N (positions of the longest sequence); memory is reserved by each "
+    "request's own length";
 constexpr std::string_view kWeights =
     "use --weights D,H,K (per cent on device, host and disk), or leave it to the plan";
 constexpr std::string_view kSequences = "use --block N (sequences at once)";
@@ -27,7 +28,6 @@ constexpr std::string_view kNotNeeded = "leave it out: nothing like it is needed
 constexpr ForeignFlag kForeign[] = {
     {"--model", kModel},
     {"-m", kModel},
-    {"--max-model-len", kLength},
     {"--ctx-size", kLength},
     {"-c", kLength},
     {"--dtype", "use --format f32|bf16|f16|q4 (bfloat16: --format bf16)"},

@@ -148,9 +148,27 @@ TEST_CASE("a model is called after its directory, or after its cached repository
 
 TEST_CASE("the shapes in configs/models are those of the papers") {
   const std::vector<std::pair<const char*, int64_t>> expected = {
-      {"opt-125m", 125'239'296},   {"opt-350m", 331'196'416},   {"opt-1.3b", 1'315'758'080},
-      {"opt-2.7b", 2'651'596'800}, {"opt-6.7b", 6'658'473'984}, {"opt-13b", 12'853'473'280},
-      {"opt-30b", 29'974'540'288}, {"opt-66b", 65'719'701'504}, {"opt-175b", 174'604'468'224},
+      {"opt-125m", 125'239'296},
+      {"opt-350m", 331'196'416},
+      {"opt-1.3b", 1'315'758'080},
+      {"opt-2.7b", 2'651'596'800},
+      {"opt-6.7b", 6'658'473'984},
+      {"opt-13b", 12'853'473'280},
+      {"opt-30b", 29'974'540'288},
+      {"opt-66b", 65'719'701'504},
+      {"opt-175b", 174'604'468'224},
+      // Counted by transformers.
+      {"llama-2-7b", 6'738'415'616},
+      {"llama-3.1-70b", 70'553'706'496},
+      {"llama-3.1-8b", 8'030'261'248},
+      {"llama-3.2-1b", 1'235'814'400},
+      {"llama-3.2-3b", 3'212'749'824},
+      {"mistral-7b", 7'248'023'552},
+      {"pythia-6.9b", 6'857'302'016},
+      {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512},
+      {"qwen3-8b", 8'190'735'360},
+      {"smollm2-135m", 134'515'008},
   };
   for (const auto& [name, parameters] : expected) {
     INFO(name);
