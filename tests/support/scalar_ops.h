@@ -20,9 +20,16 @@ Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matri
 Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& weight,
                  const Matrix& bias, int64_t rows, int64_t columns);
 
+// How a query attends: to the last `window` rows (0: to all), its scores times `scale` (0: 1 /
+// sqrt(size)).
+struct Attention {
+  int64_t window = 0;
+  double scale = 0;
+};
+
 // One query over `rows` keys and values, all [rows, size] at stride size. Returns [size], and the
 // softmax weights [rows] where asked for.
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
-              std::vector<double>* softmax = nullptr);
+              std::vector<double>* softmax = nullptr, const Attention& how = {});
 
 }  // namespace spillway::scalar
