@@ -37,7 +37,12 @@ class LayerRun {
     }
     for (auto items = feed.next(); !items.empty(); items = feed.next()) {
       attention(stream_,
-                {.qkv = qkv, .items = items, .heads = shape_.heads, .kv = kv, .out = attended});
+                {.qkv = qkv,
+                 .items = items,
+                 .heads = shape_.heads,
+                 .kv = kv,
+                 .out = attended,
+                 .scale = shape_.attention_scale});
     }
   }
 

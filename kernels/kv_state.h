@@ -1,6 +1,9 @@
 // State that a limited KV budget keeps for one sequence and layer beside its keys and values: for
 // each KV head the scores of its slots, and the positions kept besides the recent ones. It is
 // stored and transferred in front of the keys and values.
+//
+// While a prompt is computed in chunks, the scores of all its positions lie behind that, a run of
+// float32 numbers for each KV head; after the prompt's last chunk nothing reads them again.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +31,20 @@ struct KvStateLayout {
     return round_up(static_cast<uint64_t>(scores() + budget.kept + 1) * 4, 64);
   }
   size_t bytes() const { return head_bytes() * static_cast<size_t>(heads); }
+
+  // Scores of one KV head's positions during a prompt in chunks: whole tiles of 64 keys.
+  int64_t prompt_scores(int64_t prompt) const {
+    return budget.scored() ? static_cast<int64_t>(round_up(static_cast<uint64_t>(prompt), 64)) : 0;
+  }
+  // Bytes at the state's largest: during a prompt in chunks. The first bytes() of them stay.
+  size_t chunked_bytes(int64_t prompt) const {
+    return bytes() + static_cast<size_t>(prompt_scores(prompt) * heads) * sizeof(float);
+  }
+  // A KV head's scores during a prompt in chunks; null when the budget is not by score.
+  float* prompt_scores_at(std::byte* state, int64_t head, int64_t prompt) const {
+    if (!budget.scored()) return nullptr;
+    return reinterpret_cast<float*>(state + bytes()) + head * prompt_scores(prompt);
+  }
 
   // All null when the budget has no state.
   KvHeadState head(std::byte* state, int64_t head) const {

@@ -128,9 +128,14 @@ struct LinearArgs {
 void linear(Stream& stream, const LinearArgs& args);
 
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
-// positions [position, position + tokens). Either a whole prompt (position 0) or one token of
-// decode (tokens 1). `kv` is the sequence's cache of this layer after `position` positions; its
-// capacity is at least budget.span(position + tokens) rows. `state` is set when budget.has_state().
+// positions [position, position + tokens). `prompt`: the length of the prompt that these rows are of,
+// whole or a chunk of it; 0 for one token of decode (tokens 1). At position 0 it may be left 0 for a
+// whole prompt.
+//
+// `kv` is the sequence's cache of this layer after `position` positions; its capacity is at least
+// budget.span(position + tokens) rows. For a chunk it is at least budget.chunked_span(prompt,
+// position + tokens) rows, until the last chunk's end `prompt` rows. `state` is set when
+// budget.has_state(): of KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt).
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;
@@ -138,26 +143,46 @@ struct AttentionItem {
   std::byte* kv = nullptr;
   KvBudget budget = {};
   std::byte* state = nullptr;
+  int64_t prompt = 0;
+
+  bool is_step() const { return prompt == 0 && position > 0; }
+  int64_t prompt_tokens() const { return prompt > 0 || position > 0 ? prompt : tokens; }
+  // Whether a prompt goes through at once; else it is a chunk.
+  bool whole() const { return position == 0 && tokens == prompt_tokens(); }
+  // Whether the rows end a prompt.
+  bool ends_prompt() const { return !is_step() && position + tokens == prompt_tokens(); }
 };
 
-// Causal attention, softmax(q k^T / sqrt(head size)) v per head, the softmax in f32. Stores the new
-// keys and values into the cache. A prompt attends to its own keys and values before they are
-// rounded for the cache (on CUDA rounded to out's format), a decode step to the cached rows, its
-// own included. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out [T, heads * head_size], f32,
-// bf16 or f16 (on the CPU for another device's linear layers). Prompts are tiled (Dao et al. 2022):
-// the S x S matrix is never stored.
+// Causal attention, softmax(scale q k^T) v per head, the softmax in f32. Stores the new keys and
+// values into the cache. Every row attends to keys and values as the cache gives them back, rounded
+// to its format (on CUDA a prompt's are then rounded to out's format, too). qkv: f32 [T, (heads + 2
+// kv_heads) * head_size]; out [T, heads * head_size], f32, bf16 or f16 (on the CPU for another
+// device's linear layers). Prompts are tiled (Dao et al. 2022): the S x S matrix is never stored.
+//
+// A prompt may go through in chunks, in calls one after another: a chunk attends to the cached rows
+// before it and to itself. Its rows have the same bits whatever the cuts, a single row included
+// (which is no decode step: that sums in another order), on the CPU. On CUDA a row's arithmetic does
+// not depend on the cuts either; the sums of its weights by key do, to within rounding.
+//
+// `window`: 0, or a query attends to the last `window` positions up to its own alone (Mistral's
+// sliding window; at least 2). That is for prompts; a decode step attends to all rows that the budget
+// keeps, which for such a layer is a budget of window - 1 recent rows. `scale`: 0 for 1 / sqrt(head
+// size).
 //
 // With a limited budget (base/kv_budget.h) a prompt still attends to all of itself, but only the
-// rows to keep are stored. By score: each KV head keeps those rows whose softmax weights, summed
-// over all queries (of all heads that share it), are highest; a decode step adds its weights, its
-// own included, and then drops the lowest row outside the recent window. Of equal scores the later
-// position stays.
+// rows to keep stay: a whole prompt stores these alone; a prompt in chunks stores position p in slot
+// p, and its last chunk moves the rows that stay to their slots. By score: each KV head keeps those
+// rows whose softmax weights, summed over all queries (of all heads that share it), are highest; a
+// decode step adds its weights, its own included, and then drops the lowest row outside the recent
+// window. Of equal scores the later position stays.
 struct AttentionArgs {
   ConstMatrixView qkv;
   std::span<const AttentionItem> items;
   int64_t heads = 0;
   KvLayout kv;
   MatrixView out;
+  int64_t window = 0;
+  float scale = 0;
 };
 void attention(Stream& stream, const AttentionArgs& args);
 

@@ -2,7 +2,7 @@
 """OPT with a limited KV cache, as plainly as PyTorch allows: the reference that Spillway's KV rules are held against.
 
     python scripts/h2o_reference.py --golden tests/golden                      # writes tests/golden/h2o.json
-    python scripts/h2o_reference.py --golden tests/golden --kv-format q4       # writes tests/golden/h2o_q4.json
+    python scripts/h2o_reference.py --golden tests/golden --kv-format q4       # writes tests/golden/h2o_cache_q4.json
     python scripts/h2o_reference.py MODEL_DIR --prompt 5,7,11 --new-tokens 20 --rule h2o --heavy 4 --recent 0.1
 
 The rules are those of the user guide ("Keeping less of the KV cache"; after H2O, arXiv 2306.14048):
@@ -18,8 +18,8 @@ Every KV head of every layer keeps its own rows, as a list in order of position.
 keep every position is the full cache.
 
 Everything is float32, but for what --kv-format makes of keys and values in the cache: each becomes the nearest bf16 or
-f16, or a 4-bit number of its row (q4_row below). A prompt attends to its rows as they were before that, a decode step
-to what is cached, its own row included.
+f16, or a 4-bit number of its row (q4_row below). A prompt and a decode step attend to what is cached, their own rows
+included.
 
 A golden file has prompts of which another order of summation turns no decision. The two best logits and the scores of
 the row that goes and the next lie apart (GAP_MIN, SCORE_GAP_MIN). And a number that lies between two of a format's may
@@ -204,15 +204,10 @@ class Opt:
         for index, head in enumerate(heads):
             out = []
             for row in range(len(rows)):
-                key, value = keys[row, index], values[row, index]
-                if first_position > 0:
-                    key, value = head.cached(key), head.cached(value)
                 # In a prompt, a query sees the positions up to its own: those appended so far, none dropped.
-                head.append(first_position + row, key, value)
+                head.append(first_position + row, head.cached(keys[row, index]), head.cached(values[row, index]))
                 out.append(head.attend(queries[row, index]))
             head.drop(first_position + len(rows))
-            if first_position == 0:
-                head.keys, head.values = [head.cached(k) for k in head.keys], [head.cached(v) for v in head.values]
             outputs.append(torch.stack(out))
         return attention.out_proj(torch.stack(outputs, dim=1).reshape(len(rows), -1))
 
@@ -318,7 +313,7 @@ def write_golden(directory, kv_format):
         cases.append(json.dumps(head)[:-1] + ', "prompts": [\n' + prompts + "\n]}")
         print(f"{index + 1} of {len(CASES)}: {variant}, {rule}", flush=True)
     versions = json.dumps({"transformers": transformers.__version__, "torch": torch.__version__})[:-1]
-    name = "h2o.json" if kv_format == "f32" else f"h2o_{kv_format}.json"
+    name = "h2o.json" if kv_format == "f32" else f"h2o_cache_{kv_format}.json"
     (directory / name).write_text(versions + ', "cases": [\n' + ",\n".join(cases) + "\n]}\n")
 
 
@@ -326,7 +321,7 @@ def main():
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path, help="an OPT checkpoint")
-    parser.add_argument("--golden", type=Path, help="write h2o.json or h2o_FORMAT.json here, from the checkpoints")
+    parser.add_argument("--golden", type=Path, help="write h2o.json or h2o_cache_FORMAT.json here, from the checkpoints")
     parser.add_argument("--kv-format", choices=KV_FORMATS, default="f32", help="of the cache")
     parser.add_argument("--prompt", help="token ids, comma-separated")
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)

@@ -42,6 +42,15 @@ struct KvBudget {
   int64_t rows(int64_t positions) const {
     return full() ? positions : std::min(positions, recent + kept);
   }
+  // A prompt that is computed in chunks keeps all its rows, position p in slot p, until its last
+  // chunk (kernels/ops.h). Slots that such a sequence of `positions` needs at its largest, and slots
+  // in use after `positions` of it.
+  int64_t chunked_slots(int64_t prompt, int64_t positions) const {
+    return std::max(prompt, slots(positions));
+  }
+  int64_t chunked_span(int64_t prompt, int64_t positions) const {
+    return positions < prompt ? positions : span(positions);
+  }
   int64_t slot(int64_t position) const { return full() ? position : position % ring(); }
 
   friend bool operator==(const KvBudget&, const KvBudget&) = default;

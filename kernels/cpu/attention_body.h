@@ -29,8 +29,8 @@ struct HeadView {
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 0;
-  // Null, or where each row's softmax weights are added: [rows] in a decode step, [tokens rounded
-  // up to 64] in a prompt.
+  // Null, or where each row's softmax weights are added: [rows] in a decode step, [keys rounded up
+  // to 64] in a prompt.
   float* scores = nullptr;
 
   std::byte* key_at(int64_t slot) const { return keys + offset_of(slot); }
@@ -41,6 +41,30 @@ struct HeadView {
     return static_cast<size_t>(slot / kKvBlockRows) * block_bytes +
            static_cast<size_t>(slot % kKvBlockRows) * kv_row_bytes;
   }
+};
+
+// Prompt rows of one item, for one KV head and the query heads that share it: query row r is that of
+// token r / group and of head r % group of these.
+struct PromptView {
+  HeadView head;  // The first query head, and the KV head
+  int64_t group = 1;
+  int64_t position = 0;  // Of the first token
+  int64_t window = 0;    // 0, or the positions up to its own that a query attends to
+  // Keys and values: those of the cache, position p in slot p; or those of head.k and head.v,
+  // rounded to its format, as long as they are not there (position is 0 then).
+  bool cached = true;
+
+  int64_t keys() const { return position + head.tokens; }
+  int64_t rows() const { return head.tokens * group; }
+};
+
+// Rows of a tile of scores, and which of its keys they see: those up to their own position, of these
+// the last `window`, or all where it is 0. No member functions: these would be compiled for the
+// instruction set of their first caller.
+struct TileRows {
+  const int32_t* positions = nullptr;
+  int64_t first_key = 0;
+  int64_t window = 0;
 };
 
 // Most query heads that one thread processes together in a decode step.
@@ -58,30 +82,47 @@ struct StepView {
 // Stores the keys and values of `count` of the item's tokens into slots from `slot` on.
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot);
 
-// Stores the rows of a prompt that a limited budget keeps, and sets up `state`. view.scores: the
-// scores of all its positions, or null when the budget is not by score. scratch:
-// prompt_scratch_bytes().
-void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState& state,
-                 float* scratch);
+// Keeps the rows of a prompt that a limited budget keeps, after its last row: those of the whole
+// prompt are stored, those that lie in the cache move to their slots. Sets up `state`.
+// view.head.scores: the scores of all its positions, or null when the budget is not by score.
+// scratch: keep_scratch_bytes(budget, head size).
+void keep_prompt(const PromptView& view, const KvBudget& budget, const KvHeadState& state,
+                 std::byte* scratch);
+size_t keep_scratch_bytes(const KvBudget& budget, size_t row_bytes);
 
 // Called after a decode step at `position`: keeps the position that has left the recent window, in
 // place of another when no slot is free, or drops it.
 void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
                const KvHeadState& state);
 
-// Scratch bytes of attend_prompt(), with scores or without, and of attend_step() for `heads` query
-// heads.
-size_t prompt_scratch_bytes(const HeadView& view, bool scored);
-size_t step_scratch_bytes(const HeadView& view, int64_t heads);
+// Scratch bytes of attend_prompt() over so many keys, with scores or without: beyond
+// prompt_keys_at_once() they do not grow with the keys. With scores, they are most at that number.
+size_t prompt_scratch_bytes(int64_t head_size, int64_t keys, bool scored);
+int64_t prompt_keys_at_once(int64_t head_size);
 
-// Attention of a whole prompt: tiles of 96 queries by 64 keys, one pass with a running maximum and
-// sum (FlashAttention, Dao et al. 2022, algorithm 1, on the CPU's panel kernels). For scores the
-// tiles of one query tile are kept until its sums are known, then added up: one multiply-add per
-// score, where a second pass would compute the products and exponentials again.
-void attend_prompt(const HeadView& view, float* scratch);
+// Scratch bytes of attend_step() for `heads` query heads, and how many of them the scratch of a
+// thread has room for: as many as share a KV head, unless the rows are more than hundred thousand.
+size_t step_scratch_bytes(const HeadView& view, int64_t heads);
+int64_t step_heads_max(const HeadView& view);
+
+// Query rows that attend_prompt() takes through the keys together: a share of a prompt's rows should
+// be several of these, since each share packs all keys.
+int64_t prompt_block_rows(int64_t head_size, int64_t keys);
+
+// Attention of query rows [first_row, end_row) of a prompt: tiles of 96 query rows by 64 keys, the
+// keys from position 0 on, with a running maximum and sum (FlashAttention, Dao et al. 2022, algorithm
+// 1, on the CPU's panel kernels). A row's bits do not depend on the rows beside it.
+//
+// Keys and values are packed once for all heads of the group, and while there are more than
+// prompt_keys_at_once() of them for as many query tiles as the scratch has room for. Weights are
+// added to the scores row by row, so that a score does not depend on the cuts of a prompt: from the
+// tiles of the only pass, which are kept until their rows' sums are known, one multiply-add each;
+// where these are too many, from a second pass, which computes them again, bit by bit.
+void attend_prompt(const PromptView& view, int64_t first_row, int64_t end_row, float* scratch);
 
 // Attention of one query per head over the cached rows, in three passes: scores, softmax, weighted
-// sum. A head's bits do not depend on the heads beside it.
+// sum. Keys and values are read once for all heads that share them. A head's bits do not depend on
+// the heads beside it.
 void attend_step(const StepView& step, float* scratch);
 
 }  // namespace spillway::cpu

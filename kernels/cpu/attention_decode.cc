@@ -111,30 +111,48 @@ HWY_INLINE void prefetch_pair(const T* from) {
   for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
 }
 
-// q . k of a run's rows, over whole pairs of vectors. All rows of the run, whether they are in use
-// or not, so that a row's sum does not depend on how many are. Row by row, so that memory is read
-// line by line, which the hardware's prefetcher follows.
-template <size_t kSize, class T>
-HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, const T* ahead,
-                         size_t any_size, float* HWY_RESTRICT scores) {
+// q . k of a run's rows, over whole pairs of vectors, of kHeads queries. All rows of the run, whether
+// they are in use or not, so that a row's sum does not depend on how many are. One query goes row by
+// row, so that memory is read line by line, which the hardware's prefetcher follows; several share
+// what is loaded and widened of the next rows.
+template <size_t kHeads, size_t kSize, class T>
+HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T* ahead,
+                         size_t any_size, float* const* scores) {
   const D d;
+  constexpr size_t kRows = kLanes / kHeads;  // At once: as many sums as a vector has lanes
   const size_t size = kSize > 0 ? kSize : any_size;
   const size_t whole = paired(size);
-  for (size_t r = 0; r < kRun; r += kLanes) {
+  for (size_t r = 0; r < kRun; r += kRows) {
     V sums[kLanes];
-#pragma GCC unroll 16
-    for (size_t j = 0; j < kLanes; ++j) {
-      sums[j] = hn::Zero(d);
-#pragma GCC unroll 8
-      for (size_t i = 0; i < whole; i += 2 * kLanes) {
-        V a, b;
-        prefetch_pair(ahead + (r + j) * size + i);
-        load_pair(k + (r + j) * size + i, a, b);
-        sums[j] = hn::MulAdd(hn::LoadU(d, q + i + kLanes), b,
-                             hn::MulAdd(hn::LoadU(d, q + i), a, sums[j]));
+    const auto add = [&](size_t j, size_t i) {
+      V a, b;
+      prefetch_pair(ahead + (r + j) * size + i);
+      load_pair(k + (r + j) * size + i, a, b);
+#pragma GCC unroll 4
+      for (size_t h = 0; h < kHeads; ++h) {
+        V& sum = sums[h * kRows + j];
+        sum = hn::MulAdd(hn::LoadU(d, q[h] + i + kLanes), b,
+                         hn::MulAdd(hn::LoadU(d, q[h] + i), a, sum));
       }
+    };
+#pragma GCC unroll 16
+    for (size_t j = 0; j < kLanes; ++j) sums[j] = hn::Zero(d);
+    if constexpr (kHeads == 1) {
+#pragma GCC unroll 16
+      for (size_t j = 0; j < kRows; ++j) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < whole; i += 2 * kLanes) add(j, i);
+      }
+      hn::StoreU(sums_of_lanes(sums), d, scores[0] + r);
+    } else {
+      for (size_t i = 0; i < whole; i += 2 * kLanes) {
+#pragma GCC unroll 16
+        for (size_t j = 0; j < kRows; ++j) add(j, i);
+      }
+      HWY_ALIGN float found[kLanes];
+      hn::Store(sums_of_lanes(sums), d, found);
+      for (size_t h = 0; h < kHeads; ++h) std::copy_n(found + h * kRows, kRows, scores[h] + r);
     }
-    hn::StoreU(sums_of_lanes(sums), d, scores + r);
   }
 }
 
@@ -159,30 +177,39 @@ void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* score
   }
 }
 
-// out += sum over rows of weights[r] * v[r] over kBf16Dot pairs of vectors from column `i` on, out
-// in pair order. Even and odd rows have sums of their own: their chains hide the latency of the
-// multiply-add.
-template <int kBf16Dot, class T>
-HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v,
-                            const T* ahead, size_t size, size_t rows, size_t i,
-                            float* HWY_RESTRICT out) {
+// out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, of
+// kHeads heads, out in pair order. Even and odd rows have sums of their own: their chains hide the
+// latency of the multiply-add.
+template <size_t kHeads, size_t kPairs, class T>
+HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
+                            size_t size, size_t rows, size_t i, float* const* out) {
   const D d;
-  V sums[2][2 * kBf16Dot];
+  constexpr size_t kVectors = 2 * kPairs;
+  V sums[2][kHeads * kVectors];
+#pragma GCC unroll 4
+  for (size_t h = 0; h < kHeads; ++h) {
 #pragma GCC unroll 8
-  for (int p = 0; p < 2 * kBf16Dot; ++p) {
-    sums[0][p] = hn::LoadU(d, out + i + static_cast<size_t>(p) * kLanes);
-    sums[1][p] = hn::Zero(d);
+    for (size_t p = 0; p < kVectors; ++p) {
+      sums[0][h * kVectors + p] = hn::LoadU(d, out[h] + i + p * kLanes);
+      sums[1][h * kVectors + p] = hn::Zero(d);
+    }
   }
   const auto add = [&](size_t r, V* HWY_RESTRICT to) {
-    const V w = hn::Set(d, weights[r]);
+    V w[kHeads];
 #pragma GCC unroll 4
-    for (int p = 0; p < kBf16Dot; ++p) {
+    for (size_t h = 0; h < kHeads; ++h) w[h] = hn::Set(d, weights[h][r]);
+#pragma GCC unroll 4
+    for (size_t p = 0; p < kPairs; ++p) {
       V a, b;
-      const size_t at = r * size + i + static_cast<size_t>(p) * 2 * kLanes;
+      const size_t at = r * size + i + p * 2 * kLanes;
       prefetch_pair(ahead + at);
       load_pair(v + at, a, b);
-      to[2 * p] = hn::MulAdd(w, a, to[2 * p]);
-      to[2 * p + 1] = hn::MulAdd(w, b, to[2 * p + 1]);
+#pragma GCC unroll 4
+      for (size_t h = 0; h < kHeads; ++h) {
+        V* HWY_RESTRICT sum = to + h * kVectors + 2 * p;
+        sum[0] = hn::MulAdd(w[h], a, sum[0]);
+        sum[1] = hn::MulAdd(w[h], b, sum[1]);
+      }
     }
   };
   size_t r = 0;
@@ -191,28 +218,60 @@ HWY_INLINE void sum_columns(const float* HWY_RESTRICT weights, const T* HWY_REST
     add(r + 1, sums[1]);
   }
   if (r < rows) add(r, sums[0]);
+#pragma GCC unroll 4
+  for (size_t h = 0; h < kHeads; ++h) {
 #pragma GCC unroll 8
-  for (int p = 0; p < 2 * kBf16Dot; ++p) {
-    hn::StoreU(hn::Add(sums[0][p], sums[1][p]), d, out + i + static_cast<size_t>(p) * kLanes);
+    for (size_t p = 0; p < kVectors; ++p) {
+      hn::StoreU(hn::Add(sums[0][h * kVectors + p], sums[1][h * kVectors + p]), d,
+                 out[h] + i + p * kLanes);
+    }
   }
 }
 
-template <size_t kSize, class T>
-HWY_INLINE void sum_rows(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT v, const T* ahead,
-                         size_t any_size, size_t rows, float* HWY_RESTRICT out) {
+template <size_t kHeads, size_t kSize, class T>
+HWY_INLINE void sum_rows(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
+                         size_t any_size, size_t rows, float* const* out) {
   constexpr size_t kPair = 2 * kLanes;
   static_assert(kSize % kPair == 0);
   const size_t size = kSize > 0 ? kSize : any_size;
   size_t i = 0;
-  for (; i + 4 * kPair <= size; i += 4 * kPair)
-    sum_columns<4>(weights, v, ahead, size, rows, i, out);
-  for (; i + 2 * kPair <= size; i += 2 * kPair)
-    sum_columns<2>(weights, v, ahead, size, rows, i, out);
-  for (; i + kPair <= size; i += kPair) sum_columns<1>(weights, v, ahead, size, rows, i, out);
+  if constexpr (kHeads == 1) {
+    for (; i + 4 * kPair <= size; i += 4 * kPair)
+      sum_columns<1, 4>(weights, v, ahead, size, rows, i, out);
+  }
+  if constexpr (kHeads <= 2) {
+    for (; i + 2 * kPair <= size; i += 2 * kPair)
+      sum_columns<kHeads, 2>(weights, v, ahead, size, rows, i, out);
+  }
+  for (; i + kPair <= size; i += kPair)
+    sum_columns<kHeads, 1>(weights, v, ahead, size, rows, i, out);
   if constexpr (kSize > 0) return;
   for (; i < size; ++i) {
-    for (size_t r = 0; r < rows; ++r) out[i] += weights[r] * element(v, r * size + i);
+    for (size_t h = 0; h < kHeads; ++h) {
+      for (size_t r = 0; r < rows; ++r) out[h][i] += weights[h][r] * element(v, r * size + i);
+    }
   }
+}
+
+// Calls use(number of heads as a constant, first head) for `group` heads: those of a KV head share
+// what is loaded of a row, as many as there are registers for.
+#if HWY_TARGET <= HWY_AVX3
+constexpr size_t kSharedHeads = 4;
+#elif HWY_TARGET == HWY_SCALAR
+constexpr size_t kSharedHeads = 1;
+#else
+constexpr size_t kSharedHeads = 2;
+#endif
+template <class Use>
+HWY_INLINE void for_heads(size_t group, const Use& use) {
+  size_t h = 0;
+  if constexpr (kSharedHeads >= 4) {
+    for (; h + 4 <= group; h += 4) use(std::integral_constant<size_t, 4>(), h);
+  }
+  if constexpr (kSharedHeads >= 2) {
+    for (; h + 2 <= group; h += 2) use(std::integral_constant<size_t, 2>(), h);
+  }
+  for (; h < group; ++h) use(std::integral_constant<size_t, 1>(), h);
 }
 
 // e^x, and NaN for NaN, of which Highway's Exp makes 0.
@@ -341,9 +400,9 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const st
   }
 }
 
-// One query head's part of the scratch.
-struct StepHead {
-  float *out, *q, *scores;
+// The query heads' parts of the scratch.
+struct StepHeads {
+  float *out[kStepHeadsMax], *q[kStepHeadsMax], *scores[kStepHeadsMax];
 };
 
 size_t round_to_runs(size_t rows) {
@@ -374,36 +433,42 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   }
   float* HWY_RESTRICT expanded = scratch;
   float* next_scratch = expanded + (kExpand ? kRun * size : 0);
-  StepHead heads[kStepHeadsMax];
+  StepHeads heads;
   for (size_t h = 0; h < step.count; ++h) {
     const HeadView& view = step.heads[h];
     float* const at = next_scratch;
-    heads[h] = {at, at + size, at + 2 * size};
+    heads.out[h] = at;
+    heads.q[h] = at + size;
+    heads.scores[h] = at + 2 * size;
     next_scratch += 2 * size + round_to_runs(rows);
-    for (size_t i = 0; i < size; ++i) heads[h].out[i] = view.q[i] * view.scale;
-    to_pair_order<T>(heads[h].out, size, false, heads[h].q);
+    for (size_t i = 0; i < size; ++i) at[i] = view.q[i] * view.scale;
+    to_pair_order<T>(at, size, false, heads.q[h]);
   }
   RunCursor keys(all_keys, none);
   for (size_t run = 0; run < runs; ++run) {
     const size_t count = std::min(kRun, rows - run * kRun);
     for (size_t h = 0; h < step.count; h += group) {
       const Rows<T> k = rows_of<T, kExpand>(first_head, keys.at(), ahead.at(), count, expanded);
-      for (size_t g = h; g < h + group; ++g) {
-        const StepHead& head = heads[g];
-        dot_rows<kSize>(head.q, k.at, k.ahead, size, head.scores + run * kRun);
-        dot_tail(head.q, k.at, size, count, head.scores + run * kRun);
-      }
+      for_heads(group, [&](auto together, size_t first) {
+        constexpr size_t kHeads = decltype(together)::value;
+        float* scores[kHeads];
+        for (size_t g = 0; g < kHeads; ++g) scores[g] = heads.scores[h + first + g] + run * kRun;
+        dot_rows<kHeads, kSize>(heads.q + h + first, k.at, k.ahead, size, scores);
+        for (size_t g = 0; g < kHeads; ++g) {
+          dot_tail(heads.q[h + first + g], k.at, size, count, scores[g]);
+        }
+      });
       keys.advance();
       ahead.advance();
     }
   }
   float totals[kStepHeadsMax];
   for (size_t h = 0; h < step.count; ++h) {
-    float* const scores = heads[h].scores;
+    float* const scores = heads.scores[h];
     totals[h] = softmax_in_place(scores, rows);
     float* const sums = step.heads[h].scores;
     if (sums != nullptr) add_scaled(scores, 1.0f / totals[h], rows, sums);
-    std::fill(heads[h].out, heads[h].out + size, 0.0f);
+    std::fill(heads.out[h], heads.out[h] + size, 0.0f);
   }
   RunCursor values(all_values, none);
   ahead = RunCursor(all_values, next_keys);
@@ -412,19 +477,20 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     const size_t count = std::min(kRun, rows - run * kRun);
     for (size_t h = 0; h < step.count; h += group) {
       const Rows<T> v = rows_of<T, kExpand>(first_head, values.at(), ahead.at(), count, expanded);
-      for (size_t g = h; g < h + group; ++g) {
-        const StepHead& head = heads[g];
-        sum_rows<kSize>(head.scores + run * kRun, v.at, v.ahead, size, count, head.out);
-      }
+      for_heads(group, [&](auto together, size_t first) {
+        constexpr size_t kHeads = decltype(together)::value;
+        const float* weights[kHeads];
+        for (size_t g = 0; g < kHeads; ++g) weights[g] = heads.scores[h + first + g] + run * kRun;
+        sum_rows<kHeads, kSize>(weights, v.at, v.ahead, size, count, heads.out + h + first);
+      });
       values.advance();
       ahead.advance();
     }
   }
   for (size_t h = 0; h < step.count; ++h) {
-    const StepHead& head = heads[h];
-    for (size_t i = 0; i < size; ++i) head.out[i] /= totals[h];
-    to_pair_order<T>(head.out, size, true, head.q);
-    store_row(step.heads[h].out_dtype, head.q, size, step.heads[h].out);
+    for (size_t i = 0; i < size; ++i) heads.out[h][i] /= totals[h];
+    to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
+    store_row(step.heads[h].out_dtype, heads.q[h], size, step.heads[h].out);
   }
 }
 
@@ -449,23 +515,6 @@ void AttendStep(const StepView& step, float* scratch) {
   }
 }
 
-void store_kv_row(Format format, const float* HWY_RESTRICT from, size_t size, std::byte* to) {
-  if (is_quantized(format)) {
-    pack_quantized_row(format, {from, size}, to);
-  } else {
-    store_row(element_of(format), from, size, to);
-  }
-}
-
-void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
-  const auto size = static_cast<size_t>(view.head_size);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t from = (token + i) * view.stride;
-    store_kv_row(view.kv_format, view.k + from, size, view.key_at(slot + i));
-    store_kv_row(view.kv_format, view.v + from, size, view.value_at(slot + i));
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace spillway::cpu
 HWY_AFTER_NAMESPACE();
@@ -473,18 +522,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 HWY_EXPORT(AttendStep);
-HWY_EXPORT(StoreRows);
 size_t step_scratch_bytes(const HeadView& view, int64_t heads) {
   const int64_t expanded = is_quantized(view.kv_format) ? kKvBlockRows * view.head_size : 0;
   const int64_t scores = (view.rows + kKvBlockRows - 1) / kKvBlockRows * kKvBlockRows;
   return static_cast<size_t>(expanded + heads * (2 * view.head_size + scores)) * sizeof(float);
 }
+int64_t step_heads_max(const HeadView& view) {
+  // 131,072 rows of eight heads
+  constexpr int64_t kFloats = (int64_t{1} << 20) + (1 << 14);
+  const int64_t fit = kFloats / (2 * view.head_size + view.rows);
+  return std::clamp<int64_t>(fit, 1, static_cast<int64_t>(kStepHeadsMax));
+}
 void attend_step(const StepView& step, float* scratch) {
   SPILLWAY_CHECK(step.count >= 1 && step.count <= kStepHeadsMax);
   HWY_DYNAMIC_DISPATCH(AttendStep)(step, scratch);
-}
-void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
-  HWY_DYNAMIC_DISPATCH(StoreRows)(view, token, count, slot);
 }
 }  // namespace spillway::cpu
 #endif  // HWY_ONCE

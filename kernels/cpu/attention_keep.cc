@@ -1,10 +1,13 @@
 // Choice of the rows that a limited KV budget keeps (base/kv_budget.h). O(rows) per step, against
 // the rows * head size of the attention before it.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
 
 namespace spillway::cpu {
@@ -21,21 +24,130 @@ void store_recent(const HeadView& view, const KvBudget& budget) {
   }
 }
 
-// Chooses the `count` positions below `end` with the highest scores, of equal ones the latest, in
-// order. `order` is [end].
-void choose_heavy(const float* scores, int64_t end, int64_t count, int32_t* order,
-                  int32_t* chosen) {
-  std::iota(order, order + end, 0);
-  // Weights that are not finite make NaN scores, which would have no order.
-  const auto value = [&](int32_t position) {
-    return std::isnan(scores[position]) ? -1.0f : scores[position];
-  };
-  std::nth_element(order, order + count, order + end, [&](int32_t a, int32_t b) {
-    return value(a) != value(b) ? value(a) > value(b) : a > b;
-  });
-  std::sort(order, order + count);
-  std::copy_n(order, count, chosen);
+// An integer in the order of the scores. Weights that are not finite make NaN scores, which would
+// have no order: they are the lowest. No score is below 0.
+uint32_t rank_of(float score) {
+  return std::isnan(score) ? 0 : std::bit_cast<uint32_t>(std::max(score, 0.0f)) + 1;
 }
+
+// The `count`-th highest rank of scores [0, end), and how many of the scores with that rank belong to
+// the `count` highest. Byte by byte from the highest, so that it takes no memory of the prompt's
+// length. REQUIRES: 0 < count <= end.
+struct Threshold {
+  uint32_t rank = 0;
+  int64_t equals = 0;
+};
+Threshold highest(const float* scores, int64_t end, int64_t count) {
+  Threshold found{0, count};
+  uint32_t known = 0;  // Bits of the rank that are found
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    std::array<int64_t, 256> counts{};
+    for (int64_t i = 0; i < end; ++i) {
+      const uint32_t rank = rank_of(scores[i]);
+      if ((rank & known) == found.rank) ++counts[rank >> shift & 255];
+    }
+    uint32_t digit = 255;
+    for (; counts[digit] < found.equals; --digit) found.equals -= counts[digit];
+    found.rank |= digit << shift;
+    known |= 255u << shift;
+  }
+  return found;
+}
+
+// Chooses the `count` positions below `end` with the highest scores, of equal ones the latest, in
+// order.
+void choose_heavy(const float* scores, int64_t end, int64_t count, int32_t* chosen) {
+  const Threshold least = highest(scores, end, count);
+  int64_t skipped = 0;  // Of the equal ones the earliest
+  for (int64_t i = 0; i < end; ++i) skipped += rank_of(scores[i]) == least.rank ? 1 : 0;
+  skipped -= least.equals;
+  for (int64_t i = 0; i < end; ++i) {
+    const uint32_t rank = rank_of(scores[i]);
+    if (rank < least.rank || (rank == least.rank && skipped-- > 0)) continue;
+    *chosen++ = static_cast<int32_t>(i);
+  }
+}
+
+// Moves the rows of a prompt from slots that are their positions to those of a budget, in place: a
+// slot is filled when its own row has moved or goes. What fills what are chains and cycles.
+class RowMoves {
+ public:
+  // positions: the `count` that are kept besides the recent ones, in order.
+  RowMoves(const HeadView& view, const KvBudget& budget, int64_t prompt, const int32_t* positions,
+           int64_t count, std::byte* scratch)
+      : view_(view),
+        ring_(budget.ring()),
+        prompt_(prompt),
+        old_(std::max<int64_t>(0, prompt - budget.recent)),
+        positions_(positions),
+        count_(count),
+        row_(scratch),
+        filled_(scratch + 2 * view.kv_row_bytes) {}
+
+  void run() {
+    std::fill_n(filled_, filled_bytes(ring_ + count_), std::byte{0});
+    for (int64_t slot = 0; slot < ring_ + count_; ++slot) {
+      if (target(slot) < 0) fill_chain(slot);
+    }
+    for (int64_t slot = 0; slot < ring_ + count_; ++slot) {
+      const int64_t from = source(slot);
+      if (from >= 0 && from != slot && !filled(slot)) fill_cycle(slot);
+    }
+  }
+
+  static size_t filled_bytes(int64_t slots) { return static_cast<size_t>(slots + 7) / 8; }
+
+ private:
+  // The slot whose row belongs into this one, or -1.
+  int64_t source(int64_t slot) const {
+    if (slot >= ring_) return slot < ring_ + count_ ? positions_[slot - ring_] : -1;
+    const int64_t last = prompt_ - 1;
+    const int64_t position = last - (last - slot + ring_) % ring_;
+    return position >= old_ ? position : -1;
+  }
+  // The slot to which this one's row belongs, or -1.
+  int64_t target(int64_t slot) const {
+    if (slot >= prompt_) return -1;
+    if (slot >= old_) return slot % ring_;
+    const int32_t* const end = positions_ + count_;
+    const int32_t* found = std::lower_bound(positions_, end, static_cast<int32_t>(slot));
+    return found != end && *found == slot ? ring_ + (found - positions_) : -1;
+  }
+  void fill_chain(int64_t slot) {
+    for (int64_t from = source(slot); from >= 0; from = source(slot)) {
+      std::memcpy(view_.key_at(slot), view_.key_at(from), view_.kv_row_bytes);
+      std::memcpy(view_.value_at(slot), view_.value_at(from), view_.kv_row_bytes);
+      set_filled(slot);
+      slot = from;
+    }
+  }
+  void fill_cycle(int64_t first) {
+    const size_t bytes = view_.kv_row_bytes;
+    std::memcpy(row_, view_.key_at(first), bytes);
+    std::memcpy(row_ + bytes, view_.value_at(first), bytes);
+    int64_t slot = first;
+    for (int64_t from = source(slot); from != first; from = source(slot)) {
+      std::memcpy(view_.key_at(slot), view_.key_at(from), bytes);
+      std::memcpy(view_.value_at(slot), view_.value_at(from), bytes);
+      set_filled(slot);
+      slot = from;
+    }
+    std::memcpy(view_.key_at(slot), row_, bytes);
+    std::memcpy(view_.value_at(slot), row_ + bytes, bytes);
+    set_filled(slot);
+  }
+  bool filled(int64_t slot) const {
+    return (filled_[slot / 8] >> (slot % 8) & std::byte{1}) != std::byte{0};
+  }
+  void set_filled(int64_t slot) { filled_[slot / 8] |= std::byte{1} << (slot % 8); }
+
+  const HeadView& view_;
+  const int64_t ring_, prompt_, old_;  // Positions from old_ on are recent.
+  const int32_t* positions_;
+  const int64_t count_;
+  std::byte* row_;     // A key and a value
+  std::byte* filled_;  // Bit by bit: slots that have their row
+};
 
 // The kept row with the lowest score; of equal scores the earliest position.
 int64_t lowest(const KvBudget& budget, const KvHeadState& state) {
@@ -50,25 +162,34 @@ int64_t lowest(const KvBudget& budget, const KvHeadState& state) {
 
 }  // namespace
 
-void keep_prompt(const HeadView& view, const KvBudget& budget, const KvHeadState& state,
-                 float* scratch) {
-  store_recent(view, budget);
-  const int64_t old = std::max<int64_t>(0, view.tokens - budget.recent);
+size_t keep_scratch_bytes(const KvBudget& budget, size_t row_bytes) {
+  return round_up(2 * row_bytes + RowMoves::filled_bytes(budget.ring() + budget.kept), 64);
+}
+
+void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadState& state,
+                 std::byte* scratch) {
+  const HeadView& view = prompt.head;
+  const int64_t tokens = prompt.keys(), old = std::max<int64_t>(0, tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
   if (budget.scored() && count < old) {
-    choose_heavy(view.scores, old, count, reinterpret_cast<int32_t*>(scratch), state.positions);
+    choose_heavy(view.scores, old, count, state.positions);
   } else {
     std::iota(state.positions, state.positions + count, 0);
   }
-  for (int64_t i = 0; i < count; ++i) {
-    store_rows(view, state.positions[i], 1, budget.ring() + i);
+  if (prompt.cached) {
+    RowMoves(view, budget, tokens, state.positions, count, scratch).run();
+  } else {
+    store_recent(view, budget);
+    for (int64_t i = 0; i < count; ++i) {
+      store_rows(view, state.positions[i], 1, budget.ring() + i);
+    }
   }
   if (state.moved != nullptr) *state.moved = -1;
   if (!budget.scored()) return;
   for (int64_t i = 0; i < count; ++i) {
     state.scores[budget.ring() + i] = view.scores[state.positions[i]];
   }
-  for (int64_t token = old; token < view.tokens; ++token) {
+  for (int64_t token = old; token < tokens; ++token) {
     state.scores[budget.slot(token)] = view.scores[token];
   }
 }

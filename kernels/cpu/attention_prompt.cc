@@ -1,11 +1,12 @@
-// Attention of a whole prompt for one head: both matrix products run on the panel kernels of
-// gemm_f32.h, with keys and values packed once as if they were weights.
+// Attention of prompt rows: both matrix products run on the panel kernels of gemm_f32.h, with keys
+// and values packed (attention_pack.h) as if they were weights.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/gemm_f32.h"
-#include "kernels/kv_layout.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_prompt.cc"
@@ -32,49 +33,57 @@ HWY_INLINE V exp_of(V x) {
   return hn::Exp(d, hn::Max(x, hn::Set(d, -100.0f)));
 }
 
-// Softmax of the rows of a score tile, of which row i has `valid` + i keys in the past, if that is
-// between 0 and the tile's keys: turns scores into exp(score - maximum), zero for other keys;
-// updates the running maxima and sums. factor[i] rescales the earlier sums. Vectors without a key
-// in the past cost nothing but their zeros. `maximum` has whole vectors of numbers, whatever `rows`
-// is.
-void SoftmaxTile(float* HWY_RESTRICT scores, int64_t rows, int64_t valid,
+// Softmax of rows [first, end) of a score tile: turns scores into exp(score - maximum), zero for keys
+// that a row may not see; updates the running maxima and sums. factor[i] rescales the earlier sums.
+// Vectors without a key cost nothing but their zeros. `maximum` has whole vectors of numbers, whatever
+// the rows are.
+void SoftmaxTile(float* HWY_RESTRICT scores, const TileRows& tile, size_t first, size_t end,
                  float* HWY_RESTRICT maximum, float* HWY_RESTRICT sum, float* HWY_RESTRICT factor) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   const V none = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const auto valid_of = [&](int64_t row) {
-    return static_cast<size_t>(std::clamp<int64_t>(valid + row, 0, kGemmColumns));
+  const auto seen = [&](size_t from, size_t to, size_t j) {
+    const auto before = hn::FirstN(d, std::min(to - j, lanes));
+    if (from <= j) return before;
+    return hn::AndNot(hn::FirstN(d, std::min(from - j, lanes)), before);
   };
-  const auto in_past = [&](size_t count, size_t j) {
-    return hn::FirstN(d, std::min(count - j, lanes));
+  const auto in_tile = [&](int64_t key) {
+    return static_cast<size_t>(std::clamp<int64_t>(key - tile.first_key, 0, kTileKeys));
   };
+  const auto from_of = [&](size_t row) {
+    return tile.window == 0 ? 0 : in_tile(tile.positions[row] - tile.window + 1);
+  };
+  const auto to_of = [&](size_t row) { return in_tile(tile.positions[row] + 1); };
   HWY_ALIGN float highest[kGemmRowsMax];
   std::copy_n(maximum, static_cast<size_t>(kGemmRowsMax), highest);
-  for (int64_t i = 0; i < rows; ++i) {
-    const float* HWY_RESTRICT row = scores + i * kGemmColumns;
-    const size_t count = valid_of(i);
+  for (size_t i = first; i < end; ++i) {
+    const float* HWY_RESTRICT row = scores + i * kWidth;
+    const size_t from = from_of(i), to = to_of(i);
     V most = hn::Set(d, highest[i]);
-    for (size_t j = 0; j < count; j += lanes) {
-      most = hn::Max(most, hn::IfThenElse(in_past(count, j), hn::Load(d, row + j), none));
+    for (size_t j = from / lanes * lanes; j < to; j += lanes) {
+      most = hn::Max(most, hn::IfThenElse(seen(from, to, j), hn::Load(d, row + j), none));
     }
     highest[i] = hn::GetLane(hn::MaxOfLanes(d, most));
   }
-  for (size_t i = 0; i < static_cast<size_t>(rows); i += lanes) {
-    const V high = hn::Load(d, highest + i);
-    hn::StoreU(exp_of(hn::Sub(hn::LoadU(d, maximum + i), high)), d, factor + i);
+  for (size_t i = first / lanes * lanes; i < end; i += lanes) {
+    const V high = hn::Load(d, highest + i), low = hn::LoadU(d, maximum + i);
+    // Equal ones may be -infinity, of a row that has seen no key yet.
+    const V scale = hn::IfThenElse(hn::Eq(low, high), hn::Set(d, 1.0f), exp_of(hn::Sub(low, high)));
+    hn::StoreU(scale, d, factor + i);
     hn::StoreU(high, d, maximum + i);
   }
-  for (int64_t i = 0; i < rows; ++i) {
-    float* HWY_RESTRICT row = scores + i * kGemmColumns;
-    const size_t count = valid_of(i);
+  for (size_t i = first; i < end; ++i) {
+    float* HWY_RESTRICT row = scores + i * kWidth;
+    const size_t from = from_of(i), to = to_of(i);
     const V high = hn::Set(d, highest[i]);
     V total = hn::Zero(d);
     size_t j = 0;
-    for (; j < count; j += lanes) {
+    for (; j + lanes <= from; j += lanes) hn::Store(hn::Zero(d), d, row + j);
+    for (; j < to; j += lanes) {
       const V score = hn::Sub(hn::Load(d, row + j), high);
       // Neither Max nor Exp keeps NaN; from here on the sum does.
       const V e = hn::IfThenElse(hn::IsNaN(score), score, exp_of(score));
-      const V kept = hn::IfThenElseZero(in_past(count, j), e);
+      const V kept = hn::IfThenElseZero(seen(from, to, j), e);
       hn::Store(kept, d, row + j);
       total = hn::Add(total, kept);
     }
@@ -99,13 +108,13 @@ void ScaleRow(const float* from, float factor, size_t count, float* to) {
   scale_row(from, factor, count, to);
 }
 
-// Scales each row of [columns / 64][96][64] by its factor.
-void ScaleRows(float* HWY_RESTRICT tile, int64_t rows, int64_t columns,
+// Scales rows [first, end) of [columns / 64][96][64], each by its factor.
+void ScaleRows(float* HWY_RESTRICT tile, size_t first, size_t end, int64_t columns,
                const float* HWY_RESTRICT factor) {
-  for (int64_t i = 0; i < rows; ++i) {
+  for (size_t i = first; i < end; ++i) {
     if (factor[i] == 1.0f) continue;
     for (int64_t c = 0; c < columns; c += kGemmColumns) {
-      float* row = tile + c * kGemmRowsMax + i * kGemmColumns;
+      float* row = tile + c * kGemmRowsMax + i * kWidth;
       scale_row(row, factor[i], kWidth, row);
     }
   }
@@ -121,15 +130,15 @@ void SoftmaxFactors(const float* HWY_RESTRICT from, const float* HWY_RESTRICT to
   }
 }
 
-// to[j] += sum over rows i of factor[i] * tile[i][j], 64 columns.
-void AddColumns(const float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor, size_t rows,
-                float* HWY_RESTRICT to) {
+// to[j] += factor[i] * tile[i][j], 64 columns, row by row from `first` to `end`.
+void AddColumns(const float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor, size_t first,
+                size_t end, float* HWY_RESTRICT to) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   for (size_t j = 0; j < kWidth; j += 2 * lanes) {
     V a = hn::LoadU(d, to + j);
     V b = hn::LoadU(d, to + j + lanes);
-    for (size_t i = 0; i < rows; ++i) {
+    for (size_t i = first; i < end; ++i) {
       const V f = hn::Set(d, factor[i]);
       a = hn::MulAdd(f, hn::Load(d, tile + i * kWidth + j), a);
       b = hn::MulAdd(f, hn::Load(d, tile + i * kWidth + j + lanes), b);
@@ -159,164 +168,289 @@ HWY_EXPORT(StoreRow);
 
 namespace {
 
-constexpr int64_t kTileRows = kGemmRowsMax;  // Queries
-constexpr int64_t kTileKeys = kGemmColumns;  // Keys
+constexpr int64_t kTileRows = kGemmRowsMax;  // Query rows
+static_assert(kTileKeys == kGemmColumns);
 
-int64_t round_to(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+// Keys and values that are packed at once, and query tiles that pass over them: as much as a core's
+// second-level cache holds.
+constexpr int64_t kRunFloats = (int64_t{2} << 20) / 4;
+constexpr int64_t kBlockFloats = (int64_t{1} << 20) / 4;
+constexpr int64_t kRunTilesMax = 64;   // Of keys: also a bound on the kept tiles of scores
+constexpr int64_t kBlockTilesMax = 16;  // Of queries
+
+int64_t ceil_div(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
 }
 
-// Scratch of attend_prompt, in floats.
-struct PromptScratch {
-  int64_t key_floats;    // All keys: panels of 16 keys, [head size][16]
-  int64_t value_floats;  // All values: per tile of 64 keys, panels of 16 columns, [64][16]
-  int64_t width;         // Head size rounded up to 64
+// How attend_prompt() goes through keys and queries; its scratch, in floats.
+struct PromptPlan {
+  int64_t depth, width;  // Of packed keys and values
+  int64_t key_tiles;     // Of all keys
+  int64_t run_tiles;     // Key tiles that are packed at once
+  bool at_once;          // These are all
+  int64_t block_tiles;   // Query tiles that pass over a run together
   int64_t kept_tiles;    // Score tiles that live until a query tile's end
-  PromptScratch(const HeadView& view, bool scored)
-      : key_floats(round_to(view.tokens, kTileKeys) * round_to(view.head_size, 16)),
-        value_floats(round_to(view.tokens, kTileKeys) * round_to(view.head_size, kGemmColumns)),
-        width(round_to(view.head_size, kGemmColumns)),
-        kept_tiles(scored ? round_to(view.tokens, kTileKeys) / kTileKeys : 1) {}
-  int64_t floats() const {
-    return key_floats + value_floats +
-           kTileRows * (kept_tiles * (kTileKeys + 1) + 2 * width + kTileKeys + 16) + 64;
+
+  PromptPlan(int64_t head_size, int64_t keys, bool scored)
+      : depth(key_depth(head_size)), width(value_width(head_size)) {
+    key_tiles = ceil_div(keys, kTileKeys);
+    const int64_t most = std::clamp<int64_t>(kRunFloats / run_floats(1), 1, kRunTilesMax);
+    at_once = key_tiles <= most;
+    run_tiles = std::min(key_tiles, most);
+    block_tiles =
+        at_once ? 1 : std::clamp<int64_t>(kBlockFloats / query_floats(), 1, kBlockTilesMax);
+    kept_tiles = scored && at_once ? key_tiles : 1;
+  }
+  int64_t run_floats(int64_t tiles) const { return tiles * kTileKeys * (depth + width); }
+  // A query tile: its rows as strips, its output, positions, maxima, sums, and a second pass's maxima.
+  int64_t query_floats() const { return kTileRows * (depth + width + 4); }
+  // Scores of a tile as strips, kept ones with their maxima; factors, and a second pass's sums.
+  int64_t score_floats() const {
+    return kTileRows * (kTileKeys + kept_tiles * (kTileKeys + 1) + 2);
+  }
+  int64_t floats(int64_t head_size) const {
+    return pack_scratch_floats(head_size) + run_floats(run_tiles) + block_tiles * query_floats() +
+           score_floats();
   }
 };
 
-// Keys as the weights of q k^T: outputs are keys, inputs the head's columns.
-void pack_keys(const HeadView& view, float* packed) {
-  const int64_t depth = round_to(view.head_size, 16);
-  std::fill(packed, packed + round_to(view.tokens, kTileKeys) * depth, 0.0f);
-  int64_t key = 0;
-  for (; key + 16 <= view.tokens; key += 16) {
-    pack_strip(view.k + key * view.stride, view.stride, 16, view.head_size, packed + key * depth);
-  }
-  for (; key < view.tokens; ++key) {
-    const float* k = view.k + key * view.stride;
-    float* target = packed + key / 16 * depth * 16 + key % 16;
-    for (int64_t i = 0; i < view.head_size; ++i) target[i * 16] = k[i];
-  }
-}
-
-// Values as the weights of p v, per tile of 64 keys: outputs are columns, inputs are keys.
-void pack_values(const HeadView& view, int64_t width, float* packed) {
-  const int64_t tiles = round_to(view.tokens, kTileKeys) / kTileKeys;
-  std::fill(packed, packed + tiles * kTileKeys * width, 0.0f);
-  for (int64_t key = 0; key < view.tokens; ++key) {
-    const float* v = view.v + key * view.stride;
-    float* tile = packed + key / kTileKeys * kTileKeys * width + key % kTileKeys * 16;
-    for (int64_t i = 0; i < view.head_size; i += 16) {
-      std::copy_n(v + i, std::min<int64_t>(16, view.head_size - i), tile + i * kTileKeys);
-    }
-  }
-}
-
-// The buffers of one tile of queries.
+// A tile of query rows and its range of key tiles.
 struct QueryTile {
-  float* strips;   // Queries, scaled and packed
-  float* scores;   // [rows][64]; by key tile when they are kept
-  float* packed;   // The scores as strips
-  float* out;      // [width / 64][rows][64]
-  float* maximum;  // [rows]
-  float* sum;      // [rows]
-  float* factor;   // [rows]
-  float* maxima;   // [key tile][rows]: maxima subtracted from the kept scores
+  int64_t first_row = 0, rows = 0;
+  int64_t first = 0, end = 0;
+  float* strips = nullptr;       // Queries, scaled and packed
+  float* out = nullptr;          // [width / 64][96][64]
+  int32_t* positions = nullptr;  // [96]
+  float* maximum = nullptr;      // [96]
+  float* sum = nullptr;          // [96]
+  float* again = nullptr;        // [96]: the running maximum of a second pass
 };
 
-// Adds the keys of one tile to the running softmax and output of the query tile.
-void add_key_tile(const HeadView& view, const PromptScratch& sizes, const QueryTile& tile,
-                  int64_t first_query, int64_t rows, int64_t first_key, const float* keys,
-                  const float* values) {
-  const int64_t depth = round_to(view.head_size, 16);
-  multiply_tile(tile.strips, rows, view.head_size, Format::kF32,
-                reinterpret_cast<const std::byte*>(keys + first_key * depth), false, tile.scores);
-  HWY_DYNAMIC_DISPATCH(SoftmaxTile)
-  (tile.scores, rows, first_query + 1 - first_key, tile.maximum, tile.sum, tile.factor);
-  HWY_DYNAMIC_DISPATCH(ScaleRows)(tile.out, rows, sizes.width, tile.factor);
-  pack_strips(tile.scores, kTileKeys, rows, kTileKeys, tile.packed);
-  const float* tile_values = values + first_key * sizes.width;
-  for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
-    multiply_tile(tile.packed, rows, kTileKeys, Format::kF32,
-                  reinterpret_cast<const std::byte*>(tile_values + c * kTileKeys), true,
-                  tile.out + c * kTileRows);
-  }
-}
-
-void store_tile_rows(const HeadView& view, const PromptScratch& sizes, const QueryTile& tile,
-                     int64_t first_query, int64_t rows) {
-  const size_t element = dtype_bytes(view.out_dtype);
-  for (int64_t i = 0; i < rows; ++i) {
-    std::byte* out = view.out + static_cast<size_t>((first_query + i) * view.out_stride) * element;
-    for (int64_t c = 0; c < sizes.width; c += kGemmColumns) {
-      float* row = tile.out + c * kTileRows + i * kGemmColumns;
-      HWY_DYNAMIC_DISPATCH(ScaleRow)
-      (row, 1.0f / tile.sum[i], static_cast<size_t>(kGemmColumns), row);
-      const int64_t count = std::min(kGemmColumns, view.head_size - c);
-      HWY_DYNAMIC_DISPATCH(StoreRow)
-      (view.out_dtype, row, static_cast<size_t>(count), out + static_cast<size_t>(c) * element);
+class PromptPass {
+ public:
+  PromptPass(const PromptView& view, float* scratch)
+      : view_(view),
+        head_(view.head),
+        plan_(head_.head_size, view.keys(), head_.scores != nullptr) {
+    const auto take = [&](int64_t floats) { return std::exchange(scratch, scratch + floats); };
+    pack_scratch_ = take(pack_scratch_floats(head_.head_size));
+    keys_ = take(plan_.run_tiles * kTileKeys * plan_.depth);
+    values_ = take(plan_.run_tiles * kTileKeys * plan_.width);
+    for (int64_t i = 0; i < plan_.block_tiles; ++i) {
+      QueryTile& tile = block_[i];
+      tile.strips = take(kTileRows * plan_.depth);
+      tile.out = take(kTileRows * plan_.width);
+      tile.positions = reinterpret_cast<int32_t*>(take(kTileRows));
+      tile.maximum = take(kTileRows);
+      tile.sum = take(kTileRows);
+      tile.again = take(kTileRows);
     }
+    strips_ = take(kTileRows * kTileKeys);
+    scores_ = take(plan_.kept_tiles * kTileRows * kTileKeys);
+    maxima_ = take(plan_.kept_tiles * kTileRows);
+    factor_ = take(kTileRows);
+    sum_ = take(kTileRows);
   }
-}
 
-// Adds the tile's softmax weights to the scores of its keys, now that the sums are known.
-void add_scores(const HeadView& view, const QueryTile& tile, int64_t rows, int64_t keys) {
-  for (int64_t first = 0; first < keys; first += kTileKeys) {
-    const int64_t index = first / kTileKeys;
-    HWY_DYNAMIC_DISPATCH(SoftmaxFactors)
-    (tile.maxima + index * kTileRows, tile.maximum, tile.sum, static_cast<size_t>(kTileRows),
-     tile.factor);
-    HWY_DYNAMIC_DISPATCH(AddColumns)
-    (tile.scores + index * kTileRows * kTileKeys, tile.factor, static_cast<size_t>(rows),
-     view.scores + first);
+  // A block of query tiles, of rows [first_row, end_row).
+  void attend(int64_t first_row, int64_t end_row) {
+    for (tiles_ = 0; first_row < end_row; first_row += kTileRows, ++tiles_) {
+      begin(block_[tiles_], first_row, std::min(kTileRows, end_row - first_row));
+    }
+    for_key_tiles(true, [&](QueryTile& tile, int64_t key_tile) { add_key_tile(tile, key_tile); });
+    if (head_.scores != nullptr) add_scores();
+    for (int64_t i = 0; i < tiles_; ++i) store(block_[i]);
   }
-}
 
-}  // namespace
+  int64_t block_rows() const { return plan_.block_tiles * kTileRows; }
 
-size_t prompt_scratch_bytes(const HeadView& view, bool scored) {
-  return static_cast<size_t>(PromptScratch(view, scored).floats()) * sizeof(float);
-}
+ private:
+  // Rows of a query tile that see some key of a key tile.
+  struct Range {
+    size_t first, end;
+  };
+  Range rows_of(const QueryTile& tile, int64_t key_tile) const {
+    const int32_t* const begin = tile.positions;
+    const int32_t* const end = begin + tile.rows;
+    const auto first_key = static_cast<int32_t>(key_tile * kTileKeys);
+    const int32_t* first = std::lower_bound(begin, end, first_key);
+    const int32_t* last =
+        view_.window == 0 ? end : std::lower_bound(first, end, first_key + kTileKeys + view_.window - 1);
+    return {static_cast<size_t>(first - begin), static_cast<size_t>(last - begin)};
+  }
+  TileRows seen(const QueryTile& tile, int64_t key_tile) const {
+    return {tile.positions, key_tile * kTileKeys, view_.window};
+  }
 
-void attend_prompt(const HeadView& view, float* scratch) {
-  const bool scored = view.scores != nullptr;
-  const PromptScratch sizes(view, scored);
-  float* keys = scratch;
-  float* values = keys + sizes.key_floats;
-  QueryTile tile{};
-  tile.scores = values + sizes.value_floats;
-  tile.packed = tile.scores + sizes.kept_tiles * kTileRows * kTileKeys;
-  tile.out = tile.packed + kTileRows * kTileKeys;
-  tile.strips = tile.out + kTileRows * sizes.width;
-  tile.maximum = tile.strips + kTileRows * sizes.width;
-  tile.sum = tile.maximum + kTileRows;
-  tile.factor = tile.sum + kTileRows;
-  tile.maxima = tile.factor + kTileRows;
-  // Vectors include the rows that a short tile lacks.
-  std::fill_n(tile.maximum, kTileRows * 3 + sizes.kept_tiles * kTileRows, 1.0f);
-  pack_keys(view, keys);
-  pack_values(view, sizes.width, values);
-  for (int64_t first = 0; first < view.tokens; first += kTileRows) {
-    const int64_t rows = std::min(kTileRows, view.tokens - first);
+  void begin(QueryTile& tile, int64_t first_row, int64_t rows) const {
+    tile.first_row = first_row;
+    tile.rows = rows;
     // The scale goes into the queries: one multiplication per query element instead of one per
     // score.
     for (int64_t i = 0; i < rows; ++i) {
-      const float* q = view.q + (first + i) * view.stride;
+      const int64_t token = (first_row + i) / view_.group;
+      const float* q =
+          head_.q + token * head_.stride + (first_row + i) % view_.group * head_.head_size;
       HWY_DYNAMIC_DISPATCH(ScaleRow)
-      (q, view.scale, static_cast<size_t>(view.head_size), tile.out + i * view.head_size);
+      (q, head_.scale, static_cast<size_t>(head_.head_size), tile.out + i * head_.head_size);
+      tile.positions[i] = static_cast<int32_t>(view_.position + token);
     }
-    pack_strips(tile.out, view.head_size, rows, view.head_size, tile.strips);
-    std::fill_n(tile.out, kTileRows * sizes.width, 0.0f);
-    std::fill_n(tile.maximum, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(tile.sum, rows, 0.0f);
-    for (int64_t key = 0; key < first + rows; key += kTileKeys) {
-      QueryTile part = tile;
-      const int64_t index = scored ? key / kTileKeys : 0;
-      part.scores += index * kTileRows * kTileKeys;
-      add_key_tile(view, sizes, part, first, rows, key, keys, values);
-      if (scored) std::copy_n(tile.maximum, rows, tile.maxima + index * kTileRows);
+    pack_strips(tile.out, head_.head_size, rows, head_.head_size, tile.strips);
+    std::fill_n(tile.out, kTileRows * plan_.width, 0.0f);
+    start(tile.maximum, tile.sum, rows);
+    const int64_t sees = view_.window == 0 ? 0 : tile.positions[0] - view_.window + 1;
+    tile.first = std::max<int64_t>(0, sees) / kTileKeys;
+    tile.end = tile.positions[rows - 1] / kTileKeys + 1;
+  }
+  // Vectors include the rows that a short tile lacks.
+  static void start(float* maximum, float* sum, int64_t rows) {
+    std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(maximum + rows, kTileRows - rows, 1.0f);
+    std::fill_n(sum, rows, 0.0f);
+    std::fill_n(sum + rows, kTileRows - rows, 1.0f);
+  }
+
+  // Calls use(query tile, key tile) for all of the block, the key tiles in ascending order.
+  template <class Use>
+  void for_key_tiles(bool values, const Use& use) {
+    int64_t first = plan_.key_tiles, end = 0;
+    for (int64_t i = 0; i < tiles_; ++i) {
+      first = std::min(first, block_[i].first);
+      end = std::max(end, block_[i].end);
     }
-    if (scored) add_scores(view, tile, rows, first + rows);
-    store_tile_rows(view, sizes, tile, first, rows);
+    for (int64_t run = first / plan_.run_tiles * plan_.run_tiles; run < end;
+         run += plan_.run_tiles) {
+      pack(run, std::max(run, first), values);
+      for (int64_t i = 0; i < tiles_; ++i) {
+        QueryTile& tile = block_[i];
+        const int64_t last = std::min(tile.end, run + plan_.run_tiles);
+        for (int64_t t = std::max(tile.first, run); t < last; ++t) use(tile, t);
+      }
+    }
+  }
+
+  // Packs the key tiles from `first` to the end of the run that starts at tile `run`, unless they
+  // are there. A later block needs none before.
+  void pack(int64_t run, int64_t first, bool values) {
+    if (run_ == run && (has_values_ || !values)) return;
+    const int64_t end = std::min(run + plan_.run_tiles, plan_.key_tiles);
+    pack_key_tiles(view_, first, end, pack_scratch_, keys_ + key_offset(first - run));
+    if (values) {
+      pack_value_tiles(view_, first, end, pack_scratch_, values_ + value_offset(first - run));
+    }
+    run_ = run;
+    has_values_ = values;
+  }
+  int64_t key_offset(int64_t tiles) const { return tiles * kTileKeys * plan_.depth; }
+  int64_t value_offset(int64_t tiles) const { return tiles * kTileKeys * plan_.width; }
+
+  // Scores and maxima of a key tile: of the only tile there is, or of one that is kept.
+  int64_t kept(int64_t key_tile) const { return plan_.kept_tiles > 1 ? key_tile : 0; }
+  float* scores(int64_t key_tile) const {
+    return scores_ + kept(key_tile) * kTileRows * kTileKeys;
+  }
+  float* maxima(int64_t key_tile) const { return maxima_ + kept(key_tile) * kTileRows; }
+
+  // exp(score - running maximum) of a key tile.
+  void multiply_keys(const QueryTile& tile, int64_t key_tile, const Range& rows, float* maximum,
+                     float* sum) {
+    multiply_tile(tile.strips, tile.rows, head_.head_size, Format::kF32,
+                  reinterpret_cast<const std::byte*>(keys_ + key_offset(key_tile - run_)), false,
+                  scores(key_tile));
+    HWY_DYNAMIC_DISPATCH(SoftmaxTile)
+    (scores(key_tile), seen(tile, key_tile), rows.first, rows.end, maximum, sum, factor_);
+  }
+
+  // Adds the keys of one tile to the running softmax and output of the query tile.
+  void add_key_tile(const QueryTile& tile, int64_t key_tile) {
+    const Range rows = rows_of(tile, key_tile);
+    multiply_keys(tile, key_tile, rows, tile.maximum, tile.sum);
+    if (head_.scores != nullptr) std::copy_n(tile.maximum, kTileRows, maxima(key_tile));
+    HWY_DYNAMIC_DISPATCH(ScaleRows)(tile.out, rows.first, rows.end, plan_.width, factor_);
+    const auto first = static_cast<int64_t>(rows.first);
+    const auto count = static_cast<int64_t>(rows.end - rows.first);
+    pack_strips(scores(key_tile) + first * kTileKeys, kTileKeys, count, kTileKeys, strips_);
+    const float* values = values_ + value_offset(key_tile - run_);
+    for (int64_t c = 0; c < plan_.width; c += kGemmColumns) {
+      multiply_tile(strips_, count, kTileKeys, Format::kF32,
+                    reinterpret_cast<const std::byte*>(values + c * kTileKeys), true,
+                    tile.out + c * kTileRows + first * kGemmColumns);
+    }
+  }
+
+  // Adds the block's softmax weights to the scores of their keys, now that the sums are known.
+  void add_scores() {
+    if (plan_.at_once) {
+      const QueryTile& tile = block_[0];
+      for (int64_t t = tile.first; t < tile.end; ++t) add_columns(tile, t);
+      return;
+    }
+    for (int64_t i = 0; i < tiles_; ++i) start(block_[i].again, sum_, block_[i].rows);
+    for_key_tiles(false, [&](const QueryTile& tile, int64_t key_tile) {
+      multiply_keys(tile, key_tile, rows_of(tile, key_tile), tile.again, sum_);
+      std::copy_n(tile.again, kTileRows, maxima(key_tile));
+      add_columns(tile, key_tile);
+    });
+  }
+  void add_columns(const QueryTile& tile, int64_t key_tile) {
+    const Range rows = rows_of(tile, key_tile);
+    HWY_DYNAMIC_DISPATCH(SoftmaxFactors)
+    (maxima(key_tile), tile.maximum, tile.sum, static_cast<size_t>(kTileRows), factor_);
+    HWY_DYNAMIC_DISPATCH(AddColumns)
+    (scores(key_tile), factor_, rows.first, rows.end, head_.scores + key_tile * kTileKeys);
+  }
+
+  void store(const QueryTile& tile) const {
+    const size_t element = dtype_bytes(head_.out_dtype);
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      const int64_t row = tile.first_row + i;
+      const int64_t at =
+          row / view_.group * head_.out_stride + row % view_.group * head_.head_size;
+      std::byte* out = head_.out + static_cast<size_t>(at) * element;
+      for (int64_t c = 0; c < plan_.width; c += kGemmColumns) {
+        float* from = tile.out + c * kTileRows + i * kGemmColumns;
+        HWY_DYNAMIC_DISPATCH(ScaleRow)
+        (from, 1.0f / tile.sum[i], static_cast<size_t>(kGemmColumns), from);
+        const int64_t count = std::min(kGemmColumns, head_.head_size - c);
+        HWY_DYNAMIC_DISPATCH(StoreRow)
+        (head_.out_dtype, from, static_cast<size_t>(count), out + static_cast<size_t>(c) * element);
+      }
+    }
+  }
+
+  const PromptView& view_;
+  const HeadView& head_;
+  const PromptPlan plan_;
+  float *pack_scratch_, *keys_, *values_;  // Of tiles from run_ on
+  int64_t run_ = -1;
+  bool has_values_ = false;
+  QueryTile block_[kBlockTilesMax];
+  int64_t tiles_ = 0;  // Query tiles of the block
+  float *strips_, *scores_, *maxima_, *factor_, *sum_;
+};
+
+}  // namespace
+
+size_t prompt_scratch_bytes(int64_t head_size, int64_t keys, bool scored) {
+  return static_cast<size_t>(PromptPlan(head_size, keys, scored).floats(head_size)) *
+         sizeof(float);
+}
+
+int64_t prompt_keys_at_once(int64_t head_size) {
+  constexpr int64_t kAnyMore = kRunTilesMax + 1;
+  return PromptPlan(head_size, kAnyMore * kTileKeys, false).run_tiles * kTileKeys;
+}
+
+int64_t prompt_block_rows(int64_t head_size, int64_t keys) {
+  constexpr int64_t kTilesPerPacking = 8;
+  const PromptPlan plan(head_size, keys, false);
+  return (plan.at_once ? kTilesPerPacking : plan.block_tiles) * kTileRows;
+}
+
+void attend_prompt(const PromptView& view, int64_t first_row, int64_t end_row, float* scratch) {
+  PromptPass pass(view, scratch);
+  for (int64_t row = first_row; row < end_row; row += pass.block_rows()) {
+    pass.attend(row, std::min(row + pass.block_rows(), end_row));
   }
 }
 

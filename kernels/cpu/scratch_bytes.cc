@@ -19,14 +19,25 @@ constexpr uint64_t kPackedRows = 96;
 uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t prompt_tokens) {
   if (threads == 0) threads = usable_processors();
   cpu::HeadView view;
-  view.tokens = prompt_tokens;
   view.rows = shape.positions;
   view.head_size = shape.head_size;
+  // A prompt's scores, unless it goes through in chunks.
   const uint64_t sums = round_up(static_cast<uint64_t>(prompt_tokens), 64) * sizeof(float);
-  uint64_t attention = sums + cpu::prompt_scratch_bytes(view, true);
+  uint64_t attention = 0;
+  for (const int64_t keys :
+       {prompt_tokens, std::min(prompt_tokens, cpu::prompt_keys_at_once(shape.head_size))}) {
+    attention =
+        std::max<uint64_t>(attention, cpu::prompt_scratch_bytes(shape.head_size, keys, true));
+  }
+  attention += sums;
+  // An unlikely budget needs most to move rows: one that keeps all but one of them.
+  const KvBudget most{1, prompt_tokens, true};
+  const size_t row_bytes = format_row_bytes(Format::kF32, shape.head_size);
+  attention = std::max<uint64_t>(attention, cpu::keep_scratch_bytes(most, row_bytes));
   for (const Format format : kFormats) {  // Rows of some formats are expanded.
     view.kv_format = format;
-    attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, cpu::kStepHeadsMax));
+    const int64_t heads = std::min(cpu::step_heads_max(view), shape.heads);
+    attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, heads));
   }
   uint64_t widest = 0;
   for (const LinearShape& linear : linear_shapes(shape)) {

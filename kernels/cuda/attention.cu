@@ -29,7 +29,8 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
   a.row_bytes = static_cast<int64_t>(kv.row_bytes());
   a.run_bytes = static_cast<int64_t>(kv.run_bytes());
   a.block_bytes = static_cast<int64_t>(kv.block_bytes());
-  a.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_size));
+  a.window = args.window;
+  a.scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(kv.head_size));
   return a;
 }
 
@@ -52,6 +53,94 @@ void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const ItemO
   }
 }
 
+ItemOnDevice on_device(const AttentionItem& item) {
+  const KvBudget& budget = item.budget;
+  const auto narrow = [](int64_t number) { return static_cast<int32_t>(number); };
+  ItemOnDevice one{};
+  one.first_row = item.first_row;
+  one.tokens = narrow(item.tokens);
+  one.position = narrow(item.position);
+  one.prompt = item.is_step() ? 0 : narrow(item.prompt_tokens());
+  one.recent = narrow(budget.recent);
+  one.kept = narrow(budget.kept);
+  one.rows = narrow(budget.attended(item.position));
+  one.slot = narrow(budget.slot(item.position));
+  one.scored = budget.scored();
+  one.kv = one.source = one.kept_to = item.kv;
+  one.state = item.state;
+  return one;
+}
+
+// Scratch of a prompt beside the statistics of its rows: sums of a whole prompt's weights, which a
+// chunk has in its state; rows that are not in the cache yet, or that wait for their slots in it.
+struct PromptScratch {
+  size_t sums = 0, rows = 0;
+  size_t bytes() const { return sums + rows; }
+};
+PromptScratch scratch_of(const AttentionArgs& args, const AttentionItem& item) {
+  const KvBudget& budget = item.budget;
+  PromptScratch found;
+  if (budget.full()) return found;
+  if (item.whole()) {
+    found.rows = args.kv.sequence_bytes(item.tokens);
+    const KvStateLayout layout{args.kv.heads, budget};
+    found.sums = layout.chunked_bytes(item.tokens) - layout.bytes();
+  } else if (item.ends_prompt()) {
+    found.rows = args.kv.sequence_bytes(budget.span(item.position + item.tokens));
+  }
+  found.rows = (found.rows + 255) / 256 * 256;
+  return found;
+}
+
+// Prompts whose scratch is there at once.
+void attend_prompts(CudaContext& context, const AttentionArgs& args,
+                    std::span<const AttentionItem* const> prompts) {
+  AttentionOnDevice a = view_of(args);
+  size_t bytes = 0;
+  bool scored = false;
+  for (const AttentionItem* item : prompts) {
+    bytes += scratch_of(args, *item).bytes();
+    scored = scored || item->budget.scored();
+  }
+  const size_t statistics =
+      scored ? static_cast<size_t>(args.qkv.rows * args.heads * 2) * sizeof(float) : 0;
+  bytes += (statistics + 255) / 256 * 256;
+  std::byte* scratch = bytes > 0 ? context.scratch(bytes) : nullptr;
+  if (bytes > 0 && scratch == nullptr) return;  // The context has the reason.
+  if (scored) a.statistics = reinterpret_cast<float*>(scratch);
+  scratch += (statistics + 255) / 256 * 256;
+
+  std::vector<ItemOnDevice> items, ending;
+  int64_t tokens_max = 0, keys_max = 0;
+  bool chosen = false;  // Some prompt keeps positions beside its last ones.
+  bool moved = false;   // Some prompt's rows move in the cache.
+  for (const AttentionItem* item : prompts) {
+    ItemOnDevice one = on_device(*item);
+    const PromptScratch own = scratch_of(args, *item);
+    if (own.rows > 0) (item->whole() ? one.source : one.kept_to) = scratch;
+    scratch += own.rows;
+    if (one.scored) {
+      const KvStateLayout layout{args.kv.heads, item->budget};
+      one.sums = own.sums > 0 ? reinterpret_cast<float*>(scratch)
+                              : layout.prompt_scores_at(item->state, 0, item->prompt_tokens());
+    }
+    scratch += own.sums;
+    items.push_back(one);
+    tokens_max = std::max(tokens_max, item->tokens);
+    keys_max = std::max(keys_max, item->position + item->tokens);
+    if (one.recent == 0 || !item->ends_prompt()) continue;
+    ending.push_back(one);
+    chosen = chosen || one.kept > 0;
+    moved = moved || one.kept_to != one.kv;
+  }
+  for_parts(context, a, items, [&](int64_t count) {
+    launch_prompts(context, a, count, tokens_max, keys_max);
+  });
+  for_parts(context, a, ending, [&](int64_t count) {
+    launch_keep(context, a, count, keys_max, chosen, moved);
+  });
+}
+
 }  // namespace
 
 void run(CudaContext& context, const AttentionArgs& args) {
@@ -60,51 +149,28 @@ void run(CudaContext& context, const AttentionArgs& args) {
 
 void attention_within(CudaContext& context, const AttentionArgs& args, int64_t scratch_bytes) {
   if (!context.ready()) return;
-  std::vector<ItemOnDevice> prompts, steps;
-  int64_t tokens_max = 0, rows_max = 0, sums = 0;
+  std::vector<const AttentionItem*> prompts;
+  std::vector<ItemOnDevice> steps;
+  int64_t rows_max = 0;
+  size_t bytes = 0;
   bool scored = false;  // Some decode step's budget is by score.
-  bool chosen = false;  // Some prompt keeps positions beside its last ones.
   for (const AttentionItem& item : args.items) {
-    const KvBudget& budget = item.budget;
-    const ItemOnDevice one{.first_row = item.first_row,
-                           .tokens = item.tokens,
-                           .position = item.position,
-                           .kv = item.kv,
-                           .state = item.state,
-                           .recent = budget.recent,
-                           .kept = budget.kept,
-                           .scored = budget.scored(),
-                           .rows = budget.attended(item.position),
-                           .slot = budget.slot(item.position),
-                           .sums = nullptr};
-    (item.position == 0 ? prompts : steps).push_back(one);
-    if (item.position > 0) {
-      rows_max = std::max(rows_max, one.rows);
-      scored = scored || one.scored;
-    } else {
-      tokens_max = std::max(tokens_max, item.tokens);
-      chosen = chosen || one.kept > 0;
-      if (one.scored) sums += args.kv.heads * item.tokens;
+    if (item.is_step()) {
+      steps.push_back(on_device(item));
+      rows_max = std::max<int64_t>(rows_max, steps.back().rows);
+      scored = scored || steps.back().scored;
+      continue;
     }
+    bytes += scratch_of(args, item).bytes();
+    if (bytes > static_cast<size_t>(kPromptScratchBytes) && !prompts.empty()) {
+      attend_prompts(context, args, prompts);
+      prompts.clear();
+      bytes = scratch_of(args, item).bytes();
+    }
+    prompts.push_back(&item);
   }
+  if (!prompts.empty()) attend_prompts(context, args, prompts);
   AttentionOnDevice a = view_of(args);
-  if (!prompts.empty()) {
-    if (sums > 0) {
-      const int64_t statistics = args.qkv.rows * args.heads * 2;
-      auto* scratch = reinterpret_cast<float*>(
-          context.scratch(static_cast<size_t>(statistics + sums) * sizeof(float)));
-      if (scratch == nullptr) return;  // The context has the reason.
-      a.statistics = scratch;
-      scratch += statistics;
-      for (ItemOnDevice& item : prompts) {
-        if (!item.scored) continue;
-        item.sums = scratch;
-        scratch += args.kv.heads * item.tokens;
-      }
-    }
-    for_parts(context, a, prompts,
-              [&](int64_t count) { launch_prompts(context, a, count, tokens_max, chosen); });
-  }
   for_parts(context, a, steps, [&](int64_t count) {
     launch_decode(context, a, count, rows_max, scored, scratch_bytes);
   });

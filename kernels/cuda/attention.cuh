@@ -12,18 +12,28 @@ namespace spillway::cuda {
 
 // An AttentionItem in device memory.
 struct ItemOnDevice {
-  int64_t first_row, tokens, position;
+  int64_t first_row;
+  int32_t tokens, position;
+  int32_t prompt;  // Tokens of the whole prompt; of a decode step 0
+  int32_t recent, kept;
+  int32_t rows;  // Rows that a decode step attends to
+  int32_t slot;  // Slot of its own row
+  bool scored;
   std::byte* kv;
   std::byte* state;
-  int64_t recent, kept;
-  bool scored;
-  int64_t rows;  // Rows that a decode step attends to
-  int64_t slot;  // Slot of its own row
-  // Its prompt's sums of softmax weights by KV head, in scratch: [kv_heads][tokens], or null.
-  float* sums;
+  // Of a prompt: where its rows are read, position p in slot p, laid out as the cache: the cache, or
+  // scratch while they are not in it. And where those that stay are put in their slots when it ends:
+  // the cache, or scratch when they are read from the cache itself.
+  std::byte* source;
+  std::byte* kept_to;
+  float* sums;  // Sums of a prompt's softmax weights by KV head, sums_of() apart; or null
 
   __device__ bool full() const { return recent == 0; }
   __device__ int64_t ring() const { return recent + 1; }
+  __device__ int64_t keys() const { return position + tokens; }
+  __device__ float* sums_of(int64_t kv_head) const {
+    return sums + kv_head * ((prompt + 63) / 64 * 64);
+  }
 };
 
 // Bytes of parameters that a kernel of any device takes.
@@ -45,6 +55,7 @@ struct AttentionOnDevice {
   Format kv_format;
   int64_t heads, kv_heads, head_size;
   int64_t row_bytes, run_bytes, block_bytes;  // Strides of the cache
+  int64_t window;  // 0: none
   float scale;
   float* statistics;          // [T][heads][2]: each prompt row's maximum and sum
   const ItemOnDevice* items;  // Null: they are `few`.
@@ -66,18 +77,27 @@ struct AttentionOnDevice {
   __device__ const float* query(int64_t row, int64_t head) const {
     return qkv + row * qkv_stride + head * head_size;
   }
+  // A prompt row's maximum and sum of one head.
+  __device__ float* statistics_of(int64_t row, int64_t head) const {
+    return statistics + (row * heads + head) * 2;
+  }
   __device__ const float* key(int64_t row, int64_t kv_head) const {
     return qkv + row * qkv_stride + (heads + kv_head) * head_size;
   }
   __device__ const float* value(int64_t row, int64_t kv_head) const {
     return key(row, kv_head) + kv_heads * head_size;
   }
-  __device__ std::byte* key_slot(const ItemOnDevice& item, int64_t kv_head, int64_t slot) const {
-    return item.kv + slot / kKvBlockRows * block_bytes + kv_head * run_bytes +
+  // A key in memory that is laid out as the cache; its value is value_offset() further.
+  __device__ std::byte* slot_in(std::byte* memory, int64_t kv_head, int64_t slot) const {
+    return memory + slot / kKvBlockRows * block_bytes + kv_head * run_bytes +
            slot % kKvBlockRows * row_bytes;
   }
+  __device__ int64_t value_offset() const { return kv_heads * run_bytes; }
+  __device__ std::byte* key_slot(const ItemOnDevice& item, int64_t kv_head, int64_t slot) const {
+    return slot_in(item.kv, kv_head, slot);
+  }
   __device__ std::byte* value_slot(const ItemOnDevice& item, int64_t kv_head, int64_t slot) const {
-    return key_slot(item, kv_head, slot) + kv_heads * run_bytes;
+    return key_slot(item, kv_head, slot) + value_offset();
   }
   __device__ void store_out(int64_t row, int64_t head, int64_t column, float x) const {
     const int64_t at = row * out_stride + head * head_size + column;
@@ -112,6 +132,53 @@ __device__ inline float cached(const AttentionOnDevice& a, const std::byte* row,
   if (a.kv_format == Format::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
   if (a.kv_format == Format::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
   return q4_row_value(row, i, a.head_size);
+}
+
+// Numbers [i, i + 4) of a cached row. REQUIRES: head_size and i are multiples of 4.
+__device__ inline void cached4(const AttentionOnDevice& a, const std::byte* row, int64_t i,
+                               float to[4]) {
+  if (a.kv_format == Format::kF32) {
+    const float4 four = *reinterpret_cast<const float4*>(row + i * 4);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else if (a.kv_format == Format::kF16) {
+    for (int j = 0; j < 4; ++j) to[j] = widen(reinterpret_cast<const __half*>(row + i * 2)[j]);
+  } else if (a.kv_format == Format::kBF16) {
+    for (int j = 0; j < 4; ++j) {
+      to[j] = widen(reinterpret_cast<const __nv_bfloat16*>(row + i * 2)[j]);
+    }
+  } else {
+    for (int j = 0; j < 4; ++j) to[j] = q4_row_value(row, i + j, a.head_size);
+  }
+}
+
+// A query row of a prompt's KV head: those of a token's heads follow one another, so that the heads
+// that share keys and values read them together.
+struct QueryRow {
+  int64_t token, head, position;
+};
+__device__ inline QueryRow query_row(const AttentionOnDevice& a, const ItemOnDevice& item,
+                                     int64_t kv_head, int64_t row) {
+  const int64_t token = row / a.group();
+  return {token, kv_head * a.group() + row % a.group(), item.position + token};
+}
+
+// The first key that a query at this position sees.
+__device__ inline int64_t first_seen(const AttentionOnDevice& a, int64_t position) {
+  return a.window == 0 || position < a.window ? 0 : position - a.window + 1;
+}
+
+// Query rows [first, end) of a KV head that may see keys [first_key, end_key).
+struct RowRange {
+  int64_t first, end;
+};
+__device__ inline RowRange rows_seeing(const AttentionOnDevice& a, const ItemOnDevice& item,
+                                       int64_t first_key, int64_t end_key) {
+  const int64_t first = first_key > item.position ? first_key - item.position : 0;
+  int64_t end = item.tokens;
+  if (a.window != 0 && end_key + a.window - 1 - item.position < end) {
+    end = end_key + a.window - 1 - item.position;
+  }
+  return {first * a.group(), end * a.group()};
 }
 
 // Stores numbers [i, i + 4) of a row in a plain format of the cache. REQUIRES:

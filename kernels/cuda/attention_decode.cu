@@ -67,36 +67,49 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
   copy_row(a.value_slot(item, kv_head, from), a.value_slot(item, kv_head, to), a.row_bytes);
 }
 
-// Numbers [i, i + 4) of a cached row. REQUIRES: head_size and i are multiples of 4.
-__device__ void cached4(const AttentionOnDevice& a, const std::byte* row, int64_t i, float to[4]) {
-  if (a.kv_format == Format::kF32) {
-    const float4 four = *reinterpret_cast<const float4*>(row + i * 4);
-    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-  } else if (a.kv_format == Format::kF16) {
-    for (int j = 0; j < 4; ++j) to[j] = widen(reinterpret_cast<const __half*>(row + i * 2)[j]);
-  } else if (a.kv_format == Format::kBF16) {
-    for (int j = 0; j < 4; ++j) {
-      to[j] = widen(reinterpret_cast<const __nv_bfloat16*>(row + i * 2)[j]);
-    }
-  } else {
-    for (int j = 0; j < 4; ++j) to[j] = q4_row_value(row, i + j, a.head_size);
-  }
-}
-
-// q . k of a cached row, by all lanes of a warp; each gets it.
-__device__ float dot_cached(const AttentionOnDevice& a, const float* q, const std::byte* k) {
+// q . k of a cached row for kHeads query heads, the first of them `head`, by all lanes of a warp: lane
+// l gets that of head l / (kWarp / kHeads). The tree of additions is the same for any kHeads: in each
+// step half of the lanes pass on half of the heads.
+template <int kHeads>
+__device__ float dot_cached(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t head,
+                            const std::byte* k) {
   const int64_t lane = threadIdx.x % kWarp;
-  float dot = 0;
+  const float* q = a.query(item.first_row, head);
+  float dots[kHeads] = {};
   if (a.head_size % 4 == 0) {
     for (int64_t i = lane * 4; i < a.head_size; i += kWarp * 4) {
       float four[4];
       cached4(a, k, i, four);
-      for (int j = 0; j < 4; ++j) dot += q[i + j] * four[j];
+      SPILLWAY_UNROLL
+      for (int h = 0; h < kHeads; ++h) {
+        const float4 x = *reinterpret_cast<const float4*>(q + h * a.head_size + i);
+        dots[h] += x.x * four[0];
+        dots[h] += x.y * four[1];
+        dots[h] += x.z * four[2];
+        dots[h] += x.w * four[3];
+      }
     }
   } else {
-    for (int64_t i = lane; i < a.head_size; i += kWarp) dot += q[i] * cached(a, k, i);
+    for (int64_t i = lane; i < a.head_size; i += kWarp) {
+      const float x = cached(a, k, i);
+      SPILLWAY_UNROLL
+      for (int h = 0; h < kHeads; ++h) dots[h] += q[h * a.head_size + i] * x;
+    }
   }
-  return warp_sum(dot) * a.scale;
+  int step = kWarp / 2;
+  SPILLWAY_UNROLL
+  for (int left = kHeads / 2; left > 0; left /= 2) {
+    const bool upper = (lane & step) != 0;
+    SPILLWAY_UNROLL
+    for (int h = 0; h < left; ++h) {
+      const float passed = upper ? dots[h] : dots[h + left];
+      const float own = upper ? dots[h + left] : dots[h];
+      dots[h] = own + __shfl_xor_sync(0xffffffffu, passed, step);
+    }
+    step /= 2;
+  }
+  for (; step > 0; step /= 2) dots[0] += __shfl_xor_sync(0xffffffffu, dots[0], step);
+  return dots[0] * a.scale;
 }
 
 // Rows per block. Fixed, so that a sequence's sums are added in the same order whatever runs beside
@@ -122,29 +135,68 @@ struct Partials {
 };
 static_assert(sizeof(AttentionOnDevice) + sizeof(Partials) <= kParameterBytesMax);
 
-// The largest of weights [0, rows), to every thread. `scratch`: one float per warp, free
-// afterwards.
-__device__ float largest(const float* weights, int64_t rows, float* scratch) {
+// Turns a head's scores of a split into exp(score - maximum), by all lanes of a warp; the maximum and
+// the sum go to the first numbers of `out`.
+__device__ void softmax_split(float* weights, int64_t rows, float* kept_scores, float* out) {
+  const int64_t lane = threadIdx.x % kWarp;
   float most = -INFINITY;
-  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) most = fmaxf(most, weights[row]);
+  for (int64_t row = lane; row < rows; row += kWarp) most = fmaxf(most, weights[row]);
   most = warp_max(most);
-  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = most;
+  float sum = 0;
+  for (int64_t row = lane; row < rows; row += kWarp) {
+    if (kept_scores != nullptr) kept_scores[row] = weights[row];
+    weights[row] = expf(weights[row] - most);
+    sum += weights[row];
+  }
+  sum = warp_sum(sum);
+  if (lane > 0) return;
+  out[0] = most;
+  out[1] = sum;
+}
+
+// kHeads of the query heads that share a KV head, from `head` on: their scores, softmax and weighted
+// values of a split's rows, each row read once.
+template <int kHeads>
+__device__ void attend_split(const AttentionOnDevice& a, const ItemOnDevice& item,
+                             const Partials& partials, int64_t kv_head, int64_t head,
+                             int64_t first, int64_t rows, float (*weights)[kSplitRows]) {
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned warps = blockDim.x / kWarp;
+  constexpr unsigned kLanesPerHead = kWarp / kHeads;
+  for (int64_t row = warp; row < rows; row += warps) {
+    const float dot = dot_cached<kHeads>(a, item, head, a.key_slot(item, kv_head, first + row));
+    if (lane % kLanesPerHead == 0) weights[lane / kLanesPerHead][row] = dot;
+  }
   __syncthreads();
-  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) most = fmaxf(most, scratch[warp]);
+  for (unsigned h = warp; h < kHeads; h += warps) {
+    float* scores = item.scored ? partials.row_scores(a, blockIdx.x, head + h) + first : nullptr;
+    softmax_split(weights[h], rows, scores, partials.split(a, blockIdx.x, head + h, blockIdx.z));
+  }
   __syncthreads();
-  return most;
+  for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
+    float values[kHeads] = {};
+    for (int64_t row = 0; row < rows; ++row) {
+      const float x = cached(a, a.value_slot(item, kv_head, first + row), i);
+      SPILLWAY_UNROLL
+      for (int h = 0; h < kHeads; ++h) values[h] += weights[h][row] * x;
+    }
+    for (int h = 0; h < kHeads; ++h) {
+      partials.split(a, blockIdx.x, head + h, blockIdx.z)[2 + i] = values[h];
+    }
+  }
+  __syncthreads();  // The weights are free for the next heads.
 }
 
 // One block per sequence, KV head and split of its rows. Stores the new row where it is in the
-// split.
+// split. kHeads of the heads that share the rows are computed together, the rest by ones.
+template <int kHeads>
 __global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
-  __shared__ float scratch[kWarp];
-  __shared__ float weights[kSplitRows];
+  __shared__ float weights[kHeads][kSplitRows];
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kSplitRows;
   if (first >= item.rows) return;  // The whole block
   const int64_t rows = item.rows - first < kSplitRows ? item.rows - first : kSplitRows;
-  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned warp = threadIdx.x / kWarp;
   if (item.slot >= first && item.slot < first + rows) {
     if (warp == 0) {
       store_cached(a, a.key(item.first_row, kv_head), a.key_slot(item, kv_head, item.slot));
@@ -154,35 +206,25 @@ __global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partia
     }
   }
   __syncthreads();
-  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
-    const float* q = a.query(item.first_row, head);
-    for (int64_t row = warp; row < rows; row += blockDim.x / kWarp) {
-      const float dot = dot_cached(a, q, a.key_slot(item, kv_head, first + row));
-      if (lane == 0) weights[row] = dot;
-    }
-    __syncthreads();
-    const float most = largest(weights, rows, scratch);
-    float sum = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
-      if (item.scored) partials.row_scores(a, blockIdx.x, head)[first + row] = weights[row];
-      weights[row] = expf(weights[row] - most);
-      sum += weights[row];
-    }
-    sum = block_sum(sum, scratch);
-    float* out = partials.split(a, blockIdx.x, head, blockIdx.z);
-    if (threadIdx.x == 0) {
-      out[0] = most;
-      out[1] = sum;
-    }
-    for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
-      float value = 0;
-      for (int64_t row = 0; row < rows; ++row) {
-        value += weights[row] * cached(a, a.value_slot(item, kv_head, first + row), i);
-      }
-      out[2 + i] = value;
-    }
-    __syncthreads();  // The weights are free for the next head.
+  int64_t head = kv_head * a.group();
+  const int64_t end = head + a.group();
+  for (; head + kHeads <= end; head += kHeads) {
+    attend_split<kHeads>(a, item, partials, kv_head, head, first, rows, weights);
   }
+  if constexpr (kHeads > 1) {
+    for (; head < end; ++head) {
+      attend_split<1>(a, item, partials, kv_head, head, first, rows, weights);
+    }
+  }
+}
+
+// split_kernel for as many heads together as share a KV head, up to eight, without a rest for the
+// usual numbers.
+auto split_kernel_for(int64_t group) {
+  if (group % 8 == 0) return &split_kernel<8>;
+  if (group % 4 == 0 || group > 4) return &split_kernel<4>;
+  if (group > 1) return &split_kernel<2>;
+  return &split_kernel<1>;
 }
 
 // One block per sequence and KV head: adds up the splits, adds to the rows' scores, and drops one
@@ -247,7 +289,7 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
     const auto heads = static_cast<unsigned>(a.kv_heads);
     launch(context.stream(),
            {dim3(count, heads, static_cast<unsigned>(partials.split_count)), dim3(kThreads)},
-           split_kernel, part, partials);
+           split_kernel_for(a.heads / a.kv_heads), part, partials);
     launch(context.stream(), {dim3(count, heads), dim3(kThreads)}, combine_kernel, part, partials);
   }
   context.check_launch("decode attention");

@@ -23,16 +23,26 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                    int64_t rows_max, bool scored, int64_t scratch_bytes);
 
-// `items` prompts of at most `tokens_max` tokens: output, and the rows that stay in the cache;
-// `chosen`: some have a budget that keeps more than the last ones.
+// Whole prompts of which only a part stays in the cache, and prompts whose last chunk moves its rows,
+// run in parts whose rows fit this many bytes of scratch.
+constexpr int64_t kPromptScratchBytes = int64_t{64} << 20;
+
+// `items` prompts or chunks, none of more than `tokens_max` tokens, `keys_max` keys up to its end:
+// stores their rows where they are read, and computes the output and, where a.statistics is not null,
+// sums of weights.
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                    int64_t tokens_max, bool chosen);
+                    int64_t tokens_max, int64_t keys_max);
+
+// Keeps what stays of `items` prompts that have ended, under limited budgets; `chosen`: some keep
+// more than the last rows; `moved`: some have their rows in the cache.
+void launch_keep(CudaContext& context, const AttentionOnDevice& a, int64_t items, int64_t keys_max,
+                 bool chosen, bool moved);
 
 // Whether tensor cores can compute the prompts: narrow outputs and the usual head sizes.
 // launch_prompt_tiles() computes the output and, where a.statistics is not null, statistics and
 // column sums.
 bool can_tile(const AttentionOnDevice& a);
 void launch_prompt_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                         int64_t tokens_max);
+                         int64_t tokens_max, int64_t keys_max);
 
 }  // namespace spillway::cuda

@@ -1,7 +1,8 @@
-// Prompts: attention in tiles of keys with a running maximum and sum (Dao et al. 2022), the column
-// sums of its softmax in a second pass over the statistics of the first, then the choice of the
-// rows to keep. Plain float32 arithmetic, one warp per query; attention_tiles.cu does the first two
-// on tensor cores where it can.
+// Prompts, whole or in chunks: their rows are stored where they are read (ItemOnDevice::source), then
+// attention in tiles of keys with a running maximum and sum (Dao et al. 2022), the column sums of its
+// softmax in a second pass over the statistics of the first, and after the last row the choice of the
+// rows to keep. Plain float32 arithmetic, one warp per query row; attention_tiles.cu does the second
+// and third step on tensor cores where it can.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
@@ -25,9 +26,9 @@ __device__ void load_tile(const AttentionOnDevice& a, const ItemOnDevice& item, 
   for (int64_t i = threadIdx.x; i < kTile * a.head_size; i += blockDim.x) {
     const int64_t row = i / a.head_size, column = i % a.head_size;
     float x = 0;
-    if (first + row < item.tokens) {
-      const int64_t at = item.first_row + first + row;
-      x = (values ? a.value(at, kv_head) : a.key(at, kv_head))[column];
+    if (first + row < item.keys()) {
+      const std::byte* at = a.slot_in(item.source, kv_head, first + row);
+      x = cached(a, values ? at + a.value_offset() : at, column);
     }
     tile[row * (a.head_size + 1) + column] = x;
   }
@@ -41,10 +42,11 @@ __device__ float dot_key(const AttentionOnDevice& a, const float* q, const float
   return dot;
 }
 
-__device__ void load_query(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t token,
-                           int64_t head, float* q) {
+__device__ void load_query(const AttentionOnDevice& a, const ItemOnDevice& item,
+                           const QueryRow& row, float* q) {
   for (int64_t i = threadIdx.x % kWarp; i < a.head_size; i += kWarp) {
-    q[i] = token < item.tokens ? a.query(item.first_row + token, head)[i] * a.scale : 0.0f;
+    const bool there = row.token < item.tokens;
+    q[i] = there ? a.query(item.first_row + row.token, row.head)[i] * a.scale : 0.0f;
   }
 }
 
@@ -58,88 +60,96 @@ static_assert(shared_bytes(kHeadSizeMax) + kWarps * kWarp * sizeof(float) <= kSh
 // Keys and values take turns in the tile.
 __global__ void prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.z);
-  const int64_t head = blockIdx.y, kv_head = head / a.group();
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarps;
-  if (first >= item.tokens) return;  // The whole block
+  const int64_t kv_head = blockIdx.y, first = static_cast<int64_t>(blockIdx.x) * kWarps;
+  if (first >= item.tokens * a.group()) return;  // The whole block
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t token = first + warp;
+  const QueryRow row = query_row(a, item, kv_head, first + warp);
   auto* shared = dynamic_shared<float>();
   float* q = shared + kTile * (a.head_size + 1) + warp * a.head_size;
-  load_query(a, item, token, head, q);
+  load_query(a, item, row, q);
   float most = -INFINITY, sum = 0, out[kColumnsMax] = {};
-  const int64_t last = first + kWarps < item.tokens ? first + kWarps : item.tokens;
-  for (int64_t tile = 0; tile < last; tile += kTile) {
+  const int64_t first_key = first_seen(a, query_row(a, item, kv_head, first).position);
+  const int64_t last_row = query_row(a, item, kv_head, first + kWarps - 1).position;
+  const int64_t last = last_row + 1 < item.keys() ? last_row + 1 : item.keys();
+  for (int64_t tile = first_key / kTile * kTile; tile < last; tile += kTile) {
     __syncthreads();  // The tile before has been used.
     load_tile(a, item, kv_head, tile, false, shared);
     __syncthreads();
-    const bool past = tile + lane <= token && tile + lane < item.tokens;
-    const float score = past ? dot_key(a, q, shared) : -INFINITY;
+    const int64_t key = tile + lane;
+    const bool seen =
+        key <= row.position && key >= first_seen(a, row.position) && key < item.keys();
+    const float score = seen ? dot_key(a, q, shared) : -INFINITY;
     __syncthreads();  // All have used the keys.
     load_tile(a, item, kv_head, tile, true, shared);
     __syncthreads();
     const float next = fmaxf(most, warp_max(score));
-    // A row beyond the prompt's end has keys in its past, too: `next` is not -infinity here.
-    const float weight = past ? expf(score - next) : 0.0f;
-    const float old = expf(most - next);
+    const float weight = seen ? expf(score - next) : 0.0f;
+    // Equal ones may be -infinity, of a row that has seen no key yet.
+    const float old = most == next ? 1.0f : expf(most - next);
     sum = sum * old + warp_sum(weight);
     most = next;
     for (int i = 0; i < kColumnsMax; ++i) out[i] *= old;
-    for (int key = 0; key < kTile; ++key) {
-      const float w = __shfl_sync(0xffffffffu, weight, key);
+    for (int from = 0; from < kTile; ++from) {
+      const float w = __shfl_sync(0xffffffffu, weight, from);
       for (int i = 0; i < kColumnsMax; ++i) {
         const int64_t column = lane + i * kWarp;
-        if (column < a.head_size) out[i] += w * shared[key * (a.head_size + 1) + column];
+        if (column < a.head_size) out[i] += w * shared[from * (a.head_size + 1) + column];
       }
     }
   }
-  if (token >= item.tokens) return;
+  if (row.token >= item.tokens) return;
   for (int i = 0; i < kColumnsMax; ++i) {
     const int64_t column = lane + i * kWarp;
-    if (column < a.head_size) a.store_out(item.first_row + token, head, column, out[i] / sum);
+    if (column < a.head_size) {
+      a.store_out(item.first_row + row.token, row.head, column, out[i] / sum);
+    }
   }
   if (item.sums != nullptr && lane == 0) {
-    float* statistics = a.statistics + ((item.first_row + token) * a.heads + head) * 2;
+    float* statistics = a.statistics_of(item.first_row + row.token, row.head);
     statistics[0] = most;
     statistics[1] = sum;
   }
 }
 
-// sums[key] = the weights that all queries of all heads that share it give the key. One block per
-// tile of keys; its warps take the queries in turn.
+// sums[key] += the weights that all query rows give the key; a key that is new has no sum before.
+// One block per tile of keys; its warps take the rows in turn.
 __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t kv_head = blockIdx.y;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
-  if (item.sums == nullptr || first >= item.tokens) return;  // The whole block
+  if (item.sums == nullptr || first >= item.keys()) return;  // The whole block
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t key = first + lane;
   auto* keys = dynamic_shared<float>();
   float* q = keys + kTile * (a.head_size + 1) + warp * a.head_size;
   __shared__ float partial[kWarps][kWarp];
   load_tile(a, item, kv_head, first, false, keys);
   __syncthreads();
   float sum = 0;
-  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
-    for (int64_t token = first + warp; token < item.tokens; token += kWarps) {
-      __syncwarp();  // The query before has been used.
-      load_query(a, item, token, head, q);
-      __syncwarp();
-      const float* statistics = a.statistics + ((item.first_row + token) * a.heads + head) * 2;
-      if (first + lane <= token) sum += expf(dot_key(a, q, keys) - statistics[0]) / statistics[1];
-    }
+  const RowRange rows = rows_seeing(a, item, first, first + kTile);
+  for (int64_t i = rows.first + warp; i < rows.end; i += kWarps) {
+    const QueryRow row = query_row(a, item, kv_head, i);
+    __syncwarp();  // The query before has been used.
+    load_query(a, item, row, q);
+    __syncwarp();
+    if (key > row.position || key < first_seen(a, row.position)) continue;
+    const float* statistics = a.statistics_of(item.first_row + row.token, row.head);
+    sum += expf(dot_key(a, q, keys) - statistics[0]) / statistics[1];
   }
   partial[warp][lane] = sum;
   __syncthreads();
-  if (warp != 0 || first + lane >= item.tokens) return;
+  if (warp != 0 || key >= item.keys()) return;
   // Added in a fixed order: the same sums in every run.
   float total = 0;
   for (int i = 0; i < kWarps; ++i) total += partial[i][lane];
-  item.sums[kv_head * item.tokens + first + lane] = total;
+  float* at = item.sums_of(kv_head) + key;
+  *at = key < item.position ? *at + total : total;
 }
 
 // Positions of the prompt before its last ones, which stay in any case; and the number of them that
 // are chosen to stay.
 __device__ int64_t before_recent(const ItemOnDevice& item) {
-  return item.tokens > item.recent ? item.tokens - item.recent : 0;
+  return item.keys() > item.recent ? item.keys() - item.recent : 0;
 }
 __device__ int64_t kept_of(const ItemOnDevice& item) {
   const int64_t old = before_recent(item);
@@ -165,7 +175,7 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   if (item.kept == 0) return;  // The whole block
   const HeadStateOnDevice state = head_state(item, kv_head);
   const int64_t old = before_recent(item), count = kept_of(item);
-  const float* sums = item.scored ? item.sums + kv_head * item.tokens : nullptr;
+  const float* sums = item.scored ? item.sums_of(kv_head) : nullptr;
   // A position's rank by score says whether it stays, the number of those that stay before it gives
   // its slot: quadratic, but little beside the attention before it.
   __shared__ int64_t stays;
@@ -199,7 +209,7 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   }
   if (threadIdx.x == 0) *state.moved = -1;
   if (!item.scored) return;
-  for (int64_t token = old + threadIdx.x; token < item.tokens; token += blockDim.x) {
+  for (int64_t token = old + threadIdx.x; token < item.keys(); token += blockDim.x) {
     state.scores[token % item.ring()] = sums[token];
   }
 }
@@ -207,24 +217,43 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
 // Rows of keys and values that one block stores, one per warp in turn.
 constexpr int64_t kStoreRows = 16;
 
-// Stores the kept rows of a prompt: its last positions, or all, then the chosen ones. One block per
-// kStoreRows rows of a sequence and KV head.
-__global__ void store_prompt_kernel(const __grid_constant__ AttentionOnDevice a) {
+// Stores a prompt's new rows where they are read. One block per kStoreRows rows of a sequence and KV
+// head.
+__global__ void store_rows_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
-  const int64_t old = item.full() ? 0 : before_recent(item), recent = item.tokens - old;
-  const int64_t rows = recent + (item.full() ? 0 : kept_of(item));
+  const int64_t last = first + kStoreRows < item.tokens ? first + kStoreRows : item.tokens;
+  for (int64_t token = first + threadIdx.x / kWarp; token < last; token += kWarps) {
+    std::byte* at = a.slot_in(item.source, kv_head, item.position + token);
+    store_cached(a, a.key(item.first_row + token, kv_head), at);
+    store_cached(a, a.value(item.first_row + token, kv_head), at + a.value_offset());
+  }
+}
+
+// Puts the rows that stay of a prompt, its last ones and the chosen ones, into their slots of
+// item.kept_to. `back`: brings them from there into the same slots of the cache. One block per
+// kStoreRows rows of a sequence and KV head.
+__global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bool back) {
+  const ItemOnDevice item = a.item(blockIdx.x);
+  if (back && item.kept_to == item.kv) return;  // The whole block
+  const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
+  const int64_t old = before_recent(item), recent = item.keys() - old;
+  const int64_t rows = recent + kept_of(item);
   const int64_t last = first + kStoreRows < rows ? first + kStoreRows : rows;
+  const unsigned lane = threadIdx.x % kWarp;
   for (int64_t row = first + threadIdx.x / kWarp; row < last; row += kWarps) {
-    int64_t token = old + row, slot = token;
+    int64_t token = old + row, slot = token % item.ring();
     if (row >= recent) {
       token = head_state(item, kv_head).positions[row - recent];
       slot = item.ring() + row - recent;
-    } else if (!item.full()) {
-      slot = token % item.ring();
     }
-    store_cached(a, a.key(item.first_row + token, kv_head), a.key_slot(item, kv_head, slot));
-    store_cached(a, a.value(item.first_row + token, kv_head), a.value_slot(item, kv_head, slot));
+    const std::byte* from = back ? a.slot_in(item.kept_to, kv_head, slot)
+                                 : a.slot_in(item.source, kv_head, token);
+    std::byte* to = a.slot_in(back ? item.kv : item.kept_to, kv_head, slot);
+    for (int64_t i = lane; i < a.row_bytes; i += kWarp) {
+      to[i] = from[i];
+      to[i + a.value_offset()] = from[i + a.value_offset()];
+    }
   }
 }
 
@@ -235,32 +264,38 @@ unsigned blocks(int64_t count, int64_t each) {
 }  // namespace
 
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                    int64_t tokens_max, bool chosen) {
+                    int64_t tokens_max, int64_t keys_max) {
   SPILLWAY_CHECK(a.head_size <= kHeadSizeMax && items < 65536);
   SPILLWAY_CHECK(tokens_max / kStoreRows < 65535);
-  const auto z = static_cast<unsigned>(items);
+  const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
+  launch(context.stream(), {dim3(z, heads, blocks(tokens_max, kStoreRows)), dim3(kThreads)},
+         store_rows_kernel, a);
   const size_t shared = shared_bytes(a.head_size);
   const auto plain = [&] {
-    launch(context.stream(),
-           {dim3(blocks(tokens_max, kWarps), static_cast<unsigned>(a.heads), z), dim3(kThreads),
-            shared},
+    const int64_t rows = tokens_max * (a.heads / a.kv_heads);
+    launch(context.stream(), {dim3(blocks(rows, kWarps), heads, z), dim3(kThreads), shared},
            prompt_kernel, a);
     if (a.statistics == nullptr) return;
-    launch(context.stream(),
-           {dim3(blocks(tokens_max, kTile), static_cast<unsigned>(a.kv_heads), z), dim3(kThreads),
-            shared},
+    launch(context.stream(), {dim3(blocks(keys_max, kTile), heads, z), dim3(kThreads), shared},
            column_sums_kernel, a);
   };
   if (can_tile(a)) {
-    launch_prompt_tiles(context, a, items, tokens_max);
+    launch_prompt_tiles(context, a, items, tokens_max, keys_max);
   } else {
     plain();
   }
-  const auto heads = static_cast<unsigned>(a.kv_heads);
-  if (chosen) launch(context.stream(), {dim3(z, heads), dim3(kThreads)}, choose_kernel, a);
-  launch(context.stream(), {dim3(z, heads, blocks(tokens_max, kStoreRows)), dim3(kThreads)},
-         store_prompt_kernel, a);
   context.check_launch("prompt attention");
+}
+
+void launch_keep(CudaContext& context, const AttentionOnDevice& a, int64_t items, int64_t keys_max,
+                 bool chosen, bool moved) {
+  SPILLWAY_CHECK(keys_max / kStoreRows < 65535);
+  const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
+  if (chosen) launch(context.stream(), {dim3(z, heads), dim3(kThreads)}, choose_kernel, a);
+  const Grid rows{dim3(z, heads, blocks(keys_max, kStoreRows)), dim3(kThreads)};
+  launch(context.stream(), rows, move_kept_kernel, a, false);
+  if (moved) launch(context.stream(), rows, move_kept_kernel, a, true);
+  context.check_launch("rows kept of prompts");
 }
 
 }  // namespace spillway::cuda

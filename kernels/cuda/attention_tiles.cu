@@ -1,5 +1,6 @@
-// Prompts in narrow formats: attention in tiles of 64 queries and 32 keys on tensor cores. Queries,
-// keys and values are rounded to the format of the output on their way into shared memory. Instead
+// Prompts in narrow formats: attention in tiles of 64 query rows (query_row()) and 32 keys on tensor
+// cores. Queries, keys and values are rounded to the format of the output on their way into shared
+// memory. Instead
 // of a running maximum (Dao et al. 2022) a first pass over the keys finds each row's maximum and
 // sum and a second one its output: one more product of queries and keys, and no output is ever
 // rescaled. The column sums that a budget by score needs (kernels/ops.h) are a third pass.
@@ -44,16 +45,35 @@ constexpr size_t shared_bytes(int64_t head_size) {
 static_assert(shared_bytes(kHeadTilesMax * kTileSide) + kWarps * kWarp * sizeof(float) <=
               kSharedBytesMax);
 
-// Loads `rows` rows of the prompt from `first` on; zeros after its end.
+// Loads query rows from `first` on, scaled; zeros after the last.
 template <class T>
-__device__ void load_rows(const AttentionOnDevice& a, const ItemOnDevice& item, const float* base,
-                          int64_t first, int rows, float scale, T* to) {
+__device__ void load_queries(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
+                             int64_t first, T* to) {
   const auto size = static_cast<int>(a.head_size);
-  for (int i = static_cast<int>(threadIdx.x); i < rows * size; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kQueries * size; i += kThreads) {
     const int row = i / size, column = i % size;
-    const bool there = first + row < item.tokens;
-    const float x = there ? base[(first + row) * a.qkv_stride + column] : 0.0f;
-    to[row * (size + 8) + column] = narrow<T>(x * scale);
+    const QueryRow query = query_row(a, item, kv_head, first + row);
+    float x = 0;
+    if (query.token < item.tokens) {
+      x = a.query(item.first_row + query.token, query.head)[column];
+    }
+    to[row * (size + 8) + column] = narrow<T>(x * a.scale);
+  }
+}
+
+// Loads a tile's keys or values; zeros after the last.
+template <class T>
+__device__ void load_keys(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
+                          int64_t first, bool values, T* to) {
+  const auto size = static_cast<int>(a.head_size);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < kKeys * size; i += kThreads * 4) {
+    const int row = i / size, column = i % size;
+    float four[4] = {};
+    if (first + row < item.keys()) {
+      const std::byte* at = a.slot_in(item.source, kv_head, first + row);
+      cached4(a, values ? at + a.value_offset() : at, column, four);
+    }
+    for (int j = 0; j < 4; ++j) to[row * (size + 8) + column + j] = narrow<T>(four[j]);
   }
 }
 
@@ -75,53 +95,59 @@ __device__ void multiply_keys(const AttentionOnDevice& a, const Shared<T>& share
   __syncwarp();
 }
 
-// One lane's half of a row's scores, without those of later keys; two lanes share a row.
+// One lane's half of a row's scores: those of keys that the row sees; two lanes share a row.
 struct RowHalf {
   const float* scores;
-  int count;  // Of kKeys / 2
+  int first, end;  // Of kKeys / 2
+
+  __device__ bool seen(int i) const { return i >= first && i < end; }
 };
-__device__ RowHalf row_half(const float* scores, int64_t query, int64_t first_key) {
+__device__ RowHalf row_half(const AttentionOnDevice& a, const float* scores, int64_t position,
+                            int64_t first_key) {
   const unsigned lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kTileSide + lane / 2;
   const int64_t from = first_key + lane % 2 * (kKeys / 2);
-  const int64_t past = query + 1 - from;
-  const int count = past < 0 ? 0 : past < kKeys / 2 ? static_cast<int>(past) : kKeys / 2;
-  return {scores + row * kScoreStride + lane % 2 * (kKeys / 2), count};
+  const auto within = [&](int64_t key) {
+    return key < from ? 0 : key - from < kKeys / 2 ? static_cast<int>(key - from) : kKeys / 2;
+  };
+  return {scores + row * kScoreStride + lane % 2 * (kKeys / 2), within(first_seen(a, position)),
+          within(position + 1)};
 }
 
 template <class T>
 __global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.z);
-  const int64_t head = blockIdx.y, kv_head = head / a.group();
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kQueries;
-  if (first >= item.tokens) return;  // The whole block
+  const int64_t kv_head = blockIdx.y, first = static_cast<int64_t>(blockIdx.x) * kQueries;
+  if (first >= item.tokens * a.group()) return;  // The whole block
   const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t query = first + warp * kTileSide + lane / 2;  // Query of this lane's row
-  const int64_t last = first + kQueries < item.tokens ? first + kQueries : item.tokens;
-  const float* const keys = a.key(item.first_row, kv_head);
-  const float* const values = a.value(item.first_row, kv_head);
+  // The query of this lane's row
+  const QueryRow query = query_row(a, item, kv_head, first + warp * kTileSide + lane / 2);
+  const int64_t first_key = first_seen(a, query_row(a, item, kv_head, first).position);
+  const int64_t first_tile = first_key / kKeys * kKeys;
+  const int64_t last_row = query_row(a, item, kv_head, first + kQueries - 1).position;
+  const int64_t last = last_row + 1 < item.keys() ? last_row + 1 : item.keys();
   const Shared<T> shared(stride);
-  load_rows(a, item, a.query(item.first_row, head), first, kQueries, a.scale, shared.queries);
+  load_queries(a, item, kv_head, first, shared.queries);
 
   float most = -INFINITY, sum = 0;
-  for (int64_t tile = 0; tile < last; tile += kKeys) {
+  for (int64_t tile = first_tile; tile < last; tile += kKeys) {
     __syncthreads();  // The tile before has been used.
-    load_rows(a, item, keys, tile, kKeys, 1.0f, shared.keys);
+    load_keys(a, item, kv_head, tile, false, shared.keys);
     __syncthreads();
     multiply_keys(a, shared);
-    const RowHalf half = row_half(shared.scores, query, tile);
+    const RowHalf half = row_half(a, shared.scores, query.position, tile);
     float next = most;
-    for (int i = 0; i < half.count; ++i) next = fmaxf(next, half.scores[i]);
+    for (int i = half.first; i < half.end; ++i) next = fmaxf(next, half.scores[i]);
     next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 1));
-    // The first tile has a key in every row's past: `next` is finite from there on.
     float added = 0;
-    for (int i = 0; i < half.count; ++i) added += expf(half.scores[i] - next);
+    for (int i = half.first; i < half.end; ++i) added += expf(half.scores[i] - next);
     added += __shfl_xor_sync(0xffffffffu, added, 1);
-    sum = sum * expf(most - next) + added;
+    // Equal ones may be -infinity, of a row that has seen no key yet.
+    sum = sum * (most == next ? 1.0f : expf(most - next)) + added;
     most = next;
   }
-  if (item.sums != nullptr && query < item.tokens && lane % 2 == 0) {
-    float* statistics = a.statistics + ((item.first_row + query) * a.heads + head) * 2;
+  if (item.sums != nullptr && query.token < item.tokens && lane % 2 == 0) {
+    float* statistics = a.statistics_of(item.first_row + query.token, query.head);
     statistics[0] = most;
     statistics[1] = sum;
   }
@@ -129,18 +155,18 @@ __global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
   Tile<T> out[kHeadTilesMax];
   for (Tile<T>& tile : out) tile.clear();
   T* const weights = shared.weights + warp * kTileSide * kWeightStride;
-  for (int64_t tile = 0; tile < last; tile += kKeys) {
+  for (int64_t tile = first_tile; tile < last; tile += kKeys) {
     __syncthreads();
-    load_rows(a, item, keys, tile, kKeys, 1.0f, shared.keys);
+    load_keys(a, item, kv_head, tile, false, shared.keys);
     __syncthreads();
     multiply_keys(a, shared);
-    const RowHalf half = row_half(shared.scores, query, tile);
+    const RowHalf half = row_half(a, shared.scores, query.position, tile);
     T* const row = weights + lane / 2 * kWeightStride + lane % 2 * (kKeys / 2);
     for (int i = 0; i < kKeys / 2; ++i) {
-      row[i] = narrow<T>(i < half.count ? expf(half.scores[i] - most) / sum : 0.0f);
+      row[i] = narrow<T>(half.seen(i) ? expf(half.scores[i] - most) / sum : 0.0f);
     }
     __syncthreads();  // The keys have been used by all.
-    load_rows(a, item, values, tile, kKeys, 1.0f, shared.keys);
+    load_keys(a, item, kv_head, tile, true, shared.keys);
     __syncthreads();
     SPILLWAY_UNROLL
     for (unsigned j = 0; j < kHeadTilesMax; ++j) {
@@ -160,50 +186,52 @@ __global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
     __syncwarp();
     for (unsigned i = lane; i < kTileSide * kTileSide; i += kWarp) {
       const unsigned row = i / kTileSide, column = i % kTileSide;
-      const int64_t token = first + warp * kTileSide + row;
-      if (token >= item.tokens) continue;
-      a.store_out(item.first_row + token, head, j * kTileSide + column,
+      const QueryRow at = query_row(a, item, kv_head, first + warp * kTileSide + row);
+      if (at.token >= item.tokens) continue;
+      a.store_out(item.first_row + at.token, at.head, j * kTileSide + column,
                   part[row * kScoreStride + column]);
     }
   }
 }
 
-// sums[key] = the weights that all queries of all heads that share it give the key. One block per
-// tile of keys, one lane per key; added in a fixed order, so that every run has the same sums.
+// sums[key] += the weights that all query rows give the key; a key that is new has no sum before.
+// One block per tile of keys, one lane per key; added in a fixed order, so that every run has the
+// same sums.
 template <class T>
 __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t kv_head = blockIdx.y;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kKeys;
-  if (item.sums == nullptr || first >= item.tokens) return;  // The whole block
+  if (item.sums == nullptr || first >= item.keys()) return;  // The whole block
   const unsigned stride = static_cast<unsigned>(a.head_size) + 8;
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t key = first + lane;
   const Shared<T> shared(stride);
   __shared__ float partial[kWarps][kWarp];
-  load_rows(a, item, a.key(item.first_row, kv_head), first, kKeys, 1.0f, shared.keys);
+  load_keys(a, item, kv_head, first, false, shared.keys);
   float sum = 0;
-  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
-    for (int64_t tile = first / kQueries * kQueries; tile < item.tokens; tile += kQueries) {
-      __syncthreads();  // The queries before have been used.
-      load_rows(a, item, a.query(item.first_row, head), tile, kQueries, a.scale, shared.queries);
-      __syncthreads();
-      multiply_keys(a, shared);
-      for (int row = 0; row < kTileSide; ++row) {
-        const int64_t query = tile + warp * kTileSide + row;
-        if (query >= item.tokens || query < key) continue;
-        const float* statistics = a.statistics + ((item.first_row + query) * a.heads + head) * 2;
-        const float score = shared.scores[(warp * kTileSide + row) * kScoreStride + lane];
-        sum += expf(score - statistics[0]) / statistics[1];
-      }
+  const RowRange rows = rows_seeing(a, item, first, first + kKeys);
+  for (int64_t tile = rows.first / kQueries * kQueries; tile < rows.end; tile += kQueries) {
+    __syncthreads();  // The queries before have been used.
+    load_queries(a, item, kv_head, tile, shared.queries);
+    __syncthreads();
+    multiply_keys(a, shared);
+    for (int i = 0; i < kTileSide; ++i) {
+      const QueryRow row = query_row(a, item, kv_head, tile + warp * kTileSide + i);
+      if (row.token >= item.tokens) break;
+      if (row.position < key || first_seen(a, row.position) > key) continue;
+      const float* statistics = a.statistics_of(item.first_row + row.token, row.head);
+      const float score = shared.scores[(warp * kTileSide + i) * kScoreStride + lane];
+      sum += expf(score - statistics[0]) / statistics[1];
     }
   }
   partial[warp][lane] = sum;
   __syncthreads();
-  if (warp != 0 || key >= item.tokens) return;
+  if (warp != 0 || key >= item.keys()) return;
   float total = 0;
   for (int i = 0; i < kWarps; ++i) total += partial[i][lane];
-  item.sums[kv_head * item.tokens + key] = total;
+  float* at = item.sums_of(kv_head) + key;
+  *at = key < item.position ? *at + total : total;
 }
 
 unsigned blocks(int64_t count, int64_t each) {
@@ -212,17 +240,14 @@ unsigned blocks(int64_t count, int64_t each) {
 
 template <class T>
 void launch_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                  int64_t tokens_max) {
-  const auto z = static_cast<unsigned>(items);
+                  int64_t tokens_max, int64_t keys_max) {
+  const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
   const size_t shared = shared_bytes(a.head_size);
-  launch(context.stream(),
-         {dim3(blocks(tokens_max, kQueries), static_cast<unsigned>(a.heads), z), dim3(kThreads),
-          shared},
+  const int64_t rows = tokens_max * (a.heads / a.kv_heads);
+  launch(context.stream(), {dim3(blocks(rows, kQueries), heads, z), dim3(kThreads), shared},
          tiles_kernel<T>, a);
   if (a.statistics == nullptr) return;
-  launch(context.stream(),
-         {dim3(blocks(tokens_max, kKeys), static_cast<unsigned>(a.kv_heads), z), dim3(kThreads),
-          shared},
+  launch(context.stream(), {dim3(blocks(keys_max, kKeys), heads, z), dim3(kThreads), shared},
          column_sums_kernel<T>, a);
 }
 
@@ -234,10 +259,12 @@ bool can_tile(const AttentionOnDevice& a) {
 }
 
 void launch_prompt_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                         int64_t tokens_max) {
+                         int64_t tokens_max, int64_t keys_max) {
   SPILLWAY_CHECK(can_tile(a));
-  if (a.out_dtype == DType::kF16) launch_tiles<__half>(context, a, items, tokens_max);
-  if (a.out_dtype == DType::kBF16) launch_tiles<__nv_bfloat16>(context, a, items, tokens_max);
+  if (a.out_dtype == DType::kF16) launch_tiles<__half>(context, a, items, tokens_max, keys_max);
+  if (a.out_dtype == DType::kBF16) {
+    launch_tiles<__nv_bfloat16>(context, a, items, tokens_max, keys_max);
+  }
 }
 
 }  // namespace spillway::cuda

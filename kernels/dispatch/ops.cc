@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include <cmath>
 #include <string>
 
 #include "kernels/base/check.h"
@@ -130,10 +131,14 @@ void attention(Stream& stream, const AttentionArgs& args) {
   SPILLWAY_CHECK(args.heads > 0 && args.heads % kv.heads == 0);
   SPILLWAY_CHECK(args.qkv.columns == (args.heads + 2 * kv.heads) * kv.head_size);
   SPILLWAY_CHECK(args.out.columns == args.heads * kv.head_size);
+  SPILLWAY_CHECK(args.window == 0 || args.window >= 2);
+  SPILLWAY_CHECK(std::isfinite(args.scale) && args.scale >= 0);
   for (const AttentionItem& item : args.items) {
     SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0 && item.kv != nullptr);
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
-    SPILLWAY_CHECK(item.position == 0 || item.tokens == 1);
+    SPILLWAY_CHECK(item.is_step() ? item.tokens == 1
+                                  : item.position >= 0 &&
+                                        item.position + item.tokens <= item.prompt_tokens());
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
   }
   dispatch(stream, "attention", args.qkv.rows, args);

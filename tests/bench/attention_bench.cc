@@ -1,7 +1,9 @@
 // What a KV rule costs in attention, against attention that keeps everything: of prompts (scores
 // and selection) and of decode steps (scores, selection, one moved row), at the shape of opt-6.7b.
-// Processor time of all threads, medians of turns in which all variants run, since machines are
-// busy. Usage: attention_bench [SEQUENCES]
+// And what heads that share keys and values cost, against heads with keys of their own over a cache
+// of the same size. Processor time of all threads, medians of turns in which all variants run, since
+// machines are busy. Usage: attention_bench [SEQUENCES], or
+// attention_bench groups [SEQUENCES]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -108,13 +110,108 @@ void compare(Stream& stream, int64_t sequences, int64_t prompt) {
   }
 }
 
+// Query heads over a cache of `kv_heads`: the cache is what a decode step reads.
+struct Grouped {
+  const char* name;
+  int64_t heads, kv_heads, head_size;
+};
+
+// One layer of `sequences` sequences with `cached` rows each.
+class GroupedLayer {
+ public:
+  GroupedLayer(Stream& stream, const Grouped& shape, Format format, int64_t sequences,
+               int64_t cached, int64_t tokens)
+      : stream_(stream),
+        shape_(shape),
+        layout_{shape.kv_heads, shape.head_size, format},
+        sequences_(sequences),
+        cached_(cached),
+        tokens_(tokens),
+        qkv_(static_cast<size_t>(sequences * tokens * width())),
+        out_(static_cast<size_t>(sequences * tokens * shape.heads * shape.head_size)) {
+    const auto noise = test::random_floats(1 << 16, 1, 0.5f);
+    for (size_t i = 0; i < qkv_.size(); ++i) qkv_[i] = noise[i % noise.size()];
+    for (int64_t i = 0; i < sequences; ++i) kv_.emplace_back(layout_.sequence_bytes(cached + tokens));
+  }
+  double run() {
+    std::vector<AttentionItem> items;
+    for (int64_t i = 0; i < sequences_; ++i) {
+      items.push_back({i * tokens_, tokens_, cached_, kv_[static_cast<size_t>(i)].data(), {}, {}});
+    }
+    const auto view = [&](std::vector<float>& m, int64_t columns) {
+      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), DType::kF32,
+                          sequences_ * tokens_, columns);
+    };
+    const double start = processor_seconds();
+    attention(stream_, {.qkv = view(qkv_, width()),
+                        .items = items,
+                        .heads = shape_.heads,
+                        .kv = layout_,
+                        .out = view(out_, shape_.heads * shape_.head_size)});
+    return processor_seconds() - start;
+  }
+  double cache_bytes() const {
+    return static_cast<double>(layout_.sequence_bytes(cached_) * kv_.size());
+  }
+
+ private:
+  int64_t width() const { return (shape_.heads + 2 * shape_.kv_heads) * shape_.head_size; }
+
+  Stream& stream_;
+  const Grouped shape_;
+  const KvLayout layout_;
+  const int64_t sequences_, cached_, tokens_;
+  std::vector<float> qkv_, out_;
+  std::vector<std::vector<std::byte>> kv_;
+};
+
+double median(std::vector<double>& seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+void compare_groups(Stream& stream, int64_t sequences) {
+  constexpr Grouped kShapes[] = {{"Llama-3.2-1B 32/8 of 64", 32, 8, 64},
+                                 {"  its KV heads alone", 8, 8, 64},
+                                 {"Qwen2.5-3B 16/2 of 128", 16, 2, 128},
+                                 {"  its KV heads alone", 2, 2, 128}};
+  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
+    std::vector<GroupedLayer> steps, prompts;
+    for (const Grouped& shape : kShapes) {
+      steps.emplace_back(stream, shape, format, sequences, 1024, 1);
+      prompts.emplace_back(stream, shape, format, 1, 0, 512);
+    }
+    std::vector<double> step_seconds[std::size(kShapes)], prompt_seconds[std::size(kShapes)];
+    for (int turn = 0; turn < kTurns; ++turn) {
+      for (size_t s = 0; s < std::size(kShapes); ++s) {
+        step_seconds[s].push_back(steps[s].run());
+        prompt_seconds[s].push_back(prompts[s].run());
+      }
+    }
+    for (size_t s = 0; s < std::size(kShapes); ++s) {
+      const double step = median(step_seconds[s]);
+      std::printf("%-5s  %-24s %8.3f ms a step  %6.2f GB/s a core   prompt of 512 %8.2f ms\n",
+                  std::string(format_name(format)).c_str(), kShapes[s].name, step * 1e3,
+                  steps[s].cache_bytes() / step / 1e9, median(prompt_seconds[s]) * 1e3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway
 
 int main(int argc, char** argv) {
-  const int64_t sequences = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
+  const bool groups = argc > 1 && std::string(argv[1]) == "groups";
   const auto device = spillway::open_cpu_device(0).value();
   const auto stream = device->new_stream("bench");
+  if (groups) {
+    const int64_t sequences = argc > 2 ? std::max(1, std::atoi(argv[2])) : 32;
+    std::printf("%lld sequences with 1,024 cached rows; processor time of all threads\n",
+                static_cast<long long>(sequences));
+    spillway::compare_groups(*stream, sequences);
+    return 0;
+  }
+  const int64_t sequences = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
   std::printf("%lld sequences, 32 heads of 128, KV f16; processor time of all threads\n",
               static_cast<long long>(sequences));
   std::printf("prompt  rule          attention of the prompt                 one decode step\n");

@@ -62,7 +62,7 @@ Case case_of(const json& about, const json& prompt) {
 std::map<std::string, std::vector<Case>> read_cases(Format kv_format) {
   const std::string folder = test::source_directory() + "/tests/golden/";
   const std::string format = std::string(format_name(kv_format));
-  std::ifstream file(folder + (kv_format == Format::kF32 ? "h2o.json" : "h2o_" + format + ".json"));
+  std::ifstream file(folder + (kv_format == Format::kF32 ? "h2o.json" : "h2o_cache_" + format + ".json"));
   REQUIRE(file);
   std::map<std::string, std::vector<Case>> cases;
   const json all = json::parse(file);

@@ -41,8 +41,8 @@ class Output {
   DeviceArray<std::byte> there_;
 };
 
-// Runs prompts and then two decode steps of all, against the definition: a prompt over its own
-// rows, a decode step over rows as the cache keeps them. `longest`: one of the prompts, where the
+// Runs prompts and then two decode steps of all, against the definition, over rows as the cache keeps
+// them. `longest`: one of the prompts, where the
 // device is slow.
 void check_attention(Device& device, const AttentionCase& c, Format kv_format, DType out_dtype,
                      double error, int64_t longest = 35) {
@@ -89,9 +89,8 @@ void check_attention(Device& device, const AttentionCase& c, Format kv_format, D
             const float* row = history[s].data() + r * width;
             const float* k = row + (c.heads + kv_head) * c.head_size;
             const float* v = k + c.kv_heads * c.head_size;
-            const Format kept = step == 0 ? Format::kF32 : kv_format;
-            const scalar::Matrix key = test::cached_row(kept, {k, k + c.head_size});
-            const scalar::Matrix value = test::cached_row(kept, {v, v + c.head_size});
+            const scalar::Matrix key = test::cached_row(kv_format, {k, k + c.head_size});
+            const scalar::Matrix value = test::cached_row(kv_format, {v, v + c.head_size});
             keys.insert(keys.end(), key.begin(), key.end());
             values.insert(values.end(), value.begin(), value.end());
           }

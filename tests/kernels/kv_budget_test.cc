@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu_scratch.h"
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/random_data.h"
@@ -258,17 +259,31 @@ TEST_CASE("of rows with equal scores a decode step drops the earliest", "[saniti
   }
 }
 
-// The S x S matrix is never there: what a prompt takes beside its rows grows as they do.
-TEST_CASE("scores of a prompt take memory in proportion to its length") {
-  const auto bytes = [](int64_t tokens, bool scored) {
-    cpu::HeadView view;
-    view.tokens = tokens;
-    view.head_size = 128;
-    return static_cast<double>(cpu::prompt_scratch_bytes(view, scored));
+// The S x S matrix is never there, nor are all keys and values: what a thread has beside a prompt's
+// scores does not grow with it.
+TEST_CASE("scratch of a prompt does not grow with its length") {
+  const int64_t size = GENERATE(64, 128, 256);
+  const bool scored = GENERATE(false, true);
+  const auto bytes = [&](int64_t keys) { return cpu::prompt_scratch_bytes(size, keys, scored); };
+  const int64_t at_once = cpu::prompt_keys_at_once(size);
+  INFO("head size " << size << ", " << at_once << " keys at once");
+  CHECK(bytes(131072) == bytes(at_once + 1));
+  CHECK(bytes(131072) < size_t{4} << 20);
+  CHECK(bytes(at_once) < size_t{9} << 19);
+  CHECK(bytes(100) < size_t{1} << 20);
+}
+
+TEST_CASE("a CPU thread's scratch holds 131,072 positions in a few MiB") {
+  ModelShape shape;
+  shape.heads = 32;
+  shape.kv_heads = 8;
+  shape.head_size = 64;
+  shape.positions = 131072;
+  const auto of_thread = [&](int64_t prompt) {
+    return cpu_scratch_bytes(shape, 2, prompt) - cpu_scratch_bytes(shape, 1, prompt);
   };
-  CHECK(bytes(8192, true) < 2.05 * bytes(4096, true));
-  CHECK(bytes(8192, true) < 2 * bytes(8192, false));
-  CHECK(bytes(8192, true) < 0.1 * 8192 * 8192 * sizeof(float));
+  CHECK(of_thread(2048) < uint64_t{6} << 20);
+  CHECK(of_thread(131072) < uint64_t{6} << 20);
 }
 
 }  // namespace

@@ -40,10 +40,15 @@ void KeptRows::drop_to_budget(int64_t positions) {
 std::vector<scalar::Matrix> KeptRows::prompt(
     const scalar::Matrix& keys, const scalar::Matrix& values,
     const std::vector<scalar::Matrix>& queries, int64_t size,
-    const std::function<scalar::Matrix(const scalar::Matrix&)>& round) {
+    const std::function<scalar::Matrix(const scalar::Matrix&)>& round,
+    const scalar::Attention& how) {
   const int64_t tokens = static_cast<int64_t>(keys.size()) / size;
+  scalar::Matrix cached_keys, cached_values;
   for (int64_t j = 0; j < tokens; ++j) {
     rows_.push_back({j, 0, round(row_of(keys, j, size)), round(row_of(values, j, size))});
+    const KeptRow& row = rows_.back();
+    cached_keys.insert(cached_keys.end(), row.key.begin(), row.key.end());
+    cached_values.insert(cached_values.end(), row.value.begin(), row.value.end());
   }
   std::vector<scalar::Matrix> outputs;
   for (const scalar::Matrix& head : queries) {
@@ -51,7 +56,7 @@ std::vector<scalar::Matrix> KeptRows::prompt(
     for (int64_t i = 0; i < tokens; ++i) {
       std::vector<double> weights;
       const scalar::Matrix row =
-          scalar::attend(head.data() + i * size, keys, values, i + 1, size, &weights);
+          scalar::attend(head.data() + i * size, cached_keys, cached_values, i + 1, size, &weights, how);
       out.insert(out.end(), row.begin(), row.end());
       for (size_t j = 0; j < weights.size(); ++j) rows_[j].score += weights[j];
     }
@@ -63,7 +68,7 @@ std::vector<scalar::Matrix> KeptRows::prompt(
 
 std::vector<scalar::Matrix> KeptRows::step(int64_t position, const scalar::Matrix& key,
                                            const scalar::Matrix& value,
-                                           const std::vector<scalar::Matrix>& queries) {
+                                           const std::vector<scalar::Matrix>& queries, double scale) {
   rows_.push_back({position, 0, key, value});
   scalar::Matrix keys, values;
   for (const KeptRow& row : rows_) {
@@ -74,7 +79,7 @@ std::vector<scalar::Matrix> KeptRows::step(int64_t position, const scalar::Matri
   for (const scalar::Matrix& query : queries) {
     std::vector<double> weights;
     outputs.push_back(scalar::attend(query.data(), keys, values, static_cast<int64_t>(rows_.size()),
-                                     static_cast<int64_t>(key.size()), &weights));
+                                     static_cast<int64_t>(key.size()), &weights, {0, scale}));
     for (size_t j = 0; j < weights.size(); ++j) rows_[j].score += weights[j];
   }
   drop_to_budget(position + 1);

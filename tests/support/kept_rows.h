@@ -26,17 +26,18 @@ class KeptRows {
   const std::vector<KeptRow>& rows() const { return rows_; }
 
   // A prompt: its keys and values [S, size], and the queries of every head that shares them
-  // [heads][S, size]. `round` makes of a row what the cache gives back. Returns each head's outputs
-  // [S, size].
+  // [heads][S, size]. `round` makes of a row what the cache gives back, which is what queries attend
+  // to. Returns each head's outputs [S, size].
   std::vector<scalar::Matrix> prompt(
       const scalar::Matrix& keys, const scalar::Matrix& values,
       const std::vector<scalar::Matrix>& queries, int64_t size,
-      const std::function<scalar::Matrix(const scalar::Matrix&)>& round);
+      const std::function<scalar::Matrix(const scalar::Matrix&)>& round,
+      const scalar::Attention& how = {});
 
   // A decode step at `position`: its row, already rounded, and the query of every head.
   std::vector<scalar::Matrix> step(int64_t position, const scalar::Matrix& key,
                                    const scalar::Matrix& value,
-                                   const std::vector<scalar::Matrix>& queries);
+                                   const std::vector<scalar::Matrix>& queries, double scale = 0);
 
  private:
   void drop_to_budget(int64_t positions);

@@ -91,22 +91,27 @@ Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
 }
 
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
-              std::vector<double>* softmax) {
+              std::vector<double>* softmax, const Attention& how) {
   std::vector<double> weights(static_cast<size_t>(rows));
+  const int64_t first = how.window > 0 ? std::max<int64_t>(0, rows - how.window) : 0;
+  const double scale = how.scale > 0 ? how.scale : 1 / std::sqrt(static_cast<double>(size));
   double most = -INFINITY, total = 0;
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = first; r < rows; ++r) {
     double dot = 0;
     for (int64_t c = 0; c < size; ++c) {
       dot += double{q[c]} * keys[static_cast<size_t>(r * size + c)];
     }
-    weights[static_cast<size_t>(r)] = dot / std::sqrt(static_cast<double>(size));
+    weights[static_cast<size_t>(r)] = dot * scale;
     most = std::max(most, weights[static_cast<size_t>(r)]);
   }
-  for (double& w : weights) total += w = std::exp(w - most);
+  for (int64_t r = first; r < rows; ++r) {
+    double& w = weights[static_cast<size_t>(r)];
+    total += w = std::exp(w - most);
+  }
   Matrix out(static_cast<size_t>(size));
   for (int64_t c = 0; c < size; ++c) {
     double sum = 0;
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = first; r < rows; ++r) {
       sum += weights[static_cast<size_t>(r)] * values[static_cast<size_t>(r * size + c)];
     }
     out[static_cast<size_t>(c)] = static_cast<float>(sum / total);

@@ -28,9 +28,16 @@ Matrix gate(Activation activation, const Matrix& in, int64_t rows, int64_t colum
 Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
                    const std::vector<double>& angles, bool interleaved);
 
+// How a query attends: to the last `window` rows (0: to all), its scores times `scale` (0: 1 /
+// sqrt(size)).
+struct Attention {
+  int64_t window = 0;
+  double scale = 0;
+};
+
 // One query over `rows` keys and values, all [rows, size] at stride size. Returns [size], and the
 // softmax weights [rows] where asked for.
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
-              std::vector<double>* softmax = nullptr);
+              std::vector<double>* softmax = nullptr, const Attention& how = {});
 
 }  // namespace spillway::scalar
