@@ -28,13 +28,14 @@ uint64_t HostAttention::bytes(const ModelShape& shape, DType activation, int64_t
   return 2 * slot_bytes(shape, activation, rows_max);
 }
 
-HostAttention::HostAttention(Device& device, Stream& compute, Device& host, int64_t heads,
-                             Trace* trace)
+HostAttention::HostAttention(Device& device, Stream& compute, Device& host,
+                             const ModelShape& shape, Trace* trace)
     : compute_(compute),
       down_(device.new_stream("host attention, device -> host")),
       up_(device.new_stream("host attention, host -> device")),
       host_(host.new_stream("host attention")),
-      heads_(heads),
+      heads_(shape.heads),
+      scale_(shape.attention_scale),
       trace_(trace) {
   SPILLWAY_CHECK(device.discrete() && !host.discrete());
   if (trace_ != nullptr) track_ = trace_->track("wait");
@@ -45,7 +46,7 @@ Result<std::unique_ptr<HostAttention>> HostAttention::open(Device& device, Strea
                                                            DType activation, int64_t rows_max,
                                                            Trace* trace) {
   std::unique_ptr<HostAttention> opened(
-      new HostAttention(device, compute, host, shape.heads, trace));
+      new HostAttention(device, compute, host, shape, trace));
   SPILLWAY_ASSIGN_OR_RETURN(opened->memory_,
                             device.allocate(Memory::kPinned, bytes(shape, activation, rows_max)));
   std::byte* memory = opened->memory_.data();
@@ -107,7 +108,8 @@ Status HostAttention::finish(const KvLayout& kv, const MatrixView& attended) {
                      .items = slot.items,
                      .heads = heads_,
                      .kv = kv,
-                     .out = slot.attended.slice_rows(0, rows)});
+                     .out = slot.attended.slice_rows(0, rows),
+                     .scale = scale_});
   for (const AttentionItem& item : slot.items) {
     bytes_attended_ +=
         static_cast<uint64_t>(item.budget.attended(item.position) * 2 * kv.heads) * kv.row_bytes();

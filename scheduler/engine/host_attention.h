@@ -62,12 +62,14 @@ class HostAttention {
     Event down;
   };
 
-  HostAttention(Device& device, Stream& compute, Device& host, int64_t heads, Trace* trace);
+  HostAttention(Device& device, Stream& compute, Device& host, const ModelShape& shape,
+                Trace* trace);
   Status wait(const Slot& slot);
 
   Stream& compute_;
   std::unique_ptr<Stream> down_, up_, host_;
   const int64_t heads_;
+  const float scale_;  // AttentionArgs::scale
   Trace* trace_;
   Trace::Track track_{};
   Buffer memory_;
