@@ -30,32 +30,40 @@ KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
       host_(options.host_bytes),
       disk_(options.disk_bytes) {}
 
-uint64_t KvCache::state_bytes(const KvBudget& budget) const {
-  return KvStateLayout{layout().heads, budget}.bytes();
+uint64_t KvCache::state_bytes(const KvBudget& budget, int64_t chunked_prompt) const {
+  const KvStateLayout state{layout().heads, budget};
+  return chunked_prompt > 0 ? state.chunked_bytes(chunked_prompt) : state.bytes();
 }
 
-uint64_t KvCache::layer_bytes(int64_t rows, const KvBudget& budget) const {
-  return state_bytes(budget) + layout().sequence_bytes(budget.slots(rows));
+uint64_t KvCache::row_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const {
+  return layout().sequence_bytes(budget.chunked_slots(chunked_prompt, rows));
 }
 
-uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget) const {
-  return round_up(state_bytes(budget), kIoAlignment) +
-         round_up(layout().sequence_bytes(budget.slots(rows)), kIoAlignment);
+uint64_t KvCache::layer_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const {
+  return state_bytes(budget, chunked_prompt) + row_bytes(rows, budget, chunked_prompt);
 }
 
-uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget) const {
-  return layer_bytes(rows, budget) * static_cast<uint64_t>(options_.layers.count);
+uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget,
+                                   int64_t chunked_prompt) const {
+  return round_up(state_bytes(budget, chunked_prompt), kIoAlignment) +
+         round_up(row_bytes(rows, budget, chunked_prompt), kIoAlignment);
 }
 
-int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget) const {
-  const uint64_t layer = layer_bytes(rows, budget);
-  const uint64_t layers =
-      memory_bytes() / layer + host_bytes() / layer + disk_bytes() / disk_layer_bytes(rows, budget);
+uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget,
+                                 int64_t chunked_prompt) const {
+  return layer_bytes(rows, budget, chunked_prompt) * static_cast<uint64_t>(options_.layers.count);
+}
+
+int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget,
+                                   int64_t chunked_prompt) const {
+  const uint64_t layer = layer_bytes(rows, budget, chunked_prompt);
+  const uint64_t layers = memory_bytes() / layer + host_bytes() / layer +
+                          disk_bytes() / disk_layer_bytes(rows, budget, chunked_prompt);
   return static_cast<int64_t>(layers / static_cast<uint64_t>(options_.layers.count));
 }
 
-Status KvCache::check_holds(int64_t rows, const KvBudget& budget) const {
-  const uint64_t layer = disk_layer_bytes(rows, budget);
+Status KvCache::check_holds(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const {
+  const uint64_t layer = disk_layer_bytes(rows, budget, chunked_prompt);
   if (disk_bytes() > 0 && layer > options_.staging_bytes) {
     return invalid_argument("a layer of the sequence's KV cache takes " + format_bytes(layer) +
                             " on its way from disk, and there are " +
@@ -69,8 +77,9 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget) const {
                             format_bytes(options_.device_staging_bytes) +
                             "; raise --device-memory or shorten it");
   }
-  if (sequences_at_once(rows, budget) >= 1) return {};
-  return invalid_argument("the sequence needs " + format_bytes(sequence_bytes(rows, budget)) +
+  if (sequences_at_once(rows, budget, chunked_prompt) >= 1) return {};
+  return invalid_argument("the sequence needs " +
+                          format_bytes(sequence_bytes(rows, budget, chunked_prompt)) +
                           " of KV cache, and there are " + format_bytes(total_bytes()) +
                           " in all; raise --host-memory" +
                           (disk_bytes() > 0 ? " or --disk-memory" : "") +
@@ -142,19 +151,22 @@ bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
   });
 }
 
-Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget) {
+Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget,
+                                                     int64_t chunked_prompt) {
   SPILLWAY_CHECK(rows > 0 && (budget.full() || budget.recent + budget.kept < rows));
   auto sequence = std::make_unique<KvSequence>();
   sequence->rows = rows;
   sequence->budget = budget;
   sequence->layers = options_.layers;
-  sequence->state_bytes = state_bytes(budget);
-  sequence->memory_layer_bytes = layer_bytes(rows, budget);
-  sequence->disk_layer_bytes = disk_layer_bytes(rows, budget);
+  sequence->chunked_prompt = chunked_prompt;
+  sequence->state_bytes = state_bytes(budget, chunked_prompt);
+  sequence->memory_layer_bytes = layer_bytes(rows, budget, chunked_prompt);
+  sequence->disk_layer_bytes = disk_layer_bytes(rows, budget, chunked_prompt);
+  const uint64_t all = sequence_bytes(rows, budget, chunked_prompt);
   // With this many layers on disk the tiers fill at the same pace; neighbouring numbers are tried
   // when one tier is full first.
   const double share = static_cast<double>(disk_bytes()) / static_cast<double>(total_bytes());
-  const double after = static_cast<double>(reserved_bytes() + sequence_bytes(rows, budget));
+  const double after = static_cast<double>(reserved_bytes() + all);
   const int64_t wanted =
       layers_due(share, after, disk_.reserved(), sequence->disk_layer_bytes, options_.layers.count);
   if (nearest_first(wanted, options_.layers.count, [&](int64_t disk_layers) {
@@ -163,8 +175,7 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
     return sequence;
   }
   return Status(Code::kCapacity, "the KV cache has no room for " + std::to_string(rows) +
-                                     " positions (" + format_bytes(sequence_bytes(rows, budget)) +
-                                     ") now; " + format_bytes(total_bytes() - reserved_bytes()) +
+                                     " positions (" + format_bytes(all) + ") now; " + format_bytes(total_bytes() - reserved_bytes()) +
                                      " of " + format_bytes(total_bytes()) + " are free");
 }
 
@@ -191,15 +202,24 @@ KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, std::byte* memo
 }
 
 uint64_t KvCache::used_bytes(const KvSequence& sequence, int64_t positions, bool as_on_disk) const {
+  const int64_t rows = sequence.budget.chunked_span(sequence.chunked_prompt, positions);
   return (as_on_disk ? sequence.disk_state_bytes() : sequence.state_bytes) +
-         layout().sequence_bytes(sequence.budget.span(positions));
+         layout().sequence_bytes(rows);
+}
+
+uint64_t KvCache::needed_bytes(const KvSequence& sequence, int64_t position, int64_t tokens,
+                               bool as_on_disk) const {
+  const int64_t end = position + tokens;
+  if (end != sequence.chunked_prompt) return used_bytes(sequence, end, as_on_disk);
+  return (as_on_disk ? sequence.disk_state_bytes() : sequence.state_bytes) +
+         layout().sequence_bytes(std::max(end, sequence.budget.span(end)));
 }
 
 SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const {
   SPILLWAY_CHECK(sequence.on_disk(layer) && position + tokens <= sequence.rows);
   auto& object = sequence.spilled[static_cast<size_t>(sequence.disk_layers_before(layer))];
   return {&object, position == 0 ? 0 : used_bytes(sequence, position, true),
-          round_up(used_bytes(sequence, position + tokens, true), kIoAlignment)};
+          round_up(needed_bytes(sequence, position, tokens, true), kIoAlignment)};
 }
 
 void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
@@ -209,8 +229,17 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64
   const uint64_t block_bytes = layout().block_bytes();
   const uint64_t rows_at =
       layer.state == nullptr ? 0 : static_cast<uint64_t>(layer.rows - layer.state);
-  if (position == 0) {
-    changes->push_back({0, rows_at + layout().sequence_bytes(budget.span(tokens))});
+  const int64_t end = position + tokens;
+  const bool in_prompt = end <= sequence.chunked_prompt;
+  if (position == 0 || (in_prompt && end == sequence.chunked_prompt && !budget.full())) {
+    const int64_t rows = budget.chunked_span(sequence.chunked_prompt, end);
+    changes->push_back({0, rows_at + layout().sequence_bytes(rows)});
+    return;
+  }
+  if (in_prompt) {  // A chunk: its own rows, and the scores of all
+    if (rows_at > 0) changes->push_back({0, rows_at});
+    changes->push_back({rows_at + static_cast<uint64_t>(position / kKvBlockRows) * block_bytes,
+                        rows_at + layout().sequence_bytes(end)});
     return;
   }
   const auto add = [&](int64_t slot) {

@@ -31,6 +31,9 @@ namespace spillway {
 struct KvSequence {
   int64_t rows = 0;  // Most positions it can have
   KvBudget budget;   // Which of them are kept
+  // The length of a prompt that goes through in chunks, whose rows are all cached until its end; 0:
+  // it goes through at once.
+  int64_t chunked_prompt = 0;
   LayerRange layers;
   uint64_t state_bytes = 0;  // In front of the rows of a layer in memory
   uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
@@ -96,20 +99,24 @@ class KvCache {
     return memory_.reserved() + host_.reserved() + disk_.reserved();
   }
 
-  // Bytes that a sequence of `rows` positions takes over all layers in memory.
-  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget = {}) const;
+  // Bytes that a sequence of `rows` positions takes over all layers in memory. `chunked_prompt`
+  // here and below: KvSequence::chunked_prompt.
+  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget = {},
+                          int64_t chunked_prompt = 0) const;
 
   // Number of such sequences that an empty cache holds.
-  int64_t sequences_at_once(int64_t rows, const KvBudget& budget = {}) const;
+  int64_t sequences_at_once(int64_t rows, const KvBudget& budget = {},
+                            int64_t chunked_prompt = 0) const;
 
   // kInvalidArgument: even an empty cache cannot hold one such sequence, or the staging one layer
   // of it.
-  Status check_holds(int64_t rows, const KvBudget& budget = {}) const;
+  Status check_holds(int64_t rows, const KvBudget& budget = {}, int64_t chunked_prompt = 0) const;
 
-  // Reserves `rows` positions; a budget that is not full keeps fewer of them. Splits the layers
-  // over the tiers as nearly as possible in proportion to the tiers' sizes. kCapacity: not enough
-  // free bytes now.
-  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {});
+  // Reserves `rows` positions; a budget that is not full keeps fewer of them, but not before the
+  // end of a prompt in chunks. Splits the layers over the tiers as nearly as possible in proportion
+  // to the tiers' sizes. kCapacity: not enough free bytes now.
+  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
+                                              int64_t chunked_prompt = 0);
 
   // REQUIRES: no transfer of the sequence is under way.
   void release(std::unique_ptr<KvSequence> sequence);
@@ -126,6 +133,10 @@ class KvCache {
 
   // Bytes of a layer after `positions` positions, state and rows, in memory or as on disk.
   uint64_t used_bytes(const KvSequence& sequence, int64_t positions, bool as_on_disk) const;
+  // Bytes that a sweep needs that adds `tokens` positions after `position`: those after it, or more
+  // where it ends a prompt in chunks, of whose rows only a part stays.
+  uint64_t needed_bytes(const KvSequence& sequence, int64_t position, int64_t tokens,
+                        bool as_on_disk) const;
 
   KvStateLayout state_layout(const KvSequence& sequence) const {
     return {layout().heads, sequence.budget};
@@ -135,19 +146,21 @@ class KvCache {
   SpillUse use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const;
 
   // Byte ranges of a layer, from its beginning, that this sweep has changed: in order, in whole KV
-  // blocks. REQUIRES: the sweep's work is done, or position is 0, or the budget has no state.
+  // blocks. REQUIRES: the sweep's work is done, or the positions are of a prompt, or the budget has
+  // no state.
   void find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
                     int64_t tokens, std::vector<ByteRange>* changes) const;
 
   // Bytes of a layer of `rows` positions on disk, and in the staging ring.
-  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget) const;
+  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt = 0) const;
 
   void verify() const;
 
  private:
   KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options);
-  uint64_t state_bytes(const KvBudget& budget) const;
-  uint64_t layer_bytes(int64_t rows, const KvBudget& budget) const;
+  uint64_t state_bytes(const KvBudget& budget, int64_t chunked_prompt) const;
+  uint64_t row_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const;
+  uint64_t layer_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const;
   bool try_reserve(KvSequence* sequence, int64_t disk_layers);
   bool try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t host_layers);
 

@@ -23,9 +23,20 @@ int64_t requests_admitted(const WaitingRequests& next, const SweepContents& swee
     const uint64_t left = limits.kv_bytes - std::min(limits.kv_bytes, sweep.kv_bytes);
     room = std::min(room, static_cast<int64_t>(left / next.kv_bytes));
   }
-  int64_t by_tokens = (limits.prefill_tokens - sweep.prompt_tokens) / next.prompt_tokens;
+  const int64_t half = limits.prefill_tokens / 2;
+  if (goes_in_chunks(next.prompt_tokens, limits.prefill_tokens)) {
+    const bool begins = !sweep.long_prompt && sweep.prompt_tokens <= half;
+    return std::max<int64_t>(0, std::min<int64_t>(room, begins ? 1 : 0));
+  }
+  const int64_t most = sweep.long_prompt ? half : limits.prefill_tokens;
+  int64_t by_tokens = (most - sweep.prompt_tokens) / next.prompt_tokens;
   if (sweep.prompt_tokens == 0) by_tokens = std::max<int64_t>(1, by_tokens);
   return std::max<int64_t>(0, std::min(room, by_tokens));
+}
+
+int64_t chunk_tokens(int64_t left, int64_t whole, int64_t prefill_tokens) {
+  const int64_t least = (prefill_tokens + 3) / 4;
+  return std::min(left, std::max(prefill_tokens - whole, least));
 }
 
 void add_to_micro_batches(int64_t count, int64_t rows, const MicroBatchLimits& limits,

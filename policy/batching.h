@@ -11,7 +11,7 @@ namespace spillway {
 
 struct SweepLimits {
   int64_t block_sequences = 1;
-  int64_t prefill_tokens = 2048;  // Prompt tokens of one sweep; one longer prompt runs alone
+  int64_t prefill_tokens = 2048;  // Prompt tokens of one sweep; a longer prompt goes in chunks
   uint64_t kv_bytes = 0;          // Capacity of all tiers; running sequences reserve it
 };
 
@@ -25,14 +25,27 @@ struct WaitingRequests {
 // A sweep's contents while requests are admitted to it.
 struct SweepContents {
   int64_t sequences = 0;      // Including those admitted to this sweep
-  int64_t prompt_tokens = 0;  // Of the sequences admitted to this sweep
+  int64_t prompt_tokens = 0;  // Of the whole prompts admitted to this sweep
   uint64_t kv_bytes = 0;      // Reserved by all sequences
+  bool long_prompt = false;   // A prompt that goes in chunks has begun and has not ended.
 };
+
+// Whether a prompt is longer than a sweep's prompt tokens, so that it goes through in chunks.
+inline bool goes_in_chunks(int64_t prompt_tokens, int64_t prefill_tokens) {
+  return prompt_tokens > prefill_tokens;
+}
 
 // The number of requests that join the sweep, in queue order, while the block, the KV cache and the
 // sweep's prompt tokens have capacity. Requests behind the first that does not fit wait, too.
+//
+// One prompt at a time goes in chunks. Beside it whole prompts take half of the sweep's prompt
+// tokens, or one of any length, so that they do not wait for its end.
 int64_t requests_admitted(const WaitingRequests& next, const SweepContents& sweep,
                           const SweepLimits& limits);
+
+// Tokens of the next chunk of a long prompt of which `left` are left, beside `whole` tokens of whole
+// prompts: the rest of the sweep's prompt tokens, but at least a quarter of them.
+int64_t chunk_tokens(int64_t left, int64_t whole, int64_t prefill_tokens);
 
 // Neighbouring sequences of a sweep that are computed together.
 struct MicroBatch {

@@ -1,6 +1,7 @@
 #include "policy/sweep_schedule.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/base/check.h"
 
@@ -17,6 +18,13 @@ struct Cohort {
   uint64_t bytes;    // Reserved by each sequence
 };
 
+// A sequence whose prompt goes in chunks.
+struct LongPrompt {
+  Cohort cohort;  // What it is when the prompt has ended
+  int64_t prompt;
+  int64_t done = 0;  // Tokens of it that have been computed
+};
+
 class Planner {
  public:
   Planner(std::span<const RequestGroup> groups, std::span<const KvReservation> reservations,
@@ -27,13 +35,14 @@ class Planner {
   }
 
   std::vector<PlannedSweeps> run() {
-    while (group_ < groups_.size() || !running_.empty()) {
+    while (group_ < groups_.size() || !running_.empty() || long_) {
       PlannedSweeps sweeps;
       const size_t before = running_.size();
       // Sequences that decode in this sweep were running before it.
       for (const Cohort& cohort : running_) count_decoding(cohort, &sweeps);
       admit(&sweeps.work);
-      if (sweeps.work.prompts == 0) sweeps.count = alike();
+      add_chunk(&sweeps.work);
+      if (sweeps.work.prompt_tokens == 0) sweeps.count = alike();
       advance(before, sweeps.count);
       found_.push_back(sweeps);
     }
@@ -58,8 +67,14 @@ class Planner {
       SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
       const int64_t count =
           requests_admitted({waiting_, group.prompt_tokens, kv.bytes},
-                            {sequences_, sweep->prompt_tokens, reserved_}, limits_);
+                            {sequences_, sweep->prompt_tokens, reserved_, long_.has_value()},
+                            limits_);
       if (count == 0) return;
+      if (goes_in_chunks(group.prompt_tokens, limits_.prefill_tokens)) {
+        begin_long(group, kv);
+        if (!next_group()) return;
+        continue;
+      }
       const int64_t rows = std::min(group.prompt_tokens, kv.rows_max);
       sweep->prompts += count;
       sweep->prompt_tokens += count * group.prompt_tokens;
@@ -70,8 +85,41 @@ class Planner {
       running_.push_back({count, rows, kv.rows_max, group.new_tokens, kv.bytes});
       waiting_ -= count;
       if (waiting_ > 0) return;
-      if (++group_ < groups_.size()) waiting_ = groups_[group_].count;
+      next_group();
     }
+  }
+
+  // Goes on to the next group when none of this one waits any more. False: some wait.
+  bool next_group() {
+    if (waiting_ > 0) return false;
+    if (++group_ < groups_.size()) waiting_ = groups_[group_].count;
+    return true;
+  }
+
+  // Admits one sequence whose prompt goes in chunks.
+  void begin_long(const RequestGroup& group, const KvReservation& kv) {
+    const int64_t rows = std::min(group.prompt_tokens, kv.rows_max);
+    long_ = LongPrompt{{1, rows, kv.rows_max, group.new_tokens, kv.bytes}, group.prompt_tokens};
+    ++sequences_;
+    reserved_ += kv.bytes;
+    --waiting_;
+  }
+
+  // The long prompt's next chunk; at its end the sequence decodes like the others.
+  void add_chunk(SweepWork* sweep) {
+    if (!long_) return;
+    const int64_t done = long_->done;
+    const int64_t tokens =
+        chunk_tokens(long_->prompt - done, sweep->prompt_tokens, limits_.prefill_tokens);
+    sweep->prompt_tokens += tokens;
+    sweep->prompt_rows += tokens;
+    sweep->prompt_pairs += tokens * done + tokens * (tokens + 1) / 2;
+    sweep->cached_rows += static_cast<double>(done);
+    long_->done += tokens;
+    if (long_->done < long_->prompt) return;
+    ++sweep->prompts;
+    running_.push_back(long_->cohort);
+    long_.reset();
   }
 
   // The number of sweeps until something changes: a cohort ends or reaches the rows it keeps.
@@ -104,6 +152,7 @@ class Planner {
   const std::span<const KvReservation> reservations_;
   const SweepLimits limits_;
   std::vector<Cohort> running_;
+  std::optional<LongPrompt> long_;
   std::vector<PlannedSweeps> found_;
   size_t group_ = 0;
   int64_t waiting_ = 0;  // Requests of groups_[group_] not yet admitted

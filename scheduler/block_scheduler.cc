@@ -109,7 +109,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const KvRule rule = apply(request.kv, options_.kv_rule);
     const auto prompt = static_cast<int64_t>(request.prompt.size());
     return {rule.kind, kv_positions(prompt, request.max_tokens),
-            resolve(rule, prompt, request.max_tokens)};
+            resolve(rule, prompt, request.max_tokens),
+            goes_in_chunks(prompt, options_.prefill_tokens_max) ? prompt : 0};
   }
 
   Status check(const Request& request) const {
@@ -135,7 +136,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
     }
     const SequenceKv promise = kv_of(request);
-    return engine_->kv().check_holds(promise.positions, promise.budget);
+    return engine_->kv().check_holds(promise.positions, promise.budget, promise.chunked_prompt);
   }
 
   void loop() {
@@ -225,13 +226,19 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void admit() {
-    int64_t prompt_tokens = 0;
+    int64_t whole_tokens = 0;
+    Sequence* chunked = nullptr;  // The one whose prompt is in chunks
+    for (const auto& sequence : running_) {
+      if (sequence->in_long_prompt()) chunked = sequence.get();
+    }
+    bool admitted = false;
     while (!waiting_.empty()) {
       Sequence& next = waiting_.front();
-      if (!joins(next, prompt_tokens)) break;
+      if (!joins(next, whole_tokens, chunked != nullptr)) break;
       try {
+        const SequenceKv& promise = next.promise();
         Result<std::unique_ptr<KvSequence>> kv =
-            engine_->reserve(next.promise().positions, next.promise().budget);
+            engine_->reserve(promise.positions, promise.budget, promise.chunked_prompt);
         // The free bytes may be fragmented.
         if (!kv.ok()) break;
         next.admit(std::move(kv).value(), steady_seconds());
@@ -241,20 +248,32 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         retire();
         continue;
       }
-      prompt_tokens += next.prompt_tokens();
+      admitted = true;
+      if (next.in_long_prompt()) {
+        chunked = &next;
+      } else {
+        whole_tokens += next.prompt_tokens();
+      }
       running_.push_back(waiting_.pop());
+    }
+    if (chunked != nullptr) {
+      chunked->set_chunk(
+          chunk_tokens(chunked->prompt_left(), whole_tokens, options_.prefill_tokens_max));
     }
     // submit() has checked that every sequence fits an empty cache.
     SPILLWAY_CHECK(waiting_.empty() || !running_.empty());
-    if (prompt_tokens > 0) publish_counts();
+    if (admitted) publish_counts();
   }
 
-  bool joins(const Sequence& next, int64_t prompt_tokens) const {
+  bool joins(const Sequence& next, int64_t whole_tokens, bool long_prompt) const {
     const KvCache& kv = engine_->kv();
-    const uint64_t bytes = kv.sequence_bytes(next.promise().positions, next.promise().budget);
+    const SequenceKv& promise = next.promise();
+    const uint64_t bytes =
+        kv.sequence_bytes(promise.positions, promise.budget, promise.chunked_prompt);
     return requests_admitted(
                {1, next.prompt_tokens(), bytes},
-               {static_cast<int64_t>(running_.size()), prompt_tokens, kv.reserved_bytes()},
+               {static_cast<int64_t>(running_.size()), whole_tokens, kv.reserved_bytes(),
+                long_prompt},
                {options_.block_sequences_max, options_.prefill_tokens_max, kv.total_bytes()}) > 0;
   }
 
@@ -266,10 +285,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       const std::span<const int32_t> tokens = sequence->next_tokens();
       items_.push_back({.tokens = tokens,
                         .position = sequence->next_position(),
+                        .prompt = sequence->prefilling() ? sequence->prompt_tokens() : 0,
                         .kv = sequence->kv(),
                         .all_logits = sequence->wants_all_logits(),
+                        .no_logits = !sequence->wants_all_logits() && !sequence->ends_prompt(),
                         .sample = sequence->sample_rule()});
-      if (sequence->next_position() == 0) prompt_tokens += tokens.size();
+      if (sequence->prefilling()) prompt_tokens += tokens.size();
     }
     generated_ = 0;
     const Status status = run_engine();
@@ -393,7 +414,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 }  // namespace
 
 int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options) {
-  return std::max(options.prefill_tokens_max, shape.positions) + options.block_sequences_max;
+  const int64_t prefill = options.prefill_tokens_max;
+  // Beside a chunk of at least a quarter there may be a whole prompt of all of them.
+  const int64_t chunk = goes_in_chunks(shape.positions, prefill) ? (prefill + 3) / 4 : 0;
+  return prefill + chunk + options.block_sequences_max;
 }
 
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,

@@ -1,5 +1,6 @@
 // The Scheduler over an Engine: continuous admission into one block of sequences. Each sweep gives
-// every running sequence a token and prefills whole newly admitted prompts beside them; a finished
+// every running sequence a token and prefills newly admitted prompts beside them, whole, or in
+// chunks over several sweeps where a prompt is longer than a sweep's prompt tokens; a finished
 // sequence gives back its KV memory before the next sweep is put together.
 //
 // Within a priority clients take turns, each first come, first served, and no request overtakes:
@@ -16,7 +17,7 @@ namespace spillway {
 
 struct SchedulerOptions {
   int64_t block_sequences_max = 256;
-  int64_t prefill_tokens_max = 2048;  // Prompt tokens per sweep; a longer prompt is its only one
+  int64_t prefill_tokens_max = 2048;  // Prompt tokens per sweep; a longer prompt goes in chunks
   int64_t queue_max = 8192;           // Waiting requests
   int64_t sampling_vocabulary = 0;    // Only ids below it are generated; 0: all ids
   KvRule kv_rule;                     // Of requests that name no other rule

@@ -37,16 +37,19 @@ void Sequence::admit(std::unique_ptr<KvSequence> kv, double now) {
 }
 
 std::span<const int32_t> Sequence::next_tokens() const {
-  if (prefilling_) return request_.prompt;
-  return {&last_token_, 1};
+  if (!prefilling_) return {&last_token_, 1};
+  const std::span<const int32_t> prompt = request_.prompt;
+  return in_long_prompt() ? prompt.subspan(static_cast<size_t>(cached_), static_cast<size_t>(chunk_))
+                          : prompt;
 }
 
 int64_t Sequence::next_position() const {
-  return prefilling_ ? 0 : prompt_tokens() + generated_ - 1;
+  return prefilling_ ? cached_ : prompt_tokens() + generated_ - 1;
 }
 
 void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
   if (finished()) return;
+  if (prefilling_) token += cached_;
   const bool last = !prefilling_ || token + 1 == prompt_tokens();
   if (wants_all_logits()) {
     if (!last) {
@@ -93,7 +96,7 @@ Result<TokenLogprobs> Sequence::score(std::span<const float> logits, int32_t tok
 }
 
 SampleRule Sequence::sample_rule() const {
-  const bool plain = sampler_.plain() && request_.logprobs < 0 && !wants_all_logits() &&
+  const bool plain = ends_prompt() && sampler_.plain() && request_.logprobs < 0 && !wants_all_logits() &&
                      request_.max_tokens > 0 && generated_ >= request_.min_tokens;
   if (!plain) return {};
   return sampler_.rule(static_cast<uint64_t>(generated_),
@@ -143,8 +146,8 @@ void Sequence::fail(Status status) {
 
 void Sequence::end_sweep() {
   if (finish_ && finish_->reason == FinishReason::kError) return;
-  cached_ += prefilling_ ? prompt_tokens() : 1;
-  prefilling_ = false;
+  cached_ += prefilling_ ? static_cast<int64_t>(next_tokens().size()) : 1;
+  prefilling_ = cached_ < prompt_tokens();
 }
 
 KvUsage Sequence::kv_usage(const KvCache& cache) const {
@@ -155,7 +158,8 @@ KvUsage Sequence::kv_usage(const KvCache& cache) const {
   usage.rows_dropped = cached_ - usage.rows_kept;
   // A budget that is nearly full can take more, for its state; then nothing is saved.
   const uint64_t full = cache.sequence_bytes(kv_promise_.positions);
-  const uint64_t taken = cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget);
+  const uint64_t taken = cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget,
+                                              kv_promise_.chunked_prompt);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
   return usage;
 }

@@ -19,6 +19,7 @@ struct SequenceKv {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t positions = 0;
   KvBudget budget;
+  int64_t chunked_prompt = 0;  // KvSequence
 };
 
 class Sequence {
@@ -39,9 +40,18 @@ class Sequence {
   KvSequence* kv() const { return kv_.get(); }
   std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
 
-  // The tokens of the next sweep: the prompt, then one token at a time.
+  // Whether its prompt goes through in chunks and has not ended.
+  bool in_long_prompt() const { return prefilling_ && kv_promise_.chunked_prompt > 0; }
+  int64_t prompt_left() const { return prefilling_ ? prompt_tokens() - cached_ : 0; }
+  // Sets the tokens of the next sweep. REQUIRES: in_long_prompt(); 1 to prompt_left().
+  void set_chunk(int64_t tokens) { chunk_ = tokens; }
+
+  // The tokens of the next sweep: the prompt or its next chunk, then one token at a time.
   std::span<const int32_t> next_tokens() const;
   int64_t next_position() const;
+  bool prefilling() const { return prefilling_; }
+  // Whether the next sweep gives logits: not a chunk before the last.
+  bool ends_prompt() const { return !in_long_prompt() || chunk_ == prompt_left(); }
   bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
 
   // With a count: the next token is sampled by this rule, and nothing else of the logits is needed.
@@ -87,6 +97,7 @@ class Sequence {
   std::unique_ptr<KvSequence> kv_;
   bool prefilling_ = true;
   int64_t cached_ = 0;  // Positions
+  int64_t chunk_ = 0;   // Tokens of the next chunk of a prompt in chunks
   int64_t generated_ = 0;
   int32_t last_token_ = 0;
   std::vector<TokenLogprobs> prompt_logprobs_;

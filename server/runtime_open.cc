@@ -174,7 +174,8 @@ class Opener {
                               Engine::open(device(), *state_.weights, engine_, std::move(files_)));
     plan.sequences_at_once = std::min(
         plan.block_sequences(),
-        state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget));
+        state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget,
+                                              plan.longest_chunked_prompt));
     if (!options_.start_scheduler) return {};
     SchedulerOptions scheduling = plan.scheduling;
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {

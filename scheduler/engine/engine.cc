@@ -11,7 +11,7 @@ namespace spillway {
 
 namespace {
 
-// A micro-batch is closed before it exceeds its limit, unless one prompt alone does.
+// A micro-batch is closed before it exceeds its limit, unless one prompt or chunk alone does.
 int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
   return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
 }
@@ -207,7 +207,8 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                        std::vector<std::byte>* state, std::vector<std::byte>* rows) {
   const auto copy = [&](const KvCache::Layer& from) {
     state->resize(from.state == nullptr ? 0 : sequence.state_bytes);
-    rows->resize(kv_->layout().sequence_bytes(sequence.budget.span(positions)));
+    rows->resize(kv_->layout().sequence_bytes(
+        sequence.budget.chunked_span(sequence.chunked_prompt, positions)));
     if (!state->empty()) stream_->copy(state->data(), from.state, state->size());
     return to_host(rows->data(), from.rows, rows->size());
   };

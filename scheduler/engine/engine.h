@@ -100,8 +100,10 @@ class Engine {
   const KvCache& kv() const { return *kv_; }
 
   // Reserves a cache for `rows` positions, until release(). kCapacity: not enough free bytes now.
-  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {}) {
-    return kv_->reserve(rows, budget);
+  // `chunked_prompt`: KvSequence.
+  Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
+                                              int64_t chunked_prompt = 0) {
+    return kv_->reserve(rows, budget, chunked_prompt);
   }
   void release(std::unique_ptr<KvSequence> sequence);
 

@@ -58,7 +58,9 @@ void KvFeed::prefetch_next_sweep(std::span<const SweepItem> items, const LayerRa
   for (int64_t layer = layers.first; layer < layers.end() && uses_.size() == sure; ++layer) {
     for (const SweepItem& item : items) {
       const int64_t position = item.position + static_cast<int64_t>(item.tokens.size());
-      if (!item.kv->on_disk(layer) || position >= item.kv->rows) continue;
+      // The next chunk of a prompt is as long as the next sweep has room for.
+      const bool in_prompt = position < item.kv->chunked_prompt;
+      if (!item.kv->on_disk(layer) || position >= item.kv->rows || in_prompt) continue;
       uses_.push_back(cache_.use(*item.kv, layer, position, 1));
     }
   }
@@ -75,7 +77,11 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
   for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
     const SweepItem& item = items_[i];
     const auto tokens = static_cast<int64_t>(item.tokens.size());
-    AttentionItem attention{row, tokens, item.position, nullptr, item.kv->budget, nullptr};
+    AttentionItem attention{.first_row = row,
+                            .tokens = tokens,
+                            .position = item.position,
+                            .budget = item.kv->budget,
+                            .prompt = item.is_step() ? 0 : item.prompt_tokens()};
     row += tokens;
     const Tier tier = item.kv->tier(layer);
     if (tier == Tier::kDisk) {
@@ -84,7 +90,7 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
       continue;
     } else if (tier == Tier::kDevice) {
       resident_.push_back(at(attention, cache_.layer(*item.kv, layer)));
-    } else if (host_attends_ && item.position > 0) {
+    } else if (host_attends_ && item.is_step()) {
       host_items_.push_back(at(attention, cache_.layer(*item.kv, layer)));
     } else {
       std::byte* address = layer_address(cache_.layer(*item.kv, layer));
@@ -159,7 +165,7 @@ bool KvFeed::upload(Staged& staged) {
     const uint64_t filled =
         item.position == 0 ? 0 : cache_.used_bytes(*item.kv, item.position, disk);
     memory = ring_->upload(staged.memory, filled,
-                           cache_.used_bytes(*item.kv, item.position + tokens(staged), disk));
+                           cache_.needed_bytes(*item.kv, item.position, tokens(staged), disk));
     if (memory == nullptr) return false;
     staged.uploaded = true;
   }
@@ -178,7 +184,7 @@ void KvFeed::finish(const Staged& staged) {
   if (staged.uploaded) {
     const SweepItem& item = items_[staged.item];
     changes_.clear();
-    if (item.position == 0 || item.kv->budget.has_state()) {
+    if (item.position == 0 || item.ends_prompt() || item.kv->budget.has_state()) {
       // Only the device knows which rows moved.
       const int64_t positions = item.position + tokens(staged);
       changes_.push_back({0, cache_.used_bytes(*item.kv, positions, staged.tier == Tier::kDisk)});

@@ -25,7 +25,8 @@ void RotaryTable::fill(std::span<const SweepItem> items) {
     // frequencies has the second ones from the start, so that its cached keys agree with its
     // queries.
     const bool long_rope = !rotary.long_frequencies.empty();
-    const int64_t length = long_rope ? item.kv->rows : item.position + tokens;
+    const int64_t now = item.is_step() ? item.position + 1 : item.prompt_tokens();
+    const int64_t length = long_rope ? item.kv->rows : now;
     const auto frequencies = frequencies_at(rotary, length, &scratch_);
     for (int64_t i = 0; i < tokens; ++i, row += columns) {
       fill_rotary_row(frequencies, rotary.scale, item.position + i, {row, columns});

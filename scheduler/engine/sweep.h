@@ -10,15 +10,25 @@
 
 namespace spillway {
 
-// One sequence's part of a sweep: a whole prompt at position 0, or one token.
+// One sequence's part of a sweep: a prompt or a chunk of it, or one token.
 struct SweepItem {
   std::span<const int32_t> tokens;
   int64_t position = 0;
+  int64_t prompt = 0;  // Length of the prompt that the tokens are of; 0: a decode step
   KvSequence* kv = nullptr;
   bool all_logits = false;  // Logits of every token, else of the last one
   bool no_logits = false;
   // With a count: only the token sampled from the logits is needed. Not with all_logits.
   SampleRule sample = {};
+
+  bool is_step() const { return prompt == 0 && position > 0; }
+  // A whole prompt at position 0 may leave `prompt` 0.
+  int64_t prompt_tokens() const {
+    return prompt > 0 ? prompt : static_cast<int64_t>(tokens.size());
+  }
+  bool ends_prompt() const {
+    return !is_step() && position + static_cast<int64_t>(tokens.size()) == prompt_tokens();
+  }
 };
 
 // Shorter waits are not shown in a trace: the data had arrived.

@@ -7,11 +7,13 @@ int64_t SweepAccount::begin(std::span<const SweepItem> items) {
   for (const SweepItem& item : items) {
     const auto tokens = static_cast<int64_t>(item.tokens.size());
     work_.logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
-    if (item.position == 0) {
-      ++work_.prompts;
+    if (!item.is_step()) {
+      const bool whole = item.position == 0 && item.ends_prompt();
+      work_.prompts += item.ends_prompt() ? 1 : 0;
       work_.prompt_tokens += tokens;
-      work_.prompt_rows += item.kv->budget.rows(tokens);
-      work_.prompt_pairs += tokens * (tokens + 1) / 2;
+      work_.prompt_rows += whole ? item.kv->budget.rows(tokens) : tokens;
+      work_.prompt_pairs += tokens * item.position + tokens * (tokens + 1) / 2;
+      work_.cached_rows += static_cast<double>(item.position);
     } else {
       work_.decoding += tokens;
       work_.cached_rows += static_cast<double>(item.kv->budget.attended(item.position));

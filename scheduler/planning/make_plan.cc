@@ -124,6 +124,7 @@ class Planner {
     uint64_t disk_layer_max;        // A layer on disk under any rule a request may name
     int64_t positions;
     KvBudget budget;
+    int64_t chunked_prompt;  // KvSequence
   };
   LongestKv longest_kv() const {
     const ModelShape& shape = this->shape();
@@ -133,11 +134,15 @@ class Planner {
     LongestKv longest;
     longest.positions = std::min(known ? kv_positions(prompt, more) : prompt, shape.positions);
     longest.budget = resolve(plan_.kv_rule(), prompt, more);
-    const auto bytes = [&](const KvBudget& budget, int64_t slots) {
-      return std::pair{KvStateLayout{shape.kv_heads, budget}.bytes(),
-                       kv_layout(shape, plan_.kv_format()).sequence_bytes(slots)};
+    longest.chunked_prompt = goes_in_chunks(prompt, plan_.prefill_tokens()) ? prompt : 0;
+    const auto bytes = [&](const KvBudget& budget, int64_t positions) {
+      const KvStateLayout state{shape.kv_heads, budget};
+      const int64_t chunked = longest.chunked_prompt;
+      return std::pair{chunked > 0 ? state.chunked_bytes(chunked) : state.bytes(),
+                       kv_layout(shape, plan_.kv_format())
+                           .sequence_bytes(budget.chunked_slots(chunked, positions))};
     };
-    const auto [state, rows] = bytes(longest.budget, longest.budget.slots(longest.positions));
+    const auto [state, rows] = bytes(longest.budget, longest.positions);
     longest.disk_layer = round_up(state, kIoAlignment) + rows;
     longest.sequence = (state + rows) * static_cast<uint64_t>(shape.layers);
     // The costliest rule keeps nearly every position, all but one of them by score.
@@ -168,7 +173,9 @@ class Planner {
     uint64_t scratch = 0;
     if (!plan_.discrete || host_attention_) {
       const int64_t prompt = wishes_.prompt_tokens > 0 ? wishes_.prompt_tokens : shape().positions;
-      scratch = cpu_scratch_bytes(shape(), flags_.threads, prompt);
+      // Longer ones go through in chunks.
+      const int64_t whole = std::max(kPrefillDefaultStreaming, wishes_.prefill_tokens_max);
+      scratch = cpu_scratch_bytes(shape(), flags_.threads, std::min(prompt, whole));
     }
     if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);
     plan.process_bytes = process_bytes(wishes_.requests ? plan.requests.total() : 0, scratch);
@@ -280,6 +287,7 @@ class Planner {
     const LongestKv longest = longest_kv();
     plan.longest_positions = longest.positions;
     plan.longest_budget = longest.budget;
+    plan.longest_chunked_prompt = longest.chunked_prompt;
     plan.percent.weights = flags_.weights.value_or(percent_of(plan.weights));
     plan.percent.kv = flags_.kv.value_or(percent_of(plan.kv));
     plan.percent.activations = flags_.activations.value_or(kAllOnDevice);

@@ -55,6 +55,7 @@ struct Plan {
   } asked;
   int64_t longest_positions = 0;  // Positions of the longest planned sequence
   KvBudget longest_budget;        // The part of them that it keeps
+  int64_t longest_chunked_prompt = 0;  // KvSequence::chunked_prompt
 
   // Set when a run opens the plan.
   uint64_t device_limit_bytes = 0;  // Part of the device's budget that the run allocates itself

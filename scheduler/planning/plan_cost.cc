@@ -37,8 +37,13 @@ LayerCache layer_cache(const ModelShape& shape, const Plan& plan, const RequestG
   const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
   const KvLayout layout = kv_layout(shape, plan.kv_format());
   const int64_t slots = budget.slots(positions);
-  return {slots, KvStateLayout{shape.kv_heads, budget}.bytes(), layout.sequence_bytes(slots),
-          layout.block_bytes()};
+  const KvStateLayout state{shape.kv_heads, budget};
+  if (goes_in_chunks(group.prompt_tokens, plan.prefill_tokens())) {
+    return {slots, state.chunked_bytes(group.prompt_tokens),
+            layout.sequence_bytes(budget.chunked_slots(group.prompt_tokens, positions)),
+            layout.block_bytes()};
+  }
+  return {slots, state.bytes(), layout.sequence_bytes(slots), layout.block_bytes()};
 }
 
 uint64_t kv_bytes(const Plan& plan) {

@@ -26,19 +26,30 @@ TEST_CASE("requests alike join a sweep as they would one by one") {
                              .kv_bytes = static_cast<uint64_t>(random.upto(300))};
     const SweepContents before{.sequences = random.upto(12) - 1,
                                .prompt_tokens = round % 3 == 0 ? 0 : random.upto(80),
-                               .kv_bytes = static_cast<uint64_t>(random.upto(200) - 1)};
+                               .kv_bytes = static_cast<uint64_t>(random.upto(200) - 1),
+                               .long_prompt = round % 5 == 0};
     const WaitingRequests next{.count = random.upto(10),
                                .prompt_tokens = random.upto(60),
                                .kv_bytes = static_cast<uint64_t>(random.upto(80) - 1)};
     SweepContents sweep = before;
     int64_t joined = 0;
+    const int64_t half = limits.prefill_tokens / 2;
+    const bool chunks = next.prompt_tokens > limits.prefill_tokens;
+    const auto has_room = [&] {
+      if (chunks) return !sweep.long_prompt && sweep.prompt_tokens <= half;
+      const int64_t most = sweep.long_prompt ? half : limits.prefill_tokens;
+      return sweep.prompt_tokens == 0 || sweep.prompt_tokens + next.prompt_tokens <= most;
+    };
     while (joined < next.count && sweep.sequences < limits.block_sequences &&
            (next.kv_bytes == 0 || sweep.kv_bytes + next.kv_bytes <= limits.kv_bytes) &&
-           (sweep.prompt_tokens == 0 ||
-            sweep.prompt_tokens + next.prompt_tokens <= limits.prefill_tokens)) {
+           has_room()) {
       ++joined;
       ++sweep.sequences;
-      sweep.prompt_tokens += next.prompt_tokens;
+      if (chunks) {
+        sweep.long_prompt = true;
+      } else {
+        sweep.prompt_tokens += next.prompt_tokens;
+      }
       sweep.kv_bytes += next.kv_bytes;
     }
     INFO("round " << round);
@@ -46,13 +57,26 @@ TEST_CASE("requests alike join a sweep as they would one by one") {
   }
 }
 
-TEST_CASE("one prompt that is longer than a sweep's prompt tokens goes alone") {
-  const SweepLimits limits{.block_sequences = 4, .prefill_tokens = 100, .kv_bytes = 10};
-  const WaitingRequests next{.count = 3, .prompt_tokens = 250, .kv_bytes = 1};
-  CHECK(requests_admitted(next, {}, limits) == 1);
-  CHECK(requests_admitted(next, {.sequences = 1, .prompt_tokens = 1, .kv_bytes = 1}, limits) == 0);
-  // Beside sequences that decode.
-  CHECK(requests_admitted(next, {.sequences = 1, .kv_bytes = 1}, limits) == 1);
+TEST_CASE("one prompt at a time goes in chunks, and others do not wait for its end") {
+  const SweepLimits limits{.block_sequences = 9, .prefill_tokens = 100, .kv_bytes = 10};
+  const WaitingRequests longer{.count = 3, .prompt_tokens = 250, .kv_bytes = 1};
+  CHECK(requests_admitted(longer, {}, limits) == 1);
+  CHECK(requests_admitted(longer, {.sequences = 1, .prompt_tokens = 50, .kv_bytes = 1}, limits) ==
+        1);
+  CHECK(requests_admitted(longer, {.sequences = 1, .prompt_tokens = 51, .kv_bytes = 1}, limits) ==
+        0);
+  const SweepContents beside{.sequences = 1, .kv_bytes = 1, .long_prompt = true};
+  CHECK(requests_admitted(longer, beside, limits) == 0);
+  CHECK(requests_admitted({.count = 8, .prompt_tokens = 20, .kv_bytes = 1}, beside, limits) == 2);
+  CHECK(requests_admitted({.count = 8, .prompt_tokens = 90, .kv_bytes = 1}, beside, limits) == 1);
+}
+
+TEST_CASE("a chunk takes what whole prompts leave, and at least a quarter") {
+  CHECK(chunk_tokens(250, 0, 100) == 100);
+  CHECK(chunk_tokens(250, 40, 100) == 60);
+  CHECK(chunk_tokens(250, 90, 100) == 25);
+  CHECK(chunk_tokens(7, 0, 100) == 7);
+  CHECK(chunk_tokens(7, 1, 1) == 1);
 }
 
 TEST_CASE("sequences added together are cut as they would be one by one") {

@@ -19,6 +19,7 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
   struct Sequence {
     size_t group;
     int64_t rows, left;
+    int64_t done = -1;  // Of a prompt in chunks; -1: none, or it has ended.
   };
   std::vector<Sequence> waiting, running;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -31,7 +32,10 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
   uint64_t reserved = 0;
   while (next < waiting.size() || !running.empty()) {
     Sweep sweep;
+    int64_t whole = 0;
+    const auto in_chunks = [](const Sequence& sequence) { return sequence.done >= 0; };
     for (Sequence& sequence : running) {
+      if (in_chunks(sequence)) continue;
       const int64_t most = reservations[sequence.group].rows_max;
       sequence.rows = std::min(sequence.rows, most) + 1;
       ++sweep.decoding;
@@ -42,9 +46,18 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
       const auto& [bytes, rows_max] = reservations[waiting[next].group];
       if (static_cast<int64_t>(running.size()) >= limits.block_sequences) break;
       if (reserved + bytes > limits.kv_bytes) break;
-      if (sweep.prompts > 0 && sweep.prompt_tokens + group.prompt_tokens > limits.prefill_tokens) {
-        break;
+      const bool chunked = std::any_of(running.begin(), running.end(), in_chunks);
+      const bool longer = group.prompt_tokens > limits.prefill_tokens;
+      if (longer) {
+        if (chunked || whole > limits.prefill_tokens / 2) break;
+        reserved += bytes;
+        running.push_back(waiting[next++]);
+        running.back().done = 0;
+        continue;
       }
+      const int64_t most = chunked ? limits.prefill_tokens / 2 : limits.prefill_tokens;
+      if (whole > 0 && whole + group.prompt_tokens > most) break;
+      whole += group.prompt_tokens;
       ++sweep.prompts;
       sweep.prompt_tokens += group.prompt_tokens;
       sweep.prompt_rows += std::min(group.prompt_tokens, rows_max);
@@ -52,7 +65,22 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
       reserved += bytes;
       running.push_back(waiting[next++]);
     }
+    for (Sequence& sequence : running) {
+      if (!in_chunks(sequence)) continue;
+      const int64_t prompt = groups[sequence.group].prompt_tokens, done = sequence.done;
+      const int64_t tokens = chunk_tokens(prompt - done, whole, limits.prefill_tokens);
+      sweep.prompt_tokens += tokens;
+      sweep.prompt_rows += tokens;
+      for (int64_t i = 0; i < tokens; ++i) sweep.prompt_pairs += done + i + 1;
+      sweep.cached_rows += static_cast<double>(done);
+      sequence.done += tokens;
+      if (sequence.done < prompt) continue;
+      sequence.done = -1;
+      sequence.rows = std::min(prompt, reservations[sequence.group].rows_max);
+      ++sweep.prompts;
+    }
     std::erase_if(running, [&](Sequence& sequence) {
+      if (in_chunks(sequence)) return false;
       if (--sequence.left > 0) return false;
       reserved -= reservations[sequence.group].bytes;
       return true;
