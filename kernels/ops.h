@@ -128,9 +128,9 @@ struct LinearArgs {
 void linear(Stream& stream, const LinearArgs& args);
 
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
-// positions [position, position + tokens). `prompt`: the length of the prompt that these rows are of,
-// whole or a chunk of it; 0 for one token of decode (tokens 1). At position 0 it may be left 0 for a
-// whole prompt.
+// positions [position, position + tokens). `prompt`: the length of the prompt that these rows are
+// of, whole or a chunk of it; 0 for one token of decode (tokens 1). At position 0 it may be left 0
+// for a whole prompt.
 //
 // `kv` is the sequence's cache of this layer after `position` positions; its capacity is at least
 // budget.span(position + tokens) rows. For a chunk it is at least budget.chunked_span(prompt,
@@ -161,20 +161,20 @@ struct AttentionItem {
 //
 // A prompt may go through in chunks, in calls one after another: a chunk attends to the cached rows
 // before it and to itself. Its rows have the same bits whatever the cuts, a single row included
-// (which is no decode step: that sums in another order), on the CPU. On CUDA a row's arithmetic does
-// not depend on the cuts either; the sums of its weights by key do, to within rounding.
+// (which is no decode step: that sums in another order), on the CPU. On CUDA a row's arithmetic
+// does not depend on the cuts either; the sums of its weights by key do, to within rounding.
 //
 // `window`: 0, or a query attends to the last `window` positions up to its own alone (Mistral's
-// sliding window; at least 2). That is for prompts; a decode step attends to all rows that the budget
-// keeps, which for such a layer is a budget of window - 1 recent rows. `scale`: 0 for 1 / sqrt(head
-// size).
+// sliding window; at least 2). That is for prompts; a decode step attends to all rows that the
+// budget keeps, which for such a layer is a budget of window - 1 recent rows. `scale`: 0 for 1 /
+// sqrt(head size).
 //
 // With a limited budget (base/kv_budget.h) a prompt still attends to all of itself, but only the
-// rows to keep stay: a whole prompt stores these alone; a prompt in chunks stores position p in slot
-// p, and its last chunk moves the rows that stay to their slots. By score: each KV head keeps those
-// rows whose softmax weights, summed over all queries (of all heads that share it), are highest; a
-// decode step adds its weights, its own included, and then drops the lowest row outside the recent
-// window. Of equal scores the later position stays.
+// rows to keep stay: a whole prompt stores these alone; a prompt in chunks stores position p in
+// slot p, and its last chunk moves the rows that stay to their slots. By score: each KV head keeps
+// those rows whose softmax weights, summed over all queries (of all heads that share it), are
+// highest; a decode step adds its weights, its own included, and then drops the lowest row outside
+// the recent window. Of equal scores the later position stays.
 struct AttentionArgs {
   ConstMatrixView qkv;
   std::span<const AttentionItem> items;

@@ -45,8 +45,9 @@ GAP_MIN = 1e-3  # of the two best logits of a greedy step
 SCORE_GAP_MIN = 1e-4  # of the score that stays and the one that goes
 NOISE = 1e-6  # of the largest number of a row; an order of summation moves a number by less
 NOISY_RUNS = 8
-# By noise, of the largest score; the tests allow 5e-4. Among f16's fine steps some number always turns.
-SCORE_MOVE_MAX = {"bf16": 1e-4, "q4": 1e-4}
+# By noise, of the largest score. Of a prompt's many numbers some always turns among bf16's steps, and all that follows
+# moves a little; among f16's finer ones by less than the tests allow.
+SCORE_MOVE_MAX = {"bf16": 5e-3, "q4": 1e-4}
 
 
 @dataclass

@@ -43,8 +43,8 @@ struct KvBudget {
     return full() ? positions : std::min(positions, recent + kept);
   }
   // A prompt that is computed in chunks keeps all its rows, position p in slot p, until its last
-  // chunk (kernels/ops.h). Slots that such a sequence of `positions` needs at its largest, and slots
-  // in use after `positions` of it.
+  // chunk (kernels/ops.h). Slots that such a sequence of `positions` needs at its largest, and
+  // slots in use after `positions` of it.
   int64_t chunked_slots(int64_t prompt, int64_t positions) const {
     return std::max(prompt, slots(positions));
   }

@@ -1,5 +1,5 @@
-// Attention on the CPU: prompts and decode steps, in tasks of one sequence and KV head or a share of
-// it.
+// Attention on the CPU: prompts and decode steps, in tasks of one sequence and KV head or a share
+// of it.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -26,8 +26,7 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
   view.tokens = item.tokens;
   view.rows = item.budget.attended(item.position);
   view.head_size = kv.head_size;
-  view.scale =
-      args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(kv.head_size));
+  view.scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(kv.head_size));
   view.kv_format = kv.format;
   view.kv_row_bytes = kv.row_bytes();
   view.keys = item.kv + kv.run_offset(0, kv_head);
@@ -44,8 +43,8 @@ int64_t group_of(const AttentionArgs& args) {
   return args.heads / args.kv.heads;
 }
 
-// Whether the rows of a prompt lie in the cache while it is computed: not those of a whole prompt of
-// which only a part stays, whose cache has no room for all.
+// Whether the rows of a prompt lie in the cache while it is computed: not those of a whole prompt
+// of which only a part stays, whose cache has no room for all.
 bool stays_in_cache(const AttentionItem& item) {
   return item.budget.full() || !item.whole();
 }
@@ -80,14 +79,14 @@ void keep(CpuContext& context, const AttentionArgs& args, const AttentionItem& i
   keep_prompt(view, item.budget, layout.head(item.state, kv_head), scratch);
 }
 
-// Query rows of a prompt of one KV head and the heads that share it. With scores these are all rows.
+// Query rows of a prompt of one KV head and the heads that share it. With scores these are all
+// rows.
 void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
                 int64_t kv_head, int64_t first_row, int64_t end_row) {
   PromptView view = prompt_view(args, item, kv_head);
   const bool scored = item.budget.scored();
-  const size_t bytes =
-      std::max(prompt_scratch_bytes(args.kv.head_size, view.keys(), scored),
-               scored ? keep_scratch_bytes(item.budget, args.kv.row_bytes()) : 0);
+  const size_t bytes = std::max(prompt_scratch_bytes(args.kv.head_size, view.keys(), scored),
+                                scored ? keep_scratch_bytes(item.budget, args.kv.row_bytes()) : 0);
   // Scores of a whole prompt live in the scratch, behind the rest.
   const bool own_scores = scored && !view.cached;
   const auto sums =

@@ -43,8 +43,8 @@ struct HeadView {
   }
 };
 
-// Prompt rows of one item, for one KV head and the query heads that share it: query row r is that of
-// token r / group and of head r % group of these.
+// Prompt rows of one item, for one KV head and the query heads that share it: query row r is that
+// of token r / group and of head r % group of these.
 struct PromptView {
   HeadView head;  // The first query head, and the KV head
   int64_t group = 1;
@@ -58,9 +58,9 @@ struct PromptView {
   int64_t rows() const { return head.tokens * group; }
 };
 
-// Rows of a tile of scores, and which of its keys they see: those up to their own position, of these
-// the last `window`, or all where it is 0. No member functions: these would be compiled for the
-// instruction set of their first caller.
+// Rows of a tile of scores, and which of its keys they see: those up to their own position, of
+// these the last `window`, or all where it is 0. No member functions: these would be compiled for
+// the instruction set of their first caller.
 struct TileRows {
   const int32_t* positions = nullptr;
   int64_t first_key = 0;
@@ -105,13 +105,13 @@ int64_t prompt_keys_at_once(int64_t head_size);
 size_t step_scratch_bytes(const HeadView& view, int64_t heads);
 int64_t step_heads_max(const HeadView& view);
 
-// Query rows that attend_prompt() takes through the keys together: a share of a prompt's rows should
-// be several of these, since each share packs all keys.
+// Query rows that attend_prompt() takes through the keys together: a share of a prompt's rows
+// should be several of these, since each share packs all keys.
 int64_t prompt_block_rows(int64_t head_size, int64_t keys);
 
 // Attention of query rows [first_row, end_row) of a prompt: tiles of 96 query rows by 64 keys, the
-// keys from position 0 on, with a running maximum and sum (FlashAttention, Dao et al. 2022, algorithm
-// 1, on the CPU's panel kernels). A row's bits do not depend on the rows beside it.
+// keys from position 0 on, with a running maximum and sum (FlashAttention, Dao et al. 2022,
+// algorithm 1, on the CPU's panel kernels). A row's bits do not depend on the rows beside it.
 //
 // Keys and values are packed once for all heads of the group, and while there are more than
 // prompt_keys_at_once() of them for as many query tiles as the scratch has room for. Weights are

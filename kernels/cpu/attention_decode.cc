@@ -111,10 +111,10 @@ HWY_INLINE void prefetch_pair(const T* from) {
   for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
 }
 
-// q . k of a run's rows, over whole pairs of vectors, of kHeads queries. All rows of the run, whether
-// they are in use or not, so that a row's sum does not depend on how many are. One query goes row by
-// row, so that memory is read line by line, which the hardware's prefetcher follows; several share
-// what is loaded and widened of the next rows.
+// q . k of a run's rows, over whole pairs of vectors, of kHeads queries. All rows of the run,
+// whether they are in use or not, so that a row's sum does not depend on how many are. One query
+// goes row by row, so that memory is read line by line, which the hardware's prefetcher follows;
+// several share what is loaded and widened of the next rows.
 template <size_t kHeads, size_t kSize, class T>
 HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T* ahead,
                          size_t any_size, float* const* scores) {

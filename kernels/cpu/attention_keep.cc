@@ -30,8 +30,8 @@ uint32_t rank_of(float score) {
   return std::isnan(score) ? 0 : std::bit_cast<uint32_t>(std::max(score, 0.0f)) + 1;
 }
 
-// The `count`-th highest rank of scores [0, end), and how many of the scores with that rank belong to
-// the `count` highest. Byte by byte from the highest, so that it takes no memory of the prompt's
+// The `count`-th highest rank of scores [0, end), and how many of the scores with that rank belong
+// to the `count` highest. Byte by byte from the highest, so that it takes no memory of the prompt's
 // length. REQUIRES: 0 < count <= end.
 struct Threshold {
   uint32_t rank = 0;

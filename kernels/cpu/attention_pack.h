@@ -10,8 +10,8 @@ namespace spillway::cpu {
 
 constexpr int64_t kTileKeys = 64;  // Keys of a tile; tile t starts at position 64 t.
 
-// Floats of a tile's keys, [64 / 16] panels of [depth][16], and of its values, [width / 16] panels of
-// [64][16].
+// Floats of a tile's keys, [64 / 16] panels of [depth][16], and of its values, [width / 16] panels
+// of [64][16].
 constexpr int64_t key_depth(int64_t head_size) {
   return (head_size + 15) / 16 * 16;
 }

@@ -33,10 +33,10 @@ HWY_INLINE V exp_of(V x) {
   return hn::Exp(d, hn::Max(x, hn::Set(d, -100.0f)));
 }
 
-// Softmax of rows [first, end) of a score tile: turns scores into exp(score - maximum), zero for keys
-// that a row may not see; updates the running maxima and sums. factor[i] rescales the earlier sums.
-// Vectors without a key cost nothing but their zeros. `maximum` has whole vectors of numbers, whatever
-// the rows are.
+// Softmax of rows [first, end) of a score tile: turns scores into exp(score - maximum), zero for
+// keys that a row may not see; updates the running maxima and sums. factor[i] rescales the earlier
+// sums. Vectors without a key cost nothing but their zeros. `maximum` has whole vectors of numbers,
+// whatever the rows are.
 void SoftmaxTile(float* HWY_RESTRICT scores, const TileRows& tile, size_t first, size_t end,
                  float* HWY_RESTRICT maximum, float* HWY_RESTRICT sum, float* HWY_RESTRICT factor) {
   const D d;
@@ -175,7 +175,7 @@ static_assert(kTileKeys == kGemmColumns);
 // second-level cache holds.
 constexpr int64_t kRunFloats = (int64_t{2} << 20) / 4;
 constexpr int64_t kBlockFloats = (int64_t{1} << 20) / 4;
-constexpr int64_t kRunTilesMax = 64;   // Of keys: also a bound on the kept tiles of scores
+constexpr int64_t kRunTilesMax = 64;    // Of keys: also a bound on the kept tiles of scores
 constexpr int64_t kBlockTilesMax = 16;  // Of queries
 
 int64_t ceil_div(int64_t value, int64_t by) {
@@ -202,7 +202,8 @@ struct PromptPlan {
     kept_tiles = scored && at_once ? key_tiles : 1;
   }
   int64_t run_floats(int64_t tiles) const { return tiles * kTileKeys * (depth + width); }
-  // A query tile: its rows as strips, its output, positions, maxima, sums, and a second pass's maxima.
+  // A query tile: its rows as strips, its output, positions, maxima, sums, and a second pass's
+  // maxima.
   int64_t query_floats() const { return kTileRows * (depth + width + 4); }
   // Scores of a tile as strips, kept ones with their maxima; factors, and a second pass's sums.
   int64_t score_floats() const {
@@ -275,7 +276,8 @@ class PromptPass {
     const auto first_key = static_cast<int32_t>(key_tile * kTileKeys);
     const int32_t* first = std::lower_bound(begin, end, first_key);
     const int32_t* last =
-        view_.window == 0 ? end : std::lower_bound(first, end, first_key + kTileKeys + view_.window - 1);
+        view_.window == 0 ? end
+                          : std::lower_bound(first, end, first_key + kTileKeys + view_.window - 1);
     return {static_cast<size_t>(first - begin), static_cast<size_t>(last - begin)};
   }
   TileRows seen(const QueryTile& tile, int64_t key_tile) const {
@@ -346,9 +348,7 @@ class PromptPass {
 
   // Scores and maxima of a key tile: of the only tile there is, or of one that is kept.
   int64_t kept(int64_t key_tile) const { return plan_.kept_tiles > 1 ? key_tile : 0; }
-  float* scores(int64_t key_tile) const {
-    return scores_ + kept(key_tile) * kTileRows * kTileKeys;
-  }
+  float* scores(int64_t key_tile) const { return scores_ + kept(key_tile) * kTileRows * kTileKeys; }
   float* maxima(int64_t key_tile) const { return maxima_ + kept(key_tile) * kTileRows; }
 
   // exp(score - running maximum) of a key tile.
@@ -404,8 +404,7 @@ class PromptPass {
     const size_t element = dtype_bytes(head_.out_dtype);
     for (int64_t i = 0; i < tile.rows; ++i) {
       const int64_t row = tile.first_row + i;
-      const int64_t at =
-          row / view_.group * head_.out_stride + row % view_.group * head_.head_size;
+      const int64_t at = row / view_.group * head_.out_stride + row % view_.group * head_.head_size;
       std::byte* out = head_.out + static_cast<size_t>(at) * element;
       for (int64_t c = 0; c < plan_.width; c += kGemmColumns) {
         float* from = tile.out + c * kTileRows + i * kGemmColumns;
@@ -432,8 +431,7 @@ class PromptPass {
 }  // namespace
 
 size_t prompt_scratch_bytes(int64_t head_size, int64_t keys, bool scored) {
-  return static_cast<size_t>(PromptPlan(head_size, keys, scored).floats(head_size)) *
-         sizeof(float);
+  return static_cast<size_t>(PromptPlan(head_size, keys, scored).floats(head_size)) * sizeof(float);
 }
 
 int64_t prompt_keys_at_once(int64_t head_size) {

@@ -133,12 +133,10 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
     chosen = chosen || one.kept > 0;
     moved = moved || one.kept_to != one.kv;
   }
-  for_parts(context, a, items, [&](int64_t count) {
-    launch_prompts(context, a, count, tokens_max, keys_max);
-  });
-  for_parts(context, a, ending, [&](int64_t count) {
-    launch_keep(context, a, count, keys_max, chosen, moved);
-  });
+  for_parts(context, a, items,
+            [&](int64_t count) { launch_prompts(context, a, count, tokens_max, keys_max); });
+  for_parts(context, a, ending,
+            [&](int64_t count) { launch_keep(context, a, count, keys_max, chosen, moved); });
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ struct ItemOnDevice {
   bool scored;
   std::byte* kv;
   std::byte* state;
-  // Of a prompt: where its rows are read, position p in slot p, laid out as the cache: the cache, or
-  // scratch while they are not in it. And where those that stay are put in their slots when it ends:
-  // the cache, or scratch when they are read from the cache itself.
+  // Of a prompt: where its rows are read, position p in slot p, laid out as the cache: the cache,
+  // or scratch while they are not in it. And where those that stay are put in their slots when it
+  // ends: the cache, or scratch when they are read from the cache itself.
   std::byte* source;
   std::byte* kept_to;
   float* sums;  // Sums of a prompt's softmax weights by KV head, sums_of() apart; or null
@@ -55,7 +55,7 @@ struct AttentionOnDevice {
   Format kv_format;
   int64_t heads, kv_heads, head_size;
   int64_t row_bytes, run_bytes, block_bytes;  // Strides of the cache
-  int64_t window;  // 0: none
+  int64_t window;                             // 0: none
   float scale;
   float* statistics;          // [T][heads][2]: each prompt row's maximum and sum
   const ItemOnDevice* items;  // Null: they are `few`.

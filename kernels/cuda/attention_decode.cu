@@ -67,9 +67,9 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
   copy_row(a.value_slot(item, kv_head, from), a.value_slot(item, kv_head, to), a.row_bytes);
 }
 
-// q . k of a cached row for kHeads query heads, the first of them `head`, by all lanes of a warp: lane
-// l gets that of head l / (kWarp / kHeads). The tree of additions is the same for any kHeads: in each
-// step half of the lanes pass on half of the heads.
+// q . k of a cached row for kHeads query heads, the first of them `head`, by all lanes of a warp:
+// lane l gets that of head l / (kWarp / kHeads). The tree of additions is the same for any kHeads:
+// in each step half of the lanes pass on half of the heads.
 template <int kHeads>
 __device__ float dot_cached(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t head,
                             const std::byte* k) {
@@ -135,8 +135,8 @@ struct Partials {
 };
 static_assert(sizeof(AttentionOnDevice) + sizeof(Partials) <= kParameterBytesMax);
 
-// Turns a head's scores of a split into exp(score - maximum), by all lanes of a warp; the maximum and
-// the sum go to the first numbers of `out`.
+// Turns a head's scores of a split into exp(score - maximum), by all lanes of a warp; the maximum
+// and the sum go to the first numbers of `out`.
 __device__ void softmax_split(float* weights, int64_t rows, float* kept_scores, float* out) {
   const int64_t lane = threadIdx.x % kWarp;
   float most = -INFINITY;
@@ -154,12 +154,12 @@ __device__ void softmax_split(float* weights, int64_t rows, float* kept_scores, 
   out[1] = sum;
 }
 
-// kHeads of the query heads that share a KV head, from `head` on: their scores, softmax and weighted
-// values of a split's rows, each row read once.
+// kHeads of the query heads that share a KV head, from `head` on: their scores, softmax and
+// weighted values of a split's rows, each row read once.
 template <int kHeads>
 __device__ void attend_split(const AttentionOnDevice& a, const ItemOnDevice& item,
-                             const Partials& partials, int64_t kv_head, int64_t head,
-                             int64_t first, int64_t rows, float (*weights)[kSplitRows]) {
+                             const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
+                             int64_t rows, float (*weights)[kSplitRows]) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const unsigned warps = blockDim.x / kWarp;
   constexpr unsigned kLanesPerHead = kWarp / kHeads;

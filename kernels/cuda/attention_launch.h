@@ -23,13 +23,13 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
 void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                    int64_t rows_max, bool scored, int64_t scratch_bytes);
 
-// Whole prompts of which only a part stays in the cache, and prompts whose last chunk moves its rows,
-// run in parts whose rows fit this many bytes of scratch.
+// Whole prompts of which only a part stays in the cache, and prompts whose last chunk moves its
+// rows, run in parts whose rows fit this many bytes of scratch.
 constexpr int64_t kPromptScratchBytes = int64_t{64} << 20;
 
 // `items` prompts or chunks, none of more than `tokens_max` tokens, `keys_max` keys up to its end:
-// stores their rows where they are read, and computes the output and, where a.statistics is not null,
-// sums of weights.
+// stores their rows where they are read, and computes the output and, where a.statistics is not
+// null, sums of weights.
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                     int64_t tokens_max, int64_t keys_max);
 

@@ -1,8 +1,8 @@
-// Prompts, whole or in chunks: their rows are stored where they are read (ItemOnDevice::source), then
-// attention in tiles of keys with a running maximum and sum (Dao et al. 2022), the column sums of its
-// softmax in a second pass over the statistics of the first, and after the last row the choice of the
-// rows to keep. Plain float32 arithmetic, one warp per query row; attention_tiles.cu does the second
-// and third step on tensor cores where it can.
+// Prompts, whole or in chunks: their rows are stored where they are read (ItemOnDevice::source),
+// then attention in tiles of keys with a running maximum and sum (Dao et al. 2022), the column sums
+// of its softmax in a second pass over the statistics of the first, and after the last row the
+// choice of the rows to keep. Plain float32 arithmetic, one warp per query row; attention_tiles.cu
+// does the second and third step on tensor cores where it can.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
@@ -217,8 +217,8 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
 // Rows of keys and values that one block stores, one per warp in turn.
 constexpr int64_t kStoreRows = 16;
 
-// Stores a prompt's new rows where they are read. One block per kStoreRows rows of a sequence and KV
-// head.
+// Stores a prompt's new rows where they are read. One block per kStoreRows rows of a sequence and
+// KV head.
 __global__ void store_rows_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
@@ -247,8 +247,8 @@ __global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bo
       token = head_state(item, kv_head).positions[row - recent];
       slot = item.ring() + row - recent;
     }
-    const std::byte* from = back ? a.slot_in(item.kept_to, kv_head, slot)
-                                 : a.slot_in(item.source, kv_head, token);
+    const std::byte* from =
+        back ? a.slot_in(item.kept_to, kv_head, slot) : a.slot_in(item.source, kv_head, token);
     std::byte* to = a.slot_in(back ? item.kv : item.kept_to, kv_head, slot);
     for (int64_t i = lane; i < a.row_bytes; i += kWarp) {
       to[i] = from[i];

@@ -1,9 +1,9 @@
-// Prompts in narrow formats: attention in tiles of 64 query rows (query_row()) and 32 keys on tensor
-// cores. Queries, keys and values are rounded to the format of the output on their way into shared
-// memory. Instead
-// of a running maximum (Dao et al. 2022) a first pass over the keys finds each row's maximum and
-// sum and a second one its output: one more product of queries and keys, and no output is ever
-// rescaled. The column sums that a budget by score needs (kernels/ops.h) are a third pass.
+// Prompts in narrow formats: attention in tiles of 64 query rows (query_row()) and 32 keys on
+// tensor cores. Queries, keys and values are rounded to the format of the output on their way into
+// shared memory. Instead of a running maximum (Dao et al. 2022) a first pass over the keys finds
+// each row's maximum and sum and a second one its output: one more product of queries and keys, and
+// no output is ever rescaled. The column sums that a budget by score needs (kernels/ops.h) are a
+// third pass.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"

@@ -136,9 +136,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
   for (const AttentionItem& item : args.items) {
     SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0 && item.kv != nullptr);
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
-    SPILLWAY_CHECK(item.is_step() ? item.tokens == 1
-                                  : item.position >= 0 &&
-                                        item.position + item.tokens <= item.prompt_tokens());
+    SPILLWAY_CHECK(item.is_step()
+                       ? item.tokens == 1
+                       : item.position >= 0 && item.position + item.tokens <= item.prompt_tokens());
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
   }
   dispatch(stream, "attention", args.qkv.rows, args);

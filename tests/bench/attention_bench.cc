@@ -1,9 +1,9 @@
 // What a KV rule costs in attention, against attention that keeps everything: of prompts (scores
 // and selection) and of decode steps (scores, selection, one moved row), at the shape of opt-6.7b.
 // And what heads that share keys and values cost, against heads with keys of their own over a cache
-// of the same size. Processor time of all threads, medians of turns in which all variants run, since
-// machines are busy. Usage: attention_bench [SEQUENCES], or
-// attention_bench groups [SEQUENCES]
+// of the same size. Processor time of all threads, medians of turns in which all variants run,
+// since machines are busy. Usage: attention_bench [SEQUENCES], or attention_bench groups
+// [SEQUENCES]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -131,7 +131,8 @@ class GroupedLayer {
         out_(static_cast<size_t>(sequences * tokens * shape.heads * shape.head_size)) {
     const auto noise = test::random_floats(1 << 16, 1, 0.5f);
     for (size_t i = 0; i < qkv_.size(); ++i) qkv_[i] = noise[i % noise.size()];
-    for (int64_t i = 0; i < sequences; ++i) kv_.emplace_back(layout_.sequence_bytes(cached + tokens));
+    for (int64_t i = 0; i < sequences; ++i)
+      kv_.emplace_back(layout_.sequence_bytes(cached + tokens));
   }
   double run() {
     std::vector<AttentionItem> items;
@@ -139,8 +140,8 @@ class GroupedLayer {
       items.push_back({i * tokens_, tokens_, cached_, kv_[static_cast<size_t>(i)].data(), {}, {}});
     }
     const auto view = [&](std::vector<float>& m, int64_t columns) {
-      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), DType::kF32,
-                          sequences_ * tokens_, columns);
+      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), DType::kF32, sequences_ * tokens_,
+                          columns);
     };
     const double start = processor_seconds();
     attention(stream_, {.qkv = view(qkv_, width()),

@@ -1,12 +1,12 @@
 // Prompts that are computed in chunks, with grouped heads, sliding windows and scales of their own,
-// on every device: against the definition, and against the same prompt as a whole, on the CPU bit by
-// bit.
+// on every device: against the definition, and against the same prompt as a whole, on the CPU bit
+// by bit.
 //
 // SPILLWAY_EMULATION_SEED: 1
+#include <hwy/targets.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <hwy/targets.h>
 
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
@@ -95,14 +95,13 @@ class Sequence {
           std::vector<std::byte>(static_cast<size_t>(tokens * model_.out_width()) *
                                  dtype_bytes(model_.out)));
       const AttentionItem item{0, tokens, position, cache.data(), budget_, state.data(), prompt};
-      attention(*stream_,
-                {.qkv = in.matrix(tokens, model_.width()),
-                 .items = {&item, 1},
-                 .heads = model_.heads,
-                 .kv = model_.layout(),
-                 .out = dense_matrix(out.data(), model_.out, tokens, model_.out_width()),
-                 .window = model_.window,
-                 .scale = model_.scale});
+      attention(*stream_, {.qkv = in.matrix(tokens, model_.width()),
+                           .items = {&item, 1},
+                           .heads = model_.heads,
+                           .kv = model_.layout(),
+                           .out = dense_matrix(out.data(), model_.out, tokens, model_.out_width()),
+                           .window = model_.window,
+                           .scale = model_.scale});
       const auto floats = test::floats_of(model_.out, out.read());
       found.out.insert(found.out.end(), floats.begin(), floats.end());
     };
@@ -145,9 +144,9 @@ class Sequence {
       for (int64_t g = 0; g < model_.group(); ++g) queries.push_back(part(h * model_.group() + g));
       const Matrix k = part(model_.heads + h), v = part(model_.heads + model_.kv_heads + h);
       test::KeptRows& head = heads[static_cast<size_t>(h)];
-      const auto outputs =
-          position == 0 ? head.prompt(k, v, queries, model_.head_size, round, how)
-                        : head.step(position, round(k), round(v), queries, how.scale);
+      const auto outputs = position == 0
+                               ? head.prompt(k, v, queries, model_.head_size, round, how)
+                               : head.step(position, round(k), round(v), queries, how.scale);
       for (int64_t g = 0; g < model_.group(); ++g) {
         for (int64_t row = 0; row < rows; ++row) {
           const auto from = outputs[static_cast<size_t>(g)].begin() + row * model_.head_size;
@@ -200,8 +199,7 @@ void require_close(const Run& got, const Run& want, const Model& model, double e
 // Whole and in chunks, against the definition and against each other. On the CPU also with every
 // set of instructions.
 void check(const Model& model, const KvBudget& budget, int64_t prompt,
-           const std::vector<std::vector<int64_t>>& cuts, int64_t steps = 3,
-           double error = 2e-5) {
+           const std::vector<std::vector<int64_t>>& cuts, int64_t steps = 3, double error = 2e-5) {
   for (const auto& device : test::test_devices()) {
     const bool cpu = device->kind() == DeviceKind::kCpu;
     INFO(device->name() << ", " << model.name() << ", prompt " << prompt << ", recent "
@@ -220,7 +218,8 @@ void check(const Model& model, const KvBudget& budget, int64_t prompt,
     for (const auto& chunks : cuts) {
       INFO("chunks of " << chunks[0] << (chunks.size() > 1 ? " and others" : ""));
       const Run cut = sequence.run(chunks);
-      if (cpu) REQUIRE(cut.out == whole.out);
+      // A real device's tensor cores need not sum a row as they sum it in another place of a tile.
+      if (cpu || !test::thorough()) REQUIRE(cut.out == whole.out);
       require_close(cut, whole, model, 1e-6);
       for (size_t i = 0; i < whole.kept.size(); ++i) {
         INFO("kept rows " << i);
@@ -236,7 +235,9 @@ const std::vector<std::vector<int64_t>> kCuts = {{1}, {7}, {64}, {512}, {63, 1, 
 std::vector<std::vector<int64_t>> cuts() {
   return test::thorough() ? kCuts : std::vector<std::vector<int64_t>>{{1}, {13}, {32, 1}};
 }
-int64_t scaled(int64_t thorough, int64_t quick) { return test::thorough() ? thorough : quick; }
+int64_t scaled(int64_t thorough, int64_t quick) {
+  return test::thorough() ? thorough : quick;
+}
 
 TEST_CASE("a prompt in chunks is the prompt as a whole") {
   const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
@@ -366,8 +367,12 @@ TEST_CASE("chunks, whole prompts and decode steps share a call") {
         const auto numbers = random_floats(static_cast<int64_t>(noise.size()), i);
         std::transform(numbers.begin(), numbers.end(), noise.begin(), f32_to_f16);
         caches.push_back(std::make_unique<DeviceArray<uint16_t>>(*device, *stream, noise));
-        items.push_back({rows, kTokens[i], kPositions[i],
-                         reinterpret_cast<std::byte*>(caches.back()->data()), {}, nullptr,
+        items.push_back({rows,
+                         kTokens[i],
+                         kPositions[i],
+                         reinterpret_cast<std::byte*>(caches.back()->data()),
+                         {},
+                         nullptr,
                          kPrompts[i]});
         rows += kTokens[i];
       }

@@ -41,9 +41,8 @@ class Output {
   DeviceArray<std::byte> there_;
 };
 
-// Runs prompts and then two decode steps of all, against the definition, over rows as the cache keeps
-// them. `longest`: one of the prompts, where the
-// device is slow.
+// Runs prompts and then two decode steps of all, against the definition, over rows as the cache
+// keeps them. `longest`: one of the prompts, where the device is slow.
 void check_attention(Device& device, const AttentionCase& c, Format kv_format, DType out_dtype,
                      double error, int64_t longest = 35) {
   const auto stream = device.new_stream("test");

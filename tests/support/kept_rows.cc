@@ -55,8 +55,8 @@ std::vector<scalar::Matrix> KeptRows::prompt(
     scalar::Matrix out;
     for (int64_t i = 0; i < tokens; ++i) {
       std::vector<double> weights;
-      const scalar::Matrix row =
-          scalar::attend(head.data() + i * size, cached_keys, cached_values, i + 1, size, &weights, how);
+      const scalar::Matrix row = scalar::attend(head.data() + i * size, cached_keys, cached_values,
+                                                i + 1, size, &weights, how);
       out.insert(out.end(), row.begin(), row.end());
       for (size_t j = 0; j < weights.size(); ++j) rows_[j].score += weights[j];
     }
@@ -68,7 +68,8 @@ std::vector<scalar::Matrix> KeptRows::prompt(
 
 std::vector<scalar::Matrix> KeptRows::step(int64_t position, const scalar::Matrix& key,
                                            const scalar::Matrix& value,
-                                           const std::vector<scalar::Matrix>& queries, double scale) {
+                                           const std::vector<scalar::Matrix>& queries,
+                                           double scale) {
   rows_.push_back({position, 0, key, value});
   scalar::Matrix keys, values;
   for (const KeptRow& row : rows_) {

@@ -26,8 +26,8 @@ class KeptRows {
   const std::vector<KeptRow>& rows() const { return rows_; }
 
   // A prompt: its keys and values [S, size], and the queries of every head that shares them
-  // [heads][S, size]. `round` makes of a row what the cache gives back, which is what queries attend
-  // to. Returns each head's outputs [S, size].
+  // [heads][S, size]. `round` makes of a row what the cache gives back, which is what queries
+  // attend to. Returns each head's outputs [S, size].
   std::vector<scalar::Matrix> prompt(
       const scalar::Matrix& keys, const scalar::Matrix& values,
       const std::vector<scalar::Matrix>& queries, int64_t size,

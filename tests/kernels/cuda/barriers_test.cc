@@ -158,6 +158,7 @@ std::vector<Case> cases() {
           {"4-bit product", q4_product},
           {"draw", draw_rows},
           attention_case("decode, two splits", {4, 2, 8, DType::kF32, {}, 300, 0, 1}),
+          attention_case("decode, three heads share keys", {6, 2, 8, DType::kF32, {}, 300, 0, 1}),
           attention_case("decode by score", {4, 2, 8, DType::kF32, {20, 200, true}, 300, 0, 6}),
           attention_case("f32 prompt", {4, 2, 8, DType::kF32, {5, 12, true}, 0, 40, 0}),
           attention_case("many positions", {1, 1, 4, DType::kF32, {9, 120, true}, 0, 200, 0}),
