@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/base/quote.h"
+#include "offload/convert/gguf_checkpoint.h"
 #include "offload/convert/safetensors_reader.h"
 #include "offload/convert/shard_index.h"
 #include "offload/convert/torch_reader.h"
@@ -56,6 +57,17 @@ Status refuse_lfs_pointer(std::string_view text, std::string_view path) {
 // Fills a Checkpoint file by file.
 class CheckpointOpener {
  public:
+  static Result<Checkpoint> open_gguf(const std::string& path) {
+    SPILLWAY_ASSIGN_OR_RETURN(GgufModel model, GgufModel::open(path));
+    CheckpointOpener opener({}, {});
+    SPILLWAY_ASSIGN_OR_RETURN(GgufTensors gguf, tensors_of(model));
+    opener.checkpoint_.block_formats_ = std::move(gguf.block_formats);
+    opener.checkpoint_.tensors_ = std::move(gguf.tensors);
+    opener.checkpoint_.files_ = model.take_files();
+    SPILLWAY_RETURN_IF_ERROR(opener.index_names());
+    return std::move(opener.checkpoint_);
+  }
+
   CheckpointOpener(File directory, const CheckpointOptions& options)
       : directory_(std::move(directory)), options_(options) {}
 
@@ -167,9 +179,9 @@ class CheckpointOpener {
   Checkpoint checkpoint_;
 };
 
-Result<Checkpoint> Checkpoint::open(const std::string& directory,
-                                    const CheckpointOptions& options) {
-  SPILLWAY_ASSIGN_OR_RETURN(File opened, File::open(directory, O_RDONLY | O_DIRECTORY));
+Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOptions& options) {
+  if (is_gguf_path(path)) return CheckpointOpener::open_gguf(path);
+  SPILLWAY_ASSIGN_OR_RETURN(File opened, File::open(path, O_RDONLY | O_DIRECTORY));
   return CheckpointOpener(std::move(opened), options).open();
 }
 
@@ -187,7 +199,11 @@ uint64_t Checkpoint::tensor_bytes() const {
 Status Checkpoint::read(const CheckpointTensor& tensor, uint64_t offset,
                         std::span<std::byte> target) const {
   SPILLWAY_CHECK(offset <= tensor.stored.bytes && target.size() <= tensor.stored.bytes - offset);
-  return files_[tensor.file]->read(tensor.stored.offset + offset, target);
+  const ByteSource& file = *files_[tensor.file];
+  if (tensor.stored.blocks != nullptr) {
+    return read_expanded(file, tensor.stored.offset, *tensor.stored.blocks, offset, target);
+  }
+  return file.read(tensor.stored.offset + offset, target);
 }
 
 Status Checkpoint::verify(const CheckpointRecord& record) const {

@@ -1,5 +1,5 @@
 // A tensor as a checkpoint file holds it: a name, a number format, a shape and the place of its
-// dense, row-major, little-endian bytes. The result of both format readers. Plain values.
+// dense, row-major, little-endian bytes. The result of all format readers. Plain values.
 #pragma once
 
 #include <array>
@@ -13,6 +13,8 @@
 #include "kernels/base/status.h"
 
 namespace spillway {
+
+struct GgufBlockFormat;  // gguf_blocks.h
 
 // A number format of checkpoints; only those with a `dtype` are allowed for weights.
 struct StoredFormat {
@@ -33,6 +35,10 @@ struct StoredTensor {
   uint64_t offset = 0;                   // In the file.
   uint64_t bytes = 0;                    // By format and shape
   std::optional<uint32_t> record;        // The checksummed record that holds it (torch only).
+
+  // Not null: the file holds blocks of this format from `offset` on, and the bytes of `format`,
+  // which is F32, are computed when they are read (GGUF only).
+  const GgufBlockFormat* blocks = nullptr;
 };
 
 std::string shape_text(const std::vector<int64_t>& shape);  // "[50272, 512]"
