@@ -135,8 +135,12 @@ class ConfigWriter {
     const int64_t turned =
         reader_.find_integer(key("rope.dimension_count"), 1, kSizeMax).value_or(head_dim_);
     if (turned != head_dim_ && architecture_.name == "phi3" && turned < head_dim_) {
-      config_["partial_rotary_factor"] =
-          static_cast<double>(turned) / static_cast<double>(head_dim_);
+      // The factor whose product with head_dim, cut to a whole number, is `turned` again.
+      double factor = static_cast<double>(turned) / static_cast<double>(head_dim_);
+      if (static_cast<int64_t>(factor * static_cast<double>(head_dim_)) < turned) {
+        factor = std::nextafter(factor, 1.0);
+      }
+      config_["partial_rotary_factor"] = factor;
     } else if (turned != head_dim_) {
       reader_.fail(key("rope.dimension_count"), "is " + std::to_string(turned) + ", heads have " +
                                                     std::to_string(head_dim_) +
