@@ -45,6 +45,29 @@ Status check_not_pointer(const ByteSource& source) {
   return refuse_lfs_pointer(head, source.name());
 }
 
+Status read_in_order(const ByteSource& file, const StoredTensor& tensor, uint64_t offset,
+                     std::span<std::byte> target) {
+  if (tensor.blocks == nullptr) return file.read(tensor.offset + offset, target);
+  return read_expanded(file, tensor.offset, *tensor.blocks, offset, target);
+}
+
+// Reads rows that lie as queries, keys, values, of all heads each, as those of each head.
+Status read_by_head(const ByteSource& file, const StoredTensor& tensor, uint64_t offset,
+                    std::span<std::byte> target) {
+  const uint64_t heads = tensor.stacked_heads;
+  const uint64_t head_bytes = tensor.bytes / (3 * heads);
+  while (!target.empty()) {
+    const uint64_t index = offset / head_bytes;
+    const uint64_t within = offset % head_bytes;
+    const auto part = target.first(std::min<uint64_t>(target.size(), head_bytes - within));
+    const uint64_t lies_at = (index % 3 * heads + index / 3) * head_bytes;
+    SPILLWAY_RETURN_IF_ERROR(read_in_order(file, tensor, lies_at + within, part));
+    target = target.subspan(part.size());
+    offset += part.size();
+  }
+  return {};
+}
+
 }  // namespace
 
 Status refuse_lfs_pointer(std::string_view text, std::string_view path) {
@@ -200,10 +223,8 @@ Status Checkpoint::read(const CheckpointTensor& tensor, uint64_t offset,
                         std::span<std::byte> target) const {
   SPILLWAY_CHECK(offset <= tensor.stored.bytes && target.size() <= tensor.stored.bytes - offset);
   const ByteSource& file = *files_[tensor.file];
-  if (tensor.stored.blocks != nullptr) {
-    return read_expanded(file, tensor.stored.offset, *tensor.stored.blocks, offset, target);
-  }
-  return file.read(tensor.stored.offset + offset, target);
+  if (tensor.stored.stacked_heads != 0) return read_by_head(file, tensor.stored, offset, target);
+  return read_in_order(file, tensor.stored, offset, target);
 }
 
 Status Checkpoint::verify(const CheckpointRecord& record) const {

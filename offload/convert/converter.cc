@@ -160,10 +160,14 @@ class Converter {
 std::string blocks_note(const std::string& blocks, Format format, const QuantError& error) {
   std::string text =
       blocks + " blocks are read as numbers and packed as " + std::string(format_name(format));
-  if (!is_quantized(format)) return text + ", without a loss; --format q4 packs them in 4 bits";
-  char loss[64];
-  std::snprintf(loss, sizeof(loss), "%.2f", error.relative_rms() * 100);
-  return text + ", another quantisation: it adds a relative RMS error of " + loss + " %";
+  if (is_quantized(format)) {
+    char loss[64];
+    std::snprintf(loss, sizeof(loss), "%.2f", error.relative_rms() * 100);
+    return text + ", another quantisation: it adds a relative RMS error of " + loss + " %";
+  }
+  if (format == Format::kF16) text += ", whose 11 bits hardly add to their own error";
+  if (format == Format::kBF16) text += ", whose 8 bits add to their own error; f16 keeps more";
+  return text + "; --format q4 packs them in 4 bits, with another loss";
 }
 
 }  // namespace

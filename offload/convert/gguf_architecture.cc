@@ -1,6 +1,7 @@
 #include "offload/convert/gguf_architecture.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/base/quote.h"
 
@@ -15,6 +16,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"granite", "granite", "GraniteForCausalLM", true, false},
     {"phi3", "phi3", "Phi3ForCausalLM", false, true},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true, false},
+    {"gptneox", "gpt_neox", "GPTNeoXForCausalLM", false, false, true},
 };
 
 struct NamePair {
@@ -41,6 +43,21 @@ constexpr NamePair kInLayers[] = {
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+};
+
+constexpr NamePair kOutsideLayersOfNeoX[] = {
+    {"token_embd", "gpt_neox.embed_in"},
+    {"output_norm", "gpt_neox.final_layer_norm"},
+    {"output", "embed_out"},
+};
+
+constexpr NamePair kInLayersOfNeoX[] = {
+    {"attn_norm", "input_layernorm"},
+    {"attn_qkv", "attention.query_key_value"},
+    {"attn_output", "attention.dense"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.dense_h_to_4h"},
+    {"ffn_down", "mlp.dense_4h_to_h"},
 };
 
 // Tables of rotary positions: of all layers, and of one in the oldest files.
@@ -75,18 +92,23 @@ std::string hf_tensor_name(const GgufArchitecture& architecture, std::string_vie
   const size_t suffix_at = name.rfind('.');
   const std::string_view suffix = suffix_at == std::string_view::npos ? "" : name.substr(suffix_at);
   std::string_view stem = name.substr(0, name.size() - suffix.size());
+  const bool neox = architecture.neox;
   std::string layer;
   if (stem.starts_with("blk.")) {
     const size_t end = stem.find('.', 4);
     if (end == std::string_view::npos) return std::string(name);
-    layer = "model.layers." + std::string(stem.substr(4, end - 4)) + ".";
+    layer = (neox ? "gpt_neox.layers." : "model.layers.") + std::string(stem.substr(4, end - 4)) + ".";
     stem.remove_prefix(end + 1);
   }
   if (std::find(std::begin(kRotaryNames), std::end(kRotaryNames), stem) != std::end(kRotaryNames)) {
     return {};
   }
-  std::string_view hf =
-      layer.empty() ? find_name(kOutsideLayers, stem) : find_name(kInLayers, stem);
+  std::string_view hf;
+  if (layer.empty()) {
+    hf = neox ? find_name(kOutsideLayersOfNeoX, stem) : find_name(kOutsideLayers, stem);
+  } else {
+    hf = neox ? find_name(kInLayersOfNeoX, stem) : find_name(kInLayers, stem);
+  }
   if (architecture.fused && stem == "ffn_up") hf = "mlp.gate_up_proj";
   return hf.empty() ? std::string(name) : layer + std::string(hf) + std::string(suffix);
 }

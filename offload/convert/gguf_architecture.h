@@ -21,6 +21,10 @@ struct GgufArchitecture {
   bool interleaved = false;
 
   bool fused = false;  // q, k, v are one tensor, gate and up another (Phi-3).
+
+  // GPT-NeoX: its own names; q, k, v are one tensor whose rows Hugging Face has head by head, the
+  // file as all of q, all of k, all of v.
+  bool neox = false;
 };
 
 // The architecture of general.architecture; kInvalidArgument names one that is not read, and those

@@ -11,6 +11,8 @@ namespace spillway {
 
 namespace {
 
+constexpr int64_t kHeadsMax = 65536;
+
 // Weights that are stacked in one matrix of the packed file, so that their formats must agree.
 std::string group_of(std::string_view name) {
   for (const std::string_view part : {".attn_q.", ".attn_k.", ".attn_v."}) {
@@ -73,6 +75,10 @@ Result<GgufTensors> tensors_of(const GgufModel& model) {
   }
   GgufTensors result;
   std::map<std::string_view, size_t> counts;
+  GgufKeyReader reader(model.metadata(), model.name());
+  const int64_t heads =
+      architecture->neox ? reader.integer("gptneox.attention.head_count", 1, kHeadsMax) : 0;
+  SPILLWAY_RETURN_IF_ERROR(reader.status());
   for (const GgufModelTensor& tensor : model.tensors()) {
     const GgufTensor& stored = tensor.stored;
     std::string name = hf_tensor_name(*architecture, stored.name);
@@ -80,8 +86,13 @@ Result<GgufTensors> tensors_of(const GgufModel& model) {
     const bool quantized = !stored.format->plain;
     const bool in_mixed_group = is_matrix(stored) && mixed.contains(group_of(stored.name));
     if (quantized) ++counts[stored.format->name];
-    result.tensors.push_back(
-        {stored_tensor(stored, std::move(name), quantized || in_mixed_group), tensor.file});
+    StoredTensor made = stored_tensor(stored, std::move(name), quantized || in_mixed_group);
+    // Rows that are no multiple are refused where shapes are compared.
+    const bool stacked = heads != 0 && stored.name.find(".attn_qkv.") != std::string::npos;
+    if (stacked && stored.shape.front() % (3 * heads) == 0) {
+      made.stacked_heads = static_cast<uint32_t>(heads);
+    }
+    result.tensors.push_back({std::move(made), tensor.file});
   }
   result.block_formats = list_of(counts);
   return result;

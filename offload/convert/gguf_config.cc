@@ -47,6 +47,7 @@ constexpr std::string_view kKnownKeys[] = {"block_count",
                                            "rope.scaling.yarn_beta_slow",
                                            "embedding_scale",
                                            "residual_scale",
+    "use_parallel_residual",
                                            "logit_scale",
                                            "expert_count",
                                            "expert_used_count"};
@@ -60,7 +61,7 @@ class ConfigWriter {
     check_keys();
     config_["model_type"] = architecture_.model_type;
     config_["architectures"] = json::array({architecture_.class_name});
-    config_["hidden_act"] = "silu";
+    config_["hidden_act"] = architecture_.neox ? "gelu" : "silu";
     if (architecture_.interleaved) config_["rope_interleaved"] = true;
     write_sizes();
     write_rotary();
@@ -107,7 +108,10 @@ class ConfigWriter {
         reader_.find_integer(key("attention.head_count_kv"), 1, kSizeMax).value_or(heads);
     config_["intermediate_size"] = reader_.integer(key("feed_forward_length"), 1, kSizeMax);
     config_["max_position_embeddings"] = reader_.integer(key("context_length"), 1, kContextMax);
-    config_["rms_norm_eps"] = reader_.number(key("attention.layer_norm_rms_epsilon"), 0, 1);
+    const char* epsilon =
+        architecture_.neox ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    config_[architecture_.neox ? "layer_norm_eps" : "rms_norm_eps"] =
+        reader_.number(key(epsilon), 0, 1);
     head_dim_ = reader_.find_integer(key("attention.key_length"), 1, kSizeMax)
                     .value_or(std::max<int64_t>(hidden / heads, 1));
     config_["head_dim"] = head_dim_;
@@ -130,17 +134,18 @@ class ConfigWriter {
   }
 
   void write_rotary() {
-    config_["rope_theta"] =
+    config_[architecture_.neox ? "rotary_emb_base" : "rope_theta"] =
         reader_.find_number(key("rope.freq_base"), 1e-6, 1e15).value_or(10000.0);
     const int64_t turned =
         reader_.find_integer(key("rope.dimension_count"), 1, kSizeMax).value_or(head_dim_);
-    if (turned != head_dim_ && architecture_.name == "phi3" && turned < head_dim_) {
+    const bool partial = architecture_.name == "phi3" && turned < head_dim_;
+    if (partial || (architecture_.neox && turned <= head_dim_)) {
       // The factor whose product with head_dim, cut to a whole number, is `turned` again.
       double factor = static_cast<double>(turned) / static_cast<double>(head_dim_);
       if (static_cast<int64_t>(factor * static_cast<double>(head_dim_)) < turned) {
         factor = std::nextafter(factor, 1.0);
       }
-      config_["partial_rotary_factor"] = factor;
+      config_[architecture_.neox ? "rotary_pct" : "partial_rotary_factor"] = factor;
     } else if (turned != head_dim_) {
       reader_.fail(key("rope.dimension_count"), "is " + std::to_string(turned) + ", heads have " +
                                                     std::to_string(head_dim_) +
@@ -258,6 +263,10 @@ class ConfigWriter {
     write_number("embedding_scale", "embedding_multiplier");
     write_number("residual_scale", "residual_multiplier");
     write_number("logit_scale", "logits_scaling");
+    if (architecture_.neox) {
+      config_["use_parallel_residual"] =
+          reader_.find_boolean(key("use_parallel_residual")).value_or(true);
+    }
     if (architecture_.name != "smollm3") return;
     json rotates = json::array();
     for (int64_t layer = 0; layer < layers_; ++layer) {

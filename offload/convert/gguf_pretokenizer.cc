@@ -43,7 +43,7 @@ constexpr Entry kEntries[] = {
     {"phi-2", &kOfGpt2},
     {"olmo", &kOfNeoX},
     {"mpt", &kOfNeoX},
-    {"gpt-neox", &kOfNeoX},
+    {"gpt-neox", &kOfNeoX}, {"gptneox", &kOfNeoX},
     {"smollm", &kOfStarCoder},
     {"starcoder", &kOfStarCoder},
     {"refact", &kOfStarCoder},

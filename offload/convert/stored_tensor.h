@@ -39,6 +39,10 @@ struct StoredTensor {
   // Not null: the file holds blocks of this format from `offset` on, and the bytes of `format`,
   // which is F32, are computed when they are read (GGUF only).
   const GgufBlockFormat* blocks = nullptr;
+
+  // Not 0: the file holds the rows of so many query heads, then of the key heads, then of the value
+  // heads; they are read as query, key and value head by head (GPT-NeoX in GGUF).
+  uint32_t stacked_heads = 0;
 };
 
 std::string shape_text(const std::vector<int64_t>& shape);  // "[50272, 512]"

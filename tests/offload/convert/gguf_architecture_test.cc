@@ -23,7 +23,7 @@ TEST_CASE("an architecture that is not read is named, with those that are") {
   REQUIRE_FALSE(result.ok());
   CHECK_THAT(
       std::string(result.status().message()),
-      Catch::Contains("'mamba'") && Catch::Contains("llama, qwen2, qwen3, granite, phi3, smollm3"));
+      Catch::Contains("'mamba'") && Catch::Contains("llama, qwen2, qwen3, granite, phi3, smollm3, gptneox"));
   CHECK_THAT(std::string(gguf_architecture_of(model_of(GgufWriter())).status().message()),
              Catch::Contains("'general.architecture' is missing"));
 }
@@ -59,9 +59,21 @@ TEST_CASE("tensors get Hugging Face's names") {
   CHECK(hf_tensor_name(phi, "blk.0.attn_qkv.weight") == "model.layers.0.self_attn.qkv_proj.weight");
 }
 
+TEST_CASE("tensors of GPT-NeoX have its own names") {
+  const GgufArchitecture& neox = named("gptneox");
+  CHECK(hf_tensor_name(neox, "token_embd.weight") == "gpt_neox.embed_in.weight");
+  CHECK(hf_tensor_name(neox, "output.weight") == "embed_out.weight");
+  CHECK(hf_tensor_name(neox, "output_norm.bias") == "gpt_neox.final_layer_norm.bias");
+  CHECK(hf_tensor_name(neox, "blk.3.attn_qkv.bias") ==
+        "gpt_neox.layers.3.attention.query_key_value.bias");
+  CHECK(hf_tensor_name(neox, "blk.3.ffn_up.weight") ==
+        "gpt_neox.layers.3.mlp.dense_h_to_4h.weight");
+  CHECK(hf_tensor_name(neox, "blk.3.ffn_gate.weight") == "blk.3.ffn_gate.weight");
+}
+
 TEST_CASE("architectures know whose rows are reordered") {
   for (const char* name : {"llama", "granite", "smollm3"}) CHECK(named(name).interleaved);
-  for (const char* name : {"qwen2", "qwen3", "phi3"}) CHECK_FALSE(named(name).interleaved);
+  for (const char* name : {"qwen2", "qwen3", "phi3", "gptneox"}) CHECK_FALSE(named(name).interleaved);
 }
 
 }  // namespace

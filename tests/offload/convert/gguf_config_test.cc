@@ -191,6 +191,24 @@ TEST_CASE("Granite's multipliers, SmolLM3's layers without rotation, Mistral's w
   CHECK(config_of(writer)["sliding_window"] == 64);
 }
 
+TEST_CASE("GPT-NeoX: LayerNorm, partial rotation, parallel residual") {
+  GgufWriter writer = model("gptneox");
+  writer.remove("gptneox.attention.layer_norm_rms_epsilon");
+  CHECK_THAT(refused(writer), Catch::Contains("layer_norm_epsilon"));
+  writer.add("gptneox.attention.layer_norm_epsilon", 1e-5F);
+  writer.add("gptneox.rope.dimension_count", int64_t{4});
+  writer.add("gptneox.use_parallel_residual", false);
+  writer.remove("gptneox.attention.head_count_kv");
+  const json config = config_of(writer);
+  CHECK(config["model_type"] == "gpt_neox");
+  CHECK(config["layer_norm_eps"] == 1e-5);
+  CHECK(config["rotary_pct"] == 0.25);
+  CHECK(config["rotary_emb_base"] == 10000.0);
+  CHECK(config["use_parallel_residual"] == false);
+  CHECK(config["hidden_act"] == "gelu");
+  CHECK(config["num_key_value_heads"] == 4);
+}
+
 TEST_CASE("biases are told by their tensors") {
   GgufWriter writer = model("llama");
   CHECK(config_of(writer)["attention_bias"] == false);
