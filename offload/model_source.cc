@@ -13,6 +13,7 @@
 #include "kernels/base/quote.h"
 #include "offload/convert/converter.h"
 #include "offload/convert/fingerprint.h"
+#include "offload/convert/gguf_model.h"
 #include "offload/convert/hf_config.h"
 #include "offload/io/file.h"
 #include "offload/model_file/model_file.h"
@@ -108,6 +109,7 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
   return source;
 }
 
+// `directory` may be a GGUF file, too.
 Result<ModelSource> resolve_directory(const std::string& directory,
                                       const ModelSourceOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(directory));
@@ -169,10 +171,7 @@ Status another_kind(const std::string& path) {
   std::string head(std::min<uint64_t>(stamp.bytes, 16), '\0');
   SPILLWAY_RETURN_IF_ERROR(file.read(0, std::as_writable_bytes(std::span(head))));
   if (head.starts_with("GGUF")) {
-    return invalid_argument(path +
-                            " is a GGUF file, of llama.cpp, which Spillway does not read; download "
-                            "the model as Hugging Face has it (config.json with *.safetensors or "
-                            "pytorch_model*.bin) and give its directory");
+    return invalid_argument(path + " is a GGUF file; it is read when its name ends in .gguf");
   }
   // A safetensors file begins with the length of its header, 8 bytes, and the header.
   const bool safetensors = path.ends_with(".safetensors") || head.find("{\"") == 8;
@@ -205,13 +204,15 @@ Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOpt
   std::error_code error;
   const fs::file_status status = fs::status(model, error);
   if (fs::is_directory(status)) return resolve_directory(model, options);
+  if (fs::exists(status) && is_gguf_path(model)) return resolve_directory(model, options);
   if (fs::is_regular_file(status)) {
     SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, open_packed(model));
     return ModelSource{model, false, false, warnings_of(model, file.table())};
   }
-  return not_found(in_quotes(model) +
-                   " is neither a model directory nor a .spill file; for random weights of a known "
-                   "shape add --dummy-weights");
+  return not_found(
+      in_quotes(model) +
+      " is neither a model directory nor a .gguf or .spill file; for random weights of a known "
+      "shape add --dummy-weights");
 }
 
 }  // namespace spillway

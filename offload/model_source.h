@@ -1,5 +1,5 @@
 // Resolves the user's MODEL to a packed file that can be opened: a .spill file is one, a model
-// directory is converted into a cache folder on first use.
+// directory or a .gguf file is converted into a cache folder on first use.
 #pragma once
 
 #include <array>
@@ -54,15 +54,15 @@ struct ModelSource {
 // $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound if none is set.
 Result<std::string> default_cache_directory();
 
-// The packed file of `model`, a .spill file or a model directory. The cached file's name carries
-// the directory's fingerprint and the format, so that a changed directory is converted again; two
-// processes that want the same one convert it once. kNotFound: there is no such path, or it is
-// neither. kInvalidArgument: it is a file of another kind, and the message says which and what to
-// do. kCapacity: not enough disk space, with needed and free bytes. Blocks, for minutes when it
-// converts.
+// The packed file of `model`, a .spill file, a model directory or a .gguf file. The cached file's
+// name carries the checkpoint's fingerprint and the format, so that a changed directory is
+// converted again; two processes that want the same one convert it once. kNotFound: there is no
+// such path, or it is neither. kInvalidArgument: it is a file of another kind, and the message says
+// which and what to do. kCapacity: not enough disk space, with needed and free bytes. Blocks, for
+// minutes when it converts.
 Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOptions& options);
 
-// Opens the packed file `path`. Another kind of file (GGUF, a checkpoint without its directory) is
+// Opens the packed file `path`. Another kind of file (a checkpoint without its directory) is
 // kInvalidArgument; the message says what to pass instead.
 Result<ModelFile> open_packed(const std::string& path);
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/base/quote.h"
+#include "offload/convert/gguf_checkpoint.h"
 #include "offload/convert/safetensors_reader.h"
 #include "offload/convert/shard_index.h"
 #include "offload/convert/torch_reader.h"
@@ -44,6 +45,29 @@ Status check_not_pointer(const ByteSource& source) {
   return refuse_lfs_pointer(head, source.name());
 }
 
+Status read_in_order(const ByteSource& file, const StoredTensor& tensor, uint64_t offset,
+                     std::span<std::byte> target) {
+  if (tensor.blocks == nullptr) return file.read(tensor.offset + offset, target);
+  return read_expanded(file, tensor.offset, *tensor.blocks, offset, target);
+}
+
+// Reads rows that lie as queries, keys, values, of all heads each, as those of each head.
+Status read_by_head(const ByteSource& file, const StoredTensor& tensor, uint64_t offset,
+                    std::span<std::byte> target) {
+  const uint64_t heads = tensor.stacked_heads;
+  const uint64_t head_bytes = tensor.bytes / (3 * heads);
+  while (!target.empty()) {
+    const uint64_t index = offset / head_bytes;
+    const uint64_t within = offset % head_bytes;
+    const auto part = target.first(std::min<uint64_t>(target.size(), head_bytes - within));
+    const uint64_t lies_at = (index % 3 * heads + index / 3) * head_bytes;
+    SPILLWAY_RETURN_IF_ERROR(read_in_order(file, tensor, lies_at + within, part));
+    target = target.subspan(part.size());
+    offset += part.size();
+  }
+  return {};
+}
+
 }  // namespace
 
 Status refuse_lfs_pointer(std::string_view text, std::string_view path) {
@@ -56,6 +80,17 @@ Status refuse_lfs_pointer(std::string_view text, std::string_view path) {
 // Fills a Checkpoint file by file.
 class CheckpointOpener {
  public:
+  static Result<Checkpoint> open_gguf(const std::string& path) {
+    SPILLWAY_ASSIGN_OR_RETURN(GgufModel model, GgufModel::open(path));
+    CheckpointOpener opener({}, {});
+    SPILLWAY_ASSIGN_OR_RETURN(GgufTensors gguf, tensors_of(model));
+    opener.checkpoint_.block_formats_ = std::move(gguf.block_formats);
+    opener.checkpoint_.tensors_ = std::move(gguf.tensors);
+    opener.checkpoint_.files_ = model.take_files();
+    SPILLWAY_RETURN_IF_ERROR(opener.index_names());
+    return std::move(opener.checkpoint_);
+  }
+
   CheckpointOpener(File directory, const CheckpointOptions& options)
       : directory_(std::move(directory)), options_(options) {}
 
@@ -167,9 +202,9 @@ class CheckpointOpener {
   Checkpoint checkpoint_;
 };
 
-Result<Checkpoint> Checkpoint::open(const std::string& directory,
-                                    const CheckpointOptions& options) {
-  SPILLWAY_ASSIGN_OR_RETURN(File opened, File::open(directory, O_RDONLY | O_DIRECTORY));
+Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOptions& options) {
+  if (is_gguf_path(path)) return CheckpointOpener::open_gguf(path);
+  SPILLWAY_ASSIGN_OR_RETURN(File opened, File::open(path, O_RDONLY | O_DIRECTORY));
   return CheckpointOpener(std::move(opened), options).open();
 }
 
@@ -187,7 +222,9 @@ uint64_t Checkpoint::tensor_bytes() const {
 Status Checkpoint::read(const CheckpointTensor& tensor, uint64_t offset,
                         std::span<std::byte> target) const {
   SPILLWAY_CHECK(offset <= tensor.stored.bytes && target.size() <= tensor.stored.bytes - offset);
-  return files_[tensor.file]->read(tensor.stored.offset + offset, target);
+  const ByteSource& file = *files_[tensor.file];
+  if (tensor.stored.stacked_heads != 0) return read_by_head(file, tensor.stored, offset, target);
+  return read_in_order(file, tensor.stored, offset, target);
 }
 
 Status Checkpoint::verify(const CheckpointRecord& record) const {

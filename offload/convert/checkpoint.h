@@ -1,5 +1,7 @@
-// A checkpoint directory: the tensors of all its weight files. Reads model.safetensors or its
-// shards, else pytorch_model.bin or its shards; never falls back from a damaged file to another.
+// A checkpoint: the tensors of all its weight files. Reads model.safetensors or its shards of a
+// directory, else pytorch_model.bin or its shards; never falls back from a damaged file to another.
+// A path that ends in .gguf is a GGUF file, or the first of its split files; its tensors have the
+// names that Hugging Face gives them.
 // Nothing here knows what the tensors mean. Thread rule: const after open, any thread.
 #pragma once
 
@@ -41,8 +43,7 @@ class Checkpoint {
  public:
   // Opens every weight file and reads all headers; no weights yet. Errors name file, tensor and
   // reason, and the next step where there is one. Blocks.
-  static Result<Checkpoint> open(const std::string& directory,
-                                 const CheckpointOptions& options = {});
+  static Result<Checkpoint> open(const std::string& path, const CheckpointOptions& options = {});
 
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
   const CheckpointTensor* find(std::string_view name) const;  // Null: there is none.
@@ -50,10 +51,15 @@ class Checkpoint {
   size_t file_count() const { return files_.size(); }
   uint64_t tensor_bytes() const;
 
+  // The formats whose blocks are expanded when they are read, by tensors: "Q4_1 and Q8_0". Empty:
+  // all tensors are plain numbers.
+  const std::string& block_formats() const { return block_formats_; }
+
   // Notes for the user, such as ignored files.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Fills `target` from byte `offset` of the tensor on. Blocks.
+  // Fills `target` from byte `offset` of the tensor on; blocks of a quantised format are expanded.
+  // Blocks.
   // REQUIRES: the range lies in the tensor.
   Status read(const CheckpointTensor& tensor, uint64_t offset, std::span<std::byte> target) const;
 
@@ -74,6 +80,7 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> by_name_;  // Views into tensors_.
   std::vector<CheckpointRecord> records_;
   std::vector<std::string> notes_;
+  std::string block_formats_;
 };
 
 // An error when `text` is a Git-LFS pointer, the placeholder of a large file that was not

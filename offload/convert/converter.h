@@ -1,4 +1,4 @@
-// Converts a checkpoint directory to a packed model file.
+// Converts a checkpoint, a directory or a GGUF file, to a packed model file.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ struct ConvertReport {
   uint64_t weight_bytes = 0;
   QuantError quantization;           // Over all weights, if the format is quantised
   std::vector<TensorDamage> damage;  // Empty for a healthy checkpoint.
-  std::vector<std::string> notes;    // The checkpoint's (checkpoint.h)
+  std::vector<std::string> notes;    // The checkpoint's (checkpoint.h), and what became of blocks
 };
 
 // Reads, checks, converts and packs on several threads; memory stays below 80 MiB a thread for
 // every real model. `output` appears whole or not at all; an older file survives a failure.
 // kInvalidArgument and kCorruption: the checkpoint is invalid. Blocks.
-Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,
+Result<ConvertReport> convert_checkpoint(const std::string& path, const std::string& output,
                                          const ConvertOptions& options);
 
 // "decoder.layers.3.fc1.weight: 2 NaN, 1 infinite; 5 too large for f16".

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "offload/convert/byte_source.h"
+#include "offload/convert/gguf_model.h"
 #include "offload/convert/safetensors_reader.h"
 #include "offload/io/file.h"
 
@@ -83,16 +84,45 @@ std::vector<Range> samples_of(const std::string& name, const ByteSource& source)
   return ranges;
 }
 
-Result<std::string> contents_of(const std::string& name, File file) {
-  SPILLWAY_ASSIGN_OR_RETURN(const auto source, file_source(std::move(file)));
+Result<std::string> hash_ranges(const ByteSource& source, const std::vector<Range>& ranges) {
   std::string hashes;
   std::vector<std::byte> buffer;
-  for (const Range& range : samples_of(name, *source)) {
+  for (const Range& range : ranges) {
     buffer.resize(range.bytes);
-    SPILLWAY_RETURN_IF_ERROR(source->read(range.offset, buffer));
+    SPILLWAY_RETURN_IF_ERROR(source.read(range.offset, buffer));
     hashes += hash_of({reinterpret_cast<const char*>(buffer.data()), buffer.size()});
   }
   return hashes;
+}
+
+Result<std::string> contents_of(const std::string& name, File file) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto source, file_source(std::move(file)));
+  return hash_ranges(*source, samples_of(name, *source));
+}
+
+std::string stamp_text(const std::string& name, const FileStamp& stamp) {
+  return name + '\n' + std::to_string(stamp.bytes) + ' ' + std::to_string(stamp.modified_ns) + '\n';
+}
+
+// Hashes names, sizes and times of a GGUF model's files, and with `contents` all of their headers,
+// which hold configuration and tokenizer, and samples of every tensor.
+Result<std::string> hash_gguf(const std::string& path, bool contents) {
+  SPILLWAY_ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(path));
+  std::string text;
+  for (uint32_t i = 0; i < model.files().size(); ++i) {
+    const ByteSource& source = *model.files()[i];
+    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_to_read(source.name()));
+    SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
+    text += stamp_text(std::filesystem::path(source.name()).filename().string(), stamp);
+    if (!contents) continue;
+    std::vector<Range> ranges = {{0, model.header_bytes(i)}};
+    for (const GgufModelTensor& tensor : model.tensors()) {
+      if (tensor.file == i) add_tensor({tensor.stored.offset, tensor.stored.bytes}, ranges);
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string read, hash_ranges(source, ranges));
+    text += read + '\n';
+  }
+  return hash_of(text);
 }
 
 // Hashes names, sizes and times, and with `contents` the samples of each file.
@@ -103,8 +133,7 @@ Result<std::string> hash_directory(const std::string& directory, bool contents) 
   for (const std::string& name : names) {
     SPILLWAY_ASSIGN_OR_RETURN(File file, File::open_in(opened, name));
     SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
-    text +=
-        name + '\n' + std::to_string(stamp.bytes) + ' ' + std::to_string(stamp.modified_ns) + '\n';
+    text += stamp_text(name, stamp);
     if (!contents) continue;
     SPILLWAY_ASSIGN_OR_RETURN(const std::string read, contents_of(name, std::move(file)));
     text += read + '\n';
@@ -114,16 +143,16 @@ Result<std::string> hash_directory(const std::string& directory, bool contents) 
 
 }  // namespace
 
-Result<std::string> checkpoint_fingerprint(const std::string& directory) {
-  return hash_directory(directory, true);
+Result<std::string> checkpoint_fingerprint(const std::string& path) {
+  return is_gguf_path(path) ? hash_gguf(path, true) : hash_directory(path, true);
 }
 
 std::string source_of(const std::string& model_name, const std::string& fingerprint) {
   return model_name + " " + fingerprint;
 }
 
-Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& directory) {
-  return hash_directory(directory, false);
+Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& path) {
+  return is_gguf_path(path) ? hash_gguf(path, false) : hash_directory(path, false);
 }
 
 }  // namespace spillway

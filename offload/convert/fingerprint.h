@@ -1,5 +1,5 @@
-// Identifies the checkpoint that a directory holds now. Pure function of the file system, any
-// thread.
+// Identifies the checkpoint that a directory, or a GGUF file, holds now. Pure function of the file
+// system, any thread.
 #pragma once
 
 #include <string>
@@ -12,14 +12,15 @@ namespace spillway {
 // weight, index, configuration and tokenizer files. Contents count by the first and the last MiB of
 // each file and by samples of each tensor (all of a small one): a few MiB per file are read,
 // however large it is, and two fine-tunings of one model differ though their files agree in name,
-// size and time. kNotFound when there is no such directory; kInvalidArgument for an entry that is
+// size and time. Of a path that ends in .gguf the files are the model's (gguf_model.h), and all of
+// their headers count. kNotFound when there is no such path; kInvalidArgument for an entry that is
 // not a regular file. Blocks.
-Result<std::string> checkpoint_fingerprint(const std::string& directory);
+Result<std::string> checkpoint_fingerprint(const std::string& path);
 
 // The source that a packed file names (ModelFileTable::source): model name and fingerprint.
 std::string source_of(const std::string& model_name, const std::string& fingerprint);
 
 // A fingerprint of names, sizes and times alone, which older packed files were named by.
-Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& directory);
+Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& path);
 
 }  // namespace spillway

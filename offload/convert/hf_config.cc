@@ -8,6 +8,7 @@
 #include "kernels/base/quote.h"
 #include "kernels/base/strict_json.h"
 #include "offload/convert/family.h"
+#include "offload/convert/gguf_config.h"
 #include "offload/io/file.h"
 
 namespace spillway {
@@ -98,10 +99,25 @@ Result<HfConfig> parse_hf_config(std::string_view config_text, std::string_view 
   return result;
 }
 
+namespace {
+
+Result<HfConfig> read_gguf_config(const std::string& path) {
+  SPILLWAY_ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string config, gguf_config_json(model));
+  Result<HfConfig> parsed = parse_hf_config(config, "", gguf_model_name(path));
+  if (!parsed.ok()) return parsed.status().at(path + ": its metadata as config.json");
+  return parsed;
+}
+
+}  // namespace
+
 Result<HfConfig> read_hf_config(const std::string& directory) {
+  if (is_gguf_path(directory)) return read_gguf_config(directory);
   Result<std::string> config = read_small_file(directory + "/config.json", kConfigBytesMax);
   if (config.status().code() == Code::kNotFound) {
-    return not_found(directory + " has no config.json: it is no Hugging Face model directory");
+    return not_found(directory +
+                     " has no config.json: it is no Hugging Face model directory (of a GGUF model "
+                     "give the .gguf file itself)");
   }
   if (!config.ok()) return config.status();
   Result<std::string> generation =

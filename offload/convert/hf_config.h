@@ -24,7 +24,8 @@ constexpr uint64_t kConfigBytesMax = uint64_t{4} << 20;
 Result<HfConfig> parse_hf_config(std::string_view config, std::string_view generation_config,
                                  std::string_view name);
 
-// Reads both files of `directory`; shape.name is the directory's name. Blocks.
-Result<HfConfig> read_hf_config(const std::string& directory);
+// Reads both files of a directory, whose name is shape.name, or the metadata of a GGUF file
+// (gguf_config.h), when `path` ends in .gguf. Blocks.
+Result<HfConfig> read_hf_config(const std::string& path);
 
 }  // namespace spillway

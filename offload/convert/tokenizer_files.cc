@@ -1,6 +1,8 @@
 #include "offload/convert/tokenizer_files.h"
 
 #include "offload/convert/checkpoint.h"
+#include "offload/convert/gguf_model.h"
+#include "offload/convert/gguf_tokenizer.h"
 #include "offload/io/file.h"
 
 namespace spillway {
@@ -16,6 +18,10 @@ constexpr uint64_t kBytesMax = uint64_t{64} << 20;
 
 Result<std::vector<std::pair<std::string, std::string>>> read_tokenizer_files(
     const std::string& directory) {
+  if (is_gguf_path(directory)) {
+    SPILLWAY_ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(directory));
+    return gguf_tokenizer_files(model.metadata(), directory);
+  }
   std::vector<std::pair<std::string, std::string>> files;
   for (const char* name : kNames) {
     const std::string path = directory + "/" + name;

@@ -57,6 +57,7 @@ class Mapper {
                 ", its neighbours in " + std::string(role_name(spec.role)) + " are not");
       }
       weight.format = *stored.format->dtype;
+      weight.blocks |= stored.blocks != nullptr;
       weight.parts.push_back({found->second, part.first_row, part.rows});
     }
     map_.weights.push_back(std::move(weight));
@@ -136,6 +137,7 @@ Format natural_format(const ModelShape& shape, const WeightMap& map) {
   const std::vector<WeightSpec> specs = weight_specs(shape);
   for (size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].kind == WeightKind::kVector) continue;
+    if (map.weights[i].blocks) return Format::kF16;
     if (format && *format != map.weights[i].format) return Format::kF32;
     format = map.weights[i].format;
   }

@@ -11,6 +11,7 @@
 #include "offload/convert/fingerprint.h"
 #include "offload/model_file/model_file.h"
 #include "tests/support/checkpoint_writer.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/temp_directory.h"
 
 namespace spillway {
@@ -203,9 +204,11 @@ TEST_CASE("files of other kinds are told apart, with what to give instead") {
     CHECK(status.code() == Code::kInvalidArgument);
     return std::string(status.message());
   };
-  write_file(setup.temp / "model.gguf", "GGUF\x03 and so on");
+  write_file(setup.temp / "model.bin", "GGUF\x03 and so on");
+  CHECK_THAT(refused(setup.temp / "model.bin"), Catch::EndsWith("its name ends in .gguf"));
+  write_file(setup.temp / "model.gguf", GgufWriter::model("other").file());
   CHECK_THAT(refused(setup.temp / "model.gguf"),
-             Catch::Contains("GGUF") && Catch::Contains("*.safetensors"));
+             Catch::Contains("model.gguf") && Catch::Contains("'other', which is not supported"));
   const std::string weights = setup.directory + "/model.safetensors";
   CHECK_THAT(refused(weights), Catch::Contains("a safetensors file") &&
                                    Catch::EndsWith("tokenizer: " + setup.directory));

@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "offload/convert/converter.h"
+#include "offload/convert/gguf_model.h"
 #include "offload/convert/hf_config.h"
 #include "offload/model_source.h"
 #include "server/cli/common/console.h"
@@ -34,16 +35,17 @@ void print_report(const ConvertFlags& flags, const ConvertReport& report, double
               report.quantization.relative_rms() * 100, report.quantization.error_max);
 }
 
-// Requires a directory; the error describes what the path is instead.
+// Requires a directory or a .gguf file; the error describes what the path is instead.
 Status check_is_directory(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status) || std::filesystem::is_directory(status)) return {};
+  if (is_gguf_path(path)) return {};
   const Result<ModelFile> packed = open_packed(path);
   if (packed.status().code() == Code::kInvalidArgument) return packed.status();
   return invalid_argument(path +
                           (packed.ok() ? " is a packed model already" : " is not a directory") +
-                          "; convert wants the Hugging Face model directory" +
+                          "; convert wants the Hugging Face model directory or .gguf file" +
                           (packed.ok() ? " that it was made from" : ""));
 }
 
@@ -88,21 +90,24 @@ Command convert_command() {
   auto flags = std::make_shared<ConvertFlags>();
   Command command;
   command.name = "convert";
-  command.summary = "pack a Hugging Face model directory into one file";
+  command.summary = "pack a Hugging Face model directory or a GGUF file into one file";
   command.description =
       "Reads config.json, *.safetensors or pytorch_model*.bin and the tokenizer files of a model "
-      "directory, checks all of them, and writes one .spill file from which weights are read as "
+      "directory, or all of these from a .gguf file, checks all of them, and writes one .spill "
+      "file from which weights are read as "
       "the kernels want them. An existing OUTPUT is replaced only when the new one is complete. "
       "serve, batch and the other commands do the same into a cache folder when they are given a "
       "directory.";
-  command.arguments = {{"MODEL_DIR", "a Hugging Face model directory", &flags->directory},
-                       {"OUTPUT.spill", "the packed file to write", &flags->output}};
+  command.arguments = {
+      {"MODEL_DIR", "a Hugging Face model directory, or a .gguf file", &flags->directory},
+      {"OUTPUT.spill", "the packed file to write", &flags->output}};
   Settings& settings = command.settings;
   settings.group("Convert");
   std::vector<std::string> formats = {"auto"};
   for (const Format format : kFormats) formats.emplace_back(format_name(format));
   settings.add_choice("format", &flags->format, std::move(formats),
-                      "number format of matrices and tables; auto: the checkpoint's own");
+                      "number format of matrices and tables; auto: the checkpoint's own, f16 for "
+                      "a quantised .gguf file");
   settings.add_choice("device", &flags->device, {"cpu", "cuda"},
                       "what will compute with the file: the other kind must repack it while "
                       "loading, and cannot stream it from disk");

@@ -34,10 +34,12 @@ Command inspect_command() {
   command.summary = "show what a model is and whether its files are sound";
   command.description =
       "Prints shape, parameters, sizes, tokenizer files, and how many numbers are NaN or infinite. "
-      "Of a directory all weights are read for that; a packed file knows its counts and is read "
+      "Of a directory or a .gguf file all weights are read for that; a packed file knows its "
+      "counts and is read "
       "only with --verify, which compares every checksum. Exit status 2 when the model is unsound.";
-  command.arguments = {
-      {"MODEL", "a model directory, a packed .spill file, or the name of a shape", &flags->model}};
+  command.arguments = {{"MODEL",
+                        "a model directory, a .gguf or packed .spill file, or the name of a shape",
+                        &flags->model}};
   Settings& settings = command.settings;
   settings.group("Inspect");
   settings.add_switch("verify", &flags->verify, "read everything and compare the checksums");

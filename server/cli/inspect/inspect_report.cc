@@ -8,6 +8,7 @@
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/converter.h"
 #include "offload/convert/family.h"
+#include "offload/convert/gguf_model.h"
 #include "offload/convert/hf_config.h"
 #include "offload/convert/scan.h"
 #include "offload/convert/tokenizer_files.h"
@@ -72,6 +73,7 @@ Result<InspectReport> inspect_packed(const std::string& path, const InspectOptio
   return report;
 }
 
+// `directory` may be a GGUF file, too.
 Result<InspectReport> inspect_directory(const std::string& directory,
                                         const InspectOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(directory));
@@ -89,6 +91,9 @@ Result<InspectReport> inspect_directory(const std::string& directory,
   add_table(table, report);
   report.tensors = static_cast<int64_t>(checkpoint.tensors().size());
   report.notes = checkpoint.notes();
+  if (!checkpoint.block_formats().empty()) {
+    report.notes.push_back(checkpoint.block_formats() + " blocks are read as numbers");
+  }
   ScanOptions scan;
   scan.verify = options.verify;
   scan.progress = options.progress;
@@ -96,7 +101,7 @@ Result<InspectReport> inspect_directory(const std::string& directory,
   report.weights_read = true;
   report.verified = options.verify && !checkpoint.records().empty();
   if (options.verify && checkpoint.records().empty()) {
-    report.notes.push_back("safetensors files carry no checksums to verify");
+    report.notes.push_back("safetensors and GGUF files carry no checksums to verify");
   }
   return report;
 }
@@ -107,14 +112,16 @@ Result<InspectReport> inspect_model(const std::string& model, const InspectOptio
   std::error_code error;
   const auto status = std::filesystem::status(model, error);
   Result<InspectReport> report = InspectReport();
-  if (std::filesystem::is_directory(status)) {
+  const bool gguf = std::filesystem::exists(status) && is_gguf_path(model);
+  if (std::filesystem::is_directory(status) || gguf) {
     report = inspect_directory(model, options);
   } else if (std::filesystem::exists(status)) {
     report = inspect_packed(model, options);
   } else {
     const Result<ModelShape> shape = find_model_shape(model);
     if (!shape.ok()) {
-      return not_found(in_quotes(model) + " is neither a model directory nor a .spill file; " +
+      return not_found(in_quotes(model) +
+                       " is neither a model directory nor a .gguf or .spill file; " +
                        std::string(shape.status().message()));
     }
     report->kind = "shape";

@@ -60,8 +60,10 @@ Result<OpenedModel> open_once(const std::string& model, const EngineFlags& flags
 
 // Packs the other formats of --search-formats, too.
 Status pack_formats(const PlanQuestion& question) {
+  const bool checkpoint =
+      std::filesystem::is_directory(question.model) || question.model.ends_with(".gguf");
   if (!question.search_formats || question.flags.format || question.flags.dummy_weights ||
-      !std::filesystem::is_directory(question.model)) {
+      !checkpoint) {
     return {};
   }
   EngineFlags flags = question.flags;

@@ -1,0 +1,220 @@
+// Tensors of a GGUF file as those of a checkpoint.
+#include "offload/convert/gguf_checkpoint.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <span>
+
+#include "offload/convert/converter.h"
+#include "offload/convert/fingerprint.h"
+#include "offload/convert/scan.h"
+#include "offload/model_file/model_file.h"
+#include "offload/model_source.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/json_file.h"
+#include "tests/support/places.h"
+#include "tests/support/temp_directory.h"
+
+namespace spillway {
+namespace {
+
+std::vector<float> numbers_of(const Checkpoint& checkpoint, const std::string& name) {
+  const CheckpointTensor* tensor = checkpoint.find(name);
+  INFO(name);
+  REQUIRE(tensor != nullptr);
+  Bytes bytes(tensor->stored.bytes);
+  REQUIRE(checkpoint.read(*tensor, 0, bytes).ok());
+  const DType type = *tensor->stored.format->dtype;
+  std::vector<float> numbers(bytes.size() / dtype_bytes(type));
+  convert_elements(type, bytes.data(), DType::kF32,
+                   std::as_writable_bytes(std::span(numbers)).data(), numbers.size());
+  return numbers;
+}
+
+TEST_CASE("a file of another writer: names, shapes, numbers") {
+  const std::string folder = test::source_directory() + "/tests/golden/gguf/";
+  const auto opened = Checkpoint::open(folder + "small.gguf");
+  INFO(opened.status().message());
+  REQUIRE(opened.ok());
+  const Checkpoint& checkpoint = opened.value();
+  const nlohmann::json sums = test::read_json(folder + "small.json")["sums"];
+  CHECK(checkpoint.tensors().size() == sums.size());
+  for (const auto& [name, expected] : sums.items()) {
+    INFO(name);
+    const std::vector<float> numbers = numbers_of(checkpoint, name);
+    double sum = 0;
+    double absolute = 0;
+    for (const float number : numbers) {
+      sum += static_cast<double>(number);
+      absolute += std::fabs(static_cast<double>(number));
+    }
+    CHECK(sum == Approx(expected[0].get<double>()).epsilon(1e-9));
+    CHECK(absolute == Approx(expected[1].get<double>()).epsilon(1e-9));
+    CHECK(numbers[0] == expected[2].get<float>());
+    CHECK(numbers[7] == expected[3].get<float>());
+    CHECK(numbers.back() == expected[4].get<float>());
+  }
+  CHECK(checkpoint.find("model.embed_tokens.weight")->stored.shape ==
+        std::vector<int64_t>{40, 256});
+  CHECK(checkpoint.find("model.embed_tokens.weight")->stored.format->name == "F32");
+  CHECK(checkpoint.block_formats() == "Q4_K, Q6_K and Q8_0");
+  // Numbers that are plain stay as they lie, unless what is stacked with them is not.
+  CHECK(checkpoint.find("model.layers.0.mlp.down_proj.weight")->stored.format->name == "BF16");
+  CHECK(checkpoint.find("model.layers.0.self_attn.v_proj.weight")->stored.format->name == "F32");
+  const auto damage = scan_checkpoint(checkpoint, {});
+  REQUIRE(damage.ok());
+  CHECK(damage->empty());
+}
+
+TEST_CASE("a model without quantised blocks is plain") {
+  TempDirectory temp;
+  GgufWriter writer = GgufWriter::model("llama");
+  writer.add_tensor("blk.0.attn_q.weight", 1, {2, 2}, Bytes(8));
+  writer.add_tensor("blk.0.attn_k.weight", 1, {2, 2}, Bytes(8));
+  writer.add_tensor("blk.0.attn_q.bias", {2}, {1, 2});
+  writer.add_tensor("rope_freqs.weight", {2}, {1, 2});
+  write_file(temp / "m.gguf", writer.file());
+  const auto checkpoint = Checkpoint::open(temp / "m.gguf");
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->block_formats().empty());
+  CHECK(checkpoint->tensors().size() == 3);
+  CHECK(checkpoint->find("model.layers.0.self_attn.q_proj.weight")->stored.format->name == "F16");
+  CHECK(checkpoint->find("rope_freqs.weight") == nullptr);
+}
+
+TEST_CASE("a tensor in two files of a model is refused") {
+  TempDirectory temp;
+  for (int64_t i = 0; i < 2; ++i) {
+    GgufWriter writer = GgufWriter::model("llama");
+    writer.add("split.no", i, GgufType::kU16);
+    writer.add("split.count", int64_t{2}, GgufType::kU16);
+    writer.add_tensor("output.weight", {1, 1}, {1});
+    write_file(temp / ("m-0000" + std::to_string(i + 1) + "-of-00002.gguf"), writer.file());
+  }
+  const auto checkpoint = Checkpoint::open(temp / "m-00001-of-00002.gguf");
+  REQUIRE_FALSE(checkpoint.ok());
+  CHECK_THAT(std::string(checkpoint.status().message()),
+             Catch::Contains("lm_head.weight") && Catch::Contains("again in"));
+}
+
+// Blocks of Q8_0 with the scale 1: every number is its byte.
+Bytes q8_blocks(int64_t rows, int64_t columns) {
+  Bytes data;
+  for (int64_t block = 0; block < rows * columns / 32; ++block) {
+    append_little(data, f32_to_f16(1), 2);
+    for (int64_t i = 0; i < 32; ++i) append_little(data, static_cast<uint64_t>(block + i) % 100, 1);
+  }
+  return data;
+}
+
+// A whole Llama of 40 tokens, its matrices in Q8_0.
+GgufWriter quantized_llama() {
+  GgufWriter writer = GgufWriter::model("llama");
+  writer.add("tokenizer.ggml.model", std::string_view("gpt2"));
+  writer.add("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab"});
+  writer.add("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns) {
+    writer.add_tensor(name + ".weight", 8, {rows, columns}, q8_blocks(rows, columns));
+  };
+  const auto norm = [&](const std::string& name) {
+    writer.add_tensor(name + ".weight", {64}, std::vector<float>(64, 1));
+  };
+  matrix("token_embd", 40, 64);
+  norm("output_norm");
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    norm(layer + "attn_norm");
+    norm(layer + "ffn_norm");
+    matrix(layer + "attn_q", 64, 64);
+    matrix(layer + "attn_k", 32, 64);
+    matrix(layer + "attn_v", 32, 64);
+    matrix(layer + "attn_output", 64, 64);
+    matrix(layer + "ffn_gate", 96, 64);
+    matrix(layer + "ffn_up", 96, 64);
+    matrix(layer + "ffn_down", 64, 96);
+  }
+  return writer;
+}
+
+TEST_CASE("a quantised model is packed as f16, and it is said") {
+  TempDirectory temp;
+  write_file(temp / "m.gguf", quantized_llama().file());
+  const auto report = convert_checkpoint(temp / "m.gguf", temp / "m.spill", {});
+  INFO(report.status().message());
+  REQUIRE(report.ok());
+  CHECK(report->format == Format::kF16);
+  REQUIRE(report->notes.size() == 1);
+  CHECK_THAT(report->notes[0],
+             Catch::StartsWith("Q8_0 blocks") && Catch::Contains("packed as f16"));
+  ConvertOptions options;
+  options.format = Format::kQ4;
+  const auto narrow = convert_checkpoint(temp / "m.gguf", temp / "q.spill", options);
+  REQUIRE(narrow.ok());
+  CHECK_THAT(narrow->notes.at(0), Catch::Contains("relative RMS error of"));
+
+  const auto file = ModelFile::open(temp / "m.spill");
+  REQUIRE(file.ok());
+  CHECK(file->table().shape.name == "m");
+  CHECK(file->table().shape.rotary.interleaved);
+  CHECK(file->table().files.size() == 2);
+  ModelSourceOptions cached;
+  cached.cache_directory = temp / "cache";
+  const auto source = resolve_model(temp / "m.gguf", cached);
+  INFO(source.status().message());
+  REQUIRE(source.ok());
+  CHECK(source->converted);
+  CHECK_FALSE(resolve_model(temp / "m.gguf", cached)->converted);
+}
+
+TEST_CASE("queries, keys and values of GPT-NeoX are read head by head") {
+  TempDirectory temp;
+  GgufWriter writer = GgufWriter::model("gptneox");
+  std::vector<float> numbers;
+  for (int i = 0; i < 24 * 2; ++i) numbers.push_back(static_cast<float>(i));
+  writer.add_tensor("blk.0.attn_qkv.weight", {24, 2}, numbers);  // 4 heads of 2 rows.
+  write_file(temp / "m.gguf", writer.file());
+  const auto checkpoint = Checkpoint::open(temp / "m.gguf");
+  REQUIRE(checkpoint.ok());
+  const std::string name = "gpt_neox.layers.0.attention.query_key_value.weight";
+  const std::vector<float> read = numbers_of(checkpoint.value(), name);
+  REQUIRE(read.size() == numbers.size());
+  size_t wrong = 0;
+  for (size_t row = 0; row < 24; ++row) {
+    const size_t head = row / 6;
+    const size_t which = row % 6 / 2;
+    const size_t lies_at = which * 8 + head * 2 + row % 2;
+    for (size_t i = 0; i < 2; ++i) wrong += read[row * 2 + i] != numbers[lies_at * 2 + i];
+  }
+  CHECK(wrong == 0);
+  // From the middle of one head into the next.
+  Bytes part(20);
+  REQUIRE(checkpoint->read(*checkpoint->find(name), 12, part).ok());
+  CHECK(std::memcmp(part.data(), read.data() + 3, part.size()) == 0);
+}
+
+TEST_CASE("the fingerprint covers header, tensors and every file") {
+  TempDirectory temp;
+  const std::string path = temp / "m.gguf";
+  const auto stamp = std::filesystem::file_time_type::clock::now();
+  const auto print = [&](const GgufWriter& writer) {
+    write_file(path, writer.file());
+    std::filesystem::last_write_time(path, stamp);
+    return checkpoint_fingerprint(path).value();
+  };
+  const auto writer = [](float number, const char* text) {
+    GgufWriter model = GgufWriter::model("llama");
+    model.add("tokenizer.chat_template", std::string_view(text));
+    model.add_tensor("output.weight", {1, 2}, {1, number});
+    return model;
+  };
+  const std::string first = print(writer(2, "a"));
+  CHECK(print(writer(2, "a")) == first);
+  CHECK(print(writer(3, "a")) != first);
+  CHECK(print(writer(2, "b")) != first);
+  CHECK(checkpoint_fingerprint_of_stamps(path).ok());
+  CHECK(checkpoint_fingerprint(temp / "none.gguf").status().code() == Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace spillway
