@@ -80,6 +80,7 @@ LIBRARIES = [
     (re.compile(r"boost/(asio|beast)"), "socket library", ["server"]),
     (re.compile(r"prometheus/"), "metrics library", ["server"]),
     (re.compile(r"unicode/"), "ICU", ["server/tokenizer"]),
+    (re.compile(r"oniguruma"), "regular expressions", ["server/tokenizer"]),
     (re.compile(r"sqlite3"), "SQLite", ["scheduler", "server"]),
     (re.compile(r"liburing"), "io_uring", ["offload"]),
     (re.compile(r"coin/"), "linear programs", ["policy"]),

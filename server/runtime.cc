@@ -21,6 +21,9 @@ const std::string& Runtime::model_name() const {
 const Tokenizer* Runtime::tokenizer() const {
   return state_->opened.tokenizer.get();
 }
+const std::string& Runtime::tokenizer_error() const {
+  return state_->opened.tokenizer_error;
+}
 Scheduler& Runtime::scheduler() {
   SPILLWAY_CHECK(state_->scheduler != nullptr);
   return *state_->scheduler;

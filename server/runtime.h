@@ -39,6 +39,7 @@ struct OpenedModel {
   std::unique_ptr<Device> device;
   ModelToPlan model;
   std::unique_ptr<Tokenizer> tokenizer;  // Null: the model has none, token ids only.
+  std::string tokenizer_error;           // Why its files cannot be used; empty: it has none
 };
 
 // Of the options it reads accepts_source and say. `damaged`: as in ModelSourceOptions.
@@ -67,10 +68,11 @@ class Runtime {
 
   const ModelShape& shape() const;
   const std::string& model_name() const;
-  const std::string& source() const;  // The checkpoint's fingerprint: changes when it changes
-  const Tokenizer* tokenizer() const;
-  Scheduler& scheduler();  // REQUIRES: start_scheduler
-  Engine& engine();        // REQUIRES: not start_scheduler
+  const std::string& source() const;   // The checkpoint's fingerprint: changes when it changes
+  const Tokenizer* tokenizer() const;  // Null as in OpenedModel
+  const std::string& tokenizer_error() const;  // As in OpenedModel
+  Scheduler& scheduler();                      // REQUIRES: start_scheduler
+  Engine& engine();                            // REQUIRES: not start_scheduler
   Device& device();
   const Plan& plan() const;
 

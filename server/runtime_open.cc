@@ -56,17 +56,25 @@ std::string proc_name(const File& file) {
   return "/proc/self/fd/" + std::to_string(file.fd());
 }
 
-Status load_tokenizer(const ModelFileTable& table, std::unique_ptr<Tokenizer>* tokenizer) {
+// A model whose tokenizer cannot be used still takes token ids.
+void load_tokenizer(const RuntimeOptions& options, OpenedModel* opened) {
+  const ModelFileTable& table = *opened->model.table;
   const ModelShape& shape = table.shape;
   TokenizerDefaults defaults;
   defaults.bos = shape.bos_token;
   defaults.eos = shape.eos_tokens.empty() ? -1 : shape.eos_tokens.front();
   defaults.pad = shape.pad_token;
   Result<Tokenizer> loaded = Tokenizer::load(table.files, defaults);
-  if (loaded.status().code() == Code::kNotFound) return {};  // Token-id prompts work without.
-  if (!loaded.ok()) return loaded.status().at("tokenizer");
-  *tokenizer = std::make_unique<Tokenizer>(std::move(loaded).value());
-  return {};
+  if (loaded.status().code() == Code::kNotFound) return;
+  if (loaded.ok()) {
+    opened->tokenizer = std::make_unique<Tokenizer>(std::move(loaded).value());
+    return;
+  }
+  opened->tokenizer_error = loaded.status().message();
+  if (options.say) {
+    options.say("warning: prompts must be token ids, this model's tokenizer cannot be used: " +
+                opened->tokenizer_error);
+  }
 }
 
 // Allocates and loads the parts of a Runtime in their order.
@@ -228,9 +236,7 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
                                                 .progress = ConvertPrinter(options),
                                                 .damaged = damaged,
                                                 .say = options.say}));
-  if (opened.model.file) {
-    SPILLWAY_RETURN_IF_ERROR(load_tokenizer(*opened.model.table, &opened.tokenizer));
-  }
+  if (opened.model.file) load_tokenizer(options, &opened);
   return opened;
 }
 

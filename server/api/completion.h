@@ -41,6 +41,7 @@ struct ApiLimits {
 struct ApiContext {
   const ModelShape* shape = nullptr;     // Never null
   const Tokenizer* tokenizer = nullptr;  // Null: token-id prompts only, no text in answers
+  std::string tokenizer_error;           // Why its files cannot be used; empty: it has none
   std::vector<std::string> model_names;  // The first is the one in answers; never empty
   int64_t created = 0;                   // Unix seconds, for /v1/models
   std::string fingerprint;               // system_fingerprint of every answer
@@ -48,6 +49,9 @@ struct ApiContext {
   ApiLimits limits;
   std::shared_ptr<SeedStream> seeds;  // For requests without one; null: random ones
 };
+
+// Why prompts of this model must be token ids: "this model has no tokenizer files".
+std::string why_no_tokenizer(const ApiContext& context);
 
 struct CompletionCall {
   std::string model;       // The served name in the answer

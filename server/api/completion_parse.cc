@@ -146,9 +146,8 @@ void read_stops(FieldReader& fields, const ApiContext& context, CompletionCall& 
     for (size_t i = 0; i < stop->size(); ++i) add((*stop)[i], "stop[" + std::to_string(i) + "]");
   }
   if (!call.stop.empty() && context.tokenizer == nullptr) {
-    fields.fail(invalid_value("stop",
-                              "needs a tokenizer, which this model has not; use "
-                              "stop_token_ids"));
+    fields.fail(invalid_value(
+        "stop", "needs a tokenizer: " + why_no_tokenizer(context) + "; use stop_token_ids"));
   }
 }
 

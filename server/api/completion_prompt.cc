@@ -43,7 +43,7 @@ ApiResult<std::vector<int32_t>> encode_text(const std::string& text, const ApiCo
                                             const PromptOptions& options,
                                             const std::string& param) {
   if (context.tokenizer == nullptr) {
-    return invalid_value(param, "must be token ids: this model has no tokenizer files");
+    return invalid_value(param, "must be token ids: " + why_no_tokenizer(context));
   }
   if (static_cast<int64_t>(text.size()) > text_bytes_max(context)) {
     ApiError error = invalid_value(
@@ -55,7 +55,11 @@ ApiResult<std::vector<int32_t>> encode_text(const std::string& text, const ApiCo
     error.numbers = {{"n_ctx", context.shape->positions}};
     return error;
   }
-  std::vector<int32_t> ids = encode_prompt(*context.tokenizer, text, options.add_special_tokens);
+  auto encoded = encode_prompt(*context.tokenizer, text, options.add_special_tokens);
+  if (!encoded.ok()) {
+    return invalid_value(param, "cannot be read: " + std::string(encoded.status().message()));
+  }
+  std::vector<int32_t> ids = std::move(encoded).value();
   if (ids.empty()) return invalid_value(param, "must not be empty");
   // A tokenizer with more entries than the model has rows must not reach the engine.
   for (const int32_t id : ids) {
@@ -133,6 +137,11 @@ ApiResult<Prompts> read_shapes(const nlohmann::json& prompt, const ApiContext& c
 }
 
 }  // namespace
+
+std::string why_no_tokenizer(const ApiContext& context) {
+  if (context.tokenizer_error.empty()) return "this model has no tokenizer files";
+  return "this model's tokenizer cannot be used: " + context.tokenizer_error;
+}
 
 ApiResult<std::vector<int32_t>> read_token_ids(const nlohmann::json& array, int64_t vocabulary,
                                                const std::string& param) {

@@ -17,7 +17,7 @@ SequenceText::SequenceText(const Tokenizer* tokenizer, const CompletionCall& cal
 
 void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
   // A second stream finds the offset of each prompt token's text in the echo.
-  TextStream echo(tokenizer_, call_->skip_special_tokens, {}, false);
+  TextStream echo(tokenizer_, call_->skip_special_tokens, {}, false, /*begins_text=*/true);
   const std::vector<int32_t>& prompt = request().prompt;
   int64_t offset = 0;
   for (size_t i = 0; i < std::min(prompt.size(), logprobs.size()); ++i) {

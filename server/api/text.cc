@@ -25,10 +25,10 @@ std::string escaped_bytes(std::string_view bytes) {
 
 }  // namespace
 
-std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
-                                   bool add_special_tokens) {
+Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
+                                           bool add_special_tokens) {
   EncodeOptions options;
-  options.add_bos = add_special_tokens && tokenizer.adds_bos();
+  options.add_bos = add_special_tokens;
   return tokenizer.encode(text, options);
 }
 
@@ -42,7 +42,7 @@ std::string token_name(const Tokenizer* tokenizer, int32_t token, bool as_id) {
   const std::string_view bytes = tokenizer->token_bytes(token);
   if (bytes.empty()) return "token_id:" + std::to_string(token);
   // Decoding changes exactly the bytes that are not whole characters.
-  std::string text = tokenizer->decode({&token, 1}, false);
+  std::string text = tokenizer->decode({&token, 1}, false, TextPosition::kContinuation);
   return text == bytes ? text : escaped_bytes(bytes);
 }
 
@@ -58,9 +58,10 @@ struct TextStream::Parts {
 };
 
 TextStream::TextStream(const Tokenizer* tokenizer, bool skip_special_tokens,
-                       const std::vector<std::string>& stops, bool include_stop) {
+                       const std::vector<std::string>& stops, bool include_stop, bool begins_text) {
   if (tokenizer == nullptr) return;  // There is no text at all
-  parts_ = std::make_unique<Parts>(Parts{{tokenizer, skip_special_tokens}, {}});
+  const auto position = begins_text ? TextPosition::kStart : TextPosition::kContinuation;
+  parts_ = std::make_unique<Parts>(Parts{{tokenizer, skip_special_tokens, position}, {}});
   if (stops.empty()) return;
   auto matcher = StopMatcher::create(stops, include_stop);
   SPILLWAY_CHECK(matcher.ok());  // parse_completion keeps the same bounds.

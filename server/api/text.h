@@ -10,16 +10,18 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/status.h"
+
 namespace spillway {
 
 class Tokenizer;
 
 // Token ids of a text; special tokens written in it stay text. `add_special_tokens`: with the
-// model's start-of-text token.
-std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
-                                   bool add_special_tokens);
+// model's start-of-text token, if it has one. Errors as Tokenizer::encode().
+Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
+                                           bool add_special_tokens);
 
-// Text of complete token ids; invalid UTF-8 becomes U+FFFD.
+// Text of complete token ids that begin a text; invalid UTF-8 becomes U+FFFD.
 std::string decode_tokens(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
                           bool skip_special_tokens);
 
@@ -30,12 +32,13 @@ std::string token_name(const Tokenizer* tokenizer, int32_t token, bool as_id);
 // The number of code points of valid UTF-8, in which clients count string indices.
 int64_t count_characters(std::string_view text);
 
-// Turns one sequence's tokens into text: holds back half characters and possible starts of stop
-// strings. Invariant: all released text is valid UTF-8 and contains no stop string.
+// Turns one sequence's tokens into text, which continues a prompt's unless it is said: holds back
+// half characters and possible starts of stop strings. Invariant: all released text is valid UTF-8
+// and contains no stop string.
 class TextStream {
  public:
   TextStream(const Tokenizer* tokenizer, bool skip_special_tokens,
-             const std::vector<std::string>& stops, bool include_stop);
+             const std::vector<std::string>& stops, bool include_stop, bool begins_text = false);
   ~TextStream();
   TextStream(TextStream&& other) noexcept;
   TextStream& operator=(TextStream&& other) noexcept;

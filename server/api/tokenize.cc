@@ -13,10 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-ApiError no_tokenizer() {
+ApiError no_tokenizer(const ApiContext& context) {
   ApiError error;
   error.status = 501;
-  error.message = "This model has no tokenizer files; prompts are token ids.";
+  error.message = "Prompts are token ids: " + why_no_tokenizer(context) + ".";
   error.code = "no_tokenizer";
   error.retry_is_useless = true;
   return error;
@@ -49,7 +49,11 @@ ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) 
         "must not have more than " + std::to_string(context.limits.tokenize_bytes_max) + " bytes"));
   }
   if (fields.failed()) return fields.error();
-  const std::vector<int32_t> ids = encode_prompt(*context.tokenizer, *text, add_special);
+  const auto encoded = encode_prompt(*context.tokenizer, *text, add_special);
+  if (!encoded.ok()) {
+    return invalid_value("prompt", "cannot be read: " + std::string(encoded.status().message()));
+  }
+  const std::vector<int32_t>& ids = encoded.value();
   Json names;
   if (with_names) {
     names = Json::array();
@@ -79,7 +83,8 @@ using Answer = ApiResult<Json> (*)(const nlohmann::json&, const ApiContext&);
 
 void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& exchange,
                       Answer answer) {
-  if (api.context.tokenizer == nullptr) return exchange->respond(error_response(no_tokenizer()));
+  if (api.context.tokenizer == nullptr)
+    return exchange->respond(error_response(no_tokenizer(api.context)));
   auto ticket = api.admission.enter();
   if (!ticket) {
     return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "server/tokenizer/byte_alphabet.h"
+#include "server/tokenizer/character_classes.h"
 
 namespace spillway {
 namespace {
@@ -22,42 +23,151 @@ bool occurs_in_utf8(unsigned byte) {
   return byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
 }
 
+// Without one of these a vocabulary is not byte-level. Real ones lack some of the others: SmolLM2
+// has no 0x04 and no 0xF1.
+bool is_needed(unsigned byte) {
+  return byte == '\n' || (byte >= 0x20 && byte < 0x7F) || (byte >= 0x80 && byte < 0xC0);
+}
+
 }  // namespace
 
-Result<BpeModel> BpeModel::create(const std::vector<std::string>& pieces,
-                                  std::vector<Merge> merges) {
+Result<BpeModel> BpeModel::create(const std::vector<std::string>& pieces, std::vector<Merge> merges,
+                                  const BpeOptions& options, const std::vector<int32_t>& outside) {
   SPILLWAY_CHECK(pieces.size() <= kVocabularyMax && merges.size() <= kVocabularyMax);
   BpeModel model;
-  model.byte_ids_.fill(-1);
-  for (size_t id = 0; id < pieces.size(); ++id) {
-    const std::string& piece = pieces[id];
-    if (piece.size() > 2) continue;
-    const auto bytes = bytes_of_piece(piece);
-    if (!bytes || bytes->size() != 1) continue;
-    model.byte_ids_[static_cast<uint8_t>((*bytes)[0])] = static_cast<int32_t>(id);
+  model.options_ = options;
+  std::vector<bool> is_outside(pieces.size(), false);
+  for (const int32_t id : outside) is_outside[static_cast<size_t>(id)] = true;
+  model.set_symbols(pieces, is_outside);
+  SPILLWAY_RETURN_IF_ERROR(model.check_complete());
+  model.set_merges(std::move(merges), pieces.size());
+  return model;
+}
+
+void BpeModel::set_symbols(const std::vector<std::string>& pieces,
+                           const std::vector<bool>& outside) {
+  byte_ids_.fill(-1);
+  byte_token_ids_.fill(-1);
+  ascii_ids_.fill(-1);
+  for (size_t index = 0; index < pieces.size(); ++index) {
+    if (outside[index]) continue;
+    const std::string& piece = pieces[index];
+    const auto id = static_cast<int32_t>(index);
+    const auto bytes = options_.bytes && (piece.size() <= 2 || options_.ignore_merges)
+                           ? bytes_of_piece(piece)
+                           : std::nullopt;
+    if (bytes && bytes->size() == 1) byte_ids_[static_cast<uint8_t>((*bytes)[0])] = id;
+    if (options_.ignore_merges && options_.bytes && bytes) words_.emplace(*bytes, id);
+    if (options_.ignore_merges && !options_.bytes) words_.emplace(piece, id);
+    if (options_.bytes) continue;
+    if (options_.byte_fallback && piece.size() == 6) {
+      if (const auto byte = byte_of_token(piece)) byte_token_ids_[*byte] = id;
+    }
+    if (piece.size() > 4) continue;
+    size_t next = 0;
+    const char32_t point = next_character(piece, &next);
+    if (next != piece.size()) continue;
+    if (point < 128) {
+      ascii_ids_[point] = id;
+    } else {
+      character_ids_.emplace(point, id);
+    }
   }
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (model.byte_ids_[byte] >= 0 || !occurs_in_utf8(byte)) continue;
+}
+
+Status BpeModel::check_complete() const {
+  for (unsigned byte = 0; options_.bytes && byte < 256; ++byte) {
+    if (byte_ids_[byte] >= 0 || !is_needed(byte)) continue;
     return invalid_argument("the vocabulary has no piece for byte " + std::to_string(byte) +
                             " (\"" + symbol_of_byte(static_cast<uint8_t>(byte)) +
                             "\"), it is not byte-level");
   }
-  model.first_.assign(pieces.size() + 1, 0);
-  for (const Merge& merge : merges) ++model.first_[static_cast<size_t>(merge.left) + 1];
-  for (size_t id = 0; id < pieces.size(); ++id) model.first_[id + 1] += model.first_[id];
-  model.entries_.resize(merges.size());
-  std::vector<uint32_t> next(model.first_.begin(), model.first_.end() - 1);
+  if (options_.bytes || options_.unknown >= 0 || has_alphabet()) return {};
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (byte_token_ids_[byte] >= 0 || !occurs_in_utf8(byte)) continue;
+    return invalid_argument("unknown characters would vanish: there is no unk_token, and " +
+                            (options_.byte_fallback
+                                 ? "no byte token for byte " + std::to_string(byte)
+                                 : std::string("byte_fallback is off")));
+  }
+  return {};
+}
+
+// Whether the byte-level alphabet is in the vocabulary: ByteLevel is then a step, but not the last.
+bool BpeModel::has_alphabet() const {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (!is_needed(byte)) continue;
+    size_t next = 0;
+    if (id_of_character(next_character(symbol_of_byte(static_cast<uint8_t>(byte)), &next)) < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void BpeModel::set_merges(std::vector<Merge> merges, size_t pieces) {
+  first_.assign(pieces + 1, 0);
+  for (const Merge& merge : merges) ++first_[static_cast<size_t>(merge.left) + 1];
+  for (size_t id = 0; id < pieces; ++id) first_[id + 1] += first_[id];
+  entries_.resize(merges.size());
+  std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const uint32_t slot = next[static_cast<size_t>(merges[rank].left)]++;
-    model.entries_[slot] = {merges[rank].right, static_cast<uint32_t>(rank)};
+    entries_[slot] = {merges[rank].right, static_cast<uint32_t>(rank)};
   }
-  for (size_t id = 0; id < pieces.size(); ++id) {
-    std::sort(model.entries_.begin() + model.first_[id],
-              model.entries_.begin() + model.first_[id + 1],
+  for (size_t id = 0; id < pieces; ++id) {
+    std::sort(entries_.begin() + first_[id], entries_.begin() + first_[id + 1],
               [](const Entry& a, const Entry& b) { return a.right < b.right; });
   }
-  model.merges_ = std::move(merges);
-  return model;
+  merges_ = std::move(merges);
+}
+
+int32_t BpeModel::id_of_character(char32_t point) const {
+  if (point < 128) return ascii_ids_[point];
+  const auto found = character_ids_.find(point);
+  return found == character_ids_.end() ? -1 : found->second;
+}
+
+void BpeModel::add_known(int32_t id, bool* unknown, BpeScratch* scratch) const {
+  if (std::exchange(*unknown, false)) scratch->add(options_.unknown);
+  scratch->add(id);
+}
+
+void BpeModel::add_unknown(bool* unknown, BpeScratch* scratch) const {
+  if (options_.unknown < 0) return;
+  if (*unknown && !options_.fuse_unk) scratch->add(options_.unknown);
+  *unknown = true;
+}
+
+void BpeModel::add_bytes(std::string_view text, bool* unknown, BpeScratch* scratch) const {
+  for (const char byte : text) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+    if (id >= 0) {
+      add_known(id, unknown, scratch);
+    } else {
+      add_unknown(unknown, scratch);
+    }
+  }
+}
+
+// As in `tokenizers`, byte tokens do not end a row of unknown characters.
+void BpeModel::add_characters(std::string_view text, bool* unknown, BpeScratch* scratch) const {
+  const auto token_of = [&](char byte) { return byte_token_ids_[static_cast<uint8_t>(byte)]; };
+  for (size_t next = 0; next < text.size();) {
+    const size_t begin = next;
+    const int32_t id = id_of_character(next_character(text, &next));
+    if (id >= 0) {
+      add_known(id, unknown, scratch);
+      continue;
+    }
+    const std::string_view bytes = text.substr(begin, next - begin);
+    if (options_.byte_fallback &&
+        std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return token_of(byte) >= 0; })) {
+      for (const char byte : bytes) scratch->add(token_of(byte));
+    } else {
+      add_unknown(unknown, scratch);
+    }
+  }
 }
 
 uint32_t BpeModel::rank_of(int32_t left, int32_t right) const {
@@ -70,15 +180,20 @@ uint32_t BpeModel::rank_of(int32_t left, int32_t right) const {
 
 void BpeModel::load_symbols(std::string_view text, BpeScratch* scratch) const {
   auto& symbols = scratch->symbols_;
-  symbols.resize(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int32_t id = byte_ids_[static_cast<uint8_t>(text[i])];
-    SPILLWAY_CHECK(id >= 0);
-    symbols[i] = {id, kNoMerge, i == 0 ? kNone : i - 1, i + 1 < text.size() ? i + 1 : kNone};
+  symbols.clear();
+  bool unknown = false;  // An unknown token is still to be added.
+  if (options_.bytes) {
+    add_bytes(text, &unknown, scratch);
+  } else {
+    add_characters(text, &unknown, scratch);
   }
+  if (unknown) scratch->add(options_.unknown);
   auto& heap = scratch->heap_;
   heap.clear();
-  for (size_t i = 0; i + 1 < text.size(); ++i) {
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    symbols[i].previous = i == 0 ? kNone : i - 1;
+    symbols[i].next = i + 1 < symbols.size() ? i + 1 : kNone;
+    if (symbols[i].next == kNone) break;
     symbols[i].rank = rank_of(symbols[i].id, symbols[i + 1].id);
     if (symbols[i].rank == kNoMerge) continue;
     heap.push_back(uint64_t{symbols[i].rank} << kPositionBits | i);
@@ -112,7 +227,15 @@ void BpeModel::merge_at(size_t position, BpeScratch* scratch) const {
 void BpeModel::encode(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const {
   if (text.empty()) return;
   SPILLWAY_CHECK(text.size() < uint64_t{1} << kPositionBits);
+  if (!words_.empty()) {
+    const auto word = words_.find(text);
+    if (word != words_.end()) {
+      ids->push_back(word->second);
+      return;
+    }
+  }
   load_symbols(text, scratch);
+  if (scratch->symbols_.empty()) return;
   auto& heap = scratch->heap_;
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());

@@ -30,6 +30,13 @@ constexpr std::array<int16_t, kSymbolsEnd> make_bytes() {
 constexpr std::array<int16_t, kSymbolsEnd> kBytes = make_bytes();
 static_assert(kSymbols[' '] == 0x120 && kSymbols[0xAD] == kSymbolsEnd - 1);
 
+int hex_digit(char digit) {
+  if (digit >= '0' && digit <= '9') return digit - '0';
+  if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+  if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+  return -1;
+}
+
 }  // namespace
 
 std::string symbol_of_byte(uint8_t byte) {
@@ -53,6 +60,14 @@ std::optional<std::string> bytes_of_piece(std::string_view piece) {
     bytes.push_back(static_cast<char>(kBytes[point]));
   }
   return bytes;
+}
+
+std::optional<uint8_t> byte_of_token(std::string_view piece) {
+  if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') return std::nullopt;
+  const int high = hex_digit(piece[3]);
+  const int low = hex_digit(piece[4]);
+  if (high < 0 || low < 0) return std::nullopt;
+  return static_cast<uint8_t>(high * 16 + low);
 }
 
 }  // namespace spillway

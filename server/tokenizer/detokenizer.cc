@@ -8,8 +8,7 @@
 namespace spillway {
 
 std::string Detokenizer::push(int32_t id) {
-  if (skip_special_ && tokenizer_->is_special(id)) return {};
-  pending_ += tokenizer_->token_bytes(id);
+  tokenizer_->append_bytes(id, skip_special_, &start_, &pending_);
   const size_t complete = complete_prefix_bytes(pending_);
   std::string text = to_utf8(std::string_view(pending_).substr(0, complete));
   pending_.erase(0, complete);
@@ -17,6 +16,7 @@ std::string Detokenizer::push(int32_t id) {
 }
 
 std::string Detokenizer::finish() {
+  start_ = tokenizer_->start_of_text(position_);
   return to_utf8(std::exchange(pending_, {}));
 }
 

@@ -2,7 +2,7 @@
 // character whose bytes are split over several tokens is held back until it is complete.
 //
 // One per sequence; borrows the tokenizer. Thread rule: one thread. Invariant: the concatenated
-// results of push() and finish() are Tokenizer::decode() of all ids.
+// results of push() and finish() are Tokenizer::decode() of all ids, from the same TextPosition.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,12 @@ namespace spillway {
 class Detokenizer {
  public:
   // `tokenizer` must live longer. skip_special: special tokens give no text.
-  Detokenizer(const Tokenizer* tokenizer, bool skip_special)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  Detokenizer(const Tokenizer* tokenizer, bool skip_special,
+              TextPosition position = TextPosition::kStart)
+      : tokenizer_(tokenizer),
+        skip_special_(skip_special),
+        position_(position),
+        start_(tokenizer->start_of_text(position)) {}
 
   // Returns the text that is certain now; often empty. Bytes that can never become a character give
   // U+FFFD.
@@ -28,6 +32,8 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  TextPosition position_;
+  StartOfText start_;
   std::string pending_;  // The beginning of a character, 0 to 3 bytes
 };
 

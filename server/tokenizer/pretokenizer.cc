@@ -1,127 +1,240 @@
 #include "server/tokenizer/pretokenizer.h"
 
-#include <unicode/uchar.h>
-#include <unicode/utf8.h>
+#include <optional>
+#include <utility>
 
-#include <algorithm>
-#include <cstdint>
-#include <iterator>
-
-#include "kernels/base/check.h"
+#include "server/tokenizer/byte_alphabet.h"
+#include "server/tokenizer/character_classes.h"
+#include "server/tokenizer/gpt2_pattern.h"
+#include "server/tokenizer/newer_characters.h"
+#include "server/tokenizer/split_parts.h"
+#include "server/tokenizer/text_pattern.h"
 
 namespace spillway {
 namespace {
 
-enum class Class : uint8_t { kLetter, kNumber, kSpace, kOther };
+using Kind = PreTokenizerStep::Kind;
+using Spans = std::vector<PieceList::Span>;
+using ClassTest = bool (*)(char32_t);
 
-struct ClassRange {
-  UChar32 first;
-  UChar32 last;
-  Class kind;
-};
-
-// Letters and numbers that Unicode 15.1 and 16.0 added. Debian 12's ICU knows 15.0, and would cut
-// 5,004 characters differently from a reference with a newer version.
-constexpr ClassRange kYoung[] = {
-    {0x1C89, 0x1C8A, Class::kLetter},   {0xA7CB, 0xA7CD, Class::kLetter},
-    {0xA7DA, 0xA7DC, Class::kLetter},   {0x105C0, 0x105F3, Class::kLetter},
-    {0x10D40, 0x10D49, Class::kNumber}, {0x10D4A, 0x10D65, Class::kLetter},
-    {0x10D6F, 0x10D85, Class::kLetter}, {0x10EC2, 0x10EC4, Class::kLetter},
-    {0x11380, 0x11389, Class::kLetter}, {0x1138B, 0x1138B, Class::kLetter},
-    {0x1138E, 0x1138E, Class::kLetter}, {0x11390, 0x113B5, Class::kLetter},
-    {0x113B7, 0x113B7, Class::kLetter}, {0x113D1, 0x113D1, Class::kLetter},
-    {0x113D3, 0x113D3, Class::kLetter}, {0x116D0, 0x116E3, Class::kNumber},
-    {0x11BC0, 0x11BE0, Class::kLetter}, {0x11BF0, 0x11BF9, Class::kNumber},
-    {0x13460, 0x143FA, Class::kLetter}, {0x16100, 0x1611D, Class::kLetter},
-    {0x16130, 0x16139, Class::kNumber}, {0x16D40, 0x16D6C, Class::kLetter},
-    {0x16D70, 0x16D79, Class::kNumber}, {0x18CFF, 0x18CFF, Class::kLetter},
-    {0x1CCF0, 0x1CCF9, Class::kNumber}, {0x1E5D0, 0x1E5ED, Class::kLetter},
-    {0x1E5F0, 0x1E5F0, Class::kLetter}, {0x1E5F1, 0x1E5FA, Class::kNumber},
-    {0x2EBF0, 0x2EE5D, Class::kLetter}};
-
-Class class_of_unassigned(UChar32 point) {
-  const auto* range =
-      std::lower_bound(std::begin(kYoung), std::end(kYoung), point,
-                       [](const ClassRange& entry, UChar32 value) { return entry.last < value; });
-  return range != std::end(kYoung) && range->first <= point ? range->kind : Class::kOther;
+// Every character of a class as a match of its own.
+std::vector<PatternMatch> characters_in(std::string_view text, ClassTest in_class) {
+  std::vector<PatternMatch> matches;
+  for (size_t next = 0; next < text.size();) {
+    const size_t begin = next;
+    if (in_class(next_character(text, &next))) matches.push_back({begin, next});
+  }
+  return matches;
 }
 
-Class class_of(UChar32 point) {
-  const uint32_t category = U_GET_GC_MASK(point);
-  if ((category & U_GC_L_MASK) != 0) return Class::kLetter;
-  if ((category & U_GC_N_MASK) != 0) return Class::kNumber;
-  if ((category & U_GC_CN_MASK) != 0) return class_of_unassigned(point);
-  return u_isUWhiteSpace(point) ? Class::kSpace : Class::kOther;
+// Matches of \w+|[^\w\s]+: runs of word characters, and of what is neither those nor whitespace.
+std::vector<PatternMatch> words_in(std::string_view text) {
+  std::vector<PatternMatch> matches;
+  bool in_word = false;
+  for (size_t next = 0; next < text.size();) {
+    const size_t begin = next;
+    const char32_t point = next_character(text, &next);
+    if (is_space(point)) continue;
+    const bool word = is_word(point);
+    if (!matches.empty() && matches.back().end == begin && in_word == word) {
+      matches.back().end = next;
+    } else {
+      matches.push_back({begin, next});
+    }
+    in_word = word;
+  }
+  return matches;
 }
 
-// A position in the text and the class of the character there.
-class Scanner {
- public:
-  Scanner(std::string_view text, size_t begin) : text_(text), next_(begin) { advance(); }
-
-  bool at_end() const { return begin_ == text_.size(); }
-  size_t begin() const { return begin_; }
-  Class kind() const { return kind_; }
-
-  void advance() {
-    begin_ = next_;
-    if (at_end()) return;
-    const auto* data = reinterpret_cast<const uint8_t*>(text_.data());
-    UChar32 point;
-    U8_NEXT(data, next_, text_.size(), point);
-    SPILLWAY_CHECK(point >= 0);
-    kind_ = class_of(point);
-  }
-
-  // Skips to the first character of another class, or the end.
-  void skip(Class kind) {
-    while (!at_end() && kind_ == kind) advance();
-  }
-
- private:
-  std::string_view text_;
-  size_t begin_ = 0;
-  size_t next_;
-  Class kind_ = Class::kOther;
-};
-
-// The bytes of 's, 't, 're, 've, 'm, 'll or 'd at the start of `text`; 0: none.
-size_t contraction_bytes(std::string_view text) {
-  for (std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
-    if (text.substr(0, ending.size()) == ending) return ending.size();
-  }
-  return 0;
+// Replaces the pieces by others of the same text.
+void set_spans(Spans spans, PieceList* pieces) {
+  pieces->at_start = pieces->at_start && !spans.empty() && !pieces->spans.empty() &&
+                     spans.front().begin == pieces->spans.front().begin;
+  pieces->spans = std::move(spans);
 }
 
-// Whitespace gives its last character to the word behind it: several end one character earlier, a
-// single one is a piece of its own.
-size_t space_end(Scanner scanner) {
-  const size_t begin = scanner.begin();
-  size_t last = begin;
-  while (!scanner.at_end() && scanner.kind() == Class::kSpace) {
-    last = scanner.begin();
-    scanner.advance();
+// Builds the text anew: `write` appends what becomes of a piece; it is told whether that is the
+// first piece of a whole text.
+template <class Write>
+void rewrite(PieceList* pieces, Write write) {
+  std::string text;
+  text.reserve(pieces->text.size() + pieces->spans.size());
+  bool first = pieces->at_start;
+  for (PieceList::Span& span : pieces->spans) {
+    const size_t begin = text.size();
+    write(pieces->piece(span), first, &text);
+    span = {begin, text.size()};
+    first = false;
   }
-  return scanner.at_end() || last == begin ? scanner.begin() : last;
+  pieces->text = std::move(text);
+}
+
+void cut_as_gpt2(PieceList* pieces) {
+  Spans spans;
+  for (const PieceList::Span& span : pieces->spans) {
+    const std::string_view piece = pieces->piece(span);
+    for (size_t begin = 0; begin < piece.size();) {
+      const size_t end = next_piece_end(piece, begin);
+      spans.push_back({span.begin + begin, span.begin + end});
+      begin = end;
+    }
+  }
+  set_spans(std::move(spans), pieces);
+}
+
+void add_space_in_front(PieceList* pieces) {
+  rewrite(pieces, [](std::string_view piece, bool, std::string* text) {
+    if (piece.front() != ' ') text->push_back(' ');
+    text->append(piece);
+  });
+}
+
+void write_as_alphabet(PieceList* pieces) {
+  rewrite(pieces, [](std::string_view piece, bool, std::string* text) {
+    for (const char byte : piece) *text += symbol_of_byte(static_cast<uint8_t>(byte));
+  });
+}
+
+void cut_by_class(ClassTest in_class, SplitBehavior behavior, PieceList* pieces) {
+  Spans spans;
+  for (const PieceList::Span& span : pieces->spans) {
+    const std::string_view piece = pieces->piece(span);
+    append_pieces(parts_of(characters_in(piece, in_class), piece.size()), behavior, span.begin,
+                  &spans);
+  }
+  set_spans(std::move(spans), pieces);
+}
+
+void cut_into_words(PieceList* pieces) {
+  Spans spans;
+  for (const PieceList::Span& span : pieces->spans) {
+    for (const PatternMatch& match : words_in(pieces->piece(span))) {
+      spans.push_back({span.begin + match.begin, span.begin + match.end});
+    }
+  }
+  set_spans(std::move(spans), pieces);
+}
+
+void replace_spaces(const PreTokenizerStep& step, PieceList* pieces) {
+  const std::string& mark = step.replacement;
+  rewrite(pieces, [&](std::string_view piece, bool first, std::string* text) {
+    const bool begins_so = piece.front() == ' ' || piece.substr(0, mark.size()) == mark;
+    const bool wanted =
+        step.prepend == PrependScheme::kAlways || (step.prepend == PrependScheme::kFirst && first);
+    if (wanted && !begins_so) *text += mark;
+    for (const char byte : piece) {
+      if (byte == ' ') {
+        *text += mark;
+      } else {
+        text->push_back(byte);
+      }
+    }
+  });
 }
 
 }  // namespace
 
-size_t next_piece_end(std::string_view text, size_t begin) {
-  SPILLWAY_CHECK(begin < text.size());
-  if (text[begin] == '\'') {
-    const size_t bytes = contraction_bytes(text.substr(begin));
-    if (bytes > 0) return begin + bytes;
+struct PreTokenizer::Step {
+  PreTokenizerStep what;
+  bool last = false;
+  bool gpt2 = false;                   // kSplit with GPT-2's pattern
+  std::optional<TextPattern> pattern;  // kSplit, kMetaspace
+
+  Status apply(PieceList* pieces) const;
+  Status cut_by_pattern(SplitBehavior behavior, bool invert, PieceList* pieces) const;
+};
+
+Status PreTokenizer::Step::cut_by_pattern(SplitBehavior behavior, bool invert,
+                                          PieceList* pieces) const {
+  std::string older;
+  const bool any = replace_newer_characters(pieces->text, &older);
+  const std::string_view searched = any ? older : pieces->text;
+  TextPattern::Search search(*pattern, pieces->text.size());
+  Spans spans;
+  std::vector<PatternMatch> matches;
+  for (const PieceList::Span& span : pieces->spans) {
+    const std::string_view piece = pieces->piece(span);
+    matches.clear();
+    SPILLWAY_RETURN_IF_ERROR(
+        search.find_all(searched.substr(span.begin, piece.size()), piece, &matches));
+    std::vector<SplitPart> parts = parts_of(matches, piece.size());
+    if (invert) {
+      for (SplitPart& part : parts) part.matches = !part.matches;
+    }
+    append_pieces(parts, behavior, span.begin, &spans);
   }
-  Scanner scanner(text, begin);
-  if (text[begin] == ' ') {
-    Scanner after = scanner;
-    after.advance();
-    if (!after.at_end() && after.kind() != Class::kSpace) scanner = after;
+  set_spans(std::move(spans), pieces);
+  return {};
+}
+
+Status PreTokenizer::Step::apply(PieceList* pieces) const {
+  switch (what.kind) {
+    case Kind::kByteLevel:
+      if (what.add_prefix_space) add_space_in_front(pieces);
+      if (what.use_regex) cut_as_gpt2(pieces);
+      if (!last) write_as_alphabet(pieces);
+      return {};
+    case Kind::kSplit:
+      if (!gpt2) return cut_by_pattern(what.behavior, what.invert, pieces);
+      cut_as_gpt2(pieces);
+      return {};
+    case Kind::kDigits:
+      cut_by_class(is_number,
+                   what.individual_digits ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
+                   pieces);
+      return {};
+    case Kind::kMetaspace:
+      replace_spaces(what, pieces);
+      if (!what.split) return {};
+      return cut_by_pattern(SplitBehavior::kMergedWithNext, false, pieces);
+    case Kind::kWhitespace:
+      cut_into_words(pieces);
+      return {};
+    case Kind::kWhitespaceSplit:
+      cut_by_class(is_space, SplitBehavior::kRemoved, pieces);
+      return {};
+    case Kind::kPunctuation:
+      cut_by_class(is_punctuation, what.behavior, pieces);
+      return {};
   }
-  if (scanner.kind() == Class::kSpace) return space_end(scanner);
-  scanner.skip(scanner.kind());
-  return scanner.begin();
+  return {};
+}
+
+PieceList::PieceList(std::string whole, bool starts) : text(std::move(whole)), at_start(starts) {
+  if (!text.empty()) spans.push_back({0, text.size()});
+}
+
+PreTokenizer::PreTokenizer() = default;
+PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
+PreTokenizer::~PreTokenizer() = default;
+
+Result<PreTokenizer> PreTokenizer::create(const std::vector<PreTokenizerStep>& steps) {
+  PreTokenizer made;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    auto step = std::make_unique<Step>();
+    step->what = steps[i];
+    step->last = i + 1 == steps.size();
+    const PreTokenizerStep& what = step->what;
+    step->gpt2 = what.kind == Kind::kSplit && !what.pattern.literal && !what.invert &&
+                 what.behavior == SplitBehavior::kIsolated && what.pattern.text == kGpt2Pattern;
+    if (what.kind == Kind::kSplit) {
+      SPILLWAY_ASSIGN_OR_RETURN(step->pattern, TextPattern::create(what.pattern));
+    } else if (what.kind == Kind::kMetaspace) {
+      SPILLWAY_ASSIGN_OR_RETURN(step->pattern, TextPattern::create({what.replacement, true}));
+    }
+    made.ends_in_bytes_ = step->last && what.kind == Kind::kByteLevel;
+    made.steps_.push_back(std::move(step));
+  }
+  return made;
+}
+
+Status PreTokenizer::cut(PieceList* pieces) const {
+  for (const auto& step : steps_) {
+    if (pieces->spans.empty()) return {};
+    SPILLWAY_RETURN_IF_ERROR(step->apply(pieces));
+  }
+  return {};
 }
 
 }  // namespace spillway

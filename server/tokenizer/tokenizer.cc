@@ -1,41 +1,12 @@
 #include "server/tokenizer/tokenizer.h"
 
-#include <unicode/uchar.h>
-#include <unicode/utf8.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "server/tokenizer/byte_alphabet.h"
-#include "server/tokenizer/pretokenizer.h"
 #include "server/tokenizer/utf8.h"
 
 namespace spillway {
 namespace {
-
-// The end of the whitespace that starts at `begin`.
-size_t space_end(std::string_view text, size_t begin) {
-  const auto* data = reinterpret_cast<const uint8_t*>(text.data());
-  size_t next = begin;
-  while (next < text.size()) {
-    const size_t start = next;
-    UChar32 point;
-    U8_NEXT(data, next, text.size(), point);
-    if (!u_isUWhiteSpace(point)) return start;
-  }
-  return next;
-}
-
-// The start of the whitespace in front of `end`, not before `begin`.
-size_t space_begin(std::string_view text, size_t begin, size_t end) {
-  while (end > begin) {
-    size_t start = end - 1;
-    while (start > begin && U8_IS_TRAIL(text[start])) --start;
-    if (space_end(text.substr(0, end), start) != end) return end;
-    end = start;
-  }
-  return end;
-}
 
 Status check_default(const char* name, int32_t id, size_t vocabulary) {
   if (id < 0 || static_cast<size_t>(id) < vocabulary) return {};
@@ -54,96 +25,143 @@ Result<Tokenizer> Tokenizer::load(std::span<const NamedFile> files,
   SPILLWAY_RETURN_IF_ERROR(check_default("eos", defaults.eos, vocabulary));
   SPILLWAY_RETURN_IF_ERROR(check_default("pad", defaults.pad, vocabulary));
   SPILLWAY_ASSIGN_OR_RETURN(BpeModel model,
-                            BpeModel::create(description.pieces, std::move(description.merges)));
-  Tokenizer tokenizer(std::move(model));
-  tokenizer.bytes_.reserve(vocabulary);
-  for (std::string& piece : description.pieces) {
-    auto bytes = bytes_of_piece(piece);
-    tokenizer.bytes_.push_back(bytes ? std::move(*bytes) : std::move(piece));
-  }
-  tokenizer.set_special(std::move(description), defaults);
+                            BpeModel::create(description.pieces, std::move(description.merges),
+                                             description.bpe, description.outside_model));
+  auto normalizer = Normalizer::create(description.normalizer);
+  if (!normalizer.ok()) return normalizer.status().at("normalizer");
+  auto pre_tokenizer = PreTokenizer::create(description.pre_tokenizer);
+  if (!pre_tokenizer.ok()) return pre_tokenizer.status().at("pre_tokenizer");
+  Tokenizer tokenizer(std::move(model), std::move(normalizer).value(),
+                      std::move(pre_tokenizer).value());
+  SPILLWAY_RETURN_IF_ERROR(tokenizer.set_bytes(description).at("decoder"));
+  tokenizer.set_special(&description, defaults);
+  SPILLWAY_RETURN_IF_ERROR(tokenizer.set_finders(std::move(description.added)));
   return tokenizer;
 }
 
-void Tokenizer::set_special(TokenizerDescription files, const TokenizerDefaults& defaults) {
-  bos_ = files.bos >= 0 ? files.bos : defaults.bos;
-  eos_ = files.eos >= 0 ? files.eos : defaults.eos;
-  pad_ = files.pad >= 0 ? files.pad : defaults.pad;
-  add_bos_ = files.add_bos.value_or(defaults.add_bos);
-  added_ = std::move(files.added);
+Status Tokenizer::set_bytes(const TokenizerDescription& files) {
+  SPILLWAY_ASSIGN_OR_RETURN(const TokenDecoder decoder, TokenDecoder::create(files.decoder));
+  start_rule_ = decoder.start_rule();
+  is_added_.assign(files.pieces.size(), false);
+  for (const AddedToken& token : files.added) is_added_[static_cast<size_t>(token.id)] = true;
+  bytes_.reserve(files.pieces.size());
+  for (size_t id = 0; id < files.pieces.size(); ++id) {
+    SPILLWAY_ASSIGN_OR_RETURN(std::string bytes, decoder.bytes_of(files.pieces[id], is_added_[id]));
+    bytes_.push_back(std::move(bytes));
+  }
+  return {};
+}
+
+void Tokenizer::set_special(TokenizerDescription* files, const TokenizerDefaults& defaults) {
+  bos_ = files->bos >= 0 ? files->bos : defaults.bos;
+  eos_ = files->eos >= 0 ? files->eos : defaults.eos;
+  pad_ = files->pad >= 0 ? files->pad : defaults.pad;
+  if (files->around) {
+    around_ = std::move(*files->around);
+    if (bos_ < 0 && around_.before.size() == 1) bos_ = around_.before[0];
+  } else if (files->add_bos.value_or(defaults.add_bos) && bos_ >= 0) {
+    around_.before = {bos_};
+  }
+  std::vector<AddedToken>& added = files->added;
   for (int32_t id : {bos_, eos_, pad_}) {
     const auto same = [id](const AddedToken& token) { return token.id == id; };
     if (id < 0) continue;
-    const auto found = std::find_if(added_.begin(), added_.end(), same);
-    if (found != added_.end()) {
+    const auto found = std::find_if(added.begin(), added.end(), same);
+    if (found != added.end()) {
       found->special = true;
     } else {
-      added_.push_back({id, std::string(token_bytes(id)), true, false, false});
+      added.push_back({id, files->pieces[static_cast<size_t>(id)]});
     }
   }
   special_.assign(bytes_.size(), false);
-  for (const AddedToken& token : added_) {
-    bytes_[static_cast<size_t>(token.id)] = token.text;
-    special_[static_cast<size_t>(token.id)] = token.special;
-    any_plain_added_ = any_plain_added_ || !token.special;
-  }
-  std::sort(added_.begin(), added_.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.text > b.text; });
+  for (const AddedToken& token : added) special_[static_cast<size_t>(token.id)] = token.special;
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+Status Tokenizer::set_finders(std::vector<AddedToken> added) {
+  std::vector<AddedTokenFinder::Entry> plain;
+  std::vector<AddedTokenFinder::Entry> normalized;
+  for (AddedToken& token : added) {
+    std::string text = token.text;
+    if (!token.normalized) {
+      plain.push_back({std::move(text), std::move(token)});
+      continue;
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(text, normalizer_.normalize(std::move(text)));
+    if (text.empty()) {
+      return invalid_argument("added token " + std::to_string(token.id) +
+                              " is empty when it is normalized");
+    }
+    normalized.push_back({std::move(text), std::move(token)});
+  }
+  plain_finder_ = AddedTokenFinder(std::move(plain));
+  normalized_finder_ = AddedTokenFinder(std::move(normalized));
+  return {};
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
+                                               const EncodeOptions& options) const {
   std::string replaced;
   if (!is_valid_utf8(text)) {
     replaced = to_utf8(text);
     text = replaced;
   }
   std::vector<int32_t> ids;
-  if (options.add_bos && bos_ >= 0) ids.push_back(bos_);
+  if (options.add_bos) ids = around_.before;
   BpeScratch scratch;
-  size_t begin = 0;
-  while (const auto found = find_added(text, begin, options.parse_special)) {
-    encode_plain(text.substr(begin, found->begin - begin), &scratch, &ids);
-    ids.push_back(found->token->id);
-    begin = found->end;
+  for (const auto& part : plain_finder_.split(text, options.parse_special)) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+      continue;
+    }
+    SPILLWAY_RETURN_IF_ERROR(encode_text(text.substr(part.begin, part.end - part.begin),
+                                         part.begin == 0, options, &scratch, &ids));
   }
-  encode_plain(text.substr(begin), &scratch, &ids);
+  if (options.add_bos) ids.insert(ids.end(), around_.behind.begin(), around_.behind.end());
   return ids;
 }
 
-void Tokenizer::encode_plain(std::string_view text, BpeScratch* scratch,
-                             std::vector<int32_t>* ids) const {
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = next_piece_end(text, begin);
-    model_.encode(text.substr(begin, end - begin), scratch, ids);
-    begin = end;
+Status Tokenizer::encode_text(std::string_view text, bool starts, const EncodeOptions& options,
+                              BpeScratch* scratch, std::vector<int32_t>* ids) const {
+  SPILLWAY_ASSIGN_OR_RETURN(std::string normal, normalizer_.normalize(std::string(text)));
+  const auto parts = normalized_finder_.split(normal, options.parse_special);
+  if (parts.size() == 1 && parts[0].id < 0) {
+    return encode_pieces(std::move(normal), starts, scratch, ids);
   }
-}
-
-std::optional<Tokenizer::Found> Tokenizer::find_added(std::string_view text, size_t begin,
-                                                      bool special) const {
-  if (!special && !any_plain_added_) return std::nullopt;
-  for (size_t i = begin; i < text.size(); ++i) {
-    const char first = text[i];
-    auto token = std::lower_bound(
-        added_.begin(), added_.end(), first, [](const AddedToken& entry, char value) {
-          return static_cast<uint8_t>(entry.text[0]) > static_cast<uint8_t>(value);
-        });
-    for (; token != added_.end() && token->text[0] == first; ++token) {
-      if (token->special && !special) continue;
-      if (text.compare(i, token->text.size(), token->text) != 0) continue;
-      const size_t end = i + token->text.size();
-      return Found{token->strip_left ? space_begin(text, begin, i) : i,
-                   token->strip_right ? space_end(text, end) : end, &*token};
+  for (const auto& part : parts) {
+    if (part.id >= 0) {
+      ids->push_back(part.id);
+      continue;
     }
+    SPILLWAY_RETURN_IF_ERROR(encode_pieces(normal.substr(part.begin, part.end - part.begin),
+                                           starts && part.begin == 0, scratch, ids));
   }
-  return std::nullopt;
+  return {};
 }
 
-std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+Status Tokenizer::encode_pieces(std::string text, bool starts, BpeScratch* scratch,
+                                std::vector<int32_t>* ids) const {
+  PieceList pieces(std::move(text), starts);
+  SPILLWAY_RETURN_IF_ERROR(pre_tokenizer_.cut(&pieces));
+  for (const PieceList::Span& span : pieces.spans) model_.encode(pieces.piece(span), scratch, ids);
+  return {};
+}
+
+StartOfText Tokenizer::start_of_text(TextPosition position) const {
+  return {start_rule_, position == TextPosition::kContinuation};
+}
+
+void Tokenizer::append_bytes(int32_t id, bool skip_special, StartOfText* start,
+                             std::string* bytes) const {
+  if (id < 0 || static_cast<size_t>(id) >= bytes_.size()) return;
+  if (skip_special && is_special(id)) return;
+  start->append(token_bytes(id), is_added_[static_cast<size_t>(id)], bytes);
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special,
+                              TextPosition position) const {
+  StartOfText start = start_of_text(position);
   std::string bytes;
-  for (int32_t id : ids) {
-    if (!skip_special || !is_special(id)) bytes += token_bytes(id);
-  }
+  for (const int32_t id : ids) append_bytes(id, skip_special, &start, &bytes);
   return is_valid_utf8(bytes) ? bytes : to_utf8(bytes);
 }
 

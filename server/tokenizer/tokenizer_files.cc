@@ -45,7 +45,7 @@ Status read_merges_text(std::string_view text, VocabularyParser* vocabulary) {
 // Reads added_tokens_decoder of tokenizer_config.json, {"50264": {"content": ...}, ...}: the only
 // source of added tokens beside vocab.json.
 Status read_added_decoder(const json& config, VocabularyParser* vocabulary,
-                          std::vector<AddedToken>* added) {
+                          TokenizerDescription* description) {
   const auto found = config.find("added_tokens_decoder");
   if (found == config.end() || found->is_null()) return {};
   if (!found->is_object() || found->size() > kAddedTokensMax) {
@@ -59,9 +59,7 @@ Status read_added_decoder(const json& config, VocabularyParser* vocabulary,
       return invalid_argument("a key is not an id");
     }
     SPILLWAY_ASSIGN_OR_RETURN(AddedToken token, read_added_token(entry));
-    SPILLWAY_RETURN_IF_ERROR(vocabulary->add_piece(token.text, id));
-    token.id = id;
-    added->push_back(std::move(token));
+    SPILLWAY_RETURN_IF_ERROR(add_token(std::move(token), id, vocabulary, description));
   }
   return {};
 }
@@ -83,7 +81,7 @@ void add_special(int32_t id, const std::string& text, std::vector<AddedToken>* a
   if (found != added->end()) {
     found->special = true;
   } else {
-    added->push_back({id, text, true, false, false});
+    added->push_back({id, text});
   }
 }
 
@@ -116,6 +114,52 @@ Status read_special_tokens(const json& config, const json& map, const Vocabulary
   return {};
 }
 
+// Whether transformers' class of that name builds the tokens around a text anew from add_bos_token
+// and add_eos_token, whatever tokenizer.json says, and whether bos is then there by default.
+std::optional<bool> bos_of_class(const json& config) {
+  const auto found = config.find("tokenizer_class");
+  if (found == config.end() || !found->is_string()) return std::nullopt;
+  std::string name = found->get<std::string>();
+  if (name.size() > 4 && name.compare(name.size() - 4, 4, "Fast") == 0)
+    name.resize(name.size() - 4);
+  if (name == "GPTNeoXTokenizer") return false;
+  for (const char* known :
+       {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}) {
+    if (name == known) return true;
+  }
+  return std::nullopt;
+}
+
+bool flag_of(const json& config, const char* name, bool otherwise) {
+  const auto found = config.find(name);
+  return found != config.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+// What transformers changes in a tokenizer that it has read from tokenizer.json.
+void follow_transformers(const json& file, const json& config, TokenizerDescription* description) {
+  if (config.empty()) return;
+  const auto pre_tokenizer = file.find("pre_tokenizer");
+  if (pre_tokenizer != file.end() && pre_tokenizer->is_object() &&
+      pre_tokenizer->value("type", "") == "ByteLevel") {
+    description->pre_tokenizer.front().add_prefix_space =
+        flag_of(config, "add_prefix_space", false);
+  }
+  const std::optional<bool> bos = bos_of_class(config);
+  if (!bos) return;
+  TokensAround around;
+  if (flag_of(config, "add_bos_token", *bos)) around.before.push_back(description->bos);
+  if (flag_of(config, "add_eos_token", false)) around.behind.push_back(description->eos);
+  const auto missing = [](const std::vector<int32_t>& ids) { return !ids.empty() && ids[0] < 0; };
+  // transformers refuses these; the file's own are better than nothing.
+  if (!missing(around.before) && !missing(around.behind)) description->around = std::move(around);
+}
+
+// GPT-2's steps, which vocab.json and merges.txt do not name.
+void set_gpt2_steps(TokenizerDescription* description) {
+  description->pre_tokenizer.emplace_back();
+  description->decoder.emplace_back();
+}
+
 Status check_files(std::span<const NamedFile> files) {
   for (const NamedFile& file : files) {
     if (file.second.size() <= kTokenizerFileBytesMax) continue;
@@ -137,21 +181,25 @@ Result<TokenizerDescription> read_tokenizer_files(std::span<const NamedFile> fil
   SPILLWAY_ASSIGN_OR_RETURN(const json map, parse_file(files, "special_tokens_map.json"));
   TokenizerDescription description;
   VocabularyParser vocabulary;
+  json file;
   const char* vocabulary_file = "tokenizer.json";
-  if (find_file(files, vocabulary_file) != nullptr) {
-    SPILLWAY_ASSIGN_OR_RETURN(const json file, parse_file(files, vocabulary_file));
+  const bool whole = find_file(files, vocabulary_file) != nullptr;
+  if (whole) {
+    SPILLWAY_ASSIGN_OR_RETURN(file, parse_file(files, vocabulary_file));
     SPILLWAY_RETURN_IF_ERROR(
         read_tokenizer_json(file, &vocabulary, &description).at(vocabulary_file));
   } else {
     vocabulary_file = "vocab.json";
-    SPILLWAY_ASSIGN_OR_RETURN(const json file, parse_file(files, vocabulary_file));
+    SPILLWAY_ASSIGN_OR_RETURN(file, parse_file(files, vocabulary_file));
     SPILLWAY_RETURN_IF_ERROR(read_vocabulary(file, &vocabulary).at(vocabulary_file));
     SPILLWAY_RETURN_IF_ERROR(read_merges_text(*find_file(files, "merges.txt"), &vocabulary));
-    SPILLWAY_RETURN_IF_ERROR(read_added_decoder(config, &vocabulary, &description.added)
+    SPILLWAY_RETURN_IF_ERROR(read_added_decoder(config, &vocabulary, &description)
                                  .at("tokenizer_config.json: added_tokens_decoder"));
+    set_gpt2_steps(&description);
   }
   SPILLWAY_RETURN_IF_ERROR(vocabulary.check_complete().at(vocabulary_file));
   SPILLWAY_RETURN_IF_ERROR(read_special_tokens(config, map, vocabulary, &description));
+  if (whole) follow_transformers(file, config, &description);
   std::sort(description.added.begin(), description.added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   description.pieces = vocabulary.take_pieces();

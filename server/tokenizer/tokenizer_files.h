@@ -1,6 +1,6 @@
 // The tokenizer of a Hugging Face model directory, checked and as one plain value.
 //
-// It is read from tokenizer.json (a byte-level BPE) or else vocab.json and merges.txt; in either
+// It is read from tokenizer.json (a BPE) or else vocab.json and merges.txt (GPT-2's); in either
 // case also from tokenizer_config.json and special_tokens_map.json, which name the special tokens.
 // Plain values, any thread.
 #pragma once
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "server/tokenizer/tokenizer_steps.h"
 
 namespace spillway {
 
@@ -43,21 +44,46 @@ struct AddedToken {
   bool special = true;       // Left out by skip_special; matched in text only on request.
   bool strip_left = false;   // Matches with the whitespace in front of it.
   bool strip_right = false;  // Matches with the whitespace behind it.
+  bool normalized = false;   // Matches in normalized text, as its own normalized text.
+  bool single_word = false;  // Matches only where no word character is beside it.
+};
+
+// How the model turns a piece of text into its first symbols, before any merge.
+struct BpeOptions {
+  bool bytes = true;           // Of a byte-level alphabet: a symbol a byte. Else a character each.
+  bool byte_fallback = false;  // An unknown character is its bytes' tokens, "<0xE2>".
+  int32_t unknown = -1;        // The token of an unknown character; -1: none
+  bool fuse_unk = false;       // Unknown characters in a row are one token.
+  bool ignore_merges = false;  // A piece in the vocabulary is its token, whatever the merges say.
+};
+
+// Tokens that are put in front of a text and behind it.
+struct TokensAround {
+  std::vector<int32_t> before;
+  std::vector<int32_t> behind;
 };
 
 struct TokenizerDescription {
-  std::vector<std::string> pieces;  // By id, in the byte-level alphabet; added tokens: text
-  std::vector<Merge> merges;        // By rank, no pair twice
-  std::vector<AddedToken> added;    // By id
-  int32_t bos = -1;                 // -1: the files name none
+  std::vector<std::string> pieces;     // By id, as in the file
+  std::vector<Merge> merges;           // By rank, no pair twice
+  std::vector<AddedToken> added;       // By id
+  std::vector<int32_t> outside_model;  // Added tokens that the model's vocabulary lacks
+  BpeOptions bpe;
+  std::vector<NormalizerStep> normalizer;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  std::vector<DecoderStep> decoder;
+  int32_t bos = -1;  // -1: the files name none
   int32_t eos = -1;
   int32_t pad = -1;
-  std::optional<bool> add_bos;  // Whether text is encoded with bos in front; empty: unspecified
+  // What tokenizer.json, or a class that overrides it, puts around a text; empty: there is none.
+  std::optional<TokensAround> around;
+  std::optional<bool> add_bos;  // Without `around`: whether bos is in front; empty: unspecified
 };
 
 // kNotFound: neither tokenizer.json nor vocab.json and merges.txt are among the files.
-// kInvalidArgument, naming file and entry: anything that is not a complete byte-level BPE (ids with
-// gaps, twice, negative or too many; merges of unknown pieces; bad UTF-8; another kind of model).
+// kInvalidArgument, naming file and entry: anything that is not a complete BPE (ids with gaps,
+// twice, negative or too many; merges of unknown pieces; bad UTF-8; another kind of model), and
+// steps around it that are not known.
 Result<TokenizerDescription> read_tokenizer_files(std::span<const NamedFile> files);
 
 }  // namespace spillway

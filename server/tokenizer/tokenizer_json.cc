@@ -1,16 +1,20 @@
 #include "server/tokenizer/tokenizer_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "kernels/base/json_reader.h"
+#include "server/tokenizer/tokenizer_steps_json.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kTemplateTokensMax = 64;
 
 // The member, or JSON null when it is absent (or `object` is no object).
 const json& member(const json& object, const char* name) {
@@ -37,18 +41,15 @@ std::string shown(const json& value) {
   return text;
 }
 
-Status check_pretokenizer(const json& step) {
-  const json& use_regex = member(step, "use_regex");
-  if (is_type(step, "ByteLevel") && is_off(member(step, "add_prefix_space")) &&
-      (use_regex.is_null() || use_regex == true)) {
-    return {};
+bool read_switch(const json& model, const char* name, Status* status) {
+  const json& value = member(model, name);
+  if (!is_off(value) && value != true && status->ok()) {
+    *status = invalid_argument(std::string("model.") + name + " is not true or false");
   }
-  return invalid_argument("pre_tokenizer " + shown(step) +
-                          " is not supported, only ByteLevel with use_regex and without "
-                          "add_prefix_space is; token-id prompts work without a tokenizer");
+  return value == true;
 }
 
-Status check_model(const json& model) {
+Status read_model(const json& model, BpeOptions* options) {
   const json& type = member(model, "type");  // Absent in the oldest files.
   if (!model.is_object() || (!type.is_null() && type != "BPE")) {
     return invalid_argument("model.type is " + shown(type) + ", only BPE is supported");
@@ -57,17 +58,28 @@ Status check_model(const json& model) {
   if (!dropout.is_null() && dropout != 0.0) {
     return invalid_argument("model.dropout is " + shown(dropout) + ", it must be null");
   }
-  for (const char* name : {"byte_fallback", "ignore_merges"}) {
-    if (is_off(member(model, name))) continue;
-    return invalid_argument(std::string("model.") + name + " is not supported");
-  }
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const json& affix = member(model, name);
     if (affix.is_null() || affix == "") continue;
     return invalid_argument(std::string("model.") + name + " is " + shown(affix) +
-                            ", a byte-level model has none");
+                            ", which is not supported");
   }
-  return {};
+  Status status;
+  options->byte_fallback = read_switch(model, "byte_fallback", &status);
+  options->fuse_unk = read_switch(model, "fuse_unk", &status);
+  options->ignore_merges = read_switch(model, "ignore_merges", &status);
+  return status;
+}
+
+// Reads model.unk_token, which must be in the vocabulary unless no character is ever unknown.
+Status read_unknown_token(const json& model, const VocabularyParser& vocabulary,
+                          BpeOptions* options) {
+  const json& name = member(model, "unk_token");
+  if (name.is_null()) return {};
+  if (!name.is_string()) return invalid_argument("model.unk_token is " + shown(name));
+  options->unknown = vocabulary.id_of(name.get_ref<const std::string&>());
+  if (options->unknown >= 0 || options->bytes || options->byte_fallback) return {};
+  return invalid_argument("model.unk_token " + shown(name) + " is not in the vocabulary");
 }
 
 // A merge is "left right", or ["left", "right"] in newer files.
@@ -91,7 +103,7 @@ Status read_merges(const json& merges, VocabularyParser* vocabulary) {
 }
 
 Status read_added_tokens(const json& entries, VocabularyParser* vocabulary,
-                         std::vector<AddedToken>* added) {
+                         TokenizerDescription* description) {
   if (entries.is_null()) return {};
   if (!entries.is_array() || entries.size() > kAddedTokensMax) {
     return invalid_argument("added_tokens is not a list of at most " +
@@ -102,33 +114,66 @@ Status read_added_tokens(const json& entries, VocabularyParser* vocabulary,
     if (!token.ok()) return token.status().at("added_tokens");
     const std::optional<int64_t> id = whole_number(member(entry, "id"));
     if (!id) return invalid_argument("added_tokens: " + shown(entry) + " has no integer id");
-    SPILLWAY_RETURN_IF_ERROR(vocabulary->add_piece(token->text, *id).at("added_tokens"));
-    token->id = static_cast<int32_t>(*id);  // add_piece() has checked the range.
-    added->push_back(std::move(token).value());
+    SPILLWAY_RETURN_IF_ERROR(
+        add_token(std::move(token).value(), *id, vocabulary, description).at("added_tokens"));
   }
   return {};
 }
 
-// Reads TemplateProcessing with [A] or [special token, A]: whether a token is put in front, and
-// which.
+// The ids of a special token in a template: what the template's own list says of it.
+Status read_template_token(const json& step, const json& part, const VocabularyParser& vocabulary,
+                           std::vector<int32_t>* ids) {
+  const json& name = member(member(part, "SpecialToken"), "id");
+  if (!name.is_string()) {
+    return invalid_argument("post_processor template part " + shown(part) + " is not supported");
+  }
+  const auto& text = name.get_ref<const std::string&>();
+  const json& listed = member(member(member(step, "special_tokens"), text.c_str()), "ids");
+  if (listed.is_null()) {
+    ids->push_back(vocabulary.id_of(text));
+  } else if (!listed.is_array() || listed.empty() || listed.size() > kTemplateTokensMax) {
+    return invalid_argument("post_processor: the ids of " + shown(name) + " are " + shown(listed));
+  } else {
+    for (const json& id : listed) {
+      const std::optional<int64_t> number = whole_number(id);
+      ids->push_back(number && *number >= 0 && *number < static_cast<int64_t>(kVocabularyMax)
+                         ? static_cast<int32_t>(*number)
+                         : -1);
+    }
+  }
+  if (std::all_of(ids->begin(), ids->end(), [&](int32_t id) { return vocabulary.has(id); })) {
+    return {};
+  }
+  return invalid_argument("post_processor names the unknown token " + shown(name));
+}
+
+// Reads TemplateProcessing: which tokens are put in front of a single text and behind it.
 Status read_template(const json& step, const VocabularyParser& vocabulary,
                      TokenizerDescription* description) {
   const json& single = member(step, "single");
-  const bool is_list = single.is_array() && !single.empty();
-  if (is_list && single.size() == 1 && member(single[0], "Sequence").is_object()) {
-    description->add_bos = false;
-    return {};
+  if (!single.is_array() || single.size() > kTemplateTokensMax) {
+    return invalid_argument("post_processor template " + shown(single) + " is not supported");
   }
-  const json& token = is_list ? member(member(single[0], "SpecialToken"), "id") : json();
-  if (!is_list || single.size() != 2 || !token.is_string() ||
-      !member(single[1], "Sequence").is_object()) {
+  std::vector<int32_t> before;
+  std::vector<int32_t> behind;
+  int texts = 0;
+  for (const json& part : single) {
+    if (member(member(part, "Sequence"), "id") == "A") {
+      ++texts;
+      continue;
+    }
+    SPILLWAY_RETURN_IF_ERROR(
+        read_template_token(step, part, vocabulary, texts == 0 ? &before : &behind));
+  }
+  if (texts != 1) {
     return invalid_argument("post_processor template " + shown(single) +
-                            " is not supported, only one token in front of the text is");
+                            " is not supported, the text must be in it once");
   }
-  description->bos = vocabulary.id_of(token.get_ref<const std::string&>());
-  description->add_bos = true;
-  if (description->bos >= 0) return {};
-  return invalid_argument("post_processor names the unknown token " + shown(token));
+  // A second template goes around the first.
+  TokensAround& around = *description->around;
+  around.before.insert(around.before.begin(), before.begin(), before.end());
+  around.behind.insert(around.behind.end(), behind.begin(), behind.end());
+  return {};
 }
 
 Status read_post_processor(const json& step, const VocabularyParser& vocabulary,
@@ -170,36 +215,50 @@ Result<AddedToken> read_added_token(const json& entry) {
   token.text = content.get<std::string>();
   for (const auto& [name, flag] : {std::pair<const char*, bool*>{"special", &token.special},
                                    {"lstrip", &token.strip_left},
-                                   {"rstrip", &token.strip_right}}) {
+                                   {"rstrip", &token.strip_right},
+                                   {"normalized", &token.normalized},
+                                   {"single_word", &token.single_word}}) {
     const json& value = member(entry, name);
     if (!value.is_null() && !value.is_boolean()) {
       return invalid_argument(shown(entry) + ": " + name + " is not true or false");
     }
     *flag = value == true;
   }
-  if (!is_off(member(entry, "single_word"))) {
-    return invalid_argument(shown(entry) + ": single_word is not supported");
-  }
   return token;
+}
+
+Status add_token(AddedToken token, int64_t id, VocabularyParser* vocabulary,
+                 TokenizerDescription* description) {
+  const bool in_model = vocabulary->id_of(token.text) >= 0;
+  SPILLWAY_RETURN_IF_ERROR(vocabulary->add_piece(token.text, id));
+  token.id = static_cast<int32_t>(id);  // add_piece() has checked the range.
+  if (!in_model) description->outside_model.push_back(token.id);
+  description->added.push_back(std::move(token));
+  return {};
 }
 
 Status read_tokenizer_json(const json& file, VocabularyParser* vocabulary,
                            TokenizerDescription* description) {
-  if (!member(file, "normalizer").is_null()) {
-    return invalid_argument("normalizer " + shown(member(file, "normalizer")) +
-                            " is not supported, it must be null");
-  }
-  SPILLWAY_RETURN_IF_ERROR(check_pretokenizer(member(file, "pre_tokenizer")));
-  if (!is_type(member(file, "decoder"), "ByteLevel")) {
-    return invalid_argument("decoder " + shown(member(file, "decoder")) +
-                            " is not supported, only ByteLevel is");
-  }
+  auto normalizer = read_normalizer(member(file, "normalizer"));
+  if (!normalizer.ok()) return normalizer.status().at("normalizer");
+  description->normalizer = std::move(normalizer).value();
+  auto pre_tokenizer = read_pre_tokenizer(member(file, "pre_tokenizer"));
+  if (!pre_tokenizer.ok()) return pre_tokenizer.status().at("pre_tokenizer");
+  description->pre_tokenizer = std::move(pre_tokenizer).value();
+  auto decoder = read_decoder(member(file, "decoder"));
+  if (!decoder.ok()) return decoder.status().at("decoder");
+  description->decoder = std::move(decoder).value();
   const json& model = member(file, "model");
-  SPILLWAY_RETURN_IF_ERROR(check_model(model));
+  BpeOptions& options = description->bpe;
+  SPILLWAY_RETURN_IF_ERROR(read_model(model, &options));
+  options.bytes = !description->pre_tokenizer.empty() &&
+                  description->pre_tokenizer.back().kind == PreTokenizerStep::Kind::kByteLevel;
   SPILLWAY_RETURN_IF_ERROR(read_vocabulary(member(model, "vocab"), vocabulary).at("model.vocab"));
-  SPILLWAY_RETURN_IF_ERROR(
-      read_added_tokens(member(file, "added_tokens"), vocabulary, &description->added));
+  SPILLWAY_RETURN_IF_ERROR(read_unknown_token(model, *vocabulary, &options));
   SPILLWAY_RETURN_IF_ERROR(read_merges(member(model, "merges"), vocabulary));
+  SPILLWAY_RETURN_IF_ERROR(
+      read_added_tokens(member(file, "added_tokens"), vocabulary, description));
+  description->around.emplace();
   return read_post_processor(member(file, "post_processor"), *vocabulary, description);
 }
 

@@ -20,9 +20,12 @@ Status read_vocabulary(const nlohmann::json& entries, VocabularyParser* vocabula
 // Reads an entry of added_tokens or added_tokens_decoder, without its id.
 Result<AddedToken> read_added_token(const nlohmann::json& entry);
 
-// Reads all of tokenizer.json: vocabulary and merges into `vocabulary`, added tokens and the
-// post-processor's setting of bos into `description`. Refuses anything but a byte-level BPE with
-// GPT-2's pattern.
+// Adds it to vocabulary and description. Errors as VocabularyParser::add_piece().
+Status add_token(AddedToken token, int64_t id, VocabularyParser* vocabulary,
+                 TokenizerDescription* description);
+
+// Reads all of tokenizer.json: vocabulary and merges into `vocabulary`, the rest into
+// `description`. Refuses by name what it does not know.
 Status read_tokenizer_json(const nlohmann::json& file, VocabularyParser* vocabulary,
                            TokenizerDescription* description);
 

@@ -33,6 +33,12 @@ class VocabularyParser {
   // -1: no such piece.
   int32_t id_of(std::string_view text) const;
 
+  // Whether an id has a piece.
+  bool has(int32_t id) const {
+    const auto index = static_cast<size_t>(id);
+    return id >= 0 && index < pieces_.size() && pieces_[index] != nullptr;
+  }
+
   // Leaves the parser empty.
   std::vector<std::string> take_pieces();
   std::vector<Merge> take_merges() { return std::move(merges_); }

@@ -10,7 +10,7 @@
 #include "kernels/base/check.h"
 #include "server/tokenizer/bpe_model.h"
 #include "server/tokenizer/byte_alphabet.h"
-#include "server/tokenizer/pretokenizer.h"
+#include "server/tokenizer/gpt2_pattern.h"
 #include "server/tokenizer/utf8.h"
 #include "tests/server/tokenizer/references.h"
 

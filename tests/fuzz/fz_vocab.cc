@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "server/tokenizer/detokenizer.h"
 #include "server/tokenizer/tokenizer.h"
 #include "server/tokenizer/tokenizer_files.h"
 #include "server/tokenizer/utf8.h"
@@ -67,6 +68,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!tokenizer.ok()) return 0;  // Not all 256 bytes.
   const std::string text = "Hello </s> \xC3\xA9\n" + std::string(rest);
   const auto ids = tokenizer.value().encode(text, {.add_bos = true, .parse_special = true});
-  for (int32_t id : ids) SPILLWAY_CHECK(!tokenizer.value().token_bytes(id).empty());
+  if (!ids.ok()) {
+    SPILLWAY_CHECK(ids.status().code() == Code::kCapacity);
+    return 0;
+  }
+  for (int32_t id : ids.value()) {
+    SPILLWAY_CHECK(id >= 0 && static_cast<size_t>(id) < tokenizer.value().vocabulary());
+  }
+  Detokenizer stream(&tokenizer.value(), false);
+  std::string streamed;
+  for (int32_t id : ids.value()) streamed += stream.push(id);
+  streamed += stream.finish();
+  SPILLWAY_CHECK(is_valid_utf8(streamed));
+  SPILLWAY_CHECK(streamed == tokenizer.value().decode(ids.value(), false));
   return 0;
 }

@@ -34,11 +34,12 @@ std::vector<TierAmount> amounts_of(const Plan& plan) {
   return all;
 }
 
-ApiContext context_of(const ModelShape& shape, const std::string& name,
-                      const Tokenizer* tokenizer) {
+ApiContext context_of(const ModelShape& shape, const std::string& name, const Tokenizer* tokenizer,
+                      const std::string& tokenizer_error) {
   ApiContext context;
   context.shape = &shape;
   context.tokenizer = tokenizer;
+  context.tokenizer_error = tokenizer_error;
   context.model_names = {name};
   context.created = static_cast<int64_t>(std::time(nullptr));
   context.fingerprint = "spillway-" SPILLWAY_VERSION;
@@ -55,7 +56,7 @@ ServedModel view_of(OpenedModel opened) {
   const ModelToPlan& model = opened.model;
   auto kept = std::make_shared<Kept>(Kept{model.shape(), std::move(opened.tokenizer)});
   ServedModel view;
-  view.context = context_of(kept->shape, model.name, kept->tokenizer.get());
+  view.context = context_of(kept->shape, model.name, kept->tokenizer.get(), opened.tokenizer_error);
   view.identity = identity_of(model.source, model.table->format, Format::kF32, false);
   view.owner = std::move(kept);
   return view;
@@ -64,7 +65,8 @@ ServedModel view_of(OpenedModel opened) {
 ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   const Plan& plan = runtime->plan();
   ServedModel view;
-  view.context = context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer());
+  view.context = context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer(),
+                            runtime->tokenizer_error());
   view.context.kv_rule = plan.kv_rule();
   view.identity = identity_of(runtime->source(), plan.format, plan.kv_format(), plan.q4_in_int8);
   view.scheduler = &runtime->scheduler();

@@ -55,7 +55,10 @@ Result<std::string> read_text(const std::string& path) {
 
 Status check_flags(const EvalFlags& flags, const Runtime& runtime) {
   if (runtime.tokenizer() == nullptr) {
-    return invalid_argument("the model has no tokenizer files, so a text cannot be evaluated");
+    const std::string& why = runtime.tokenizer_error();
+    return invalid_argument("a text cannot be evaluated: the model" +
+                            (why.empty() ? std::string(" has no tokenizer files")
+                                         : "'s tokenizer cannot be used: " + why));
   }
   if (flags.context < 2 || flags.context > runtime.shape().positions) {
     return invalid_argument("--context must be 2 to the model's " +
@@ -191,7 +194,8 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, full, options));
   SPILLWAY_RETURN_IF_ERROR(check_flags(flags, *runtime));
   const Tokenizer& tokenizer = *runtime->tokenizer();
-  const std::vector<int32_t> ids = tokenizer.encode(text, {.add_bos = false});
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                            tokenizer.encode(text, {.add_bos = false}));
   const auto windows = cut_windows(ids, tokenizer.adds_bos() ? tokenizer.bos() : -1, flags);
   if (windows.empty()) {
     return invalid_argument("--text has " + std::to_string(ids.size()) +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <random>
 #include <string>
 
@@ -87,13 +88,72 @@ TEST_CASE("candidates grow no faster than the text") {
 }
 
 TEST_CASE("a megabyte of anything comes back") {
-  const auto opt = load_opt();
-  const Tokenizer tokenizer = opt ? *opt : load_small({"a a", "aa aa", "t h", "th e"});
+  auto opt = load_opt();
+  const Tokenizer tokenizer = opt ? std::move(*opt) : load_small({"a a", "aa aa", "t h", "th e"});
   for (const std::string unit : {"a", "^", " ", "\xF0\x9F\x98\x80", "\xCC\x81", "the", "\n"}) {
     std::string text;
     while (text.size() < size_t{1} << 20) text += unit;
-    REQUIRE(tokenizer.decode(tokenizer.encode(text, {}), true) == text);
+    REQUIRE(tokenizer.decode(tokenizer.encode(text, {}).value(), true) == text);
   }
+}
+
+std::vector<int32_t> ids_of(const BpeModel& model, const std::string& text) {
+  BpeScratch scratch;
+  std::vector<int32_t> ids;
+  model.encode(text, &scratch, &ids);
+  return ids;
+}
+
+TEST_CASE("characters that the vocabulary lacks are their bytes' tokens or an unknown token") {
+  using Ids = std::vector<int32_t>;
+  std::vector<std::string> pieces = {"<unk>", "a", "b", "ab", "\xC3\xA9"};
+  const std::vector<Merge> merges = {{1, 2, 3}};
+  const Status vanishes = BpeModel::create(pieces, merges, {.bytes = false}).status();
+  CHECK_THAT(std::string(vanishes.message()), Catch::Contains("would vanish"));
+  const auto unknown = BpeModel::create(pieces, merges, {.bytes = false, .unknown = 0}).value();
+  CHECK(ids_of(unknown, "ab\xC3\xA9zzb") == Ids{3, 4, 0, 0, 2});
+  const auto fused =
+      BpeModel::create(pieces, merges, {.bytes = false, .unknown = 0, .fuse_unk = true}).value();
+  CHECK(ids_of(fused, "zzb\xE6\xBC\xA2") == Ids{0, 2, 0});
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    char text[7];
+    std::snprintf(text, sizeof text, "<0x%02X>", byte);
+    pieces.push_back(text);
+  }
+  BpeOptions options = {.bytes = false, .byte_fallback = true};
+  const auto bytes = BpeModel::create(pieces, merges, options).value();
+  CHECK(ids_of(bytes,
+               "a\xE6\xBC\xA2"
+               "b\n") == Ids{1, 5 + 0xE6, 5 + 0xBC, 5 + 0xA2, 2, 5 + '\n'});
+  // A byte token that is an added token is not the model's.
+  options.unknown = 0;
+  const auto outside = BpeModel::create(pieces, merges, options, {5 + 0xE6}).value();
+  CHECK(ids_of(outside, "\xE6\xBC\xA2") == Ids{0});
+  CHECK_FALSE(BpeModel::create(pieces, merges, {.bytes = false, .byte_fallback = true}, {5}).ok());
+}
+
+TEST_CASE("with ignore_merges a piece of the vocabulary is its token") {
+  std::vector<std::string> pieces;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    pieces.push_back(symbol_of_byte(static_cast<uint8_t>(byte)));
+  }
+  pieces.push_back(
+      "\xC4\xA0"
+      "abc");  // " abc", which no merges make
+  const auto model = BpeModel::create(pieces, {}, {.ignore_merges = true}).value();
+  CHECK(ids_of(model, " abc") == std::vector<int32_t>{256});
+  CHECK(ids_of(model, "abc") == std::vector<int32_t>{'a', 'b', 'c'});
+}
+
+TEST_CASE("rare bytes may be missing and vanish, or are unknown") {
+  std::vector<std::string> pieces;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    pieces.push_back(byte == 4 ? "spare" : symbol_of_byte(static_cast<uint8_t>(byte)));
+  }
+  CHECK(ids_of(BpeModel::create(pieces, {}).value(), "a\x04z") == std::vector<int32_t>{'a', 'z'});
+  const auto unknown = BpeModel::create(pieces, {}, {.unknown = 7}).value();
+  CHECK(ids_of(unknown, "a\x04z") == std::vector<int32_t>{'a', 7, 'z'});
+  CHECK(ids_of(BpeModel::create(pieces, {}).value(), "\x04").empty());
 }
 
 TEST_CASE("a vocabulary without one of UTF-8's bytes is refused") {

@@ -55,12 +55,12 @@ TEST_CASE("special tokens give text only when asked for, also within a character
 }
 
 TEST_CASE("any ids in a stream are decode() of all of them, valid at every moment") {
-  const auto opt = load_opt();
-  const Tokenizer tokenizer = opt ? *opt : load_small({"\xC3\xB0 \xC5\x81"});
+  auto opt = load_opt();
+  const Tokenizer tokenizer = opt ? std::move(*opt) : load_small({"\xC3\xB0 \xC5\x81"});
   const unsigned seed = 4711;
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  const auto parts = tokenizer.encode("\xC3\xA9\xF0\x9F\x98\x80\xE6\xBC\xA2", {});
+  const auto parts = tokenizer.encode("\xC3\xA9\xF0\x9F\x98\x80\xE6\xBC\xA2", {}).value();
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids(random() % 30);
     for (int32_t& id : ids) {
@@ -79,6 +79,32 @@ TEST_CASE("any ids in a stream are decode() of all of them, valid at every momen
     }
     text += stream.finish();
     REQUIRE(text == tokenizer.decode(ids, skip_special));
+  }
+}
+
+TEST_CASE("byte tokens stream as characters, and the space in front of a text is taken away once") {
+  const std::string folder = test::source_directory() + "/tests/golden/tokenizers/";
+  for (const char* name : {"llama2", "mistral", "gemma"}) {
+    INFO(name);
+    const Files files = {{"tokenizer.json", read_file(folder + name + ".json").value()}};
+    const Tokenizer tokenizer = Tokenizer::load(files, {}).value();
+    const std::string text = "a \xF0\x9F\xAB\xA0 \xE6\xBC\xA2\xE5\xAD\x97  the end\n";
+    const auto ids = tokenizer.encode(text, {.add_bos = false}).value();
+    for (const TextPosition position : {TextPosition::kStart, TextPosition::kContinuation}) {
+      Detokenizer stream(&tokenizer, true, position);
+      for (int round = 0; round < 2; ++round) {  // finish() makes it new.
+        std::string streamed;
+        for (const int32_t id : ids) {
+          const std::string part = stream.push(id);
+          REQUIRE(is_valid_utf8(part));
+          streamed += part;
+        }
+        streamed += stream.finish();
+        CHECK(streamed == tokenizer.decode(ids, true, position));
+        const bool starts = position == TextPosition::kStart || name == std::string("gemma");
+        CHECK(streamed == (starts ? "" : " ") + text);
+      }
+    }
   }
 }
 

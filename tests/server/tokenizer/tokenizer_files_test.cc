@@ -102,27 +102,100 @@ TEST_CASE("a merges file may begin with a comment and end without a line break")
   }
 }
 
-TEST_CASE("anything but a byte-level BPE with GPT-2's pattern is refused") {
+TEST_CASE("models and steps that are not known are refused by name") {
   CHECK_THAT(error_with("/model/type", "Unigram"), Catch::Contains("only BPE is supported"));
   CHECK_THAT(error_with("/model/dropout", 0.1), Catch::Contains("model.dropout"));
-  CHECK_THAT(error_with("/model/byte_fallback", true), Catch::Contains("model.byte_fallback"));
-  CHECK_THAT(error_with("/model/ignore_merges", true), Catch::Contains("model.ignore_merges"));
+  CHECK_THAT(error_with("/model/byte_fallback", 1), Catch::Contains("model.byte_fallback"));
   CHECK_THAT(error_with("/model/end_of_word_suffix", "</w>"), Catch::Contains("</w>"));
-  CHECK_THAT(error_with("/normalizer", {{"type", "NFC"}}), Catch::Contains("normalizer"));
-  CHECK_THAT(error_with("/decoder", nullptr), Catch::Contains("decoder"));
-  CHECK_THAT(error_with("/pre_tokenizer", nullptr), Catch::Contains("pre_tokenizer"));
-  CHECK_THAT(error_with("/pre_tokenizer/add_prefix_space", true),
-             Catch::Contains("add_prefix_space"));
-  CHECK_THAT(error_with("/pre_tokenizer/use_regex", false), Catch::Contains("pre_tokenizer"));
+  CHECK_THAT(error_with("/model/unk_token", 3), Catch::Contains("model.unk_token"));
+  CHECK_THAT(error_with("/normalizer", {{"type", "StripAccents"}}),
+             Catch::Contains("tokenizer.json: normalizer: StripAccents: this kind"));
+  CHECK_THAT(error_with("/normalizer", {{"type", "NFC"}, {"x", 1}}),
+             Catch::Contains("unknown field 'x'"));
+  CHECK_THAT(error_with("/normalizer", {{"type", "Replace"}, {"pattern", "a"}, {"content", ""}}),
+             Catch::Contains("pattern must be an object"));
+  CHECK_THAT(error_with("/decoder", nullptr), Catch::Contains("decoder: null"));
+  CHECK_THAT(error_with("/decoder", {{"type", "WordPiece"}}), Catch::Contains("WordPiece"));
+  const json strip = {{"type", "Strip"}, {"content", " "}, {"start", 0}, {"stop", 1}};
+  CHECK_THAT(error_with("/decoder", strip), Catch::Contains("stop is not 0"));
+  CHECK_THAT(error_with("/pre_tokenizer", {{"type", "UnicodeScripts"}}),
+             Catch::Contains("pre_tokenizer: UnicodeScripts"));
+  const json split = {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Sideways"}};
+  CHECK_THAT(error_with("/pre_tokenizer", split), Catch::Contains("Sideways"));
+  CHECK_THAT(error_with("/pre_tokenizer/use_regex", 1), Catch::Contains("true or false"));
+  json deep = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
+  for (size_t i = 0; i <= kStepsMax; ++i) deep["pretokenizers"].push_back({{"type", "Whitespace"}});
+  CHECK_THAT(error_with("/pre_tokenizer", deep), Catch::Contains("at most 64"));
+  json wide = {{"type", "Sequence"}, {"pretokenizers", {deep, deep}}};
+  wide["pretokenizers"][0]["pretokenizers"].erase(0);
+  wide["pretokenizers"][1]["pretokenizers"].erase(0);
+  CHECK_THAT(error_with("/pre_tokenizer", wide), Catch::Contains("more than 64 steps"));
+}
+
+TEST_CASE("templates of post-processors") {
   CHECK_THAT(error_with("/post_processor", {{"type", "RobertaProcessing"}}),
              Catch::Contains("post_processor"));
   const json end = {{"SpecialToken", {{"id", "</s>"}}}};
   const json text = {{"Sequence", {{"id", "A"}}}};
-  const json both = {{"type", "TemplateProcessing"}, {"single", {text, end}}};
-  CHECK_THAT(error_with("/post_processor", both), Catch::Contains("only one token in front"));
-  const json unknown = {{"type", "TemplateProcessing"},
-                        {"single", {{{"SpecialToken", {{"id", "<x>"}}}}, text}}};
-  CHECK_THAT(error_with("/post_processor", unknown), Catch::Contains("unknown token \"<x>\""));
+  const auto made = [&](const json& single) {
+    return json{{"type", "TemplateProcessing"}, {"single", single}};
+  };
+  CHECK_THAT(error_with("/post_processor", made({text, text})), Catch::Contains("in it once"));
+  CHECK_THAT(error_with("/post_processor", made(json::array({end}))),
+             Catch::Contains("in it once"));
+  const json unknown = {{"SpecialToken", {{"id", "<x>"}}}};
+  CHECK_THAT(error_with("/post_processor", made({unknown, text})),
+             Catch::Contains("unknown token \"<x>\""));
+  json mapped = made({end, text});
+  mapped["special_tokens"] = {{"</s>", {{"ids", {4, 9999}}}}};
+  CHECK_THAT(error_with("/post_processor", mapped), Catch::Contains("unknown token"));
+  json file = small_tokenizer_json({});
+  mapped["special_tokens"] = {{"</s>", {{"ids", {4, 5}}}}};
+  file["post_processor"] = {{"type", "Sequence"},
+                            {"processors", {{{"type", "ByteLevel"}}, mapped, made({text, end})}}};
+  const Files files = {{"tokenizer.json", file.dump()}};
+  const auto description = read_tokenizer_files(files);
+  REQUIRE(description.status().message() == "");
+  CHECK(description.value().around->before == std::vector<int32_t>{4, 5});
+  CHECK(description.value().around->behind == std::vector<int32_t>{0});
+}
+
+TEST_CASE("steps are read with their options, sequences taken apart") {
+  json file = small_tokenizer_json({});
+  file["normalizer"] = {{"type", "Sequence"},
+                        {"normalizers",
+                         {{{"type", "NFKC"}},
+                          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "_"}},
+                          {{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}}}}};
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"},
+         {"pattern", {{"Regex", "a+"}}},
+         {"behavior", "Removed"},
+         {"invert", true}},
+        {{"type", "Metaspace"},
+         {"replacement", "_"},
+         {"add_prefix_space", false},
+         {"str_rep", "_"}},
+        {{"type", "Digits"}, {"individual_digits", true}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}}}}};
+  file["model"]["ignore_merges"] = true;
+  const Files files = {{"tokenizer.json", file.dump()}};
+  const auto read = read_tokenizer_files(files);
+  REQUIRE(read.status().message() == "");
+  const TokenizerDescription& description = read.value();
+  REQUIRE(description.normalizer.size() == 3);
+  CHECK(description.normalizer[1].pattern.literal);
+  CHECK_FALSE(description.normalizer[2].left);
+  REQUIRE(description.pre_tokenizer.size() == 4);
+  CHECK(description.pre_tokenizer[0].invert);
+  CHECK(description.pre_tokenizer[0].behavior == SplitBehavior::kRemoved);
+  CHECK(description.pre_tokenizer[1].prepend == PrependScheme::kNever);
+  CHECK(description.pre_tokenizer[2].individual_digits);
+  CHECK(description.pre_tokenizer[3].add_prefix_space);
+  CHECK(description.bpe.ignore_merges);
+  CHECK(description.bpe.bytes);
 }
 
 TEST_CASE("added and special tokens must fit the vocabulary") {
@@ -130,7 +203,7 @@ TEST_CASE("added and special tokens must fit the vocabulary") {
   CHECK_THAT(error_with("/added_tokens/0/id", "0"), Catch::Contains("has no integer id"));
   CHECK_THAT(error_with("/added_tokens/0/content", ""), Catch::Contains("has no content"));
   CHECK_THAT(error_with("/added_tokens/0/special", 1), Catch::Contains("special is not true"));
-  CHECK_THAT(error_with("/added_tokens/0/single_word", true), Catch::Contains("single_word"));
+  CHECK_THAT(error_with("/added_tokens/0/single_word", 1), Catch::Contains("single_word"));
   CHECK_THAT(error_with("/added_tokens", {{"a", 1}}),
              Catch::Contains("added_tokens is not a list"));
   Files files = small_files({});
