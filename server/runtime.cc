@@ -21,6 +21,10 @@ const std::string& Runtime::model_name() const {
 const Tokenizer* Runtime::tokenizer() const {
   return state_->opened.tokenizer.get();
 }
+
+const ChatTemplate* Runtime::chat() const {
+  return state_->opened.chat.get();
+}
 Scheduler& Runtime::scheduler() {
   SPILLWAY_CHECK(state_->scheduler != nullptr);
   return *state_->scheduler;

@@ -17,6 +17,7 @@
 #include "scheduler/planning/engine_flags.h"
 #include "scheduler/planning/make_plan.h"
 #include "scheduler/planning/model_to_plan.h"
+#include "server/chat/chat_template.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace spillway {
@@ -39,6 +40,7 @@ struct OpenedModel {
   std::unique_ptr<Device> device;
   ModelToPlan model;
   std::unique_ptr<Tokenizer> tokenizer;  // Null: the model has none, token ids only.
+  std::unique_ptr<ChatTemplate> chat;    // Null without a tokenizer
 };
 
 // Of the options it reads accepts_source and say. `damaged`: as in ModelSourceOptions.
@@ -69,6 +71,7 @@ class Runtime {
   const std::string& model_name() const;
   const std::string& source() const;  // The checkpoint's fingerprint: changes when it changes
   const Tokenizer* tokenizer() const;
+  const ChatTemplate* chat() const;
   Scheduler& scheduler();  // REQUIRES: start_scheduler
   Engine& engine();        // REQUIRES: not start_scheduler
   Device& device();

@@ -227,7 +227,11 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
                                                 .damaged = damaged,
                                                 .say = options.say}));
   if (opened.model.file) {
-    SPILLWAY_RETURN_IF_ERROR(load_tokenizer(*opened.model.table, &opened.tokenizer));
+    const ModelFileTable& table = *opened.model.table;
+    SPILLWAY_RETURN_IF_ERROR(load_tokenizer(table, &opened.tokenizer));
+    if (opened.tokenizer) {
+      opened.chat = std::make_unique<ChatTemplate>(ChatTemplate::load(table.files));
+    }
   }
   return opened;
 }

@@ -34,11 +34,12 @@ std::vector<TierAmount> amounts_of(const Plan& plan) {
   return all;
 }
 
-ApiContext context_of(const ModelShape& shape, const std::string& name,
-                      const Tokenizer* tokenizer) {
+ApiContext context_of(const ModelShape& shape, const std::string& name, const Tokenizer* tokenizer,
+                      const ChatTemplate* chat) {
   ApiContext context;
   context.shape = &shape;
   context.tokenizer = tokenizer;
+  context.chat = chat;
   context.model_names = {name};
   context.created = static_cast<int64_t>(std::time(nullptr));
   context.fingerprint = "spillway-" SPILLWAY_VERSION;
@@ -51,11 +52,13 @@ ServedModel view_of(OpenedModel opened) {
   struct Kept {
     ModelShape shape;
     std::unique_ptr<Tokenizer> tokenizer;
+    std::unique_ptr<ChatTemplate> chat;
   };
   const ModelToPlan& model = opened.model;
-  auto kept = std::make_shared<Kept>(Kept{model.shape(), std::move(opened.tokenizer)});
+  auto kept = std::make_shared<Kept>(
+      Kept{model.shape(), std::move(opened.tokenizer), std::move(opened.chat)});
   ServedModel view;
-  view.context = context_of(kept->shape, model.name, kept->tokenizer.get());
+  view.context = context_of(kept->shape, model.name, kept->tokenizer.get(), kept->chat.get());
   view.identity = identity_of(model.source, model.table->format, Format::kF32, false);
   view.owner = std::move(kept);
   return view;
@@ -64,7 +67,8 @@ ServedModel view_of(OpenedModel opened) {
 ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   const Plan& plan = runtime->plan();
   ServedModel view;
-  view.context = context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer());
+  view.context =
+      context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer(), runtime->chat());
   view.context.kv_rule = plan.kv_rule();
   view.identity = identity_of(runtime->source(), plan.format, plan.kv_format(), plan.q4_in_int8);
   view.scheduler = &runtime->scheduler();
