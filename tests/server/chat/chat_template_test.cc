@@ -53,7 +53,7 @@ TEST_CASE("a template sees the messages, the special tokens and no tools") {
 TEST_CASE("a template that cannot be used says why, and nothing else fails") {
   const std::pair<std::string, std::string> cases[] = {
       {R"({"chat_template": "\n{{ x|batch }}"})",
-       "the chat template in tokenizer_config.json: line 2: the filter \"batch\" is not supported"},
+       "the chat template in tokenizer_config.json: line 2: the filter 'batch' is not supported"},
       {R"({"chat_template": [{"name": "rag", "template": ""}]})",
        "tokenizer_config.json: chat_template lists no template with the name default"},
       {R"({"chat_template": 7})",
@@ -68,7 +68,7 @@ TEST_CASE("a template that cannot be used says why, and nothing else fails") {
       Files{{"chat_template.jinja",
              "{{ raise_exception('no system') if messages[0].role == 'system' }}"}});
   CHECK(picky.render(kTalk, true).status().message() ==
-        "the chat template: line 1: the template refuses this: \"no system\"");
+        "the chat template: line 1: the template refuses this: 'no system'");
   CHECK(picky.render({{"user", "Hi"}}, true).ok());
 }
 

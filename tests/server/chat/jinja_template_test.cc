@@ -103,32 +103,32 @@ TEST_CASE("snippets of every construct render as Jinja does, or are refused as t
 
 TEST_CASE("what Jinja has and the subset has not is refused by its name and line") {
   const std::pair<const char*, const char*> cases[] = {
-      {"\n{{ x|batch(2) }}", "line 2: the filter \"batch\""},
-      {"{{ x|format(1) }}", "the filter \"format\""},
-      {"{{ l|map('batch', 2)|list }}", "the filter \"batch\""},
-      {"\n\n{{ x is sameas x }}", "line 3: the test \"sameas\""},
-      {"{{ l|select('sameas', 1)|list }}", "the test \"sameas\""},
-      {"{% include 'a' %}", "the statement \"include\""},
-      {"{% import 'a' as b %}", "the statement \"import\""},
-      {"{% from 'a' import b %}", "the statement \"from\""},
-      {"{% extends 'a' %}", "the statement \"extends\""},
-      {"{% block a %}{% endblock %}", "the statement \"block\""},
-      {"{% call f() %}{% endcall %}", "the statement \"call\""},
-      {"{% with a = 1 %}{% endwith %}", "the statement \"with\""},
-      {"{% do x %}", "the statement \"do\""},
-      {"{% autoescape true %}{% endautoescape %}", "the statement \"autoescape\""},
+      {"\n{{ x|batch(2) }}", "line 2: the filter 'batch'"},
+      {"{{ x|format(1) }}", "the filter 'format'"},
+      {"{{ l|map('batch', 2)|list }}", "the filter 'batch'"},
+      {"\n\n{{ x is sameas x }}", "line 3: the test 'sameas'"},
+      {"{{ l|select('sameas', 1)|list }}", "the test 'sameas'"},
+      {"{% include 'a' %}", "the statement 'include'"},
+      {"{% import 'a' as b %}", "the statement 'import'"},
+      {"{% from 'a' import b %}", "the statement 'from'"},
+      {"{% extends 'a' %}", "the statement 'extends'"},
+      {"{% block a %}{% endblock %}", "the statement 'block'"},
+      {"{% call f() %}{% endcall %}", "the statement 'call'"},
+      {"{% with a = 1 %}{% endwith %}", "the statement 'with'"},
+      {"{% do x %}", "the statement 'do'"},
+      {"{% autoescape true %}{% endautoescape %}", "the statement 'autoescape'"},
       {"{% for i in l recursive %}{% endfor %}", "a recursive loop"},
-      {"{% for i in l %}{{ loop.changed(i) }}{% endfor %}", "\"changed\" of a LoopContext"},
+      {"{% for i in l %}{{ loop.changed(i) }}{% endfor %}", "'changed' of a LoopContext"},
       {"{% for i in l %}{% macro f() %}{% endmacro %}{% endfor %}", "a macro inside of a loop"},
       {"{% macro f() %}{{ varargs }}{% endmacro %}", "the name varargs"},
       {"{% macro f() %}{{ caller() }}{% endmacro %}", "the name caller"},
       {"{{ cycler(1) }}", "the name cycler"},
       {"{{ range(*l) }}", "arguments with * or **"},
       {"{{ range(**x) }}", "arguments with * or **"},
-      {"{{ x.format(1) }}", "\"format\" of a str"},
-      {"{{ x.encode() }}", "\"encode\" of a str"},
-      {"{{ l.index(1) }}", "\"index\" of a list"},
-      {"{{ {}.copy() }}", "\"copy\" of a dict"},
+      {"{{ x.format(1) }}", "'format' of a str"},
+      {"{{ x.encode() }}", "'encode' of a str"},
+      {"{{ l.index(1) }}", "'index' of a list"},
+      {"{{ {}.copy() }}", "'copy' of a dict"},
       {"{{ '%s' % x }}", "formatting with %"},
       {"{{ x[1, 2] }}", "a subscript with several parts"},
       {"{{ (x|safe) ~ '<' }}", "the filter safe"},
@@ -148,10 +148,10 @@ TEST_CASE("what Jinja has and the subset has not is refused by its name and line
 
 TEST_CASE("an error names the line and the cause") {
   CHECK(error_of("a\n{% if l %}\n  {{ l.nope.more }}\n{% endif %}") ==
-        "line 3: a list has no attribute \"nope\"");
+        "line 3: a list has no attribute 'nope'");
   CHECK(error_of("\n{{ raise_exception('Roles must alternate\\n') }}") ==
-        "line 2: the template refuses this: \"Roles must alternate\\x0a\"");
-  CHECK(error_of("{{ nope.more }}") == "line 1: \"nope\" is undefined");
+        "line 2: the template refuses this: 'Roles must alternate\\x0a'");
+  CHECK(error_of("{{ nope.more }}") == "line 1: 'nope' is undefined");
   CHECK(error_of("{{ 1 + 'a' }}") == "line 1: + of a int and a str is not possible");
   CHECK(error_of("{% if x %}\n") ==
         "line 1: expected elif or else or endif, not the end of the template");
@@ -165,8 +165,7 @@ TEST_CASE("a template that nests without end is refused, not a crash") {
     INFO(open);
     error_of("{{ " + repeat(open, 20'000) + "1" + repeat(close, 20'000) + " }}");
   }
-  for (const char* chain :
-       {"+x", "~x+x", ".x", "[0]", "()", "|trim", " or x", " is defined == x", "**x", " if x"}) {
+  for (const char* chain : {"+x", "~x+x", ".x", "[0]", "()", "|trim", " or x", "**x", " if x"}) {
     INFO(chain);
     error_of("{{ nope" + repeat(chain, 20'000) + " }}");
   }
