@@ -30,7 +30,7 @@ KERNELS = {"kernels/base", "kernels/sampling", "kernels"}
 MODELS = KERNELS | {"policy", "offload/io", "offload/model_file", "offload"}
 ENGINE = MODELS | {"scheduler/engine", "scheduler", "scheduler/planning"}
 HTTP = {"kernels/base", "server", "server/http"}
-API = HTTP | {"policy", "scheduler", "server/tokenizer", "server/api"}
+API = HTTP | {"policy", "scheduler", "server/tokenizer", "server/chat", "server/api"}
 COMMAND = ENGINE | API | {"server/cli/flags", "server/cli/common"}
 LAYERS = {
     "kernels/base": set(),
@@ -51,7 +51,8 @@ LAYERS = {
     "scheduler": MODELS | {"scheduler/engine"},
     "scheduler/planning": MODELS | {"scheduler/engine", "scheduler"},
     "server/tokenizer": {"kernels/base"},
-    "server": ENGINE | {"server/tokenizer"},
+    "server/chat": {"kernels/base"},
+    "server": ENGINE | {"server/tokenizer", "server/chat"},
     "server/http": HTTP,
     "server/api": API,
     "server/cli/flags": {"kernels/base", "policy", "scheduler/planning", "server"},
@@ -79,7 +80,7 @@ LIBRARIES = [
     (re.compile(r"CLI/"), "CLI11", ["server"]),
     (re.compile(r"boost/(asio|beast)"), "socket library", ["server"]),
     (re.compile(r"prometheus/"), "metrics library", ["server"]),
-    (re.compile(r"unicode/"), "ICU", ["server/tokenizer"]),
+    (re.compile(r"unicode/"), "ICU", ["server/tokenizer", "server/chat"]),
     (re.compile(r"oniguruma"), "regular expressions", ["server/tokenizer"]),
     (re.compile(r"sqlite3"), "SQLite", ["scheduler", "server"]),
     (re.compile(r"liburing"), "io_uring", ["offload"]),

@@ -24,6 +24,10 @@ const Tokenizer* Runtime::tokenizer() const {
 const std::string& Runtime::tokenizer_error() const {
   return state_->opened.tokenizer_error;
 }
+
+const ChatTemplate* Runtime::chat() const {
+  return state_->opened.chat.get();
+}
 Scheduler& Runtime::scheduler() {
   SPILLWAY_CHECK(state_->scheduler != nullptr);
   return *state_->scheduler;

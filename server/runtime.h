@@ -17,6 +17,7 @@
 #include "scheduler/planning/engine_flags.h"
 #include "scheduler/planning/make_plan.h"
 #include "scheduler/planning/model_to_plan.h"
+#include "server/chat/chat_template.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace spillway {
@@ -40,6 +41,7 @@ struct OpenedModel {
   ModelToPlan model;
   std::unique_ptr<Tokenizer> tokenizer;  // Null: the model has none, token ids only.
   std::string tokenizer_error;           // Why its files cannot be used; empty: it has none
+  std::unique_ptr<ChatTemplate> chat;    // Null without a tokenizer
 };
 
 // Of the options it reads accepts_source and say. `damaged`: as in ModelSourceOptions.
@@ -71,6 +73,7 @@ class Runtime {
   const std::string& source() const;   // The checkpoint's fingerprint: changes when it changes
   const Tokenizer* tokenizer() const;  // Null as in OpenedModel
   const std::string& tokenizer_error() const;  // As in OpenedModel
+  const ChatTemplate* chat() const;            // As in OpenedModel
   Scheduler& scheduler();                      // REQUIRES: start_scheduler
   Engine& engine();                            // REQUIRES: not start_scheduler
   Device& device();

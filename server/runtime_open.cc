@@ -236,7 +236,13 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
                                                 .progress = ConvertPrinter(options),
                                                 .damaged = damaged,
                                                 .say = options.say}));
-  if (opened.model.file) load_tokenizer(options, &opened);
+  if (opened.model.file) {
+    load_tokenizer(options, &opened);
+    if (opened.tokenizer) {
+      opened.chat =
+          std::make_unique<ChatTemplate>(ChatTemplate::load(opened.model.table->files));
+    }
+  }
   return opened;
 }
 

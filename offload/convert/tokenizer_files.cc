@@ -10,8 +10,8 @@ namespace spillway {
 namespace {
 
 constexpr const char* kNames[] = {
-    "tokenizer.json",          "vocab.json",       "merges.txt", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json"};
+    "tokenizer.json",          "vocab.json",        "merges.txt",         "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
 constexpr uint64_t kBytesMax = uint64_t{64} << 20;
 
 }  // namespace

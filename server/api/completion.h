@@ -19,6 +19,7 @@
 
 namespace spillway {
 
+class ChatTemplate;
 class SeedStream;
 class Tokenizer;
 
@@ -42,6 +43,7 @@ struct ApiContext {
   const ModelShape* shape = nullptr;     // Never null
   const Tokenizer* tokenizer = nullptr;  // Null: token-id prompts only, no text in answers
   std::string tokenizer_error;           // Why its files cannot be used; empty: it has none
+  const ChatTemplate* chat = nullptr;    // Null: no chats
   std::vector<std::string> model_names;  // The first is the one in answers; never empty
   int64_t created = 0;                   // Unix seconds, for /v1/models
   std::string fingerprint;               // system_fingerprint of every answer
@@ -61,6 +63,7 @@ struct CompletionCall {
   std::vector<Request> requests;
   int32_t samples = 1;  // n
 
+  bool chat = false;  // The answer is a chat.completion (chat_json.h)
   bool echo = false;
   std::vector<std::string> stop;  // None is empty
   bool include_stop = false;      // include_stop_str_in_output

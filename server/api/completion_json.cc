@@ -110,8 +110,13 @@ Json usage_json(const CompletionUsage& usage) {
 
 }  // namespace
 
+std::string completion_usage(const CompletionUsage& usage) {
+  return dump(usage_json(usage));
+}
+
 CompletionHead make_completion_head(const CompletionCall& call) {
-  return {"cmpl-" + (call.request_id.empty() ? random_hex(24) : call.request_id),
+  return {(call.chat ? "chatcmpl-" : "cmpl-") +
+              (call.request_id.empty() ? random_hex(24) : call.request_id),
           static_cast<int64_t>(std::time(nullptr))};
 }
 

@@ -23,6 +23,9 @@ CompletionHead make_completion_head(const CompletionCall& call);
 std::string completion_body(const CompletionHead& head, const CompletionCall& call,
                             const ApiContext& context, const CompletionResult& result);
 
+// The usage in an answer, as JSON.
+std::string completion_usage(const CompletionUsage& usage);
+
 // One streamed chunk; one line.
 std::string completion_chunk(const CompletionHead& head, const CompletionCall& call,
                              const ApiContext& context, const ChoiceText& piece);

@@ -6,6 +6,7 @@
 
 #include "kernels/base/quote.h"
 #include "server/api/completion.h"
+#include "server/api/completion_fields.h"
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 #include "server/api/seed_stream.h"
@@ -319,9 +320,20 @@ uint64_t sample_seed(uint64_t seed, int32_t sample) {
 ApiResult<CompletionCall> parse_completion(std::string_view json_body, const ApiContext& context) {
   auto body = parse_body(json_body, context.limits.json_values_max);
   if (auto* error = std::get_if<ApiError>(&body)) return std::move(*error);
-  FieldReader fields(std::get<nlohmann::json>(body));
+  CompletionFields own;
+  own.prompts = [&](FieldReader& fields, int64_t max_tokens) {
+    return read_prompts(fields, context, max_tokens);
+  };
+  return parse_completion_fields(std::get<nlohmann::json>(body), context, own);
+}
+
+ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
+                                                  const ApiContext& context,
+                                                  const CompletionFields& own) {
+  FieldReader fields(body);
   CompletionCall call;
   Request base;
+  base.max_tokens = own.tokens_default;
   read_model(fields, context, call);
   read_request_id(fields, call);
   reject_unsupported(fields);
@@ -341,7 +353,7 @@ ApiResult<CompletionCall> parse_completion(std::string_view json_body, const Api
   base.logprobs = call.logprobs;
   base.prompt_logprobs = call.echo ? call.logprobs : -1;
   // Cheap checks first: the prompt is tokenised only when all else is right.
-  auto prompts = read_prompts(fields, context, base.max_tokens);
+  auto prompts = own.prompts(fields, base.max_tokens);
   read_names(fields, context, call);
   check_lengths(fields, context, prompts, !max_tokens, base);
   check_sequences(fields, context, prompts.size(), call.samples);

@@ -24,8 +24,9 @@ constexpr size_t kPieceBytesMax = 4096;             // As written in the file.
 constexpr size_t kAddedTokensMax = 4096;
 
 // The names of the files that are read; others are ignored.
-constexpr const char* kTokenizerFileNames[] = {"tokenizer.json", "vocab.json", "merges.txt",
-                                               "tokenizer_config.json", "special_tokens_map.json"};
+constexpr const char* kTokenizerFileNames[] = {
+    "tokenizer.json",          "vocab.json",         "merges.txt", "tokenizer_config.json",
+    "special_tokens_map.json", "chat_template.jinja"};
 
 // A file's name and its contents.
 using NamedFile = std::pair<std::string, std::string>;

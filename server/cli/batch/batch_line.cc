@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/api/chat_parse.h"
 #include "server/api/json_input.h"
 
 namespace spillway {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr size_t kCustomIdBytesMax = 512;
 
-// Reads only the fields of the envelope; the body is left to parse_completion.
+// Reads only the fields of the envelope; the body is left to parse_completion() or parse_chat().
 void read_envelope(nlohmann::json& object, BatchLine* line) {
   FieldReader fields(object);
   const auto id = fields.string("custom_id");
@@ -25,8 +26,10 @@ void read_envelope(nlohmann::json& object, BatchLine* line) {
     if (fields.string("method").value_or("POST") != "POST") {
       fields.fail(invalid_value("method", "must be POST"));
     }
-    if (fields.string("url").value_or("/v1/completions") != "/v1/completions") {
-      fields.fail(invalid_value("url", "must be /v1/completions"));
+    const std::string url = fields.string("url").value_or("/v1/completions");
+    line->chat = url == "/v1/chat/completions";
+    if (!line->chat && url != "/v1/completions") {
+      fields.fail(invalid_value("url", "must be /v1/completions or /v1/chat/completions"));
     }
     body = fields.find("body");
     if (body == nullptr) {
@@ -36,6 +39,7 @@ void read_envelope(nlohmann::json& object, BatchLine* line) {
     }
   } else {
     object.erase("custom_id");
+    line->chat = object.contains("messages") && !object.contains("prompt");
   }
   if (fields.failed()) {
     line->error = fields.error();
@@ -102,7 +106,8 @@ BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
 
 ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
                                            uint64_t run_seed) {
-  ApiResult<CompletionCall> parsed = parse_completion(line.body, context);
+  ApiResult<CompletionCall> parsed =
+      line.chat ? parse_chat(line.body, context) : parse_completion(line.body, context);
   auto* call = std::get_if<CompletionCall>(&parsed);
   if (call == nullptr) return parsed;
   if (call->stream) {
@@ -149,7 +154,8 @@ std::string error_line(const std::string& run_id, const BatchLine& line, const A
 }
 
 CompletionHead batch_head(const std::string& run_id, const BatchLine& line, int64_t created) {
-  return {"cmpl-" + run_id + "-" + std::to_string(line.number), created};
+  return {(line.chat ? "chatcmpl-" : "cmpl-") + run_id + "-" + std::to_string(line.number),
+          created};
 }
 
 }  // namespace spillway

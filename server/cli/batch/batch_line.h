@@ -16,12 +16,13 @@
 namespace spillway {
 
 // A line without its envelope. An OpenAI batch line has a "body"; any other object is a body itself
-// (and may carry a custom_id, too).
+// (and may carry a custom_id, too), of a chat if it has messages.
 struct BatchLine {
   int64_t number = 0;
   std::optional<std::string> custom_id;  // Kept even when the line is bad, if it could be read
   std::string body;                      // JSON
   bool seeded = false;                   // The body names a seed
+  bool chat = false;                     // The body is one of /v1/chat/completions
   std::optional<ApiError> error;         // Set: body is empty
 };
 

@@ -16,6 +16,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "server/api/answer_memory.h"
+#include "server/api/chat_json.h"
 #include "server/api/completion_run.h"
 #include "server/log.h"
 
@@ -285,10 +286,9 @@ class Runner {
     if (!result.error) {
       const CompletionHead head = batch_head(job_.run_id, line, std::time(nullptr));
       retry_.success();
-      return finish(
-          {line.number, false, result.usage.prompt_tokens, result.usage.generated_tokens,
-           answer_line(job_.run_id, line,
-                       completion_body(head, flight.run->call(), *job_.context, result))});
+      return finish({line.number, false, result.usage.prompt_tokens, result.usage.generated_tokens,
+                     answer_line(job_.run_id, line,
+                                 answer_body(head, flight.run->call(), *job_.context, result))});
     }
     if (result.own_fault) {
       retry_.success();

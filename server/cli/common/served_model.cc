@@ -35,11 +35,12 @@ std::vector<TierAmount> amounts_of(const Plan& plan) {
 }
 
 ApiContext context_of(const ModelShape& shape, const std::string& name, const Tokenizer* tokenizer,
-                      const std::string& tokenizer_error) {
+                      const std::string& tokenizer_error, const ChatTemplate* chat) {
   ApiContext context;
   context.shape = &shape;
   context.tokenizer = tokenizer;
   context.tokenizer_error = tokenizer_error;
+  context.chat = chat;
   context.model_names = {name};
   context.created = static_cast<int64_t>(std::time(nullptr));
   context.fingerprint = "spillway-" SPILLWAY_VERSION;
@@ -52,11 +53,14 @@ ServedModel view_of(OpenedModel opened) {
   struct Kept {
     ModelShape shape;
     std::unique_ptr<Tokenizer> tokenizer;
+    std::unique_ptr<ChatTemplate> chat;
   };
   const ModelToPlan& model = opened.model;
-  auto kept = std::make_shared<Kept>(Kept{model.shape(), std::move(opened.tokenizer)});
+  auto kept = std::make_shared<Kept>(
+      Kept{model.shape(), std::move(opened.tokenizer), std::move(opened.chat)});
   ServedModel view;
-  view.context = context_of(kept->shape, model.name, kept->tokenizer.get(), opened.tokenizer_error);
+  view.context = context_of(kept->shape, model.name, kept->tokenizer.get(), opened.tokenizer_error,
+                            kept->chat.get());
   view.identity = identity_of(model.source, model.table->format, Format::kF32, false);
   view.owner = std::move(kept);
   return view;
@@ -66,7 +70,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   const Plan& plan = runtime->plan();
   ServedModel view;
   view.context = context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer(),
-                            runtime->tokenizer_error());
+                            runtime->tokenizer_error(), runtime->chat());
   view.context.kv_rule = plan.kv_rule();
   view.identity = identity_of(runtime->source(), plan.format, plan.kv_format(), plan.q4_in_int8);
   view.scheduler = &runtime->scheduler();

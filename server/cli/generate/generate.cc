@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "kernels/base/units.h"
-#include "server/api/completion_json.h"
+#include "server/api/chat_json.h"
+#include "server/api/chat_parse.h"
 #include "server/api/completion_run.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
@@ -124,13 +125,21 @@ void add_generate_flags(Settings& settings, GenerateFlags* flags) {
   settings.add_text("prompt-file", &flags->prompt_file, "FILE", "a file that holds it");
   settings.add_text("prompt-tokens", &flags->prompt_tokens, "5,7,9",
                     "its token ids, for models without a tokenizer, too");
+  settings.add_switch(
+      "chat", &flags->chat,
+      "the prompt is a user's message: the model answers it, through its chat template "
+      "(without one of its own: \"User: ...\", \"Assistant: ...\")");
+  settings.add_text("system", &flags->system, "TEXT",
+                    "with --chat: the system message in front of it");
   settings.group("Output");
   settings.add_integer("max-tokens", &flags->max_tokens, 0, INT32_MAX, "tokens to generate");
   settings.add_integer("min-tokens", &flags->min_tokens, 0, INT32_MAX, "do not end before so many");
   settings.add_text("stop", &flags->stop, "TEXT", "end before this text");
   settings.add_switch("ignore-eos", &flags->ignore_eos, "go on behind the model's end token");
   settings.add_switch("echo", &flags->echo, "print the prompt, too");
-  settings.add_switch("json", &flags->json, "print the whole answer of /v1/completions");
+  settings.add_switch("json", &flags->json,
+                      "print the whole answer of /v1/completions, "
+                      "or of /v1/chat/completions");
   settings.add_integer("logprobs", &flags->logprobs, 0, 20,
                        "with --json: log-probabilities of each token and of the N best");
   settings.group("Sampling");
@@ -158,7 +167,23 @@ Status check(const State& state) {
     return invalid_argument("only one of --prompt, --prompt-file and --prompt-tokens can be given");
   }
   if (flags.logprobs && !flags.json) return invalid_argument("--logprobs needs --json");
+  if (!flags.chat && !flags.system.empty()) return invalid_argument("--system needs --chat");
+  if (flags.chat && !flags.prompt_tokens.empty()) {
+    return invalid_argument("--chat takes text: --prompt or --prompt-file, not --prompt-tokens");
+  }
+  if (flags.chat && (flags.echo || flags.logprobs)) {
+    return invalid_argument("--chat knows neither --echo nor --logprobs");
+  }
   return validate(state.engine);
+}
+
+// Puts the prompt into a user's message.
+void make_chat(const std::string& system, nlohmann::json* body) {
+  nlohmann::json messages = nlohmann::json::array();
+  if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
+  messages.push_back({{"role", "user"}, {"content", std::move((*body)["prompt"])}});
+  body->erase("prompt");
+  (*body)["messages"] = std::move(messages);
 }
 
 }  // namespace
@@ -174,10 +199,10 @@ Result<std::string> generate_body(const GenerateFlags& flags, uint64_t seed) {
                          {"presence_penalty", flags.presence_penalty},
                          {"frequency_penalty", flags.frequency_penalty},
                          {"ignore_eos", flags.ignore_eos},
-                         {"echo", flags.echo},
                          {"seed", seed & INT64_MAX},
                          {"return_token_ids", true},
                          {"stream", !flags.json}};
+  if (flags.echo) body["echo"] = true;
   if (!flags.stop.empty()) body["stop"] = flags.stop;
   if (flags.logprobs) body["logprobs"] = *flags.logprobs;
   if (!flags.prompt_tokens.empty()) {
@@ -187,6 +212,7 @@ Result<std::string> generate_body(const GenerateFlags& flags, uint64_t seed) {
   } else {
     body["prompt"] = flags.prompt;
   }
+  if (flags.chat) make_chat(flags.system, &body);
   // Bytes that are not UTF-8 count as U+FFFD, as they do in the tokenizer.
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -194,7 +220,8 @@ Result<std::string> generate_body(const GenerateFlags& flags, uint64_t seed) {
 Status run_generate(const GenerateFlags& flags, uint64_t seed, const ServedModel& model,
                     std::FILE* out) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::string body, generate_body(flags, seed));
-  auto parsed = parse_completion(body, model.context);
+  auto parsed =
+      flags.chat ? parse_chat(body, model.context) : parse_completion(body, model.context);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return status_of(*error);
   const InterruptGuard guard;
   const auto inbox = std::make_shared<Inbox>();
@@ -219,8 +246,8 @@ Status run_generate(const GenerateFlags& flags, uint64_t seed, const ServedModel
     }
   }
   if (written.ok() && flags.json && !result->error) {
-    written = write(out, completion_body(make_completion_head(run->call()), run->call(),
-                                         model.context, *result));
+    written = write(
+        out, answer_body(make_completion_head(run->call()), run->call(), model.context, *result));
   }
   if (written.ok()) written = write(out, "\n");
   SPILLWAY_RETURN_IF_ERROR(written);

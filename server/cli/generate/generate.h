@@ -17,6 +17,8 @@ struct GenerateFlags {
   std::string prompt;
   std::string prompt_file;
   std::string prompt_tokens;  // "5,7,9"
+  bool chat = false;          // The prompt is a user's message for the model's chat template
+  std::string system;         // The system message in front of it; with `chat` only
 
   int64_t max_tokens = 64;
   int64_t min_tokens = 0;
@@ -31,10 +33,11 @@ struct GenerateFlags {
   bool ignore_eos = false;
   bool echo = false;
   std::optional<int64_t> logprobs;  // With --json only
-  bool json = false;                // The answer of /v1/completions instead of text
+  bool json = false;                // The answer of the API instead of text
 };
 
-// The body of /v1/completions equivalent to the flags. Reads the prompt file.
+// The body of /v1/completions, or with `chat` of /v1/chat/completions, equivalent to the flags.
+// Reads the prompt file.
 Result<std::string> generate_body(const GenerateFlags& flags, uint64_t seed);
 
 // Writes the completion to `out`; token ids when the model has no tokenizer. kInvalidArgument when

@@ -15,10 +15,19 @@
 #include "offload/convert/weight_map.h"
 #include "offload/model_file/model_file.h"
 #include "offload/model_source.h"
+#include "server/chat/chat_template.h"
 
 namespace spillway {
 
 namespace {
+
+std::string chat_of(const ModelFileTable& table) {
+  if (table.files.empty()) return "none: a chat needs a tokenizer";
+  const ChatTemplate chat = ChatTemplate::load(table.files);
+  if (!chat.status().ok()) return "cannot be used: " + std::string(chat.status().message());
+  if (chat.is_own()) return "in " + chat.file();
+  return "none of its own; a chat is plain text: \"User: ...\", \"Assistant: ...\"";
+}
 
 void add_table(const ModelFileTable& table, InspectReport& report) {
   report.shape = table.shape;
@@ -43,6 +52,7 @@ void add_table(const ModelFileTable& table, InspectReport& report) {
   for (const auto& [name, contents] : table.files) {
     report.tokenizer_files.emplace_back(name, contents.size());
   }
+  report.chat_template = chat_of(table);
 }
 
 void add_quantization(const ModelFileTable& table, InspectReport& report) {

@@ -31,6 +31,7 @@ struct InspectReport {
   uint64_t total_bytes = 0;
 
   std::vector<std::pair<std::string, uint64_t>> tokenizer_files;  // Name, bytes.
+  std::string chat_template;         // Which one chats are rendered with, or why there are none
   bool weights_read = false;         // All weights were read for this report.
   bool verified = false;             // Against the checksums that the files carry.
   std::vector<TensorDamage> damage;  // Tensors with NaN or infinity.

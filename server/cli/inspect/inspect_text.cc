@@ -107,6 +107,7 @@ std::string text_of(const InspectReport& r) {
   text += line("size", sizes(r));
   text += quantization(r);
   if (r.kind != "shape") text += line("tokenizer", tokenizer(r));
+  if (r.kind != "shape") text += line("chat template", r.chat_template);
   text += health(r);
   for (const std::string& note : r.notes) text += line("note", note);
   return text;
@@ -138,6 +139,7 @@ std::string json_of(const InspectReport& r) {
                  {"head", r.head_bytes},
                  {"total", r.total_bytes}}},
                {"tokenizer_files", std::move(files)},
+               {"chat_template", r.chat_template},
                {"nan", total.nan},
                {"inf", total.inf},
                {"non_finite", std::move(damage)},

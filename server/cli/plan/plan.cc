@@ -85,6 +85,7 @@ Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
   if (!question.flags.dummy_weights) {
     SPILLWAY_ASSIGN_OR_RETURN(opened, open_once(question.model, question.flags));
     context.tokenizer = opened.tokenizer.get();
+    context.chat = opened.chat.get();
     context.model_names = {opened.model.name};
     shape = opened.model.shape();
   } else {

@@ -1,0 +1,199 @@
+#include "server/api/chat_parse.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/api/completion_fields.h"
+#include "server/api/json_input.h"
+#include "server/chat/chat_template.h"
+#include "server/tokenizer/tokenizer.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+using Messages = std::vector<ChatMessage>;
+
+// Whether the value requests nothing, as clients send it for unset options.
+bool is_neutral(const json& value) {
+  return value.is_null() || value == false || (value.is_structured() && value.empty()) ||
+         value == "";
+}
+
+ApiResult<std::string> read_part(const json& part, const std::string& param) {
+  if (!part.is_object()) return invalid_type(param, "an object");
+  const auto type = part.find("type");
+  if (type == part.end() || *type != "text") {
+    return unsupported_parameter(param + ".type", "only parts of type text are");
+  }
+  const auto text = part.find("text");
+  if (text == part.end() || !text->is_string()) return invalid_type(param + ".text", "a string");
+  return text->get<std::string>();
+}
+
+ApiResult<std::string> read_content(const json& message, const std::string& param) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null()) return missing_parameter(param);
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) return invalid_type(param, "a string or a list of text parts");
+  std::string joined;
+  for (size_t i = 0; i < content->size(); ++i) {
+    auto part = read_part((*content)[i], param + "[" + std::to_string(i) + "]");
+    if (auto* error = std::get_if<ApiError>(&part)) return std::move(*error);
+    if (i > 0) joined += '\n';
+    joined += std::get<std::string>(part);
+  }
+  return joined;
+}
+
+ApiResult<ChatMessage> read_message(const json& message, const std::string& param) {
+  if (!message.is_object()) return invalid_type(param, "an object");
+  for (const char* name : {"tool_calls", "tool_call_id", "function_call", "audio", "refusal"}) {
+    const auto found = message.find(name);
+    if (found != message.end() && !is_neutral(*found)) {
+      return unsupported_parameter(param + "." + name, "this server does not implement it");
+    }
+  }
+  const auto role = message.find("role");
+  if (role == message.end() || role->is_null()) return missing_parameter(param + ".role");
+  if (!role->is_string()) return invalid_type(param + ".role", "a string");
+  ChatMessage read;
+  read.role = *role == "developer" ? "system" : role->get<std::string>();
+  if (read.role != "system" && read.role != "user" && read.role != "assistant") {
+    return unsupported_parameter(param + ".role", "only system, developer, user and assistant are");
+  }
+  auto content = read_content(message, param + ".content");
+  if (auto* error = std::get_if<ApiError>(&content)) return std::move(*error);
+  read.content = std::get<std::string>(std::move(content));
+  return read;
+}
+
+ApiResult<Messages> read_messages(const json* list) {
+  if (list == nullptr) return missing_parameter("messages");
+  if (!list->is_array()) return invalid_type("messages", "a list of messages");
+  if (list->empty()) return invalid_value("messages", "must not be empty");
+  if (list->size() > kChatMessagesMax) {
+    return invalid_value(
+        "messages", "must not list more than " + std::to_string(kChatMessagesMax) + " messages");
+  }
+  Messages messages;
+  for (size_t i = 0; i < list->size(); ++i) {
+    auto message = read_message((*list)[i], "messages[" + std::to_string(i) + "]");
+    if (auto* error = std::get_if<ApiError>(&message)) return std::move(*error);
+    messages.push_back(std::get<ChatMessage>(std::move(message)));
+  }
+  return messages;
+}
+
+ApiResult<std::vector<int32_t>> encode(const Messages& messages, bool add_generation_prompt,
+                                       const ApiContext& context) {
+  if (context.tokenizer == nullptr || context.chat == nullptr) {
+    return invalid_value("messages", "need a tokenizer, which this model has not");
+  }
+  // Text of any length would take unbounded time; a token is rarely over 8 bytes.
+  JinjaLimits limits;
+  limits.output_bytes = static_cast<size_t>(8 * context.shape->positions) + (size_t{64} << 10);
+  const Result<std::string> text = context.chat->render(messages, add_generation_prompt, limits);
+  if (!text.ok()) {
+    return invalid_value("messages",
+                         "cannot be made a prompt: " + std::string(text.status().message()));
+  }
+  EncodeOptions options;
+  options.parse_special = true;
+  options.add_bos = !context.chat->is_own() && context.tokenizer->adds_bos();
+  std::vector<int32_t> ids = context.tokenizer->encode(text.value(), options);
+  if (ids.empty()) return invalid_value("messages", "give an empty prompt");
+  // A tokenizer with more entries than the model has rows must not reach the engine.
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < context.shape->vocabulary) continue;
+    return invalid_value("messages", "have a token that this model has no embedding for");
+  }
+  return ids;
+}
+
+// Takes the field from the body; null when it is absent.
+json taken(json* body, const char* name) {
+  const auto found = body->find(name);
+  if (found == body->end()) return nullptr;
+  json value = std::move(*found);
+  body->erase(found);
+  return value;
+}
+
+// Fields of chats that are refused unless they ask for nothing.
+std::optional<ApiError> refuse_unsupported(json* body) {
+  for (const char* name :
+       {"prompt", "echo", "tools", "functions", "function_call", "logprobs", "top_logprobs",
+        "audio", "prediction", "web_search_options", "continue_final_message", "documents",
+        "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "mm_processor_kwargs"}) {
+    const json value = taken(body, name);
+    if (is_neutral(value) || (value == 0 && std::string_view(name) == "top_logprobs")) continue;
+    return unsupported_parameter(name, "this server does not implement it for chats");
+  }
+  const json choice = taken(body, "tool_choice");
+  if (!is_neutral(choice) && choice != "none" && choice != "auto") {
+    return unsupported_parameter("tool_choice", "this server does not implement tools");
+  }
+  const json modalities = taken(body, "modalities");
+  if (!is_neutral(modalities) && modalities != json{"text"}) {
+    return unsupported_parameter("modalities", "only text is");
+  }
+  return std::nullopt;
+}
+
+// max_completion_tokens is the newer name of max_tokens.
+std::optional<ApiError> rename_max_tokens(json* body) {
+  const json newer = taken(body, "max_completion_tokens");
+  if (newer.is_null()) return std::nullopt;
+  const json named = {{"max_completion_tokens", newer}};
+  FieldReader fields(named);
+  fields.integer("max_completion_tokens", 0, INT32_MAX);
+  if (fields.failed()) return fields.error();
+  const auto older = body->find("max_tokens");
+  if (older != body->end() && !older->is_null() && *older != newer) {
+    return invalid_value("max_completion_tokens", "must not differ from max_tokens");
+  }
+  (*body)["max_tokens"] = newer;
+  return std::nullopt;
+}
+
+}  // namespace
+
+ApiResult<CompletionCall> parse_chat(std::string_view json_body, const ApiContext& context) {
+  auto parsed = parse_body(json_body, context.limits.json_values_max);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  json& body = std::get<json>(parsed);
+  if (auto error = refuse_unsupported(&body)) return std::move(*error);
+  if (auto error = rename_max_tokens(&body)) return std::move(*error);
+  CompletionFields own;
+  own.tokens_default = kChatTokensDefault;
+  own.prompts = [&](FieldReader& fields, int64_t) -> std::vector<std::vector<int32_t>> {
+    const json* list = fields.find("messages");
+    const bool add_generation_prompt = fields.flag("add_generation_prompt", true);
+    if (fields.failed()) return {};
+    auto messages = read_messages(list);
+    if (auto* error = std::get_if<ApiError>(&messages)) {
+      fields.fail(std::move(*error));
+      return {};
+    }
+    auto ids = encode(std::get<Messages>(messages), add_generation_prompt, context);
+    if (auto* error = std::get_if<ApiError>(&ids)) {
+      fields.fail(std::move(*error));
+      return {};
+    }
+    return {std::get<std::vector<int32_t>>(std::move(ids))};
+  };
+  auto call = parse_completion_fields(body, context, own);
+  if (auto* made = std::get_if<CompletionCall>(&call)) {
+    made->chat = true;
+    if (!context.chat->is_own() &&
+        static_cast<int64_t>(made->stop.size()) < context.limits.stops_max) {
+      made->stop.emplace_back(kPlainChatStop);
+    }
+  }
+  return call;
+}
+
+}  // namespace spillway
