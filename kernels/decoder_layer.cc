@@ -36,13 +36,12 @@ class LayerRun {
                              .interleaved = shape_.rotary.interleaved});
     }
     for (auto items = feed.next(); !items.empty(); items = feed.next()) {
-      attention(stream_,
-                {.qkv = qkv,
-                 .items = items,
-                 .heads = shape_.heads,
-                 .kv = kv,
-                 .out = attended,
-                 .scale = shape_.attention_scale});
+      attention(stream_, {.qkv = qkv,
+                          .items = items,
+                          .heads = shape_.heads,
+                          .kv = kv,
+                          .out = attended,
+                          .scale = shape_.attention_scale});
     }
   }
 

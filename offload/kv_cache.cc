@@ -78,12 +78,11 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, int64_t chunke
                             "; raise --device-memory or shorten it");
   }
   if (sequences_at_once(rows, budget, chunked_prompt) >= 1) return {};
-  return invalid_argument("the sequence needs " +
-                          format_bytes(sequence_bytes(rows, budget, chunked_prompt)) +
-                          " of KV cache, and there are " + format_bytes(total_bytes()) +
-                          " in all; raise --host-memory" +
-                          (disk_bytes() > 0 ? " or --disk-memory" : "") +
-                          ", shorten it, or let kv_rule keep less of it");
+  return invalid_argument(
+      "the sequence needs " + format_bytes(sequence_bytes(rows, budget, chunked_prompt)) +
+      " of KV cache, and there are " + format_bytes(total_bytes()) +
+      " in all; raise --host-memory" + (disk_bytes() > 0 ? " or --disk-memory" : "") +
+      ", shorten it, or let kv_rule keep less of it");
 }
 
 bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t host_layers) {
@@ -175,8 +174,9 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
     return sequence;
   }
   return Status(Code::kCapacity, "the KV cache has no room for " + std::to_string(rows) +
-                                     " positions (" + format_bytes(all) + ") now; " + format_bytes(total_bytes() - reserved_bytes()) +
-                                     " of " + format_bytes(total_bytes()) + " are free");
+                                     " positions (" + format_bytes(all) + ") now; " +
+                                     format_bytes(total_bytes() - reserved_bytes()) + " of " +
+                                     format_bytes(total_bytes()) + " are free");
 }
 
 void KvCache::release(std::unique_ptr<KvSequence> sequence) {

@@ -43,8 +43,8 @@ inline bool goes_in_chunks(int64_t prompt_tokens, int64_t prefill_tokens) {
 int64_t requests_admitted(const WaitingRequests& next, const SweepContents& sweep,
                           const SweepLimits& limits);
 
-// Tokens of the next chunk of a long prompt of which `left` are left, beside `whole` tokens of whole
-// prompts: the rest of the sweep's prompt tokens, but at least a quarter of them.
+// Tokens of the next chunk of a long prompt of which `left` are left, beside `whole` tokens of
+// whole prompts: the rest of the sweep's prompt tokens, but at least a quarter of them.
 int64_t chunk_tokens(int64_t left, int64_t whole, int64_t prefill_tokens);
 
 // Neighbouring sequences of a sweep that are computed together.

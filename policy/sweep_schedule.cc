@@ -65,10 +65,9 @@ class Planner {
       const RequestGroup& group = groups_[group_];
       const KvReservation& kv = reservations_[group_];
       SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
-      const int64_t count =
-          requests_admitted({waiting_, group.prompt_tokens, kv.bytes},
-                            {sequences_, sweep->prompt_tokens, reserved_, long_.has_value()},
-                            limits_);
+      const int64_t count = requests_admitted(
+          {waiting_, group.prompt_tokens, kv.bytes},
+          {sequences_, sweep->prompt_tokens, reserved_, long_.has_value()}, limits_);
       if (count == 0) return;
       if (goes_in_chunks(group.prompt_tokens, limits_.prefill_tokens)) {
         begin_long(group, kv);

@@ -39,8 +39,9 @@ void Sequence::admit(std::unique_ptr<KvSequence> kv, double now) {
 std::span<const int32_t> Sequence::next_tokens() const {
   if (!prefilling_) return {&last_token_, 1};
   const std::span<const int32_t> prompt = request_.prompt;
-  return in_long_prompt() ? prompt.subspan(static_cast<size_t>(cached_), static_cast<size_t>(chunk_))
-                          : prompt;
+  return in_long_prompt()
+             ? prompt.subspan(static_cast<size_t>(cached_), static_cast<size_t>(chunk_))
+             : prompt;
 }
 
 int64_t Sequence::next_position() const {
@@ -96,8 +97,9 @@ Result<TokenLogprobs> Sequence::score(std::span<const float> logits, int32_t tok
 }
 
 SampleRule Sequence::sample_rule() const {
-  const bool plain = ends_prompt() && sampler_.plain() && request_.logprobs < 0 && !wants_all_logits() &&
-                     request_.max_tokens > 0 && generated_ >= request_.min_tokens;
+  const bool plain = ends_prompt() && sampler_.plain() && request_.logprobs < 0 &&
+                     !wants_all_logits() && request_.max_tokens > 0 &&
+                     generated_ >= request_.min_tokens;
   if (!plain) return {};
   return sampler_.rule(static_cast<uint64_t>(generated_),
                        static_cast<int32_t>(sampling_vocabulary_));
@@ -158,8 +160,8 @@ KvUsage Sequence::kv_usage(const KvCache& cache) const {
   usage.rows_dropped = cached_ - usage.rows_kept;
   // A budget that is nearly full can take more, for its state; then nothing is saved.
   const uint64_t full = cache.sequence_bytes(kv_promise_.positions);
-  const uint64_t taken = cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget,
-                                              kv_promise_.chunked_prompt);
+  const uint64_t taken =
+      cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget, kv_promise_.chunked_prompt);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
   return usage;
 }

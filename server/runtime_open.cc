@@ -180,10 +180,10 @@ class Opener {
     }
     SPILLWAY_ASSIGN_OR_RETURN(state_.engine,
                               Engine::open(device(), *state_.weights, engine_, std::move(files_)));
-    plan.sequences_at_once = std::min(
-        plan.block_sequences(),
-        state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget,
-                                              plan.longest_chunked_prompt));
+    plan.sequences_at_once =
+        std::min(plan.block_sequences(),
+                 state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget,
+                                                       plan.longest_chunked_prompt));
     if (!options_.start_scheduler) return {};
     SchedulerOptions scheduling = plan.scheduling;
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {
@@ -239,8 +239,7 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
   if (opened.model.file) {
     load_tokenizer(options, &opened);
     if (opened.tokenizer) {
-      opened.chat =
-          std::make_unique<ChatTemplate>(ChatTemplate::load(opened.model.table->files));
+      opened.chat = std::make_unique<ChatTemplate>(ChatTemplate::load(opened.model.table->files));
     }
   }
   return opened;

@@ -52,12 +52,9 @@ constexpr NamePair kOutsideLayersOfNeoX[] = {
 };
 
 constexpr NamePair kInLayersOfNeoX[] = {
-    {"attn_norm", "input_layernorm"},
-    {"attn_qkv", "attention.query_key_value"},
-    {"attn_output", "attention.dense"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_up", "mlp.dense_h_to_4h"},
-    {"ffn_down", "mlp.dense_4h_to_h"},
+    {"attn_norm", "input_layernorm"},   {"attn_qkv", "attention.query_key_value"},
+    {"attn_output", "attention.dense"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.dense_h_to_4h"},    {"ffn_down", "mlp.dense_4h_to_h"},
 };
 
 // Tables of rotary positions: of all layers, and of one in the oldest files.
@@ -97,7 +94,8 @@ std::string hf_tensor_name(const GgufArchitecture& architecture, std::string_vie
   if (stem.starts_with("blk.")) {
     const size_t end = stem.find('.', 4);
     if (end == std::string_view::npos) return std::string(name);
-    layer = (neox ? "gpt_neox.layers." : "model.layers.") + std::string(stem.substr(4, end - 4)) + ".";
+    layer =
+        (neox ? "gpt_neox.layers." : "model.layers.") + std::string(stem.substr(4, end - 4)) + ".";
     stem.remove_prefix(end + 1);
   }
   if (std::find(std::begin(kRotaryNames), std::end(kRotaryNames), stem) != std::end(kRotaryNames)) {

@@ -47,7 +47,7 @@ constexpr std::string_view kKnownKeys[] = {"block_count",
                                            "rope.scaling.yarn_beta_slow",
                                            "embedding_scale",
                                            "residual_scale",
-    "use_parallel_residual",
+                                           "use_parallel_residual",
                                            "logit_scale",
                                            "expert_count",
                                            "expert_used_count"};

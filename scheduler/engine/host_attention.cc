@@ -28,8 +28,8 @@ uint64_t HostAttention::bytes(const ModelShape& shape, DType activation, int64_t
   return 2 * slot_bytes(shape, activation, rows_max);
 }
 
-HostAttention::HostAttention(Device& device, Stream& compute, Device& host,
-                             const ModelShape& shape, Trace* trace)
+HostAttention::HostAttention(Device& device, Stream& compute, Device& host, const ModelShape& shape,
+                             Trace* trace)
     : compute_(compute),
       down_(device.new_stream("host attention, device -> host")),
       up_(device.new_stream("host attention, host -> device")),
@@ -45,8 +45,7 @@ Result<std::unique_ptr<HostAttention>> HostAttention::open(Device& device, Strea
                                                            Device& host, const ModelShape& shape,
                                                            DType activation, int64_t rows_max,
                                                            Trace* trace) {
-  std::unique_ptr<HostAttention> opened(
-      new HostAttention(device, compute, host, shape, trace));
+  std::unique_ptr<HostAttention> opened(new HostAttention(device, compute, host, shape, trace));
   SPILLWAY_ASSIGN_OR_RETURN(opened->memory_,
                             device.allocate(Memory::kPinned, bytes(shape, activation, rows_max)));
   std::byte* memory = opened->memory_.data();

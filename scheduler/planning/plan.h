@@ -53,8 +53,8 @@ struct Plan {
   struct Asked {
     std::optional<uint64_t> device_memory_bytes, host_memory_bytes, disk_memory_bytes;
   } asked;
-  int64_t longest_positions = 0;  // Positions of the longest planned sequence
-  KvBudget longest_budget;        // The part of them that it keeps
+  int64_t longest_positions = 0;       // Positions of the longest planned sequence
+  KvBudget longest_budget;             // The part of them that it keeps
   int64_t longest_chunked_prompt = 0;  // KvSequence::chunked_prompt
 
   // Set when a run opens the plan.

@@ -46,7 +46,8 @@ std::vector<Request> make_requests(const ModelShape& shape, const KvRuleChoice& 
   for (const size_t length : {90, 3, 64, 65, 17, 101, 1, 40}) {
     Request request;
     while (request.prompt.size() < length) {
-      request.prompt.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
+      request.prompt.push_back(
+          static_cast<int32_t>(random() % static_cast<uint64_t>(shape.vocabulary)));
     }
     request.max_tokens = 20;
     request.ignore_eos = true;

@@ -51,8 +51,8 @@ void check_prompts(const std::vector<GoldenPrompt>& prompts, Runtime& runtime) {
     REQUIRE(sinks[i]->tokens == prompts[i].tokens);
     double error = 0;
     for (size_t t = 0; t < prompts[i].tokens.size(); ++t) {
-      error = std::max(error, std::abs(double{sinks[i]->logprobs[t].logprob} -
-                                       double{prompts[i].logprobs[t]}));
+      error = std::max(
+          error, std::abs(double{sinks[i]->logprobs[t].logprob} - double{prompts[i].logprobs[t]}));
     }
     CHECK(error < kLogprobError);
   }

@@ -111,11 +111,10 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
       const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
       const KvBudget budget =
           resolve(apply(group.kv, made.options.kv_rule), group.prompt_tokens, group.new_tokens);
-      const bool chunked =
-          goes_in_chunks(group.prompt_tokens, made.options.prefill_tokens_max);
-      reservations.push_back({engine->kv().sequence_bytes(positions, budget,
-                                                          chunked ? group.prompt_tokens : 0),
-                              budget.rows(positions)});
+      const bool chunked = goes_in_chunks(group.prompt_tokens, made.options.prefill_tokens_max);
+      reservations.push_back(
+          {engine->kv().sequence_bytes(positions, budget, chunked ? group.prompt_tokens : 0),
+           budget.rows(positions)});
     }
     const std::vector<Sweep> planned =
         unfolded(plan_sweeps(made.groups, reservations,

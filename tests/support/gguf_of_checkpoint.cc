@@ -70,7 +70,8 @@ class Writer {
       : config_(read_json(directory + "/config.json")), checkpoint_(open(directory)) {
     const std::string type = config_["model_type"];
     architecture_ = type == "mistral" ? "llama" : type == "gpt_neox" ? "gptneox" : type;
-    permuted_ = architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
+    permuted_ =
+        architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
     heads_ = config_["num_attention_heads"];
     hidden_ = config_["hidden_size"];
     head_dim_ = value("head_dim", hidden_ / heads_);
@@ -167,10 +168,10 @@ class Writer {
           std::pow(theta, -static_cast<double>(i) / static_cast<double>(head_dim_));
       const double wavelength = 2 * std::numbers::pi / frequency;
       const double smooth = (context / wavelength - low) / (high - low);
-      factors.push_back(static_cast<float>(wavelength < context / high  ? 1
-                                           : wavelength > context / low ? factor
-                                                                        : 1 / ((1 - smooth) / factor +
-                                                                               smooth)));
+      factors.push_back(static_cast<float>(wavelength < context / high ? 1
+                                           : wavelength > context / low
+                                               ? factor
+                                               : 1 / ((1 - smooth) / factor + smooth)));
     }
     write_factors("rope_freqs.weight", factors);
   }
@@ -197,7 +198,9 @@ class Writer {
         return (head * 3 + which) * head_dim_ + to % head_dim_;
       });
     }
-    const uint32_t format = stored.format->name == "F32" ? 0 : stored.format->name == "F16" ? 1 : 30;
+    const uint32_t format = stored.format->name == "F32"   ? 0
+                            : stored.format->name == "F16" ? 1
+                                                           : 30;
     writer_.add_tensor(name, format, stored.shape, data);
   }
 

@@ -1,5 +1,6 @@
 // The GGUF file that llama.cpp's converter makes of a Hugging Face directory, so that golden
-// checkpoints can be read in both forms. Its names and keys are spelled out a second time on purpose.
+// checkpoints can be read in both forms. Its names and keys are spelled out a second time on
+// purpose.
 #pragma once
 
 #include <string>

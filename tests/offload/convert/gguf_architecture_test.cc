@@ -21,9 +21,9 @@ const GgufArchitecture& named(const std::string& name) {
 TEST_CASE("an architecture that is not read is named, with those that are") {
   const auto result = gguf_architecture_of(model_of(GgufWriter::model("mamba")));
   REQUIRE_FALSE(result.ok());
-  CHECK_THAT(
-      std::string(result.status().message()),
-      Catch::Contains("'mamba'") && Catch::Contains("llama, qwen2, qwen3, granite, phi3, smollm3, gptneox"));
+  CHECK_THAT(std::string(result.status().message()),
+             Catch::Contains("'mamba'") &&
+                 Catch::Contains("llama, qwen2, qwen3, granite, phi3, smollm3, gptneox"));
   CHECK_THAT(std::string(gguf_architecture_of(model_of(GgufWriter())).status().message()),
              Catch::Contains("'general.architecture' is missing"));
 }
@@ -73,7 +73,8 @@ TEST_CASE("tensors of GPT-NeoX have its own names") {
 
 TEST_CASE("architectures know whose rows are reordered") {
   for (const char* name : {"llama", "granite", "smollm3"}) CHECK(named(name).interleaved);
-  for (const char* name : {"qwen2", "qwen3", "phi3", "gptneox"}) CHECK_FALSE(named(name).interleaved);
+  for (const char* name : {"qwen2", "qwen3", "phi3", "gptneox"})
+    CHECK_FALSE(named(name).interleaved);
 }
 
 }  // namespace
