@@ -28,10 +28,10 @@ WIDEN_BF16 = r"IMAD\.U32 R\d+, R\d+, 0x10000"  # As this nvcc shifts by 16
 # Source, kernel, what is counted, how many of it a lane has in one pass, the instruction that the loop has most of, and
 # one that no other such loop has.
 HOT_LOOPS = (
-    ("attention_decode.cu", "split_kernel", "bf16 number of a cached key", 4, WIDEN_BF16, "LDG"),
-    ("attention_decode.cu", "split_kernel", "bf16 number of a cached value", 4, WIDEN_BF16, "LDS"),
-    ("attention_decode.cu", "split_kernel", "4-bit number of a cached key", 4, "I2FP", "LDG"),
-    ("attention_decode.cu", "split_kernel", "4-bit number of a cached value", 4, "I2FP", "LDS"),
+    ("attention_decode.cu", "split_kernel<1>", "bf16 number of a cached key", 4, WIDEN_BF16, "LDG"),
+    ("attention_decode.cu", "split_kernel<1>", "bf16 number of a cached value", 4, WIDEN_BF16, "LDS"),
+    ("attention_decode.cu", "split_kernel<1>", "4-bit number of a cached key", 4, "I2FP", "LDG"),
+    ("attention_decode.cu", "split_kernel<1>", "4-bit number of a cached value", 4, "I2FP", "LDS"),
     ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "number of a query, key or value to bf16", 1, "IABS", ""),
     ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),
     ("attention_tiles.cu", "tiles_kernel<__half>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/gemm_f32.h"
@@ -233,6 +234,7 @@ class PromptPass {
       : view_(view),
         head_(view.head),
         plan_(head_.head_size, view.keys(), head_.scores != nullptr) {
+    const float* const end = scratch + plan_.floats(head_.head_size);
     const auto take = [&](int64_t floats) { return std::exchange(scratch, scratch + floats); };
     pack_scratch_ = take(pack_scratch_floats(head_.head_size));
     keys_ = take(plan_.run_tiles * kTileKeys * plan_.depth);
@@ -251,6 +253,7 @@ class PromptPass {
     maxima_ = take(plan_.kept_tiles * kTileRows);
     factor_ = take(kTileRows);
     sum_ = take(kTileRows);
+    SPILLWAY_CHECK(scratch == end);
   }
 
   // A block of query tiles, of rows [first_row, end_row).

@@ -73,8 +73,34 @@ class Sequence {
         steps_(steps),
         qkv_(random_floats((prompt + steps) * model.width(), 11)) {}
 
+  // Query head `head` of this one, with its KV head alone.
+  Sequence alone(int64_t head) const {
+    Model model = model_;
+    model.heads = model.kv_heads = 1;
+    Sequence one(device_, model, budget_, prompt_, steps_);
+    const int64_t kv_head = head / model_.group(), size = model_.head_size;
+    const int64_t columns[] = {head, model_.heads + kv_head,
+                               model_.heads + model_.kv_heads + kv_head};
+    for (int64_t row = 0; row < prompt_ + steps_; ++row) {
+      for (int64_t i = 0; i < 3; ++i) {
+        std::copy_n(qkv_.begin() + row * model_.width() + columns[i] * size, size,
+                    one.qkv_.begin() + (row * 3 + i) * size);
+      }
+    }
+    return one;
+  }
+  // That head's part of what run() gives.
+  std::vector<float> part(const Run& run, int64_t head) const {
+    std::vector<float> found;
+    for (int64_t row = 0; row < prompt_ + steps_; ++row) {
+      const auto at = run.out.begin() + row * model_.out_width() + head * model_.head_size;
+      found.insert(found.end(), at, at + model_.head_size);
+    }
+    return found;
+  }
+
   // `chunks`: lengths that repeat until the prompt's end; none: as a whole.
-  Run run(const std::vector<int64_t>& chunks) {
+  Run run(const std::vector<int64_t>& chunks) const {
     const int64_t positions = prompt_ + steps_;
     const bool whole = chunks.empty();
     const KvStateLayout states{model_.kv_heads, budget_};
@@ -131,7 +157,7 @@ class Sequence {
   }
 
   // What the definition says.
-  Run define() {
+  Run define() const {
     Run found;
     found.out.resize(static_cast<size_t>((prompt_ + steps_) * model_.out_width()));
     std::vector<test::KeptRows> heads(static_cast<size_t>(model_.kv_heads),
@@ -183,7 +209,7 @@ class Sequence {
   const Model model_;
   const KvBudget budget_;
   const int64_t prompt_, steps_;
-  const Matrix qkv_;
+  Matrix qkv_;
 };
 
 void require_close(const Run& got, const Run& want, const Model& model, double error) {
@@ -346,6 +372,37 @@ TEST_CASE("chunks have the bits of the whole prompt with every set of instructio
     }
   }
   hwy::SetSupportedTargetsForTest(0);
+}
+
+// Heads that share keys and values are computed together, in as many sizes of groups as there are.
+TEST_CASE("a query head has the bits that it has alone") {
+  const int64_t heads = GENERATE(2, 7, 12), size = GENERATE(64, 80, 128);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  if (!test::thorough() && (heads == 12 || format == Format::kBF16)) return;
+  const Model model{heads, 1, size, format};
+  INFO(model.name());
+  for (const auto& device : test::test_devices()) {
+    if (device->kind() != DeviceKind::kCpu && test::thorough()) continue;
+    const auto compare = [&] {
+      const Sequence sequence(*device, model, {}, scaled(100, 20), 2);
+      const Run together = sequence.run({});
+      for (int64_t head = 0; head < heads; ++head) {
+        INFO(device->name() << ", head " << head);
+        CHECK(sequence.part(together, head) == sequence.alone(head).run({}).out);
+      }
+    };
+    if (device->kind() != DeviceKind::kCpu) {
+      compare();
+      continue;
+    }
+    const int64_t all = hwy::SupportedTargets();
+    for (int64_t left = all; left != 0; left &= left - 1) {
+      INFO("instruction set " << hwy::TargetName(left & -left));
+      hwy::SetSupportedTargetsForTest(left & -left);
+      compare();
+    }
+    hwy::SetSupportedTargetsForTest(0);
+  }
 }
 
 // Sequences of every kind in one call: none has other bits than alone.
