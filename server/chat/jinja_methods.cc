@@ -122,7 +122,10 @@ Value split(Run& run, const std::string& text, const std::string& name,
 Value starts_or_ends(Run& run, const std::string& text, const std::string& name,
                      const Arguments& arguments) {
   const bool start = name == "startswith";
-  const Bound bound(run, name, arguments, {""});
+  const Bound bound(run, name, arguments, {"", " ", "  "});
+  if (bound.has(1) || bound.has(2))
+    run.fail_unsupported("a place to search from in " + name + "()");
+  if (run.failed()) return {};
   const auto fits = [&](const std::string& part) {
     return start ? std::string_view(text).starts_with(part)
                  : std::string_view(text).ends_with(part);

@@ -259,7 +259,8 @@ void Parser::filter_statement(Stmt& stmt) {
 void Parser::loop_control(Stmt& stmt, StmtKind kind) {
   stmt.kind = kind;
   if (loops_ == 0) {
-    fail(std::string(kind == StmtKind::kBreak ? "break" : "continue") + " outside of a loop",
+    fail(std::string(kind == StmtKind::kBreak ? "break" : "continue") +
+             " is possible in a loop alone, not in a block within it",
          stmt.line);
   }
 }

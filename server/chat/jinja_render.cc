@@ -159,10 +159,10 @@ Flow Renderer::execute_if(const Stmt& stmt, Scope& scope) {
 // the body may change what the condition reads.
 std::shared_ptr<Loop> Renderer::make_loop(const Stmt& stmt, Scope& scope) {
   const Value source = evaluate(*stmt.value, scope);
+  if (source.is(Kind::kLoop)) run_.fail_unsupported("a loop over loop");
   auto loop = std::make_shared<Loop>();
   const int64_t length = length_of(source);
   auto items = std::make_shared<std::vector<Value>>(items_of(run_, source));
-  if (source.is(Kind::kLoop)) run_.fail_unsupported("a loop over loop");
   loop->depth = source.depth() + 1;
   if (loop->depth > kValueDepthMax) run_.fail("lists and dicts nest too deeply");
   loop->sized = length >= 0 && !stmt.condition;
