@@ -28,7 +28,7 @@ struct Range {
 
 bool counts(std::string_view name) {
   return name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".json") ||
-         name.ends_with(".txt");
+         name.ends_with(".txt") || name.ends_with(".jinja");
 }
 
 Result<std::vector<std::string>> files_that_count(const std::string& directory) {

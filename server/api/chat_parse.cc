@@ -103,7 +103,12 @@ ApiResult<std::vector<int32_t>> encode(const Messages& messages, bool add_genera
   EncodeOptions options;
   options.parse_special = true;
   options.add_bos = !context.chat->is_own() && context.tokenizer->adds_bos();
-  std::vector<int32_t> ids = context.tokenizer->encode(text.value(), options);
+  Result<std::vector<int32_t>> encoded = context.tokenizer->encode(text.value(), options);
+  if (!encoded.ok()) {
+    return invalid_value("messages",
+                         "cannot be tokenized: " + std::string(encoded.status().message()));
+  }
+  std::vector<int32_t> ids = std::move(encoded).value();
   if (ids.empty()) return invalid_value("messages", "give an empty prompt");
   // A tokenizer with more entries than the model has rows must not reach the engine.
   for (const int32_t id : ids) {
