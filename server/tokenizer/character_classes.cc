@@ -76,6 +76,7 @@ bool is_word(char32_t point) {
 bool is_punctuation(char32_t point) {
   if (point < 0x80)
     return in(point, '!', '/') || in(point, ':', '@') || in(point, '[', '`') || in(point, '{', '~');
+  if (point == 0x166D || point == 0x111C9) return true;  // Later versions call them symbols.
   if ((U_GET_GC_MASK(static_cast<UChar32>(point)) & U_GC_P_MASK) == 0) return false;
   UVersionInfo age;
   u_charAge(static_cast<UChar32>(point), age);

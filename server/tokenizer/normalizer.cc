@@ -4,6 +4,7 @@
 #include <unicode/normalizer2.h>
 #include <unicode/uniset.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -14,7 +15,10 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kTextBytesMax = size_t{256} << 20;
+// Of normalized text: ICU counts in int32, and a hostile Replace would fill the memory.
+constexpr size_t kGrowthMax = 16;
+constexpr size_t kTextBytesLeast = size_t{1} << 20;
+constexpr size_t kTextBytesMax = size_t{1} << 30;
 
 using Kind = NormalizerStep::Kind;
 
@@ -55,9 +59,10 @@ struct Normalizer::Step {
   std::unique_ptr<icu::UnicodeSet> known;
   std::unique_ptr<icu::FilteredNormalizer2> form;
 
-  Result<std::string> apply(std::string text) const;
+  // `bytes_max`: what the result may have; a little more is for the caller to refuse.
+  Result<std::string> apply(std::string text, size_t bytes_max) const;
   Result<std::string> normal(const std::string& text) const;
-  Result<std::string> replace(const std::string& text) const;
+  Result<std::string> replace(const std::string& text, size_t bytes_max) const;
 };
 
 Result<std::string> Normalizer::Step::normal(const std::string& text) const {
@@ -71,7 +76,7 @@ Result<std::string> Normalizer::Step::normal(const std::string& text) const {
                 std::string("the text cannot be normalized: ") + u_errorName(error));
 }
 
-Result<std::string> Normalizer::Step::replace(const std::string& text) const {
+Result<std::string> Normalizer::Step::replace(const std::string& text, size_t bytes_max) const {
   std::string older;
   const bool any = replace_newer_characters(text, &older);
   std::vector<PatternMatch> matches;
@@ -83,17 +88,17 @@ Result<std::string> Normalizer::Step::replace(const std::string& text) const {
   for (const PatternMatch& match : matches) {
     target.append(text, done, match.begin - done).append(what.content);
     done = match.end;
-    if (target.size() > kTextBytesMax) break;
+    if (target.size() > bytes_max) break;
   }
   return target.append(text, done);
 }
 
-Result<std::string> Normalizer::Step::apply(std::string text) const {
+Result<std::string> Normalizer::Step::apply(std::string text, size_t bytes_max) const {
   switch (what.kind) {
     case Kind::kPrepend:
       return text.insert(0, what.content);
     case Kind::kReplace:
-      return replace(text);
+      return replace(text, bytes_max);
     case Kind::kLowercase:
       return lower_case(text);
     case Kind::kStrip:
@@ -132,15 +137,15 @@ Result<Normalizer> Normalizer::create(const std::vector<NormalizerStep>& steps) 
 }
 
 Result<std::string> Normalizer::normalize(std::string text) const {
+  const size_t bytes_max = std::min(kGrowthMax * text.size() + kTextBytesLeast, kTextBytesMax);
   for (const auto& step : steps_) {
     if (text.empty()) return text;
-    if (text.size() > kTextBytesMax) {
-      return Status(Code::kCapacity, "the text has more than " + std::to_string(kTextBytesMax) +
-                                         " bytes when it is normalized; send less at once");
-    }
-    SPILLWAY_ASSIGN_OR_RETURN(text, step->apply(std::move(text)));
+    if (text.size() > bytes_max) break;
+    SPILLWAY_ASSIGN_OR_RETURN(text, step->apply(std::move(text), bytes_max));
   }
-  return text;
+  if (steps_.empty() || text.size() <= bytes_max) return text;
+  return Status(Code::kCapacity, "the text has more than " + std::to_string(bytes_max) +
+                                     " bytes when it is normalized; send less at once");
 }
 
 }  // namespace spillway

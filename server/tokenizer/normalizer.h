@@ -27,7 +27,7 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
 
   // REQUIRES: valid UTF-8; so is the result. Empty text stays empty. kCapacity: a limit is reached,
-  // of the pattern or of 256 MiB.
+  // of a pattern, of 1 GiB, or of 16 times the text and 1 MiB.
   Result<std::string> normalize(std::string text) const;
 
  private:

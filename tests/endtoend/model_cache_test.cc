@@ -68,6 +68,36 @@ TEST_CASE("a cached model whose weights are damaged is packed again by who loads
   CHECK_THAT(std::string(refused.message()), Catch::Contains("convert the model again"));
 }
 
+TEST_CASE("a tokenizer that cannot be used is warned of, and token ids still work") {
+  const test::TemporaryCache place;
+  const std::string model = place.path() + "/model", log = place.path() + "/log";
+  fs::copy(checkpoint(), model);
+  std::ofstream(model + "/tokenizer.json") << R"({"model": {"type": "Unigram"}})";
+  EngineFlags flags;
+  flags.device = "cpu";
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  std::vector<std::string> said;
+  RuntimeOptions options;
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  const auto runtime = Runtime::open(model, flags, options);
+  REQUIRE(runtime.status().message() == "");
+  CHECK(runtime.value()->tokenizer() == nullptr);
+  CHECK_THAT(runtime.value()->tokenizer_error(), Catch::Contains("tokenizer.json: decoder"));
+  CHECK(std::count_if(said.begin(), said.end(), [&](const std::string& line) {
+          return line.find("warning: prompts must be token ids") == 0 &&
+                 line.find(runtime.value()->tokenizer_error()) != std::string::npos;
+        }) == 1);
+  const auto generate = [&](const std::string& prompt) {
+    return test::exit_of(test::program() + " generate " + model + " --device cpu --max-tokens 2 " +
+                         prompt + " > " + log + " 2>&1");
+  };
+  CHECK(generate("--prompt-tokens 5,7") == 0);
+  CHECK(generate("--prompt hello") == 2);
+  CHECK(test::exit_of("grep -q 'this model.s tokenizer cannot be used: tokenizer.json: decoder' " +
+                      log) == 0);
+}
+
 TEST_CASE("a run of another model is refused before that one is packed") {
   const test::TemporaryCache place;
   const std::string model = place.path() + "/model", log = place.path() + "/log";

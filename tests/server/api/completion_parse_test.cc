@@ -534,6 +534,10 @@ TEST_CASE("a model without a tokenizer takes token ids only") {
   CHECK(f.call(R"({"prompt":[1]})").requests[0].prompt[0] == 1);
   CHECK(f.error(R"({"prompt":"a"})").param == "prompt");
   CHECK(f.error(R"({"prompt":[1],"stop":"a"})").param == "stop");
+  CHECK_THAT(f.error(R"({"prompt":"a"})").message, Catch::Contains("has no tokenizer files"));
+  f.context.tokenizer_error = "tokenizer.json: decoder: WordPiece";
+  CHECK_THAT(f.error(R"({"prompt":"a"})").message,
+             Catch::Contains("cannot be used: tokenizer.json: decoder: WordPiece"));
 }
 
 TEST_CASE("an error is valid JSON whatever its message holds") {

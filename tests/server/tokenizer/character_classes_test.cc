@@ -28,6 +28,7 @@ TEST_CASE("numbers, words, punctuation and whitespace") {
   CHECK(is_punctuation(0x2014));
   CHECK_FALSE(is_punctuation(0x20AC));  // Symbols beyond ASCII
   CHECK_FALSE(is_punctuation(0x2E43));  // Of Unicode 9
+  CHECK(is_punctuation(0x166D));        // Of Unicode 8, no more since
   CHECK(is_space(0x3000));
   CHECK_FALSE(is_space(0x200B));
   CHECK(class_of(0xA7DA) == CharacterClass::kLetter);

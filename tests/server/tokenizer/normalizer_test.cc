@@ -61,6 +61,14 @@ TEST_CASE("prepend, replace, lower case and strip") {
   CHECK(normal({step(Kind::kStrip)}, " \n ") == "");
 }
 
+TEST_CASE("text that grows without end is an error") {
+  const NormalizerStep grow = step(Kind::kReplace, std::string(4096, 'a'), {"a", true});
+  const auto made = Normalizer::create({grow, grow, grow});
+  const auto text = made.value().normalize("a");
+  CHECK(text.status().code() == Code::kCapacity);
+  CHECK_THAT(std::string(text.status().message()), Catch::Contains("more than 1048592 bytes"));
+}
+
 TEST_CASE("a Replace whose pattern is none is refused") {
   CHECK_FALSE(Normalizer::create({step(Kind::kReplace, "x", {"(", false})}).ok());
 }
