@@ -235,7 +235,7 @@ class ConfigWriter {
       config_["attention_bias"] =
           has_tensor("blk.0.attn_q.bias") || has_tensor("blk.0.attn_qkv.bias");
     }
-    if (has_tensor("blk.0.ffn_up.bias")) config_["mlp_bias"] = true;
+    if (!architecture_.neox && has_tensor("blk.0.ffn_up.bias")) config_["mlp_bias"] = true;
     // The embedding has a row for each token, and more where it was padded.
     const GgufModelTensor* embedding = model_.find("token_embd.weight");
     if (embedding != nullptr && embedding->stored.shape.size() == 2) {

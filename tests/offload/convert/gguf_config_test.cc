@@ -199,7 +199,9 @@ TEST_CASE("GPT-NeoX: LayerNorm, partial rotation, parallel residual") {
   writer.add("gptneox.rope.dimension_count", int64_t{4});
   writer.add("gptneox.use_parallel_residual", false);
   writer.remove("gptneox.attention.head_count_kv");
+  writer.add_tensor("blk.0.ffn_up.bias", {1}, {1});
   const json config = config_of(writer);
+  CHECK_FALSE(config.contains("mlp_bias"));  // Its MLP always has biases.
   CHECK(config["model_type"] == "gpt_neox");
   CHECK(config["layer_norm_eps"] == 1e-5);
   CHECK(config["rotary_pct"] == 0.25);
