@@ -107,7 +107,7 @@ std::string text_of(const InspectReport& r) {
   text += line("size", sizes(r));
   text += quantization(r);
   if (r.kind != "shape") text += line("tokenizer", tokenizer(r));
-  if (r.kind != "shape") text += line("chat template", r.chat_template);
+  if (r.kind != "shape") text += line("chat", r.chat_template);
   text += health(r);
   for (const std::string& note : r.notes) text += line("note", note);
   return text;
