@@ -54,6 +54,22 @@ Bytes layer_norm(const Machine& on) {
   return bytes_of(out.read());
 }
 
+// Normed heads, of which a lane rotates numbers that other lanes have normed.
+Bytes rotated_heads(const Machine& on) {
+  constexpr int64_t kRows = 2, kHeads = 3, kSize = 70, kWidth = 5 * kSize;
+  const DeviceArray<float> qkv(*on.device, *on.stream, test::random_floats(kRows * kWidth, 5)),
+      norm(*on.device, *on.stream, test::random_floats(kSize, 6)),
+      table(*on.device, *on.stream, test::random_floats(kRows * kSize, 7));
+  rotate_heads(*on.stream, {.qkv = qkv.matrix(kRows, kWidth),
+                            .heads = kHeads,
+                            .kv_heads = 1,
+                            .head_size = kSize,
+                            .query_norm = norm.data(),
+                            .key_norm = norm.data(),
+                            .table = table.matrix(kRows, kSize)});
+  return bytes_of(qkv.read());
+}
+
 // Two chunks of columns.
 Bytes q4_product(const Machine& on) {
   constexpr int64_t kRows = 2, kOutputs = 9, kColumns = 1024 + 70;
@@ -155,6 +171,7 @@ std::vector<Case> cases() {
     return Case{name, [=](const Machine& on) { return attend(on, c); }};
   };
   return {{"LayerNorm", layer_norm},
+          {"rotated heads", rotated_heads},
           {"4-bit product", q4_product},
           {"draw", draw_rows},
           attention_case("decode, two splits", {4, 2, 8, DType::kF32, {}, 300, 0, 1}),
