@@ -1,6 +1,7 @@
 // Every block format against PyPI's gguf (scripts/oracle/make_gguf_golden.py), to the bit.
 #include "offload/convert/gguf_blocks.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -67,7 +68,7 @@ TEST_CASE("any range of the numbers of blocks can be read") {
     INFO(offset << " " << bytes);
     Bytes part(bytes);
     REQUIRE(read_expanded(*source, 5, format, offset, part).ok());
-    CHECK(std::memcmp(part.data(), numbers.data() + offset, bytes) == 0);
+    CHECK(std::equal(part.begin(), part.end(), numbers.begin() + static_cast<ptrdiff_t>(offset)));
   }
   Bytes beyond(numbers.size() + 4);
   CHECK(read_expanded(*source, 5, format, 0, beyond).code() == Code::kCorruption);
