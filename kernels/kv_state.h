@@ -16,7 +16,8 @@ namespace spillway {
 
 // State of one KV head. base/kv_budget.h defines the slots.
 struct KvHeadState {
-  float* scores = nullptr;       // [slots], or null when the budget is not by score
+  float* scores = nullptr;       // [slots], or null when the budget is not by score; in the slots
+                                 // of its first positions infinity
   int32_t* positions = nullptr;  // [kept]
   int32_t* moved = nullptr;      // The slot into which the last decode step moved a row, or -1
 };

@@ -174,7 +174,8 @@ struct AttentionItem {
 // slot p, and its last chunk moves the rows that stay to their slots. By score: each KV head keeps
 // those rows whose softmax weights, summed over all queries (of all heads that share it), are
 // highest; a decode step adds its weights, its own included, and then drops the lowest row outside
-// the recent window. Of equal scores the later position stays.
+// the recent window. Of equal scores the later position stays. The budget's first positions have
+// the score infinity from the moment on that they are kept beside the recent ones.
 struct AttentionArgs {
   ConstMatrixView qkv;
   std::span<const AttentionItem> items;

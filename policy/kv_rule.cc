@@ -17,6 +17,21 @@ int64_t rows_of(const KvAmount& amount, int64_t length) {
   return static_cast<int64_t>(std::floor(amount.ratio * static_cast<double>(length) + 1e-6));
 }
 
+// A rule's amounts for a sequence, as they are asked for.
+struct Amounts {
+  int64_t heavy, recent, first;
+};
+Amounts amounts_of(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
+  const int64_t length = rule.ratio_of_prompt ? prompt : prompt + new_tokens;
+  return {rows_of(rule.heavy, length), std::max<int64_t>(1, rows_of(rule.recent, length)),
+          rule.keep.prompt ? prompt : rows_of(rule.keep.amount, length)};
+}
+
+// Positions kept besides the recent ones, by score: all protected ones and one other at least.
+int64_t kept_of(const Amounts& amounts) {
+  return amounts.first > amounts.heavy ? amounts.first + 1 : amounts.heavy;
+}
+
 KvRule standard(KvRuleKind kind, bool ratio_of_prompt) {
   KvRule rule;
   rule.kind = kind;
@@ -45,6 +60,10 @@ std::string to_string(const KvAmount& amount) {
   return text;
 }
 
+std::string to_string(const KvKeep& keep) {
+  return keep.prompt ? "prompt" : to_string(keep.amount);
+}
+
 KvRule apply(const KvRuleChoice& choice, const KvRule& base) {
   KvRule rule = base;
   if (choice.kind && *choice.kind != base.kind) {
@@ -52,7 +71,7 @@ KvRule apply(const KvRuleChoice& choice, const KvRule& base) {
   }
   rule.heavy = choice.heavy.value_or(rule.heavy);
   rule.recent = choice.recent.value_or(rule.recent);
-  rule.sink = choice.sink.value_or(rule.sink);
+  rule.keep = choice.keep.value_or(rule.keep);
   rule.ratio_of_prompt = choice.ratio_of_prompt.value_or(rule.ratio_of_prompt);
   return rule;
 }
@@ -62,9 +81,10 @@ std::string to_string(const KvRule& rule) {
   std::string text(kv_rule_name(rule.kind));
   text += " (";
   if (rule.kind == KvRuleKind::kH2o) text += to_string(rule.heavy) + " heavy, ";
-  if (rule.sink > 0) text += std::to_string(rule.sink) + " first, ";
+  if (rule.keep.prompt) text += "the prompt, ";
+  if (!rule.keep.prompt && !rule.keep.none()) text += to_string(rule.keep) + " first, ";
   text += to_string(rule.recent) + " recent";
-  if (rule.heavy.ratio > 0 || rule.recent.ratio > 0) {
+  if (rule.heavy.ratio > 0 || rule.recent.ratio > 0 || rule.keep.amount.ratio > 0) {
     text += rule.ratio_of_prompt ? " of the prompt" : " of prompt and new tokens";
   }
   return text + ")";
@@ -72,13 +92,29 @@ std::string to_string(const KvRule& rule) {
 
 KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
   if (rule.kind == KvRuleKind::kFull) return {};
-  const int64_t length = rule.ratio_of_prompt ? prompt : prompt + new_tokens;
+  const Amounts amounts = amounts_of(rule, prompt, new_tokens);
   KvBudget budget;
+  budget.recent = amounts.recent;
   budget.by_score = rule.kind == KvRuleKind::kH2o;
-  budget.recent = std::max<int64_t>(1, rows_of(rule.recent, length));
-  budget.kept = budget.by_score ? rows_of(rule.heavy, length) : rule.sink;
+  if (budget.by_score) {
+    budget.kept = kept_of(amounts);
+    budget.first = amounts.first;
+  } else {
+    budget.kept = amounts.first;
+  }
   if (budget.recent + budget.kept >= kv_positions(prompt, new_tokens)) return {};
+  // Where all kept positions are protected, there is nothing to choose and no score to store.
+  if (budget.first > 0 && budget.first == budget.kept) return {budget.recent, budget.kept, false};
   return budget;
+}
+
+int64_t kv_rows_raised(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
+  if (rule.kind != KvRuleKind::kH2o) return 0;
+  const Amounts amounts = amounts_of(rule, prompt, new_tokens);
+  const auto rows = [&](int64_t kept) {
+    return std::min(amounts.recent + kept, kv_positions(prompt, new_tokens));
+  };
+  return rows(kept_of(amounts)) - rows(amounts.heavy);
 }
 
 }  // namespace spillway

@@ -26,10 +26,28 @@ struct KvAmount {
 
 std::string to_string(const KvAmount& amount);
 
+// The first positions, which a rule protects: so many, or those of the prompt, whatever its length.
+struct KvKeep {
+  KvAmount amount;
+  bool prompt = false;  // Then there is no amount.
+
+  KvKeep(int64_t rows = 0) : amount{rows, 0} {}  // NOLINT: a number of positions is one
+  explicit KvKeep(const KvAmount& of_length) : amount(of_length) {}
+  static KvKeep whole_prompt() {
+    KvKeep keep;
+    keep.prompt = true;
+    return keep;
+  }
+  bool none() const { return *this == KvKeep(); }
+  friend auto operator<=>(const KvKeep&, const KvKeep&) = default;
+};
+
+std::string to_string(const KvKeep& keep);  // "4", "0.1", "prompt"
+
 struct KvRule {
   KvRuleKind kind = KvRuleKind::kFull;
   KvAmount heavy, recent;        // heavy: for h2o
-  int64_t sink = 0;              // First positions that a window protects
+  KvKeep keep;                   // First positions that are protected
   bool ratio_of_prompt = false;  // Ratios are of the prompt, else of prompt and new tokens
   friend bool operator==(const KvRule&, const KvRule&) = default;
 };
@@ -38,10 +56,10 @@ struct KvRule {
 struct KvRuleChoice {
   std::optional<KvRuleKind> kind;
   std::optional<KvAmount> heavy, recent;
-  std::optional<int64_t> sink;
+  std::optional<KvKeep> keep;
   std::optional<bool> ratio_of_prompt;
 
-  bool empty() const { return !kind && !heavy && !recent && !sink && !ratio_of_prompt; }
+  bool empty() const { return !kind && !heavy && !recent && !keep && !ratio_of_prompt; }
   friend auto operator<=>(const KvRuleChoice&, const KvRuleChoice&) = default;  // Any order
 };
 
@@ -55,7 +73,13 @@ std::string to_string(const KvRule& rule);
 
 // The budget of a sequence of `prompt` tokens and at most `new_tokens` more. Ratios are rounded
 // down, `recent` is at least 1, and a rule that keeps every position gives the full budget.
+//
+// Protected positions are a part of h2o's heavy ones and beside a window's recent ones. Where they
+// are more than the heavy ones, the budget is raised to hold them and one other.
 KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens);
+
+// The rows by which such a sequence's budget is raised for its protected positions.
+int64_t kv_rows_raised(const KvRule& rule, int64_t prompt, int64_t new_tokens);
 
 // The most positions such a sequence can ever cache: its last token is never an input.
 constexpr int64_t kv_positions(int64_t prompt, int64_t new_tokens) {

@@ -110,7 +110,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const auto prompt = static_cast<int64_t>(request.prompt.size());
     return {rule.kind, kv_positions(prompt, request.max_tokens),
             resolve(rule, prompt, request.max_tokens),
-            goes_in_chunks(prompt, options_.prefill_tokens_max) ? prompt : 0};
+            goes_in_chunks(prompt, options_.prefill_tokens_max) ? prompt : 0,
+            kv_rows_raised(rule, prompt, request.max_tokens)};
   }
 
   Status check(const Request& request) const {

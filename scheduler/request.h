@@ -57,18 +57,21 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 constexpr size_t kFinishReasons = 4;
 
 // Positions that a KV rule kept and dropped of those computed, and the bytes by which its
-// reservation was smaller than the full rule's. Of one sequence or summed over several.
+// reservation was smaller than the full rule's; rows by which its budget was raised to hold the
+// positions that the request protects. Of one sequence or summed over several.
 struct KvUsage {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t rows_kept = 0;
   int64_t rows_dropped = 0;
   int64_t bytes_saved = 0;
+  int64_t rows_raised = 0;
 
   void add(const KvUsage& other) {
     if (other.rule != KvRuleKind::kFull) rule = other.rule;
     rows_kept += other.rows_kept;
     rows_dropped += other.rows_dropped;
     bytes_saved += other.bytes_saved;
+    rows_raised += other.rows_raised;
   }
 };
 

@@ -163,6 +163,7 @@ KvUsage Sequence::kv_usage(const KvCache& cache) const {
   const uint64_t taken =
       cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget, kv_promise_.chunked_prompt);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
+  usage.rows_raised = kv_promise_.rows_raised;
   return usage;
 }
 

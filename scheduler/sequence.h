@@ -14,12 +14,14 @@
 
 namespace spillway {
 
-// A sequence's KV reservation: for `positions` positions, of which `rule` keeps `budget`.
+// A sequence's KV reservation: for `positions` positions, of which `rule` keeps `budget`, by
+// `rows_raised` rows more than it asks for (kv_rows_raised()).
 struct SequenceKv {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t positions = 0;
   KvBudget budget;
   int64_t chunked_prompt = 0;  // KvSequence
+  int64_t rows_raised = 0;
 };
 
 class Sequence {

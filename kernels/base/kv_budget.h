@@ -21,6 +21,8 @@ struct KvBudget {
   int64_t recent = 0;  // Last positions; 0: every position is kept, and the rest is 0 (rule full).
   int64_t kept = 0;    // Positions kept besides
   bool by_score = false;  // Keeps the highest scores (h2o), else the first (window with sinks)
+  // By score: the first positions stay whatever their scores, as a part of `kept`, at most all.
+  int64_t first = 0;
 
   bool full() const { return recent == 0; }
   bool has_state() const { return kept > 0; }  // Positions and scores (kernels/kv_state.h)

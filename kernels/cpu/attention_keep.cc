@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "kernels/base/checked_math.h"
@@ -30,20 +31,29 @@ uint32_t rank_of(float score) {
   return std::isnan(score) ? 0 : std::bit_cast<uint32_t>(std::max(score, 0.0f)) + 1;
 }
 
-// The `count`-th highest rank of scores [0, end), and how many of the scores with that rank belong
-// to the `count` highest. Byte by byte from the highest, so that it takes no memory of the prompt's
-// length. REQUIRES: 0 < count <= end.
+// The score of a position that stays: no sum of weights reaches it.
+constexpr float kStays = std::numeric_limits<float>::infinity();
+
+// A range of positions.
+struct Positions {
+  int64_t first, end;
+};
+
+// The `count`-th highest rank of the positions, and how many of those with that rank belong to the
+// `count` highest. Byte by byte from the highest, so that it takes no memory of the prompt's
+// length. REQUIRES: 0 < count <= their number.
 struct Threshold {
   uint32_t rank = 0;
   int64_t equals = 0;
 };
-Threshold highest(const float* scores, int64_t end, int64_t count) {
+template <class Rank>
+Threshold highest(const Rank& rank_at, const Positions& of, int64_t count) {
   Threshold found{0, count};
   uint32_t known = 0;  // Bits of the rank that are found
   for (int shift = 24; shift >= 0; shift -= 8) {
     std::array<int64_t, 256> counts{};
-    for (int64_t i = 0; i < end; ++i) {
-      const uint32_t rank = rank_of(scores[i]);
+    for (int64_t i = of.first; i < of.end; ++i) {
+      const uint32_t rank = rank_at(i);
       if ((rank & known) == found.rank) ++counts[rank >> shift & 255];
     }
     uint32_t digit = 255;
@@ -54,18 +64,29 @@ Threshold highest(const float* scores, int64_t end, int64_t count) {
   return found;
 }
 
-// Chooses the `count` positions below `end` with the highest scores, of equal ones the latest, in
-// order.
-void choose_heavy(const float* scores, int64_t end, int64_t count, int32_t* chosen) {
-  const Threshold least = highest(scores, end, count);
+// Chooses the `count` positions with the highest ranks, of equal ones the latest, in order.
+template <class Rank>
+void choose_heavy(const Rank& rank_at, const Positions& of, int64_t count, int32_t* chosen) {
+  if (count == 0) return;
+  const Threshold least = highest(rank_at, of, count);
   int64_t skipped = 0;  // Of the equal ones the earliest
-  for (int64_t i = 0; i < end; ++i) skipped += rank_of(scores[i]) == least.rank ? 1 : 0;
+  for (int64_t i = of.first; i < of.end; ++i) skipped += rank_at(i) == least.rank ? 1 : 0;
   skipped -= least.equals;
-  for (int64_t i = 0; i < end; ++i) {
-    const uint32_t rank = rank_of(scores[i]);
+  for (int64_t i = of.first; i < of.end; ++i) {
+    const uint32_t rank = rank_at(i);
     if (rank < least.rank || (rank == least.rank && skipped-- > 0)) continue;
     *chosen++ = static_cast<int32_t>(i);
   }
+}
+
+// Chooses `count` of the positions below `old` that a budget keeps of a prompt, in order.
+void choose(const KvBudget& budget, const float* scores, int64_t old, int64_t count,
+            int32_t* chosen) {
+  if (!budget.scored() || count == old) return std::iota(chosen, chosen + count, 0);
+  const int64_t first = std::min(budget.first, old);
+  std::iota(chosen, chosen + first, 0);
+  choose_heavy([&](int64_t i) { return rank_of(scores[i]); }, {first, old}, count - first,
+               chosen + first);
 }
 
 // Moves the rows of a prompt from slots that are their positions to those of a budget, in place: a
@@ -171,11 +192,7 @@ void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadS
   const HeadView& view = prompt.head;
   const int64_t tokens = prompt.keys(), old = std::max<int64_t>(0, tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
-  if (budget.scored() && count < old) {
-    choose_heavy(view.scores, old, count, state.positions);
-  } else {
-    std::iota(state.positions, state.positions + count, 0);
-  }
+  choose(budget, view.scores, old, count, state.positions);
   if (prompt.cached) {
     RowMoves(view, budget, tokens, state.positions, count, scratch).run();
   } else {
@@ -187,7 +204,8 @@ void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadS
   if (state.moved != nullptr) *state.moved = -1;
   if (!budget.scored()) return;
   for (int64_t i = 0; i < count; ++i) {
-    state.scores[budget.ring() + i] = view.scores[state.positions[i]];
+    const int32_t position = state.positions[i];
+    state.scores[budget.ring() + i] = position < budget.first ? kStays : view.scores[position];
   }
   for (int64_t token = old; token < tokens; ++token) {
     state.scores[budget.slot(token)] = view.scores[token];
@@ -202,7 +220,8 @@ void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
   const int64_t candidate = position - budget.recent;
   if (candidate < 0) return;
   const int64_t from = budget.slot(candidate);
-  int64_t place = candidate;  // While slots are free, every position is kept, in order.
+  // While slots are free, every position is kept, in order: the first ones find one in any case.
+  int64_t place = candidate;
   if (candidate >= budget.kept) {
     if (!budget.by_score) return;
     place = lowest(budget, state);
@@ -213,7 +232,7 @@ void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
   std::memcpy(view.value_at(to), view.value_at(from), view.kv_row_bytes);
   state.positions[place] = static_cast<int32_t>(candidate);
   *state.moved = static_cast<int32_t>(to);
-  if (budget.by_score) state.scores[to] = state.scores[from];
+  if (budget.by_score) state.scores[to] = candidate < budget.first ? kStays : state.scores[from];
 }
 
 }  // namespace spillway::cpu

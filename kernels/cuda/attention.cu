@@ -63,6 +63,7 @@ ItemOnDevice on_device(const AttentionItem& item) {
   one.prompt = item.is_step() ? 0 : narrow(item.prompt_tokens());
   one.recent = narrow(budget.recent);
   one.kept = narrow(budget.kept);
+  one.first = narrow(budget.first);
   one.rows = narrow(budget.attended(item.position));
   one.slot = narrow(budget.slot(item.position));
   one.scored = budget.scored();

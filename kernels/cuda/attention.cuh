@@ -16,8 +16,9 @@ struct ItemOnDevice {
   int32_t tokens, position;
   int32_t prompt;  // Tokens of the whole prompt; of a decode step 0
   int32_t recent, kept;
-  int32_t rows;  // Rows that a decode step attends to
-  int32_t slot;  // Slot of its own row
+  int32_t first;  // KvBudget::first
+  int32_t rows;   // Rows that a decode step attends to
+  int32_t slot;   // Slot of its own row
   bool scored;
   std::byte* kv;
   std::byte* state;

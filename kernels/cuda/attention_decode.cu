@@ -60,7 +60,9 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
   if (threadIdx.x == 0) {
     *state.moved = place < 0 ? -1 : static_cast<int32_t>(to);
     if (place >= 0) state.positions[place] = static_cast<int32_t>(candidate);
-    if (place >= 0 && item.scored) state.scores[to] = state.scores[from];
+    if (place >= 0 && item.scored) {
+      state.scores[to] = candidate < item.first ? INFINITY : state.scores[from];
+    }
   }
   if (place < 0) return;
   copy_row(a.key_slot(item, kv_head, from), a.key_slot(item, kv_head, to), a.row_bytes);

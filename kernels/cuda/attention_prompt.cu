@@ -184,9 +184,9 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
     const int64_t position = first + threadIdx.x;
     bool keep = position < old;
     if (keep && !item.scored) keep = position < count;
-    if (keep && item.scored && count < old) {
-      int64_t rank = 0;
-      for (int64_t other = 0; other < old; ++other) {
+    if (keep && item.scored && count < old && position >= item.first) {
+      int64_t rank = item.first;  // These stay whatever their scores.
+      for (int64_t other = item.first; other < old; ++other) {
         rank += outranks(sums, other, position) ? 1 : 0;
       }
       keep = rank < count;
@@ -199,7 +199,9 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
     for (unsigned warp = 0; warp < threadIdx.x / kWarp; ++warp) place += before[warp];
     if (keep) {
       state.positions[place] = static_cast<int32_t>(position);
-      if (item.scored) state.scores[item.ring() + place] = sums[position];
+      if (item.scored) {
+        state.scores[item.ring() + place] = position < item.first ? INFINITY : sums[position];
+      }
     }
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -140,6 +140,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
                        ? item.tokens == 1
                        : item.position >= 0 && item.position + item.tokens <= item.prompt_tokens());
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
+    SPILLWAY_CHECK(item.budget.first >= 0 && item.budget.first <= item.budget.kept);
   }
   dispatch(stream, "attention", args.qkv.rows, args);
 }

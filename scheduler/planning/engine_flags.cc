@@ -6,7 +6,8 @@ namespace spillway {
 
 KvRule kv_rule_of(const EngineFlags& flags) {
   KvRuleChoice choice{kv_rule_of_name(flags.kv_rule), flags.kv_heavy, flags.kv_recent, {}, {}};
-  choice.sink = flags.kv_sink;
+  choice.keep = flags.kv_keep;
+  if (flags.kv_sink) choice.keep = KvKeep(*flags.kv_sink);
   choice.ratio_of_prompt = flags.kv_ratio_of == "prompt";
   return apply(choice, {});
 }
@@ -22,8 +23,17 @@ Status validate(const EngineFlags& flags) {
   if (flags.kv_recent && flags.kv_rule == "full") {
     return invalid_argument("--kv-recent needs --kv-rule h2o or window; the rule is full");
   }
-  if (flags.kv_sink != 0 && flags.kv_rule != "window") {
-    return invalid_argument("--kv-sink needs --kv-rule window; the rule is " + flags.kv_rule);
+  if (flags.kv_sink && flags.kv_keep && KvKeep(*flags.kv_sink) != *flags.kv_keep) {
+    return invalid_argument("--kv-sink " + std::to_string(*flags.kv_sink) + " and --kv-keep " +
+                            to_string(*flags.kv_keep) +
+                            " are two names of one number; give --kv-keep alone");
+  }
+  if (flags.kv_sink.value_or(0) != 0 && flags.kv_rule != "window") {
+    return invalid_argument("--kv-sink needs --kv-rule window; the rule is " + flags.kv_rule +
+                            ", for which it is --kv-keep");
+  }
+  if (flags.kv_keep && !flags.kv_keep->none() && flags.kv_rule == "full") {
+    return invalid_argument("--kv-keep needs --kv-rule h2o or window; the rule is full");
   }
   if (flags.kv_ratio_of == "prompt" && flags.kv_rule == "full") {
     return invalid_argument("--kv-ratio-of prompt needs --kv-rule h2o or window; the rule is full");

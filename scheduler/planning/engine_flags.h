@@ -39,7 +39,8 @@ struct EngineFlags {
   std::string kv_rule = "full";
   std::optional<KvAmount> kv_heavy;
   std::optional<KvAmount> kv_recent;
-  int64_t kv_sink = 0;
+  std::optional<KvKeep> kv_keep;
+  std::optional<int64_t> kv_sink;  // The older name of a window's kv_keep
   std::string kv_ratio_of = "total";
 
   std::string attention = "auto";

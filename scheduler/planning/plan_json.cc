@@ -12,6 +12,15 @@ json json_of(const KvAmount& amount) {
   return amount.ratio > 0 ? json(amount.ratio) : json(amount.rows);
 }
 
+json json_of(const KvKeep& keep) {
+  return keep.prompt ? json("prompt") : json_of(keep.amount);
+}
+
+// Whether a rule's protected positions have the older name, kv_sink.
+bool has_sink(const KvRule& rule) {
+  return rule.kind == KvRuleKind::kWindow && !rule.keep.prompt && rule.keep.amount.ratio <= 0;
+}
+
 // The flag of a member's name.
 std::string flag_of(std::string member) {
   for (char& c : member) c = c == '_' ? '-' : c;
@@ -30,7 +39,8 @@ void add_kv_rule(const KvRule& rule, json* object) {
   (*object)["kv_rule"] = kv_rule_name(rule.kind);
   (*object)["kv_heavy"] = json_of(rule.heavy);
   (*object)["kv_recent"] = json_of(rule.recent);
-  (*object)["kv_sink"] = rule.sink;
+  (*object)["kv_sink"] = has_sink(rule) ? rule.keep.amount.rows : 0;
+  if (!has_sink(rule) && !rule.keep.none()) (*object)["kv_keep"] = json_of(rule.keep);
   (*object)["kv_ratio_of"] = rule.ratio_of_prompt ? "prompt" : "total";
 }
 
@@ -61,7 +71,8 @@ json plan_json(const Plan& plan) {
   const KvRuleKind kind = plan.kv_rule().kind;
   object["kv_rule"] = rule["kv_rule"];
   if (kind == KvRuleKind::kH2o) object["kv_heavy"] = rule["kv_heavy"];
-  if (kind == KvRuleKind::kWindow) object["kv_sink"] = rule["kv_sink"];
+  if (has_sink(plan.kv_rule())) object["kv_sink"] = rule["kv_sink"];
+  if (rule.contains("kv_keep")) object["kv_keep"] = rule["kv_keep"];
   if (kind != KvRuleKind::kFull) {
     object["kv_recent"] = rule["kv_recent"];
     object["kv_ratio_of"] = rule["kv_ratio_of"];

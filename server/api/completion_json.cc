@@ -104,6 +104,7 @@ Json usage_json(const CompletionUsage& usage) {
                         {"rows_kept", usage.kv.rows_kept},
                         {"rows_dropped", usage.kv.rows_dropped},
                         {"bytes_saved", usage.kv.bytes_saved}};
+    if (usage.kv.rows_raised > 0) json["kv_cache"]["rows_raised"] = usage.kv.rows_raised;
   }
   return json;
 }

@@ -31,8 +31,30 @@ std::optional<KvAmount> read_amount(FieldReader& fields, const char* name) {
   return std::nullopt;
 }
 
-// Reads the KV rule of one request: kv_rule, kv_heavy, kv_recent, kv_sink and kv_ratio_of, like the
-// flags --kv-rule etc. `base`: the rule of requests without one. Errors stay in `fields`.
+// Reads kv_keep and its older name for a window, kv_sink.
+std::optional<KvKeep> read_keep(FieldReader& fields) {
+  std::optional<KvKeep> keep;
+  const nlohmann::json* value = fields.find("kv_keep");
+  if (value != nullptr && value->is_string()) {
+    keep = KvKeep::whole_prompt();
+    if (*value != "prompt") {
+      fields.fail(invalid_value(
+          "kv_keep", "must be a whole number of positions, a ratio below 1, or \"prompt\""));
+    }
+  } else if (const auto amount = read_amount(fields, "kv_keep")) {
+    keep = KvKeep(*amount);
+  }
+  const auto sink = fields.integer("kv_sink", 0, kRowsMax);
+  if (!sink) return keep;
+  if (keep && *keep != KvKeep(*sink)) {
+    fields.fail(invalid_value(
+        "kv_sink", "is another name of kv_keep and differs from it; give kv_keep alone"));
+  }
+  return KvKeep(*sink);
+}
+
+// Reads the KV rule of one request: kv_rule, kv_heavy, kv_recent, kv_keep, kv_sink and kv_ratio_of,
+// like the flags --kv-rule etc. `base`: the rule of requests without one. Errors stay in `fields`.
 KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   KvRuleChoice choice;
   if (const auto name = fields.string("kv_rule")) {
@@ -41,7 +63,7 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   }
   choice.heavy = read_amount(fields, "kv_heavy");
   choice.recent = read_amount(fields, "kv_recent");
-  choice.sink = fields.integer("kv_sink", 0, kRowsMax);
+  choice.keep = read_keep(fields);
   if (const auto of = fields.string("kv_ratio_of")) {
     choice.ratio_of_prompt = *of == "prompt";
     if (*of != "prompt" && *of != "total") {
@@ -56,7 +78,11 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   };
   if (choice.heavy && kind != KvRuleKind::kH2o) refuse("kv_heavy", "h2o");
   if (choice.recent && kind == KvRuleKind::kFull) refuse("kv_recent", "h2o or window");
-  if (choice.sink.value_or(0) > 0 && kind != KvRuleKind::kWindow) refuse("kv_sink", "window");
+  if (choice.keep && !choice.keep->none()) {
+    const bool sink = fields.find("kv_sink") != nullptr;
+    if (sink && kind != KvRuleKind::kWindow) refuse("kv_sink", "window (else it is kv_keep)");
+    if (kind == KvRuleKind::kFull) refuse("kv_keep", "h2o or window");
+  }
   if (choice.ratio_of_prompt.value_or(false) && kind == KvRuleKind::kFull) {
     refuse("kv_ratio_of", "h2o or window");
   }

@@ -44,7 +44,7 @@ Case case_of(const json& about, const json& prompt) {
   c.rule.kind = *kv_rule_of_name(about["rule"].get<std::string>());
   c.rule.heavy = amount_of(about["heavy"]);
   c.rule.recent = amount_of(about["recent"]);
-  c.rule.sink = about["sink"];
+  c.rule.keep = about["sink"].get<int64_t>();
   c.rule.ratio_of_prompt = about["ratio_of"] == "prompt";
   c.prompt = prompt["prompt"].get<std::vector<int32_t>>();
   c.tokens = prompt["tokens"].get<std::vector<int32_t>>();

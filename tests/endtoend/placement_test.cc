@@ -88,7 +88,7 @@ KvRuleChoice rule_of(size_t i) {
   if (i % 8 == 3) {
     choice.kind = KvRuleKind::kWindow;
     choice.recent = KvAmount{9, 0};
-    choice.sink = 3;
+    choice.keep = 3;
   }
   return choice;
 }

@@ -277,7 +277,8 @@ TEST_CASE("a prompt in chunks under a limited budget is the prompt as a whole", 
   const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
   const auto budget = GENERATE(KvBudget{3, 4, true}, KvBudget{1, 0, true}, KvBudget{16, 15, true},
                                KvBudget{7, 30, true}, KvBudget{40, 20, true}, KvBudget{5, 2, false},
-                               KvBudget{4, 0, false}, KvBudget{17, 16, false});
+                               KvBudget{4, 0, false}, KvBudget{17, 16, false},
+                               KvBudget{6, 20, true, 5}, KvBudget{9, 8, true, 7});
   const int64_t prompt = GENERATE(5, 31, 60, 150);
   if (!test::thorough() && prompt > 60) return;
   if (budget.recent + budget.kept >= prompt + 3) return;

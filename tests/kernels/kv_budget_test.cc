@@ -159,8 +159,21 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
                 << ", KV " << format_name(format));
   const std::vector<KvBudget> budgets = {
-      {3, 4, true},   {1, 0, true},  {1, 1, true},  {16, 15, true},  {7, 30, true},
-      {40, 20, true}, {5, 2, false}, {4, 0, false}, {17, 16, false}, {}};
+      {3, 4, true},
+      {1, 0, true},
+      {1, 1, true},
+      {16, 15, true},
+      {7, 30, true},
+      {40, 20, true},
+      {5, 2, false},
+      {4, 0, false},
+      {17, 16, false},
+      {},
+      // With protected positions: of which some are generated, and all but one.
+      {3, 8, true, 4},
+      {7, 20, true, 12},
+      {2, 6, true, 5},
+      {30, 9, true, 3}};
   const std::vector<int64_t> prompts =
       test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200} : std::vector<int64_t>{1, 31, 70};
   std::vector<Sequence> sequences;
@@ -177,7 +190,8 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
 TEST_CASE("a KV budget of more rows than a block takes agrees with its definition", "[sanitizer]") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
-    check_budgets(*device, {2, 1, 8}, Format::kF32, {{{100, 290, true}, 400}}, 8);
+    check_budgets(*device, {2, 1, 8}, Format::kF32,
+                  {{{100, 290, true}, 400}, {{60, 290, true, 131}, 400}}, 8);
   }
 }
 

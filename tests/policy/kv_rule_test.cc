@@ -28,6 +28,38 @@ TEST_CASE("what keeps every position is the full cache") {
   CHECK(resolve(h2o({0, 0}, {1, 0}), 1, 0).full());
 }
 
+TEST_CASE("protected positions are a part of the heavy ones and beside a window's recent ones") {
+  KvRule rule = h2o({20, 0}, {10, 0});
+  rule.keep = 4;
+  CHECK(resolve(rule, 100, 100) == KvBudget{10, 20, true, 4});
+  CHECK(kv_rows_raised(rule, 100, 100) == 0);
+  rule.keep = KvKeep({0, 0.05});
+  CHECK(resolve(rule, 100, 100) == KvBudget{10, 20, true, 10});
+  rule.ratio_of_prompt = true;
+  CHECK(resolve(rule, 100, 100) == KvBudget{10, 20, true, 5});
+  rule.keep = 20;  // They are all that is kept: no scores.
+  CHECK(resolve(rule, 100, 100) == KvBudget{10, 20, false});
+  CHECK(kv_rows_raised(rule, 100, 100) == 0);
+  rule.kind = KvRuleKind::kWindow;
+  rule.keep = KvKeep::whole_prompt();
+  CHECK(resolve(rule, 40, 100) == KvBudget{10, 40, false});
+  CHECK(kv_rows_raised(rule, 40, 100) == 0);
+}
+
+TEST_CASE("a budget that does not hold the protected positions is raised to hold one more") {
+  KvRule rule = h2o({20, 0}, {10, 0});
+  rule.keep = 21;
+  CHECK(resolve(rule, 100, 100) == KvBudget{10, 22, true, 21});
+  CHECK(kv_rows_raised(rule, 100, 100) == 2);
+  rule.keep = KvKeep::whole_prompt();
+  CHECK(resolve(rule, 60, 100) == KvBudget{10, 61, true, 60});
+  CHECK(kv_rows_raised(rule, 60, 100) == 41);
+  // 109 positions in all: raised to the full cache, and by no more than there are.
+  CHECK(resolve(rule, 100, 10).full());
+  CHECK(kv_rows_raised(rule, 100, 10) == 79);
+  CHECK(kv_rows_raised({}, 100, 10) == 0);
+}
+
 TEST_CASE("a choice takes from the base what it leaves out") {
   const KvRule base = h2o({0, 0.05}, {0, 0.15});
   CHECK(apply({}, base) == base);
@@ -39,7 +71,7 @@ TEST_CASE("a choice takes from the base what it leaves out") {
   CHECK(apply(choice, base) == base);
   CHECK(apply(choice, {}) == h2o({0, 0.1}, {0, 0.1}));
   choice.kind = KvRuleKind::kWindow;
-  choice.sink = 4;
+  choice.keep = 4;
   CHECK(apply(choice, base) == KvRule{KvRuleKind::kWindow, {}, {0, 0.2}, 4, false});
   choice = {};
   choice.kind = KvRuleKind::kFull;
@@ -52,6 +84,10 @@ TEST_CASE("rules read as people write them") {
   CHECK(to_string(h2o({10, 0}, {64, 0})) == "h2o (10 heavy, 64 recent)");
   CHECK(to_string(KvRule{KvRuleKind::kWindow, {}, {0, 0.25}, 4, true}) ==
         "window (4 first, 0.25 recent of the prompt)");
+  CHECK(to_string(KvRule{KvRuleKind::kWindow, {}, {16, 0}, KvKeep({0, 0.5}), true}) ==
+        "window (0.5 first, 16 recent of the prompt)");
+  CHECK(to_string(KvRule{KvRuleKind::kH2o, {8, 0}, {16, 0}, KvKeep::whole_prompt(), false}) ==
+        "h2o (8 heavy, the prompt, 16 recent)");
   for (const auto kind : {KvRuleKind::kFull, KvRuleKind::kH2o, KvRuleKind::kWindow}) {
     CHECK(kv_rule_of_name(kv_rule_name(kind)) == kind);
   }

@@ -468,6 +468,20 @@ TEST_CASE("usage and statistics tell what a KV rule kept, dropped and saved") {
   CHECK(f.scheduler->stats().ended == std::array<uint64_t, kFinishReasons>{0, 2, 0, 0});
 }
 
+TEST_CASE("usage tells by how much a budget was raised for protected positions") {
+  Fixture f;
+  Request request = greedy(std::vector<int32_t>(30, 3), 31);  // 60 positions
+  request.kv = keeps(6, 10);
+  request.kv.keep = KvKeep(6);
+  CHECK(f.submit(request)->wait().usage.kv.rows_raised == 0);
+  request.kv.keep = KvKeep::whole_prompt();
+  const KvUsage kv = f.submit(request)->wait().usage.kv;
+  CHECK(kv.rows_kept == 41);
+  CHECK(kv.rows_dropped == 19);
+  CHECK(kv.rows_raised == 25);
+  CHECK(f.scheduler->stats().kv.rows_raised == 25);
+}
+
 TEST_CASE("statistics count how long sequences took") {
   Fixture f;
   double queue = 0, first = 0, whole = 0;
@@ -507,7 +521,7 @@ TEST_CASE("a long generation stays inside a small cache") {
   const auto kind = GENERATE(KvRuleKind::kH2o, KvRuleKind::kWindow);
   SchedulerOptions options;
   options.kv_rule = {kind, {20, 0}, {27, 0}, 0, false};
-  if (kind == KvRuleKind::kWindow) options.kv_rule.sink = 4;
+  if (kind == KvRuleKind::kWindow) options.kv_rule.keep = 4;
   // Room for 128 positions of its one layer. One thread: in so long a run ThreadSanitizer forgets
   // the stacks by which tests/support/tsan.supp knows the loops of oneTBB.
   Fixture f(options, 1, shape, 1);

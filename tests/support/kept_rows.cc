@@ -1,6 +1,7 @@
 #include "tests/support/kept_rows.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace spillway::test {
 
@@ -25,9 +26,13 @@ scalar::Matrix unpack(const KvLayout& layout, const std::byte* from) {
 }  // namespace
 
 // Drops one row after another: the lowest score, or the latest that is none of the first, outside
-// the recent positions; of equal scores the earliest.
+// the recent positions; of equal scores the earliest. Protected positions have the score infinity
+// there.
 void KeptRows::drop_to_budget(int64_t positions) {
   if (budget_.full()) return;
+  for (KeptRow& row : rows_) {
+    if (row.position < std::min(budget_.first, positions - budget_.recent)) row.score = INFINITY;
+  }
   while (static_cast<int64_t>(rows_.size()) > budget_.kept + budget_.recent) {
     size_t drop = 0;
     for (size_t i = 0; i < rows_.size() && rows_[i].position < positions - budget_.recent; ++i) {

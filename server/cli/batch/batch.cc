@@ -436,16 +436,19 @@ Status export_batch(const BatchFlags& flags) {
 }
 
 JournalHead result_settings(const EngineFlags& flags) {
-  return {{"seed", std::to_string(flags.seed)},
-          {"format", format_text(flags.format)},
-          {"kv-format", format_text(flags.kv_format)},
-          {"kv-rule", flags.kv_rule},
-          {"kv-heavy", amount_text(flags.kv_heavy)},
-          {"kv-recent", amount_text(flags.kv_recent)},
-          {"kv-sink", std::to_string(flags.kv_sink)},
-          {"kv-ratio-of", flags.kv_ratio_of},
-          {"device", flags.device},
-          {"version", SPILLWAY_VERSION}};
+  JournalHead head = {{"seed", std::to_string(flags.seed)},
+                      {"format", format_text(flags.format)},
+                      {"kv-format", format_text(flags.kv_format)},
+                      {"kv-rule", flags.kv_rule},
+                      {"kv-heavy", amount_text(flags.kv_heavy)},
+                      {"kv-recent", amount_text(flags.kv_recent)},
+                      {"kv-sink", std::to_string(flags.kv_sink.value_or(0))},
+                      {"kv-ratio-of", flags.kv_ratio_of},
+                      {"device", flags.device},
+                      {"version", SPILLWAY_VERSION}};
+  // Only where it is given, so that a run without it keeps its id and its journal.
+  if (flags.kv_keep) head.emplace_back("kv-keep", to_string(*flags.kv_keep));
+  return head;
 }
 
 Command batch_command(const OpenModel& open) {

@@ -190,7 +190,8 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   EngineFlags full = engine_flags;
   full.kv_rule = "full";
   full.kv_heavy = full.kv_recent = std::nullopt;
-  full.kv_sink = 0;
+  full.kv_keep = std::nullopt;
+  full.kv_sink = std::nullopt;
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, full, options));
   SPILLWAY_RETURN_IF_ERROR(check_flags(flags, *runtime));
   const Tokenizer& tokenizer = *runtime->tokenizer();

@@ -46,6 +46,15 @@ Result<KvAmount> parse_amount(const std::string& text) {
       in_quotes(text) + " is neither a whole number of positions (256) nor a ratio below 1 (0.1)");
 }
 
+Result<KvKeep> parse_keep(const std::string& text) {
+  if (text == "prompt") return KvKeep::whole_prompt();
+  const Result<KvAmount> amount = parse_amount(text);
+  if (amount.ok()) return KvKeep(amount.value());
+  return invalid_argument(in_quotes(text) +
+                          " is neither a whole number of positions (4), a ratio below 1 (0.1), nor "
+                          "prompt");
+}
+
 std::string kv_format_names() {
   return format_names("|", {}, true);
 }
@@ -121,11 +130,16 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
                "recent positions to keep: positions, or a ratio below 1 (default: h2o 0.1, "
                "window 0.2)",
                parse_amount);
+  add_optional(settings, "kv-keep", &flags->kv_keep, "N|X|prompt",
+               "first positions that the rule protects: so many, a ratio below 1, or the prompt's; "
+               "of h2o's heavy ones, beside a window's recent ones",
+               parse_keep);
   settings.add_integer("kv-sink", &flags->kv_sink, 0, kRowsMax,
-                       "first positions that the window rule protects");
+                       "another name of a window's --kv-keep");
   settings.add_choice("kv-ratio-of", &flags->kv_ratio_of, {"prompt", "total"},
                       "what ratios refer to: the prompt, or prompt and new tokens");
-  settings.qualify("kv-rule", {"kv-heavy", "kv-recent", "kv-sink", "kv-ratio-of"});
+  settings.qualify("kv-rule", {"kv-heavy", "kv-recent", "kv-keep", "kv-sink", "kv-ratio-of"});
+  settings.same("kv-keep", "kv-sink");
   settings.add_choice("attention", &flags->attention, {"auto", "device", "host"},
                       "where attention over a KV cache in host memory runs");
   settings.add_switch("no-overlap", &flags->no_overlap,

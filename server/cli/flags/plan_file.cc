@@ -12,10 +12,10 @@ namespace spillway {
 namespace {
 
 constexpr const char* kSettings[] = {
-    "device",      "device-memory", "host-memory", "disk-memory", "weights",
-    "kv",          "activations",   "block",       "micro-batch", "format",
-    "kv-format",   "kv-rule",       "kv-heavy",    "kv-recent",   "kv-sink",
-    "kv-ratio-of", "attention",     "q4-compute",  "no-overlap"};
+    "device",    "device-memory", "host-memory", "disk-memory", "weights",
+    "kv",        "activations",   "block",       "micro-batch", "format",
+    "kv-format", "kv-rule",       "kv-heavy",    "kv-recent",   "kv-keep",
+    "kv-sink",   "kv-ratio-of",   "attention",   "q4-compute",  "no-overlap"};
 
 bool known(const std::string& name) {
   return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);
@@ -63,6 +63,9 @@ Status apply_plan_text(const std::string& text, const std::string& file, Setting
     const Setting* setting = settings.find(name);
     if (setting == nullptr || setting->source != SettingSource::kDefault) continue;
     if (overridden(settings, setting->of, plan)) continue;
+    if (!setting->twin.empty() && settings.find(setting->twin)->source > SettingSource::kPlan) {
+      continue;
+    }
     SPILLWAY_RETURN_IF_ERROR(settings.set(name, as_flag, SettingSource::kPlan, where));
   }
   return {};

@@ -86,8 +86,9 @@ const std::string* strongest(Sources sources, const std::string& name) {
 }
 
 // Whether the value of `setting` from the last of `seen` still holds among `all`
-// (Settings::qualify).
+// (Settings::qualify, Settings::same).
 bool holds(const Setting& setting, Sources seen, Sources all) {
+  if (strongest(all.subspan(seen.size()), setting.twin) != nullptr) return false;
   const std::string* owner = setting.of.empty() ? nullptr : strongest(seen, setting.of);
   return owner == nullptr || *owner == *strongest(all, setting.of);
 }

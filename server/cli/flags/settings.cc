@@ -177,6 +177,14 @@ void Settings::qualify(std::string_view owner, const std::vector<std::string_vie
   }
 }
 
+void Settings::same(std::string_view one, std::string_view other) {
+  auto* a = const_cast<Setting*>(find(one));
+  auto* b = const_cast<Setting*>(find(other));
+  SPILLWAY_CHECK(a != nullptr && b != nullptr);
+  a->twin = other;
+  b->twin = one;
+}
+
 Status Settings::set(std::string_view name, const std::string& value, SettingSource source,
                      const std::string& place) {
   auto* setting = const_cast<Setting*>(find(name));

@@ -31,8 +31,9 @@ struct Setting {
   std::string value;                                 // As text; initially the default
   std::function<Status(const std::string&)> assign;  // Checks the text and stores the value
   SettingSource source = SettingSource::kDefault;
-  bool repeats = false;  // A repeated flag adds to the list, comma-separated
-  std::string of = {};   // The setting that this one qualifies: see qualify()
+  bool repeats = false;   // A repeated flag adds to the list, comma-separated
+  std::string of = {};    // The setting that this one qualifies: see qualify()
+  std::string twin = {};  // Another name of the same thing: see same()
   // Its value is never printed, and an empty variable is an error: for any other setting it means
   // "not set", for a key it would mean that no key is required.
   bool secret = false;
@@ -73,6 +74,10 @@ class Settings {
   // owner another value than this source had. (A plan's kv-heavy is about its kv-rule; with
   // --kv-rule window beside the plan it means nothing.) REQUIRES: all exist.
   void qualify(std::string_view owner, const std::vector<std::string_view>& names);
+
+  // Two names of one thing: a source's value of either holds as long as no stronger source gives
+  // the other. That one source gives both is for the command to judge. REQUIRES: both exist.
+  void same(std::string_view one, std::string_view other);
 
   const std::vector<Setting>& all() const { return settings_; }
   const Setting* find(std::string_view name) const;

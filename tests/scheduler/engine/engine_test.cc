@@ -84,7 +84,7 @@ std::vector<Request> make_requests(uint64_t seed) {
     if (request.kv.kind == KvRuleKind::kH2o) {
       request.kv.heavy = KvAmount{static_cast<int64_t>(random() % 12), 0};
     } else {
-      request.kv.sink = static_cast<int64_t>(random() % 5);
+      request.kv.keep = static_cast<int64_t>(random() % 5);
     }
   }
   return requests;

@@ -84,6 +84,17 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   CHECK_FALSE(flags.no_overlap);
   CHECK_FALSE(flags.host_memory_bytes);
   CHECK(kv_rule_of(flags) == plan.kv_rule());
+
+  // A window's plain number of first positions has the name that it always had.
+  CHECK(plan_json(plan)["kv_sink"] == 4);
+  CHECK_FALSE(plan_json(plan).contains("kv_keep"));
+  for (const KvRuleKind kind : {KvRuleKind::kH2o, KvRuleKind::kWindow}) {
+    for (const KvKeep& keep : {KvKeep(7), KvKeep({0, 0.125}), KvKeep::whole_prompt()}) {
+      plan.scheduling.kv_rule = apply({kind, {}, {}, keep, {}}, {});
+      INFO(to_string(plan.kv_rule()));
+      CHECK(kv_rule_of(read(plan)) == plan.kv_rule());
+    }
+  }
 }
 
 }  // namespace

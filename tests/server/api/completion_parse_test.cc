@@ -223,8 +223,14 @@ TEST_CASE("a request may choose what its KV cache keeps") {
   CHECK(h2o.ratio_of_prompt == true);
   const KvRuleChoice window = f.with(R"("kv_rule":"window","kv_sink":4)").requests[0].kv;
   CHECK(window.kind == KvRuleKind::kWindow);
-  CHECK(window.sink == 4);
+  CHECK(window.keep == KvKeep(4));
   CHECK_FALSE(window.recent);
+  const auto keep = [&](const std::string& fields) { return f.with(fields).requests[0].kv.keep; };
+  CHECK(keep(R"("kv_rule":"h2o","kv_keep":4)") == KvKeep(4));
+  CHECK(keep(R"("kv_rule":"h2o","kv_keep":0.1)") == KvKeep({0, 0.1}));
+  CHECK(keep(R"("kv_rule":"window","kv_keep":"prompt")") == KvKeep::whole_prompt());
+  CHECK(keep(R"("kv_rule":"window","kv_keep":4,"kv_sink":4)") == KvKeep(4));
+  CHECK(keep(R"("kv_keep":0)") == KvKeep(0));
   // What fits the rule of the server needs no kv_rule.
   f.context.kv_rule.kind = KvRuleKind::kH2o;
   CHECK(f.with(R"("kv_heavy":100)").requests[0].kv.heavy == KvAmount{100, 0});
@@ -245,6 +251,13 @@ TEST_CASE("KV fields that make no sense are refused by name") {
       {"kv_recent", R"("kv_rule":"h2o","kv_recent":1048577)"},
       {"kv_sink", R"("kv_rule":"h2o","kv_sink":5)"},
       {"kv_sink", R"("kv_rule":"window","kv_sink":0.5)"},
+      {"kv_keep", R"("kv_keep":4)"},
+      {"kv_keep", R"("kv_rule":"full","kv_keep":"prompt")"},
+      {"kv_keep", R"("kv_rule":"h2o","kv_keep":"all")"},
+      {"kv_keep", R"("kv_rule":"h2o","kv_keep":1.0)"},
+      {"kv_keep", R"("kv_rule":"h2o","kv_keep":[4])"},
+      {"kv_sink", R"("kv_rule":"window","kv_keep":4,"kv_sink":5)"},
+      {"kv_sink", R"("kv_rule":"window","kv_keep":"prompt","kv_sink":5)"},
       {"kv_ratio_of", R"("kv_rule":"h2o","kv_ratio_of":"half")"},
       {"kv_ratio_of", R"("kv_ratio_of":"prompt")"},
       {"kv_rules", R"("kv_rules":"h2o")"},

@@ -142,6 +142,11 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
       {"m", "--kv-rule", "h2o", "--kv-heavy", "1.0"},
       {"m", "--kv-heavy", "4"},
       {"m", "--kv-sink", "4"},
+      {"m", "--kv-keep", "4"},
+      {"m", "--kv-rule", "h2o", "--kv-sink", "4"},
+      {"m", "--kv-rule", "h2o", "--kv-keep", "all"},
+      {"m", "--kv-rule", "h2o", "--kv-keep", "1.0"},
+      {"m", "--kv-rule", "window", "--kv-keep", "4", "--kv-sink", "5"},
       {"m", "--kv-ratio-of", "prompt"},
       {"m", "--format", "i32"},
       {"m", "--block", "4", "--micro-batch", "5"},
@@ -189,6 +194,24 @@ TEST_CASE("amounts belong to the KV rule that their source saw") {
   const Call waited = run({"m", "--config", amounts.c_str(), "--kv-rule", "h2o"});
   CHECK(waited.flags.kv_heavy == KvAmount{0, 0.05});
   std::filesystem::remove(amounts);
+}
+
+TEST_CASE("protected positions have two names, of which the stronger source's holds") {
+  CHECK(run({"m", "--kv-rule", "h2o", "--kv-keep", "prompt"}).flags.kv_keep ==
+        KvKeep::whole_prompt());
+  CHECK(run({"m", "--kv-rule", "window", "--kv-keep", "0.1"}).flags.kv_keep == KvKeep({0, 0.1}));
+  const Call equal = run({"m", "--kv-rule", "window", "--kv-keep", "4", "--kv-sink", "4"});
+  CHECK(equal.exit == 7);
+  CHECK(kv_rule_of(equal.flags).keep == KvKeep(4));
+  const std::string file = config_file(R"({"kv-rule": "window", "kv-sink": 4})");
+  const Call newer = run({"m", "--config", file.c_str(), "--kv-keep", "prompt"});
+  CHECK(newer.exit == 7);
+  CHECK(kv_rule_of(newer.flags).keep == KvKeep::whole_prompt());
+  const Call older =
+      run({"m", "--config", file.c_str(), "--kv-sink", "5"}, {{"SPILLWAY_KV_KEEP", "0.5"}});
+  CHECK(older.exit == 7);
+  CHECK(kv_rule_of(older.flags).keep == KvKeep(5));
+  std::filesystem::remove(file);
 }
 
 TEST_CASE("the flag print-config and --help do nothing else") {

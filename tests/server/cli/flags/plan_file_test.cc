@@ -69,6 +69,12 @@ TEST_CASE_METHOD(Fixture, "another KV rule than the plan's starts from its own a
     CHECK(flags.kv_recent == KvAmount{9, 0});
     CHECK(flags.kv_ratio_of == "prompt");
   }
+  SECTION("a flag's protected positions take the place of the plan's, by either name") {
+    const std::string window = R"({"version": 1, "kv_rule": "window", "kv_sink": 4})";
+    REQUIRE(read(window, {{"kv-keep", "prompt"}}).ok());
+    REQUIRE(validate(flags).ok());
+    CHECK(kv_rule_of(flags).keep == KvKeep::whole_prompt());
+  }
   SECTION("h2o after a plan of window keeps a fifth, not more") {
     REQUIRE(read(R"({"version": 1, "kv_rule": "window", "kv_recent": 0.2, "kv_sink": 4})",
                  {{"kv-rule", "h2o"}})
