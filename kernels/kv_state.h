@@ -16,8 +16,8 @@ namespace spillway {
 
 // State of one KV head. base/kv_budget.h defines the slots.
 struct KvHeadState {
-  float* scores = nullptr;       // [slots], or null when the budget is not by score; in the slots
-                                 // of its first positions infinity
+  float* scores = nullptr;       // [slots], or null when the budget stores none; in the slots of
+                                 // its first positions infinity
   int32_t* positions = nullptr;  // [kept]
   int32_t* moved = nullptr;      // The slot into which the last decode step moved a row, or -1
 };
@@ -41,7 +41,7 @@ struct KvStateLayout {
   size_t chunked_bytes(int64_t prompt) const {
     return bytes() + static_cast<size_t>(prompt_scores(prompt) * heads) * sizeof(float);
   }
-  // A KV head's scores during a prompt in chunks; null when the budget is not by score.
+  // A KV head's scores during a prompt in chunks; null when the budget stores none.
   float* prompt_scores_at(std::byte* state, int64_t head, int64_t prompt) const {
     if (!budget.scored()) return nullptr;
     return reinterpret_cast<float*>(state + bytes()) + head * prompt_scores(prompt);

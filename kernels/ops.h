@@ -135,7 +135,8 @@ void linear(Stream& stream, const LinearArgs& args);
 // `kv` is the sequence's cache of this layer after `position` positions; its capacity is at least
 // budget.span(position + tokens) rows. For a chunk it is at least budget.chunked_span(prompt,
 // position + tokens) rows, until the last chunk's end `prompt` rows. `state` is set when
-// budget.has_state(): of KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt).
+// budget.has_state(): of KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt). `layer`: by
+// which a budget draws its random numbers.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;
@@ -144,6 +145,7 @@ struct AttentionItem {
   KvBudget budget = {};
   std::byte* state = nullptr;
   int64_t prompt = 0;
+  int64_t layer = 0;
 
   bool is_step() const { return prompt == 0 && position > 0; }
   int64_t prompt_tokens() const { return prompt > 0 || position > 0 ? prompt : tokens; }
@@ -175,7 +177,8 @@ struct AttentionItem {
 // those rows whose softmax weights, summed over all queries (of all heads that share it), are
 // highest; a decode step adds its weights, its own included, and then drops the lowest row outside
 // the recent window. Of equal scores the later position stays. The budget's first positions have
-// the score infinity from the moment on that they are kept beside the recent ones.
+// the score infinity from the moment on that they are kept beside the recent ones. At random
+// (KvScore::kRandom): the same with numbers drawn by seed, layer, KV head and position as scores.
 struct AttentionArgs {
   ConstMatrixView qkv;
   std::span<const AttentionItem> items;

@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames = {"full", "h2o", "window"};
+constexpr std::array<std::string_view, 4> kNames = {"full", "h2o", "window", "random"};
 
 int64_t rows_of(const KvAmount& amount, int64_t length) {
   if (amount.ratio <= 0) return amount.rows;
@@ -36,7 +36,7 @@ KvRule standard(KvRuleKind kind, bool ratio_of_prompt) {
   KvRule rule;
   rule.kind = kind;
   rule.ratio_of_prompt = ratio_of_prompt;
-  if (kind == KvRuleKind::kH2o) rule.heavy = rule.recent = {0, 0.1};
+  if (has_heavy(kind)) rule.heavy = rule.recent = {0, 0.1};
   if (kind == KvRuleKind::kWindow) rule.recent = {0, 0.2};
   return rule;
 }
@@ -80,7 +80,7 @@ std::string to_string(const KvRule& rule) {
   if (rule.kind == KvRuleKind::kFull) return "full";
   std::string text(kv_rule_name(rule.kind));
   text += " (";
-  if (rule.kind == KvRuleKind::kH2o) text += to_string(rule.heavy) + " heavy, ";
+  if (has_heavy(rule.kind)) text += to_string(rule.heavy) + " heavy, ";
   if (rule.keep.prompt) text += "the prompt, ";
   if (!rule.keep.prompt && !rule.keep.none()) text += to_string(rule.keep) + " first, ";
   text += to_string(rule.recent) + " recent";
@@ -95,7 +95,8 @@ KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
   const Amounts amounts = amounts_of(rule, prompt, new_tokens);
   KvBudget budget;
   budget.recent = amounts.recent;
-  budget.by_score = rule.kind == KvRuleKind::kH2o;
+  budget.by_score = has_heavy(rule.kind);
+  if (rule.kind == KvRuleKind::kRandom) budget.score = KvScore::kRandom;
   if (budget.by_score) {
     budget.kept = kept_of(amounts);
     budget.first = amounts.first;
@@ -109,7 +110,7 @@ KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
 }
 
 int64_t kv_rows_raised(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
-  if (rule.kind != KvRuleKind::kH2o) return 0;
+  if (!has_heavy(rule.kind)) return 0;
   const Amounts amounts = amounts_of(rule, prompt, new_tokens);
   const auto rows = [&](int64_t kept) {
     return std::min(amounts.recent + kept, kv_positions(prompt, new_tokens));

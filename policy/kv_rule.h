@@ -12,10 +12,15 @@
 
 namespace spillway {
 
-enum class KvRuleKind : uint8_t { kFull, kH2o, kWindow };
+enum class KvRuleKind : uint8_t { kFull, kH2o, kWindow, kRandom };
 
-std::string_view kv_rule_name(KvRuleKind kind);  // "full", "h2o", "window"
+std::string_view kv_rule_name(KvRuleKind kind);  // "full", "h2o", "window", "random"
 std::optional<KvRuleKind> kv_rule_of_name(std::string_view name);
+
+// Whether the rule chooses among the positions before its recent ones: as many as KvRule::heavy.
+constexpr bool has_heavy(KvRuleKind kind) {
+  return kind == KvRuleKind::kH2o || kind == KvRuleKind::kRandom;
+}
 
 // A number of cached positions, or, when `ratio` is above 0, that share of a length.
 struct KvAmount {
@@ -46,7 +51,7 @@ std::string to_string(const KvKeep& keep);  // "4", "0.1", "prompt"
 
 struct KvRule {
   KvRuleKind kind = KvRuleKind::kFull;
-  KvAmount heavy, recent;        // heavy: for h2o
+  KvAmount heavy, recent;        // heavy: where has_heavy()
   KvKeep keep;                   // First positions that are protected
   bool ratio_of_prompt = false;  // Ratios are of the prompt, else of prompt and new tokens
   friend bool operator==(const KvRule&, const KvRule&) = default;
@@ -64,18 +69,20 @@ struct KvRuleChoice {
 };
 
 // Returns `base` with the choice applied. A kind other than base's starts from its own default
-// amounts: a tenth of the length heavy and a tenth recent for h2o (the 20 % of H2O, section 5), a
-// fifth for window.
+// amounts: a tenth of the length heavy and a tenth recent where has_heavy() (the 20 % of H2O,
+// section 5), a fifth for window.
 KvRule apply(const KvRuleChoice& choice, const KvRule& base);
 
 // A rule's name and amounts for display: "h2o (0.1 heavy, 0.1 recent of prompt and new tokens)".
 std::string to_string(const KvRule& rule);
 
 // The budget of a sequence of `prompt` tokens and at most `new_tokens` more. Ratios are rounded
-// down, `recent` is at least 1, and a rule that keeps every position gives the full budget.
+// down, `recent` is at least 1, and a rule that keeps every position gives the full budget. That
+// of random has no seed yet.
 //
-// Protected positions are a part of h2o's heavy ones and beside a window's recent ones. Where they
-// are more than the heavy ones, the budget is raised to hold them and one other.
+// Protected positions are a part of the heavy ones, where a rule has these, and beside a window's
+// recent ones. Where they are more than the heavy ones, the budget is raised to hold them and one
+// other.
 KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens);
 
 // The rows by which such a sequence's budget is raised for its protected positions.

@@ -108,8 +108,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   SequenceKv kv_of(const Request& request) const {
     const KvRule rule = apply(request.kv, options_.kv_rule);
     const auto prompt = static_cast<int64_t>(request.prompt.size());
-    return {rule.kind, kv_positions(prompt, request.max_tokens),
-            resolve(rule, prompt, request.max_tokens),
+    KvBudget budget = resolve(rule, prompt, request.max_tokens);
+    if (budget.random()) budget.seed = request.sampling.seed;
+    return {rule.kind, kv_positions(prompt, request.max_tokens), budget,
             goes_in_chunks(prompt, options_.prefill_tokens_max) ? prompt : 0,
             kv_rows_raised(rule, prompt, request.max_tokens)};
   }

@@ -17,16 +17,25 @@
 
 namespace spillway {
 
+// What the score of a position is, where a budget chooses by score.
+enum class KvScore : uint8_t {
+  kAttention,  // The softmax weights that queries gave it, summed: stored beside the rows (h2o)
+  kRandom,     // A number drawn for it by `seed` (base/kv_random.h): not stored
+};
+
 struct KvBudget {
   int64_t recent = 0;  // Last positions; 0: every position is kept, and the rest is 0 (rule full).
   int64_t kept = 0;    // Positions kept besides
-  bool by_score = false;  // Keeps the highest scores (h2o), else the first (window with sinks)
+  bool by_score = false;  // Keeps the highest scores, else the first (window with sinks)
   // By score: the first positions stay whatever their scores, as a part of `kept`, at most all.
   int64_t first = 0;
+  KvScore score = KvScore::kAttention;
+  uint64_t seed = 0;
 
   bool full() const { return recent == 0; }
-  bool has_state() const { return kept > 0; }  // Positions and scores (kernels/kv_state.h)
-  bool scored() const { return by_score && kept > 0; }
+  bool has_state() const { return kept > 0; }  // Positions, and scores (kernels/kv_state.h)
+  bool scored() const { return by_score && kept > 0 && score != KvScore::kRandom; }
+  bool random() const { return by_score && score == KvScore::kRandom; }
   int64_t ring() const { return recent + 1; }
   // Slots that a sequence of `positions` uses in the end.
   int64_t slots(int64_t positions) const {

@@ -36,6 +36,9 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
              static_cast<size_t>(head * kv.head_size) * dtype_bytes(args.out.dtype);
   view.out_dtype = args.out.dtype;
   view.out_stride = args.out.stride;
+  if (item.budget.random()) {
+    view.draw = KvDraw(KvDraw::key_of(item.budget.seed, item.layer), kv_head);
+  }
   return view;
 }
 

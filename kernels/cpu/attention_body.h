@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/base/format.h"
+#include "kernels/base/kv_random.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 
@@ -32,6 +33,7 @@ struct HeadView {
   // Null, or where each row's softmax weights are added: [rows] in a decode step, [keys rounded up
   // to 64] in a prompt.
   float* scores = nullptr;
+  KvDraw draw;  // Of a budget that chooses at random
 
   std::byte* key_at(int64_t slot) const { return keys + offset_of(slot); }
   std::byte* value_at(int64_t slot) const { return values + offset_of(slot); }
@@ -84,7 +86,7 @@ void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot
 
 // Keeps the rows of a prompt that a limited budget keeps, after its last row: those of the whole
 // prompt are stored, those that lie in the cache move to their slots. Sets up `state`.
-// view.head.scores: the scores of all its positions, or null when the budget is not by score.
+// view.head.scores: the scores of all its positions, or null when the budget stores none.
 // scratch: keep_scratch_bytes(budget, head size).
 void keep_prompt(const PromptView& view, const KvBudget& budget, const KvHeadState& state,
                  std::byte* scratch);

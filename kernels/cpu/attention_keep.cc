@@ -80,13 +80,19 @@ void choose_heavy(const Rank& rank_at, const Positions& of, int64_t count, int32
 }
 
 // Chooses `count` of the positions below `old` that a budget keeps of a prompt, in order.
-void choose(const KvBudget& budget, const float* scores, int64_t old, int64_t count,
+void choose(const KvBudget& budget, const HeadView& view, int64_t old, int64_t count,
             int32_t* chosen) {
-  if (!budget.scored() || count == old) return std::iota(chosen, chosen + count, 0);
+  if (!budget.by_score || count == old) return std::iota(chosen, chosen + count, 0);
   const int64_t first = std::min(budget.first, old);
   std::iota(chosen, chosen + first, 0);
-  choose_heavy([&](int64_t i) { return rank_of(scores[i]); }, {first, old}, count - first,
-               chosen + first);
+  const auto best = [&](const auto& rank_at) {
+    choose_heavy(rank_at, {first, old}, count - first, chosen + first);
+  };
+  if (budget.random()) {
+    best([&](int64_t i) { return view.draw.rank(i); });
+  } else {
+    best([&](int64_t i) { return rank_of(view.scores[i]); });
+  }
 }
 
 // Moves the rows of a prompt from slots that are their positions to those of a budget, in place: a
@@ -181,6 +187,37 @@ int64_t lowest(const KvBudget& budget, const KvHeadState& state) {
   return best;
 }
 
+// What a kept position drew.
+uint32_t drawn(const KvBudget& budget, const KvDraw& draw, int64_t position) {
+  return position < budget.first ? KvDraw::kProtected : draw.rank(position);
+}
+
+// The kept row that drew the lowest; of equal ones the earliest position.
+int64_t lowest_drawn(const KvBudget& budget, const KvDraw& draw, const KvHeadState& state) {
+  int64_t best = 0;
+  uint32_t least = drawn(budget, draw, state.positions[0]);
+  for (int64_t i = 1; i < budget.kept; ++i) {
+    const uint32_t rank = drawn(budget, draw, state.positions[i]);
+    if (rank > least || (rank == least && state.positions[i] > state.positions[best])) continue;
+    best = i;
+    least = rank;
+  }
+  return best;
+}
+
+// The kept row in whose place the candidate of slot `from` is kept, or -1: by score none of them is
+// lower.
+int64_t place_by_score(const HeadView& view, const KvBudget& budget, const KvHeadState& state,
+                       int64_t candidate, int64_t from) {
+  if (budget.random()) {
+    const int64_t place = lowest_drawn(budget, view.draw, state);
+    const bool lower = view.draw.rank(candidate) < drawn(budget, view.draw, state.positions[place]);
+    return lower ? -1 : place;
+  }
+  const int64_t place = lowest(budget, state);
+  return state.scores[from] < state.scores[budget.ring() + place] ? -1 : place;
+}
+
 }  // namespace
 
 size_t keep_scratch_bytes(const KvBudget& budget, size_t row_bytes) {
@@ -192,7 +229,7 @@ void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadS
   const HeadView& view = prompt.head;
   const int64_t tokens = prompt.keys(), old = std::max<int64_t>(0, tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
-  choose(budget, view.scores, old, count, state.positions);
+  choose(budget, view, old, count, state.positions);
   if (prompt.cached) {
     RowMoves(view, budget, tokens, state.positions, count, scratch).run();
   } else {
@@ -224,15 +261,15 @@ void keep_step(const HeadView& view, const KvBudget& budget, int64_t position,
   int64_t place = candidate;
   if (candidate >= budget.kept) {
     if (!budget.by_score) return;
-    place = lowest(budget, state);
-    if (state.scores[from] < state.scores[budget.ring() + place]) return;
+    place = place_by_score(view, budget, state, candidate, from);
+    if (place < 0) return;
   }
   const int64_t to = budget.ring() + place;
   std::memcpy(view.key_at(to), view.key_at(from), view.kv_row_bytes);
   std::memcpy(view.value_at(to), view.value_at(from), view.kv_row_bytes);
   state.positions[place] = static_cast<int32_t>(candidate);
   *state.moved = static_cast<int32_t>(to);
-  if (budget.by_score) state.scores[to] = candidate < budget.first ? kStays : state.scores[from];
+  if (budget.scored()) state.scores[to] = candidate < budget.first ? kStays : state.scores[from];
 }
 
 }  // namespace spillway::cpu

@@ -67,6 +67,8 @@ ItemOnDevice on_device(const AttentionItem& item) {
   one.rows = narrow(budget.attended(item.position));
   one.slot = narrow(budget.slot(item.position));
   one.scored = budget.scored();
+  one.random = budget.random();
+  one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer) : 0;
   one.kv = one.source = one.kept_to = item.kv;
   one.state = item.state;
   return one;

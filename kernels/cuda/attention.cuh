@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/base/format.h"
+#include "kernels/base/kv_random.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/q4.cuh"
 #include "kernels/kv_layout.h"
@@ -16,10 +17,11 @@ struct ItemOnDevice {
   int32_t tokens, position;
   int32_t prompt;  // Tokens of the whole prompt; of a decode step 0
   int32_t recent, kept;
-  int32_t first;  // KvBudget::first
-  int32_t rows;   // Rows that a decode step attends to
-  int32_t slot;   // Slot of its own row
-  bool scored;
+  int32_t first;        // KvBudget::first
+  int32_t rows;         // Rows that a decode step attends to
+  int32_t slot;         // Slot of its own row
+  bool scored, random;  // KvBudget's
+  uint64_t draw_key;    // KvDraw::key_of(), where it is random
   std::byte* kv;
   std::byte* state;
   // Of a prompt: where its rows are read, position p in slot p, laid out as the cache: the cache,
@@ -30,6 +32,8 @@ struct ItemOnDevice {
   float* sums;  // Sums of a prompt's softmax weights by KV head, sums_of() apart; or null
 
   __device__ bool full() const { return recent == 0; }
+  __device__ bool by_score() const { return scored || random; }
+  __device__ KvDraw draw(int64_t kv_head) const { return KvDraw(draw_key, kv_head); }
   __device__ int64_t ring() const { return recent + 1; }
   __device__ int64_t keys() const { return position + tokens; }
   __device__ float* sums_of(int64_t kv_head) const {

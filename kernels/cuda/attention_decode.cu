@@ -19,11 +19,22 @@ __device__ void copy_row(const std::byte* from, std::byte* to, int64_t bytes) {
   for (int64_t i = threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
 }
 
-// The kept row with the lowest score, of equal ones the earliest; every thread gets it.
+// What a kept position drew.
+__device__ uint32_t drawn(const ItemOnDevice& item, const KvDraw& draw, int64_t position) {
+  return position < item.first ? KvDraw::kProtected : draw.rank(position);
+}
+
+// The kept row with the lowest score, or that drew the lowest, of equal ones the earliest; every
+// thread gets it.
 __device__ int64_t lowest(const ItemOnDevice& item, const HeadStateOnDevice& state,
-                          int64_t* scratch) {
-  const float* scores = state.scores + item.ring();
+                          const KvDraw& draw, int64_t* scratch) {
   const auto before = [&](int64_t a, int64_t b) {
+    if (item.random) {
+      const uint32_t x = drawn(item, draw, state.positions[a]);
+      const uint32_t y = drawn(item, draw, state.positions[b]);
+      return x != y ? x < y : state.positions[a] < state.positions[b];
+    }
+    const float* scores = state.scores + item.ring();
     return scores[a] != scores[b] ? scores[a] < scores[b] : state.positions[a] < state.positions[b];
   };
   int64_t best = -1;
@@ -51,9 +62,13 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
   const int64_t candidate = item.position - item.recent;  // It leaves the recent window.
   int64_t place = -1;
   if (candidate >= 0 && candidate < item.kept) place = candidate;
-  if (candidate >= item.kept && item.scored) {
-    place = lowest(item, state, scratch);
-    if (state.scores[candidate % item.ring()] < state.scores[item.ring() + place]) place = -1;
+  if (candidate >= item.kept && item.by_score()) {
+    const KvDraw draw = item.draw(kv_head);
+    place = lowest(item, state, draw, scratch);
+    const bool lower =
+        item.random ? draw.rank(candidate) < drawn(item, draw, state.positions[place])
+                    : state.scores[candidate % item.ring()] < state.scores[item.ring() + place];
+    if (lower) place = -1;
     __syncthreads();  // All have read the scores.
   }
   const int64_t from = candidate % item.ring(), to = item.ring() + place;

@@ -161,10 +161,24 @@ __device__ float number(float score) {
   return score == score ? score : -1.0f;
 }
 
-// Whether position `a` is kept rather than `b`.
+// Whether position `a` is kept rather than `b`, by scores or as drawn.
 __device__ bool outranks(const float* sums, int64_t a, int64_t b) {
   const float x = number(sums[a]), y = number(sums[b]);
   return x != y ? x > y : a > b;
+}
+__device__ bool outranks(const KvDraw& draw, int64_t a, int64_t b) {
+  const uint32_t x = draw.rank(a), y = draw.rank(b);
+  return x != y ? x > y : a > b;
+}
+
+// How many of the positions [first, end) are kept rather than `position`.
+template <class Scores>
+__device__ int64_t outranking(const Scores& scores, int64_t first, int64_t end, int64_t position) {
+  int64_t found = 0;
+  for (int64_t other = first; other < end; ++other) {
+    found += outranks(scores, other, position) ? 1 : 0;
+  }
+  return found;
 }
 
 // Chooses the positions that a budget keeps of a prompt beside its last ones, as keep_prompt() of
@@ -183,13 +197,11 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   for (int64_t first = 0; first < old; first += blockDim.x) {
     const int64_t position = first + threadIdx.x;
     bool keep = position < old;
-    if (keep && !item.scored) keep = position < count;
-    if (keep && item.scored && count < old && position >= item.first) {
-      int64_t rank = item.first;  // These stay whatever their scores.
-      for (int64_t other = item.first; other < old; ++other) {
-        rank += outranks(sums, other, position) ? 1 : 0;
-      }
-      keep = rank < count;
+    if (keep && !item.by_score()) keep = position < count;
+    if (keep && item.by_score() && count < old && position >= item.first) {
+      const int64_t better = item.random ? outranking(item.draw(kv_head), item.first, old, position)
+                                         : outranking(sums, item.first, old, position);
+      keep = item.first + better < count;  // The first ones stay whatever their scores.
     }
     const unsigned kept = __ballot_sync(0xffffffffu, keep);
     __shared__ int64_t before[kWarps + 1];

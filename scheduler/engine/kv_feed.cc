@@ -81,7 +81,8 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
                             .tokens = tokens,
                             .position = item.position,
                             .budget = item.kv->budget,
-                            .prompt = item.is_step() ? 0 : item.prompt_tokens()};
+                            .prompt = item.is_step() ? 0 : item.prompt_tokens(),
+                            .layer = layer};
     row += tokens;
     const Tier tier = item.kv->tier(layer);
     if (tier == Tier::kDisk) {

@@ -17,11 +17,13 @@ Status validate(const EngineFlags& flags) {
     return invalid_argument("--micro-batch " + std::to_string(*flags.micro_batch) +
                             " is larger than --block " + std::to_string(*flags.block));
   }
-  if (flags.kv_heavy && flags.kv_rule != "h2o") {
-    return invalid_argument("--kv-heavy needs --kv-rule h2o; the rule is " + flags.kv_rule);
+  if (flags.kv_heavy && !has_heavy(kv_rule_of_name(flags.kv_rule).value_or(KvRuleKind::kFull))) {
+    return invalid_argument("--kv-heavy needs --kv-rule h2o or random; the rule is " +
+                            flags.kv_rule);
   }
+  const std::string limited = "--kv-rule h2o, window or random; the rule is full";
   if (flags.kv_recent && flags.kv_rule == "full") {
-    return invalid_argument("--kv-recent needs --kv-rule h2o or window; the rule is full");
+    return invalid_argument("--kv-recent needs " + limited);
   }
   if (flags.kv_sink && flags.kv_keep && KvKeep(*flags.kv_sink) != *flags.kv_keep) {
     return invalid_argument("--kv-sink " + std::to_string(*flags.kv_sink) + " and --kv-keep " +
@@ -33,10 +35,10 @@ Status validate(const EngineFlags& flags) {
                             ", for which it is --kv-keep");
   }
   if (flags.kv_keep && !flags.kv_keep->none() && flags.kv_rule == "full") {
-    return invalid_argument("--kv-keep needs --kv-rule h2o or window; the rule is full");
+    return invalid_argument("--kv-keep needs " + limited);
   }
   if (flags.kv_ratio_of == "prompt" && flags.kv_rule == "full") {
-    return invalid_argument("--kv-ratio-of prompt needs --kv-rule h2o or window; the rule is full");
+    return invalid_argument("--kv-ratio-of prompt needs " + limited);
   }
   return {};
 }

@@ -70,7 +70,7 @@ json plan_json(const Plan& plan) {
   add_kv_rule(plan.kv_rule(), &rule);
   const KvRuleKind kind = plan.kv_rule().kind;
   object["kv_rule"] = rule["kv_rule"];
-  if (kind == KvRuleKind::kH2o) object["kv_heavy"] = rule["kv_heavy"];
+  if (has_heavy(kind)) object["kv_heavy"] = rule["kv_heavy"];
   if (has_sink(plan.kv_rule())) object["kv_sink"] = rule["kv_sink"];
   if (rule.contains("kv_keep")) object["kv_keep"] = rule["kv_keep"];
   if (kind != KvRuleKind::kFull) {

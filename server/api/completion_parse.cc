@@ -59,7 +59,7 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   KvRuleChoice choice;
   if (const auto name = fields.string("kv_rule")) {
     choice.kind = kv_rule_of_name(*name);
-    if (!choice.kind) fields.fail(invalid_value("kv_rule", "must be full, h2o or window"));
+    if (!choice.kind) fields.fail(invalid_value("kv_rule", "must be full, h2o, window or random"));
   }
   choice.heavy = read_amount(fields, "kv_heavy");
   choice.recent = read_amount(fields, "kv_recent");
@@ -76,15 +76,16 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
                                         std::string(kv_rule_name(kind)) +
                                         (choice.kind ? "" : ", the server's")));
   };
-  if (choice.heavy && kind != KvRuleKind::kH2o) refuse("kv_heavy", "h2o");
-  if (choice.recent && kind == KvRuleKind::kFull) refuse("kv_recent", "h2o or window");
+  const char* const limited = "h2o, window or random";
+  if (choice.heavy && !has_heavy(kind)) refuse("kv_heavy", "h2o or random");
+  if (choice.recent && kind == KvRuleKind::kFull) refuse("kv_recent", limited);
   if (choice.keep && !choice.keep->none()) {
     const bool sink = fields.find("kv_sink") != nullptr;
     if (sink && kind != KvRuleKind::kWindow) refuse("kv_sink", "window (else it is kv_keep)");
-    if (kind == KvRuleKind::kFull) refuse("kv_keep", "h2o or window");
+    if (kind == KvRuleKind::kFull) refuse("kv_keep", limited);
   }
   if (choice.ratio_of_prompt.value_or(false) && kind == KvRuleKind::kFull) {
-    refuse("kv_ratio_of", "h2o or window");
+    refuse("kv_ratio_of", limited);
   }
   return choice;
 }

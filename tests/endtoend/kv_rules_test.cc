@@ -23,10 +23,13 @@ KvRuleChoice rule(KvRuleKind kind, int64_t heavy, int64_t recent, const KvKeep& 
 }
 
 std::vector<KvRuleChoice> rules() {
-  return {rule(KvRuleKind::kH2o, 12, 8, 4), rule(KvRuleKind::kH2o, 6, 5, KvKeep({0, 0.25})),
+  return {rule(KvRuleKind::kH2o, 12, 8, 4),
+          rule(KvRuleKind::kH2o, 6, 5, KvKeep({0, 0.25})),
           rule(KvRuleKind::kH2o, 6, 5, KvKeep::whole_prompt()),
           rule(KvRuleKind::kWindow, 0, 9, KvKeep({0, 0.1})),
-          rule(KvRuleKind::kWindow, 0, 9, KvKeep::whole_prompt())};
+          rule(KvRuleKind::kWindow, 0, 9, KvKeep::whole_prompt()),
+          rule(KvRuleKind::kRandom, 12, 8, 0),
+          rule(KvRuleKind::kRandom, 12, 8, 4)};
 }
 
 struct Setup {
@@ -117,6 +120,30 @@ TEST_CASE("no KV rule's tokens depend on block, chunks or placement", "[gpu]") {
                                       .kv = kMixed,
                                       .micro_batch = 3}};
   for (const char* variant : {"pre_ln_relu", "llama3"}) check(variant, Format::kF32, setups);
+}
+
+// The request's own seed decides: the same request repeats its tokens, another seed keeps others.
+TEST_CASE("the rule random draws by the seed of its request", "[gpu]") {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("llama3").checkpoints.front();
+  const auto runtime = open(checkpoint, Format::kF32, {.name = "alone"});
+  Request request = make_requests(runtime->shape())[0];
+  request.sampling.temperature = 0;
+  request.kv = rule(KvRuleKind::kRandom, 6, 2, 0);
+  const auto logprobs = [&](uint64_t seed) {
+    request.sampling.seed = seed;
+    std::vector<float> found;
+    for (const auto& token : test::run_together(*runtime, {request}).front().logprobs) {
+      found.push_back(token.logprob);
+    }
+    return found;
+  };
+  const std::vector<float> first = logprobs(1);
+  REQUIRE(first.size() == 40);
+  CHECK(logprobs(1) == first);
+  CHECK(logprobs(2) != first);
+  request.kv.keep = KvKeep::whole_prompt();
+  CHECK(logprobs(1) != first);
 }
 
 TEST_CASE("nor do they in a narrower cache", "[gpu]") {

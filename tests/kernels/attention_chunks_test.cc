@@ -160,8 +160,8 @@ class Sequence {
   Run define() const {
     Run found;
     found.out.resize(static_cast<size_t>((prompt_ + steps_) * model_.out_width()));
-    std::vector<test::KeptRows> heads(static_cast<size_t>(model_.kv_heads),
-                                      test::KeptRows(budget_));
+    std::vector<test::KeptRows> heads;
+    for (int64_t head = 0; head < model_.kv_heads; ++head) heads.emplace_back(budget_, 0, head);
     const auto round = [&](const Matrix& row) { return test::cached_row(model_.format, row); };
     const scalar::Attention how{model_.window, double{model_.scale}};
     const auto define = [&](int64_t h, int64_t position, int64_t rows) {
@@ -275,10 +275,11 @@ TEST_CASE("a prompt in chunks is the prompt as a whole") {
 
 TEST_CASE("a prompt in chunks under a limited budget is the prompt as a whole", "[sanitizer]") {
   const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
-  const auto budget = GENERATE(KvBudget{3, 4, true}, KvBudget{1, 0, true}, KvBudget{16, 15, true},
-                               KvBudget{7, 30, true}, KvBudget{40, 20, true}, KvBudget{5, 2, false},
-                               KvBudget{4, 0, false}, KvBudget{17, 16, false},
-                               KvBudget{6, 20, true, 5}, KvBudget{9, 8, true, 7});
+  const auto budget =
+      GENERATE(KvBudget{3, 4, true}, KvBudget{1, 0, true}, KvBudget{16, 15, true},
+               KvBudget{7, 30, true}, KvBudget{40, 20, true}, KvBudget{5, 2, false},
+               KvBudget{4, 0, false}, KvBudget{17, 16, false}, KvBudget{6, 20, true, 5},
+               KvBudget{9, 8, true, 7}, KvBudget{5, 17, true, 4, KvScore::kRandom, 11});
   const int64_t prompt = GENERATE(5, 31, 60, 150);
   if (!test::thorough() && prompt > 60) return;
   if (budget.recent + budget.kept >= prompt + 3) return;

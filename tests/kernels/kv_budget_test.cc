@@ -39,8 +39,10 @@ struct Case {
     };
     kv = memory(layout.sequence_bytes(kept.slots(tokens + steps)));
     state = memory(KvStateLayout{layout.heads, kept}.bytes());
-    heads.assign(static_cast<size_t>(layout.heads), KeptRows(kept));
+    for (int64_t head = 0; head < layout.heads; ++head) heads.emplace_back(kept, kLayer, head);
   }
+  static constexpr int64_t kLayer = 3;
+
   KvBudget budget;
   int64_t prompt;
   std::unique_ptr<DeviceArray<std::byte>> kv, state;
@@ -122,7 +124,7 @@ void check_budgets(Device& device, const Shape& s, Format format,
     for (Case& c : cases) {
       const int64_t count = step == 0 ? c.prompt : 1;
       items.push_back({tokens, count, step == 0 ? 0 : c.prompt + step - 1, c.kv->data(), c.budget,
-                       c.state->data()});
+                       c.state->data(), 0, Case::kLayer});
       tokens += count;
     }
     const Matrix qkv = random_floats(tokens * s.width(), 70 + static_cast<uint64_t>(step));
@@ -173,7 +175,12 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
       {3, 8, true, 4},
       {7, 20, true, 12},
       {2, 6, true, 5},
-      {30, 9, true, 3}};
+      {30, 9, true, 3},
+      // At random
+      {3, 4, true, 0, KvScore::kRandom, 5},
+      {1, 0, true, 0, KvScore::kRandom, 5},
+      {7, 30, true, 0, KvScore::kRandom, 6},
+      {4, 19, true, 7, KvScore::kRandom, 7}};
   const std::vector<int64_t> prompts =
       test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200} : std::vector<int64_t>{1, 31, 70};
   std::vector<Sequence> sequences;
@@ -191,7 +198,10 @@ TEST_CASE("a KV budget of more rows than a block takes agrees with its definitio
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
     check_budgets(*device, {2, 1, 8}, Format::kF32,
-                  {{{100, 290, true}, 400}, {{60, 290, true, 131}, 400}}, 8);
+                  {{{100, 290, true}, 400},
+                   {{60, 290, true, 131}, 400},
+                   {{60, 290, true, 131, KvScore::kRandom, 9}, 400}},
+                  8);
   }
 }
 

@@ -60,6 +60,16 @@ TEST_CASE("a budget that does not hold the protected positions is raised to hold
   CHECK(kv_rows_raised({}, 100, 10) == 0);
 }
 
+TEST_CASE("random has the amounts of h2o") {
+  KvRule rule = apply({KvRuleKind::kRandom, {}, {}, {}, {}}, {});
+  CHECK(to_string(rule) == "random (0.1 heavy, 0.1 recent of prompt and new tokens)");
+  CHECK(resolve(rule, 100, 100) == KvBudget{20, 20, true, 0, KvScore::kRandom});
+  CHECK_FALSE(resolve(rule, 100, 100).scored());
+  rule.keep = KvKeep::whole_prompt();
+  CHECK(resolve(rule, 100, 100) == KvBudget{20, 101, true, 100, KvScore::kRandom});
+  CHECK(kv_rows_raised(rule, 100, 100) == 81);
+}
+
 TEST_CASE("a choice takes from the base what it leaves out") {
   const KvRule base = h2o({0, 0.05}, {0, 0.15});
   CHECK(apply({}, base) == base);
@@ -88,7 +98,8 @@ TEST_CASE("rules read as people write them") {
         "window (0.5 first, 16 recent of the prompt)");
   CHECK(to_string(KvRule{KvRuleKind::kH2o, {8, 0}, {16, 0}, KvKeep::whole_prompt(), false}) ==
         "h2o (8 heavy, the prompt, 16 recent)");
-  for (const auto kind : {KvRuleKind::kFull, KvRuleKind::kH2o, KvRuleKind::kWindow}) {
+  for (const auto kind :
+       {KvRuleKind::kFull, KvRuleKind::kH2o, KvRuleKind::kWindow, KvRuleKind::kRandom}) {
     CHECK(kv_rule_of_name(kv_rule_name(kind)) == kind);
   }
   CHECK_FALSE(kv_rule_of_name("h3o"));

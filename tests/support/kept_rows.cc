@@ -31,6 +31,7 @@ scalar::Matrix unpack(const KvLayout& layout, const std::byte* from) {
 void KeptRows::drop_to_budget(int64_t positions) {
   if (budget_.full()) return;
   for (KeptRow& row : rows_) {
+    if (budget_.random()) row.score = draw_.rank(row.position);
     if (row.position < std::min(budget_.first, positions - budget_.recent)) row.score = INFINITY;
   }
   while (static_cast<int64_t>(rows_.size()) > budget_.kept + budget_.recent) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/base/kv_random.h"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 #include "tests/support/scalar_ops.h"
@@ -21,7 +22,8 @@ struct KeptRow {
 // Of one sequence, layer and KV head.
 class KeptRows {
  public:
-  explicit KeptRows(const KvBudget& budget) : budget_(budget) {}
+  explicit KeptRows(const KvBudget& budget, int64_t layer = 0, int64_t kv_head = 0)
+      : budget_(budget), draw_(KvDraw::key_of(budget.seed, layer), kv_head) {}
 
   const std::vector<KeptRow>& rows() const { return rows_; }
 
@@ -43,6 +45,7 @@ class KeptRows {
   void drop_to_budget(int64_t positions);
 
   KvBudget budget_;
+  KvDraw draw_;
   std::vector<KeptRow> rows_;
 };
 

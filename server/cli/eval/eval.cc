@@ -70,13 +70,24 @@ Status check_flags(const EvalFlags& flags, const Runtime& runtime) {
   return {};
 }
 
-KvRule rule_at(KvRuleKind kind, int percent) {
+KvRule rule_at(KvRuleKind kind, int percent, const KvKeep& keep) {
   KvRule rule;
   rule.kind = kind;
   const double share = percent / 100.0;
-  rule.recent = {0, kind == KvRuleKind::kH2o ? share / 2 : share};
-  if (kind == KvRuleKind::kH2o) rule.heavy = {0, share / 2};
+  rule.recent = {0, has_heavy(kind) ? share / 2 : share};
+  if (has_heavy(kind)) rule.heavy = {0, share / 2};
+  rule.keep = keep;
   return rule;
+}
+
+// The rules that --kv-budgets compares: h2o, window, and the one that is evaluated.
+std::vector<KvRuleKind> compared(const KvRule& rule) {
+  std::vector<KvRuleKind> kinds = {KvRuleKind::kH2o, KvRuleKind::kWindow};
+  const bool another = rule.kind != KvRuleKind::kFull;
+  if (another && std::find(kinds.begin(), kinds.end(), rule.kind) == kinds.end()) {
+    kinds.push_back(rule.kind);
+  }
+  return kinds;
 }
 
 double against(const EvalScore& score, const EvalScore& full) {
@@ -155,8 +166,8 @@ class Evaluation {
       SPILLWAY_ASSIGN_OR_RETURN(result.full, score({}));
     }
     for (const int percent : flags_.kv_budgets) {
-      for (const KvRuleKind kind : {KvRuleKind::kH2o, KvRuleKind::kWindow}) {
-        Budgeted one{percent, rule_at(kind, percent), {}};
+      for (const KvRuleKind kind : compared(rule)) {
+        Budgeted one{percent, rule_at(kind, percent, rule.keep), {}};
         SPILLWAY_ASSIGN_OR_RETURN(one.score, score(one.rule));
         result.budgets.push_back(one);
       }
@@ -261,8 +272,9 @@ Command eval_command() {
   settings.add_integer("windows", &state->flags.windows, 0, int64_t{1} << 40,
                        "at most this many; 0: the whole text");
   settings.add({"kv-budgets", "P,P,...",
-                "compare the KV rules h2o and window at these per cents of the positions", "", "",
-                [state](const std::string& text) -> Status {
+                "compare the KV rules h2o and window, and that of --kv-rule, at these per cents of "
+                "the positions; --kv-keep holds for each",
+                "", "", [state](const std::string& text) -> Status {
                   SPILLWAY_ASSIGN_OR_RETURN(state->flags.kv_budgets, parse_percents(text));
                   return {};
                 }});
@@ -272,7 +284,10 @@ Command eval_command() {
     if (state->flags.text.empty()) return invalid_argument("--text is missing");
     return validate(state->engine);
   };
-  command.run = [state] { return run_eval(state->flags, state->engine, state->model); };
+  command.run = [state] {
+    state->flags.seed = state->engine.seed;
+    return run_eval(state->flags, state->engine, state->model);
+  };
   return command;
 }
 

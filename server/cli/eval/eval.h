@@ -16,9 +16,9 @@ struct EvalFlags {
   int64_t context = 1024;       // Tokens of a window
   int64_t prompt_tokens = 512;  // The window's tokens that are in the prompt
   int64_t windows = 0;          // At most; 0: the whole text
-  std::vector<int>
-      kv_budgets;  // Per cent of a window's positions at which h2o and window are compared
+  std::vector<int> kv_budgets;  // Per cent of a window's positions at which rules are compared
   bool json = false;
+  uint64_t seed = 0;  // --seed: of a KV rule that draws
 };
 
 int run_eval(const EvalFlags& flags, const EngineFlags& engine, const std::string& model);

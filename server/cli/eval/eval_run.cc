@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/base/kv_random.h"
 #include "scheduler/sampler.h"
 
 namespace spillway {
@@ -13,8 +14,13 @@ namespace {
 // Windows that run through the model together, each fed its own true tokens.
 class WindowBlock final : private LogitsSink {
  public:
-  WindowBlock(Engine& engine, const Tokenizer& tokenizer, int64_t prompt_tokens, const KvRule& rule)
-      : engine_(engine), tokenizer_(tokenizer), prompt_tokens_(prompt_tokens), rule_(rule) {}
+  WindowBlock(Engine& engine, const Tokenizer& tokenizer, const EvalFlags& flags,
+              const KvRule& rule)
+      : engine_(engine),
+        tokenizer_(tokenizer),
+        prompt_tokens_(flags.prompt_tokens),
+        seed_(flags.seed),
+        rule_(rule) {}
 
   Status run(std::span<const std::vector<int32_t>> windows, EvalScore* score) {
     windows_ = windows;
@@ -38,7 +44,10 @@ class WindowBlock final : private LogitsSink {
   Status reserve(std::vector<std::unique_ptr<KvSequence>>* caches) {
     for (const auto& window : windows_) {
       const auto length = static_cast<int64_t>(window.size());
-      const KvBudget budget = resolve(rule_, prompt_tokens_, length - prompt_tokens_);
+      KvBudget budget = resolve(rule_, prompt_tokens_, length - prompt_tokens_);
+      // By its number in the text, so that a window's draws do not depend on those beside it.
+      const auto number = static_cast<uint64_t>(score_->windows) + caches->size();
+      if (budget.random()) budget.seed = KvDraw::key_of(seed_, static_cast<int64_t>(number));
       SPILLWAY_ASSIGN_OR_RETURN(auto cache, engine_.reserve(length, budget));
       caches->push_back(std::move(cache));
     }
@@ -76,6 +85,7 @@ class WindowBlock final : private LogitsSink {
   Engine& engine_;
   const Tokenizer& tokenizer_;
   const int64_t prompt_tokens_;
+  const uint64_t seed_;
   const KvRule rule_;
   std::span<const std::vector<int32_t>> windows_;
   EvalScore* score_ = nullptr;
@@ -113,7 +123,7 @@ Result<EvalScore> score_windows(Runtime& runtime, std::span<const std::vector<in
   const int64_t fitting = kv.sequences_at_once(flags.context, budget);
   const auto at_once = static_cast<size_t>(std::clamp<int64_t>(fitting, 1, kEvalWindowsAtOnce));
   EvalScore score;
-  WindowBlock block(runtime.engine(), *runtime.tokenizer(), flags.prompt_tokens, rule);
+  WindowBlock block(runtime.engine(), *runtime.tokenizer(), flags, rule);
   for (size_t first = 0; first < windows.size(); first += at_once) {
     const size_t count = std::min(at_once, windows.size() - first);
     SPILLWAY_RETURN_IF_ERROR(block.run(windows.subspan(first, count), &score));

@@ -122,17 +122,19 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.add_choice("q4-compute", &flags->q4_compute, {"auto", "int8"},
                       "how products with 4-bit weights are computed on the CPU; int8 rounds "
                       "activations to 8 bits: up to twice as fast, other answers");
-  settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window"},
+  settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window", "random"},
                       "which cached positions a sequence keeps");
   add_optional(settings, "kv-heavy", &flags->kv_heavy, "X",
-               "heavy hitters to keep: positions, or a ratio below 1 (default: 0.1)", parse_amount);
+               "positions to keep beside the recent ones, h2o's heavy hitters: positions, or a "
+               "ratio below 1 (default: 0.1)",
+               parse_amount);
   add_optional(settings, "kv-recent", &flags->kv_recent, "X",
-               "recent positions to keep: positions, or a ratio below 1 (default: h2o 0.1, "
-               "window 0.2)",
+               "recent positions to keep: positions, or a ratio below 1 (default: 0.1, window "
+               "0.2)",
                parse_amount);
   add_optional(settings, "kv-keep", &flags->kv_keep, "N|X|prompt",
                "first positions that the rule protects: so many, a ratio below 1, or the prompt's; "
-               "of h2o's heavy ones, beside a window's recent ones",
+               "of the heavy ones, beside a window's recent ones",
                parse_keep);
   settings.add_integer("kv-sink", &flags->kv_sink, 0, kRowsMax,
                        "another name of a window's --kv-keep");

@@ -231,6 +231,9 @@ TEST_CASE("a request may choose what its KV cache keeps") {
   CHECK(keep(R"("kv_rule":"window","kv_keep":"prompt")") == KvKeep::whole_prompt());
   CHECK(keep(R"("kv_rule":"window","kv_keep":4,"kv_sink":4)") == KvKeep(4));
   CHECK(keep(R"("kv_keep":0)") == KvKeep(0));
+  const KvRuleChoice random = f.with(R"("kv_rule":"random","kv_heavy":9)").requests[0].kv;
+  CHECK(random.kind == KvRuleKind::kRandom);
+  CHECK(random.heavy == KvAmount{9, 0});
   // What fits the rule of the server needs no kv_rule.
   f.context.kv_rule.kind = KvRuleKind::kH2o;
   CHECK(f.with(R"("kv_heavy":100)").requests[0].kv.heavy == KvAmount{100, 0});
