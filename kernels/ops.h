@@ -179,6 +179,14 @@ struct AttentionItem {
 // the recent window. Of equal scores the later position stays. The budget's first positions have
 // the score infinity from the moment on that they are kept beside the recent ones. At random
 // (KvScore::kRandom): the same with numbers drawn by seed, layer, KV head and position as scores.
+//
+// Snap (KvScore::kSnapMean, kSnapMax): only the prompt's queries from budget.scored_from() on
+// count, w of them with g heads that share the KV head. At the prompt's end the score of a position
+// before them is the mean of its weights' sum over these queries and heads and those of its two
+// neighbours on either side (of them, too; beyond the ends 0). kSnapMax: m = such a mean of their
+// highest weights, and the score is w g max(m, mean of m over these positions). The positions of
+// the window are kept before any other but the protected ones, of them the latest, and their scores
+// are the sums, or w g times the highest, as they are. From then on scores grow as by score.
 struct AttentionArgs {
   ConstMatrixView qkv;
   std::span<const AttentionItem> items;

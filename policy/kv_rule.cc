@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"full", "h2o", "window", "random"};
+constexpr std::array<std::string_view, 5> kNames = {"full", "h2o", "window", "random", "snap"};
 
 int64_t rows_of(const KvAmount& amount, int64_t length) {
   if (amount.ratio <= 0) return amount.rows;
@@ -53,6 +53,17 @@ std::optional<KvRuleKind> kv_rule_of_name(std::string_view name) {
   return static_cast<KvRuleKind>(found - kNames.begin());
 }
 
+std::string_view kv_snap_name(KvSnap snap) {
+  return snap == KvSnap::kMax ? "max" : "mean";
+}
+
+std::optional<KvSnap> kv_snap_of_name(std::string_view name) {
+  for (const KvSnap snap : {KvSnap::kMean, KvSnap::kMax}) {
+    if (name == kv_snap_name(snap)) return snap;
+  }
+  return std::nullopt;
+}
+
 std::string to_string(const KvAmount& amount) {
   if (amount.ratio <= 0) return std::to_string(amount.rows);
   char text[32];
@@ -73,6 +84,7 @@ KvRule apply(const KvRuleChoice& choice, const KvRule& base) {
   rule.recent = choice.recent.value_or(rule.recent);
   rule.keep = choice.keep.value_or(rule.keep);
   rule.ratio_of_prompt = choice.ratio_of_prompt.value_or(rule.ratio_of_prompt);
+  rule.snap = choice.snap.value_or(rule.snap);
   return rule;
 }
 
@@ -80,6 +92,7 @@ std::string to_string(const KvRule& rule) {
   if (rule.kind == KvRuleKind::kFull) return "full";
   std::string text(kv_rule_name(rule.kind));
   text += " (";
+  if (rule.snap == KvSnap::kMax) text += "max, ";
   if (has_heavy(rule.kind)) text += to_string(rule.heavy) + " heavy, ";
   if (rule.keep.prompt) text += "the prompt, ";
   if (!rule.keep.prompt && !rule.keep.none()) text += to_string(rule.keep) + " first, ";
@@ -97,6 +110,9 @@ KvBudget resolve(const KvRule& rule, int64_t prompt, int64_t new_tokens) {
   budget.recent = amounts.recent;
   budget.by_score = has_heavy(rule.kind);
   if (rule.kind == KvRuleKind::kRandom) budget.score = KvScore::kRandom;
+  if (rule.kind == KvRuleKind::kSnap) {
+    budget.score = rule.snap == KvSnap::kMax ? KvScore::kSnapMax : KvScore::kSnapMean;
+  }
   if (budget.by_score) {
     budget.kept = kept_of(amounts);
     budget.first = amounts.first;

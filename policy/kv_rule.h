@@ -12,15 +12,24 @@
 
 namespace spillway {
 
-enum class KvRuleKind : uint8_t { kFull, kH2o, kWindow, kRandom };
+enum class KvRuleKind : uint8_t { kFull, kH2o, kWindow, kRandom, kSnap };
 
-std::string_view kv_rule_name(KvRuleKind kind);  // "full", "h2o", "window", "random"
+std::string_view kv_rule_name(KvRuleKind kind);  // "full", "h2o", "window", "random", "snap"
 std::optional<KvRuleKind> kv_rule_of_name(std::string_view name);
 
 // Whether the rule chooses among the positions before its recent ones: as many as KvRule::heavy.
 constexpr bool has_heavy(KvRuleKind kind) {
-  return kind == KvRuleKind::kH2o || kind == KvRuleKind::kRandom;
+  return kind == KvRuleKind::kH2o || kind == KvRuleKind::kRandom || kind == KvRuleKind::kSnap;
 }
+
+// What snap makes of the weights that a prompt's last queries give a position.
+enum class KvSnap : uint8_t {
+  kMean,
+  kMax,  // DefensiveKV (arXiv 2510.13334)
+};
+
+std::string_view kv_snap_name(KvSnap snap);  // "mean", "max"
+std::optional<KvSnap> kv_snap_of_name(std::string_view name);
 
 // A number of cached positions, or, when `ratio` is above 0, that share of a length.
 struct KvAmount {
@@ -54,6 +63,7 @@ struct KvRule {
   KvAmount heavy, recent;        // heavy: where has_heavy()
   KvKeep keep;                   // First positions that are protected
   bool ratio_of_prompt = false;  // Ratios are of the prompt, else of prompt and new tokens
+  KvSnap snap = KvSnap::kMean;   // For snap
   friend bool operator==(const KvRule&, const KvRule&) = default;
 };
 
@@ -63,8 +73,9 @@ struct KvRuleChoice {
   std::optional<KvAmount> heavy, recent;
   std::optional<KvKeep> keep;
   std::optional<bool> ratio_of_prompt;
+  std::optional<KvSnap> snap = {};
 
-  bool empty() const { return !kind && !heavy && !recent && !keep && !ratio_of_prompt; }
+  bool empty() const { return *this == KvRuleChoice(); }
   friend auto operator<=>(const KvRuleChoice&, const KvRuleChoice&) = default;  // Any order
 };
 

@@ -21,6 +21,8 @@ namespace spillway {
 enum class KvScore : uint8_t {
   kAttention,  // The softmax weights that queries gave it, summed: stored beside the rows (h2o)
   kRandom,     // A number drawn for it by `seed` (base/kv_random.h): not stored
+  kSnapMean,   // As kAttention, but of a prompt's queries the last ones alone, smoothed (snap)
+  kSnapMax,    // The same with the highest weight of these queries instead of their sum
 };
 
 struct KvBudget {
@@ -36,6 +38,17 @@ struct KvBudget {
   bool has_state() const { return kept > 0; }  // Positions, and scores (kernels/kv_state.h)
   bool scored() const { return by_score && kept > 0 && score != KvScore::kRandom; }
   bool random() const { return by_score && score == KvScore::kRandom; }
+  bool snaps() const {
+    return by_score && (score == KvScore::kSnapMean || score == KvScore::kSnapMax);
+  }
+  // Of a prompt: the first position whose query counts in the scores. For snap the window of
+  // queries is the last 64, of prompts below 256 tokens the last 32 (SnapKV, arXiv 2404.14469,
+  // whose window stays in the cache); a budget that does not hold as many takes its recent ones.
+  int64_t scored_from(int64_t prompt) const {
+    if (!snaps()) return 0;
+    const int64_t queries = prompt < 256 ? 32 : 64;
+    return std::max<int64_t>(0, prompt - (recent + kept < queries ? recent : queries));
+  }
   int64_t ring() const { return recent + 1; }
   // Slots that a sequence of `positions` uses in the end.
   int64_t slots(int64_t positions) const {

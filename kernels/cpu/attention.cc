@@ -54,8 +54,13 @@ bool stays_in_cache(const AttentionItem& item) {
 
 PromptView prompt_view(const AttentionArgs& args, const AttentionItem& item, int64_t kv_head) {
   const int64_t group = group_of(args);
-  return {head_view(args, item, kv_head * group), group, item.position, args.window,
-          stays_in_cache(item)};
+  return {head_view(args, item, kv_head * group),
+          group,
+          item.position,
+          args.window,
+          stays_in_cache(item),
+          item.budget.scored_from(item.prompt_tokens()),
+          item.budget.score == KvScore::kSnapMax};
 }
 
 // Stores a prompt's new rows of one KV head, and sets the scores of their tiles of keys to 0.
@@ -87,7 +92,8 @@ void keep(CpuContext& context, const AttentionArgs& args, const AttentionItem& i
 void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
                 int64_t kv_head, int64_t first_row, int64_t end_row) {
   PromptView view = prompt_view(args, item, kv_head);
-  const bool scored = item.budget.scored();
+  // A chunk before the queries that count leaves the scores as they are.
+  const bool scored = item.budget.scored() && view.keys() > view.scored_from;
   const size_t bytes = std::max(prompt_scratch_bytes(args.kv.head_size, view.keys(), scored),
                                 scored ? keep_scratch_bytes(item.budget, args.kv.row_bytes()) : 0);
   // Scores of a whole prompt live in the scratch, behind the rest.

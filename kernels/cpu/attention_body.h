@@ -55,6 +55,10 @@ struct PromptView {
   // Keys and values: those of the cache, position p in slot p; or those of head.k and head.v,
   // rounded to its format, as long as they are not there (position is 0 then).
   bool cached = true;
+  // Rows of positions before it are in no score; and whether a score is the highest weight of its
+  // rows instead of their sum.
+  int64_t scored_from = 0;
+  bool highest = false;
 
   int64_t keys() const { return position + head.tokens; }
   int64_t rows() const { return head.tokens * group; }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
@@ -79,14 +80,39 @@ void choose_heavy(const Rank& rank_at, const Positions& of, int64_t count, int32
   }
 }
 
+// Makes snap's scores (kernels/ops.h) of the sums, or the highest, of the weights that the last
+// queries of a prompt gave its positions, `heads` query heads together.
+void smooth(const KvBudget& budget, int64_t prompt, int64_t heads, float* scores) {
+  const int64_t end = budget.scored_from(prompt);
+  float before[2] = {0, 0};  // What the two positions before had
+  double total = 0;
+  for (int64_t i = 0; i < end; ++i) {
+    const float own = scores[i];
+    const float after[2] = {i + 1 < end ? scores[i + 1] : 0, i + 2 < end ? scores[i + 2] : 0};
+    scores[i] = (before[0] + before[1] + own + after[0] + after[1]) / 5;
+    before[0] = std::exchange(before[1], own);
+    total += double{scores[i]};
+  }
+  if (budget.score != KvScore::kSnapMax) return;
+  const auto mean = static_cast<float>(total / static_cast<double>(std::max<int64_t>(1, end)));
+  const auto weights = static_cast<float>((prompt - end) * heads);
+  for (int64_t i = 0; i < end; ++i) scores[i] = std::max(scores[i], mean) * weights;
+  for (int64_t i = end; i < prompt; ++i) scores[i] *= weights;
+}
+
 // Chooses `count` of the positions below `old` that a budget keeps of a prompt, in order.
-void choose(const KvBudget& budget, const HeadView& view, int64_t old, int64_t count,
+void choose(const KvBudget& budget, const PromptView& prompt, int64_t old, int64_t count,
             int32_t* chosen) {
   if (!budget.by_score || count == old) return std::iota(chosen, chosen + count, 0);
+  const HeadView& view = prompt.head;
   const int64_t first = std::min(budget.first, old);
+  // Of snap's window of queries, what lies before the recent positions
+  const int64_t end = budget.snaps() ? std::clamp(prompt.scored_from, first, old) : old;
+  const int64_t window = std::min(old - end, count - first);
   std::iota(chosen, chosen + first, 0);
+  std::iota(chosen + count - window, chosen + count, old - window);
   const auto best = [&](const auto& rank_at) {
-    choose_heavy(rank_at, {first, old}, count - first, chosen + first);
+    choose_heavy(rank_at, {first, end}, count - first - window, chosen + first);
   };
   if (budget.random()) {
     best([&](int64_t i) { return view.draw.rank(i); });
@@ -229,7 +255,8 @@ void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadS
   const HeadView& view = prompt.head;
   const int64_t tokens = prompt.keys(), old = std::max<int64_t>(0, tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
-  choose(budget, view, old, count, state.positions);
+  if (budget.snaps()) smooth(budget, tokens, prompt.group, view.scores);
+  choose(budget, prompt, old, count, state.positions);
   if (prompt.cached) {
     RowMoves(view, budget, tokens, state.positions, count, scratch).run();
   } else {

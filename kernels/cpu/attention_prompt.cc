@@ -149,6 +149,20 @@ void AddColumns(const float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor
   }
 }
 
+// to[j] = the highest of itself and of factor[i] * tile[i][j], for rows `first` to `end`.
+void MaxColumns(const float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor, size_t first,
+                size_t end, float* HWY_RESTRICT to) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t j = 0; j < kWidth; j += lanes) {
+    V most = hn::LoadU(d, to + j);
+    for (size_t i = first; i < end; ++i) {
+      most = hn::Max(most, hn::Mul(hn::Set(d, factor[i]), hn::Load(d, tile + i * kWidth + j)));
+    }
+    hn::StoreU(most, d, to + j);
+  }
+}
+
 void StoreRow(DType dtype, const float* from, size_t count, std::byte* to) {
   store_row(dtype, from, count, to);
 }
@@ -165,6 +179,7 @@ HWY_EXPORT(ScaleRow);
 HWY_EXPORT(ScaleRows);
 HWY_EXPORT(SoftmaxFactors);
 HWY_EXPORT(AddColumns);
+HWY_EXPORT(MaxColumns);
 HWY_EXPORT(StoreRow);
 
 namespace {
@@ -385,22 +400,40 @@ class PromptPass {
   void add_scores() {
     if (plan_.at_once) {
       const QueryTile& tile = block_[0];
+      if (!counts(tile)) return;
       for (int64_t t = tile.first; t < tile.end; ++t) add_columns(tile, t);
+      return;
+    }
+    if (!std::any_of(block_, block_ + tiles_,
+                     [&](const QueryTile& tile) { return counts(tile); })) {
       return;
     }
     for (int64_t i = 0; i < tiles_; ++i) start(block_[i].again, sum_, block_[i].rows);
     for_key_tiles(false, [&](const QueryTile& tile, int64_t key_tile) {
+      if (!counts(tile)) return;
       multiply_keys(tile, key_tile, rows_of(tile, key_tile), tile.again, sum_);
       std::copy_n(tile.again, kTileRows, maxima(key_tile));
       add_columns(tile, key_tile);
     });
   }
+  // Whether some row of the tile is in the scores.
+  bool counts(const QueryTile& tile) const {
+    return tile.positions[tile.rows - 1] >= view_.scored_from;
+  }
   void add_columns(const QueryTile& tile, int64_t key_tile) {
-    const Range rows = rows_of(tile, key_tile);
+    Range rows = rows_of(tile, key_tile);
+    const int32_t* const counted =
+        std::lower_bound(tile.positions, tile.positions + tile.rows, view_.scored_from);
+    rows.first = std::max(rows.first, static_cast<size_t>(counted - tile.positions));
+    if (rows.first >= rows.end) return;
     HWY_DYNAMIC_DISPATCH(SoftmaxFactors)
     (maxima(key_tile), tile.maximum, tile.sum, static_cast<size_t>(kTileRows), factor_);
-    HWY_DYNAMIC_DISPATCH(AddColumns)
-    (scores(key_tile), factor_, rows.first, rows.end, head_.scores + key_tile * kTileKeys);
+    float* const to = head_.scores + key_tile * kTileKeys;
+    if (view_.highest) {
+      HWY_DYNAMIC_DISPATCH(MaxColumns)(scores(key_tile), factor_, rows.first, rows.end, to);
+    } else {
+      HWY_DYNAMIC_DISPATCH(AddColumns)(scores(key_tile), factor_, rows.first, rows.end, to);
+    }
   }
 
   void store(const QueryTile& tile) const {

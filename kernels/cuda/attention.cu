@@ -68,6 +68,9 @@ ItemOnDevice on_device(const AttentionItem& item) {
   one.slot = narrow(budget.slot(item.position));
   one.scored = budget.scored();
   one.random = budget.random();
+  one.snaps = budget.scored() && budget.snaps();
+  one.highest = budget.score == KvScore::kSnapMax;
+  one.scored_from = item.is_step() ? 0 : narrow(budget.scored_from(item.prompt_tokens()));
   one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer) : 0;
   one.kv = one.source = one.kept_to = item.kv;
   one.state = item.state;
@@ -116,6 +119,7 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
   std::vector<ItemOnDevice> items, ending;
   int64_t tokens_max = 0, keys_max = 0;
   bool chosen = false;  // Some prompt keeps positions beside its last ones.
+  bool snaps = false;   // Some prompt's scores are snap's.
   bool moved = false;   // Some prompt's rows move in the cache.
   for (const AttentionItem* item : prompts) {
     ItemOnDevice one = on_device(*item);
@@ -134,12 +138,15 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
     if (one.recent == 0 || !item->ends_prompt()) continue;
     ending.push_back(one);
     chosen = chosen || one.kept > 0;
+    snaps = snaps || one.snaps;
     moved = moved || one.kept_to != one.kv;
   }
   for_parts(context, a, items,
             [&](int64_t count) { launch_prompts(context, a, count, tokens_max, keys_max); });
-  for_parts(context, a, ending,
-            [&](int64_t count) { launch_keep(context, a, count, keys_max, chosen, moved); });
+  for_parts(context, a, ending, [&](int64_t count) {
+    if (snaps) launch_snap(context, a, count);
+    launch_keep(context, a, count, keys_max, chosen, moved);
+  });
 }
 
 }  // namespace

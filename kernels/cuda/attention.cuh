@@ -17,11 +17,13 @@ struct ItemOnDevice {
   int32_t tokens, position;
   int32_t prompt;  // Tokens of the whole prompt; of a decode step 0
   int32_t recent, kept;
-  int32_t first;        // KvBudget::first
-  int32_t rows;         // Rows that a decode step attends to
-  int32_t slot;         // Slot of its own row
-  bool scored, random;  // KvBudget's
-  uint64_t draw_key;    // KvDraw::key_of(), where it is random
+  int32_t first;               // KvBudget::first
+  int32_t rows;                // Rows that a decode step attends to
+  int32_t slot;                // Slot of its own row
+  bool scored, random, snaps;  // KvBudget's
+  bool highest;                // A prompt's sums are the highest weights instead (kSnapMax)
+  int32_t scored_from;         // KvBudget::scored_from()
+  uint64_t draw_key;           // KvDraw::key_of(), where it is random
   std::byte* kv;
   std::byte* state;
   // Of a prompt: where its rows are read, position p in slot p, laid out as the cache: the cache,
@@ -29,7 +31,8 @@ struct ItemOnDevice {
   // ends: the cache, or scratch when they are read from the cache itself.
   std::byte* source;
   std::byte* kept_to;
-  float* sums;  // Sums of a prompt's softmax weights by KV head, sums_of() apart; or null
+  float* sums;  // Sums (`highest`: maxima) of a prompt's softmax weights by KV head, sums_of()
+                // apart; or null
 
   __device__ bool full() const { return recent == 0; }
   __device__ bool by_score() const { return scored || random; }
@@ -184,6 +187,20 @@ __device__ inline RowRange rows_seeing(const AttentionOnDevice& a, const ItemOnD
     end = end_key + a.window - 1 - item.position;
   }
   return {first * a.group(), end * a.group()};
+}
+
+// Of these the ones that count in the scores.
+__device__ inline RowRange scored_rows(const AttentionOnDevice& a, const ItemOnDevice& item,
+                                       int64_t first_key, int64_t end_key) {
+  RowRange rows = rows_seeing(a, item, first_key, end_key);
+  const int64_t from = (item.scored_from - item.position) * a.group();
+  if (from > rows.first) rows.first = from;
+  return rows;
+}
+
+// Puts a weight to a key's sum, or to the highest so far.
+__device__ inline float with_weight(const ItemOnDevice& item, float sum, float weight) {
+  return item.highest ? fmaxf(sum, weight) : sum + weight;
 }
 
 // Stores numbers [i, i + 4) of a row in a plain format of the cache. REQUIRES:

@@ -33,6 +33,10 @@ constexpr int64_t kPromptScratchBytes = int64_t{64} << 20;
 void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                     int64_t tokens_max, int64_t keys_max);
 
+// Makes snap's scores of the sums of `items` prompts that have ended, where their budgets ask for
+// it.
+void launch_snap(CudaContext& context, const AttentionOnDevice& a, int64_t items);
+
 // Keeps what stays of `items` prompts that have ended, under limited budgets; `chosen`: some keep
 // more than the last rows; `moved`: some have their rows in the cache.
 void launch_keep(CudaContext& context, const AttentionOnDevice& a, int64_t items, int64_t keys_max,

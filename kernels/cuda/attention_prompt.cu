@@ -126,7 +126,7 @@ __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) 
   load_tile(a, item, kv_head, first, false, keys);
   __syncthreads();
   float sum = 0;
-  const RowRange rows = rows_seeing(a, item, first, first + kTile);
+  const RowRange rows = scored_rows(a, item, first, first + kTile);
   for (int64_t i = rows.first + warp; i < rows.end; i += kWarps) {
     const QueryRow row = query_row(a, item, kv_head, i);
     __syncwarp();  // The query before has been used.
@@ -134,16 +134,16 @@ __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) 
     __syncwarp();
     if (key > row.position || key < first_seen(a, row.position)) continue;
     const float* statistics = a.statistics_of(item.first_row + row.token, row.head);
-    sum += expf(dot_key(a, q, keys) - statistics[0]) / statistics[1];
+    sum = with_weight(item, sum, expf(dot_key(a, q, keys) - statistics[0]) / statistics[1]);
   }
   partial[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || key >= item.keys()) return;
   // Added in a fixed order: the same sums in every run.
   float total = 0;
-  for (int i = 0; i < kWarps; ++i) total += partial[i][lane];
+  for (int i = 0; i < kWarps; ++i) total = with_weight(item, total, partial[i][lane]);
   float* at = item.sums_of(kv_head) + key;
-  *at = key < item.position ? *at + total : total;
+  *at = key < item.position ? with_weight(item, *at, total) : total;
 }
 
 // Positions of the prompt before its last ones, which stay in any case; and the number of them that
@@ -181,6 +181,49 @@ __device__ int64_t outranking(const Scores& scores, int64_t first, int64_t end, 
   return found;
 }
 
+// Makes snap's scores of a prompt's sums (kernels/ops.h). One block per sequence and KV head.
+__global__ void snap_kernel(const __grid_constant__ AttentionOnDevice a) {
+  const ItemOnDevice item = a.item(blockIdx.x);
+  if (!item.snaps) return;  // The whole block
+  float* sums = item.sums_of(blockIdx.y);
+  const int64_t end = item.scored_from;
+  const auto sum_at = [&](int64_t position) {
+    return position >= 0 && position < end ? sums[position] : 0.0f;
+  };
+  __shared__ float part[kThreads + 4];  // Sums of positions from first - 2 on
+  if (threadIdx.x < 4) part[threadIdx.x] = sum_at(static_cast<int64_t>(threadIdx.x) - 2);
+  float total = 0;
+  for (int64_t first = 0; first < end; first += kThreads) {
+    const int64_t position = first + threadIdx.x;
+    part[threadIdx.x + 4] = sum_at(position + 2);
+    __syncthreads();  // The part is whole, and nobody reads its sums any more.
+    float smoothed = 0;
+    for (unsigned i = 0; i < 5; ++i) smoothed += part[threadIdx.x + i];
+    smoothed /= 5;
+    if (position < end) {
+      sums[position] = smoothed;
+      total += smoothed;
+    }
+    const float next = threadIdx.x < 4 ? part[kThreads + threadIdx.x] : 0.0f;
+    __syncthreads();  // The part has been used.
+    if (threadIdx.x < 4) part[threadIdx.x] = next;
+  }
+  if (!item.highest) return;
+  __shared__ float totals[kWarps];
+  total = warp_sum(total);
+  if (threadIdx.x % kWarp == 0) totals[threadIdx.x / kWarp] = total;
+  __syncthreads();
+  float mean = 0;
+  for (const float one : totals) mean += one;
+  mean /= static_cast<float>(end > 0 ? end : 1);
+  // A thread's positions are its own in both loops.
+  const auto weights = static_cast<float>((item.keys() - end) * a.group());
+  for (int64_t position = threadIdx.x; position < item.keys(); position += kThreads) {
+    const float score = position < end ? fmaxf(sums[position], mean) : sums[position];
+    sums[position] = score * weights;
+  }
+}
+
 // Chooses the positions that a budget keeps of a prompt beside its last ones, as keep_prompt() of
 // the CPU. One block per sequence and KV head.
 __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
@@ -190,6 +233,14 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
   const HeadStateOnDevice state = head_state(item, kv_head);
   const int64_t old = before_recent(item), count = kept_of(item);
   const float* sums = item.scored ? item.sums_of(kv_head) : nullptr;
+  // Of snap's window of queries, what lies before the recent positions stays before any other but
+  // the first ones, of these the latest.
+  int64_t end = old, window = 0;
+  if (item.snaps && item.scored_from < old) {
+    end = item.scored_from > item.first ? item.scored_from : item.first;
+    if (end > old) end = old;
+    window = old - end < count - item.first ? old - end : count - item.first;
+  }
   // A position's rank by score says whether it stays, the number of those that stay before it gives
   // its slot: quadratic, but little beside the attention before it.
   __shared__ int64_t stays;
@@ -198,10 +249,11 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
     const int64_t position = first + threadIdx.x;
     bool keep = position < old;
     if (keep && !item.by_score()) keep = position < count;
-    if (keep && item.by_score() && count < old && position >= item.first) {
-      const int64_t better = item.random ? outranking(item.draw(kv_head), item.first, old, position)
-                                         : outranking(sums, item.first, old, position);
-      keep = item.first + better < count;  // The first ones stay whatever their scores.
+    if (keep && item.by_score() && count < old && position >= end) keep = position >= old - window;
+    if (keep && item.by_score() && count < old && position >= item.first && position < end) {
+      const int64_t better = item.random ? outranking(item.draw(kv_head), item.first, end, position)
+                                         : outranking(sums, item.first, end, position);
+      keep = item.first + better < count - window;  // The first ones stay in any case.
     }
     const unsigned kept = __ballot_sync(0xffffffffu, keep);
     __shared__ int64_t before[kWarps + 1];
@@ -299,6 +351,12 @@ void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t it
     plain();
   }
   context.check_launch("prompt attention");
+}
+
+void launch_snap(CudaContext& context, const AttentionOnDevice& a, int64_t items) {
+  const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
+  launch(context.stream(), {dim3(z, heads), dim3(kThreads)}, snap_kernel, a);
+  context.check_launch("scores of prompts' last queries");
 }
 
 void launch_keep(CudaContext& context, const AttentionOnDevice& a, int64_t items, int64_t keys_max,

@@ -210,7 +210,7 @@ __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) 
   __shared__ float partial[kWarps][kWarp];
   load_keys(a, item, kv_head, first, false, shared.keys);
   float sum = 0;
-  const RowRange rows = rows_seeing(a, item, first, first + kKeys);
+  const RowRange rows = scored_rows(a, item, first, first + kKeys);
   for (int64_t tile = rows.first / kQueries * kQueries; tile < rows.end; tile += kQueries) {
     __syncthreads();  // The queries before have been used.
     load_queries(a, item, kv_head, tile, shared.queries);
@@ -220,18 +220,19 @@ __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) 
       const QueryRow row = query_row(a, item, kv_head, tile + warp * kTileSide + i);
       if (row.token >= item.tokens) break;
       if (row.position < key || first_seen(a, row.position) > key) continue;
+      if (row.position < item.scored_from) continue;
       const float* statistics = a.statistics_of(item.first_row + row.token, row.head);
       const float score = shared.scores[(warp * kTileSide + i) * kScoreStride + lane];
-      sum += expf(score - statistics[0]) / statistics[1];
+      sum = with_weight(item, sum, expf(score - statistics[0]) / statistics[1]);
     }
   }
   partial[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || key >= item.keys()) return;
   float total = 0;
-  for (int i = 0; i < kWarps; ++i) total += partial[i][lane];
+  for (int i = 0; i < kWarps; ++i) total = with_weight(item, total, partial[i][lane]);
   float* at = item.sums_of(kv_head) + key;
-  *at = key < item.position ? *at + total : total;
+  *at = key < item.position ? with_weight(item, *at, total) : total;
 }
 
 unsigned blocks(int64_t count, int64_t each) {

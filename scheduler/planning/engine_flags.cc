@@ -9,6 +9,7 @@ KvRule kv_rule_of(const EngineFlags& flags) {
   choice.keep = flags.kv_keep;
   if (flags.kv_sink) choice.keep = KvKeep(*flags.kv_sink);
   choice.ratio_of_prompt = flags.kv_ratio_of == "prompt";
+  choice.snap = kv_snap_of_name(flags.kv_snap);
   return apply(choice, {});
 }
 
@@ -18,10 +19,10 @@ Status validate(const EngineFlags& flags) {
                             " is larger than --block " + std::to_string(*flags.block));
   }
   if (flags.kv_heavy && !has_heavy(kv_rule_of_name(flags.kv_rule).value_or(KvRuleKind::kFull))) {
-    return invalid_argument("--kv-heavy needs --kv-rule h2o or random; the rule is " +
+    return invalid_argument("--kv-heavy needs --kv-rule h2o, random or snap; the rule is " +
                             flags.kv_rule);
   }
-  const std::string limited = "--kv-rule h2o, window or random; the rule is full";
+  const std::string limited = "--kv-rule h2o, window, random or snap; the rule is full";
   if (flags.kv_recent && flags.kv_rule == "full") {
     return invalid_argument("--kv-recent needs " + limited);
   }
@@ -39,6 +40,9 @@ Status validate(const EngineFlags& flags) {
   }
   if (flags.kv_ratio_of == "prompt" && flags.kv_rule == "full") {
     return invalid_argument("--kv-ratio-of prompt needs " + limited);
+  }
+  if (flags.kv_snap != "mean" && flags.kv_rule != "snap") {
+    return invalid_argument("--kv-snap needs --kv-rule snap; the rule is " + flags.kv_rule);
   }
   return {};
 }

@@ -42,6 +42,7 @@ struct EngineFlags {
   std::optional<KvKeep> kv_keep;
   std::optional<int64_t> kv_sink;  // The older name of a window's kv_keep
   std::string kv_ratio_of = "total";
+  std::string kv_snap = "mean";
 
   std::string attention = "auto";
   bool no_overlap = false;

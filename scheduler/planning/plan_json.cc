@@ -41,6 +41,7 @@ void add_kv_rule(const KvRule& rule, json* object) {
   (*object)["kv_recent"] = json_of(rule.recent);
   (*object)["kv_sink"] = has_sink(rule) ? rule.keep.amount.rows : 0;
   if (!has_sink(rule) && !rule.keep.none()) (*object)["kv_keep"] = json_of(rule.keep);
+  if (rule.kind == KvRuleKind::kSnap) (*object)["kv_snap"] = kv_snap_name(rule.snap);
   (*object)["kv_ratio_of"] = rule.ratio_of_prompt ? "prompt" : "total";
 }
 
@@ -72,7 +73,9 @@ json plan_json(const Plan& plan) {
   object["kv_rule"] = rule["kv_rule"];
   if (has_heavy(kind)) object["kv_heavy"] = rule["kv_heavy"];
   if (has_sink(plan.kv_rule())) object["kv_sink"] = rule["kv_sink"];
-  if (rule.contains("kv_keep")) object["kv_keep"] = rule["kv_keep"];
+  for (const char* some : {"kv_keep", "kv_snap"}) {
+    if (rule.contains(some)) object[some] = rule[some];
+  }
   if (kind != KvRuleKind::kFull) {
     object["kv_recent"] = rule["kv_recent"];
     object["kv_ratio_of"] = rule["kv_ratio_of"];

@@ -19,7 +19,8 @@ nlohmann::json plan_json(const Plan& plan);
 std::string plan_flags_text(const Plan& plan);
 
 // Sets kv_rule, kv_heavy, kv_recent, kv_sink and kv_ratio_of in `object`, a report with all of
-// them. First positions that are not a window's plain number of them are kv_keep.
+// them. First positions that are not a window's plain number of them are kv_keep; snap has
+// kv_snap, too.
 void add_kv_rule(const KvRule& rule, nlohmann::json* object);
 
 }  // namespace spillway

@@ -53,13 +53,15 @@ std::optional<KvKeep> read_keep(FieldReader& fields) {
   return KvKeep(*sink);
 }
 
-// Reads the KV rule of one request: kv_rule, kv_heavy, kv_recent, kv_keep, kv_sink and kv_ratio_of,
-// like the flags --kv-rule etc. `base`: the rule of requests without one. Errors stay in `fields`.
+// Reads the KV rule of one request: kv_rule, kv_heavy, kv_recent, kv_keep, kv_sink, kv_ratio_of and
+// kv_snap, like the flags --kv-rule etc. `base`: the rule of requests without one. Errors stay in
+// `fields`.
 KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   KvRuleChoice choice;
   if (const auto name = fields.string("kv_rule")) {
     choice.kind = kv_rule_of_name(*name);
-    if (!choice.kind) fields.fail(invalid_value("kv_rule", "must be full, h2o, window or random"));
+    if (!choice.kind)
+      fields.fail(invalid_value("kv_rule", "must be full, h2o, window, random or snap"));
   }
   choice.heavy = read_amount(fields, "kv_heavy");
   choice.recent = read_amount(fields, "kv_recent");
@@ -70,20 +72,25 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
       fields.fail(invalid_value("kv_ratio_of", "must be prompt or total"));
     }
   }
+  if (const auto snap = fields.string("kv_snap")) {
+    choice.snap = kv_snap_of_name(*snap);
+    if (!choice.snap) fields.fail(invalid_value("kv_snap", "must be mean or max"));
+  }
   const KvRuleKind kind = choice.kind.value_or(base.kind);
   const auto refuse = [&](const char* name, const std::string& rules) {
     fields.fail(invalid_value(name, "needs kv_rule " + rules + "; the rule is " +
                                         std::string(kv_rule_name(kind)) +
                                         (choice.kind ? "" : ", the server's")));
   };
-  const char* const limited = "h2o, window or random";
-  if (choice.heavy && !has_heavy(kind)) refuse("kv_heavy", "h2o or random");
+  const char* const limited = "h2o, window, random or snap";
+  if (choice.heavy && !has_heavy(kind)) refuse("kv_heavy", "h2o, random or snap");
   if (choice.recent && kind == KvRuleKind::kFull) refuse("kv_recent", limited);
   if (choice.keep && !choice.keep->none()) {
     const bool sink = fields.find("kv_sink") != nullptr;
     if (sink && kind != KvRuleKind::kWindow) refuse("kv_sink", "window (else it is kv_keep)");
     if (kind == KvRuleKind::kFull) refuse("kv_keep", limited);
   }
+  if (choice.snap == KvSnap::kMax && kind != KvRuleKind::kSnap) refuse("kv_snap", "snap");
   if (choice.ratio_of_prompt.value_or(false) && kind == KvRuleKind::kFull) {
     refuse("kv_ratio_of", limited);
   }

@@ -22,6 +22,11 @@ KvRuleChoice rule(KvRuleKind kind, int64_t heavy, int64_t recent, const KvKeep& 
   return choice;
 }
 
+KvRuleChoice with_max(KvRuleChoice choice) {
+  choice.snap = KvSnap::kMax;
+  return choice;
+}
+
 std::vector<KvRuleChoice> rules() {
   return {rule(KvRuleKind::kH2o, 12, 8, 4),
           rule(KvRuleKind::kH2o, 6, 5, KvKeep({0, 0.25})),
@@ -29,7 +34,10 @@ std::vector<KvRuleChoice> rules() {
           rule(KvRuleKind::kWindow, 0, 9, KvKeep({0, 0.1})),
           rule(KvRuleKind::kWindow, 0, 9, KvKeep::whole_prompt()),
           rule(KvRuleKind::kRandom, 12, 8, 0),
-          rule(KvRuleKind::kRandom, 12, 8, 4)};
+          rule(KvRuleKind::kRandom, 12, 8, 4),
+          rule(KvRuleKind::kSnap, 30, 8, 0),
+          rule(KvRuleKind::kSnap, 12, 8, 4),
+          with_max(rule(KvRuleKind::kSnap, 30, 8, 4))};
 }
 
 struct Setup {

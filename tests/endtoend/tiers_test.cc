@@ -96,7 +96,7 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device,
 
 std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<Request> requests(9);
+  std::vector<Request> requests(10);
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].prompt = test::random_prompt(random, 30, shape.vocabulary);
     requests[i].max_tokens = static_cast<int32_t>(2 + random() % 9);
@@ -114,6 +114,10 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
     if (i == 7) requests[i].kv.keep = 3;  // Of h2o's
     if (i == 8) {
       requests[i].kv.kind = KvRuleKind::kRandom;
+      requests[i].kv.heavy = KvAmount{6, 0};
+    }
+    if (i == 9) {
+      requests[i].kv.kind = KvRuleKind::kSnap;
       requests[i].kv.heavy = KvAmount{6, 0};
     }
   }

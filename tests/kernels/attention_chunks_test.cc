@@ -275,11 +275,12 @@ TEST_CASE("a prompt in chunks is the prompt as a whole") {
 
 TEST_CASE("a prompt in chunks under a limited budget is the prompt as a whole", "[sanitizer]") {
   const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
-  const auto budget =
-      GENERATE(KvBudget{3, 4, true}, KvBudget{1, 0, true}, KvBudget{16, 15, true},
-               KvBudget{7, 30, true}, KvBudget{40, 20, true}, KvBudget{5, 2, false},
-               KvBudget{4, 0, false}, KvBudget{17, 16, false}, KvBudget{6, 20, true, 5},
-               KvBudget{9, 8, true, 7}, KvBudget{5, 17, true, 4, KvScore::kRandom, 11});
+  const auto budget = GENERATE(
+      KvBudget{3, 4, true}, KvBudget{1, 0, true}, KvBudget{16, 15, true}, KvBudget{7, 30, true},
+      KvBudget{40, 20, true}, KvBudget{5, 2, false}, KvBudget{4, 0, false}, KvBudget{17, 16, false},
+      KvBudget{6, 20, true, 5}, KvBudget{9, 8, true, 7},
+      KvBudget{5, 17, true, 4, KvScore::kRandom, 11}, KvBudget{8, 30, true, 0, KvScore::kSnapMean},
+      KvBudget{8, 30, true, 3, KvScore::kSnapMax}, KvBudget{5, 17, true, 0, KvScore::kSnapMax});
   const int64_t prompt = GENERATE(5, 31, 60, 150);
   if (!test::thorough() && prompt > 60) return;
   if (budget.recent + budget.kept >= prompt + 3) return;
@@ -347,7 +348,9 @@ TEST_CASE("chunks with narrow outputs are the prompt as a whole", "[sanitizer]")
 // scores come from a second pass; in a chunk of a prompt not as long from the first one.
 TEST_CASE("prompts longer than a thread's scratch are those in chunks") {
   if (!test::thorough()) return;
-  const auto budget = GENERATE(KvBudget{}, KvBudget{300, 400, true});
+  const auto budget = GENERATE(KvBudget{}, KvBudget{300, 400, true},
+                               KvBudget{300, 400, true, 0, KvScore::kSnapMean},
+                               KvBudget{20, 400, true, 0, KvScore::kSnapMax});
   const int64_t window = GENERATE(0, 700);
   Model model{2, 1, 256, Format::kBF16};
   model.window = window;
@@ -358,7 +361,8 @@ TEST_CASE("prompts longer than a thread's scratch are those in chunks") {
 TEST_CASE("chunks have the bits of the whole prompt with every set of instructions") {
   const auto device = open_cpu_device(2).value();
   const Model model{6, 2, 80, Format::kBF16};
-  Sequence sequence(*device, model, {20, 30, true}, 150, 2);
+  const auto score = GENERATE(KvScore::kAttention, KvScore::kSnapMean, KvScore::kSnapMax);
+  Sequence sequence(*device, model, {20, 30, true, 0, score}, 150, 2);
   const int64_t all = hwy::SupportedTargets();
   for (int64_t left = all; left != 0; left &= left - 1) {
     const int64_t target = left & -left;

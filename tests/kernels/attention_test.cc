@@ -232,11 +232,37 @@ TEST_CASE("attention with narrow outputs agrees with its definition", "[sanitize
   }
 }
 
+// Snap's scores of what the last `queries` gave (kernels/ops.h).
+void smooth(KvScore score, int64_t queries, int64_t heads, std::span<double> scores) {
+  const std::vector<double> before(scores.begin(), scores.end() - queries);
+  double total = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    scores[i] = 0;
+    for (size_t j = i < 2 ? 0 : i - 2; j < std::min(i + 3, before.size()); ++j) {
+      scores[i] += before[j] / 5;
+    }
+    total += scores[i];
+  }
+  if (score != KvScore::kSnapMax) return;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (i < before.size()) {
+      scores[i] = std::max(scores[i], total / static_cast<double>(before.size()));
+    }
+    scores[i] *= static_cast<double>(queries * heads);
+  }
+}
+
 // A budget that keeps every position shows the sums of all.
 TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weights", "[sanitizer]") {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kSize = 64, kRecent = 5;
   const int64_t tokens = GENERATE(7, 33, 70);
   const int64_t width = (kHeads + 2 * kKvHeads) * kSize;
+  const auto score = GENERATE(KvScore::kAttention, KvScore::kSnapMean, KvScore::kSnapMax);
+  const KvBudget budget{kRecent, tokens, true, 0, score};
+  // Snap: of the queries the last 32, or as many as are recent where a budget keeps fewer.
+  const int64_t queries = score == KvScore::kAttention ? tokens
+                          : tokens + kRecent < 32      ? kRecent
+                                                       : 32;
   const auto qkv = random_floats(tokens * width, 77);
   std::vector<double> sums(static_cast<size_t>(kKvHeads * tokens));
   for (int64_t head = 0; head < kHeads; ++head) {
@@ -254,14 +280,23 @@ TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weight
         most = std::max(most, weights.back());
       }
       for (double& weight : weights) all += weight = std::exp(weight - most);
+      if (t < tokens - queries) continue;
       for (int64_t r = 0; r <= t; ++r) {
-        sums[static_cast<size_t>(kv_head * tokens + r)] += weights[static_cast<size_t>(r)] / all;
+        const double weight = weights[static_cast<size_t>(r)] / all;
+        double& sum = sums[static_cast<size_t>(kv_head * tokens + r)];
+        sum = score == KvScore::kSnapMax ? std::max(sum, weight) : sum + weight;
       }
+    }
+  }
+  if (score != KvScore::kAttention) {
+    for (int64_t head = 0; head < kKvHeads; ++head) {
+      smooth(
+          score, queries, kHeads / kKvHeads,
+          std::span(sums).subspan(static_cast<size_t>(head * tokens), static_cast<size_t>(tokens)));
     }
   }
   for (const auto& device : test::test_devices()) {
     const auto stream = device->new_stream("test");
-    const KvBudget budget{kRecent, tokens, true};
     const KvLayout layout{kKvHeads, kSize, Format::kF32};
     const KvStateLayout states{kKvHeads, budget};
     const DeviceArray<std::byte> cache(*device, *stream,

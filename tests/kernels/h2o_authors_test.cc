@@ -7,22 +7,13 @@
 #include "tests/support/json_file.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/places.h"
+#include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway {
 namespace {
 
 using test::DeviceArray;
-
-// Multiples of 2^-14 from -2 to 2, as the script makes them: both sides have the same bits.
-std::vector<float> numbers(uint32_t seed, int64_t count) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) {
-    seed = 1664525 * seed + 1013904223;
-    values.push_back(static_cast<float>(seed >> 16) / 16384 - 2);
-  }
-  return values;
-}
 
 void check_case(Device& device, const nlohmann::json& one) {
   const auto stream = device.new_stream("test");
@@ -34,7 +25,7 @@ void check_case(Device& device, const nlohmann::json& one) {
       device, *stream, std::vector<std::byte>(layout.sequence_bytes(budget.slots(positions))));
   const DeviceArray<std::byte> state(device, *stream,
                                      std::vector<std::byte>(KvStateLayout{heads, budget}.bytes()));
-  const std::vector<float> rows = numbers(one["seed"], positions * 3 * heads * size);
+  const std::vector<float> rows = test::scripts_numbers(one["seed"], positions * 3 * heads * size);
   int64_t position = 0;
   for (const nlohmann::json& kept : one["kept"]) {
     const int64_t tokens = position == 0 ? prompt : 1;

@@ -180,7 +180,16 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
       {3, 4, true, 0, KvScore::kRandom, 5},
       {1, 0, true, 0, KvScore::kRandom, 5},
       {7, 30, true, 0, KvScore::kRandom, 6},
-      {4, 19, true, 7, KvScore::kRandom, 7}};
+      {4, 19, true, 7, KvScore::kRandom, 7},
+      // Snap: with a window of queries that lies before the recent positions, too, or is the recent
+      // ones, or fewer, or more than is kept beside the first ones.
+      {10, 25, true, 0, KvScore::kSnapMean},
+      {4, 9, true, 2, KvScore::kSnapMean},
+      {40, 12, true, 0, KvScore::kSnapMean},
+      {5, 40, true, 20, KvScore::kSnapMean},
+      {10, 25, true, 0, KvScore::kSnapMax},
+      {4, 9, true, 0, KvScore::kSnapMax},
+      {33, 20, true, 3, KvScore::kSnapMax}};
   const std::vector<int64_t> prompts =
       test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200} : std::vector<int64_t>{1, 31, 70};
   std::vector<Sequence> sequences;
@@ -200,7 +209,9 @@ TEST_CASE("a KV budget of more rows than a block takes agrees with its definitio
     check_budgets(*device, {2, 1, 8}, Format::kF32,
                   {{{100, 290, true}, 400},
                    {{60, 290, true, 131}, 400},
-                   {{60, 290, true, 131, KvScore::kRandom, 9}, 400}},
+                   {{60, 290, true, 131, KvScore::kRandom, 9}, 400},
+                   {{60, 290, true, 131, KvScore::kSnapMax}, 400},
+                   {{50, 100, true, 0, KvScore::kSnapMean}, 300}},
                   8);
   }
 }

@@ -70,6 +70,35 @@ TEST_CASE("random has the amounts of h2o") {
   CHECK(kv_rows_raised(rule, 100, 100) == 81);
 }
 
+TEST_CASE("snap has the amounts of h2o, and goes by the mean or the highest weight") {
+  KvRule rule = apply({KvRuleKind::kSnap, {}, {}, {}, {}}, {});
+  CHECK(to_string(rule) == "snap (0.1 heavy, 0.1 recent of prompt and new tokens)");
+  CHECK(resolve(rule, 500, 100) == KvBudget{60, 60, true, 0, KvScore::kSnapMean});
+  KvRuleChoice choice;
+  choice.snap = KvSnap::kMax;
+  CHECK_FALSE(choice.empty());
+  rule = apply(choice, rule);
+  CHECK(to_string(rule) == "snap (max, 0.1 heavy, 0.1 recent of prompt and new tokens)");
+  CHECK(resolve(rule, 500, 100) == KvBudget{60, 60, true, 0, KvScore::kSnapMax});
+  CHECK(resolve(rule, 500, 100).scored());
+  // Another rule starts from its own options.
+  CHECK(apply({KvRuleKind::kH2o, {}, {}, {}, {}}, rule).snap == KvSnap::kMean);
+  for (const KvSnap snap : {KvSnap::kMean, KvSnap::kMax}) {
+    CHECK(kv_snap_of_name(kv_snap_name(snap)) == snap);
+  }
+  CHECK_FALSE(kv_snap_of_name("median"));
+}
+
+TEST_CASE("snap's window of queries is the prompt's last 64, or 32, or the recent ones") {
+  const KvBudget budget{20, 60, true, 0, KvScore::kSnapMean};
+  CHECK(budget.scored_from(1000) == 936);
+  CHECK(budget.scored_from(256) == 192);
+  CHECK(budget.scored_from(255) == 223);
+  CHECK(budget.scored_from(20) == 0);
+  CHECK(KvBudget{20, 43, true, 0, KvScore::kSnapMax}.scored_from(1000) == 980);
+  CHECK(KvBudget{20, 43, true}.scored_from(1000) == 0);
+}
+
 TEST_CASE("a choice takes from the base what it leaves out") {
   const KvRule base = h2o({0, 0.05}, {0, 0.15});
   CHECK(apply({}, base) == base);
@@ -98,8 +127,8 @@ TEST_CASE("rules read as people write them") {
         "window (0.5 first, 16 recent of the prompt)");
   CHECK(to_string(KvRule{KvRuleKind::kH2o, {8, 0}, {16, 0}, KvKeep::whole_prompt(), false}) ==
         "h2o (8 heavy, the prompt, 16 recent)");
-  for (const auto kind :
-       {KvRuleKind::kFull, KvRuleKind::kH2o, KvRuleKind::kWindow, KvRuleKind::kRandom}) {
+  for (const auto kind : {KvRuleKind::kFull, KvRuleKind::kH2o, KvRuleKind::kWindow,
+                          KvRuleKind::kRandom, KvRuleKind::kSnap}) {
     CHECK(kv_rule_of_name(kv_rule_name(kind)) == kind);
   }
   CHECK_FALSE(kv_rule_of_name("h3o"));

@@ -57,7 +57,8 @@ class Comparison {
   size_t compared() const { return compared_; }
   size_t comparable() const {
     const size_t all = expected_.tokens.size();
-    return request_.kv.kind == KvRuleKind::kH2o ? std::min<size_t>(all, 1) : all;
+    const auto kind = request_.kv.kind;
+    return kind == KvRuleKind::kH2o || kind == KvRuleKind::kSnap ? std::min<size_t>(all, 1) : all;
   }
 
  private:

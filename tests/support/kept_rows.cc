@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace spillway::test {
 
@@ -43,12 +44,45 @@ void KeptRows::drop_to_budget(int64_t positions) {
   }
 }
 
+// Snap at the end of a prompt: the rows' scores are the sums, or the highest, of the weights of its
+// last queries.
+void KeptRows::keep_by_last_queries(int64_t tokens, int64_t queries, int64_t heads) {
+  const auto before = static_cast<size_t>(std::max<int64_t>(0, tokens - queries));
+  std::vector<double> padded(before + 4);
+  for (size_t i = 0; i < before; ++i) padded[i + 2] = rows_[i].score;
+  double sum = 0;
+  for (size_t i = 0; i < before; ++i) {
+    rows_[i].score = std::accumulate(padded.begin() + static_cast<std::ptrdiff_t>(i),
+                                     padded.begin() + static_cast<std::ptrdiff_t>(i) + 5, 0.0) /
+                     5;
+    sum += rows_[i].score;
+  }
+  if (budget_.score == KvScore::kSnapMax) {
+    const auto weights = static_cast<double>((tokens - static_cast<int64_t>(before)) * heads);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (i < before) rows_[i].score = std::max(rows_[i].score, sum / static_cast<double>(before));
+      rows_[i].score *= weights;
+    }
+  }
+  // While the choice is made, the window's rows are above all others.
+  const std::vector<KeptRow> scored = rows_;
+  for (size_t i = before; i < rows_.size(); ++i) rows_[i].score = 1e30;
+  drop_to_budget(tokens);
+  for (KeptRow& row : rows_) {
+    if (row.score == 1e30) row.score = scored[static_cast<size_t>(row.position)].score;
+  }
+}
+
 std::vector<scalar::Matrix> KeptRows::prompt(
     const scalar::Matrix& keys, const scalar::Matrix& values,
     const std::vector<scalar::Matrix>& queries, int64_t size,
     const std::function<scalar::Matrix(const scalar::Matrix&)>& round,
     const scalar::Attention& how) {
   const int64_t tokens = static_cast<int64_t>(keys.size()) / size;
+  const bool snap = budget_.score == KvScore::kSnapMean || budget_.score == KvScore::kSnapMax;
+  int64_t last = tokens;  // Queries, from the end, whose weights count
+  if (snap) last = tokens < 256 ? 32 : 64;
+  if (snap && budget_.recent + budget_.kept < last) last = budget_.recent;
   scalar::Matrix cached_keys, cached_values;
   for (int64_t j = 0; j < tokens; ++j) {
     rows_.push_back({j, 0, round(row_of(keys, j, size)), round(row_of(values, j, size))});
@@ -64,11 +98,20 @@ std::vector<scalar::Matrix> KeptRows::prompt(
       const scalar::Matrix row = scalar::attend(head.data() + i * size, cached_keys, cached_values,
                                                 i + 1, size, &weights, how);
       out.insert(out.end(), row.begin(), row.end());
-      for (size_t j = 0; j < weights.size(); ++j) rows_[j].score += weights[j];
+      if (i < tokens - last) continue;
+      for (size_t j = 0; j < weights.size(); ++j) {
+        double& score = rows_[j].score;
+        score =
+            budget_.score == KvScore::kSnapMax ? std::max(score, weights[j]) : score + weights[j];
+      }
     }
     outputs.push_back(std::move(out));
   }
-  drop_to_budget(tokens);
+  if (snap) {
+    keep_by_last_queries(tokens, last, static_cast<int64_t>(queries.size()));
+  } else {
+    drop_to_budget(tokens);
+  }
   return outputs;
 }
 

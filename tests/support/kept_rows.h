@@ -43,6 +43,7 @@ class KeptRows {
 
  private:
   void drop_to_budget(int64_t positions);
+  void keep_by_last_queries(int64_t tokens, int64_t queries, int64_t heads);
 
   KvBudget budget_;
   KvDraw draw_;

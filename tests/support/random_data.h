@@ -18,6 +18,17 @@ inline std::vector<float> random_floats(int64_t count, uint64_t seed, float devi
   return values;
 }
 
+// Multiples of 2^-14 from -2 to 2, as numbers() of scripts/oracle/make_h2o_authors_golden.py makes
+// them: both sides have the same bits.
+inline std::vector<float> scripts_numbers(uint32_t seed, int64_t count) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    seed = 1664525 * seed + 1013904223;
+    values.push_back(static_cast<float>(seed >> 16) / 16384 - 2);
+  }
+  return values;
+}
+
 // A prompt of one to `tokens_max` tokens.
 inline std::vector<int32_t> random_prompt(std::mt19937_64& random, uint64_t tokens_max,
                                           int64_t vocabulary) {

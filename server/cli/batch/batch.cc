@@ -448,6 +448,7 @@ JournalHead result_settings(const EngineFlags& flags) {
                       {"version", SPILLWAY_VERSION}};
   // Only where it is given, so that a run without it keeps its id and its journal.
   if (flags.kv_keep) head.emplace_back("kv-keep", to_string(*flags.kv_keep));
+  if (flags.kv_snap != "mean") head.emplace_back("kv-snap", flags.kv_snap);
   return head;
 }
 

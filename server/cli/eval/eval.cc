@@ -70,13 +70,15 @@ Status check_flags(const EvalFlags& flags, const Runtime& runtime) {
   return {};
 }
 
-KvRule rule_at(KvRuleKind kind, int percent, const KvKeep& keep) {
+// A rule at a per cent, with `given`'s protected positions, and its options if it is the same.
+KvRule rule_at(KvRuleKind kind, int percent, const KvRule& given) {
   KvRule rule;
   rule.kind = kind;
   const double share = percent / 100.0;
   rule.recent = {0, has_heavy(kind) ? share / 2 : share};
   if (has_heavy(kind)) rule.heavy = {0, share / 2};
-  rule.keep = keep;
+  rule.keep = given.keep;
+  if (kind == given.kind) rule.snap = given.snap;
   return rule;
 }
 
@@ -167,7 +169,7 @@ class Evaluation {
     }
     for (const int percent : flags_.kv_budgets) {
       for (const KvRuleKind kind : compared(rule)) {
-        Budgeted one{percent, rule_at(kind, percent, rule.keep), {}};
+        Budgeted one{percent, rule_at(kind, percent, rule), {}};
         SPILLWAY_ASSIGN_OR_RETURN(one.score, score(one.rule));
         result.budgets.push_back(one);
       }
@@ -201,6 +203,7 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   EngineFlags full = engine_flags;
   full.kv_rule = "full";
   full.kv_heavy = full.kv_recent = std::nullopt;
+  full.kv_snap = "mean";
   full.kv_keep = std::nullopt;
   full.kv_sink = std::nullopt;
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, full, options));

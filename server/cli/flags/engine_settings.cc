@@ -122,7 +122,7 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.add_choice("q4-compute", &flags->q4_compute, {"auto", "int8"},
                       "how products with 4-bit weights are computed on the CPU; int8 rounds "
                       "activations to 8 bits: up to twice as fast, other answers");
-  settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window", "random"},
+  settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window", "random", "snap"},
                       "which cached positions a sequence keeps");
   add_optional(settings, "kv-heavy", &flags->kv_heavy, "X",
                "positions to keep beside the recent ones, h2o's heavy hitters: positions, or a "
@@ -140,7 +140,12 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
                        "another name of a window's --kv-keep");
   settings.add_choice("kv-ratio-of", &flags->kv_ratio_of, {"prompt", "total"},
                       "what ratios refer to: the prompt, or prompt and new tokens");
-  settings.qualify("kv-rule", {"kv-heavy", "kv-recent", "kv-keep", "kv-sink", "kv-ratio-of"});
+  settings.add_choice(
+      "kv-snap", &flags->kv_snap, {"mean", "max"},
+      "what snap goes by: the mean of the weights that a prompt's last queries give "
+      "a position, or the highest of them");
+  settings.qualify("kv-rule",
+                   {"kv-heavy", "kv-recent", "kv-keep", "kv-sink", "kv-ratio-of", "kv-snap"});
   settings.same("kv-keep", "kv-sink");
   settings.add_choice("attention", &flags->attention, {"auto", "device", "host"},
                       "where attention over a KV cache in host memory runs");

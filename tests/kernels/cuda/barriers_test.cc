@@ -179,6 +179,10 @@ std::vector<Case> cases() {
           attention_case("decode by score", {4, 2, 8, DType::kF32, {20, 200, true}, 300, 0, 6}),
           attention_case("f32 prompt", {4, 2, 8, DType::kF32, {5, 12, true}, 0, 40, 0}),
           attention_case("many positions", {1, 1, 4, DType::kF32, {9, 120, true}, 0, 200, 0}),
+          attention_case("snap by the mean",
+                         {2, 1, 4, DType::kF32, {9, 60, true, 0, KvScore::kSnapMean}, 0, 300, 0}),
+          attention_case("snap by the highest",
+                         {2, 1, 4, DType::kF32, {9, 60, true, 0, KvScore::kSnapMax}, 0, 300, 0}),
           attention_case("bf16 prompt", {2, 1, 32, DType::kBF16, {5, 20, true}, 0, 70, 0})};
 }
 

@@ -88,9 +88,11 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   // A window's plain number of first positions has the name that it always had.
   CHECK(plan_json(plan)["kv_sink"] == 4);
   CHECK_FALSE(plan_json(plan).contains("kv_keep"));
-  for (const KvRuleKind kind : {KvRuleKind::kH2o, KvRuleKind::kWindow}) {
+  for (const KvRuleKind kind :
+       {KvRuleKind::kH2o, KvRuleKind::kWindow, KvRuleKind::kRandom, KvRuleKind::kSnap}) {
     for (const KvKeep& keep : {KvKeep(7), KvKeep({0, 0.125}), KvKeep::whole_prompt()}) {
       plan.scheduling.kv_rule = apply({kind, {}, {}, keep, {}}, {});
+      if (kind == KvRuleKind::kSnap) plan.scheduling.kv_rule.snap = KvSnap::kMax;
       INFO(to_string(plan.kv_rule()));
       CHECK(kv_rule_of(read(plan)) == plan.kv_rule());
     }

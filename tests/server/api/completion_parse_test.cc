@@ -234,6 +234,7 @@ TEST_CASE("a request may choose what its KV cache keeps") {
   const KvRuleChoice random = f.with(R"("kv_rule":"random","kv_heavy":9)").requests[0].kv;
   CHECK(random.kind == KvRuleKind::kRandom);
   CHECK(random.heavy == KvAmount{9, 0});
+  CHECK(f.with(R"("kv_rule":"snap","kv_snap":"max")").requests[0].kv.snap == KvSnap::kMax);
   // What fits the rule of the server needs no kv_rule.
   f.context.kv_rule.kind = KvRuleKind::kH2o;
   CHECK(f.with(R"("kv_heavy":100)").requests[0].kv.heavy == KvAmount{100, 0});
@@ -262,6 +263,8 @@ TEST_CASE("KV fields that make no sense are refused by name") {
       {"kv_sink", R"("kv_rule":"window","kv_keep":4,"kv_sink":5)"},
       {"kv_sink", R"("kv_rule":"window","kv_keep":"prompt","kv_sink":5)"},
       {"kv_ratio_of", R"("kv_rule":"h2o","kv_ratio_of":"half")"},
+      {"kv_snap", R"("kv_rule":"snap","kv_snap":"median")"},
+      {"kv_snap", R"("kv_rule":"h2o","kv_snap":"max")"},
       {"kv_ratio_of", R"("kv_ratio_of":"prompt")"},
       {"kv_rules", R"("kv_rules":"h2o")"},
       {"kv-rule", R"("kv-rule":"h2o")"},
