@@ -91,10 +91,11 @@ Status make_directory(const std::string& path) {
 
 Result<ModelSource> convert_into(const std::string& directory, const std::string& packed,
                                  const ModelSourceOptions& options) {
-  if (options.announce) {
-    options.announce("converting " + directory + " to " + packed + ", once");
-  }
   ConvertOptions convert;
+  if (options.announce) {
+    convert.announce = [&](const std::string& line) { options.announce(line + "; done once"); };
+  }
+  convert.room_advice = "free some, or name a folder on another disk in SPILLWAY_CACHE";
   convert.format = options.format;
   convert.bf16_for_f16 = options.bf16_for_f16;
   convert.layout = options.layout;

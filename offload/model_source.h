@@ -32,8 +32,8 @@ struct ModelSourceOptions {
   // directory. May be empty.
   std::function<Status(const std::string&)> accepts_source;
 
-  // Called once before a conversion starts and when another process is waited for: a line for
-  // people. May be empty.
+  // Called once before a conversion starts, with what it will write and where, and when another
+  // process is waited for: a line for people. May be empty.
   std::function<void(const std::string&)> announce;
 
   // As ConvertOptions::progress. May be empty.
