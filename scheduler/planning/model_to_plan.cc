@@ -53,6 +53,7 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
   // The file owns its table.
   found.table = std::shared_ptr<const ModelFileTable>(found.file, &found.file->table());
   found.cached = resolved.cached;
+  found.use = resolved.use;
   if (flags.format && *flags.format != found.table->format) {
     return invalid_argument(model + " holds " + std::string(format_name(found.table->format)) +
                             " weights and --format asks for " +

@@ -20,7 +20,8 @@ struct ModelToPlan {
   std::string source;                     // Identifies the checkpoint and its version
   std::shared_ptr<const ModelFile> file;  // Null: dummy weights
   std::shared_ptr<const ModelFileTable> table;
-  bool cached = false;  // The packed file is in the cache, made from a directory
+  bool cached = false;                  // The packed file is in the cache, made from a directory
+  std::shared_ptr<const ModelUse> use;  // Keeps the packed file from being removed from there
 
   const ModelShape& shape() const { return table->shape; }
 };

@@ -68,6 +68,49 @@ TEST_CASE("a cached model whose weights are damaged is packed again by who loads
   CHECK_THAT(std::string(refused.message()), Catch::Contains("convert the model again"));
 }
 
+TEST_CASE("spillway cache removes a packed model, but not while a program uses it") {
+  const test::TemporaryCache cache;
+  const std::string log = cache.path() + "/log";
+  EngineFlags flags;
+  flags.device = "cpu";
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  std::vector<std::string> said;
+  RuntimeOptions options;
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  const auto files = [&] {
+    size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(cache.path())) {
+      count += entry.path().extension() == ".spill" ? 1 : 0;
+    }
+    return count;
+  };
+  const auto run = [&](const std::string& words) {
+    return test::exit_of(test::program() + " cache " + words + " > " + log + " 2>&1");
+  };
+  {
+    const auto runtime = Runtime::open(checkpoint(), flags, options);
+    REQUIRE(runtime.status().message() == "");
+    CHECK(std::count_if(said.begin(), said.end(), [&](const std::string& line) {
+            return line.starts_with("converting " + checkpoint() + " as ") &&
+                   line.find(cache.path()) != std::string::npos &&
+                   line.find("are free there") != std::string::npos;
+          }) == 1);
+    CHECK(run("") == 0);
+    CHECK(test::exit_of("grep -q 'pre_ln_relu.*safetensors' " + log) == 0);
+    CHECK(test::exit_of("grep -q 'in use now' " + log) == 0);
+    CHECK(run("prune --max-size 0") == 1);
+    CHECK(test::exit_of("grep -q 'more than --max-size' " + log) == 0);
+    CHECK(files() == 1);
+  }
+  CHECK(run("prune --max-size 0 --dry-run") == 0);
+  CHECK(files() == 1);
+  CHECK(run("--max-size 0") == 0);
+  CHECK(files() == 0);
+  CHECK(run("list --json") == 0);
+  CHECK(run("prune --max-size") == 2);
+}
+
 TEST_CASE("a tokenizer that cannot be used is warned of, and token ids still work") {
   const test::TemporaryCache place;
   const std::string model = place.path() + "/model", log = place.path() + "/log";
