@@ -69,7 +69,8 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
   }
   convert.room_advice =
       "free some ('spillway cache' lists the packed models there and removes unused ones), or name "
-      "a folder on another disk in SPILLWAY_CACHE";
+      "a folder on another disk in SPILLWAY_CACHE; bf16 and f16 safetensors can also be streamed "
+      "where they lie (--weights-from checkpoint)";
   convert.format = options.format;
   convert.bf16_for_f16 = options.bf16_for_f16;
   convert.layout = options.layout;

@@ -28,6 +28,15 @@ Status validate(const EngineFlags& flags) {
   if (flags.kv_ratio_of == "prompt" && flags.kv_rule == "full") {
     return invalid_argument("--kv-ratio-of prompt needs --kv-rule h2o or window; the rule is full");
   }
+  if (flags.weights_from != "checkpoint") return {};
+  if (flags.dummy_weights) {
+    return invalid_argument("--dummy-weights has no checkpoint for --weights-from checkpoint");
+  }
+  if (flags.verify != "every") {
+    return invalid_argument("--verify " + flags.verify +
+                            " is about checksums, which the files of --weights-from checkpoint do "
+                            "not have; leave it out");
+  }
   return {};
 }
 

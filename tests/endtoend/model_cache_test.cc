@@ -14,8 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string golden(const std::string& name) {
+  return test::source_directory() + "/tests/golden/checkpoints/" + name + "/safetensors";
+}
+
 std::string checkpoint() {
-  return test::source_directory() + "/tests/golden/checkpoints/pre_ln_relu/safetensors";
+  return golden("pre_ln_relu");
 }
 
 // Flips a bit in the middle of a slab.
@@ -109,6 +113,21 @@ TEST_CASE("spillway cache removes a packed model, but not while a program uses i
   CHECK(files() == 0);
   CHECK(run("list --json") == 0);
   CHECK(run("prune --max-size") == 2);
+}
+
+TEST_CASE("a checkpoint is streamed as it lies when the command line says so") {
+  const test::TemporaryCache cache;
+  const std::string log = cache.path() + "/log";
+  const auto generate = [&](const std::string& words) {
+    return test::exit_of(test::program() + " generate " + words +
+                         " --device cpu --prompt-tokens 5,7 --max-tokens 2 > " + log + " 2>&1");
+  };
+  const std::string from = " --weights-from checkpoint";
+  CHECK(generate(golden("head_80_bf16") + " --format bf16" + from) == 0);
+  CHECK(generate(checkpoint() + from) == 2);
+  CHECK(test::exit_of("grep -q 'are to be f32; leave --weights-from checkpoint out' " + log) == 0);
+  CHECK(generate(golden("head_80_bf16") + from + " --verify first") == 2);
+  CHECK(generate("opt-125m --dummy-weights" + from) == 2);
 }
 
 TEST_CASE("a tokenizer that cannot be used is warned of, and token ids still work") {
