@@ -11,7 +11,7 @@
 #include "offload/convert/converter.h"
 #include "offload/model_file/model_file.h"
 #include "tests/support/checkpoint_writer.h"
-#include "tests/support/gguf_writer.h"
+#include "tests/support/places.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/torch_writer.h"
 
@@ -129,6 +129,41 @@ TEST_CASE("slabs of a checkpoint are those of its packed file, byte by byte") {
         check_slabs(*slabs.value(), temp / "m.spill");
       }
     }
+  }
+}
+
+// A golden checkpoint, rounded to bf16.
+std::string rounded(const TempDirectory& temp, const std::string& name) {
+  const std::string golden =
+      test::source_directory() + "/tests/golden/checkpoints/" + name + "/safetensors";
+  const Checkpoint checkpoint = Checkpoint::open(golden).value();
+  std::vector<TensorData> tensors;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const DType stored = tensor.stored.format->dtype.value();
+    Bytes bytes(tensor.stored.bytes);
+    REQUIRE(checkpoint.read(tensor, 0, bytes).ok());
+    const size_t count = bytes.size() / dtype_bytes(stored);
+    TensorData data{tensor.stored.name, "BF16", tensor.stored.shape, Bytes(count * 2)};
+    convert_elements(stored, bytes.data(), DType::kBF16, data.data.data(), count);
+    tensors.push_back(std::move(data));
+  }
+  const std::string directory = temp / "model";
+  fs::create_directories(directory);
+  fs::copy_file(golden + "/config.json", directory + "/config.json");
+  write_file(directory + "/model.safetensors", safetensors_file(tensors));
+  return directory;
+}
+
+TEST_CASE("slabs of families whose tensors are cut otherwise") {
+  // Heads in turn, one tensor for query, key and value and for gate and up, gated ones of two.
+  for (const char* name : {"gpt_neox", "phi3_longrope", "llama3", "qwen3"}) {
+    INFO(name);
+    const TempDirectory temp;
+    const std::string directory = rounded(temp, name);
+    REQUIRE(convert_checkpoint(directory, temp / "m.spill", {}).ok());
+    const auto slabs = CheckpointSlabs::open(directory, options_for(MatrixLayout::kPanels16));
+    REQUIRE(slabs.status().message() == "");
+    check_slabs(*slabs.value(), temp / "m.spill");
   }
 }
 
