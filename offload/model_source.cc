@@ -1,14 +1,8 @@
 #include "offload/model_source.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 
 #include "kernels/base/quote.h"
 #include "offload/convert/converter.h"
@@ -16,6 +10,7 @@
 #include "offload/convert/gguf_model.h"
 #include "offload/convert/hf_config.h"
 #include "offload/io/file.h"
+#include "offload/model_cache.h"
 #include "offload/model_file/model_file.h"
 
 namespace spillway {
@@ -28,43 +23,6 @@ std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
-
-// A model's name with only the characters that suit a file name.
-std::string file_stem(const std::string& name) {
-  std::string stem;
-  for (const char c : name.substr(0, 64)) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '.' || c == '_';
-    stem += plain ? c : '_';
-  }
-  return stem.empty() || stem.front() == '.' ? "model" + stem : stem;
-}
-
-// Holds <path>.lock while the packed file is looked for and made.
-class CacheLock {
- public:
-  static Result<CacheLock> take(const std::string& path, const ModelSourceOptions& options) {
-    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(path + ".lock", O_RDWR | O_CREAT));
-    bool announced = false;
-    // Polls, so that the user can interrupt the wait.
-    while (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR) return io_error("lock " + file.path(), errno);
-      if (!announced && options.announce) {
-        options.announce("another process is converting this model; waiting for it");
-      }
-      announced = true;
-      if (options.progress && !options.progress(0, 0)) {
-        return Status(Code::kCancelled, "interrupted");
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    }
-    return CacheLock(std::move(file));
-  }
-
- private:
-  explicit CacheLock(File file) : file_(std::move(file)) {}
-  File file_;  // Closing it unlocks.
-};
 
 // Warnings of NaN and infinity that the packed file records. Printed at every start, since the
 // conversion, which printed them first, may have been another user's, a year ago.
@@ -89,12 +47,30 @@ Status make_directory(const std::string& path) {
   return {};
 }
 
+Result<CacheLock> lock_place(const std::string& packed, const ModelSourceOptions& options) {
+  bool announced = false;
+  return CacheLock::take(packed, [&]() -> Status {
+    if (!announced && options.announce) {
+      options.announce("another process is converting this model; waiting for it");
+    }
+    announced = true;
+    if (!options.progress || options.progress(0, 0)) return {};
+    return Status(Code::kCancelled, "interrupted");
+  });
+}
+
 Result<ModelSource> convert_into(const std::string& directory, const std::string& packed,
                                  const ModelSourceOptions& options) {
-  if (options.announce) {
-    options.announce("converting " + directory + " to " + packed + ", once");
-  }
   ConvertOptions convert;
+  std::error_code error;
+  convert.origin = fs::absolute(directory, error).lexically_normal().string();
+  if (options.announce) {
+    convert.announce = [&](const std::string& line) { options.announce(line + "; done once"); };
+  }
+  convert.room_advice =
+      "free some ('spillway cache' lists the packed models there and removes unused ones), or name "
+      "a folder on another disk in SPILLWAY_CACHE; bf16 and f16 safetensors can also be streamed "
+      "where they lie (--weights-from checkpoint)";
   convert.format = options.format;
   convert.bf16_for_f16 = options.bf16_for_f16;
   convert.layout = options.layout;
@@ -102,7 +78,7 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
   convert.progress = options.progress;
   SPILLWAY_ASSIGN_OR_RETURN(const ConvertReport report,
                             convert_checkpoint(directory, packed, convert));
-  ModelSource source{packed, true, true, report.notes};
+  ModelSource source{packed, true, true, report.notes, ModelUse::begin(packed)};
   for (const TensorDamage& damage : report.damage) {
     source.warnings.push_back(directory + ": " + damage_text(damage, report.format));
   }
@@ -130,17 +106,15 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   const MatrixLayout layout = options.layout
                                   ? options.layout(options.format.value_or(Format::kBF16))
                                   : MatrixLayout::kPanels16;
-  const std::string packed_for =
-      layout == MatrixLayout::kPanels16 ? "" : "-" + std::string(layout_name(layout));
   const auto packed_path = [&](const std::string& print) {
-    return cache + "/" + file_stem(config.shape.name) + "-" + print.substr(0, 16) + "-" + format +
-           packed_for + ".spill";
+    return cache + "/" + cached_file_name(config.shape.name, print, format, layout);
   };
   const std::string packed = packed_path(fingerprint);
-  SPILLWAY_ASSIGN_OR_RETURN(const CacheLock lock, CacheLock::take(packed, options));
+  SPILLWAY_ASSIGN_OR_RETURN(const CacheLock lock, lock_place(packed, options));
   const Result<ModelFile> cached = ModelFile::open(packed);
   if (cached.ok() && cached->table().file_id != options.damaged) {
-    return ModelSource{packed, true, false, warnings_of(packed, cached->table())};
+    return ModelSource{packed, true, false, warnings_of(packed, cached->table()),
+                       ModelUse::begin(packed)};
   }
   // A file of another version or a damaged one is converted again, but not after a disk error.
   const Code code = cached.status().code();
@@ -207,7 +181,8 @@ Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOpt
   if (fs::exists(status) && is_gguf_path(model)) return resolve_directory(model, options);
   if (fs::is_regular_file(status)) {
     SPILLWAY_ASSIGN_OR_RETURN(const ModelFile file, open_packed(model));
-    return ModelSource{model, false, false, warnings_of(model, file.table())};
+    return ModelSource{model, false, false, warnings_of(model, file.table()),
+                       ModelUse::begin(model)};
   }
   return not_found(
       in_quotes(model) +

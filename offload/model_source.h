@@ -13,6 +13,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/weight_layout.h"
+#include "offload/model_cache.h"
 #include "offload/model_file/model_file.h"
 
 namespace spillway {
@@ -32,8 +33,8 @@ struct ModelSourceOptions {
   // directory. May be empty.
   std::function<Status(const std::string&)> accepts_source;
 
-  // Called once before a conversion starts and when another process is waited for: a line for
-  // people. May be empty.
+  // Called once before a conversion starts, with what it will write and where, and when another
+  // process is waited for: a line for people. May be empty.
   std::function<void(const std::string&)> announce;
 
   // As ConvertOptions::progress. May be empty.
@@ -49,6 +50,8 @@ struct ModelSource {
   bool cached = false;                // A directory's, in the cache: it can be made anew.
   bool converted = false;             // Converted by this call.
   std::vector<std::string> warnings;  // NaN and infinity; after a conversion also ignored files.
+  // Keep it while the file is used, so that nobody removes it from the cache. Null: as ModelUse.
+  std::shared_ptr<const ModelUse> use;
 };
 
 // $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway; kNotFound if none is set.

@@ -27,6 +27,7 @@ struct WeightStore::State {
   const MatrixLayout layout;  // Layout of loaded matrices
   bool repacked = false;
   LayerRange layers;
+  std::shared_ptr<const CheckpointSlabs> checkpoint;  // Null: a packed or a scratch file
   WeightPlacement placement;
   std::vector<Buffer> buffers;          // One per group of slabs (a layer) and tier
   std::vector<SlabLocation> locations;  // By slab; null: on disk
@@ -170,8 +171,14 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
   SPILLWAY_CHECK(wanted >= placement.ring_bytes_min());
   SPILLWAY_ASSIGN_OR_RETURN(Buffer memory,
                             device.allocate(Memory::kPinned, round_up(wanted, kFileAlignment)));
+  MakeSlab make;
+  if (checkpoint) {
+    make = [from = checkpoint.get()](uint32_t slab, std::span<std::byte> bytes) {
+      return from->arrange(slab, bytes);
+    };
+  }
   stream.emplace(*options.transfers, std::move(file), std::move(slabs), std::move(memory),
-                 options.prefetch, options.verify);
+                 options.prefetch, options.verify, std::move(make));
   return {};
 }
 
@@ -307,6 +314,31 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const Mod
     SPILLWAY_ASSIGN_OR_RETURN(direct, File::open(file.path(), O_RDONLY));
   }
   SPILLWAY_RETURN_IF_ERROR(state->start_stream(options, std::move(direct), streamed_slabs(*state)));
+  return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
+}
+
+Result<std::unique_ptr<WeightStore>> WeightStore::load(
+    Device& device, const std::shared_ptr<const CheckpointSlabs>& checkpoint,
+    const WeightStoreOptions& options) {
+  const ModelFileTable& table = checkpoint->table();
+  auto state = std::make_unique<State>(device, table, device.matrix_layout(table.format));
+  state->checkpoint = checkpoint;
+  SPILLWAY_RETURN_IF_ERROR(state->allocate(options));
+  const auto load_slab = [&](uint32_t slab, SlabWriter& writer) -> Status {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
+                              writer.begin(state->locations[slab]));
+    SPILLWAY_RETURN_IF_ERROR(checkpoint->load(slab, memory.first(table.slabs[slab].bytes)));
+    return writer.finish();
+  };
+  SPILLWAY_RETURN_IF_ERROR(
+      for_each_slab(device, table, state->slabs(false), options.progress, load_slab));
+  std::vector<StreamedSlab> streamed = streamed_slabs(*state);
+  for (StreamedSlab& slab : streamed) {
+    for (const SlabRead& read : checkpoint->reads(slab.slab)) {
+      slab.reads.push_back({read.file, read.offset, read.bytes, read.at});
+    }
+  }
+  SPILLWAY_RETURN_IF_ERROR(state->start_stream(options, File(), std::move(streamed)));
   return std::unique_ptr<WeightStore>(new WeightStore(std::move(state)));
 }
 

@@ -1,6 +1,7 @@
 #include "offload/weight_stream.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -22,35 +23,52 @@ constexpr uint64_t kSampleReads = 8;
 }  // namespace
 
 WeightStream::WeightStream(TransferQueue& queue, File file, std::vector<StreamedSlab> slabs,
-                           Buffer ring, bool prefetch, VerifyReads verify)
+                           Buffer ring, bool prefetch, VerifyReads verify, MakeSlab make)
     : queue_(queue),
       file_(std::move(file)),
       slabs_(std::move(slabs)),
       buffer_(std::move(ring)),
       prefetch_(prefetch),
       verify_(verify),
+      make_(std::move(make)),
       data_(slabs_.size()),
-      transfers_(slabs_.size()),
       reads_(slabs_.size()),
       ring_({buffer_.data(), buffer_.bytes()}) {
   SPILLWAY_CHECK(!slabs_.empty());
   queue_.io().use_memory({buffer_.data(), buffer_.bytes()});
-  queue_.io().use_file(file_);
-  // Set only once, except for the address: callbacks read these fields while other reads are
-  // started.
-  for (size_t i = 0; i < slabs_.size(); ++i) {
-    Transfer& transfer = transfers_[i];
-    transfer.kind = IoRequest::Kind::kRead;
-    transfer.file = &file_;
-    transfer.offset = slabs_[i].offset;
-    transfer.bytes = slabs_[i].bytes;
-    transfer.user = this;
-    transfer.index = i;
-    transfer.verify = &WeightStream::verify;
-    transfer.arrived = [](Transfer& t) { static_cast<WeightStream*>(t.user)->arrived(t.index); };
-  }
+  list_transfers();
   const std::lock_guard lock(mutex_);
   pump();
+}
+
+// The transfers are set only once, except for the address: callbacks read these fields while other
+// reads are started.
+void WeightStream::list_transfers() {
+  std::set<const File*> files;
+  for (size_t i = 0; i < slabs_.size(); ++i) {
+    std::vector<StreamedSlab::Read> reads = slabs_[i].reads;
+    if (reads.empty()) reads.push_back({&file_, slabs_[i].offset, slabs_[i].bytes, 0});
+    first_transfer_.push_back(transfers_.size());
+    for (const StreamedSlab::Read& read : reads) {
+      if (files.insert(read.file).second) queue_.io().use_file(*read.file);
+      Transfer& transfer = transfers_.emplace_back();
+      transfer.kind = IoRequest::Kind::kRead;
+      transfer.file = read.file;
+      transfer.offset = read.offset;
+      transfer.bytes = read.bytes;
+      transfer.user = this;
+      transfer.index = i;
+      transfer.verify = make_ ? &WeightStream::make_slab : &WeightStream::verify;
+      transfer.arrived = [](Transfer& t) { static_cast<WeightStream*>(t.user)->arrived(t.index); };
+      transfer_at_.push_back(read.at);
+    }
+  }
+  first_transfer_.push_back(transfers_.size());
+}
+
+std::span<Transfer> WeightStream::transfers_of(size_t index) {
+  const size_t first = first_transfer_[index];
+  return std::span(transfers_).subspan(first, first_transfer_[index + 1] - first);
 }
 
 WeightStream::~WeightStream() {
@@ -89,6 +107,28 @@ Status WeightStream::verify(const Transfer& transfer) {
                     ") does not match its checksum");
 }
 
+// The slab's last read to arrive makes it.
+Status WeightStream::make_slab(const Transfer& transfer) {
+  auto& stream = *static_cast<WeightStream*>(transfer.user);
+  std::atomic<uint32_t>& unread = stream.reads_[transfer.index].unread;
+  if (unread.fetch_sub(1) != 1) return {};
+  const StreamedSlab& slab = stream.slabs_[transfer.index];
+  const Status made = stream.make_(slab.slab, {stream.data_[transfer.index], slab.bytes});
+  if (!made.ok()) unread = 1;
+  return made;
+}
+
+// Starts the reads of a slab whose memory is data_[index].
+void WeightStream::start(size_t index) {
+  const std::span<Transfer> transfers = transfers_of(index);
+  reading_bytes_ += slabs_[index].bytes;
+  reads_[index].unread = static_cast<uint32_t>(transfers.size());
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    transfers[i].memory = data_[index] + transfer_at_[first_transfer_[index] + i];
+    queue_.start(transfers[i]);
+  }
+}
+
 void WeightStream::pump() {
   const uint64_t count = slabs_.size();
   // A slab is in the ring at most once.
@@ -98,18 +138,27 @@ void WeightStream::pump() {
     std::byte* memory = ring_.take(slabs_[i].bytes);
     if (memory == nullptr) break;
     data_[i] = memory;
-    transfers_[i].memory = memory;
-    reading_bytes_ += slabs_[i].bytes;
     ++issued_;
-    queue_.start(transfers_[i]);
+    start(i);
   }
   changed_.notify_all();
 }
 
 void WeightStream::arrived(size_t index) {
   const std::lock_guard lock(mutex_);
+  if (++reads_[index].ended % transfers_of(index).size() != 0) return;
   reading_bytes_ -= slabs_[index].bytes;
   pump();
+}
+
+// Waits for all reads of a slab; its first error.
+Status WeightStream::wait(size_t index) {
+  Status status;
+  for (const Transfer& transfer : transfers_of(index)) {
+    const Status one = queue_.wait(transfer);
+    if (status.ok()) status = one;
+  }
+  return status;
 }
 
 Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
@@ -125,7 +174,7 @@ Result<WeightStream::Range> WeightStream::acquire(uint32_t group) {
   waiting_ = true;
   Status status;
   for (size_t i = range.first; i < range.last && status.ok(); ++i) {
-    status = queue_.wait(transfers_[i]);
+    status = wait(i);
     // A failed read-ahead may have been long ago: reads once more.
     if (!status.ok()) status = read_again(i);
   }
@@ -138,17 +187,19 @@ bool WeightStream::there(size_t index) {
   const std::lock_guard lock(mutex_);
   const uint64_t count = slabs_.size();
   const uint64_t position = released_ + (index + count - released_ % count) % count;
-  return position < issued_ && queue_.done(transfers_[index]) &&
-         queue_.wait(transfers_[index]).ok();
+  if (position >= issued_) return false;
+  const std::span<Transfer> transfers = transfers_of(index);
+  return std::all_of(transfers.begin(), transfers.end(), [&](const Transfer& transfer) {
+    return queue_.done(transfer) && queue_.wait(transfer).ok();
+  });
 }
 
 Status WeightStream::read_again(size_t index) {
   {
     const std::lock_guard lock(mutex_);
-    reading_bytes_ += slabs_[index].bytes;
-    queue_.start(transfers_[index]);
+    start(index);
   }
-  return queue_.wait(transfers_[index]);
+  return wait(index);
 }
 
 void WeightStream::release(uint32_t group) {

@@ -9,7 +9,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "kernels/device.h"
@@ -24,7 +26,19 @@ struct StreamedSlab {
   uint32_t group = 0;
   uint64_t offset = 0, bytes = 0;
   uint64_t checksum = 0, seed = 0;
+
+  // Reads that together fill its memory, of files that outlive the stream, each to byte `at`.
+  // Empty: its bytes lie at `offset` of the stream's file.
+  struct Read {
+    const File* file = nullptr;
+    uint64_t offset = 0, bytes = 0, at = 0;
+  };
+  std::vector<Read> reads = {};
 };
+
+// Makes slab `slab` of what was read into its memory; instead of comparing checksums. Called on a
+// thread of the Io. After an error the slab's last read is done once more.
+using MakeSlab = std::function<Status(uint32_t slab, std::span<std::byte> memory)>;
 
 // The reads of a slab that are compared with its checksum. A gigabyte takes a core 36 ms (Zen 4), 5
 // % of two cores that compute while 3 GB/s come from the disk; comparing an eighth instead gained 0
@@ -40,10 +54,10 @@ class WeightStream {
   // `slabs`: at least one, by group in the order of use. `ring` has at least
   // WeightPlacement::ring_bytes_min() bytes. With `prefetch` the stream reads ahead from now on,
   // else only the group that acquire() waits for. After a slab that does not match its checksum the
-  // next read of every slab is compared, whatever `verify` says. Queue and file must outlive the
-  // stream.
+  // next read of every slab is compared, whatever `verify` says. `make`: null where slabs are read
+  // as they are. The queue must outlive the stream.
   WeightStream(TransferQueue& queue, File file, std::vector<StreamedSlab> slabs, Buffer ring,
-               bool prefetch, VerifyReads verify = VerifyReads::kEvery);
+               bool prefetch, VerifyReads verify = VerifyReads::kEvery, MakeSlab make = {});
   ~WeightStream();  // Waits for the reads under way.
 
   const std::vector<StreamedSlab>& slabs() const { return slabs_; }
@@ -69,11 +83,16 @@ class WeightStream {
   void restart();
 
  private:
-  void pump();  // REQUIRES: the lock is held.
+  void pump();               // REQUIRES: the lock is held.
+  void start(size_t index);  // Likewise
   void arrived(size_t index);
+  Status wait(size_t index);
   Status read_again(size_t index);
   static Status verify(const Transfer& transfer);
+  static Status make_slab(const Transfer& transfer);
   bool skips(size_t index);
+  void list_transfers();
+  std::span<Transfer> transfers_of(size_t index);
 
   TransferQueue& queue_;
   const File file_;
@@ -81,13 +100,18 @@ class WeightStream {
   const Buffer buffer_;
   const bool prefetch_;
   const VerifyReads verify_;
-  std::vector<std::byte*> data_;     // By index into slabs_
-  std::vector<Transfer> transfers_;  // By index into slabs_
+  const MakeSlab make_;
+  std::vector<std::byte*> data_;        // By index into slabs_
+  std::vector<Transfer> transfers_;     // Slab by slab, in the order of their reads
+  std::vector<size_t> first_transfer_;  // By index into slabs_, and the number of all
+  std::vector<uint64_t> transfer_at_;   // By transfer: its place in the slab's memory
 
-  // A slab's reads; used by its callbacks, which run one at a time.
+  // A slab's reads. A slab of one read has callbacks one at a time; those of several count down.
   struct Reads {
     uint64_t count = 0;
-    uint64_t verified_in = 0;  // The epoch in which a read last matched
+    uint64_t verified_in = 0;         // The epoch in which a read last matched
+    std::atomic<uint32_t> unread{0};  // Transfers of this time whose bytes are not there yet
+    uint64_t ended = 0;               // Transfers of all times; under the lock
   };
   std::vector<Reads> reads_;
   std::atomic<uint64_t> epoch_{1};  // Counts mismatches

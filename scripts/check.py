@@ -59,6 +59,7 @@ LAYERS = {
     "server/cli/common": COMMAND,
     "server/cli/batch": COMMAND,
     "server/cli/bench": COMMAND | {"kernels/measure", "server/cli/batch"},
+    "server/cli/cache": COMMAND,
     "server/cli/convert": COMMAND | {"offload/convert"},
     "server/cli/eval": COMMAND,
     "server/cli/generate": COMMAND,
@@ -68,7 +69,7 @@ LAYERS = {
     "server/cli/profile": COMMAND | {"kernels/measure"},
     "server/cli/serve": COMMAND,
     "server/cli": COMMAND | {f"server/cli/{command}" for command in (
-        "batch", "bench", "convert", "eval", "generate", "inspect", "plan", "profile", "serve")},
+        "batch", "bench", "cache", "convert", "eval", "generate", "inspect", "plan", "profile", "serve")},
 }
 
 # External headers, and the folders that may include them. What is not named may go anywhere.

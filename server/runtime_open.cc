@@ -120,7 +120,7 @@ class Opener {
           "more of the processor.");
     }
     state_.transfers = std::make_unique<TransferQueue>(*state_.io, state_.opened.trace.get());
-    const uint64_t dummy = model_.file ? 0 : plan.weights.disk;
+    const uint64_t dummy = model_.dummy() ? plan.weights.disk : 0;
     if (dummy + plan.kv.disk + plan.activations.disk == 0) return {};
     plan.disk_dir = scratch_directory(flags_.disk_dir);
     if (plan.disk_dir.empty()) {
@@ -150,10 +150,15 @@ class Opener {
                      : flags_.verify == "first" ? VerifyReads::kFirst
                                                 : VerifyReads::kSample;
     options.transfers = state_.transfers.get();
-    options.progress = LoadPrinter(options_, model_.file ? "Loading weights:" : "Making weights:");
+    options.progress =
+        LoadPrinter(options_, model_.dummy() ? "Making weights:" : "Loading weights:");
     if (model_.file) {
       if (plan.weights.disk > 0) plan.weights_file = model_.file->path();
       SPILLWAY_ASSIGN_OR_RETURN(state_.weights, WeightStore::load(device(), *model_.file, options));
+    } else if (model_.checkpoint) {
+      if (plan.weights.disk > 0) plan.weights_file = model_.checkpoint->largest_file();
+      SPILLWAY_ASSIGN_OR_RETURN(state_.weights,
+                                WeightStore::load(device(), model_.checkpoint, options));
     } else {
       say("Making random weights of " + plan.shape.name + " in " +
           std::string(format_name(plan.format)));
@@ -236,7 +241,7 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
                                                 .progress = ConvertPrinter(options),
                                                 .damaged = damaged,
                                                 .say = options.say}));
-  if (opened.model.file) {
+  if (!opened.model.dummy()) {
     load_tokenizer(options, &opened);
     if (opened.tokenizer) {
       opened.chat = std::make_unique<ChatTemplate>(ChatTemplate::load(opened.model.table->files));

@@ -1,6 +1,7 @@
 #include "kernels/base/units.h"
 #include "kernels/base/quote.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -25,6 +26,15 @@ double unit_bytes(std::string_view unit) {
   return 0;
 }
 
+// Likewise of an age: a minute is "min", because "m" may be a month.
+double unit_seconds(std::string_view unit) {
+  if (unit == "s") return 1;
+  if (unit == "min") return 60;
+  if (unit == "h") return 3600;
+  if (unit.empty() || unit == "d") return 86400;
+  return unit == "w" ? 7 * 86400 : 0;
+}
+
 }  // namespace
 
 Result<uint64_t> parse_bytes(std::string_view text) {
@@ -42,6 +52,19 @@ Result<uint64_t> parse_bytes(std::string_view text) {
   const double bytes = number * scale;
   if (scale == 0 || !(bytes < 9.2e18)) return refuse();
   return static_cast<uint64_t>(bytes);
+}
+
+Result<double> parse_age(std::string_view text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  std::string_view unit(rest, static_cast<size_t>(end - rest));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  const double scale = unit_seconds(unit);
+  const bool good = error == std::errc() && number >= 0 && scale > 0 && number * scale < 1e11;
+  if (good) return number * scale;
+  return invalid_argument(in_quotes(text) +
+                          " is not an age; write for example 30d, 12h, 45min or 2w");
 }
 
 std::string format_bytes(uint64_t bytes) {
@@ -72,6 +95,13 @@ std::string format_seconds(double seconds) {
     std::snprintf(text, sizeof(text), "%d h %02d min", minutes / 60, minutes % 60);
   }
   return text;
+}
+
+std::string format_age(double seconds) {
+  constexpr double kDay = 86400;
+  if (seconds >= 2 * kDay) return std::to_string(std::llround(seconds / kDay)) + " days";
+  if (seconds >= 60) return format_seconds(seconds);
+  return std::to_string(std::llround(std::max(0.0, seconds))) + " s";
 }
 
 std::string format_rate(double per_second) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/base/quote.h"
+#include "kernels/base/units.h"
 #include "offload/convert/checkpoint.h"
 #include "offload/convert/family.h"
 #include "offload/convert/fingerprint.h"
@@ -170,6 +171,26 @@ std::string blocks_note(const std::string& blocks, Format format, const QuantErr
   return text + "; --format q4 packs them in 4 bits, with another loss";
 }
 
+// Announces the file that will be written, or says why there is no room for it.
+Status announce_room(const std::string& checkpoint, const std::string& output,
+                     const ModelFileTable& table, const ConvertOptions& options) {
+  SPILLWAY_ASSIGN_OR_RETURN(const PackedFileRoom room, ModelFileWriter::room(output, table));
+  const std::string what = checkpoint + " as " + std::string(format_name(table.format));
+  const std::string free = format_bytes(room.free_bytes);
+  if (room.bytes > room.free_bytes) {
+    return Status(Code::kCapacity, "no room for " + room.path + ": " + what + " takes " +
+                                       format_bytes(room.bytes) + " and " + free +
+                                       " are free there, " +
+                                       format_bytes(room.bytes - room.free_bytes) + " short; " +
+                                       options.room_advice);
+  }
+  if (options.announce) {
+    options.announce("converting " + what + " to " + room.path + ": " + format_bytes(room.bytes) +
+                     " to write, " + free + " are free there");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ConvertReport> convert_checkpoint(const std::string& directory, const std::string& output,
@@ -188,7 +209,9 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   ModelFileTable table = plan_model_file(
       config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
   table.source = source_of(config.shape.name, fingerprint);
+  table.origin = options.origin;
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
+  SPILLWAY_RETURN_IF_ERROR(announce_room(directory, output, table, options));
   SPILLWAY_ASSIGN_OR_RETURN(auto writer, ModelFileWriter::create(output, std::move(table)));
   Converter converter(checkpoint, map.value(), *writer, options);
   SPILLWAY_RETURN_IF_ERROR(converter.run());

@@ -24,6 +24,18 @@ struct ConvertOptions {
   std::function<MatrixLayout(Format)> layout;
   unsigned threads = 0;  // 0: two more than cores, so that some wait for the disk.
 
+  // Called once, when all but the weights is checked and before anything is written, with a line
+  // for people: what is converted to which file, its bytes and format, and the room there. May be
+  // empty.
+  std::function<void(const std::string&)> announce;
+
+  // The checkpoint's absolute path, to be kept in the packed file (ModelFileTable::origin). Empty
+  // where the file may be given to others, whom it does not concern.
+  std::string origin;
+
+  // Ends the error of a disk that is too small: what to do about it.
+  std::string room_advice = "free some, or choose another place";
+
   // Called on the calling thread about ten times a second with bytes read so far and total bytes;
   // false stops the work (kCancelled).
   std::function<bool(uint64_t, uint64_t)> progress;
@@ -40,7 +52,8 @@ struct ConvertReport {
 
 // Reads, checks, converts and packs on several threads; memory stays below 80 MiB a thread for
 // every real model. `output` appears whole or not at all; an older file survives a failure.
-// kInvalidArgument and kCorruption: the checkpoint is invalid. Blocks.
+// kInvalidArgument and kCorruption: the checkpoint is invalid. kCapacity: the disk has too little
+// room, which is found before anything is written. Blocks.
 Result<ConvertReport> convert_checkpoint(const std::string& path, const std::string& output,
                                          const ConvertOptions& options);
 

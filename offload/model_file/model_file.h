@@ -67,6 +67,7 @@ struct ModelFileTable {
   ModelShape shape;
   Format format = Format::kF32;     // Format of matrices and tables.
   std::string source;               // Name and fingerprint of the checkpoint
+  std::string origin;               // Its path when it was converted; empty: not told
   std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
   std::vector<SlabInfo> slabs;      // In streaming order, which is the order in the file.
   std::vector<std::pair<std::string, std::string>> files;  // Tokenizer files: name, contents.
@@ -107,9 +108,21 @@ class ModelFile {
   std::unique_ptr<const ModelFileTable> table_;
 };
 
+// What a packed file takes on the disk, and what its place has.
+struct PackedFileRoom {
+  std::string path;    // With its symbolic links followed
+  uint64_t bytes = 0;  // Of the finished file, rounded up by some digits a slab
+  // Free there, with what an interrupted writer left and the next one takes over.
+  uint64_t free_bytes = 0;
+};
+
 // Writes one packed file. Slabs may be written in any order, each once, from several threads.
 class ModelFileWriter {
  public:
+  // What create() would need for this planned table, and what `path` has. Writes nothing.
+  // kInvalidArgument: no packed file can lie there.
+  static Result<PackedFileRoom> room(const std::string& path, const ModelFileTable& table);
+
   // Takes the planned table; moves its slabs behind the header, fixes their offsets and generates a
   // random file id. kCapacity when the disk has too little space or another process writes this
   // file. An existing file at `path` stays as it is until finish().

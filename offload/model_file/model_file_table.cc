@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kTensorsMax = 1 << 16;
 constexpr size_t kSlabsMax = size_t{1} << 24;
+constexpr size_t kOriginBytesMax = 3 * 4096;  // A path, each byte replaced by U+FFFD
 constexpr int64_t kBytesMax = int64_t{1} << 62;
 
 json encode_quantization(const QuantError& error) {
@@ -213,6 +214,7 @@ Result<ModelFileTable> decode_json(const json& root) {
   ModelFileTable table;
   table.format = read_format(reader);
   table.source = reader.string("source", 4096);
+  table.origin = reader.string_or("origin", kOriginBytesMax, "");
   const json& tensors = reader.array("tensors", kTensorsMax);
   const json& slabs = reader.array("slabs", kSlabsMax);
   const json& shape = reader.object("shape");
@@ -244,13 +246,14 @@ std::string encode_table(const ModelFileTable& table, size_t* json_bytes) {
   for (const auto& [name, contents] : table.files) {
     files.push_back({{"name", name}, {"bytes", contents.size()}});
   }
-  const json root = {{"version", kModelFileVersion},
-                     {"shape", json_of_shape(table.shape)},
-                     {"format", format_name(table.format)},
-                     {"source", table.source},
-                     {"tensors", std::move(tensors)},
-                     {"slabs", std::move(slabs)},
-                     {"files", std::move(files)}};
+  json root = {{"version", kModelFileVersion},
+               {"shape", json_of_shape(table.shape)},
+               {"format", format_name(table.format)},
+               {"source", table.source},
+               {"tensors", std::move(tensors)},
+               {"slabs", std::move(slabs)},
+               {"files", std::move(files)}};
+  if (!table.origin.empty()) root["origin"] = table.origin;
   // A directory's name may be any bytes: invalid UTF-8 is replaced instead of throwing.
   std::string text = root.dump(-1, ' ', false, json::error_handler_t::replace);
   *json_bytes = text.size();

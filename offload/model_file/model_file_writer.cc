@@ -15,6 +15,7 @@
 
 #include "kernels/base/units.h"
 #include "offload/io/checksum.h"
+#include "offload/io/spill_file.h"
 #include "offload/model_file/model_file.h"
 #include "offload/model_file/model_file_table.h"
 #include "offload/model_file/non_finite.h"
@@ -48,10 +49,12 @@ Result<File> open_partial(const std::string& path) {
 // Reserves the space now, so that a full disk is an error at the start and not after an hour.
 Status reserve(const File& file, uint64_t bytes) {
   if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)) == 0) return {};
-  // Not every file system can reserve; the free space detects a full one either way.
+  const bool full = errno == ENOSPC || errno == EDQUOT;
+  // Not every file system can reserve; the free space detects a full one either way. A quota does
+  // not show in it.
   std::error_code error;
   const auto space = std::filesystem::space(file.path(), error);
-  if (error || space.available >= bytes) return {};
+  if (!full && (error || space.available >= bytes)) return {};
   return Status(Code::kCapacity, "no room on the disk for " + file.path() + ": " +
                                      format_bytes(bytes) + " needed, " +
                                      format_bytes(space.available) +
@@ -182,17 +185,38 @@ Status check_files(const ModelFileTable& table) {
   return {};
 }
 
+Result<OutputPlace> place_of(const std::string& named) {
+  SPILLWAY_ASSIGN_OR_RETURN(OutputPlace place, output_place(named));
+  if (place.special.empty()) return place;
+  return invalid_argument(named + " is " + place.special +
+                          "; a packed model is not written in order and must be a file");
+}
+
 }  // namespace
+
+Result<PackedFileRoom> ModelFileWriter::room(const std::string& named,
+                                             const ModelFileTable& table) {
+  SPILLWAY_RETURN_IF_ERROR(check_files(table));
+  SPILLWAY_ASSIGN_OR_RETURN(const OutputPlace place, place_of(named));
+  PackedFileRoom room;
+  room.path = place.path;
+  // Checksums, offsets and counts have their digits only when the file is written.
+  size_t json_bytes = 0;
+  room.bytes = kFirstSlabOffset + table.weight_bytes() + encode_table(table, &json_bytes).size() +
+               32 * table.slabs.size() + 128 * table.tensors.size();
+  SPILLWAY_ASSIGN_OR_RETURN(room.free_bytes, free_disk_bytes(place.path));
+  struct stat left {};
+  if (::lstat((place.path + kPartialSuffix).c_str(), &left) == 0 && S_ISREG(left.st_mode)) {
+    room.free_bytes += static_cast<uint64_t>(left.st_blocks) * 512;
+  }
+  return room;
+}
 
 Result<std::unique_ptr<ModelFileWriter>> ModelFileWriter::create(const std::string& named,
                                                                  ModelFileTable table) {
   SPILLWAY_RETURN_IF_ERROR(check_files(table));
-  SPILLWAY_ASSIGN_OR_RETURN(const OutputPlace place, output_place(named));
+  SPILLWAY_ASSIGN_OR_RETURN(const OutputPlace place, place_of(named));
   const std::string& path = place.path;
-  if (!place.special.empty()) {
-    return invalid_argument(named + " is " + place.special +
-                            "; a packed model is not written in order and must be a file");
-  }
   for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
   if (::getrandom(table.file_id.data(), table.file_id.size(), 0) !=
       static_cast<ssize_t>(table.file_id.size())) {

@@ -44,6 +44,15 @@ Status validate(const EngineFlags& flags) {
   if (flags.kv_snap != "mean" && flags.kv_rule != "snap") {
     return invalid_argument("--kv-snap needs --kv-rule snap; the rule is " + flags.kv_rule);
   }
+  if (flags.weights_from != "checkpoint") return {};
+  if (flags.dummy_weights) {
+    return invalid_argument("--dummy-weights has no checkpoint for --weights-from checkpoint");
+  }
+  if (flags.verify != "every") {
+    return invalid_argument("--verify " + flags.verify +
+                            " is about checksums, which the files of --weights-from checkpoint do "
+                            "not have; leave it out");
+  }
   return {};
 }
 

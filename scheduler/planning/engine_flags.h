@@ -49,7 +49,8 @@ struct EngineFlags {
   int64_t threads = 0;  // 0: one per processor
   uint64_t seed = 0;
   std::string verify = "every";
-  std::string trace;  // A file; empty: none
+  std::string weights_from = "packed";  // "checkpoint": no packed file is made
+  std::string trace;                    // A file; empty: none
   bool dummy_weights = false;
 };
 

@@ -232,7 +232,7 @@ class Planner {
     const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
-    request.weights_in_scratch = model_.file == nullptr;
+    request.weights_in_scratch = model_.dummy();
     request.kv_staged_bytes_max = longest.disk_layer_max;
     request.kv_layer_disk_bytes = longest.disk_layer;
     request.kv_layers = static_cast<uint64_t>(shape().layers);

@@ -53,6 +53,7 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
   // The file owns its table.
   found.table = std::shared_ptr<const ModelFileTable>(found.file, &found.file->table());
   found.cached = resolved.cached;
+  found.use = resolved.use;
   if (flags.format && *flags.format != found.table->format) {
     return invalid_argument(model + " holds " + std::string(format_name(found.table->format)) +
                             " weights and --format asks for " +
@@ -64,14 +65,36 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
   return found;
 }
 
+Result<ModelToPlan> checkpoint_model(const std::string& model, const EngineFlags& flags,
+                                     const DeviceTraits& device,
+                                     const ModelToPlanOptions& options) {
+  CheckpointSlabsOptions source;
+  source.format = flags.format;
+  source.bf16_for_f16 = !device.discrete() && device.native_bf16;
+  source.layout = [&](Format format) { return device.matrix_layout(format); };
+  source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind, shape); };
+  source.accepts_source = options.accepts_source;
+  ModelToPlan found;
+  SPILLWAY_ASSIGN_OR_RETURN(found.checkpoint, CheckpointSlabs::open(model, source));
+  found.table = std::shared_ptr<const ModelFileTable>(found.checkpoint, &found.checkpoint->table());
+  found.name = name_of(model, found.shape());
+  found.source = found.table->source;
+  return found;
+}
+
+Result<ModelToPlan> model_of(const std::string& model, const EngineFlags& flags,
+                             const DeviceTraits& device, const ModelToPlanOptions& options) {
+  if (flags.dummy_weights) return dummy_model(model, flags, device);
+  if (flags.weights_from == "checkpoint") return checkpoint_model(model, flags, device, options);
+  return packed_model(model, flags, device, options);
+}
+
 }  // namespace
 
 Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFlags& flags,
                                        const DeviceTraits& device,
                                        const ModelToPlanOptions& options) {
-  SPILLWAY_ASSIGN_OR_RETURN(ModelToPlan found, flags.dummy_weights
-                                                   ? dummy_model(model, flags, device)
-                                                   : packed_model(model, flags, device, options));
+  SPILLWAY_ASSIGN_OR_RETURN(ModelToPlan found, model_of(model, flags, device, options));
   if (flags.max_model_len) {
     auto shorter = std::make_shared<ModelFileTable>(*found.table);
     limit_positions(*flags.max_model_len, shorter->shape);

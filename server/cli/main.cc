@@ -12,6 +12,7 @@
 #include "kernels/base/trace_losses.h"
 #include "server/cli/batch/batch.h"
 #include "server/cli/bench/bench.h"
+#include "server/cli/cache/cache.h"
 #include "server/cli/convert/convert.h"
 #include "server/cli/eval/eval.h"
 #include "server/cli/flags/command_line.h"
@@ -73,6 +74,7 @@ int main(int count, char** arguments) {
   commands.push_back(plan_command());
   commands.push_back(convert_command());
   commands.push_back(inspect_command());
+  commands.push_back(cache_command());
   for (const std::string& sentence : misspelt_variables(commands, environ)) {
     log_warning(sentence);
   }

@@ -14,8 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string golden(const std::string& name) {
+  return test::source_directory() + "/tests/golden/checkpoints/" + name + "/safetensors";
+}
+
 std::string checkpoint() {
-  return test::source_directory() + "/tests/golden/checkpoints/pre_ln_relu/safetensors";
+  return golden("pre_ln_relu");
 }
 
 // Flips a bit in the middle of a slab.
@@ -66,6 +70,64 @@ TEST_CASE("a cached model whose weights are damaged is packed again by who loads
   const Status refused = Runtime::open(own, flags, options).status();
   CHECK(refused.code() == Code::kCorruption);
   CHECK_THAT(std::string(refused.message()), Catch::Contains("convert the model again"));
+}
+
+TEST_CASE("spillway cache removes a packed model, but not while a program uses it") {
+  const test::TemporaryCache cache;
+  const std::string log = cache.path() + "/log";
+  EngineFlags flags;
+  flags.device = "cpu";
+  flags.threads = 2;
+  flags.host_memory_bytes = uint64_t{1} << 30;
+  std::vector<std::string> said;
+  RuntimeOptions options;
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  const auto files = [&] {
+    size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(cache.path())) {
+      count += entry.path().extension() == ".spill" ? 1 : 0;
+    }
+    return count;
+  };
+  const auto run = [&](const std::string& words) {
+    return test::exit_of(test::program() + " cache " + words + " > " + log + " 2>&1");
+  };
+  {
+    const auto runtime = Runtime::open(checkpoint(), flags, options);
+    REQUIRE(runtime.status().message() == "");
+    CHECK(std::count_if(said.begin(), said.end(), [&](const std::string& line) {
+            return line.starts_with("converting " + checkpoint() + " as ") &&
+                   line.find(cache.path()) != std::string::npos &&
+                   line.find("are free there") != std::string::npos;
+          }) == 1);
+    CHECK(run("") == 0);
+    CHECK(test::exit_of("grep -q 'pre_ln_relu.*safetensors' " + log) == 0);
+    CHECK(test::exit_of("grep -q 'in use now' " + log) == 0);
+    CHECK(run("prune --max-size 0") == 1);
+    CHECK(test::exit_of("grep -q 'more than --max-size' " + log) == 0);
+    CHECK(files() == 1);
+  }
+  CHECK(run("prune --max-size 0 --dry-run") == 0);
+  CHECK(files() == 1);
+  CHECK(run("--max-size 0") == 0);
+  CHECK(files() == 0);
+  CHECK(run("list --json") == 0);
+  CHECK(run("prune --max-size") == 2);
+}
+
+TEST_CASE("a checkpoint is streamed as it lies when the command line says so") {
+  const test::TemporaryCache cache;
+  const std::string log = cache.path() + "/log";
+  const auto generate = [&](const std::string& words) {
+    return test::exit_of(test::program() + " generate " + words +
+                         " --device cpu --prompt-tokens 5,7 --max-tokens 2 > " + log + " 2>&1");
+  };
+  const std::string from = " --weights-from checkpoint";
+  CHECK(generate(golden("head_80_bf16") + " --format bf16" + from) == 0);
+  CHECK(generate(checkpoint() + from) == 2);
+  CHECK(test::exit_of("grep -q 'are to be f32; leave --weights-from checkpoint out' " + log) == 0);
+  CHECK(generate(golden("head_80_bf16") + from + " --verify first") == 2);
+  CHECK(generate("opt-125m --dummy-weights" + from) == 2);
 }
 
 TEST_CASE("a tokenizer that cannot be used is warned of, and token ids still work") {

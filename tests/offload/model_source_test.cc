@@ -46,7 +46,9 @@ TEST_CASE("a directory is converted once, with an announcement") {
   CHECK(first.converted);
   CHECK(first.path.starts_with(setup.temp / "cache/deep/model-"));
   REQUIRE(setup.said.size() == 1);
-  CHECK_THAT(setup.said[0], Catch::Contains("converting"));
+  CHECK_THAT(setup.said[0], Catch::StartsWith("converting " + setup.directory + " as f32 to " +
+                                              first.path + ": ") &&
+                                Catch::Contains("are free there"));
   CHECK(ModelFile::open(first.path).value().table().format == Format::kF32);
   const ModelSource second = setup.resolve();
   CHECK_FALSE(second.converted);

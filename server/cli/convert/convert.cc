@@ -61,6 +61,8 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
   options.verify_crc = !flags.no_crc;
   options.lenient_header = flags.lenient_header;
   options.threads = static_cast<unsigned>(flags.threads);
+  options.announce = say;
+  options.room_advice = "free some, or write OUTPUT to another disk";
   if (flags.device == "cuda") {
     SPILLWAY_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(flags.directory));
     SPILLWAY_RETURN_IF_ERROR(check_shape(DeviceKind::kCuda, config.shape));

@@ -157,6 +157,9 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.add_choice("verify", &flags->verify, {"every", "sample", "first"},
                       "which reads of weights on disk are compared with their checksums; sample: "
                       "each slab's first, every eighth, and all while nothing else is to be done");
+  settings.add_choice("weights-from", &flags->weights_from, {"packed", "checkpoint"},
+                      "checkpoint: read bf16 or f16 safetensors where they lie, in every run "
+                      "anew, instead of packing them once into a file in the cache folder");
   settings.add_text("trace", &flags->trace, "FILE",
                     "write a Chrome/Perfetto trace of every transfer, op and wait");
   settings.add_switch("dummy-weights", &flags->dummy_weights,

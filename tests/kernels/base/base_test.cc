@@ -45,6 +45,20 @@ TEST_CASE("sizes are read in binary and decimal units") {
   }
 }
 
+TEST_CASE("ages are read in days or with a unit") {
+  constexpr double kDay = 86400;
+  CHECK(parse_age("30").value() == 30 * kDay);
+  CHECK(parse_age("30d").value() == 30 * kDay);
+  CHECK(parse_age("1.5 w").value() == 10.5 * kDay);
+  CHECK(parse_age("12h").value() == kDay / 2);
+  CHECK(parse_age("45min").value() == 2700);
+  CHECK(parse_age("0s").value() == 0);
+  for (const char* bad : {"", "d", "-1d", "3 months", "1e3", "5m", "nan", "inf", "99999999d"}) {
+    INFO(bad);
+    CHECK_FALSE(parse_age(bad).ok());
+  }
+}
+
 TEST_CASE("sizes and times are written for people") {
   CHECK(format_bytes(512) == "512 B");
   CHECK(format_bytes(1536) == "1.50 KiB");
@@ -52,6 +66,11 @@ TEST_CASE("sizes and times are written for people") {
   CHECK(format_seconds(0.123) == "0.12 s");
   CHECK(format_seconds(200) == "3 min 20 s");
   CHECK(format_seconds(3900) == "1 h 05 min");
+  CHECK(format_age(-1) == "0 s");
+  CHECK(format_age(59.7) == "60 s");
+  CHECK(format_age(200) == "3 min 20 s");
+  CHECK(format_age(47 * 3600) == "47 h 00 min");
+  CHECK(format_age(31.4 * 86400) == "31 days");
   CHECK(format_rate(0.04512) == "0.0451");
   CHECK(format_rate(12.34) == "12.3");
   CHECK(format_rate(14239.6) == "14240");

@@ -7,16 +7,19 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "kernels/weight_layout.h"
 #include "offload/model_file/model_file.h"
 #include "tests/support/checkpoint_writer.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/torch_writer.h"
 
 namespace spillway {
 namespace {
 
+using nlohmann::json;
 using TensorMap = std::map<std::string, const TensorData*>;
 
 void write_model(const std::string& directory, const ModelShape& shape,
@@ -214,6 +217,76 @@ TEST_CASE("a .bin checkpoint gives the same packed slabs as safetensors") {
   INFO(report.status().message());
   REQUIRE(report.ok());
   check_numbers(other / "out.spill", model.tensors);
+}
+
+TEST_CASE("what will be written is said before it is written") {
+  Model model;
+  const std::string output = model.temp / "out.spill";
+  std::vector<std::string> said;
+  ConvertOptions options;
+  options.format = Format::kBF16;
+  options.announce = [&](const std::string& line) {
+    said.push_back(line);
+    CHECK_FALSE(std::filesystem::exists(output + ".partial"));
+  };
+  REQUIRE(model.convert(options).ok());
+  REQUIRE(said.size() == 1);
+  CHECK_THAT(said[0], Catch::StartsWith("converting " + (model.temp / "model") + " as bf16 to " +
+                                        output + ": ") &&
+                          Catch::Contains("KiB to write, ") && Catch::EndsWith("are free there"));
+  // A checkpoint that is refused is not announced.
+  model.tensors.pop_back();
+  CHECK_FALSE(model.convert(options).ok());
+  CHECK(said.size() == 1);
+}
+
+TEST_CASE("a disk that is too small is said before anything is written") {
+  Model model;
+  // The embedding takes half of what is free and more, and is packed again as the tied head.
+  model.shape.vocabulary = 1 << 20;
+  const uint64_t free = std::filesystem::space(model.temp.path()).available;
+  model.shape.embedding =
+      static_cast<int64_t>(free / 2 / sizeof(float) / model.shape.vocabulary / 64 + 2) * 64;
+  json header;
+  uint64_t end = 0;
+  const auto add = [&](const TensorData& tensor, uint64_t bytes) {
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {end, end + bytes}}};
+    end += bytes;
+  };
+  ModelShape small = model.shape;
+  small.vocabulary = 1;  // Its file is made of holes
+  for (TensorData& tensor : opt_tensors(small)) {
+    const uint64_t bytes = tensor.data.size();
+    const bool embedding = tensor.name == kEmbedding;
+    if (embedding) tensor.shape[0] = model.shape.vocabulary;
+    add(tensor, embedding ? bytes * model.shape.vocabulary : bytes);
+  }
+  model.tensors.clear();
+  write_model(model.temp / "model", model.shape, {});
+  const std::string weights = model.temp / "model/model.safetensors";
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  write_file(weights, safetensors_raw(text, {}));
+  std::error_code error;
+  std::filesystem::resize_file(weights, 8 + text.size() + end, error);
+  if (error || model.shape.embedding > (1 << 16)) {
+    return test::skip("no model's file of holes is as large as the free space here");
+  }
+  std::vector<std::string> said;
+  ConvertOptions options;
+  options.announce = [&](const std::string& line) { said.push_back(line); };
+  options.room_advice = "get a larger one";
+  const Status refused =
+      convert_checkpoint(model.temp / "model", model.temp / "out.spill", options).status();
+  CHECK(refused.code() == Code::kCapacity);
+  CHECK_THAT(std::string(refused.message()),
+             Catch::StartsWith("no room for " + (model.temp / "out.spill") + ": ") &&
+                 Catch::Contains("as f32 takes ") && Catch::Contains("are free there, ") &&
+                 Catch::EndsWith("short; get a larger one"));
+  CHECK(said.empty());
+  CHECK_FALSE(std::filesystem::exists(model.temp / "out.spill"));
+  CHECK_FALSE(std::filesystem::exists(model.temp / "out.spill.partial"));
 }
 
 TEST_CASE("a wrong CRC32 stops the conversion unless told otherwise") {

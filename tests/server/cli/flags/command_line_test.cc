@@ -154,6 +154,9 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
       {"m", "--format", "i32"},
       {"m", "--block", "4", "--micro-batch", "5"},
       {"m", "--no-overlap=maybe"},
+      {"m", "--weights-from", "cloud"},
+      {"m", "--weights-from", "checkpoint", "--dummy-weights"},
+      {"m", "--weights-from", "checkpoint", "--verify", "sample"},
       {"m", "--config", "/no/such/file"},
   };
   for (const auto& arguments : bad) {
