@@ -34,76 +34,62 @@ std::span<const float> widen(DType type, const std::byte* source, int64_t count,
   return {widened, static_cast<size_t>(count)};
 }
 
-// Groups of one quantised format in a 16-output panel: each holds the same inputs of all outputs of
-// the panel.
-struct PanelGroups {
-  size_t bytes, scale, minimum;  // Size of a group; in it, the offsets of float16[16]
-  // Quantises `values`, output `r` of a zeroed group.
-  void (*pack)(std::span<const float> values, int64_t r, std::byte* group, QuantError* error);
-  // Input `i` of output `r`.
-  float (*number)(const std::byte* group, int64_t r, int64_t i);
-};
+// Byte offset of the group that holds (row, column) of a quantised matrix in kPanels16.
+template <Format kOf>
+size_t group_offset(int64_t row, int64_t column, int64_t columns) {
+  constexpr int64_t kGroup = QuantTraits<kOf>::kGroup;
+  const int64_t groups = padded_columns(MatrixLayout::kPanels16, kOf, columns) / kGroup;
+  return static_cast<size_t>(row / kPanelRows * groups + column / kGroup) * sizeof(PanelGroup<kOf>);
+}
 
-void pack_q4(std::span<const float> values, int64_t r, std::byte* to, QuantError* error) {
-  uint8_t nibbles[kQ4Group];
-  const Q4Scale scale = quantize_q4(values, nibbles);
-  if (error != nullptr) add_q4_error(values, scale, nibbles, error);
-  auto* group = reinterpret_cast<Q4PanelGroup*>(to);
+// Writes the codes of output `r` of a zeroed group.
+template <Format kOf>
+void put_codes(std::span<const uint8_t> codes, const GroupScale& scale, int64_t r, std::byte* to) {
+  using Traits = QuantTraits<kOf>;
+  auto* group = reinterpret_cast<PanelGroup<kOf>*>(to);
   group->scale[r] = scale.scale;
   group->minimum[r] = scale.minimum;
-  for (size_t i = 0; i < values.size(); ++i) {
-    group->words[i / 8][r] |= uint32_t{nibbles[i]} << (4 * (i % 8));
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const size_t field = i % Traits::kFields;
+    group->words[i / Traits::kFields][r] |= uint32_t{codes[i]} << (Traits::kBits * field);
   }
 }
 
-float number_of_q4(const std::byte* from, int64_t r, int64_t i) {
-  const auto* group = reinterpret_cast<const Q4PanelGroup*>(from);
-  return q4_value(group->words[i / 8][r] >> (4 * (i % 8)) & 15u, f16_to_f32(group->scale[r]),
-                  f16_to_f32(group->minimum[r]));
-}
-
-const PanelGroups& panel_groups(Format format) {
-  static constexpr PanelGroups kOfQ4{sizeof(Q4PanelGroup), offsetof(Q4PanelGroup, scale),
-                                     offsetof(Q4PanelGroup, minimum), pack_q4, number_of_q4};
-  SPILLWAY_CHECK(format == Format::kQ4);
-  return kOfQ4;
-}
-
-// Byte offset of the group that holds (row, column) of a quantised matrix in kPanels16.
-size_t group_offset(Format format, int64_t row, int64_t column, int64_t columns) {
-  const int64_t group = format_traits(format).group;
-  const int64_t groups = padded_columns(MatrixLayout::kPanels16, format, columns) / group;
-  return static_cast<size_t>(row / kPanelRows * groups + column / group) *
-         panel_groups(format).bytes;
-}
-
-void pack_quantized_panels(Format format, DType source_type, const std::byte* source, int64_t rows,
-                           int64_t columns, std::byte* target, QuantError* error) {
-  const PanelGroups& groups = panel_groups(format);
-  const int64_t group = format_traits(format).group;
+// Quantises rows into those of a zeroed matrix from `at` on.
+template <Format kOf>
+void quantize_panels(DType source_type, const std::byte* source, int64_t at, int64_t rows,
+                     int64_t columns, std::byte* target, QuantError* error) {
+  using Traits = QuantTraits<kOf>;
   const size_t element = dtype_bytes(source_type);
-  std::memset(target, 0, packed_bytes(MatrixLayout::kPanels16, format, rows, columns));
-  std::vector<float> widened(static_cast<size_t>(group));
+  float widened[Traits::kGroup];
+  uint8_t codes[Traits::kGroup];
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += group) {
+    for (int64_t first = 0; first < columns; first += Traits::kGroup) {
       const auto values =
           widen(source_type, source + static_cast<size_t>(row * columns + first) * element,
-                std::min(group, columns - first), widened.data());
-      groups.pack(values, row % kPanelRows, target + group_offset(format, row, first, columns),
-                  error);
+                std::min(Traits::kGroup, columns - first), widened);
+      const GroupScale scale = quantize_group(Traits::kBits, values, codes);
+      if (error != nullptr) add_group_error(Traits::kBits, values, scale, codes, error);
+      put_codes<kOf>({codes, values.size()}, scale, (at + row) % kPanelRows,
+                     target + group_offset<kOf>(at + row, first, columns));
     }
   }
 }
 
-void unpack_quantized_panels(Format format, const std::byte* source, int64_t rows, int64_t columns,
+template <Format kOf>
+void unpack_quantized_panels(const std::byte* source, int64_t rows, int64_t columns,
                              float* target) {
-  const PanelGroups& groups = panel_groups(format);
-  const int64_t group = format_traits(format).group;
+  using Traits = QuantTraits<kOf>;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += group) {
-      const std::byte* from = source + group_offset(format, row, first, columns);
-      for (int64_t i = 0; i < std::min(group, columns - first); ++i) {
-        target[row * columns + first + i] = groups.number(from, row % kPanelRows, i);
+    const int64_t r = row % kPanelRows;
+    for (int64_t first = 0; first < columns; first += Traits::kGroup) {
+      const auto* group =
+          reinterpret_cast<const PanelGroup<kOf>*>(source + group_offset<kOf>(row, first, columns));
+      const float scale = f16_to_f32(group->scale[r]), minimum = f16_to_f32(group->minimum[r]);
+      for (int64_t i = 0; i < std::min(Traits::kGroup, columns - first); ++i) {
+        const uint32_t word = group->words[i / Traits::kFields][r];
+        const uint32_t code = word >> (Traits::kBits * (i % Traits::kFields)) & Traits::kMask;
+        target[row * columns + first + i] = quantized_value(code, scale, minimum);
       }
     }
   }
@@ -173,7 +159,9 @@ size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t co
   }
   const uint64_t all_rows = round_up(static_cast<uint64_t>(rows), kPanelRowMultiple);
   if (is_quantized(format)) {
-    return group_offset(format, static_cast<int64_t>(all_rows), 0, columns);
+    return with_quant_traits(format, [&](auto traits) {
+      return group_offset<traits.kFormat>(static_cast<int64_t>(all_rows), 0, columns);
+    });
   }
   return all_rows * format_row_bytes(format, padded_columns(layout, format, columns));
 }
@@ -182,8 +170,11 @@ void pack_rows(MatrixLayout layout, Format format, DType source_type, const std:
                int64_t rows, int64_t columns, std::byte* target, QuantError* error) {
   SPILLWAY_CHECK(layout_holds(layout, format));
   if (is_quantized(format)) {
-    const auto pack = layout == MatrixLayout::kRows ? &pack_quantized_rows : &pack_quantized_panels;
-    return pack(format, source_type, source, rows, columns, target, error);
+    if (layout == MatrixLayout::kRows) {
+      return pack_quantized_rows(format, source_type, source, rows, columns, target, error);
+    }
+    std::memset(target, 0, packed_bytes(layout, format, rows, columns));
+    return quantize_rows(layout, format, source_type, source, 0, rows, columns, target, error);
   }
   const DType type = element_of(format);
   if (layout == MatrixLayout::kRows) {
@@ -218,9 +209,13 @@ void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, in
                  int64_t columns, std::byte* target) {
   SPILLWAY_CHECK(layout_holds(layout, format));
   if (is_quantized(format)) {
-    const auto unpack =
-        layout == MatrixLayout::kRows ? &unpack_quantized_rows : &unpack_quantized_panels;
-    return unpack(format, source, rows, columns, reinterpret_cast<float*>(target));
+    auto* const numbers = reinterpret_cast<float*>(target);
+    if (layout == MatrixLayout::kRows) {
+      return unpack_quantized_rows(format, source, rows, columns, numbers);
+    }
+    return with_quant_traits(format, [&](auto traits) {
+      unpack_quantized_panels<traits.kFormat>(source, rows, columns, numbers);
+    });
   }
   const size_t element = dtype_bytes(element_of(format));
   if (layout == MatrixLayout::kRows) {
@@ -238,6 +233,77 @@ void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, in
   }
 }
 
+void quantize_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
+                   int64_t at, int64_t rows, int64_t columns, std::byte* target,
+                   QuantError* error) {
+  SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
+  if (layout == MatrixLayout::kRows) {
+    target += static_cast<size_t>(at) * format_row_bytes(format, columns);
+    return pack_quantized_rows(format, source_type, source, rows, columns, target, error);
+  }
+  with_quant_traits(format, [&](auto traits) {
+    quantize_panels<traits.kFormat>(source_type, source, at, rows, columns, target, error);
+  });
+}
+
+void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row, int64_t group,
+               std::span<const uint8_t> codes, const GroupScale& scale, std::byte* target) {
+  SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
+  if (layout == MatrixLayout::kRows) {
+    std::byte* const at =
+        target + static_cast<size_t>(row) * format_row_bytes(format, columns) +
+        static_cast<size_t>(group) * format_row_bytes(format, format_traits(format).group);
+    return store_group(format, codes, scale, at);
+  }
+  with_quant_traits(format, [&](auto traits) {
+    put_codes<traits.kFormat>(
+        codes, scale, row % kPanelRows,
+        target + group_offset<traits.kFormat>(row, group * traits.kGroup, columns));
+  });
+}
+
+namespace {
+
+// Codes of output `r` of a group, and its scale and minimum.
+template <Format kOf>
+GroupScale codes_of(const std::byte* from, int64_t r, std::span<uint8_t> codes) {
+  using Traits = QuantTraits<kOf>;
+  const auto* group = reinterpret_cast<const PanelGroup<kOf>*>(from);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const size_t shift = Traits::kBits * (i % Traits::kFields);
+    codes[i] = static_cast<uint8_t>(group->words[i / Traits::kFields][r] >> shift & Traits::kMask);
+  }
+  return {group->scale[r], group->minimum[r]};
+}
+
+}  // namespace
+
+void move_groups(Format format, int64_t rows, int64_t columns, MatrixLayout from,
+                 const std::byte* source, MatrixLayout to, std::byte* target) {
+  SPILLWAY_CHECK(is_quantized(format) && layout_holds(from, format));
+  std::memset(target, 0, packed_bytes(to, format, rows, columns));
+  with_quant_traits(format, [&](auto traits) {
+    uint8_t codes[traits.kGroup];
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t group = 0; group * traits.kGroup < columns; ++group) {
+        const auto count =
+            static_cast<size_t>(std::min(traits.kGroup, columns - group * traits.kGroup));
+        const std::span<uint8_t> some(codes, count);
+        const GroupScale scale =
+            from == MatrixLayout::kRows
+                ? load_group(format,
+                             source + static_cast<size_t>(row) * format_row_bytes(format, columns) +
+                                 static_cast<size_t>(group * traits.kGroupBytes),
+                             some)
+                : codes_of<traits.kFormat>(
+                      source + group_offset<traits.kFormat>(row, group * traits.kGroup, columns),
+                      row % kPanelRows, some);
+        put_group(to, format, columns, row, group, some, scale, target);
+      }
+    }
+  });
+}
+
 ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, int64_t row,
                            int64_t group) {
   SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
@@ -248,10 +314,12 @@ ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, 
                          static_cast<size_t>(group) * format_row_bytes(format, size);
     return {scale, scale + sizeof(uint16_t)};
   }
-  const PanelGroups& groups = panel_groups(format);
-  const size_t start = group_offset(format, row, group * size, columns) +
-                       static_cast<size_t>(row % kPanelRows) * sizeof(uint16_t);
-  return {start + groups.scale, start + groups.minimum};
+  return with_quant_traits(format, [&](auto traits) -> ScaleOffsets {
+    using Group = PanelGroup<traits.kFormat>;
+    const size_t start = group_offset<traits.kFormat>(row, group * size, columns) +
+                         static_cast<size_t>(row % kPanelRows) * sizeof(uint16_t);
+    return {start + offsetof(Group, scale), start + offsetof(Group, minimum)};
+  });
 }
 
 }  // namespace spillway

@@ -13,24 +13,27 @@
 // oneDNN's BA16a64b (f32) and BA16a64b2a (bf16) of a [columns, rows] matrix, for CPUs with matrix
 // units. A contiguous run of rows (a slab) is a multiple of 64 rows in either.
 //
-// 4-bit weights (base/q4.h) lie in kRows, each row as q4.h says, or in kPanels16, C rounded up to
-// 64: a panel is its groups of 64 inputs one after another, each of 576 bytes (nine cache lines):
+// Quantised weights (base/quantized.h) lie in kRows, each row as that says, or in kPanels16, C
+// rounded up to a group: a panel is its groups of inputs one after another (q4: 576 bytes, nine
+// cache lines; q4_1 and q8: five and nine):
 //
 //   float16 scale[16], float16 minimum[16]     of the 16 outputs
-//   uint32 word[8][16]                         word[i][r]: inputs 8 i to 8 i + 7 of output r, the
-//                                              first in the lowest nibble
+//   uint32 word[W][16]                         word[i][r]: inputs F i to F i + F - 1 of output r,
+//   the
+//                                              first in the lowest bits; F codes fill a word
 //
-// so that one vector load reads eight inputs of as many outputs as it has 32-bit lanes, and a shift
-// and a mask turn each of them into an integer, in the order in which they are summed.
+// so that one vector load reads F inputs of as many outputs as it has 32-bit lanes, and a shift and
+// a mask turn each of them into an integer, in the order in which they are summed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "kernels/base/format.h"
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 
 namespace spillway {
 
@@ -45,13 +48,17 @@ constexpr MatrixLayout kCudaMatrixLayout = MatrixLayout::kRows;
 constexpr int64_t kPanelRowMultiple = 64;
 constexpr int64_t kPanelColumnMultiple = 16;
 
-// One group of 64 inputs of a 16-output panel of 4-bit weights.
-struct Q4PanelGroup {
+// One group of inputs of a 16-output panel of quantised weights.
+template <Format kOf>
+struct PanelGroup {
+  using Traits = QuantTraits<kOf>;
   uint16_t scale[16];
   uint16_t minimum[16];
-  uint32_t words[kQ4Group / kQ4NibblesPerWord][16];
+  uint32_t words[Traits::kWords][16];
 };
-static_assert(sizeof(Q4PanelGroup) == 576);
+static_assert(sizeof(PanelGroup<Format::kQ4>) == 576);
+static_assert(sizeof(PanelGroup<Format::kQ4_1>) == 320);
+static_assert(sizeof(PanelGroup<Format::kQ8>) == 576);
 
 // Whether matrices in `format` may lie in `layout`: quantised ones have no kPanels64.
 bool layout_holds(MatrixLayout layout, Format format);
@@ -68,6 +75,23 @@ size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t co
 // quantisation error to `error` unless it is null.
 void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
                int64_t rows, int64_t columns, std::byte* target, QuantError* error = nullptr);
+
+// Quantises `rows` rows of row-major `source` into the rows from `at` on of a packed matrix or
+// table that was zeroed, and adds the error to `error` unless it is null.
+void quantize_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
+                   int64_t at, int64_t rows, int64_t columns, std::byte* target,
+                   QuantError* error = nullptr);
+
+// Puts codes that are already quantised, group `group` of row `row` of a quantised matrix or table
+// of `columns`, into a target that was zeroed. REQUIRES: layout_holds(layout, format); the codes
+// are those of a whole group, or of the rest of the row.
+void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row, int64_t group,
+               std::span<const uint8_t> codes, const GroupScale& scale, std::byte* target);
+
+// Moves a quantised matrix of `rows` x `columns` from one layout into another, codes and scales as
+// they are. `target` has packed_bytes(to, format, rows, columns).
+void move_groups(Format format, int64_t rows, int64_t columns, MatrixLayout from,
+                 const std::byte* source, MatrixLayout to, std::byte* target);
 
 // Inverse of pack_rows(): row-major `target` of [rows, columns] in unpacked_type(format).
 void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,

@@ -99,9 +99,11 @@ Result<ModelSource> resolve_directory(const std::string& directory,
     SPILLWAY_ASSIGN_OR_RETURN(cache, default_cache_directory());
   }
   SPILLWAY_RETURN_IF_ERROR(make_directory(cache));
-  const std::string format(options.format         ? format_name(*options.format)
-                           : options.bf16_for_f16 ? "auto-bf16"
-                                                  : "auto");
+  // "blocks": the formats of a GGUF file's tensors, which earlier versions widened to 16 bits.
+  const std::string natural = is_gguf_path(directory) ? "blocks" : "auto";
+  const std::string format(options.format         ? std::string(format_name(*options.format))
+                           : options.bf16_for_f16 ? natural + "-bf16"
+                                                  : natural);
   // Each kind of device has its own file.
   const MatrixLayout layout = options.layout
                                   ? options.layout(options.format.value_or(Format::kBF16))

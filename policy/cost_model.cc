@@ -11,8 +11,10 @@ namespace {
 
 // The format, followed by its substitutes where it was not measured, most similar first.
 std::vector<Format> formats_for(Format format) {
-  std::vector<Format> found = {format, format == Format::kBF16 ? Format::kF16 : Format::kBF16,
-                               Format::kF16, Format::kF32};
+  std::vector<Format> found = {format};
+  if (is_quantized(format)) found.insert(found.end(), {Format::kQ4_1, Format::kQ4});
+  found.insert(found.end(), {format == Format::kBF16 ? Format::kF16 : Format::kBF16, Format::kF16,
+                             Format::kF32});
   found.insert(found.end(), std::begin(kFormats), std::end(kFormats));
   return found;
 }

@@ -37,9 +37,9 @@ HOT_LOOPS = (
     ("attention_tiles.cu", "tiles_kernel<__half>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),
     ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "score in its row's sum", 4, r"MUFU\.EX2", ""),
     ("attention_tiles.cu", "column_sums_kernel<__nv_bfloat16>", "score in its key's sum", 4, r"MUFU\.EX2", ""),
-    ("expand.cu", "expand_kernel<__nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL", ""),
-    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA", ""),
-    ("linear_q4.cu", "q4_kernel<__nv_bfloat16, 8>", "4-bit weight by eight rows", 32, "FFMA", ""),
+    ("expand.cu", "expand_kernel<4, 64, __nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL", ""),
+    ("linear_quant.cu", "quant_kernel<4, 64, __nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA", ""),
+    ("linear_quant.cu", "quant_kernel<4, 64, __nv_bfloat16, 8>", "4-bit weight by eight rows", 32, "FFMA", ""),
 )
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

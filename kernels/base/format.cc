@@ -2,8 +2,6 @@
 
 #include <vector>
 
-#include "kernels/base/q4.h"
-
 namespace spillway {
 
 namespace {
@@ -30,17 +28,6 @@ std::string format_names(std::string_view separator, std::string_view last, bool
     text += names[i];
   }
   return text;
-}
-
-void pack_quantized_row(Format format, std::span<const float> values, std::byte* row,
-                        QuantError* error) {
-  SPILLWAY_CHECK(format == Format::kQ4);
-  pack_q4_row(values, row, error);
-}
-
-void unpack_quantized_row(Format format, const std::byte* row, std::span<float> values) {
-  SPILLWAY_CHECK(format == Format::kQ4);
-  unpack_q4_row(row, values);
 }
 
 }  // namespace spillway

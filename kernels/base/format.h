@@ -1,12 +1,12 @@
 // Storage formats: how the numbers of weights and of the KV cache lie in memory and in packed
 // files, and one table of their traits. Arithmetic types are a DType (dtype.h); a plain format
-// stores the numbers of one DType side by side, a quantised one stores groups of few bits (q4.h)
-// that kernels expand or multiply as they are.
+// stores the numbers of one DType side by side, a quantised one stores groups of few bits
+// (quantized.h) that kernels expand or multiply as they are.
 //
 // A new format has a value, a row in the table and a place in kFormats here. A quantised one then
-// has its rows in format.cc, its panels in weight_layout.cc, and kernels: cpu/gemm_f32.cc,
-// cpu/linear.cc and cpu/q4_inl.h choose them on the CPU, cuda/q4.cuh, cuda/attention.cuh,
-// cuda/expand.cu and cuda/linear_q4.cu on a GPU.
+// has a case in with_quant_traits() (quantized.h), for which rows, panels and kernels are compiled,
+// and may need kernels of its own where its bits are new: cpu/gemm_bf16_quant.cc,
+// cpu/gemm_int8_inl.h.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@
 
 namespace spillway {
 
-// kQ4: groups of 64 along the input dimension, each with a float16 scale and minimum.
-enum class Format : uint8_t { kF32, kBF16, kF16, kQ4 };
+// The quantised ones: groups along the input dimension, each with a float16 scale and minimum.
+enum class Format : uint8_t { kF32, kBF16, kF16, kQ4, kQ4_1, kQ8 };
 
 struct FormatTraits {
   std::string_view name;         // In flags, JSON and packed files
@@ -38,9 +38,12 @@ struct FormatTraits {
 constexpr FormatTraits kFormatTraits[] = {{"f32", DType::kF32, 32},
                                           {"bf16", DType::kBF16, 16},
                                           {"f16", DType::kF16, 16},
-                                          {"q4", std::nullopt, 4, 64}};
+                                          {"q4", std::nullopt, 4, 64},
+                                          {"q4_1", std::nullopt, 4, 32, false},
+                                          {"q8", std::nullopt, 8, 32, false}};
 
-constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4};
+constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kF16,
+                               Format::kQ4,  Format::kQ4_1, Format::kQ8};
 constexpr size_t kFormatCount = std::size(kFormats);
 static_assert(std::size(kFormatTraits) == kFormatCount);
 
@@ -59,13 +62,21 @@ constexpr std::optional<Format> format_of_name(std::string_view name) {
   return std::nullopt;
 }
 
+// The format that a search of plans tries beside the one that the user named.
+constexpr Format kSearchedFormat = Format::kQ4;
+
 // All names, or those that the KV cache may have, joined by `separator`, and by `last` before the
-// final one if that is given: "f32|bf16|f16|q4".
+// final one if that is given: "f32|bf16|f16|q4|q4_1|q8".
 std::string format_names(std::string_view separator, std::string_view last = {},
                          bool kv_cache = false);
 
 constexpr bool is_quantized(Format format) {
   return !format_traits(format).element;
+}
+
+// Whether a model may have weights of both formats: quantised ones, whose activations are alike.
+constexpr bool goes_beside(Format a, Format b) {
+  return is_quantized(a) && is_quantized(b);
 }
 
 // The type of the stored numbers. REQUIRES: not quantised.

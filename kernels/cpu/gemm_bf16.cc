@@ -7,11 +7,11 @@
 
 namespace spillway::cpu {
 
-int64_t pair_groups(int64_t columns) {
-  return (columns + kPairGroup - 1) / kPairGroup;
-}
 int64_t pair_columns(int64_t columns) {
-  return pair_groups(columns) * kPairGroup / 2;
+  return (columns + kGroupMax - 1) / kGroupMax * kGroupMax / 2;
+}
+int64_t sum_groups(int64_t columns, int64_t sum_group) {
+  return (columns + sum_group - 1) / sum_group;
 }
 
 }  // namespace spillway::cpu
@@ -34,7 +34,7 @@ constexpr int64_t kDepth = 128;  // Pairs of two panels, 16 KiB, that stay in th
 float sum_of(const uint16_t* group, int64_t count) {
   const __m512i ones = _mm512_set1_epi16(0x3f80);
   __m512 sum = _mm512_setzero_ps();
-  for (int64_t i = 0; i < kPairGroup; i += 32) {
+  for (int64_t i = 0; i < kGroupMax; i += 32) {
     const int64_t left = std::clamp<int64_t>(count - i, 0, 32);
     const auto there = static_cast<__mmask32>((uint64_t{1} << left) - 1);
     const __m512i some = _mm512_maskz_loadu_epi16(there, group + i);
@@ -157,17 +157,20 @@ void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
   };
   store_columns(height, pair_columns(columns), load, strip.bf16_pairs);
   if (strip.sums == nullptr) return;
-  for (int64_t g = 0; g < pair_groups(columns); ++g) {
+  const int64_t group = strip.sum_group;
+  for (int64_t g = 0; g < sum_groups(columns, group); ++g) {
     for (int64_t i = 0; i < height; ++i) {
       strip.sums[g * height + i] =
-          sum_of(a + i * stride + g * kPairGroup, columns - g * kPairGroup);
+          sum_of(a + i * stride + g * group, std::min(group, columns - g * group));
     }
   }
 }
 
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                         const std::byte* panels, float* c) {
-  if (format == Format::kQ4) return multiply_bf16_q4_tile(a, rows, columns, panels, c);
+  if (is_quantized(format)) {
+    return multiply_bf16_quantized_tile(a, rows, columns, format, panels, c);
+  }
   SPILLWAY_CHECK(format == Format::kBF16);
   multiply_bf16_tile(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), c);
 }

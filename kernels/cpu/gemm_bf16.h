@@ -1,13 +1,13 @@
-// Matrix product of bf16 activations with packed bf16 or 4-bit weights (kernels/weight_layout.h,
-// kPanels16) by dot products of bf16 pairs (VDPBF16PS), for CPUs where these beat float32: twice
-// its rate on Zen 4 and later.
+// Matrix product of bf16 activations with packed bf16 or quantised weights
+// (kernels/weight_layout.h, kPanels16) by dot products of bf16 pairs (VDPBF16PS), for CPUs where
+// these beat float32: twice its rate on Zen 4 and later.
 //
-// A 4-bit weight is n * scale + minimum (base/q4.h) and n, 0 to 15, is exact in bf16, so a group of
-// 64 inputs gives scale * sum(a n) + minimum * sum(a): no weight is rounded, and expanding a pair
-// takes two instructions for 16 outputs. Sums are float32.
+// A quantised weight is n * scale + minimum (base/quantized.h) and n, 0 to 255, is exact in bf16,
+// so a group of inputs gives scale * sum(a n) + minimum * sum(a): no weight is rounded, and
+// expanding a pair of 4-bit weights takes two instructions for 16 outputs. Sums are float32.
 //
-// Every output adds its pairs in order (4-bit: groups in order, pairs in order within), whatever
-// the number of rows or threads: a row's bits do not depend on the rest of its batch.
+// Every output adds its pairs in order (quantised: groups in order, pairs in order within),
+// whatever the number of rows or threads: a row's bits do not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>
@@ -28,17 +28,17 @@ bool bf16_dot_is_fastest();
 // Most rows of a strip of packed activations (cpu/strips.h).
 constexpr int64_t kBf16StripRows = 12;
 
-// Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of 64
-// inputs, [strip][group][row in strip]. A strip that begins at row r begins at
-// bf16_pairs + r * pair_columns and sums + r * pair_groups. Inputs are padded to whole groups with
-// zeros. `sums` is for 4-bit weights; else null.
+// Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of
+// `sum_group` inputs, [strip][group][row in strip]. A strip that begins at row r begins at
+// bf16_pairs + r * pair_columns and sums + r * sum_groups. Inputs are padded to a multiple of 64
+// with zeros. `sums` is for quantised weights, by their group; else null.
 struct Bf16Strips {
   uint32_t* bf16_pairs = nullptr;
   float* sums = nullptr;
+  int64_t sum_group = 0;
 };
-constexpr int64_t kPairGroup = 64;      // Inputs of a sum: a group of 4-bit weights
 int64_t pair_columns(int64_t columns);  // Pairs of a padded row
-int64_t pair_groups(int64_t columns);
+int64_t sum_groups(int64_t columns, int64_t sum_group);
 
 // Packs `height` rows of row-major bf16 `a` (row stride `stride` elements) as the strip `strip`.
 // REQUIRES: has_bf16_dot(); height <= kBf16StripRows.
@@ -46,14 +46,14 @@ void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
                      const Bf16Strips& strip);
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, kBf16StripRows), times four neighbouring panels
-// of `format`, kBF16 or 4-bit.
+// of `format`, kBF16 or quantised.
 // REQUIRES: has_bf16_dot(); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte
 // aligned.
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                         const std::byte* panels, float* c);
 
-// multiply_bf16_tile() of 4-bit weights, called by that function.
-void multiply_bf16_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
-                           const std::byte* panels, float* c);
+// multiply_bf16_tile() of quantised weights, called by that function.
+void multiply_bf16_quantized_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
+                                  const std::byte* panels, float* c);
 
 }  // namespace spillway::cpu

@@ -23,7 +23,6 @@ namespace spillway::cpu::bf16_dot {
 
 constexpr int64_t kPanel = 16;  // Outputs side by side in the layout: a vector's lanes
 constexpr int64_t kTilePanels = kGemmColumns / kPanel;
-constexpr int64_t kGroupPairs = kPairGroup / 2;
 
 // Panels per kernel call when the rows fill no strip: about a dozen chains hide the latency and
 // leave registers for as many sums.

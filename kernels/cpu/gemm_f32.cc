@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/gemm_q4.h"
+#include "kernels/cpu/gemm_quant.h"
 #include "kernels/cpu/strips.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -249,8 +249,9 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
 
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                    const std::byte* panels, bool accumulate, float* c) {
-  if (format == Format::kQ4)
-    return multiply_q4_tile(packed_a, rows, columns, panels, accumulate, c);
+  if (is_quantized(format)) {
+    return multiply_quantized_tile(packed_a, rows, columns, format, panels, accumulate, c);
+  }
   HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c);
 }
 

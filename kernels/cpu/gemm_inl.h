@@ -1,5 +1,5 @@
-// The micro-kernel of the matrix products (gemm_f32.cc, gemm_q4.cc); included once per instruction
-// set.
+// The micro-kernel of the matrix products (gemm_f32.cc, gemm_quant.cc); included once per
+// instruction set.
 #if defined(SPILLWAY_CPU_GEMM_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_GEMM_INL_H
 #undef SPILLWAY_CPU_GEMM_INL_H

@@ -42,12 +42,14 @@ bool has_int8() {
   return bodies() != nullptr;
 }
 
-int64_t int8_quads(int64_t columns) {
-  return (columns + kInt8Group - 1) / kInt8Group * (kInt8Group / 4);
+int64_t int8_quads(Format format, int64_t columns) {
+  const int64_t group = format_traits(format).group;
+  return (columns + group - 1) / group * (group / 4);
 }
 
-int64_t int8_scales(int64_t columns) {
-  return (columns + kInt8Group - 1) / kInt8Group * 2;
+int64_t int8_scales(Format format, int64_t columns) {
+  const int64_t group = format_traits(format).group;
+  return (columns + group - 1) / group * 2;
 }
 
 int64_t int8_strip_rows() {
@@ -55,16 +57,16 @@ int64_t int8_strip_rows() {
   return bodies()->strip_rows;
 }
 
-void pack_int8_strip(const std::byte* a, DType format, int64_t stride, int64_t height,
+void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
                      int64_t columns, const Int8Strips& strip) {
-  SPILLWAY_CHECK(has_int8() && (format == DType::kF32 || format == DType::kBF16));
-  bodies()->pack(a, format, stride, height, columns, strip);
+  SPILLWAY_CHECK(has_int8() && takes_int8(format) && type != DType::kF16);
+  bodies()->pack(format, a, type, stride, height, columns, strip);
 }
 
-void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
-                        float* c) {
-  SPILLWAY_CHECK(has_int8());
-  bodies()->multiply(a, rows, columns, panels, c);
+void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
+                        const std::byte* panels, float* c) {
+  SPILLWAY_CHECK(has_int8() && takes_int8(format));
+  bodies()->multiply(format, a, rows, columns, panels, c);
 }
 
 }  // namespace spillway::cpu

@@ -2,10 +2,10 @@
 // integers: activations are rounded to 8 bits, up to twice the rate of bf16 pairs with AVX-512 VNNI
 // (docs/benchmarks/README.md); with AVX2 not measured yet. Used only on request: it is the only
 // matrix product that rounds activations further than their format (LLM.int8(), arXiv 2208.07339,
-// section 2.1, scales of rows; here of each group of 64 inputs, as the weights have them).
+// section 2.1, scales of rows; here of each group of inputs).
 //
-// For each row and group g of 64 inputs: s = max |a| / 127, q = a / s rounded to nearest, and with
-// weights n * scale + minimum (base/q4.h)
+// For each row and group g of inputs, as the weights have them: s = max |a| / 127, q = a / s
+// rounded to nearest, and with weights n * scale + minimum (base/quantized.h)
 //
 //   y = sum over groups of (scale * s) * sum(q n) + (s * sum(q)) * minimum
 //
@@ -28,36 +28,41 @@ bool has_int8();
 // has_int8().
 int64_t int8_strip_rows();
 
-// Activations in 8 bits. `quads` is [strip][group][word, 8 a group][row in strip][2]: the four even
-// inputs of those that a word of weights holds, then the four odd ones, a byte each. `scales` is
-// [strip][group][row in strip][2]: s, then s * sum(q). A strip that begins at row r begins at
-// quads + r * int8_quads and scales + r * int8_scales. Inputs are padded to groups with zeros.
+// Whether weights of this format are multiplied so: those of 4 bits.
+constexpr bool takes_int8(Format format) {
+  return format_traits(format).bits == 4;
+}
+
+// Activations in 8 bits, for weights of `format`. `quads` is [strip][group][word][row in strip][2]:
+// the four even inputs of those that a word of weights holds, then the four odd ones, a byte each.
+// `scales` is [strip][group][row in strip][2]: s, then s * sum(q). A strip that begins at row r
+// begins at quads + r * int8_quads and scales + r * int8_scales. Inputs are padded to groups with
+// zeros.
 struct Int8Strips {
   uint32_t* quads = nullptr;
   float* scales = nullptr;
 };
-constexpr int64_t kInt8Group = 64;     // Inputs that share a scale, as 4-bit weights have them
-int64_t int8_quads(int64_t columns);   // Quads of a padded row
-int64_t int8_scales(int64_t columns);  // Scales of a row
+int64_t int8_quads(Format format, int64_t columns);   // Quads of a padded row
+int64_t int8_scales(Format format, int64_t columns);  // Scales of a row
 
 // Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
-// `strip`. REQUIRES: has_int8(); height <= int8_strip_rows().
-void pack_int8_strip(const std::byte* a, DType format, int64_t stride, int64_t height,
+// `strip`. REQUIRES: has_int8(); takes_int8(format); height <= int8_strip_rows().
+void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
                      int64_t columns, const Int8Strips& strip);
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four neighbouring
-// panels of 4-bit weights. REQUIRES: has_int8();
+// panels of 4-bit weights. REQUIRES: has_int8(); takes_int8(format);
 // rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte aligned.
-void multiply_int8_tile(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
-                        float* c);
+void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
+                        const std::byte* panels, float* c);
 
 // One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx2.cc), for gemm_int8.cc.
 struct Int8Bodies {
   int64_t strip_rows;
-  void (*pack)(const std::byte* a, DType format, int64_t stride, int64_t height, int64_t columns,
-               const Int8Strips& strip);
-  void (*multiply)(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
-                   float* c);
+  void (*pack)(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
+               int64_t columns, const Int8Strips& strip);
+  void (*multiply)(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
+                   const std::byte* panels, float* c);
 };
 extern const Int8Bodies kInt8Vnni, kInt8Avx2;
 

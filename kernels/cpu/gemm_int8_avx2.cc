@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/weight_layout.h"
@@ -102,10 +102,10 @@ inline int32_t max_of(__m256i eight) {
   return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
-inline void quantize(const float* group, float* scales, uint32_t* quads) {
+inline void quantize(const float* group, int count, float* scales, uint32_t* quads) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest = _mm256_setzero_si256();
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < count / 8; ++i) {
     const __m256i bits = _mm256_and_si256(_mm256_castps_si256(load(group + 8 * i)), magnitude);
     largest = _mm256_max_epi32(largest, bits);
   }
@@ -115,7 +115,7 @@ inline void quantize(const float* group, float* scales, uint32_t* quads) {
   // Puts the even ones of every eight inputs first.
   const __m256i parted = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
                                           0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < count / 32; ++half) {
     __m256i ints[4];
     for (int i = 0; i < 4; ++i) {
       ints[i] = _mm256_cvtps_epi32(mul(load(group + 32 * half + 8 * i), set(factor)));

@@ -9,22 +9,25 @@
 //   load_bytes, low(Bytes), high(Bytes)                  the even and odd nibbles of words
 //   Dots                                                 what dot() needs in registers
 //   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads)   += both dot products
-//   quantize(const float* group, float* scales, uint32_t* quads)    one row's 64 inputs
+//   quantize(const float* group, int count, float* scales, uint32_t* quads)
+//                                                        one row's group of 32 or 64 inputs
 #ifdef SPILLWAY_INT8_BODIES
 
 constexpr int kVectors = 16 / kLanes;  // Vectors per panel
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
-constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
-static_assert(kInt8Group == kQ4Group);
-constexpr int64_t kGroupQuads = kInt8Group / 4;
+template <Format kOf>
+constexpr auto kGroupWords = static_cast<int>(QuantTraits<kOf>::kWords);
+template <Format kOf>
+constexpr int64_t kGroupQuads = QuantTraits<kOf>::kGroup / 4;
 
-inline void prefetch_group(const Q4PanelGroup* group) {
+template <Format kOf>
+inline void prefetch_group(const PanelGroup<kOf>* group) {
   // Weights are read once, from memory; see gemm_inl.h. A whole group's lines of several panels at
   // once would fill the first-level cache's miss buffers, so they go into the second level.
   constexpr size_t kAhead = 2048;
   const auto* at = reinterpret_cast<const char*>(group) + kAhead;
-  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i, 0, 2);
+  for (size_t i = 0; i < sizeof(PanelGroup<kOf>); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 // `sum` plus the result of a group.
@@ -35,8 +38,8 @@ inline Floats finish(Ints dots, const float* scales, Floats scale, Floats minimu
 
 // c = a . w over all groups for kPanels panels that are `groups` groups apart. Weights are expanded
 // in registers, again for each strip: three instructions for two of each row's.
-template <int kRows, int kPanels>
-void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
+template <Format kOf, int kRows, int kPanels>
+void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t groups, float* c) {
   const Dots dots;
   const uint32_t* quads = a.quads;
   const float* scales = a.scales;
@@ -51,7 +54,7 @@ void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, fl
     }
     for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * groups + g);
 #pragma GCC unroll 8
-    for (int word = 0; word < kGroupWords; ++word, quads += 2 * kRows) {
+    for (int word = 0; word < kGroupWords<kOf>; ++word, quads += 2 * kRows) {
 #pragma GCC unroll 8
       for (int at = 0; at < kPanels * kVectors; ++at) {
         const int p = at / kVectors, v = at % kVectors;
@@ -83,69 +86,89 @@ void fused_kernel(const Int8Strips& a, const Q4PanelGroup* w, int64_t groups, fl
   }
 }
 
-using FusedKernel = void (*)(const Int8Strips&, const Q4PanelGroup*, int64_t, float*);
+template <Format kOf>
+using FusedKernel = void (*)(const Int8Strips&, const PanelGroup<kOf>*, int64_t, float*);
 
 // Kernels for a tile of one strip, of `alone_panels` panels, and for a strip beside others, of one
 // panel, which stays in the L1 cache for all strips.
+template <Format kOf>
 struct StripKernels {
-  FusedKernel alone;
+  FusedKernel<kOf> alone;
   int alone_panels;
-  FusedKernel beside;
+  FusedKernel<kOf> beside;
 };
+template <Format kOf>
 constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kFew = panels_for(kRows);
-  return StripKernels{&fused_kernel<kRows, kFew>, kFew, &fused_kernel<kRows, 1>};
+  return StripKernels<kOf>{&fused_kernel<kOf, kRows, kFew>, kFew, &fused_kernel<kOf, kRows, 1>};
 });
 
-inline void multiply(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
-                     float* c) {
-  const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
-  const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
+template <Format kOf>
+void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
+                 float* c) {
+  const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels);
+  const int64_t groups = int8_scales(kOf, columns) / 2;
   const Strips strips(rows, kStripRows);
   const bool alone = strips.count() == 1;
-  const int taken = alone ? kKernels.of[rows - 1].alone_panels : 1;
+  const int taken = alone ? kKernels<kOf>.of[rows - 1].alone_panels : 1;
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
     for (int64_t s = 0; s < strips.count(); ++s) {
       const int64_t row = strips.first(s);
-      const StripKernels& kernels = kKernels.of[strips.height(s) - 1];
-      const FusedKernel kernel = alone ? kernels.alone : kernels.beside;
-      kernel({a.quads + row * groups * kGroupQuads, a.scales + row * groups * 2},
+      const StripKernels<kOf>& kernels = kKernels<kOf>.of[strips.height(s) - 1];
+      const FusedKernel<kOf> kernel = alone ? kernels.alone : kernels.beside;
+      kernel({a.quads + row * groups * kGroupQuads<kOf>, a.scales + row * groups * 2},
              w + panel * groups, groups, c + row * kGemmColumns + panel * kPanelOutputs);
     }
   }
 }
 
-inline void pack(const std::byte* a, DType format, int64_t stride, int64_t height, int64_t columns,
-                 const Int8Strips& strip) {
-  const int64_t groups = (columns + kQ4Group - 1) / kQ4Group;
+inline void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
+                     const std::byte* panels, float* c) {
+  if (format == Format::kQ4_1) return multiply_of<Format::kQ4_1>(a, rows, columns, panels, c);
+  multiply_of<Format::kQ4>(a, rows, columns, panels, c);
+}
+
+template <Format kOf>
+void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int64_t columns,
+             const Int8Strips& strip) {
+  constexpr int64_t kGroup = QuantTraits<kOf>::kGroup;
+  const int64_t groups = int8_scales(kOf, columns) / 2;
   for (int64_t row = 0; row < height; ++row) {
     uint32_t* quads = strip.quads + 2 * row;
     float* scales = strip.scales + 2 * row;
     for (int64_t g = 0; g < groups; ++g) {
-      alignas(64) float group[kQ4Group];
-      const int64_t count = std::min(kQ4Group, columns - g * kQ4Group);
-      const int64_t at = row * stride + g * kQ4Group;
-      if (format == DType::kF32) {
+      alignas(64) float group[kGroup];
+      const int64_t count = std::min(kGroup, columns - g * kGroup);
+      const int64_t at = row * stride + g * kGroup;
+      if (type == DType::kF32) {
         std::memcpy(group, reinterpret_cast<const float*>(a) + at,
                     static_cast<size_t>(count) * sizeof(float));
       } else {
         const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
-        if (count == kQ4Group) {
+        if (count == kGroup) {
           for (int64_t i = 0; i < count; i += kLanes) store(group + i, widen_bf16(from + i));
         } else {
           for (int64_t i = 0; i < count; ++i) group[i] = bf16_to_f32(from[i]);
         }
       }
-      std::fill(group + count, group + kQ4Group, 0.0f);
-      alignas(64) uint32_t packed[kGroupQuads];
-      quantize(group, scales, packed);
-      for (int64_t i = 0; i < kGroupWords; ++i) {
+      std::fill(group + count, group + kGroup, 0.0f);
+      alignas(64) uint32_t packed[kGroupQuads<kOf>];
+      quantize(group, static_cast<int>(kGroup), scales, packed);
+      for (int64_t i = 0; i < kGroupWords<kOf>; ++i) {
         std::memcpy(quads + 2 * height * i, packed + 2 * i, 2 * sizeof(uint32_t));
       }
-      quads += height * kGroupQuads;
+      quads += height * kGroupQuads<kOf>;
       scales += 2 * height;
     }
   }
+}
+
+inline void pack(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
+                 int64_t columns, const Int8Strips& strip) {
+  if (format == Format::kQ4_1) {
+    return pack_of<Format::kQ4_1>(a, type, stride, height, columns, strip);
+  }
+  pack_of<Format::kQ4>(a, type, stride, height, columns, strip);
 }
 
 // The group's scale from the bits of its largest magnitude (which are above infinity's for a NaN),

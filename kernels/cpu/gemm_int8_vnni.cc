@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/weight_layout.h"
@@ -82,17 +82,17 @@ inline Ints dot(Ints sum, const Dots&, Bytes even, Bytes odd, const uint32_t* qu
 
 inline float scale_of(int32_t bits, float* factor);
 
-inline void quantize(const float* group, float* scales, uint32_t* quads) {
+inline void quantize(const float* group, int count, float* scales, uint32_t* quads) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i largest = _mm512_setzero_si512();
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < count / 16; ++i) {
     const __m512i bits = _mm512_and_si512(_mm512_load_si512(group + 16 * i), magnitude);
     largest = _mm512_maskz_max_epi32(0xffff, largest, bits);
   }
   float factor = 0;
   scales[0] = scale_of(_mm512_reduce_max_epi32(largest), &factor);
-  alignas(64) int8_t bytes[64];
-  for (int i = 0; i < 4; ++i) {
+  alignas(64) int8_t bytes[64] = {};
+  for (int i = 0; i < count / 16; ++i) {
     const __m512 scaled = _mm512_mul_ps(load(group + 16 * i), set(factor));
     const __m512i rounded = _mm512_maskz_cvtps_epi32(0xffff, scaled);
     _mm_store_si128(reinterpret_cast<__m128i*>(bytes + 16 * i),
@@ -104,7 +104,12 @@ inline void quantize(const float* group, float* scales, uint32_t* quads) {
   // Puts the even ones of every eight inputs first.
   const __m512i parted =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-  _mm512_store_si512(quads, _mm512_shuffle_epi8(all, parted));
+  const __m512i ordered = _mm512_shuffle_epi8(all, parted);
+  if (count == 64) {
+    _mm512_store_si512(quads, ordered);
+  } else {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(quads), _mm512_castsi512_si256(ordered));
+  }
 }
 
 #define SPILLWAY_INT8_BODIES

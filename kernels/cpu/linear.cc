@@ -58,12 +58,13 @@ class F32Matmul {
   int64_t columns_;
 };
 
-// Matmul of bf16 activations with bf16 or 4-bit weights.
+// Matmul of bf16 activations with bf16 or quantised weights.
 class Bf16Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
+    const int64_t sums = is_quantized(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
     return static_cast<size_t>(pair_columns(w.columns)) * sizeof(uint32_t) +
-           static_cast<size_t>(pair_groups(w.columns)) * sizeof(float);
+           static_cast<size_t>(sums) * sizeof(float);
   }
   static int64_t strip_rows() { return kBf16StripRows; }
 
@@ -71,6 +72,7 @@ class Bf16Matmul {
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
     if (!is_quantized(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.bf16_pairs + rows * pair_columns(columns_));
+    packed_.sum_group = group_of(weight);
   }
 
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
@@ -83,9 +85,12 @@ class Bf16Matmul {
   }
 
  private:
+  static int64_t group_of(const WeightMatrix& w) { return format_traits(w.format).group; }
   Bf16Strips from(int64_t row) const {
-    return {packed_.bf16_pairs + row * pair_columns(columns_),
-            packed_.sums == nullptr ? nullptr : packed_.sums + row * pair_groups(columns_)};
+    Bf16Strips strip = packed_;
+    strip.bf16_pairs += row * pair_columns(columns_);
+    if (strip.sums != nullptr) strip.sums += row * sum_groups(columns_, strip.sum_group);
+    return strip;
   }
 
   Bf16Strips packed_;
@@ -96,34 +101,35 @@ class Bf16Matmul {
 class Int8Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
-    return static_cast<size_t>(int8_quads(w.columns)) * sizeof(uint32_t) +
-           static_cast<size_t>(int8_scales(w.columns)) * sizeof(float);
+    return static_cast<size_t>(int8_quads(w.format, w.columns)) * sizeof(uint32_t) +
+           static_cast<size_t>(int8_scales(w.format, w.columns)) * sizeof(float);
   }
   static int64_t strip_rows() { return int8_strip_rows(); }
 
   Int8Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch),
                 reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
-                                         rows * int8_quads(weight.columns))},
-        columns_(weight.columns) {}
+                                         rows * int8_quads(weight.format, weight.columns))},
+        columns_(weight.columns),
+        format_(weight.format) {}
 
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
-    pack_int8_strip(in.row(first), in.dtype, in.stride, height, columns_, from(first));
+    pack_int8_strip(format_, in.row(first), in.dtype, in.stride, height, columns_, from(first));
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
                 float* tile) const {
-    SPILLWAY_CHECK(format == Format::kQ4);
-    multiply_int8_tile(from(row), rows, columns_, panels, tile);
+    multiply_int8_tile(format, from(row), rows, columns_, panels, tile);
   }
 
  private:
   Int8Strips from(int64_t row) const {
-    return {packed_.quads + row * int8_quads(columns_),
-            packed_.scales + row * int8_scales(columns_)};
+    return {packed_.quads + row * int8_quads(format_, columns_),
+            packed_.scales + row * int8_scales(format_, columns_)};
   }
 
   Int8Strips packed_;
   int64_t columns_;
+  Format format_;
 };
 
 // Matmul, by matrix units or by oneDNN, of activations in the format of the weights, which are in
@@ -266,7 +272,7 @@ void run(CpuContext& context, const LinearArgs& args) {
     return;
   }
   SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);
-  if (args.weight.format == Format::kQ4 && context.int8()) {
+  if (context.int8() && takes_int8(args.weight.format)) {
     linear_panels<Int8Matmul>(context, args);
   } else if (args.in.dtype == DType::kBF16) {
     SPILLWAY_CHECK(has_bf16_dot());

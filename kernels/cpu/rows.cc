@@ -10,7 +10,7 @@
 //
 #include <hwy/highway.h>
 
-#include "kernels/cpu/q4_inl.h"
+#include "kernels/cpu/quant_inl.h"
 #include "kernels/cpu/vector_inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -5,7 +5,7 @@
 #include "kernels/base/format.h"
 #include "kernels/base/kv_random.h"
 #include "kernels/cuda/kernel.h"
-#include "kernels/cuda/q4.cuh"
+#include "kernels/cuda/quant.cuh"
 #include "kernels/kv_layout.h"
 #include "kernels/kv_state.h"
 

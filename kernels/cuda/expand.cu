@@ -1,5 +1,5 @@
-// Expansion of 4-bit rows into the format of activations: one block per row. The few instructions
-// per number, not memory, bound its speed.
+// Expansion of quantised rows into the format of activations: one block per row. The few
+// instructions per number, not memory, bound its speed.
 #include "kernels/cuda/expand.h"
 
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.h"
-#include "kernels/cuda/q4.cuh"
+#include "kernels/cuda/quant.cuh"
 
 namespace spillway::cuda {
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-constexpr int kLanes = kQ4NibblesPerWord;  // Per group: a word and eight numbers each
+constexpr int kEach = 8;  // Numbers that a lane writes
 
 // Packs two numbers side by side, as they lie in memory.
 __device__ inline uint32_t pair(__half, float first, float second) {
@@ -43,10 +43,10 @@ __device__ inline void store_words(void* to, uint32_t a, uint32_t b, uint32_t c,
 
 // Stores eight numbers side by side, their address a multiple of 16 bytes or not.
 template <class T, bool kAligned>
-__device__ void store_eight(const float (&from)[kLanes], T* to) {
+__device__ void store_eight(const float (&from)[kEach], T* to) {
   if constexpr (!kAligned) {
     SPILLWAY_UNROLL
-    for (int i = 0; i < kLanes; ++i) to[i] = narrow<T>(from[i]);
+    for (int i = 0; i < kEach; ++i) to[i] = narrow<T>(from[i]);
   } else if constexpr (sizeof(T) == sizeof(float)) {
     auto* fours = reinterpret_cast<float4*>(to);
     fours[0] = make_float4(from[0], from[1], from[2], from[3]);
@@ -57,38 +57,44 @@ __device__ void store_eight(const float (&from)[kLanes], T* to) {
   }
 }
 
-// Eight lanes take a group: each reads a word, gets the others' from them, and writes the eight
-// numbers of one nibble, which lie side by side.
-template <class T, bool kAligned>
+// A few lanes take a group: each reads words, gets the others' from them, and writes eight numbers,
+// which lie side by side.
+template <int kBits, int kGroup, class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     expand_kernel(const std::byte* from, int64_t row_bytes, int64_t columns, void* out,
                   int64_t out_stride) {
-  constexpr unsigned kEach = kThreads / kLanes;  // Groups at once
+  using Lanes = GroupLanes<kBits, kGroup>;
+  constexpr int kLanes = Lanes::kLanes;
+  constexpr unsigned kAtOnce = kThreads / kLanes;  // Groups
   const std::byte* row = from + blockIdx.x * row_bytes;
   T* to = static_cast<T*>(out) + blockIdx.x * out_stride;
-  const auto whole = static_cast<unsigned>(columns / kQ4Group);
+  const auto whole = static_cast<unsigned>(columns / kGroup);
   const unsigned lane = threadIdx.x % kLanes;
   // A warp's lanes iterate together, also those without a group.
-  for (unsigned first = threadIdx.x / kWarp * (kWarp / kLanes); first < whole; first += kEach) {
+  for (unsigned first = threadIdx.x / kWarp * (kWarp / kLanes); first < whole; first += kAtOnce) {
     const unsigned group = first + threadIdx.x % kWarp / kLanes;
     const bool there = group < whole;
-    const std::byte* at = row + (there ? group : first) * (4 + kQ4Group / 2);
+    const std::byte* at = row + (there ? group : first) * Groups<kBits, kGroup>::kBytes;
     const auto* shared = reinterpret_cast<const __half*>(at);
-    float eight[kLanes];
-    q4_expand_word(reinterpret_cast<const uint32_t*>(at + 4)[lane], static_cast<int>(4 * lane),
-                   widen(shared[0]), widen(shared[1]), eight);
-    if (there) store_eight<T, kAligned>(eight, to + group * kQ4Group + lane * kLanes);
+    const auto* in = reinterpret_cast<const uint32_t*>(at + 4);
+    uint32_t words[Lanes::kHeld];
+    SPILLWAY_UNROLL
+    for (int i = 0; i < Lanes::kHeld; ++i) words[i] = in[lane + i * kLanes];
+    float eight[kEach];
+    Lanes::expand(words, widen(shared[0]), widen(shared[1]), eight);
+    if (there) store_eight<T, kAligned>(eight, to + group * kGroup + lane * kEach);
   }
   // A short last group has fewer words.
-  for (int64_t i = whole * kQ4Group + threadIdx.x; i < columns; i += kThreads) {
-    to[i] = narrow<T>(q4_row_value(row, i, columns));
+  for (int64_t i = whole * kGroup + threadIdx.x; i < columns; i += kThreads) {
+    to[i] = narrow<T>(quantized_row_value<kBits, kGroup>(row, i, columns));
   }
 }
 
 }  // namespace
 
-void expand_slab(CudaContext& context, const WeightSlab& slab, const MatrixView& out) {
-  const auto row_bytes = static_cast<int64_t>(q4_row_bytes(out.columns));
+void expand_slab(CudaContext& context, Format format, const WeightSlab& slab,
+                 const MatrixView& out) {
+  const auto row_bytes = static_cast<int64_t>(format_row_bytes(format, out.columns));
   const Grid grid{dim3(static_cast<unsigned>(slab.rows)), dim3(kThreads)};
   const bool aligned = reinterpret_cast<uintptr_t>(out.data) % 16 == 0 &&
                        out.stride * static_cast<int64_t>(dtype_bytes(out.dtype)) % 16 == 0;
@@ -96,22 +102,26 @@ void expand_slab(CudaContext& context, const WeightSlab& slab, const MatrixView&
     launch(context.stream(), grid, kernel, slab.data, row_bytes, out.columns,
            static_cast<void*>(out.data), out.stride);
   };
-  const auto choose = [&]<class T>(T) {
-    aligned ? run(expand_kernel<T, true>) : run(expand_kernel<T, false>);
-  };
-  if (out.dtype == DType::kF32) choose(float{});
-  if (out.dtype == DType::kF16) choose(__half{});
-  if (out.dtype == DType::kBF16) choose(__nv_bfloat16{});
+  with_groups(format, [&](auto bits, auto group) {
+    const auto choose = [&]<class T>(T) {
+      constexpr int kBits = decltype(bits)::value, kGroup = decltype(group)::value;
+      aligned ? run(expand_kernel<kBits, kGroup, T, true>)
+              : run(expand_kernel<kBits, kGroup, T, false>);
+    };
+    if (out.dtype == DType::kF32) choose(float{});
+    if (out.dtype == DType::kF16) choose(__half{});
+    if (out.dtype == DType::kBF16) choose(__nv_bfloat16{});
+  });
 }
 
 void run(CudaContext& context, const ExpandArgs& args) {
   if (!context.ready()) return;
   int64_t first = 0;
   for (const WeightSlab& slab : args.from.slabs) {
-    expand_slab(context, slab, args.out.slice_rows(first, slab.rows));
+    expand_slab(context, args.from.format, slab, args.out.slice_rows(first, slab.rows));
     first += slab.rows;
   }
-  context.check_launch("expanding 4-bit weights");
+  context.check_launch("expanding quantised weights");
 }
 
 }  // namespace spillway::cuda

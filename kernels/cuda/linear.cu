@@ -2,7 +2,7 @@
 // cuBLASLt adds the bias, applies the activation and narrows the output in the product's own
 // epilogue; where it cannot (no such activation, no algorithm for the shape), cuBLAS writes float32
 // sums and a kernel of ours finishes them. 4-bit weights are expanded into the format of the
-// activations, slab by slab; few rows need no expansion (linear_q4.cu).
+// activations, slab by slab; few rows need no expansion (linear_quant.cu).
 #include <algorithm>
 #include <optional>
 
@@ -14,7 +14,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/expand.h"
 #include "kernels/cuda/kernel.h"
-#include "kernels/cuda/linear_q4.h"
+#include "kernels/cuda/linear_quant.h"
 
 namespace spillway::cuda {
 
@@ -216,7 +216,7 @@ class Linear {
 
   const std::byte* weight_of(const Run& run) {
     if (!expand_) return run.data;
-    expand_slab(context_, {run.data, run.rows},
+    expand_slab(context_, args_.weight.format, {run.data, run.rows},
                 dense_matrix(slab_, args_.in.dtype, run.rows, args_.in.columns));
     return slab_;
   }
@@ -276,7 +276,7 @@ class Linear {
 
 void run(CudaContext& context, const LinearArgs& args) {
   if (!context.ready()) return;
-  if (takes_linear_q4(args)) return linear_q4(context, args);
+  if (takes_linear_quant(args)) return linear_quant(context, args);
   // Batches of more rows than a grid has in y run in parts.
   constexpr int64_t kRowsMax = 65535;
   for (int64_t first = 0; first < args.in.rows; first += kRowsMax) {

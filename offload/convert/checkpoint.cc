@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/base/quote.h"
+#include "offload/convert/gguf_blocks.h"
 #include "offload/convert/gguf_checkpoint.h"
 #include "offload/convert/safetensors_reader.h"
 #include "offload/convert/shard_index.h"
@@ -51,17 +52,17 @@ Status read_in_order(const ByteSource& file, const StoredTensor& tensor, uint64_
   return read_expanded(file, tensor.offset, *tensor.blocks, offset, target);
 }
 
-// Reads rows that lie as queries, keys, values, of all heads each, as those of each head.
-Status read_by_head(const ByteSource& file, const StoredTensor& tensor, uint64_t offset,
-                    std::span<std::byte> target) {
-  const uint64_t heads = tensor.stacked_heads;
-  const uint64_t head_bytes = tensor.bytes / (3 * heads);
+// Reads rows that lie as queries, keys, values, of all heads each, as those of each head. The rows
+// of a head are `head_bytes`; read_at(offset, part) reads them as they lie.
+template <class ReadAt>
+Status read_by_head(uint64_t heads, uint64_t head_bytes, uint64_t offset,
+                    std::span<std::byte> target, const ReadAt& read_at) {
   while (!target.empty()) {
     const uint64_t index = offset / head_bytes;
     const uint64_t within = offset % head_bytes;
     const auto part = target.first(std::min<uint64_t>(target.size(), head_bytes - within));
     const uint64_t lies_at = (index % 3 * heads + index / 3) * head_bytes;
-    SPILLWAY_RETURN_IF_ERROR(read_in_order(file, tensor, lies_at + within, part));
+    SPILLWAY_RETURN_IF_ERROR(read_at(lies_at + within, part));
     target = target.subspan(part.size());
     offset += part.size();
   }
@@ -223,8 +224,30 @@ Status Checkpoint::read(const CheckpointTensor& tensor, uint64_t offset,
                         std::span<std::byte> target) const {
   SPILLWAY_CHECK(offset <= tensor.stored.bytes && target.size() <= tensor.stored.bytes - offset);
   const ByteSource& file = *files_[tensor.file];
-  if (tensor.stored.stacked_heads != 0) return read_by_head(file, tensor.stored, offset, target);
-  return read_in_order(file, tensor.stored, offset, target);
+  const uint64_t heads = tensor.stored.stacked_heads;
+  const auto read_at = [&](uint64_t at, std::span<std::byte> part) {
+    return read_in_order(file, tensor.stored, at, part);
+  };
+  if (heads == 0) return read_at(offset, target);
+  return read_by_head(heads, tensor.stored.bytes / (3 * heads), offset, target, read_at);
+}
+
+Status Checkpoint::read_block_rows(const CheckpointTensor& tensor, int64_t first_row,
+                                   std::span<std::byte> target) const {
+  const StoredTensor& stored = tensor.stored;
+  SPILLWAY_CHECK(stored.blocks != nullptr && stored.shape.size() == 2);
+  const auto rows = static_cast<uint64_t>(stored.shape[0]);
+  const uint64_t row_bytes =
+      static_cast<uint64_t>(stored.shape[1]) / stored.blocks->elements * stored.blocks->bytes;
+  const uint64_t offset = static_cast<uint64_t>(first_row) * row_bytes;
+  SPILLWAY_CHECK(offset + target.size() <= rows * row_bytes);
+  const ByteSource& file = *files_[tensor.file];
+  const auto read_at = [&](uint64_t at, std::span<std::byte> part) {
+    return file.read(stored.offset + at, part);
+  };
+  const uint64_t heads = stored.stacked_heads;
+  if (heads == 0) return read_at(offset, target);
+  return read_by_head(heads, rows / (3 * heads) * row_bytes, offset, target, read_at);
 }
 
 Status Checkpoint::verify(const CheckpointRecord& record) const {

@@ -63,6 +63,12 @@ class Checkpoint {
   // REQUIRES: the range lies in the tensor.
   Status read(const CheckpointTensor& tensor, uint64_t offset, std::span<std::byte> target) const;
 
+  // Fills `target` with whole rows of a tensor's blocks as the file holds them, from row
+  // `first_row` on. Blocks. REQUIRES: the tensor has blocks (StoredTensor::blocks) and two
+  // dimensions, and these rows.
+  Status read_block_rows(const CheckpointTensor& tensor, int64_t first_row,
+                         std::span<std::byte> target) const;
+
   const std::vector<CheckpointRecord>& records() const { return records_; }
 
   // Reads the whole record and compares its checksum: kCorruption. Blocks.

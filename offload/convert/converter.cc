@@ -158,17 +158,25 @@ class Converter {
 
 // Says what became of the quantised blocks of a GGUF file: nothing is lost silently, and nobody
 // wonders why a 4-bit model takes 16 bits.
-std::string blocks_note(const std::string& blocks, Format format, const QuantError& error) {
-  std::string text =
-      blocks + " blocks are read as numbers and packed as " + std::string(format_name(format));
+std::string blocks_note(const std::string& blocks, const ModelFileTable& table) {
+  const Format format = table.format;
+  std::string text = blocks + " blocks are ";
   if (is_quantized(format)) {
+    const double rms = table.quantization().relative_rms() * 100;
     char loss[64];
-    std::snprintf(loss, sizeof(loss), "%.2f", error.relative_rms() * 100);
-    return text + ", another quantisation: it adds a relative RMS error of " + loss + " %";
+    std::snprintf(loss, sizeof(loss), "%.*g", 2, rms);
+    if (format_traits(format).group != 32) {
+      return text + "read as numbers and packed as " + table.formats_text() +
+             ", another quantisation: it adds a relative RMS error of " + loss + " %";
+    }
+    if (rms == 0) return text + "kept, as " + table.formats_text() + ": no number changes";
+    return text + "packed as " + table.formats_text() + " with an added relative RMS error of " +
+           loss + " %";
   }
+  text += "read as numbers and packed as " + std::string(format_name(format));
   if (format == Format::kF16) text += ", whose 11 bits hardly add to their own error";
   if (format == Format::kBF16) text += ", whose 8 bits add to their own error; f16 keeps more";
-  return text + "; --format q4 packs them in 4 bits, with another loss";
+  return text + "; without --format they keep their few bits";
 }
 
 // Announces the file that will be written, or says why there is no room for it.
@@ -204,10 +212,17 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
   if (!map.ok()) return map.status().at(directory);
 
-  Format format = options.format.value_or(natural_format(config.shape, map.value()));
-  if (!options.format && options.bf16_for_f16 && format == Format::kF16) format = Format::kBF16;
+  NaturalFormats formats;
+  if (options.format) {
+    formats.main = *options.format;
+  } else {
+    formats = natural_formats(config.shape, map.value());
+    if (options.bf16_for_f16 && formats.main == Format::kF16) formats.main = Format::kBF16;
+  }
+  const Format format = formats.main;
   ModelFileTable table = plan_model_file(
-      config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16);
+      config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16,
+      formats.of_weights);
   table.source = source_of(config.shape.name, fingerprint);
   table.origin = options.origin;
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
@@ -217,8 +232,7 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
   SPILLWAY_RETURN_IF_ERROR(converter.run());
   std::vector<std::string> notes = checkpoint.notes();
   if (!checkpoint.block_formats().empty()) {
-    notes.push_back(
-        blocks_note(checkpoint.block_formats(), format, writer->table().quantization()));
+    notes.push_back(blocks_note(checkpoint.block_formats(), writer->table()));
   }
   return ConvertReport{config.shape,
                        format,

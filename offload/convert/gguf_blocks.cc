@@ -187,17 +187,119 @@ void expand_q6_k(const std::byte* source, size_t count, float* target) {
   }
 }
 
-constexpr GgufBlockFormat kFormats[] = {
+uint16_t half_bits_at(const std::byte* source) {
+  uint16_t bits;
+  std::memcpy(&bits, source, sizeof(bits));
+  return bits;
+}
+
+// The float16 of factor * d. `factor` is a power of two: exact unless it overflows, which makes an
+// infinity; the caller then quantises the group anew.
+uint16_t times(const std::byte* d, float factor) {
+  return f32_to_f16(factor * half_at(d));
+}
+
+// The codes of 16 bytes of nibbles: byte i holds codes i and i + 16.
+void split_nibbles(const std::byte* source, uint8_t* codes) {
+  const auto q = bytes_at<16>(source);
+  for (size_t i = 0; i < 16; ++i) {
+    codes[i] = q[i] & 15;
+    codes[i + 16] = q[i] >> 4;
+  }
+}
+
+void split_q4_0(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 18, codes += 32, ++scales) {
+    *scales = {half_bits_at(source), times(source, -8)};
+    split_nibbles(source + 2, codes);
+  }
+}
+
+void split_q4_1(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 20, codes += 32, ++scales) {
+    *scales = {half_bits_at(source), half_bits_at(source + 2)};
+    split_nibbles(source + 4, codes);
+  }
+}
+
+// Adds the fifth bits, bit i of four bytes, to codes.
+void add_fifth_bits(const std::byte* source, uint8_t* codes) {
+  uint32_t bits;
+  std::memcpy(&bits, source, sizeof(bits));
+  for (size_t i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>((bits >> i & 1) << 4);
+}
+
+void split_q5_0(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 22, codes += 32, ++scales) {
+    *scales = {half_bits_at(source), times(source, -16)};
+    split_nibbles(source + 6, codes);
+    add_fifth_bits(source + 2, codes);
+  }
+}
+
+void split_q5_1(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 24, codes += 32, ++scales) {
+    *scales = {half_bits_at(source), half_bits_at(source + 2)};
+    split_nibbles(source + 8, codes);
+    add_fifth_bits(source + 4, codes);
+  }
+}
+
+// Signed bytes become codes 128 higher.
+void split_q8_0(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 34, codes += 32, ++scales) {
+    *scales = {half_bits_at(source), times(source, -128)};
+    const auto q = bytes_at<32>(source + 2);
+    for (size_t i = 0; i < 32; ++i) codes[i] = q[i] ^ 128;
+  }
+}
+
+GroupScale rounded(const GroupScales& groups, size_t g) {
+  return {f32_to_f16(groups.scale[g]), f32_to_f16(-groups.minimum[g])};
+}
+
+void split_q4_k(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 144) {
+    const GroupScales groups = group_scales(source);
+    for (size_t g = 0; g < 8; g += 2, codes += 64) {
+      const auto q = bytes_at<32>(source + 16 + g * 16);
+      for (size_t i = 0; i < 32; ++i) {
+        codes[i] = q[i] & 15;
+        codes[i + 32] = q[i] >> 4;
+      }
+      *scales++ = rounded(groups, g);
+      *scales++ = rounded(groups, g + 1);
+    }
+  }
+}
+
+void split_q5_k(const std::byte* source, size_t count, uint8_t* codes, GroupScale* scales) {
+  for (; count != 0; --count, source += 176) {
+    const GroupScales groups = group_scales(source);
+    const auto fifth = bytes_at<32>(source + 16);
+    for (size_t g = 0; g < 8; g += 2, codes += 64) {
+      const auto q = bytes_at<32>(source + 48 + g * 16);
+      for (size_t i = 0; i < 32; ++i) {
+        codes[i] = static_cast<uint8_t>((q[i] & 15) | (fifth[i] >> g & 1) << 4);
+        codes[i + 32] = static_cast<uint8_t>(q[i] >> 4 | (fifth[i] >> (g + 1) & 1) << 4);
+      }
+      *scales++ = rounded(groups, g);
+      *scales++ = rounded(groups, g + 1);
+    }
+  }
+}
+
+constexpr GgufBlockFormat kGgufFormats[] = {
     {"F32", 0, 1, 4, DType::kF32, expand_f32},
     {"F16", 1, 1, 2, DType::kF16, expand_f16},
     {"BF16", 30, 1, 2, DType::kBF16, expand_bf16},
-    {"Q8_0", 8, 32, 34, std::nullopt, expand_q8_0},
-    {"Q4_0", 2, 32, 18, std::nullopt, expand_q4_0},
-    {"Q4_1", 3, 32, 20, std::nullopt, expand_q4_1},
-    {"Q5_0", 6, 32, 22, std::nullopt, expand_q5_0},
-    {"Q5_1", 7, 32, 24, std::nullopt, expand_q5_1},
-    {"Q4_K", 12, kLargeBlock, 144, std::nullopt, expand_q4_k},
-    {"Q5_K", 13, kLargeBlock, 176, std::nullopt, expand_q5_k},
+    {"Q8_0", 8, 32, 34, std::nullopt, expand_q8_0, 8, split_q8_0},
+    {"Q4_0", 2, 32, 18, std::nullopt, expand_q4_0, 4, split_q4_0},
+    {"Q4_1", 3, 32, 20, std::nullopt, expand_q4_1, 4, split_q4_1},
+    {"Q5_0", 6, 32, 22, std::nullopt, expand_q5_0, 5, split_q5_0},
+    {"Q5_1", 7, 32, 24, std::nullopt, expand_q5_1, 5, split_q5_1},
+    {"Q4_K", 12, kLargeBlock, 144, std::nullopt, expand_q4_k, 4, split_q4_k},
+    {"Q5_K", 13, kLargeBlock, 176, std::nullopt, expand_q5_k, 5, split_q5_k},
     {"Q6_K", 14, kLargeBlock, 210, std::nullopt, expand_q6_k},
 };
 
@@ -217,7 +319,7 @@ constexpr NamedType kOtherTypes[] = {
 }  // namespace
 
 const GgufBlockFormat* gguf_block_format(uint32_t id) {
-  for (const GgufBlockFormat& format : kFormats) {
+  for (const GgufBlockFormat& format : kGgufFormats) {
     if (format.id == id) return &format;
   }
   return nullptr;
@@ -233,10 +335,15 @@ std::string gguf_type_name(uint32_t id) {
 
 std::string gguf_block_format_names() {
   std::string names;
-  for (const GgufBlockFormat& format : kFormats) {
+  for (const GgufBlockFormat& format : kGgufFormats) {
     names += (names.empty() ? "" : ", ") + std::string(format.name);
   }
   return names;
+}
+
+Format format_of_blocks(const GgufBlockFormat& blocks) {
+  SPILLWAY_CHECK(!blocks.plain);
+  return blocks.code_bits == 4 ? Format::kQ4_1 : Format::kQ8;
 }
 
 Status read_expanded(const ByteSource& source, uint64_t first_block, const GgufBlockFormat& format,

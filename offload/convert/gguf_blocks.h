@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "kernels/base/dtype.h"
+#include "kernels/base/quantized.h"
 #include "kernels/base/status.h"
 #include "offload/convert/byte_source.h"
 
@@ -26,7 +27,21 @@ struct GgufBlockFormat {
 
   // Expands `count` blocks to count * elements numbers. No alignment of `source`.
   void (*expand)(const std::byte* source, size_t count, float* target) = nullptr;
+
+  // Of blocks that are groups of 32 codes with a scale and a minimum: the bits of a code, 4 or 5,
+  // or 8; and a function that gives the codes of `count` blocks and the scale and minimum of each
+  // group. Numbers that these stand for (base/quantized.h) are those of expand() where the file's
+  // scales are float16; the K formats' products of two scales are rounded to float16. 0 and null:
+  // no such groups (Q6_K has 16 numbers in one).
+  int code_bits = 0;
+  void (*split)(const std::byte* source, size_t count, uint8_t* codes,
+                GroupScale* scales) = nullptr;
 };
+
+constexpr int64_t kGgufGroup = 32;  // Codes in a group of split()
+
+// The format that holds a quantised format's blocks: q4_1 for codes of 4 bits, else q8.
+Format format_of_blocks(const GgufBlockFormat& blocks);
 
 // The format of that id; null: unknown or not read.
 const GgufBlockFormat* gguf_block_format(uint32_t id);

@@ -3,12 +3,25 @@
 #include <algorithm>
 #include <cstring>
 
+#include "offload/convert/gguf_blocks.h"
+
 namespace spillway {
 
 namespace {
 
 size_t row_bytes(const MappedWeight& weight) {
   return static_cast<size_t>(weight.row_elements) * dtype_bytes(weight.format);
+}
+
+// Whether a weight packed in `format` has the codes of these blocks.
+bool keeps_codes(Format format, const GgufBlockFormat* blocks) {
+  return blocks != nullptr && blocks->split != nullptr && is_quantized(format) &&
+         format_traits(format).group == kGgufGroup &&
+         blocks->code_bits <= format_traits(format).bits;
+}
+
+bool finite(uint16_t f16) {
+  return (f16 & 0x7c00) != 0x7c00;
 }
 
 }  // namespace
@@ -65,6 +78,14 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
                               std::span<std::byte> target, QuantError* quantization) {
   const MappedWeight& weight = map_.weights[piece.weight];
   const TensorInfo& tensor = table_.tensors[piece.weight];
+  const bool some_keep =
+      std::any_of(weight.parts.begin(), weight.parts.end(), [&](const MappedPart& part) {
+        return keeps_codes(tensor.format, checkpoint_.tensors()[part.tensor].stored.blocks);
+      });
+  if (some_keep && tensor.spec.kind != WeightKind::kVector) {
+    const bool copy = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
+    return pack_blocks(piece, !copy, scratch, target, quantization);
+  }
   const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
   if (scratch.size() < bytes) scratch.resize(bytes);
   const auto source = std::span(scratch).first(bytes);
@@ -85,6 +106,90 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   const uint64_t before = count_non_finite(weight.format, source).inf;
   const uint64_t after = count_non_finite(element_of(tensor.format), target.first(packed)).inf;
   if (after > before) note_damage(weight.parts.front().tensor, {}, after - before);
+  return {};
+}
+
+Status SlabPacker::pack_blocks(const Piece& piece, bool count_damage,
+                               std::vector<std::byte>& scratch, std::span<std::byte> target,
+                               QuantError* quantization) {
+  const MappedWeight& weight = map_.weights[piece.weight];
+  const TensorInfo& tensor = table_.tensors[piece.weight];
+  const int64_t columns = weight.row_elements;
+  int64_t part_begin = 0;  // In rows of the weight
+  for (const MappedPart& part : weight.parts) {
+    const int64_t part_end = part_begin + part.rows;
+    const int64_t begin = std::max(piece.first_row, part_begin);
+    const int64_t end = std::min(piece.first_row + piece.rows, part_end);
+    const int64_t in_tensor = part.first_row + begin - part_begin;
+    part_begin = part_end;
+    if (begin >= end) continue;
+    const CheckpointTensor& source = checkpoint_.tensors()[part.tensor];
+    const int64_t at = begin - piece.first_row;
+    if (keeps_codes(tensor.format, source.stored.blocks)) {
+      SPILLWAY_RETURN_IF_ERROR(keep_codes(piece, part.tensor, in_tensor, end - begin, at,
+                                          count_damage, target, quantization));
+      continue;
+    }
+    const size_t bytes = static_cast<size_t>(end - begin) * row_bytes(weight);
+    if (scratch.size() < bytes) scratch.resize(bytes);
+    const auto rows = std::span(scratch).first(bytes);
+    SPILLWAY_RETURN_IF_ERROR(
+        checkpoint_.read(source, static_cast<uint64_t>(in_tensor) * row_bytes(weight), rows));
+    if (count_damage) {
+      const NonFinite found = count_non_finite(weight.format, rows);
+      if (found.total() != 0) note_damage(part.tensor, found, 0);
+    }
+    const uint64_t saturated = quantization->saturated;
+    quantize_rows(tensor.layout, tensor.format, weight.format, rows.data(), at, end - begin,
+                  columns, target.data(), quantization);
+    if (count_damage && quantization->saturated != saturated) {
+      note_damage(part.tensor, {}, quantization->saturated - saturated);
+    }
+  }
+  return {};
+}
+
+Status SlabPacker::keep_codes(const Piece& piece, uint32_t index, int64_t first_row, int64_t rows,
+                              int64_t at, bool count_damage, std::span<std::byte> target,
+                              QuantError* quantization) {
+  const TensorInfo& tensor = table_.tensors[piece.weight];
+  const CheckpointTensor& source = checkpoint_.tensors()[index];
+  const GgufBlockFormat& blocks = *source.stored.blocks;
+  const auto columns = static_cast<size_t>(tensor.spec.columns);
+  const size_t groups = columns / kGgufGroup, blocks_a_row = columns / blocks.elements;
+  constexpr size_t kAtOnce = size_t{256} << 10;  // Bytes that stay in a cache while they are used
+  const auto step = static_cast<int64_t>(
+      std::max<size_t>(1, kAtOnce / (columns * (sizeof(float) + 1) + blocks_a_row * blocks.bytes)));
+  const int bits = format_traits(tensor.format).bits;
+  std::vector<std::byte> raw;
+  std::vector<uint8_t> codes;
+  std::vector<GroupScale> scales;
+  std::vector<float> numbers;
+  NonFinite damage;
+  for (int64_t row = 0; row < rows; row += step) {
+    const auto many = static_cast<size_t>(std::min(step, rows - row));
+    raw.resize(many * blocks_a_row * blocks.bytes);
+    codes.resize(many * columns);
+    numbers.resize(many * columns);
+    scales.resize(many * groups);
+    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read_block_rows(source, first_row + row, raw));
+    blocks.split(raw.data(), many * blocks_a_row, codes.data(), scales.data());
+    blocks.expand(raw.data(), many * blocks_a_row, numbers.data());
+    for (size_t g = 0; g < scales.size(); ++g) {
+      const std::span<uint8_t> some(codes.data() + g * kGgufGroup, kGgufGroup);
+      const std::span<const float> values(numbers.data() + g * kGgufGroup, kGgufGroup);
+      // A scale that float16 does not hold, or a damaged one: the group is quantised as any other.
+      if (!finite(scales[g].scale) || !finite(scales[g].minimum)) {
+        scales[g] = quantize_group(bits, values, some.data());
+        damage += count_non_finite(DType::kF32, std::as_bytes(values));
+      }
+      add_group_error(bits, values, scales[g], some.data(), quantization);
+      put_group(tensor.layout, tensor.format, tensor.spec.columns,
+                at + row + static_cast<int64_t>(g / groups), static_cast<int64_t>(g % groups), some,
+                scales[g], target.data());
+    }
+  }
+  if (count_damage && damage.total() != 0) note_damage(index, damage, 0);
   return {};
 }
 

@@ -43,8 +43,9 @@ class SlabPacker {
   // The damage that pack() has found, by tensor name. Thread rule: after all pack() calls.
   std::vector<TensorDamage> damage() const;
 
-  // The quantisation error of tensor `index` of the table; zero unless it is quantised. Independent
-  // of the order of pack() calls. Thread rule: as damage().
+  // The quantisation error of tensor `index` of the table against the checkpoint's numbers; zero
+  // unless it is quantised, and where codes and scales are the checkpoint's. Independent of the
+  // order of pack() calls. Thread rule: as damage().
   QuantError quantization(size_t index) const;
 
  private:
@@ -58,6 +59,13 @@ class SlabPacker {
 
   Status pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
                     std::span<std::byte> target, QuantError* quantization);
+  // A piece of a quantised weight, part by part: blocks whose codes its format holds keep them.
+  Status pack_blocks(const Piece& piece, bool count_damage, std::vector<std::byte>& scratch,
+                     std::span<std::byte> target, QuantError* quantization);
+  // Rows [first_row, first_row + rows) of tensor `tensor`, to row `at` of the piece on.
+  Status keep_codes(const Piece& piece, uint32_t tensor, int64_t first_row, int64_t rows,
+                    int64_t at, bool count_damage, std::span<std::byte> target,
+                    QuantError* quantization);
   Status read_rows(const MappedWeight& weight, int64_t first_row, bool count_damage,
                    std::span<std::byte> target);
   void note_damage(uint32_t tensor, const NonFinite& stored, uint64_t overflow);

@@ -6,7 +6,7 @@ namespace spillway {
 
 namespace {
 
-constexpr StoredFormat kFormats[] = {
+constexpr StoredFormat kStoredFormats[] = {
     {"F16", 16, DType::kF16},         {"BF16", 16, DType::kBF16},
     {"F32", 32, DType::kF32},         {"F64", 64, std::nullopt},
     {"BOOL", 8, std::nullopt},        {"U8", 8, std::nullopt},
@@ -23,7 +23,7 @@ constexpr StoredFormat kFormats[] = {
 }  // namespace
 
 const StoredFormat* stored_format_of_name(std::string_view name) {
-  for (const StoredFormat& format : kFormats) {
+  for (const StoredFormat& format : kStoredFormats) {
     if (format.name == name) return &format;
   }
   return nullptr;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/quote.h"
+#include "offload/convert/gguf_blocks.h"
 
 namespace spillway {
 
@@ -57,10 +58,21 @@ class Mapper {
                 ", its neighbours in " + std::string(role_name(spec.role)) + " are not");
       }
       weight.format = *stored.format->dtype;
-      weight.blocks |= stored.blocks != nullptr;
+      add_blocks(stored, weight);
       weight.parts.push_back({found->second, part.first_row, part.rows});
     }
     map_.weights.push_back(std::move(weight));
+  }
+
+  // The format that keeps the codes of one part more.
+  static void add_blocks(const StoredTensor& stored, MappedWeight& weight) {
+    const bool first = weight.parts.empty();
+    if (stored.blocks == nullptr || stored.blocks->plain) {
+      if (weight.of_blocks) weight.of_blocks = Format::kQ8;
+      return;
+    }
+    const Format format = format_of_blocks(*stored.blocks);
+    weight.of_blocks = first || weight.of_blocks == format ? format : Format::kQ8;
   }
 
   bool check_part(const StoredTensor& stored, const std::vector<int64_t>& shape) {
@@ -132,16 +144,33 @@ Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
   return Mapper(family, shape, checkpoint).map();
 }
 
-Format natural_format(const ModelShape& shape, const WeightMap& map) {
-  std::optional<DType> format;
+NaturalFormats natural_formats(const ModelShape& shape, const WeightMap& map) {
   const std::vector<WeightSpec> specs = weight_specs(shape);
+  const auto blocks = [&](size_t i) {
+    return specs[i].kind != WeightKind::kVector && map.weights[i].of_blocks;
+  };
+  bool any = false;
+  for (size_t i = 0; i < specs.size(); ++i) any |= blocks(i);
+  NaturalFormats found;
+  if (any) {
+    int64_t few_bits = 0, all = 0;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      found.of_weights.push_back(map.weights[i].of_blocks.value_or(Format::kQ8));
+      if (specs[i].kind == WeightKind::kVector) continue;
+      all += specs[i].elements();
+      if (found.of_weights.back() == Format::kQ4_1) few_bits += specs[i].elements();
+    }
+    found.main = 2 * few_bits >= all ? Format::kQ4_1 : Format::kQ8;
+    return found;
+  }
+  std::optional<DType> format;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].kind == WeightKind::kVector) continue;
-    if (map.weights[i].blocks) return Format::kF16;
-    if (format && *format != map.weights[i].format) return Format::kF32;
+    if (format && *format != map.weights[i].format) return found;
     format = map.weights[i].format;
   }
-  return plain_format(format.value_or(DType::kF32));
+  found.main = plain_format(format.value_or(DType::kF32));
+  return found;
 }
 
 }  // namespace spillway

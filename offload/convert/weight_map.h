@@ -27,7 +27,9 @@ struct MappedWeight {
   std::vector<MappedPart> parts;
   DType format = DType::kF32;
   int64_t row_elements = 0;
-  bool blocks = false;  // Some part is quantised in the checkpoint (StoredTensor::blocks)
+  // The quantised format that keeps the codes of all parts, where some part has blocks
+  // (StoredTensor::blocks).
+  std::optional<Format> of_blocks;
 };
 
 struct WeightMap {
@@ -46,12 +48,18 @@ struct WeightMap {
 Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
                               const Checkpoint& checkpoint);
 
-// The format of a packed file that keeps every number of the checkpoint: the common format of all
-// matrices, else f32. For a checkpoint with quantised blocks f16, in half of f32's bytes: rounding
-// to f16 moves a number by at most an eighth of the error that a Q8_0 block has itself and a
-// sixtieth of a 4-bit one's, where bf16 could move it by as much as Q8_0. q4 would be about the
-// size of the file, but it is another quantisation with a loss of its own, which only the user can
-// accept.
-Format natural_format(const ModelShape& shape, const WeightMap& map);
+// The formats of a packed file that keeps every number of the checkpoint.
+//
+// Plain numbers: one format, the common one of all matrices, else f32. Of a checkpoint with
+// quantised blocks (GGUF), each matrix and table has the quantised format that keeps its codes,
+// q4_1 where all its parts have codes of 4 bits and q8 otherwise: it computes with the numbers of
+// the file in about the file's bytes. Numbers without such blocks beside them become q8, which
+// moves them by a small part of what the blocks around them have lost already. `main` is the format
+// of most bytes.
+struct NaturalFormats {
+  Format main = Format::kF32;
+  std::vector<Format> of_weights;  // In the order of weight_specs(shape); empty: all are `main`
+};
+NaturalFormats natural_formats(const ModelShape& shape, const WeightMap& map);
 
 }  // namespace spillway

@@ -26,7 +26,7 @@
 
 #include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 #include "kernels/base/status.h"
 #include "kernels/base/weights.h"
 #include "kernels/weight_layout.h"
@@ -65,7 +65,7 @@ struct TensorInfo {
 struct ModelFileTable {
   std::array<uint8_t, 16> file_id{};
   ModelShape shape;
-  Format format = Format::kF32;     // Format of matrices and tables.
+  Format format = Format::kF32;     // Format of matrices and tables, or of most of their bytes
   std::string source;               // Name and fingerprint of the checkpoint
   std::string origin;               // Its path when it was converted; empty: not told
   std::vector<TensorInfo> tensors;  // In the order of weight_specs(shape).
@@ -74,6 +74,8 @@ struct ModelFileTable {
 
   uint64_t slab_seed(uint32_t slab) const;
   uint64_t weight_bytes() const;           // Sum over the slabs.
+  bool mixed() const;                      // Whether matrices and tables differ in format
+  std::string formats_text() const;        // "q4_1", "q4_1 and q8"
   std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
   QuantError quantization() const;         // Over all quantised tensors.
 };
@@ -81,9 +83,11 @@ struct ModelFileTable {
 // Lays out tensors and slabs for a shape, for a writer to fill or dummy weights to allocate.
 // Offsets count from 0; ModelFileWriter moves them behind the header. A matrix slab has as many
 // panels of 64 rows as fit kSlabBytesMax, at least one; each layer begins with the slab of its
-// vectors. REQUIRES: a valid shape; layout_holds(layout, format). `layout` is that of the matrices
-// and not kRows, which tables have.
-ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout);
+// vectors. `of_weights`, unless it is empty, has the format of each weight_specs(shape), vectors
+// aside; all are quantised then, and so is `format`. REQUIRES: a valid shape; layout_holds(layout,
+// format). `layout` is that of the matrices and not kRows, which tables have.
+ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout,
+                               std::span<const Format> of_weights = {});
 
 // An open packed file. The table is verified; slabs are read on demand. Thread rule: const after
 // open, any thread.

@@ -10,14 +10,16 @@ namespace {
 
 class Planner {
  public:
-  Planner(const ModelShape& shape, Format format, MatrixLayout layout) {
+  Planner(const ModelShape& shape, Format format, MatrixLayout layout,
+          std::span<const Format> of_weights) {
     table_.shape = shape;
     table_.format = format;
     for (const WeightSpec& spec : weight_specs(shape)) {
       table_.tensors.push_back({.spec = spec});
       TensorInfo& tensor = table_.tensors.back();
       if (spec.kind == WeightKind::kVector) continue;
-      tensor.format = format;
+      tensor.format = of_weights.empty() ? format : of_weights[table_.tensors.size() - 1];
+      SPILLWAY_CHECK(tensor.format == format || goes_beside(tensor.format, format));
       tensor.layout = spec.kind == WeightKind::kMatrix ? layout : MatrixLayout::kRows;
     }
   }
@@ -104,8 +106,26 @@ int64_t TensorInfo::rows_in_slab(uint32_t index) const {
   return std::min(slab_rows, spec.rows - static_cast<int64_t>(index) * slab_rows);
 }
 
-ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout) {
-  return Planner(shape, format, layout).plan();
+bool ModelFileTable::mixed() const {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+    return tensor.spec.kind != WeightKind::kVector && tensor.format != format;
+  });
+}
+
+std::string ModelFileTable::formats_text() const {
+  std::string text(format_name(format));
+  for (const Format other : kFormats) {
+    const bool has = std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+      return tensor.spec.kind != WeightKind::kVector && tensor.format == other;
+    });
+    if (has && other != format) text += " and " + std::string(format_name(other));
+  }
+  return text;
+}
+
+ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout,
+                               std::span<const Format> of_weights) {
+  return Planner(shape, format, layout, of_weights).plan();
 }
 
 }  // namespace spillway

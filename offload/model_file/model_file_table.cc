@@ -133,7 +133,8 @@ Status check_rows(const ModelFileTable& table, const TensorInfo& tensor) {
   // The weight store and the kernels rely on it: tables are looked up row by row.
   const bool odd_table =
       tensor.spec.kind == WeightKind::kTable && tensor.layout != MatrixLayout::kRows;
-  if (tensor.format != table.format || !layout_holds(tensor.layout, tensor.format) || odd_table) {
+  const bool together = tensor.format == table.format || goes_beside(tensor.format, table.format);
+  if (!together || !layout_holds(tensor.layout, tensor.format) || odd_table) {
     return corruption("format " + std::string(format_name(tensor.format)) + " in layout " +
                       std::string(layout_name(tensor.layout)) + " does not go together here");
   }

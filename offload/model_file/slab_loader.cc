@@ -21,8 +21,11 @@ constexpr unsigned kLoaderThreads = 4;
 void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
                  std::span<const std::byte> from, std::span<std::byte> to) {
   const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
-  // Unpacks quantised numbers to float32: their groups' smallest and largest values are unchanged,
-  // so quantising them again gives the same groups.
+  if (is_quantized(tensor.format)) {
+    move_groups(tensor.format, rows, tensor.spec.columns, tensor.layout, from.data(), layout,
+                to.data());
+    return;
+  }
   const DType type = unpacked_type(tensor.format);
   std::vector<std::byte> plain(static_cast<size_t>(rows * tensor.spec.columns) * dtype_bytes(type));
   unpack_rows(tensor.layout, tensor.format, from.data(), rows, tensor.spec.columns, plain.data());
@@ -96,7 +99,8 @@ uint64_t slab_memory_bytes(const ModelFileTable& table, uint32_t slab, MatrixLay
   const TensorInfo* tensor = matrix_tensor_of(table, slab);
   if (tensor == nullptr || tensor->spec.kind != WeightKind::kMatrix) return stored;
   const int64_t rows = tensor->rows_in_slab(slab - tensor->first_slab);
-  return std::max<uint64_t>(stored, packed_bytes(layout, table.format, rows, tensor->spec.columns));
+  return std::max<uint64_t>(stored,
+                            packed_bytes(layout, tensor->format, rows, tensor->spec.columns));
 }
 
 File open_direct(const ModelFile& file) {

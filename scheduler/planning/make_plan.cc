@@ -75,10 +75,19 @@ class Planner {
     plan_.shape = shape();
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
-    plan_.q4_in_int8 = is_quantized(plan_.format) && flags_.q4_compute == "int8";
+    if (table().mixed()) count_mixed_bytes();
+    plan_.q4_in_int8 = format_traits(plan_.format).bits == 4 && flags_.q4_compute == "int8";
     engine().kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
     plan_.scheduling.kv_rule = kv_rule_of(flags_);
     if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
+  }
+
+  void count_mixed_bytes() {
+    for (const TensorInfo& tensor : table().tensors) {
+      if (tensor.spec.kind != WeightKind::kMatrix) continue;
+      plan_.mixed_bytes[static_cast<size_t>(tensor.spec.role)] +=
+          packed_bytes(plan_.matrix_layout, tensor.format, tensor.spec.rows, tensor.spec.columns);
+    }
   }
 
   // Whether the CPU is to attend to the part of the cache that will live in host memory.

@@ -2,11 +2,13 @@
 // take. A value that make_plan() makes, the runtime carries out, and `plan` and `bench` report.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "kernels/base/model_shape.h"
+#include "kernels/base/weights.h"
 #include "kernels/weight_layout.h"
 #include "offload/placement.h"
 #include "policy/kv_rule.h"
@@ -22,7 +24,10 @@ struct Plan {
   ModelShape shape;
   bool discrete = false;                             // The device has its own memory
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of weights, on the device
-  Format format = Format::kF32;
+  Format format = Format::kF32;                      // Of weights, or of most of their bytes
+  // Of weights in several formats, by role: the bytes of the matrices of all layers. 0: all weights
+  // are of `format`.
+  std::array<uint64_t, kWeightRoles> mixed_bytes{};
   bool q4_in_int8 = false;  // Matmuls with 4-bit weights round activations to 8 bits
 
   // What each component carries out. Every setting stands in one of them alone.

@@ -114,7 +114,10 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
   found.kv_format = plan.kv_format();
   count_weight_bytes(
       [&](const LinearShape& linear) {
-        return packed_bytes(plan.matrix_layout, plan.format, linear.outputs, linear.inputs);
+        const uint64_t all = plan.mixed_bytes[static_cast<size_t>(linear.role)];
+        if (all > 0) return all / static_cast<uint64_t>(linear.count);
+        return uint64_t{
+            packed_bytes(plan.matrix_layout, plan.format, linear.outputs, linear.inputs)};
       },
       &found);
   found.weights_from_disk = plan.weights.disk;

@@ -143,12 +143,9 @@ class Search {
          {&EngineFlags::format, &EngineFlags::kv_format}) {
       if (question_.flags.*format) continue;
       const std::vector<EngineFlags> before = found;
-      for (const Format quantized : kFormats) {
-        if (!is_quantized(quantized)) continue;
-        for (EngineFlags flags : before) {
-          flags.*format = quantized;
-          found.push_back(flags);
-        }
+      for (EngineFlags flags : before) {
+        flags.*format = kSearchedFormat;
+        found.push_back(flags);
       }
     }
     return found;

@@ -3,10 +3,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
+#include <random>
 
 #include "server/runtime.h"
+#include "tests/support/checkpoint_writer.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/gguf_of_checkpoint.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
 
@@ -18,9 +21,13 @@ using test::GoldenPrompt;
 
 constexpr double kLogprobError = 1e-3;
 
-std::unique_ptr<Runtime> open(const std::string& model) {
+EngineFlags in_float32() {
   EngineFlags flags;
   flags.format = Format::kF32;
+  return flags;
+}
+
+std::unique_ptr<Runtime> open(const std::string& model, EngineFlags flags = in_float32()) {
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
   RuntimeOptions options;
@@ -55,6 +62,93 @@ void check_prompts(const std::vector<GoldenPrompt>& prompts, Runtime& runtime) {
           error, std::abs(double{sinks[i]->logprobs[t].logprob} - double{prompts[i].logprobs[t]}));
     }
     CHECK(error < kLogprobError);
+  }
+}
+
+// Blocks of 32 numbers up to about 0.1, in Q4_0 (18 bytes) or Q8_0 (34).
+Bytes random_blocks(bool four_bits, int64_t rows, int64_t columns, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes data;
+  for (int64_t block = 0; block < rows * columns / 32; ++block) {
+    const float scale =
+        (1 + static_cast<float>(random() % 1000) / 1000) * (four_bits ? 0.01f : 7e-4f);
+    append_little(data, f32_to_f16(random() % 2 == 0 ? scale : -scale), 2);
+    for (int i = 0; i < (four_bits ? 16 : 32); ++i) append_little(data, random() & 255, 1);
+  }
+  return data;
+}
+
+// A Llama of 40 tokens: Q4_0, but for the values and one layer's mlp_down, which are Q8_0.
+Bytes quantized_llama() {
+  test::GgufWriter writer = test::GgufWriter::model("llama");
+  std::vector<std::string> tokens;
+  for (char c = 'A'; tokens.size() < 40; ++c) tokens.emplace_back(1, c);
+  writer.add("tokenizer.ggml.model", std::string_view("gpt2"));
+  writer.add("tokenizer.ggml.tokens", tokens);
+  writer.add("tokenizer.ggml.merges", std::vector<std::string>{});
+  uint64_t seed = 0;
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns) {
+    const bool four_bits = name != "blk.0.ffn_down" && name.find("attn_v") == std::string::npos;
+    writer.add_tensor(name + ".weight", four_bits ? 2 : 8, {rows, columns},
+                      random_blocks(four_bits, rows, columns, ++seed));
+  };
+  const auto norm = [&](const std::string& name) {
+    writer.add_tensor(name + ".weight", {64}, std::vector<float>(64, 1));
+  };
+  matrix("token_embd", 40, 64);
+  norm("output_norm");
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    norm(layer + "attn_norm");
+    norm(layer + "ffn_norm");
+    matrix(layer + "attn_q", 64, 64);
+    matrix(layer + "attn_k", 32, 64);
+    matrix(layer + "attn_v", 32, 64);
+    matrix(layer + "attn_output", 64, 64);
+    matrix(layer + "ffn_gate", 96, 64);
+    matrix(layer + "ffn_up", 96, 64);
+    matrix(layer + "ffn_down", 64, 96);
+  }
+  return writer.file();
+}
+
+// The greedy tokens of one prompt and their log-probabilities.
+std::shared_ptr<CollectingSink> answer(Runtime& runtime) {
+  Request request;
+  request.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
+  request.max_tokens = 24;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  request.logprobs = 1;
+  auto sink = std::make_shared<CollectingSink>();
+  REQUIRE(runtime.scheduler().submit(std::move(request), sink).ok());
+  CHECK(sink->wait().reason == FinishReason::kLength);
+  return sink;
+}
+
+TEST_CASE("weights in several formats of few bits compute with the numbers of the file") {
+  const test::TemporaryCache cache;
+  const TempDirectory temp;
+  write_file(temp / "m.gguf", quantized_llama());
+  const auto expected = answer(*open(temp / "m.gguf"));
+  const auto kept = open(temp / "m.gguf", {});
+  CHECK(kept->plan().format == Format::kQ4_1);
+  CHECK(kept->plan().quantization->error_max == 0);
+  const auto found = answer(*kept);
+  // Activations may be bf16: the numbers of the weights are the same, so only these round.
+  double error = 0;
+  for (size_t t = 0; t < 4; ++t) {
+    if (found->tokens[t] != expected->tokens[t]) break;
+    error = std::max(error, std::abs(double{found->logprobs[t].logprob} -
+                                     double{expected->logprobs[t].logprob}));
+  }
+  CHECK(found->tokens[0] == expected->tokens[0]);
+  CHECK(error < 0.03);
+  EngineFlags from_disk;
+  from_disk.weights = TierPercent{0, 0, 100};
+  const auto streamed = answer(*open(temp / "m.gguf", from_disk));
+  CHECK(streamed->tokens == found->tokens);
+  for (size_t t = 0; t < 24; ++t) {
+    CHECK(streamed->logprobs[t].logprob == found->logprobs[t].logprob);
   }
 }
 

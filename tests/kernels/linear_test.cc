@@ -93,7 +93,7 @@ void check_linear(Device& device, Format format, const LinearCase& c, Activation
 }
 
 TEST_CASE("linear agrees with its definition") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(from_range(std::begin(kFormats), std::end(kFormats)));
   const auto c = GENERATE(
       LinearCase{1, 64, 64, 64}, LinearCase{2, 70, 33, 128}, LinearCase{3, 200, 1, 64},
       LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64}, LinearCase{13, 136, 64, 64},

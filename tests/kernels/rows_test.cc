@@ -93,14 +93,16 @@ TEST_CASE("normalize writes the format of activations", "[sanitizer]") {
   }
 }
 
-TEST_CASE("expand_rows gives 4-bit rows in any format", "[sanitizer]") {
+TEST_CASE("expand_rows gives quantised rows in any format", "[sanitizer]") {
+  const auto quantized = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
   const int64_t columns = GENERATE(37, 64, 200);
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 150;
-  const PackedMatrix packed(MatrixLayout::kRows, Format::kQ4, random_floats(kRows * columns, 14),
+  const PackedMatrix packed(MatrixLayout::kRows, quantized, random_floats(kRows * columns, 14),
                             kRows, columns, 64);
   for (const auto& device : test::test_devices()) {
-    INFO(device->name() << ", " << dtype_name(format) << ", columns " << columns);
+    INFO(device->name() << ", " << format_name(quantized) << ", " << dtype_name(format)
+                        << ", columns " << columns);
     const auto stream = device->new_stream("test");
     const DeviceMatrix there(*device, *stream, packed);
     const DeviceArray<std::byte> out(
@@ -113,7 +115,7 @@ TEST_CASE("expand_rows gives 4-bit rows in any format", "[sanitizer]") {
 }
 
 TEST_CASE("gather_rows reads any slab and format", "[sanitizer]") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(from_range(std::begin(kFormats), std::end(kFormats)));
   const int64_t kColumns = GENERATE(37, 64, 200);
   constexpr int64_t kRows = 300;
   const PackedMatrix table(MatrixLayout::kRows, format, random_floats(kRows * kColumns, 14), kRows,

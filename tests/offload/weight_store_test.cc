@@ -44,7 +44,7 @@ TEST_CASE("a file of another layout is repacked while it loads and holds the sam
   // Another CPU's, and a GPU's, whose slabs may be smaller.
   const auto other =
       GENERATE(MatrixLayout::kPanels16, MatrixLayout::kPanels64, MatrixLayout::kRows);
-  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
+  for (const Format format : kFormats) {
     const MatrixLayout native = device->matrix_layout(format), foreign = other;
     if (foreign == native || !layout_holds(foreign, format)) continue;
     INFO(format_name(format) << " in " << layout_name(foreign));

@@ -30,7 +30,7 @@ constexpr ForeignFlag kForeign[] = {
     {"-m", kModel},
     {"--ctx-size", kLength},
     {"-c", kLength},
-    {"--dtype", "use --format f32|bf16|f16|q4 (bfloat16: --format bf16)"},
+    {"--dtype", "use --format f32|bf16|f16|q8|q4 (bfloat16: --format bf16)"},
     {"--quantization", "use --format q4"},
     {"-q", "use --format q4"},
     {"--kv-cache-dtype", kKvFormat},

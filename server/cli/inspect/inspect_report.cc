@@ -32,6 +32,7 @@ std::string chat_of(const ModelFileTable& table) {
 void add_table(const ModelFileTable& table, InspectReport& report) {
   report.shape = table.shape;
   report.format = table.format;
+  report.formats = table.formats_text();
   report.source = table.source;
   report.parameters = parameter_count(table.shape);
   report.tensors = static_cast<int64_t>(table.tensors.size());
@@ -93,8 +94,9 @@ Result<InspectReport> inspect_directory(const std::string& directory,
   SPILLWAY_CHECK(family != nullptr);
   Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
   if (!map.ok()) return map.status().at(directory);
-  ModelFileTable table = plan_model_file(config.shape, natural_format(config.shape, map.value()),
-                                         MatrixLayout::kPanels16);
+  const NaturalFormats formats = natural_formats(config.shape, map.value());
+  ModelFileTable table =
+      plan_model_file(config.shape, formats.main, MatrixLayout::kPanels16, formats.of_weights);
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
   InspectReport report;
   report.kind = "checkpoint";
@@ -102,7 +104,8 @@ Result<InspectReport> inspect_directory(const std::string& directory,
   report.tensors = static_cast<int64_t>(checkpoint.tensors().size());
   report.notes = checkpoint.notes();
   if (!checkpoint.block_formats().empty()) {
-    report.notes.push_back(checkpoint.block_formats() + " blocks are read as numbers");
+    report.notes.push_back(checkpoint.block_formats() + " blocks are packed as " +
+                           table.formats_text());
   }
   ScanOptions scan;
   scan.verify = options.verify;

@@ -9,7 +9,7 @@
 
 #include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 #include "kernels/base/status.h"
 #include "offload/convert/slab_packer.h"
 
@@ -21,6 +21,7 @@ struct InspectReport {
   std::string source;  // Packed files: name and fingerprint of the checkpoint.
   ModelShape shape;
   Format format = Format::kF32;  // The packed file's, existing or to be made.
+  std::string formats;           // All of them: "q4_1 and q8"
   int64_t parameters = 0;
   int64_t tensors = 0;
 

@@ -49,10 +49,9 @@ std::string details(const ModelShape& s) {
 }
 
 std::string sizes(const InspectReport& r) {
-  return format_bytes(r.total_bytes) + " as " + std::string(format_name(r.format)) +
-         ": embeddings " + format_bytes(r.embedding_bytes) + ", " + std::to_string(r.shape.layers) +
-         " layers of " + format_bytes(r.layer_bytes) + ", norm and head " +
-         format_bytes(r.head_bytes);
+  return format_bytes(r.total_bytes) + " as " + r.formats + ": embeddings " +
+         format_bytes(r.embedding_bytes) + ", " + std::to_string(r.shape.layers) + " layers of " +
+         format_bytes(r.layer_bytes) + ", norm and head " + format_bytes(r.head_bytes);
 }
 
 std::string tokens(const ModelShape& s) {

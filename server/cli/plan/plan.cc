@@ -58,7 +58,7 @@ Result<OpenedModel> open_once(const std::string& model, const EngineFlags& flags
   return open_model(model, flags, once);
 }
 
-// Packs the other formats of --search-formats, too.
+// Packs the other format of --search-formats, too.
 Status pack_formats(const PlanQuestion& question) {
   const bool checkpoint =
       std::filesystem::is_directory(question.model) || question.model.ends_with(".gguf");
@@ -67,12 +67,8 @@ Status pack_formats(const PlanQuestion& question) {
     return {};
   }
   EngineFlags flags = question.flags;
-  for (const Format format : kFormats) {
-    if (!is_quantized(format)) continue;
-    flags.format = format;
-    SPILLWAY_RETURN_IF_ERROR(open_once(question.model, flags).status());
-  }
-  return {};
+  flags.format = kSearchedFormat;
+  return open_once(question.model, flags).status();
 }
 
 // The requests to plan for; opens the model if their file needs it.

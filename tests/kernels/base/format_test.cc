@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 
 namespace spillway {
 namespace {
@@ -10,8 +10,8 @@ namespace {
 TEST_CASE("a format is found by its name, and all names are listed as messages have them") {
   for (const Format format : kFormats) CHECK(format_of_name(format_name(format)) == format);
   for (const char* name : {"", "i32", "q8", "F32", "q4 "}) CHECK_FALSE(format_of_name(name));
-  CHECK(format_names("|") == "f32|bf16|f16|q4");
-  CHECK(format_names(", ", " or ") == "f32, bf16, f16 or q4");
+  CHECK(format_names("|") == "f32|bf16|f16|q4|q4_1|q8");
+  CHECK(format_names(", ", " or ") == "f32, bf16, f16, q4, q4_1 or q8");
   CHECK(format_names("|", {}, true) == "f32|bf16|f16|q4");
 }
 
@@ -36,7 +36,7 @@ TEST_CASE("quantised rows are packed and unpacked by format") {
   std::vector<std::byte> row(format_row_bytes(Format::kQ4, 4)), expected(row.size());
   QuantError error;
   pack_quantized_row(Format::kQ4, values, row.data(), &error);
-  pack_q4_row(values, expected.data());
+  pack_quantized_row(Format::kQ4, values, expected.data());
   CHECK(row == expected);
   CHECK(error.error_max == 0.5);
   std::vector<float> back(4);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/strips.h"
@@ -24,12 +24,13 @@ using test::random_floats;
 using test::relative_error;
 
 // What the product makes of activations: bytes times the scale of their group.
-std::vector<float> rounded_to_bytes(const std::vector<float>& in, int64_t columns) {
+std::vector<float> rounded_to_bytes(Format format, const std::vector<float>& in, int64_t columns) {
+  const int64_t group = format_traits(format).group;
   std::vector<float> out(in.size());
   const auto rows = static_cast<int64_t>(in.size()) / columns;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += kQ4Group) {
-      const int64_t end = std::min(columns, first + kQ4Group);
+    for (int64_t first = 0; first < columns; first += group) {
+      const int64_t end = std::min(columns, first + group);
       float largest = 0;
       for (int64_t i = first; i < end; ++i) {
         largest = std::max(largest, std::fabs(in[static_cast<size_t>(row * columns + i)]));
@@ -57,32 +58,34 @@ std::vector<const cpu::Int8Bodies*> all_bodies() {
 // Sixty-four outputs, by one instruction set.
 std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
                         int64_t rows, int64_t columns, const PackedMatrix& w) {
-  std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(columns)));
-  std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(columns)));
+  const Format format = w.matrix().format;
+  std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(format, columns)));
+  std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(format, columns)));
   const cpu::Int8Strips strips{quads.data(), scales.data()};
   const cpu::Strips cut(rows, bodies.strip_rows);
   for (int64_t i = 0; i < cut.count(); ++i) {
     const int64_t row = cut.first(i);
-    bodies.pack(in.data() + static_cast<size_t>(row * columns) * dtype_bytes(type), type, columns,
-                cut.height(i), columns,
-                {strips.quads + row * cpu::int8_quads(columns),
-                 strips.scales + row * cpu::int8_scales(columns)});
+    bodies.pack(format, in.data() + static_cast<size_t>(row * columns) * dtype_bytes(type), type,
+                columns, cut.height(i), columns,
+                {strips.quads + row * cpu::int8_quads(format, columns),
+                 strips.scales + row * cpu::int8_scales(format, columns)});
   }
   alignas(64) float out[cpu::kGemmRowsMax * cpu::kGemmColumns];
-  bodies.multiply(strips, rows, columns, w.matrix().slabs[0].data, out);
+  bodies.multiply(format, strips, rows, columns, w.matrix().slabs[0].data, out);
   return {out, out + rows * cpu::kGemmColumns};
 }
 
 TEST_CASE("products by 8-bit integers agree with their definition, by every instruction set") {
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1);
   const int64_t columns = GENERATE(1, 60, 64, 130, 1100);
   const int64_t rows = GENERATE(1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 95, 96);
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   const auto bytes = bytes_of(type, random_floats(rows * columns, 1));
   const auto in = test::floats_of(type, bytes);
-  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
+  const PackedMatrix w(MatrixLayout::kPanels16, format,
                        random_floats(cpu::kGemmColumns * columns, 2), cpu::kGemmColumns, columns,
                        64);
-  const auto expected = scalar::linear(rounded_to_bytes(in, columns), w.rounded(), {}, {},
+  const auto expected = scalar::linear(rounded_to_bytes(format, in, columns), w.rounded(), {}, {},
                                        Activation::kNone, rows, cpu::kGemmColumns, columns);
   std::vector<float> first;
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
@@ -141,7 +144,7 @@ TEST_CASE("what is no number stays none in 8-bit products, in its own row alone"
 TEST_CASE("groups of zeros and of the smallest numbers are zero in 8-bit products") {
   constexpr int64_t kColumns = 128;
   std::vector<float> in(kColumns, 0.0f);
-  std::fill(in.begin() + kQ4Group, in.end(), 1e-38f);
+  std::fill(in.begin() + 64, in.end(), 1e-38f);
   const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
                        64);
@@ -160,7 +163,8 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto device = std::move(opened).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 110, kOutputs = 150, kInputs = 330;
-  const Format format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const Format format =
+      GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ4_1, Format::kQ8);
   const DType in_format = device->activation_dtype(format);
   constexpr int64_t kStride = kInputs + 16;  // Rows are apart
   auto bytes = bytes_of(in_format, random_floats(kRows * kStride, 1));
@@ -189,8 +193,9 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto expected = [&](const std::vector<float>& a) {
     return scalar::linear(a, w.rounded(), bias, {}, Activation::kNone, kRows, kOutputs, kInputs);
   };
-  const bool rounds = is_quantized(format);
-  CHECK(relative_error(whole, expected(rounds ? rounded_to_bytes(in, kInputs) : in)) < 2e-5);
+  const bool rounds = cpu::takes_int8(format);
+  CHECK(relative_error(whole, expected(rounds ? rounded_to_bytes(format, in, kInputs) : in)) <
+        2e-5);
   if (rounds) CHECK(relative_error(whole, expected(in)) > 1e-4);
   // A row does not depend on its batch.
   for (const int64_t rows : {1, 3, 4, 7, 12, 13, 50, 97}) {

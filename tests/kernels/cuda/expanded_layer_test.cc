@@ -22,10 +22,10 @@ class Kept final : public LogitsSink {
 };
 
 // Logits of prompts of 3, 40 and 55 tokens, a micro-batch each.
-std::vector<std::vector<float>> logits(bool expand_layer) {
+std::vector<std::vector<float>> logits(Format format, bool expand_layer) {
   const ModelShape shape = test::tiny_shape(3);
   const auto device = open_cuda_device(0).value();
-  const auto weights = WeightStore::dummy(*device, shape, Format::kQ4, 3, {}).value();
+  const auto weights = WeightStore::dummy(*device, shape, format, 3, {}).value();
   EngineOptions options;
   options.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(64) * 3 * 4;
   options.sweep_tokens_max = 128;
@@ -50,7 +50,8 @@ std::vector<std::vector<float>> logits(bool expand_layer) {
 }
 
 TEST_CASE("weights expanded once for a block give the logits of weights expanded for each part") {
-  const auto expected = logits(false), found = logits(true);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const auto expected = logits(format, false), found = logits(format, true);
   REQUIRE(expected.size() == 3);
   REQUIRE(found.size() == 3);
   // The part of few rows takes 4-bit weights as they are when nobody has expanded them: another

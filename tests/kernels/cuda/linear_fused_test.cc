@@ -45,7 +45,7 @@ uint64_t fused(Format format, DType out_dtype, int64_t outputs, Activation activ
 }
 
 TEST_CASE("products end in cuBLASLt's epilogue where it has one") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(from_range(std::begin(kFormats), std::end(kFormats)));
   const DType narrow = is_quantized(format) ? DType::kBF16 : element_of(format);
   INFO(format_name(format));
   CHECK(fused(format, DType::kF32, 128, Activation::kNone) == 2);

@@ -29,7 +29,7 @@ TEST_CASE("rates of memory, matrices and attention on every device") {
     check_rates(memory_read_rates(*device, size_t{2} << 20, kThree), 3);
     const auto pool = WeightPool::open(*device, size_t{1} << 16);
     REQUIRE(pool.ok());
-    for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
+    for (const Format format : kFormats) {
       const LinearProbe probe{format, 3, 64, 64};
       INFO(format_name(format));
       REQUIRE(weight_bytes(*device, probe) <= pool.value().memory().bytes());

@@ -482,10 +482,10 @@ TEST_CASE("every format becomes q4, group by group, with its error in the table"
     if (tensor.spec.kind != WeightKind::kVector) {
       CHECK(tensor.format == Format::kQ4);
       const auto columns = static_cast<size_t>(tensor.spec.columns);
-      std::vector<std::byte> row(q4_row_bytes(tensor.spec.columns));
+      std::vector<std::byte> row(format_row_bytes(Format::kQ4, tensor.spec.columns));
       for (size_t i = 0; i < values.size(); i += columns) {
-        pack_q4_row(std::span(values).subspan(i, columns), row.data(), &error);
-        unpack_q4_row(row.data(), std::span(expected).subspan(i, columns));
+        pack_quantized_row(Format::kQ4, std::span(values).subspan(i, columns), row.data(), &error);
+        unpack_quantized_row(Format::kQ4, row.data(), std::span(expected).subspan(i, columns));
       }
     }
     CHECK(read_weight(file, tensor) == expected);

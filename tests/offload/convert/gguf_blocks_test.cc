@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 
 #include "tests/support/checkpoint_writer.h"
@@ -48,6 +49,45 @@ TEST_CASE("blocks are expanded to the numbers of the reference") {
     format.expand(blocks.data(), count, actual.data());
     CHECK(std::memcmp(actual.data(), numbers.data(), numbers.size()) == 0);
   }
+}
+
+TEST_CASE("codes, scales and minima of blocks stand for the numbers of the reference") {
+  size_t compared = 0;
+  for (const auto& [name, entry] : golden().items()) {
+    const GgufBlockFormat& format = format_named(name);
+    CHECK((format.split == nullptr) == (format.code_bits == 0));
+    if (format.split == nullptr) continue;
+    INFO(name);
+    const Bytes blocks = of_hex(entry["blocks"]);
+    const Bytes bytes = of_hex(entry["numbers"]);
+    std::vector<float> numbers(bytes.size() / sizeof(float));
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+    std::vector<uint8_t> codes(numbers.size());
+    std::vector<GroupScale> scales(numbers.size() / kGgufGroup);
+    format.split(blocks.data(), blocks.size() / format.bytes, codes.data(), scales.data());
+    // The K formats' scales are products, rounded here to float16.
+    const bool exact = format.elements == 32;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const GroupScale& group = scales[i / kGgufGroup];
+      const float scale = f16_to_f32(group.scale), minimum = f16_to_f32(group.minimum);
+      REQUIRE(codes[i] < 1 << format.code_bits);
+      const float number = quantized_value(codes[i], scale, minimum);
+      // Random blocks have scales of every size; infinite ones are quantised anew.
+      if (!std::isfinite(numbers[i]) || !std::isfinite(scale) || !std::isfinite(minimum)) continue;
+      ++compared;
+      if (exact) {
+        REQUIRE(number == numbers[i]);
+      } else {
+        const float terms = std::abs(scale) * codes[i] + std::abs(minimum);
+        REQUIRE(std::abs(number - numbers[i]) <= terms * 0x1p-11f + 1e-6f);
+      }
+    }
+  }
+  CHECK(compared > 1000);
+  CHECK(format_of_blocks(format_named("Q4_0")) == Format::kQ4_1);
+  CHECK(format_of_blocks(format_named("Q4_K")) == Format::kQ4_1);
+  CHECK(format_of_blocks(format_named("Q5_K")) == Format::kQ8);
+  CHECK(format_of_blocks(format_named("Q6_K")) == Format::kQ8);
 }
 
 TEST_CASE("any range of the numbers of blocks can be read") {

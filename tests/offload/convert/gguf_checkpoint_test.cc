@@ -137,17 +137,51 @@ GgufWriter quantized_llama() {
   return writer;
 }
 
-TEST_CASE("a quantised model is packed as f16, and it is said") {
+// A packed matrix's numbers.
+std::vector<float> packed_numbers(const ModelFile& file, WeightRole role, int64_t layer) {
+  const ModelFileTable& table = file.table();
+  const auto tensor = std::find_if(
+      table.tensors.begin(), table.tensors.end(),
+      [&](const TensorInfo& one) { return one.spec.role == role && one.spec.layer == layer; });
+  REQUIRE(tensor != table.tensors.end());
+  REQUIRE(tensor->slab_count == 1);
+  Bytes slab(table.slabs[tensor->first_slab].bytes);
+  REQUIRE(file.read_slab(tensor->first_slab, slab).ok());
+  std::vector<float> numbers(static_cast<size_t>(tensor->spec.elements()));
+  unpack_rows(tensor->layout, tensor->format, slab.data(), tensor->spec.rows, tensor->spec.columns,
+              reinterpret_cast<std::byte*>(numbers.data()));
+  return numbers;
+}
+
+TEST_CASE("a quantised model keeps its numbers in about its bytes, and it is said") {
   TempDirectory temp;
   write_file(temp / "m.gguf", quantized_llama().file());
-  const auto report = convert_checkpoint(temp / "m.gguf", temp / "m.spill", {});
+  ConvertOptions options;
+  const auto layout = GENERATE(MatrixLayout::kPanels16, MatrixLayout::kRows);
+  options.layout = [&](Format) { return layout; };
+  const auto report = convert_checkpoint(temp / "m.gguf", temp / "m.spill", options);
   INFO(report.status().message());
   REQUIRE(report.ok());
-  CHECK(report->format == Format::kF16);
+  CHECK(report->format == Format::kQ8);
   REQUIRE(report->notes.size() == 1);
-  CHECK_THAT(report->notes[0],
-             Catch::StartsWith("Q8_0 blocks") && Catch::Contains("packed as f16"));
-  ConvertOptions options;
+  CHECK(report->notes[0] == "Q8_0 blocks are kept, as q8: no number changes");
+  const auto kept = ModelFile::open(temp / "m.spill");
+  const auto checkpoint = Checkpoint::open(temp / "m.gguf");
+  const auto source = [&](const std::string& name) {
+    return numbers_of(checkpoint.value(), "model.layers.1." + name + ".weight");
+  };
+  CHECK(packed_numbers(kept.value(), WeightRole::kMlpDownWeight, 1) == source("mlp.down_proj"));
+  std::vector<float> qkv = source("self_attn.q_proj");
+  for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) {
+    const auto part = source(name);
+    qkv.insert(qkv.end(), part.begin(), part.end());
+  }
+  CHECK(packed_numbers(kept.value(), WeightRole::kQkvWeight, 1) == qkv);
+  options = {};
+  options.format = Format::kF16;
+  const auto wide = convert_checkpoint(temp / "m.gguf", temp / "w.spill", options);
+  REQUIRE(wide.ok());
+  CHECK_THAT(wide->notes.at(0), Catch::Contains("read as numbers and packed as f16"));
   options.format = Format::kQ4;
   const auto narrow = convert_checkpoint(temp / "m.gguf", temp / "q.spill", options);
   REQUIRE(narrow.ok());
@@ -165,6 +199,39 @@ TEST_CASE("a quantised model is packed as f16, and it is said") {
   REQUIRE(source.ok());
   CHECK(source->converted);
   CHECK_FALSE(resolve_model(temp / "m.gguf", cached)->converted);
+}
+
+TEST_CASE("each weight has the format of its blocks") {
+  // Q4_K, Q6_K, Q8_0 and BF16 tensors.
+  TempDirectory temp;
+  const std::string path = test::source_directory() + "/tests/golden/gguf/small.gguf";
+  const auto report = convert_checkpoint(path, temp / "m.spill", {});
+  INFO(report.status().message());
+  REQUIRE(report.ok());
+  CHECK_THAT(report->notes.at(0), Catch::StartsWith("Q4_K, Q6_K and Q8_0 blocks are packed as ") &&
+                                      Catch::Contains("q4_1") && Catch::Contains("q8") &&
+                                      Catch::Contains("added relative RMS error of"));
+  CHECK(report->quantization.relative_rms() < 0.01);
+  const ModelFile file = ModelFile::open(temp / "m.spill").value();
+  CHECK(file.table().mixed());
+  const auto checkpoint = Checkpoint::open(path);
+  size_t few_bits = 0;
+  for (const TensorInfo& tensor : file.table().tensors) {
+    if (tensor.spec.kind == WeightKind::kVector) continue;
+    INFO(tensor.name());
+    REQUIRE((tensor.format == Format::kQ4_1 || tensor.format == Format::kQ8));
+    few_bits += tensor.format == Format::kQ4_1 ? 1 : 0;
+    CHECK(tensor.quantization.relative_rms() < (tensor.format == Format::kQ4_1 ? 1e-3 : 1e-2));
+  }
+  CHECK(few_bits > 0);
+  const auto down = numbers_of(checkpoint.value(), "model.layers.0.mlp.down_proj.weight");
+  const auto packed = packed_numbers(file, WeightRole::kMlpDownWeight, 0);
+  double error = 0, sum = 0;
+  for (size_t i = 0; i < down.size(); ++i) {
+    error += std::pow(double{packed[i]} - double{down[i]}, 2);
+    sum += std::pow(double{down[i]}, 2);
+  }
+  CHECK(std::sqrt(error / sum) < 0.01);  // It is BF16 in the file.
 }
 
 TEST_CASE("queries, keys and values of GPT-NeoX are read head by head") {
@@ -191,6 +258,23 @@ TEST_CASE("queries, keys and values of GPT-NeoX are read head by head") {
   Bytes part(20);
   REQUIRE(checkpoint->read(*checkpoint->find(name), 12, part).ok());
   CHECK(std::memcmp(part.data(), read.data() + 3, part.size()) == 0);
+}
+
+TEST_CASE("blocks of GPT-NeoX are read head by head, too") {
+  TempDirectory temp;
+  GgufWriter writer = GgufWriter::model("gptneox");
+  writer.add_tensor("blk.0.attn_qkv.weight", 8, {24, 64}, q8_blocks(24, 64));  // 4 heads of 2 rows.
+  write_file(temp / "m.gguf", writer.file());
+  const auto checkpoint = Checkpoint::open(temp / "m.gguf");
+  REQUIRE(checkpoint.ok());
+  const std::string name = "gpt_neox.layers.0.attention.query_key_value.weight";
+  const std::vector<float> expected = numbers_of(checkpoint.value(), name);
+  const CheckpointTensor& tensor = *checkpoint->find(name);
+  Bytes blocks(size_t{11} * 2 * 34);
+  REQUIRE(checkpoint->read_block_rows(tensor, 5, blocks).ok());
+  std::vector<float> found(size_t{11} * 64);
+  tensor.stored.blocks->expand(blocks.data(), size_t{11} * 2, found.data());
+  CHECK(std::equal(found.begin(), found.end(), expected.begin() + 5 * 64));
 }
 
 TEST_CASE("the fingerprint covers header, tensors and every file") {

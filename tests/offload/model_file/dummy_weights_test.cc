@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/base/q4.h"
+#include "kernels/base/quantized.h"
 #include "tests/support/tiny_shape.h"
 
 namespace spillway {
@@ -43,7 +43,7 @@ std::vector<float> numbers(const ModelFileTable& table, const TensorInfo& tensor
 }
 
 TEST_CASE("dummy matrices and tables are uniform with deviation 0.02 in every format") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(from_range(std::begin(kFormats), std::end(kFormats)));
   INFO(format_name(format));
   const ModelFileTable table = plan_model_file(small_shape(), format, MatrixLayout::kPanels16);
   for (const TensorInfo& tensor : table.tensors) {

@@ -53,7 +53,7 @@ std::string write_good(const TempDirectory& temp) {
 }
 
 TEST_CASE("a plan cuts every weight into slabs that tile the file") {
-  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
+  for (const Format format : kFormats) {
     ModelShape shape = checkpoint_shape();
     shape.hidden = shape.embedding = 1024;
     shape.heads = shape.kv_heads = 16;
@@ -331,6 +331,28 @@ TEST_CASE("tables that lie are refused") {
   lie([](ModelFileTable& t) { t.files.resize(kEmbeddedFilesMax + 1); });
 }
 
+TEST_CASE("weights in several formats of few bits are planned and believed") {
+  const ModelShape shape = checkpoint_shape();
+  std::vector<Format> formats;
+  for (size_t i = 0; i < weight_specs(shape).size(); ++i) {
+    formats.push_back(i % 3 == 0 ? Format::kQ8 : Format::kQ4_1);
+  }
+  ModelFileTable table = plan_model_file(shape, Format::kQ4_1, MatrixLayout::kPanels16, formats);
+  for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
+  CHECK(table.mixed());
+  CHECK(table.formats_text() == "q4_1 and q8");
+  size_t json_bytes = 0;
+  const std::string text = encode_table(table, &json_bytes);
+  const auto decoded = decode_table(text, text.size(), kFirstSlabOffset + table.weight_bytes());
+  INFO(decoded.status().message());
+  REQUIRE(decoded.ok());
+  for (size_t i = 0; i < formats.size(); ++i) {
+    if (decoded->tensors[i].spec.kind == WeightKind::kVector) continue;
+    CHECK(decoded->tensors[i].format == formats[i]);
+  }
+  CHECK_FALSE(plan_model_file(shape, Format::kQ4, MatrixLayout::kPanels16).mixed());
+}
+
 TEST_CASE("a table of 4-bit weights is believed only where they can lie and with their error") {
   ModelFileTable good = plan_model_file(checkpoint_shape(), Format::kQ4, MatrixLayout::kPanels16);
   for (SlabInfo& slab : good.slabs) slab.offset += kFirstSlabOffset;
@@ -359,6 +381,9 @@ TEST_CASE("a table of 4-bit weights is believed only where they can lie and with
   }
   matrix->layout = MatrixLayout::kPanels16;
   matrix->format = Format::kBF16;
+  CHECK_FALSE(decode(good, same).ok());
+  // Formats of few bits may lie side by side, but a slab has the bytes of its own.
+  matrix->format = Format::kQ8;
   CHECK_FALSE(decode(good, same).ok());
   matrix->format = Format::kQ4;
   good.tensors[0].layout = MatrixLayout::kPanels16;  // A table.

@@ -1,10 +1,11 @@
-// Linear layers of few rows over 4-bit weights: bound by reading the weights, which are expanded in
-// registers, used for eight rows at once and read once for these. (With more rows linear.cu expands
-// a slab in memory, once, for cuBLAS.) Each weight is rounded to the format of the activations, as
-// there, and products are summed in float32, always in the same order: a row's result is the same
-// alone and among others here.
+// Linear layers of few rows over quantised weights: bound by reading the weights, which are
+// expanded in registers, used for eight rows at once and read once for these. (With more rows
+// linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to the format of
+// the activations, as there, and products are summed in float32, always in the same order: a row's
+// result is the same alone and among others here.
 //
-// A warp takes four outputs. Eight lanes take a group of 64 weights, a word of eight nibbles each.
+// A warp takes four outputs. As many lanes take a group of weights as it has words, one each (q4:
+// eight lanes, eight nibbles a word).
 // The activations come through shared memory, a chunk of columns at a time, in the order in which
 // the lanes want them: the j-th numbers of neighbouring words lie side by side.
 #include <algorithm>
@@ -13,8 +14,8 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/kernel.h"
-#include "kernels/cuda/linear_q4.h"
-#include "kernels/cuda/q4.cuh"
+#include "kernels/cuda/linear_quant.h"
+#include "kernels/cuda/quant.cuh"
 
 namespace spillway::cuda {
 
@@ -23,16 +24,15 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr unsigned kWarps = kThreads / kWarp;
 constexpr int kOutputs = 4;  // Outputs per warp
-constexpr int kNibbles = kQ4NibblesPerWord;
-constexpr int kWords = kQ4Group / kNibbles;  // Words per whole group
-constexpr int64_t kGroupBytes = 4 + kQ4Group / 2;
-constexpr int64_t kChunkGroups = 16;
+constexpr int64_t kChunkColumns = 1024;
+
 // The pad keeps threads that store neighbouring columns out of each other's banks.
-constexpr int kPitch = static_cast<int>(kChunkGroups) * kWords + 8;
+template <int kBits, int kGroup>
+constexpr int kPitch = static_cast<int>(kChunkColumns) / kGroup* Groups<kBits, kGroup>::kWords + 8;
 
 // T: the format of the input, and of a narrow output.
 template <class T>
-struct Q4Product {
+struct QuantProduct {
   const T* in;
   int64_t in_stride, rows, columns;
   const std::byte* weights;
@@ -43,56 +43,67 @@ struct Q4Product {
   bool accumulate, narrow_out;
   void* out;
   int64_t out_stride;
+};
 
-  __device__ int64_t groups() const { return (columns + kQ4Group - 1) / kQ4Group; }
+// The groups of a product's rows.
+template <int kBits, int kGroup>
+struct RowGroups {
+  using G = Groups<kBits, kGroup>;
+  int64_t columns;
+
+  __device__ int64_t count() const { return (columns + kGroup - 1) / kGroup; }
   // Words per group: fewer in the last, where that is short.
   __device__ int words(int64_t group) const {
-    const int64_t rest = columns - group * kQ4Group;
-    return rest < kQ4Group ? static_cast<int>((rest + kNibbles - 1) / kNibbles) : kWords;
+    const int64_t rest = columns - group * kGroup;
+    return rest < kGroup ? static_cast<int>((rest + G::kFields - 1) / G::kFields) : G::kWords;
   }
 };
 
 // Loads the columns of the groups from `chunk` on, of every row, into shared memory; 0 past the
 // last column.
-template <int Count, class T>
-__device__ void stage(const Q4Product<T>& p, int64_t chunk, float (*x)[kNibbles][kPitch]) {
-  for (int64_t i = threadIdx.x; i < kChunkGroups * kQ4Group; i += blockDim.x) {
-    const int64_t group = i / kQ4Group, column = chunk * kQ4Group + i;
-    if (chunk + group >= p.groups()) return;
-    const int words = p.words(chunk + group);
-    const int at = static_cast<int>(i % kQ4Group);
-    if (at >= words * kNibbles) continue;
-    const int nibble = words == kWords ? at / kWords : at / words;
-    const int slot = static_cast<int>(group) * kWords + at - nibble * words;
+template <int kBits, int kGroup, int Count, class T>
+__device__ void stage(const QuantProduct<T>& p, int64_t chunk,
+                      float (*x)[32 / kBits][kPitch<kBits, kGroup>]) {
+  using G = Groups<kBits, kGroup>;
+  const RowGroups<kBits, kGroup> groups{p.columns};
+  for (int64_t i = threadIdx.x; i < kChunkColumns; i += blockDim.x) {
+    const int64_t group = i / kGroup, column = chunk * kGroup + i;
+    if (chunk + group >= groups.count()) return;
+    const int words = groups.words(chunk + group);
+    const int at = static_cast<int>(i % kGroup);
+    if (at >= words * G::kFields) continue;
+    const int field = words == G::kWords ? at / G::kWords : at / words;
+    const int slot = static_cast<int>(group) * G::kWords + at - field * words;
     SPILLWAY_UNROLL
     for (int t = 0; t < Count; ++t) {
       const bool there = t < p.rows && column < p.columns;
-      x[t][nibble][slot] = there ? widen(p.in[t * p.in_stride + column]) : 0.0f;
+      x[t][field][slot] = there ? widen(p.in[t * p.in_stride + column]) : 0.0f;
     }
   }
 }
 
-// Expands the eight weights of a word; zeros where the output does not exist.
-template <class T>
-__device__ void unpack(const Q4Product<T>& p, int64_t output, int64_t group, int word,
-                       float (&weights)[kNibbles]) {
-  uint32_t nibbles = 0;
+// Expands the weights of a word; zeros where the output does not exist.
+template <int kBits, int kGroup, class T>
+__device__ void unpack(const QuantProduct<T>& p, int64_t output, int64_t group, int word,
+                       float (&weights)[32 / kBits]) {
+  using G = Groups<kBits, kGroup>;
+  uint32_t codes = 0;
   float scale = 0, minimum = 0;
   if (output < p.outputs) {
-    const std::byte* from = p.weights + output * p.row_bytes + group * kGroupBytes;
-    nibbles = reinterpret_cast<const uint32_t*>(from + 4)[word];
+    const std::byte* from = p.weights + output * p.row_bytes + group * G::kBytes;
+    codes = reinterpret_cast<const uint32_t*>(from + 4)[word];
     scale = widen(reinterpret_cast<const __half*>(from)[0]);
     minimum = widen(reinterpret_cast<const __half*>(from)[1]);
   }
   SPILLWAY_UNROLL
-  for (int i = 0; i < kNibbles; ++i) {
-    const auto nibble = static_cast<float>(nibbles >> (4 * i) & 15u);
-    weights[i] = widen(narrow<T>(fmaf(nibble, scale, minimum)));
+  for (int i = 0; i < G::kFields; ++i) {
+    const auto code = static_cast<float>(codes >> (kBits * i) & G::kMask);
+    weights[i] = widen(narrow<T>(fmaf(code, scale, minimum)));
   }
 }
 
 template <class T>
-__device__ void store(const Q4Product<T>& p, int64_t row, int64_t output, float sum) {
+__device__ void store(const QuantProduct<T>& p, int64_t row, int64_t output, float sum) {
   sum *= p.scale;
   if (p.bias != nullptr) {
     // In the format of the output, as cuBLASLt has it: few rows and many give the same.
@@ -109,28 +120,33 @@ __device__ void store(const Q4Product<T>& p, int64_t row, int64_t output, float 
 }
 
 // Linear layer over up to `Count` rows.
-template <class T, int Count>
-__global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product<T> p) {
-  __shared__ float x[Count][kNibbles][kPitch];
-  const int lane = threadIdx.x % kWarp, word = lane % kWords;
+template <int kBits, int kGroup, class T, int Count>
+__global__ void __launch_bounds__(kThreads) quant_kernel(QuantProduct<T> p) {
+  using G = Groups<kBits, kGroup>;
+  constexpr int kChunkGroups = static_cast<int>(kChunkColumns) / kGroup;
+  __shared__ float x[Count][G::kFields][kPitch<kBits, kGroup>];
+  const RowGroups<kBits, kGroup> groups{p.columns};
+  const int lane = threadIdx.x % kWarp, word = lane % G::kWords;
   const int64_t first =
       (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp) * kOutputs;
   float sums[kOutputs][Count] = {};
-  for (int64_t chunk = 0; chunk < p.groups(); chunk += kChunkGroups) {
+  for (int64_t chunk = 0; chunk < groups.count(); chunk += kChunkGroups) {
     __syncthreads();  // All have used the last chunk.
-    stage<Count>(p, chunk, x);
+    stage<kBits, kGroup, Count>(p, chunk, x);
     __syncthreads();
-    for (int64_t i = lane / kWords; i < kChunkGroups; i += kWarp / kWords) {
+    for (int64_t i = lane / G::kWords; i < kChunkGroups; i += kWarp / G::kWords) {
       const int64_t group = chunk + i;
-      if (group >= p.groups() || word >= p.words(group)) break;
-      float weights[kOutputs][kNibbles];
+      if (group >= groups.count() || word >= groups.words(group)) break;
+      float weights[kOutputs][G::kFields];
       SPILLWAY_UNROLL
-      for (int o = 0; o < kOutputs; ++o) unpack(p, first + o, group, word, weights[o]);
-      const int slot = static_cast<int>(i) * kWords + word;
+      for (int o = 0; o < kOutputs; ++o) {
+        unpack<kBits, kGroup>(p, first + o, group, word, weights[o]);
+      }
+      const int slot = static_cast<int>(i) * G::kWords + word;
       SPILLWAY_UNROLL
       for (int t = 0; t < Count; ++t) {
         SPILLWAY_UNROLL
-        for (int j = 0; j < kNibbles; ++j) {
+        for (int j = 0; j < G::kFields; ++j) {
           const float value = x[t][j][slot];
           SPILLWAY_UNROLL
           for (int o = 0; o < kOutputs; ++o) {
@@ -154,29 +170,30 @@ __global__ void __launch_bounds__(kThreads) q4_kernel(Q4Product<T> p) {
 // Rows per launch: more rows run in parts, which find the weights in the cache.
 constexpr int64_t kRowsAtOnce = 8;
 
-template <class T>
-void launch_product(cudaStream_t stream, const Q4Product<T>& product) {
+template <int kBits, int kGroup, class T>
+void launch_product(cudaStream_t stream, const QuantProduct<T>& product) {
   SPILLWAY_CHECK(product.rows <= kRowsAtOnce);
   constexpr int64_t kEach = int64_t{kWarps} * kOutputs;
   const Grid grid{dim3(static_cast<unsigned>((product.outputs + kEach - 1) / kEach)),
                   dim3(kThreads)};
-  if (product.rows == 1) return launch(stream, grid, q4_kernel<T, 1>, product);
-  if (product.rows == 2) return launch(stream, grid, q4_kernel<T, 2>, product);
-  if (product.rows <= 4) return launch(stream, grid, q4_kernel<T, 4>, product);
-  launch(stream, grid, q4_kernel<T, 8>, product);
+  const auto run = [&](auto kernel) { launch(stream, grid, kernel, product); };
+  if (product.rows == 1) return run(quant_kernel<kBits, kGroup, T, 1>);
+  if (product.rows == 2) return run(quant_kernel<kBits, kGroup, T, 2>);
+  if (product.rows <= 4) return run(quant_kernel<kBits, kGroup, T, 4>);
+  run(quant_kernel<kBits, kGroup, T, 8>);
 }
 
 template <class T>
 void run(CudaContext& context, const LinearArgs& args) {
   int64_t first = 0;
   for (const WeightSlab& slab : args.weight.slabs) {
-    const Q4Product<T> product{
+    const QuantProduct<T> product{
         .in = reinterpret_cast<const T*>(args.in.data),
         .in_stride = args.in.stride,
         .rows = args.in.rows,
         .columns = args.in.columns,
         .weights = slab.data,
-        .row_bytes = static_cast<int64_t>(q4_row_bytes(args.in.columns)),
+        .row_bytes = static_cast<int64_t>(format_row_bytes(args.weight.format, args.in.columns)),
         .outputs = slab.rows,
         .bias = args.bias == nullptr ? nullptr : args.bias + first,
         .activation = args.activation,
@@ -186,26 +203,28 @@ void run(CudaContext& context, const LinearArgs& args) {
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
     for (int64_t row = 0; row < args.in.rows; row += kRowsAtOnce) {
-      Q4Product<T> part = product;
+      QuantProduct<T> part = product;
       part.rows = std::min(kRowsAtOnce, args.in.rows - row);
       part.in += row * product.in_stride;
       part.out = args.out.slice_rows(row, part.rows).data +
                  static_cast<size_t>(first) * dtype_bytes(args.out.dtype);
-      launch_product(context.stream(), part);
+      with_groups(args.weight.format, [&](auto bits, auto group) {
+        launch_product<decltype(bits)::value, decltype(group)::value>(context.stream(), part);
+      });
     }
     first += slab.rows;
   }
-  context.check_launch("linear, 4-bit");
+  context.check_launch("linear, quantised");
 }
 
 }  // namespace
 
-bool takes_linear_q4(const LinearArgs& args) {
+bool takes_linear_quant(const LinearArgs& args) {
   const bool sixteen_bits = args.in.dtype == DType::kBF16 || args.in.dtype == DType::kF16;
-  return args.weight.format == Format::kQ4 && sixteen_bits && args.in.rows <= kFewRows;
+  return is_quantized(args.weight.format) && sixteen_bits && args.in.rows <= kFewRows;
 }
 
-void linear_q4(CudaContext& context, const LinearArgs& args) {
+void linear_quant(CudaContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kRows && args.in.rows <= kFewRows);
   SPILLWAY_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == args.in.dtype);
   if (args.in.dtype == DType::kF16) return run<__half>(context, args);

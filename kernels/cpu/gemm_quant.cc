@@ -1,7 +1,7 @@
-// Matrix product with 4-bit weights. Up to one strip of rows is bound by memory: its kernel expands
-// weights in registers, once for all rows. More rows share an expansion into a buffer in the L1
-// cache.
-#include "kernels/cpu/gemm_q4.h"
+// Matrix product with quantised weights. Up to one strip of rows is bound by memory: its kernel
+// expands weights in registers, once for all rows. More rows share an expansion into a buffer in
+// the L1 cache.
+#include "kernels/cpu/gemm_quant.h"
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 #include "kernels/weight_layout.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_q4.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_quant.cc"
 #include <hwy/foreach_target.h>
 //
 #include <hwy/highway.h>
@@ -31,30 +31,36 @@ constexpr int64_t kExpandDepth = 128;
 
 // Inputs of a strip that stay in the L2 cache while all panels pass.
 constexpr int64_t kFusedDepth = 4096;
+static_assert(kFusedDepth % kGroupMax == 0 && kExpandDepth % kGroupMax == 0);
 
-// One panel's minima of a group, and its scales for nibbles at bits 0, 4, 8 and 12 of a word: a
-// nibble that stays where it is counts 16^i times too much, which a scale 16^i times smaller undoes
-// exactly. That saves a shift a weight.
+// One panel's minima of a group, and its scales for codes at each place of a word's lower half: a
+// code that stays where it is counts 2^(bits * i) times too much, which a scale so many times
+// smaller undoes exactly. That saves a shift a weight.
+template <Format kOf>
 struct GroupScales {
-  static constexpr int kPlaces = 4;
+  using Traits = QuantTraits<kOf>;
+  static constexpr int kPlaces = 16 / Traits::kBits;
   V scale[kPlaces][kPanelVectors];
   V minimum[kPanelVectors];
 
-  HWY_INLINE void load(const Q4PanelGroup& group) {
+  HWY_INLINE void load(const PanelGroup<kOf>& group) {
+    constexpr float kSmaller = 1.0f / static_cast<float>(1 << Traits::kBits);
     load_weights(reinterpret_cast<const hwy::float16_t*>(group.minimum), minimum);
     load_weights(reinterpret_cast<const hwy::float16_t*>(group.scale), scale[0]);
 #pragma GCC unroll 4
     for (int i = 1; i < kPlaces; ++i) {
 #pragma GCC unroll 16
       for (int j = 0; j < kPanelVectors; ++j) {
-        scale[i][j] = hn::Mul(scale[i - 1][j], hn::Set(D(), 1.0f / 16));
+        scale[i][j] = hn::Mul(scale[i - 1][j], hn::Set(D(), kSmaller));
       }
     }
   }
 };
 
-// Eight inputs of one panel's outputs.
+// A word of inputs of one panel's outputs.
+template <Format kOf>
 struct GroupWords {
+  using Traits = QuantTraits<kOf>;
   VU words[kPanelVectors];
 
   HWY_INLINE void load(const uint32_t* HWY_RESTRICT from) {
@@ -63,25 +69,25 @@ struct GroupWords {
       words[j] = hn::LoadU(DU(), from + static_cast<size_t>(j) * kLanes);
     }
   }
-  // Expands input `k`, 0 to 7; each once, in order.
-  HWY_INLINE void expand(int64_t k, const GroupScales& scales, V* HWY_RESTRICT b) {
+  // Expands input `k` of the word; each once, in order.
+  HWY_INLINE void expand(int64_t k, const GroupScales<kOf>& scales, V* HWY_RESTRICT b) {
     const hn::RebindToSigned<D> di;
-    const int64_t place = k % GroupScales::kPlaces;
+    const int64_t place = k % GroupScales<kOf>::kPlaces;
 #pragma GCC unroll 16
     for (int j = 0; j < kPanelVectors; ++j) {
-      if (k == GroupScales::kPlaces) words[j] = hn::ShiftRight<16>(words[j]);
-      const VU nibbles = hn::And(words[j], hn::Set(DU(), 15u << (4 * place)));
-      b[j] = hn::MulAdd(hn::ConvertTo(D(), hn::BitCast(di, nibbles)), scales.scale[place][j],
+      if (k == GroupScales<kOf>::kPlaces) words[j] = hn::ShiftRight<16>(words[j]);
+      const VU codes = hn::And(words[j], hn::Set(DU(), Traits::kMask << (Traits::kBits * place)));
+      b[j] = hn::MulAdd(hn::ConvertTo(D(), hn::BitCast(di, codes)), scales.scale[place][j],
                         scales.minimum[j]);
     }
   }
 };
 
-// Adds `count` (at most 8) inputs from one row of words of each panel. `count` is a constant where
-// it is 8, so that the loop unrolls.
-template <int kRows, int kPanels>
-HWY_INLINE void add_words(const float* HWY_RESTRICT a, GroupWords* HWY_RESTRICT words,
-                          const GroupScales* HWY_RESTRICT scales, int64_t count,
+// Adds `count` inputs from one row of words of each panel. `count` is a constant where it is all of
+// a word's, so that the loop unrolls.
+template <Format kOf, int kRows, int kPanels>
+HWY_INLINE void add_words(const float* HWY_RESTRICT a, GroupWords<kOf>* HWY_RESTRICT words,
+                          const GroupScales<kOf>* HWY_RESTRICT scales, int64_t count,
                           Sums<kRows, kPanels>& sums) {
 #pragma GCC unroll 8
   for (int64_t k = 0; k < count; ++k) {
@@ -96,35 +102,36 @@ HWY_INLINE void add_words(const float* HWY_RESTRICT a, GroupWords* HWY_RESTRICT 
 
 // c += a . w over `depth` inputs; a is [k][kRows], w the first group of the first of kPanels panels
 // that are `panel_groups` groups apart.
-template <int kRows, int kPanels>
-void fused_kernel(const float* HWY_RESTRICT a, const Q4PanelGroup* HWY_RESTRICT w,
+template <Format kOf, int kRows, int kPanels>
+void fused_kernel(const float* HWY_RESTRICT a, const PanelGroup<kOf>* HWY_RESTRICT w,
                   int64_t panel_groups, int64_t depth, float* HWY_RESTRICT c) {
+  using Traits = QuantTraits<kOf>;
   Sums<kRows, kPanels> sums;
   sums.load(c);
-  for (int64_t first = 0; first < depth; first += kQ4Group, ++w) {
-    GroupScales scales[kPanels];
+  for (int64_t first = 0; first < depth; first += Traits::kGroup, ++w) {
+    GroupScales<kOf> scales[kPanels];
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       scales[p].load(w[p * panel_groups]);
       const auto* group = reinterpret_cast<const std::byte*>(w + p * panel_groups);
       // All these lines at once would fill the first-level cache's miss buffers, so they go into
       // the second level.
-      for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) {
+      for (size_t i = 0; i < sizeof(PanelGroup<kOf>); i += 64) {
         __builtin_prefetch(group + kPrefetchBytes + i, 0, 2);
       }
     }
-    const int64_t count = std::min(kQ4Group, depth - first);
-    for (int64_t k = 0; k < count; k += kQ4NibblesPerWord) {
-      GroupWords words[kPanels];
+    const int64_t count = std::min(Traits::kGroup, depth - first);
+    for (int64_t k = 0; k < count; k += Traits::kFields) {
+      GroupWords<kOf> words[kPanels];
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
-        words[p].load(w[p * panel_groups].words[k / kQ4NibblesPerWord]);
+        words[p].load(w[p * panel_groups].words[k / Traits::kFields]);
       }
       const float* HWY_RESTRICT at = a + (first + k) * kRows;
-      if (count - k >= kQ4NibblesPerWord) {
-        add_words<kRows, kPanels>(at, words, scales, kQ4NibblesPerWord, sums);
+      if (count - k >= Traits::kFields) {
+        add_words<kOf, kRows, kPanels>(at, words, scales, Traits::kFields, sums);
       } else {
-        add_words<kRows, kPanels>(at, words, scales, count - k, sums);
+        add_words<kOf, kRows, kPanels>(at, words, scales, count - k, sums);
       }
     }
   }
@@ -139,39 +146,41 @@ constexpr int fused_panels(int rows) {
   return chains >= 4 ? 1 : chains >= 2 ? 2 : 4;
 }
 
-using FusedKernel = void (*)(const float*, const Q4PanelGroup*, int64_t, int64_t, float*);
-
+template <Format kOf>
 struct SizedKernel {
-  FusedKernel run;
+  void (*run)(const float*, const PanelGroup<kOf>*, int64_t, int64_t, float*);
   int panels;  // Panels per call
 };
+template <Format kOf>
 constexpr auto kFusedKernels = kernels_by_rows<kStripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = fused_panels(kRows);
-  return SizedKernel{&fused_kernel<kRows, kPanels>, kPanels};
+  return SizedKernel<kOf>{&fused_kernel<kOf, kRows, kPanels>, kPanels};
 });
 
-void MultiplyFused(const float* a, int64_t rows, int64_t columns, const Q4PanelGroup* w,
+template <Format kOf>
+void MultiplyFused(const float* a, int64_t rows, int64_t columns, const PanelGroup<kOf>* w,
                    int64_t panel_groups, float* c) {
-  const SizedKernel& kernel = kFusedKernels.of[rows - 1];
+  const SizedKernel<kOf>& kernel = kFusedKernels<kOf>.of[rows - 1];
   for (int64_t k = 0; k < columns; k += kFusedDepth) {
     const int64_t depth = std::min(kFusedDepth, columns - k);
     for (int64_t panel = 0; panel < kGemmColumns / kPanel; panel += kernel.panels) {
-      kernel.run(a + k * rows, w + panel * panel_groups + k / kQ4Group, panel_groups, depth,
-                 c + panel * kPanel);
+      kernel.run(a + k * rows, w + panel * panel_groups + k / QuantTraits<kOf>::kGroup,
+                 panel_groups, depth, c + panel * kPanel);
     }
   }
 }
 
 // Expands inputs of one panel to float32 [input][16], whole groups.
-void expand(const Q4PanelGroup* HWY_RESTRICT w, int64_t groups, float* HWY_RESTRICT to) {
+template <Format kOf>
+void expand(const PanelGroup<kOf>* HWY_RESTRICT w, int64_t groups, float* HWY_RESTRICT to) {
   for (int64_t g = 0; g < groups; ++g) {
-    GroupScales scales;
+    GroupScales<kOf> scales;
     scales.load(w[g]);
     for (const auto& word : w[g].words) {
-      GroupWords words;
+      GroupWords<kOf> words;
       words.load(word);
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kQ4NibblesPerWord; ++k) {
+      for (int64_t k = 0; k < QuantTraits<kOf>::kFields; ++k) {
         V b[kPanelVectors];
         words.expand(k, scales, b);
 #pragma GCC unroll 16
@@ -199,16 +208,18 @@ using ExpandedStrip = void (*)(const float*, const float*, int64_t, float*);
 constexpr auto kExpandedStrips = kernels_by_rows<kStripRows>(
     [](auto rows) -> ExpandedStrip { return &expanded_strip<decltype(rows)::value>; });
 
-void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4PanelGroup* w,
+template <Format kOf>
+void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const PanelGroup<kOf>* w,
                       int64_t panel_groups, float* c) {
+  constexpr int64_t kGroup = QuantTraits<kOf>::kGroup;
   const Strips strips(rows, kStripRows);
   HWY_ALIGN float expanded[kExpandPanels * kExpandDepth * kPanel];
   for (int64_t k = 0; k < columns; k += kExpandDepth) {
     const int64_t depth = std::min(kExpandDepth, columns - k);
     for (int64_t panel = 0; panel < kGemmColumns / kPanel; panel += kExpandPanels) {
       for (int64_t p = 0; p < kExpandPanels; ++p) {
-        expand(w + (panel + p) * panel_groups + k / kQ4Group, (depth + kQ4Group - 1) / kQ4Group,
-               expanded + p * kExpandDepth * kPanel);
+        expand<kOf>(w + (panel + p) * panel_groups + k / kGroup, (depth + kGroup - 1) / kGroup,
+                    expanded + p * kExpandDepth * kPanel);
       }
       float* target = c + panel * kPanel;
       for (int64_t i = 0; i < strips.count(); ++i) {
@@ -220,16 +231,19 @@ void MultiplyExpanded(const float* a, int64_t rows, int64_t columns, const Q4Pan
   }
 }
 
-void MultiplyQ4Tile(const float* packed_a, int64_t rows, int64_t columns, const std::byte* panels,
-                    bool accumulate, float* c) {
+void MultiplyQuantizedTile(const float* packed_a, int64_t rows, int64_t columns, Format format,
+                           const std::byte* panels, bool accumulate, float* c) {
   if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
-  const int64_t groups = padded_columns(MatrixLayout::kPanels16, Format::kQ4, columns) / kQ4Group;
-  const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
-  if (rows <= kStripRows) {
-    MultiplyFused(packed_a, rows, columns, w, groups, c);
-  } else {
-    MultiplyExpanded(packed_a, rows, columns, w, groups, c);
-  }
+  with_quant_traits(format, [&](auto traits) {
+    constexpr Format kOf = decltype(traits)::kFormat;
+    const int64_t groups = padded_columns(MatrixLayout::kPanels16, kOf, columns) / traits.kGroup;
+    const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels);
+    if (rows <= kStripRows) {
+      MultiplyFused<kOf>(packed_a, rows, columns, w, groups, c);
+    } else {
+      MultiplyExpanded<kOf>(packed_a, rows, columns, w, groups, c);
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -239,11 +253,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 
-HWY_EXPORT(MultiplyQ4Tile);
+HWY_EXPORT(MultiplyQuantizedTile);
 
-void multiply_q4_tile(const float* packed_a, int64_t rows, int64_t columns, const std::byte* panels,
-                      bool accumulate, float* c) {
-  HWY_DYNAMIC_DISPATCH(MultiplyQ4Tile)(packed_a, rows, columns, panels, accumulate, c);
+void multiply_quantized_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
+                             const std::byte* panels, bool accumulate, float* c) {
+  HWY_DYNAMIC_DISPATCH(MultiplyQuantizedTile)
+  (packed_a, rows, columns, format, panels, accumulate, c);
 }
 
 }  // namespace spillway::cpu

@@ -1,5 +1,5 @@
-// The kernel for few rows over 4-bit weights: what the conformance tests (kernels/linear_test.cc)
-// cannot see of it.
+// The kernel for few rows over quantised weights: what the conformance tests
+// (kernels/linear_test.cc) cannot see of it.
 #include <catch2/catch.hpp>
 
 #include "kernels/ops.h"
@@ -21,12 +21,12 @@ constexpr int64_t kOutputs = 37, kColumns = 2 * 1024 + 70;
 
 class Product {
  public:
-  explicit Product(DType in = DType::kBF16)
+  explicit Product(Format format, DType in = DType::kBF16)
       : in_(in),
         device_(open_cuda_device(0).value()),
         stream_(device_->new_stream("test")),
-        packed_(device_->matrix_layout(Format::kQ4), Format::kQ4,
-                test::random_floats(kOutputs * kColumns, 2), kOutputs, kColumns, 64),
+        packed_(device_->matrix_layout(format), format, test::random_floats(kOutputs * kColumns, 2),
+                kOutputs, kColumns, 64),
         weights_(*device_, *stream_, packed_) {}
 
   // Of rows [first, first + rows) of kFewRows.
@@ -62,8 +62,9 @@ class Product {
   DeviceMatrix weights_;
 };
 
-TEST_CASE("a row over 4-bit weights is the same alone and among others, in any order of threads") {
-  Product product;
+TEST_CASE(
+    "a row over quantised weights is the same alone and among others, in any order of threads") {
+  Product product(GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8));
   emulation::set_seed(1);
   const std::vector<float> all = product.run(0, kFewRows);
   for (const int64_t rows : {1, 2, 3, 4, 7, 9, 16, 31}) {
@@ -77,10 +78,12 @@ TEST_CASE("a row over 4-bit weights is the same alone and among others, in any o
   }
 }
 
-TEST_CASE("4-bit weights with activations in either format of 16 bits agree with the definition") {
+TEST_CASE(
+    "quantised weights with activations in either format of 16 bits agree with the definition") {
   for (const DType in : {DType::kBF16, DType::kF16}) {
-    INFO(dtype_name(in));
-    Product product(in);
+    const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+    INFO(dtype_name(in) << ", " << format_name(format));
+    Product product(format, in);
     for (const int64_t rows : {1, 2, 4, 7, 12, 30}) {
       const auto expected = product.expected(1, rows);
       CHECK(test::relative_error(product.run(1, rows), expected) < 2e-5);

@@ -1,6 +1,6 @@
-// Matrix product with 4-bit weights. Up to one strip of rows is bound by memory: its kernel expands
-// weights in registers, once for all rows. More rows share an expansion into a buffer in the L1
-// cache.
+// Matrix product with quantised weights. Up to one strip of rows is bound by memory: its kernel
+// expands weights in registers, once for all rows. More rows share an expansion into a buffer in
+// the L1 cache.
 #include "kernels/base/check.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/weight_layout.h"
@@ -17,20 +17,29 @@ namespace {
 
 using namespace bf16_dot;
 
-static_assert(kPairGroup == kQ4Group);
+template <Format kOf>
+constexpr auto kWordPairs = static_cast<int>(QuantTraits<kOf>::kFields / 2);
+template <Format kOf>
+constexpr auto kGroupWords = static_cast<int>(QuantTraits<kOf>::kWords);
+template <Format kOf>
+constexpr int64_t kGroupPairs = QuantTraits<kOf>::kGroup / 2;
 
-constexpr int kWordPairs = kQ4NibblesPerWord / 2;
-constexpr auto kGroupWords = static_cast<int>(kQ4Group / kQ4NibblesPerWord);
-
-constexpr int64_t kExpandGroups = 2;  // Expanded at a time, of two panels: 8 KiB
+// Groups expanded at a time, of two panels: 8 KiB.
+template <Format kOf>
+constexpr int64_t kExpandGroups = 128 / QuantTraits<kOf>::kGroup;
 
 // The weights of a pair of inputs of 16 outputs, as bf16 in each lane's halves.
+template <int kBits>
+class Expander;
+
+// Four bits.
 //
 // A word holds eight nibbles of one output, the first in the lowest bits. For each half of a lane
 // one instruction picks the byte that begins at its nibble, and a table of 32 numbers of bf16 takes
 // the byte's five lowest bits as an index: the fifth belongs to the next nibble, so each number is
 // there twice.
-class Expander {
+template <>
+class Expander<4> {
  public:
   Expander() {
     alignas(64) static constexpr uint16_t kNumbers[32] = {
@@ -39,7 +48,7 @@ class Expander {
         0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
         0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
     numbers_ = _mm512_load_si512(kNumbers);
-    for (int i = 0; i < kWordPairs; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       // The upper byte of a half is no part of the index.
       const auto half = [&](int bit) { return static_cast<uint64_t>(bit) * 0x0101u; };
       const int first = 2 * i * 4, second = first + 4;
@@ -55,8 +64,28 @@ class Expander {
   }
 
  private:
+  static constexpr int kPairs = 4;  // Of a word
   __m512i numbers_;
-  __m512i places_[kWordPairs];
+  __m512i places_[kPairs];
+};
+
+// Eight bits: converted to float32, of which the upper half is the same number in bf16.
+template <>
+class Expander<8> {
+ public:
+  // Pair `i` of a row of words.
+  __m512i pair(__m512i words, int i) const {
+    const __m512i first = number(words, 16 * i), second = number(words, 16 * i + 8);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_maskz_srli_epi32(0xffff, first, 16), second);
+  }
+
+ private:
+  static __m512i number(__m512i words, int shift) {
+    const __m512i code =
+        _mm512_and_si512(_mm512_maskz_srli_epi32(0xffff, words, static_cast<unsigned>(shift)),
+                         _mm512_set1_epi32(255));
+    return _mm512_castps_si512(_mm512_maskz_cvtepi32_ps(0xffff, code));
+  }
 };
 
 // Widens sixteen of a group's scales or minima. (All lanes by name: g++ 12 warns of its own header
@@ -67,15 +96,16 @@ inline __m512 widen(const uint16_t* from) {
 
 // A whole group's lines of several panels at once would fill the first-level cache's miss buffers,
 // so they go into the second level.
-inline void prefetch_group(const Q4PanelGroup* group) {
+template <Format kOf>
+inline void prefetch_group(const PanelGroup<kOf>* group) {
   const auto* at = reinterpret_cast<const char*>(group) + kPrefetchBytes;
-  for (size_t i = 0; i < sizeof(Q4PanelGroup); i += 64) __builtin_prefetch(at + i, 0, 2);
+  for (size_t i = 0; i < sizeof(PanelGroup<kOf>); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 // c = a . w over all groups for kPanels panels that are `groups` groups apart.
-template <int kRows, int kPanels>
-void fused_kernel(const Bf16Strips& a, const Q4PanelGroup* w, int64_t groups, float* c) {
-  const Expander expander;
+template <Format kOf, int kRows, int kPanels>
+void fused_kernel(const Bf16Strips& a, const PanelGroup<kOf>* w, int64_t groups, float* c) {
+  const Expander<QuantTraits<kOf>::kBits> expander;
   const uint32_t* bf16_pairs = a.bf16_pairs;
   __m512 sums[kRows][kPanels];
   clear(sums);
@@ -83,14 +113,14 @@ void fused_kernel(const Bf16Strips& a, const Q4PanelGroup* w, int64_t groups, fl
     __m512 dots[kRows][kPanels];
     clear(dots);
     for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * groups + g);
-    for (int word = 0; word < kGroupWords; ++word) {
+    for (int word = 0; word < kGroupWords<kOf>; ++word) {
       __m512i words[kPanels];
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         words[p] = _mm512_loadu_si512(w[p * groups + g].words[word]);
       }
 #pragma GCC unroll 4
-      for (int k = 0; k < kWordPairs; ++k, bf16_pairs += kRows) {
+      for (int k = 0; k < kWordPairs<kOf>; ++k, bf16_pairs += kRows) {
 #pragma GCC unroll 4
         for (int p = 0; p < kPanels; ++p) {
           const __m512i b = expander.pair(words[p], k);
@@ -117,20 +147,21 @@ void fused_kernel(const Bf16Strips& a, const Q4PanelGroup* w, int64_t groups, fl
   }
 }
 
-using FusedKernel = void (*)(const Bf16Strips&, const Q4PanelGroup*, int64_t, float*);
-
+template <Format kOf>
 struct SizedKernel {
-  FusedKernel run;
+  void (*run)(const Bf16Strips&, const PanelGroup<kOf>*, int64_t, float*);
   int panels;  // Panels per call
 };
+template <Format kOf>
 constexpr auto kFusedKernels = kernels_by_rows<kBf16StripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = panels_for(kRows);
-  return SizedKernel{&fused_kernel<kRows, kPanels>, kPanels};
+  return SizedKernel<kOf>{&fused_kernel<kOf, kRows, kPanels>, kPanels};
 });
 
-void multiply_fused(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
+template <Format kOf>
+void multiply_fused(const Bf16Strips& a, int64_t rows, int64_t groups, const PanelGroup<kOf>* w,
                     float* c) {
-  const SizedKernel& kernel = kFusedKernels.of[rows - 1];
+  const SizedKernel<kOf>& kernel = kFusedKernels<kOf>.of[rows - 1];
   for (int64_t panel = 0; panel < kTilePanels; panel += kernel.panels) {
     kernel.run(a, w + panel * groups, groups, c + panel * kPanel);
   }
@@ -138,19 +169,20 @@ void multiply_fused(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4P
 
 // One expanded group of two panels: weights as pairs, [pair][16] each, and the group's scales and
 // minima.
+template <Format kOf>
 struct Expanded {
-  alignas(64) uint32_t bf16_pairs[kTallPanels][kGroupPairs * kPanel];
-  const Q4PanelGroup* shared[kTallPanels];
+  alignas(64) uint32_t bf16_pairs[kTallPanels][kGroupPairs<kOf> * kPanel];
+  const PanelGroup<kOf>* shared[kTallPanels];
 
-  void expand(const Q4PanelGroup* w, int64_t groups) {
-    const Expander expander;
+  void expand(const PanelGroup<kOf>* w, int64_t groups) {
+    const Expander<QuantTraits<kOf>::kBits> expander;
     for (int p = 0; p < kTallPanels; ++p) {
       shared[p] = w + p * groups;
       uint32_t* to = bf16_pairs[p];
       for (const auto& word : shared[p]->words) {
         const __m512i words = _mm512_loadu_si512(word);
 #pragma GCC unroll 4
-        for (int k = 0; k < kWordPairs; ++k, to += kPanel) {
+        for (int k = 0; k < kWordPairs<kOf>; ++k, to += kPanel) {
           _mm512_store_si512(to, expander.pair(words, k));
         }
       }
@@ -159,11 +191,11 @@ struct Expanded {
 };
 
 // c += a strip times one expanded group; `sums` are the strip's of this group.
-template <int kRows>
-void expanded_kernel(const uint32_t* a, const float* sums, const Expanded& w, float* c) {
+template <Format kOf, int kRows>
+void expanded_kernel(const uint32_t* a, const float* sums, const Expanded<kOf>& w, float* c) {
   __m512 dots[kRows][kTallPanels];
   clear(dots);
-  for (int64_t k = 0; k < kGroupPairs; ++k, a += kRows) {
+  for (int64_t k = 0; k < kGroupPairs<kOf>; ++k, a += kRows) {
     __m512i b[kTallPanels];
 #pragma GCC unroll 2
     for (int p = 0; p < kTallPanels; ++p) b[p] = _mm512_load_si512(w.bf16_pairs[p] + k * kPanel);
@@ -185,18 +217,21 @@ void expanded_kernel(const uint32_t* a, const float* sums, const Expanded& w, fl
   }
 }
 
-using ExpandedKernel = void (*)(const uint32_t*, const float*, const Expanded&, float*);
+template <Format kOf>
+using ExpandedKernel = void (*)(const uint32_t*, const float*, const Expanded<kOf>&, float*);
 
+template <Format kOf>
 constexpr auto kExpandedKernels = kernels_by_rows<kBf16StripRows>(
-    [](auto rows) -> ExpandedKernel { return &expanded_kernel<decltype(rows)::value>; });
+    [](auto rows) -> ExpandedKernel<kOf> { return &expanded_kernel<kOf, decltype(rows)::value>; });
 
-void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t groups, const Q4PanelGroup* w,
-                       float* c) {
+template <Format kOf>
+void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t columns, int64_t groups,
+                       const PanelGroup<kOf>* w, float* c) {
   std::fill(c, c + rows * kGemmColumns, 0.0f);
   const Strips strips(rows, kBf16StripRows);
-  Expanded expanded[kExpandGroups];
-  for (int64_t first = 0; first < groups; first += kExpandGroups) {
-    const int64_t many = std::min(kExpandGroups, groups - first);
+  Expanded<kOf> expanded[kExpandGroups<kOf>];
+  for (int64_t first = 0; first < groups; first += kExpandGroups<kOf>) {
+    const int64_t many = std::min(kExpandGroups<kOf>, groups - first);
     for (int64_t panel = 0; panel < kTilePanels; panel += kTallPanels) {
       for (int64_t g = 0; g < many; ++g) {
         prefetch_group(w + panel * groups + first + g);
@@ -205,11 +240,11 @@ void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t groups, const 
       }
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
-        const ExpandedKernel kernel = kExpandedKernels.of[height - 1];
-        const uint32_t* bf16_pairs = a.bf16_pairs + row * groups * kGroupPairs;
+        const ExpandedKernel<kOf> kernel = kExpandedKernels<kOf>.of[height - 1];
+        const uint32_t* bf16_pairs = a.bf16_pairs + row * pair_columns(columns);
         const float* sums = a.sums + row * groups;
         for (int64_t g = 0; g < many; ++g) {
-          kernel(bf16_pairs + (first + g) * kGroupPairs * height, sums + (first + g) * height,
+          kernel(bf16_pairs + (first + g) * kGroupPairs<kOf> * height, sums + (first + g) * height,
                  expanded[g], c + row * kGemmColumns + panel * kPanel);
         }
       }
@@ -219,14 +254,19 @@ void multiply_expanded(const Bf16Strips& a, int64_t rows, int64_t groups, const 
 
 }  // namespace
 
-void multiply_bf16_q4_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
-                           const std::byte* panels, float* c) {
-  const auto* w = reinterpret_cast<const Q4PanelGroup*>(panels);
-  if (rows <= kBf16StripRows) {
-    multiply_fused(a, rows, pair_groups(columns), w, c);
-  } else {
-    multiply_expanded(a, rows, pair_groups(columns), w, c);
-  }
+void multiply_bf16_quantized_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
+                                  const std::byte* panels, float* c) {
+  with_quant_traits(format, [&](auto traits) {
+    constexpr Format kOf = decltype(traits)::kFormat;
+    SPILLWAY_CHECK(a.sum_group == traits.kGroup);
+    const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels);
+    const int64_t groups = sum_groups(columns, traits.kGroup);
+    if (rows <= kBf16StripRows) {
+      multiply_fused<kOf>(a, rows, groups, w, c);
+    } else {
+      multiply_expanded<kOf>(a, rows, columns, groups, w, c);
+    }
+  });
 }
 
 }  // namespace spillway::cpu
@@ -237,7 +277,8 @@ SPILLWAY_BF16_DOT_END
 
 namespace spillway::cpu {
 
-void multiply_bf16_q4_tile(const Bf16Strips&, int64_t, int64_t, const std::byte*, float*) {
+void multiply_bf16_quantized_tile(const Bf16Strips&, int64_t, int64_t, Format, const std::byte*,
+                                  float*) {
   SPILLWAY_CHECK(false);
 }
 

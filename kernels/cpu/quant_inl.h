@@ -1,0 +1,66 @@
+// Expansion of rows of quantised formats (base/quantized.h); included once per instruction set.
+#if defined(SPILLWAY_CPU_QUANT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_CPU_QUANT_INL_H
+#undef SPILLWAY_CPU_QUANT_INL_H
+#else
+#define SPILLWAY_CPU_QUANT_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include "kernels/base/quantized.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Expands a whole group.
+template <Format kOf>
+HWY_INLINE void expand_group(const std::byte* HWY_RESTRICT group, float* HWY_RESTRICT out) {
+  using Traits = QuantTraits<kOf>;
+  constexpr auto kWords = static_cast<size_t>(Traits::kWords);
+  // The fields of a word lie as many numbers apart as the group has words, whatever the lanes.
+  const hn::CappedTag<float, kWords> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::RebindToSigned<decltype(d)> di;
+  GroupScale shared;
+  std::memcpy(&shared, group, sizeof(shared));
+  const auto scale = hn::Set(d, f16_to_f32(shared.scale));
+  const auto minimum = hn::Set(d, f16_to_f32(shared.minimum));
+  const auto* from = reinterpret_cast<const uint32_t*>(group + sizeof(shared));
+  for (size_t first = 0; first < kWords; first += hn::MaxLanes(d)) {
+    auto words = hn::LoadU(du, from + first);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < static_cast<size_t>(Traits::kFields); ++i) {
+      const auto codes = hn::BitCast(di, hn::And(words, hn::Set(du, Traits::kMask)));
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(d, codes), scale, minimum), d, out + i * kWords + first);
+      words = hn::ShiftRight<Traits::kBits>(words);
+    }
+  }
+}
+
+// Vector version of unpack_quantized_row() for one format.
+template <Format kOf>
+inline void expand_row(const std::byte* HWY_RESTRICT row, size_t count, float* HWY_RESTRICT out) {
+  constexpr auto kGroup = static_cast<size_t>(QuantTraits<kOf>::kGroup);
+  for (; count >= kGroup; count -= kGroup) {
+    expand_group<kOf>(row, out);
+    row += QuantTraits<kOf>::kGroupBytes;
+    out += kGroup;
+  }
+  if (count != 0) unpack_quantized_row(kOf, row, {out, count});
+}
+
+// Vector version of unpack_quantized_row().
+HWY_INLINE void expand_quantized_row(Format format, const std::byte* HWY_RESTRICT row, size_t count,
+                                     float* HWY_RESTRICT out) {
+  with_quant_traits(format,
+                    [&](auto traits) { expand_row<decltype(traits)::kFormat>(row, count, out); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
