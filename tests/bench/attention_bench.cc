@@ -85,8 +85,13 @@ class Layer {
 
 void compare(Stream& stream, int64_t sequences, int64_t prompt) {
   const int64_t tenth = prompt / 10;
-  std::vector<Variant> prompts = {
-      {"full", {}}, {"h2o 20 %", {tenth, tenth, true}}, {"window 20 %", {2 * tenth, 0, false}}};
+  std::vector<Variant> prompts = {{"full", {}},
+                                  {"h2o 20 %", {tenth, tenth, true}},
+                                  {"window 20 %", {2 * tenth, 0, false}},
+                                  {"h2o 20 %, 4 first", {tenth, tenth, true, 4}},
+                                  {"snap 20 %", {tenth, tenth, true, 0, KvScore::kSnapMean}},
+                                  {"snap 20 %, max", {tenth, tenth, true, 0, KvScore::kSnapMax}},
+                                  {"random 20 %", {tenth, tenth, true, 0, KvScore::kRandom}}};
   std::vector<Variant> steps = prompts;
   for (int turn = 0; turn < kTurns; ++turn) {
     for (size_t v = 0; v < prompts.size(); ++v) {
@@ -103,7 +108,7 @@ void compare(Stream& stream, int64_t sequences, int64_t prompt) {
   for (size_t v = 0; v < prompts.size(); ++v) {
     const double rows = static_cast<double>(prompts[v].budget.attended(prompt + 8) * sequences);
     std::printf(
-        "%6lld  %-12s %9.2f ms  %5.2fx  %6.1f GFLOP/s   %8.3f ms  %6.1f ns a row and head\n",
+        "%6lld  %-18s %9.2f ms  %5.2fx  %6.1f GFLOP/s   %8.3f ms  %6.1f ns a row and head\n",
         static_cast<long long>(prompt), prompts[v].name.c_str(), prompts[v].median() * 1e3,
         prompts[v].median() / prompts[0].median(), flops / prompts[v].median() / 1e9,
         steps[v].median() * 1e3, steps[v].median() * 1e9 / rows / kHeads);
@@ -215,7 +220,7 @@ int main(int argc, char** argv) {
   const int64_t sequences = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
   std::printf("%lld sequences, 32 heads of 128, KV f16; processor time of all threads\n",
               static_cast<long long>(sequences));
-  std::printf("prompt  rule          attention of the prompt                 one decode step\n");
+  std::printf("prompt  rule                attention of the prompt                 one decode step\n");
   for (const int64_t prompt : {128, 512, 1024, 2000}) {
     spillway::compare(*stream, sequences, prompt);
   }

@@ -60,6 +60,28 @@ TEST_CASE("eval holds a KV rule against the full cache") {
   CHECK(result["budgets"][1]["kv_rule"] == "window");
 }
 
+TEST_CASE("eval compares the given rule at every budget, with the protected positions of all") {
+  const std::string windows = "--context 200 --prompt-tokens 120 --windows 2 ";
+  const auto table = [&](const std::string& flags) {
+    return evaluate(windows + "--kv-budgets 20 " + flags)["budgets"];
+  };
+  const json random = table("--kv-rule random --seed 1");
+  REQUIRE(random.size() == 3);
+  CHECK(random[2]["kv_rule"] == "random");
+  CHECK(same(random[0]["perplexity"], table("")[0]["perplexity"]));
+  CHECK(same(random[2]["perplexity"], table("--kv-rule random --seed 1")[2]["perplexity"]));
+  CHECK_FALSE(same(random[2]["perplexity"], table("--kv-rule random --seed 2")[2]["perplexity"]));
+  const json snap = table("--kv-rule snap --kv-snap max --kv-keep 4");
+  REQUIRE(snap.size() == 3);
+  CHECK(snap[2]["kv_rule"] == "snap");
+  CHECK_FALSE(same(snap[2]["perplexity"], random[2]["perplexity"]));
+  // The demo model rests on its first position.
+  CHECK(snap[1]["perplexity"].get<double>() < 0.9 * random[1]["perplexity"].get<double>());
+  const json one = evaluate(windows + "--kv-rule snap --kv-snap max --kv-keep prompt");
+  CHECK(one["kv_keep"] == "prompt");
+  CHECK(one["kv_snap"] == "max");
+}
+
 // scripts/oracle/make_eval_golden.py: the reference implementation's windows, targets and bytes.
 TEST_CASE("eval says what the reference implementation says") {
   std::ifstream in(test::source_directory() + "/tests/golden/eval.json");

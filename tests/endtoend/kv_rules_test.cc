@@ -140,10 +140,9 @@ TEST_CASE("the rule random draws by the seed of its request", "[gpu]") {
   request.kv = rule(KvRuleKind::kRandom, 6, 2, 0);
   const auto logprobs = [&](uint64_t seed) {
     request.sampling.seed = seed;
+    const Answers answers = test::run_together(*runtime, {request});
     std::vector<float> found;
-    for (const auto& token : test::run_together(*runtime, {request}).front().logprobs) {
-      found.push_back(token.logprob);
-    }
+    for (const TokenLogprobs& token : answers.front().logprobs) found.push_back(token.logprob);
     return found;
   };
   const std::vector<float> first = logprobs(1);

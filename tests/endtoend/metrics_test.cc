@@ -65,7 +65,9 @@ TEST_CASE("the metrics of a served model add up with its answers") {
   int64_t kept = 0, dropped = 0, saved = 0, generated = 0, prefilled = 0;
   for (const Json& rule : {Json{{"kv_rule", "h2o"}, {"kv_heavy", 6}, {"kv_recent", 5}},
                            Json{{"kv_rule", "h2o"}, {"kv_heavy", 0.1}, {"kv_recent", 0.2}},
-                           Json{{"kv_rule", "window"}, {"kv_recent", 8}, {"kv_sink", 2}}, Json{}}) {
+                           Json{{"kv_rule", "window"}, {"kv_recent", 8}, {"kv_sink", 2}},
+                           Json{{"kv_rule", "snap"}, {"kv_snap", "max"}, {"kv_keep", 3}},
+                           Json{{"kv_rule", "random"}, {"kv_keep", 0.1}}, Json{}}) {
     Json body = {{"prompt", prompt}, {"max_tokens", 12}, {"ignore_eos", true}};
     body.update(rule.is_null() ? Json::object() : rule);
     const Json usage = served.complete(body)["usage"];
@@ -96,7 +98,7 @@ TEST_CASE("the metrics of a served model add up with its answers") {
     CHECK(metrics.value("vllm:request_success_total",
                         {{"model_name", name}, {"finished_reason", "length"}}) == generated / 12);
   }
-  CHECK(generated == 4 * 12);
+  CHECK(generated == 6 * 12);
   CHECK(saved > 0);
 
   const test::Metrics metrics = served.scrape();
