@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <thread>
@@ -58,12 +59,14 @@ TEST_CASE("a lock is one process's, until it is given back or its file is remove
   CHECK(refused.status().message() == "enough");
   CHECK(waits == 2);
   // Who waited for a file that was removed meanwhile takes the next one.
-  std::jthread waiter([&] { CHECK(CacheLock::take(packed, [] { return Status(); }).ok()); });
+  std::atomic<bool> taken = false;
+  std::jthread waiter([&] { taken = CacheLock::take(packed, [] { return Status(); }).ok(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   CHECK(first.value()->remove().ok());
   CHECK_FALSE(fs::exists(packed + ".lock"));
   first.value().reset();
   waiter.join();
+  CHECK(taken);
   CHECK(fs::exists(packed + ".lock"));
   CHECK(CacheLock::try_take(temp / "nowhere/m.spill").status().code() == Code::kNotFound);
 }
