@@ -94,7 +94,7 @@ Result<std::shared_ptr<const CheckpointSlabs>> CheckpointSlabs::open(
   SPILLWAY_CHECK(family != nullptr);
   Result<WeightMap> map = map_weights(*family, config.shape, checkpoint);
   if (!map.ok()) return map.status().at(directory);
-  Format format = options.format.value_or(natural_format(config.shape, map.value()));
+  Format format = options.format.value_or(natural_formats(config.shape, map.value()).main);
   const bool rounded = !options.format && options.bf16_for_f16 && format == Format::kF16;
   if (rounded) format = Format::kBF16;
   ModelFileTable table = plan_model_file(config.shape, format, options.layout(format));
