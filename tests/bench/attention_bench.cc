@@ -220,7 +220,8 @@ int main(int argc, char** argv) {
   const int64_t sequences = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
   std::printf("%lld sequences, 32 heads of 128, KV f16; processor time of all threads\n",
               static_cast<long long>(sequences));
-  std::printf("prompt  rule                attention of the prompt                 one decode step\n");
+  std::printf(
+      "prompt  rule                attention of the prompt                 one decode step\n");
   for (const int64_t prompt : {128, 512, 1024, 2000}) {
     spillway::compare(*stream, sequences, prompt);
   }

@@ -52,8 +52,9 @@ TEST_CASE("blocks are expanded to the numbers of the reference") {
 }
 
 TEST_CASE("codes, scales and minima of blocks stand for the numbers of the reference") {
+  const nlohmann::json all = golden();
   size_t compared = 0;
-  for (const auto& [name, entry] : golden().items()) {
+  for (const auto& [name, entry] : all.items()) {
     const GgufBlockFormat& format = format_named(name);
     CHECK((format.split == nullptr) == (format.code_bits == 0));
     if (format.split == nullptr) continue;

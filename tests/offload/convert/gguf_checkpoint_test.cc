@@ -167,13 +167,13 @@ TEST_CASE("a quantised model keeps its numbers in about its bytes, and it is sai
   CHECK(report->notes[0] == "Q8_0 blocks are kept, as q8: no number changes");
   const auto kept = ModelFile::open(temp / "m.spill");
   const auto checkpoint = Checkpoint::open(temp / "m.gguf");
-  const auto source = [&](const std::string& name) {
+  const auto stored = [&](const std::string& name) {
     return numbers_of(checkpoint.value(), "model.layers.1." + name + ".weight");
   };
-  CHECK(packed_numbers(kept.value(), WeightRole::kMlpDownWeight, 1) == source("mlp.down_proj"));
-  std::vector<float> qkv = source("self_attn.q_proj");
+  CHECK(packed_numbers(kept.value(), WeightRole::kMlpDownWeight, 1) == stored("mlp.down_proj"));
+  std::vector<float> qkv = stored("self_attn.q_proj");
   for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) {
-    const auto part = source(name);
+    const auto part = stored(name);
     qkv.insert(qkv.end(), part.begin(), part.end());
   }
   CHECK(packed_numbers(kept.value(), WeightRole::kQkvWeight, 1) == qkv);
