@@ -80,7 +80,7 @@ Bytes random_blocks(bool four_bits, int64_t rows, int64_t columns, uint64_t seed
 
 // A Llama of 40 tokens: Q4_0, but for the values and one layer's mlp_down, which are Q8_0.
 Bytes quantized_llama() {
-  test::GgufWriter writer = test::GgufWriter::model("llama");
+  GgufWriter writer = GgufWriter::model("llama");
   std::vector<std::string> tokens;
   for (char c = 'A'; tokens.size() < 40; ++c) tokens.emplace_back(1, c);
   writer.add("tokenizer.ggml.model", std::string_view("gpt2"));
