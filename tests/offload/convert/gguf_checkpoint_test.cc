@@ -109,14 +109,33 @@ Bytes q8_blocks(int64_t rows, int64_t columns) {
   return data;
 }
 
-// A whole Llama of 40 tokens, its matrices in Q8_0.
-GgufWriter quantized_llama() {
+// Blocks of Q4_0 with the scale -0.5.
+Bytes q4_blocks(int64_t rows, int64_t columns) {
+  Bytes data;
+  for (int64_t block = 0; block < rows * columns / 32; ++block) {
+    append_little(data, f32_to_f16(-0.5f), 2);
+    for (int64_t i = 0; i < 16; ++i)
+      append_little(data, static_cast<uint64_t>(block * 7 + i * 37) & 255, 1);
+  }
+  return data;
+}
+
+// A whole Llama of 40 tokens, its matrices in Q8_0; with `mixed` most are Q4_0, the values Q8_0 and
+// mlp_down F32.
+GgufWriter quantized_llama(bool mixed = false) {
   GgufWriter writer = GgufWriter::model("llama");
   writer.add("tokenizer.ggml.model", std::string_view("gpt2"));
   writer.add("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab"});
   writer.add("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
   const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns) {
-    writer.add_tensor(name + ".weight", 8, {rows, columns}, q8_blocks(rows, columns));
+    if (mixed && name.ends_with("ffn_down")) {
+      std::vector<float> numbers(static_cast<size_t>(rows * columns));
+      for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+      return writer.add_tensor(name + ".weight", {rows, columns}, numbers);
+    }
+    const bool four_bits = mixed && !name.ends_with("attn_v");
+    writer.add_tensor(name + ".weight", four_bits ? 2 : 8, {rows, columns},
+                      four_bits ? q4_blocks(rows, columns) : q8_blocks(rows, columns));
   };
   const auto norm = [&](const std::string& name) {
     writer.add_tensor(name + ".weight", {64}, std::vector<float>(64, 1));
@@ -202,36 +221,41 @@ TEST_CASE("a quantised model keeps its numbers in about its bytes, and it is sai
 }
 
 TEST_CASE("each weight has the format of its blocks") {
-  // Q4_K, Q6_K, Q8_0 and BF16 tensors.
   TempDirectory temp;
-  const std::string path = test::source_directory() + "/tests/golden/gguf/small.gguf";
-  const auto report = convert_checkpoint(path, temp / "m.spill", {});
+  write_file(temp / "m.gguf", quantized_llama(true).file());
+  const auto report = convert_checkpoint(temp / "m.gguf", temp / "m.spill", {});
   INFO(report.status().message());
   REQUIRE(report.ok());
-  CHECK_THAT(report->notes.at(0), Catch::StartsWith("Q4_K, Q6_K and Q8_0 blocks are packed as ") &&
-                                      Catch::Contains("q4_1") && Catch::Contains("q8") &&
-                                      Catch::Contains("added relative RMS error of"));
-  CHECK(report->quantization.relative_rms() < 0.01);
+  CHECK(report->format == Format::kQ4_1);
+  CHECK_THAT(report->notes.at(0),
+             Catch::StartsWith("Q4_0 and Q8_0 blocks are packed as q4_1 and q8 with an added "
+                               "relative RMS error of 0."));
   const ModelFile file = ModelFile::open(temp / "m.spill").value();
   CHECK(file.table().mixed());
-  const auto checkpoint = Checkpoint::open(path);
-  size_t few_bits = 0;
   for (const TensorInfo& tensor : file.table().tensors) {
     if (tensor.spec.kind == WeightKind::kVector) continue;
     INFO(tensor.name());
-    REQUIRE((tensor.format == Format::kQ4_1 || tensor.format == Format::kQ8));
-    few_bits += tensor.format == Format::kQ4_1 ? 1 : 0;
-    CHECK(tensor.quantization.relative_rms() < (tensor.format == Format::kQ4_1 ? 1e-3 : 1e-2));
+    const bool plain = tensor.spec.role == WeightRole::kMlpDownWeight;
+    const bool eight = plain || tensor.spec.role == WeightRole::kQkvWeight;
+    CHECK(tensor.format == (eight ? Format::kQ8 : Format::kQ4_1));
+    CHECK(tensor.quantization.error_max <= (plain ? 1.001 / 255 : 0));
+    CHECK((tensor.quantization.error_max > 0) == plain);
   }
-  CHECK(few_bits > 0);
-  const auto down = numbers_of(checkpoint.value(), "model.layers.0.mlp.down_proj.weight");
-  const auto packed = packed_numbers(file, WeightRole::kMlpDownWeight, 0);
-  double error = 0, sum = 0;
-  for (size_t i = 0; i < down.size(); ++i) {
-    error += std::pow(double{packed[i]} - double{down[i]}, 2);
-    sum += std::pow(double{down[i]}, 2);
+  const auto checkpoint = Checkpoint::open(temp / "m.gguf");
+  const auto stored = [&](const std::string& name) {
+    return numbers_of(checkpoint.value(), "model.layers.1." + name + ".weight");
+  };
+  CHECK(packed_numbers(file, WeightRole::kAttentionOutWeight, 1) == stored("self_attn.o_proj"));
+  // Codes of 4 bits among those of 8.
+  std::vector<float> qkv = stored("self_attn.q_proj");
+  for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) {
+    const auto part = stored(name);
+    qkv.insert(qkv.end(), part.begin(), part.end());
   }
-  CHECK(std::sqrt(error / sum) < 0.01);  // It is BF16 in the file.
+  CHECK(packed_numbers(file, WeightRole::kQkvWeight, 1) == qkv);
+  const auto down = stored("mlp.down_proj");
+  const auto packed = packed_numbers(file, WeightRole::kMlpDownWeight, 1);
+  for (size_t i = 0; i < down.size(); ++i) REQUIRE(std::abs(packed[i] - down[i]) < 0.0042f);
 }
 
 TEST_CASE("queries, keys and values of GPT-NeoX are read head by head") {

@@ -382,9 +382,6 @@ TEST_CASE("a table of 4-bit weights is believed only where they can lie and with
   matrix->layout = MatrixLayout::kPanels16;
   matrix->format = Format::kBF16;
   CHECK_FALSE(decode(good, same).ok());
-  // Formats of few bits may lie side by side, but a slab has the bytes of its own.
-  matrix->format = Format::kQ8;
-  CHECK_FALSE(decode(good, same).ok());
   matrix->format = Format::kQ4;
   good.tensors[0].layout = MatrixLayout::kPanels16;  // A table.
   CHECK_FALSE(decode(good, same).ok());
