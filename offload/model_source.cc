@@ -78,7 +78,10 @@ Result<ModelSource> convert_into(const std::string& directory, const std::string
   convert.progress = options.progress;
   SPILLWAY_ASSIGN_OR_RETURN(const ConvertReport report,
                             convert_checkpoint(directory, packed, convert));
-  ModelSource source{packed, true, true, report.notes, ModelUse::begin(packed)};
+  ModelSource source{packed, true, true, {}, ModelUse::begin(packed)};
+  for (const std::string& note : report.notes) {
+    if (options.announce) options.announce("note: " + note);
+  }
   for (const TensorDamage& damage : report.damage) {
     source.warnings.push_back(directory + ": " + damage_text(damage, report.format));
   }

@@ -49,7 +49,7 @@ struct ModelSource {
   std::string path;                   // The packed file's path.
   bool cached = false;                // A directory's, in the cache: it can be made anew.
   bool converted = false;             // Converted by this call.
-  std::vector<std::string> warnings;  // NaN and infinity; after a conversion also ignored files.
+  std::vector<std::string> warnings;  // NaN and infinity
   // Keep it while the file is used, so that nobody removes it from the cache. Null: as ModelUse.
   std::shared_ptr<const ModelUse> use;
 };

@@ -213,10 +213,15 @@ TEST_CASE("a quantised model keeps its numbers in about its bytes, and it is sai
   CHECK(file->table().files.size() == 2);
   ModelSourceOptions cached;
   cached.cache_directory = temp / "cache";
+  std::vector<std::string> said;
+  cached.announce = [&](const std::string& text) { said.push_back(text); };
   const auto source = resolve_model(temp / "m.gguf", cached);
   INFO(source.status().message());
   REQUIRE(source.ok());
   CHECK(source->converted);
+  // Where its numbers went is no warning.
+  CHECK(source->warnings.empty());
+  CHECK(said.back() == "note: Q8_0 blocks are kept, as q8: no number changes");
   CHECK_FALSE(resolve_model(temp / "m.gguf", cached)->converted);
 }
 
