@@ -182,7 +182,7 @@ std::vector<Case> cases() {
           attention_case("snap by the mean",
                          {2, 1, 4, DType::kF32, {9, 60, true, 0, KvScore::kSnapMean}, 0, 300, 0}),
           attention_case("snap by the highest",
-                         {2, 1, 4, DType::kF32, {9, 250, true, 0, KvScore::kSnapMax}, 0, 300, 0}),
+                         {4, 2, 4, DType::kF32, {9, 250, true, 0, KvScore::kSnapMax}, 0, 300, 0}),
           attention_case("bf16 prompt", {2, 1, 32, DType::kBF16, {5, 20, true}, 0, 70, 0})};
 }
 
