@@ -55,6 +55,18 @@ void put_codes(std::span<const uint8_t> codes, const GroupScale& scale, int64_t 
   }
 }
 
+// Codes of output `r` of a group, and its scale and minimum.
+template <Format kOf>
+GroupScale codes_of(const std::byte* from, int64_t r, std::span<uint8_t> codes) {
+  using Traits = QuantTraits<kOf>;
+  const auto* group = reinterpret_cast<const PanelGroup<kOf>*>(from);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const size_t shift = Traits::kBits * (i % Traits::kFields);
+    codes[i] = static_cast<uint8_t>(group->words[i / Traits::kFields][r] >> shift & Traits::kMask);
+  }
+  return {group->scale[r], group->minimum[r]};
+}
+
 // Quantises rows into those of a zeroed matrix from `at` on.
 template <Format kOf>
 void quantize_panels(DType source_type, const std::byte* source, int64_t at, int64_t rows,
@@ -261,22 +273,6 @@ void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row,
         target + group_offset<traits.kFormat>(row, group * traits.kGroup, columns));
   });
 }
-
-namespace {
-
-// Codes of output `r` of a group, and its scale and minimum.
-template <Format kOf>
-GroupScale codes_of(const std::byte* from, int64_t r, std::span<uint8_t> codes) {
-  using Traits = QuantTraits<kOf>;
-  const auto* group = reinterpret_cast<const PanelGroup<kOf>*>(from);
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const size_t shift = Traits::kBits * (i % Traits::kFields);
-    codes[i] = static_cast<uint8_t>(group->words[i / Traits::kFields][r] >> shift & Traits::kMask);
-  }
-  return {group->scale[r], group->minimum[r]};
-}
-
-}  // namespace
 
 void move_groups(Format format, int64_t rows, int64_t columns, MatrixLayout from,
                  const std::byte* source, MatrixLayout to, std::byte* target) {

@@ -82,15 +82,14 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
       std::any_of(weight.parts.begin(), weight.parts.end(), [&](const MappedPart& part) {
         return keeps_codes(tensor.format, checkpoint_.tensors()[part.tensor].stored.blocks);
       });
+  // A tied head is the embedding again, where its damage is counted.
+  const bool again = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
   if (some_keep && tensor.spec.kind != WeightKind::kVector) {
-    const bool copy = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
-    return pack_blocks(piece, !copy, scratch, target, quantization);
+    return pack_blocks(piece, !again, scratch, target, quantization);
   }
   const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
   if (scratch.size() < bytes) scratch.resize(bytes);
   const auto source = std::span(scratch).first(bytes);
-  // A tied head is the embedding again, where its damage is counted.
-  const bool again = tensor.spec.role == WeightRole::kHead && table_.shape.tied_head;
   SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, !again, source));
   pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
             weight.row_elements, target.data(), quantization);

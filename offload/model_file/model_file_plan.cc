@@ -112,6 +112,12 @@ bool ModelFileTable::mixed() const {
   });
 }
 
+bool ModelFileTable::has_bits(int bits) const {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+    return tensor.spec.kind != WeightKind::kVector && format_traits(tensor.format).bits == bits;
+  });
+}
+
 std::string ModelFileTable::formats_text() const {
   std::string text(format_name(format));
   for (const Format other : kFormats) {

@@ -76,13 +76,14 @@ class Planner {
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
     if (table().mixed()) count_mixed_bytes();
-    plan_.q4_in_int8 = format_traits(plan_.format).bits == 4 && flags_.q4_compute == "int8";
+    plan_.q4_in_int8 = table().has_bits(4) && flags_.q4_compute == "int8";
     engine().kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
     plan_.scheduling.kv_rule = kv_rule_of(flags_);
     if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
   }
 
   void count_mixed_bytes() {
+    plan_.mixed_formats = table().formats_text();
     for (const TensorInfo& tensor : table().tensors) {
       if (tensor.spec.kind != WeightKind::kMatrix) continue;
       plan_.mixed_bytes[static_cast<size_t>(tensor.spec.role)] +=

@@ -100,9 +100,9 @@ Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFla
     limit_positions(*flags.max_model_len, shorter->shape);
     found.table = std::move(shorter);
   }
-  if (flags.q4_compute == "int8" && format_traits(found.table->format).bits != 4 && options.say) {
+  if (flags.q4_compute == "int8" && !found.table->has_bits(4) && options.say) {
     options.say("warning: --q4-compute int8 is for 4-bit weights; these are " +
-                std::string(format_name(found.table->format)));
+                found.table->formats_text());
   }
   return found;
 }

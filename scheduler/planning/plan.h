@@ -25,8 +25,9 @@ struct Plan {
   bool discrete = false;                             // The device has its own memory
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of weights, on the device
   Format format = Format::kF32;                      // Of weights, or of most of their bytes
-  // Of weights in several formats, by role: the bytes of the matrices of all layers. 0: all weights
-  // are of `format`.
+  // Of weights in several formats: their names (ModelFileTable::formats_text), and by role the
+  // bytes of the matrices of all layers. Empty and 0: all weights are of `format`.
+  std::string mixed_formats;
   std::array<uint64_t, kWeightRoles> mixed_bytes{};
   bool q4_in_int8 = false;  // Matmuls with 4-bit weights round activations to 8 bits
 
@@ -35,6 +36,9 @@ struct Plan {
   EngineOptions engine;  // Its pointers are null
   SchedulerOptions scheduling;
 
+  std::string formats_text() const {
+    return mixed_formats.empty() ? std::string(format_name(format)) : mixed_formats;
+  }
   Format kv_format() const { return engine.kv_format; }
   const KvRule& kv_rule() const { return scheduling.kv_rule; }
   int64_t block_sequences() const { return scheduling.block_sequences_max; }

@@ -53,7 +53,8 @@ json plan_json(const Plan& plan) {
                  {"kv", plan.percent.kv},
                  {"activations", plan.percent.activations},
                  {"block", plan.block_sequences()},
-                 {"format", format_name(plan.format)},
+                 // No flag names several formats: null lets the checkpoint say them again.
+                 {"format", plan.mixed_formats.empty() ? json(format_name(plan.format)) : json()},
                  {"kv_format", format_name(plan.kv_format())}};
   if (plan.micro_batch_sequences() > 0) object["micro_batch"] = plan.micro_batch_sequences();
   if (plan.q4_in_int8) object["q4_compute"] = "int8";
@@ -89,6 +90,7 @@ std::string plan_flags_text(const Plan& plan) {
   for (const char* said : {"version", "model", "device", "block"}) members.erase(said);
   if (plan.kv_rule().kind == KvRuleKind::kFull) members.erase("kv_rule");
   for (const auto& [member, value] : members.items()) {
+    if (value.is_null()) continue;
     text += " " + flag_of(member);
     if (!value.is_boolean()) text += " " + value_text(value);
   }

@@ -63,6 +63,38 @@ GgufWriter GgufWriter::model(const std::string& architecture) {
   return writer;
 }
 
+void GgufWriter::add_llama(
+    const std::function<void(const std::string& name, int64_t rows, int64_t columns)>& matrix,
+    int64_t width) {
+  const int64_t mlp = width == 64 ? 96 : width;
+  for (const auto& [key, value] :
+       {std::pair("embedding_length", width), std::pair("feed_forward_length", mlp)}) {
+    remove("llama." + std::string(key));
+    add("llama." + std::string(key), value);
+  }
+  std::vector<std::string> tokens;
+  for (char c = 'A'; tokens.size() < 40; ++c) tokens.emplace_back(1, c);
+  add("tokenizer.ggml.model", std::string_view("gpt2"));
+  add("tokenizer.ggml.tokens", tokens);
+  add("tokenizer.ggml.merges", std::vector<std::string>{});
+  const auto norm = [&](const std::string& name) {
+    add_tensor(name + ".weight", {width}, std::vector<float>(static_cast<size_t>(width), 1));
+  };
+  matrix("token_embd.weight", 40, width);
+  norm("output_norm");
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    norm(layer + "attn_norm");
+    norm(layer + "ffn_norm");
+    matrix(layer + "attn_q.weight", width, width);
+    matrix(layer + "attn_k.weight", width / 2, width);
+    matrix(layer + "attn_v.weight", width / 2, width);
+    matrix(layer + "attn_output.weight", width, width);
+    matrix(layer + "ffn_gate.weight", mlp, width);
+    matrix(layer + "ffn_up.weight", mlp, width);
+    matrix(layer + "ffn_down.weight", width, mlp);
+  }
+}
+
 void GgufWriter::add(const std::string& key, int64_t value, GgufType type) {
   Bytes bytes;
   append_little(bytes, static_cast<uint64_t>(value), bytes_of_type(type));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,13 @@ class GgufWriter {
   void add(const std::string& key, const std::vector<float>& values);
   void add_raw(const std::string& key, uint32_t type, const Bytes& value);
   void remove(const std::string& key);
+
+  // Adds the tensors of a whole Llama of model("llama")'s sizes and 40 tokens, and a tokenizer:
+  // calls matrix(name, rows, columns) for each matrix, which adds it; norms are 1. `width` instead
+  // of 64 for hidden size and mlp suits blocks of 256 numbers.
+  void add_llama(
+      const std::function<void(const std::string& name, int64_t rows, int64_t columns)>& matrix,
+      int64_t width = 64);
 
   // `format` is ggml's number of it, `shape` row-major. Data begins behind that of the tensor
   // before.

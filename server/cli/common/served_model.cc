@@ -13,9 +13,9 @@ namespace spillway {
 namespace {
 
 // Changes whenever answers may: the checkpoint's fingerprint and the number formats.
-std::string identity_of(const std::string& source, Format weights, Format kv, bool int8) {
-  return source + " " + std::string(format_name(weights)) + "/" + std::string(format_name(kv)) +
-         (int8 ? " int8" : "");
+std::string identity_of(const std::string& source, const std::string& weights, Format kv,
+                        bool int8) {
+  return source + " " + weights + "/" + std::string(format_name(kv)) + (int8 ? " int8" : "");
 }
 
 // The plan's bytes by tier and kind.
@@ -61,7 +61,7 @@ ServedModel view_of(OpenedModel opened) {
   ServedModel view;
   view.context = context_of(kept->shape, model.name, kept->tokenizer.get(), opened.tokenizer_error,
                             kept->chat.get());
-  view.identity = identity_of(model.source, model.table->format, Format::kF32, false);
+  view.identity = identity_of(model.source, model.table->formats_text(), Format::kF32, false);
   view.owner = std::move(kept);
   return view;
 }
@@ -72,7 +72,8 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   view.context = context_of(runtime->shape(), runtime->model_name(), runtime->tokenizer(),
                             runtime->tokenizer_error(), runtime->chat());
   view.context.kv_rule = plan.kv_rule();
-  view.identity = identity_of(runtime->source(), plan.format, plan.kv_format(), plan.q4_in_int8);
+  view.identity =
+      identity_of(runtime->source(), plan.formats_text(), plan.kv_format(), plan.q4_in_int8);
   view.scheduler = &runtime->scheduler();
   view.tier_bytes = amounts_of(plan);
   view.requests = plan.requests;
