@@ -1,6 +1,9 @@
 #include "policy/batching.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "kernels/base/linear_shapes.h"
 
 namespace spillway {
 
@@ -34,9 +37,29 @@ int64_t requests_admitted(const WaitingRequests& next, const SweepContents& swee
   return std::max<int64_t>(0, std::min(room, by_tokens));
 }
 
-int64_t chunk_tokens(int64_t left, int64_t whole, int64_t prefill_tokens) {
-  const int64_t least = (prefill_tokens + 3) / 4;
-  return std::min(left, std::max(prefill_tokens - whole, least));
+double positions_per_token(const ModelShape& shape) {
+  double linear = 0;
+  for (const LinearShape& matrix : linear_shapes(shape)) {
+    if (!matrix.in_layer) continue;
+    linear += static_cast<double>(matrix.outputs) * static_cast<double>(matrix.inputs);
+  }
+  return linear / (2.0 * static_cast<double>(shape.query_width()));
+}
+
+int64_t chunk_tokens(int64_t done, int64_t left, int64_t whole, const SweepLimits& limits) {
+  constexpr int64_t kLeast = 64;
+  const int64_t quarter = (limits.prefill_tokens + 3) / 4;
+  const int64_t first = std::max(limits.prefill_tokens - whole, quarter);
+  int64_t tokens = first;
+  if (limits.positions_per_token > 0 && done > 0) {
+    // Tokens t behind d positions take t (1 + (d + t / 2) / p) of a token's linear layers, where
+    // attention to p positions takes as much as these.
+    const double p = limits.positions_per_token, n = static_cast<double>(first);
+    const double work = n * (1 + n / 2 / p), each = 1 + static_cast<double>(done) / p;
+    const double found = p * (std::sqrt(each * each + 2 * work / p) - each);
+    tokens = std::clamp(static_cast<int64_t>(found), std::min(kLeast, first), first);
+  }
+  return std::min(left, tokens);
 }
 
 void add_to_micro_batches(int64_t count, int64_t rows, const MicroBatchLimits& limits,

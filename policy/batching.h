@@ -7,13 +7,22 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/base/model_shape.h"
+
 namespace spillway {
 
 struct SweepLimits {
   int64_t block_sequences = 1;
   int64_t prefill_tokens = 2048;  // Prompt tokens of one sweep; a longer prompt goes in chunks
   uint64_t kv_bytes = 0;          // Capacity of all tiers; running sequences reserve it
+  // The cached positions that take as much arithmetic in attention as a token's linear layers
+  // (positions_per_token()); 0: attention counts for nothing.
+  double positions_per_token = 0;
 };
+
+// See SweepLimits: multiply-adds of a token's linear layers over those of its attention to one
+// position, the head aside.
+double positions_per_token(const ModelShape& shape);
 
 // The next requests of the queue that have the same lengths and KV size.
 struct WaitingRequests {
@@ -43,9 +52,12 @@ inline bool goes_in_chunks(int64_t prompt_tokens, int64_t prefill_tokens) {
 int64_t requests_admitted(const WaitingRequests& next, const SweepContents& sweep,
                           const SweepLimits& limits);
 
-// Tokens of the next chunk of a long prompt of which `left` are left, beside `whole` tokens of
-// whole prompts: the rest of the sweep's prompt tokens, but at least a quarter of them.
-int64_t chunk_tokens(int64_t left, int64_t whole, int64_t prefill_tokens);
+// Tokens of the next chunk of a long prompt of which `done` are cached and `left` are left, beside
+// `whole` tokens of whole prompts. The chunk takes as much arithmetic as the rest of the sweep's
+// prompt tokens, but at least a quarter of them, would take as the prompt's beginning: a token far
+// behind it attends to so many positions that a chunk of one length would hold up the others ever
+// longer. But it has at least 64 tokens, or as many as that rest.
+int64_t chunk_tokens(int64_t done, int64_t left, int64_t whole, const SweepLimits& limits);
 
 // Neighbouring sequences of a sweep that are computed together.
 struct MicroBatch {

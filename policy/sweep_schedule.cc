@@ -108,8 +108,7 @@ class Planner {
   void add_chunk(SweepWork* sweep) {
     if (!long_) return;
     const int64_t done = long_->done;
-    const int64_t tokens =
-        chunk_tokens(long_->prompt - done, sweep->prompt_tokens, limits_.prefill_tokens);
+    const int64_t tokens = chunk_tokens(done, long_->prompt - done, sweep->prompt_tokens, limits_);
     sweep->prompt_tokens += tokens;
     sweep->prompt_rows += tokens;
     sweep->prompt_pairs += tokens * done + tokens * (tokens + 1) / 2;

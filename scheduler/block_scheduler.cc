@@ -31,7 +31,9 @@ std::string number(int64_t value) {
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
   BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
-      : engine_(std::move(engine)), options_(options) {
+      : engine_(std::move(engine)),
+        options_(options),
+        positions_per_token_(positions_per_token(engine_->shape())) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     running_.reserve(static_cast<size_t>(options_.block_sequences_max));
     items_.reserve(static_cast<size_t>(options_.block_sequences_max));
@@ -259,8 +261,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       running_.push_back(waiting_.pop());
     }
     if (chunked != nullptr) {
+      const int64_t left = chunked->prompt_left();
       chunked->set_chunk(
-          chunk_tokens(chunked->prompt_left(), whole_tokens, options_.prefill_tokens_max));
+          chunk_tokens(chunked->prompt_tokens() - left, left, whole_tokens, limits()));
     }
     // submit() has checked that every sequence fits an empty cache.
     SPILLWAY_CHECK(waiting_.empty() || !running_.empty());
@@ -272,11 +275,15 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const SequenceKv& promise = next.promise();
     const uint64_t bytes =
         kv.sequence_bytes(promise.positions, promise.budget, promise.chunked_prompt);
-    return requests_admitted(
-               {1, next.prompt_tokens(), bytes},
-               {static_cast<int64_t>(running_.size()), whole_tokens, kv.reserved_bytes(),
-                long_prompt},
-               {options_.block_sequences_max, options_.prefill_tokens_max, kv.total_bytes()}) > 0;
+    return requests_admitted({1, next.prompt_tokens(), bytes},
+                             {static_cast<int64_t>(running_.size()), whole_tokens,
+                              kv.reserved_bytes(), long_prompt},
+                             limits()) > 0;
+  }
+
+  SweepLimits limits() const {
+    return {options_.block_sequences_max, options_.prefill_tokens_max, engine_->kv().total_bytes(),
+            positions_per_token_};
   }
 
   void sweep() {
@@ -391,6 +398,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   std::unique_ptr<Engine> engine_;
   const SchedulerOptions options_;
+  const double positions_per_token_;
 
   mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;

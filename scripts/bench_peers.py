@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Spillway and its peers on the same machine, the same random weights and the same work.
 
-Makes a random OPT checkpoint, installs every peer in a virtual environment of its own and lets each generate greedily for
+Makes a random checkpoint of OPT, Llama or Qwen2, installs every peer in a virtual environment of its own and lets each generate greedily for
 32 prompts of mixed lengths, 64 new tokens each, with the weights loaded beforehand. Everything is kept under --work, so the
 next run installs and converts nothing. Each peer runs in a process of its own with a time limit; a failure becomes a row.
 
@@ -27,11 +27,68 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RUNNERS = Path(__file__).resolve().parent / "peers"
-SHAPES = {  # hidden, layers, heads, ffn, vocabulary
+LLAMA3_ROPE = dict(
+    rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+)
+# What the checkpoint is made of: OPT's in these words, other families' in those of their config.json.
+SHAPES = {
     "opt-6.7b": dict(hidden_size=4096, layers=32, heads=32, ffn=16384, vocab=50272),
     "opt-1.3b": dict(hidden_size=2048, layers=24, heads=32, ffn=8192, vocab=50272),
     "opt-125m": dict(hidden_size=768, layers=12, heads=12, ffn=3072, vocab=50272),
     "small": dict(hidden_size=512, layers=4, heads=8, ffn=2048, vocab=50272),
+    "llama-3.2-1b": dict(
+        family="llama",
+        hidden_size=2048,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        intermediate_size=8192,
+        vocab=128256,
+        max_position_embeddings=131072,
+        tie_word_embeddings=True,
+        rope_theta=500000.0,
+        rope_scaling=dict(LLAMA3_ROPE, factor=32.0),
+    ),
+    "llama-3.1-8b": dict(
+        family="llama",
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=14336,
+        vocab=128256,
+        max_position_embeddings=131072,
+        tie_word_embeddings=False,
+        rope_theta=500000.0,
+        rope_scaling=dict(LLAMA3_ROPE, factor=8.0),
+    ),
+    "llama-2-7b": dict(
+        family="llama",
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        head_dim=128,
+        intermediate_size=11008,
+        vocab=32000,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        rope_theta=10000.0,
+    ),
+    "qwen2.5-3b": dict(
+        family="qwen2",
+        hidden_size=2048,
+        num_hidden_layers=36,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        intermediate_size=11008,
+        vocab=151936,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+        rope_theta=1000000.0,
+    ),
 }
 TORCH = "torch==2.13.0"
 

@@ -52,7 +52,10 @@ bool stays_in_cache(const AttentionItem& item) {
   return item.budget.full() || !item.whole();
 }
 
-PromptView prompt_view(const AttentionArgs& args, const AttentionItem& item, int64_t kv_head) {
+// Where the rest of the layer computes in bf16 and the cache is in bf16, so do prompts, if that is
+// faster.
+PromptView prompt_view(const CpuContext& context, const AttentionArgs& args,
+                       const AttentionItem& item, int64_t kv_head) {
   const int64_t group = group_of(args);
   return {head_view(args, item, kv_head * group),
           group,
@@ -60,7 +63,8 @@ PromptView prompt_view(const AttentionArgs& args, const AttentionItem& item, int
           args.window,
           stays_in_cache(item),
           item.budget.scored_from(item.prompt_tokens()),
-          item.budget.score == KvScore::kSnapMax};
+          item.budget.score == KvScore::kSnapMax,
+          context.bf16_dot() && args.out.dtype == DType::kBF16 && args.kv.format == Format::kBF16};
 }
 
 // Stores a prompt's new rows of one KV head, and sets the scores of their tiles of keys to 0.
@@ -91,7 +95,7 @@ void keep(CpuContext& context, const AttentionArgs& args, const AttentionItem& i
 // rows.
 void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
                 int64_t kv_head, int64_t first_row, int64_t end_row) {
-  PromptView view = prompt_view(args, item, kv_head);
+  PromptView view = prompt_view(context, args, item, kv_head);
   // A chunk before the queries that count leaves the scores as they are.
   const bool scored = item.budget.scored() && view.keys() > view.scored_from;
   const size_t bytes = std::max(prompt_scratch_bytes(args.kv.head_size, view.keys(), scored),
@@ -235,7 +239,7 @@ void run(CpuContext& context, const AttentionArgs& args) {
   Tasks(args.items, [&](const AttentionItem& item) {
     return heads_if(item.ends_prompt() && !item.budget.full() && !item.budget.scored());
   }).run(context, [&](const AttentionItem& item, int64_t kv_head) {
-    keep(context, args, item, prompt_view(args, item, kv_head), kv_head);
+    keep(context, args, item, prompt_view(context, args, item, kv_head), kv_head);
   });
 }
 

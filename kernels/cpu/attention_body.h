@@ -59,6 +59,9 @@ struct PromptView {
   // rows instead of their sum.
   int64_t scored_from = 0;
   bool highest = false;
+  // Both products are of pairs of bf16: queries and softmax weights are rounded, keys and values
+  // are as the cache, in bf16, has them. REQUIRES: has_bf16_dot() (cpu/gemm_bf16.h).
+  bool bf16_pairs = false;
 
   int64_t keys() const { return position + head.tokens; }
   int64_t rows() const { return head.tokens * group; }

@@ -1,12 +1,15 @@
 // Attention of prompt rows: both matrix products run on the panel kernels of gemm_f32.h, with keys
-// and values packed (attention_pack.h) as if they were weights.
+// and values packed (attention_pack.h) as if they were weights, or on those of gemm_bf16.h
+// (attention_bf16.h).
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_pack.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -198,9 +201,11 @@ int64_t ceil_div(int64_t value, int64_t by) {
   return (value + by - 1) / by;
 }
 
-// How attend_prompt() goes through keys and queries; its scratch, in floats.
+// How attend_prompt() goes through keys and queries; its scratch, in floats (pairs of bf16 are as
+// large as one). Both kinds of products take the same tiles, so that a kind needs no plan of its
+// own.
 struct PromptPlan {
-  int64_t depth, width;  // Of packed keys and values
+  int64_t depth, width;  // Of packed keys and values, in floats: pairs take no more
   int64_t key_tiles;     // Of all keys
   int64_t run_tiles;     // Key tiles that are packed at once
   bool at_once;          // These are all
@@ -208,7 +213,8 @@ struct PromptPlan {
   int64_t kept_tiles;    // Score tiles that live until a query tile's end
 
   PromptPlan(int64_t head_size, int64_t keys, bool scored)
-      : depth(key_depth(head_size)), width(value_width(head_size)) {
+      : depth(std::max(key_depth(head_size), pair_columns(head_size))),
+        width(value_width(head_size)) {
     key_tiles = ceil_div(keys, kTileKeys);
     const int64_t most = std::clamp<int64_t>(kRunFloats / run_floats(1), 1, kRunTilesMax);
     at_once = key_tiles <= most;
@@ -225,8 +231,11 @@ struct PromptPlan {
   int64_t score_floats() const {
     return kTileRows * (kTileKeys + kept_tiles * (kTileKeys + 1) + 2);
   }
+  static int64_t scratch_floats(int64_t head_size) {
+    return std::max(pack_scratch_floats(head_size), pair_scratch_floats(head_size));
+  }
   int64_t floats(int64_t head_size) const {
-    return pack_scratch_floats(head_size) + run_floats(run_tiles) + block_tiles * query_floats() +
+    return scratch_floats(head_size) + run_floats(run_tiles) + block_tiles * query_floats() +
            score_floats();
   }
 };
@@ -251,7 +260,7 @@ class PromptPass {
         plan_(head_.head_size, view.keys(), head_.scores != nullptr) {
     const float* const end = scratch + plan_.floats(head_.head_size);
     const auto take = [&](int64_t floats) { return std::exchange(scratch, scratch + floats); };
-    pack_scratch_ = take(pack_scratch_floats(head_.head_size));
+    pack_scratch_ = take(PromptPlan::scratch_floats(head_.head_size));
     keys_ = take(plan_.run_tiles * kTileKeys * plan_.depth);
     values_ = take(plan_.run_tiles * kTileKeys * plan_.width);
     for (int64_t i = 0; i < plan_.block_tiles; ++i) {
@@ -315,7 +324,11 @@ class PromptPass {
       (q, head_.scale, static_cast<size_t>(head_.head_size), tile.out + i * head_.head_size);
       tile.positions[i] = static_cast<int32_t>(view_.position + token);
     }
-    pack_strips(tile.out, head_.head_size, rows, head_.head_size, tile.strips);
+    if (view_.bf16_pairs) {
+      pack_pair_strips(tile.out, head_.head_size, rows, head_.head_size, pairs(tile.strips));
+    } else {
+      pack_strips(tile.out, head_.head_size, rows, head_.head_size, tile.strips);
+    }
     std::fill_n(tile.out, kTileRows * plan_.width, 0.0f);
     start(tile.maximum, tile.sum, rows);
     const int64_t sees = view_.window == 0 ? 0 : tile.positions[0] - view_.window + 1;
@@ -354,15 +367,44 @@ class PromptPass {
   void pack(int64_t run, int64_t first, bool values) {
     if (run_ == run && (has_values_ || !values)) return;
     const int64_t end = std::min(run + plan_.run_tiles, plan_.key_tiles);
-    pack_key_tiles(view_, first, end, pack_scratch_, keys_ + key_offset(first - run));
-    if (values) {
-      pack_value_tiles(view_, first, end, pack_scratch_, values_ + value_offset(first - run));
+    float* const keys = keys_ + key_offset(first - run);
+    float* const to = values_ + value_offset(first - run);
+    if (view_.bf16_pairs) {
+      pack_key_pairs(view_, first, end, pack_scratch_, pairs(keys));
+      if (values) pack_value_pairs(view_, first, end, pack_scratch_, pairs(to));
+    } else {
+      pack_key_tiles(view_, first, end, pack_scratch_, keys);
+      if (values) pack_value_tiles(view_, first, end, pack_scratch_, to);
     }
     run_ = run;
     has_values_ = values;
   }
-  int64_t key_offset(int64_t tiles) const { return tiles * kTileKeys * plan_.depth; }
-  int64_t value_offset(int64_t tiles) const { return tiles * kTileKeys * plan_.width; }
+  static uint32_t* pairs(float* packed) { return reinterpret_cast<uint32_t*>(packed); }
+  static const uint32_t* pairs(const float* packed) {
+    return reinterpret_cast<const uint32_t*>(packed);
+  }
+  int64_t key_offset(int64_t tiles) const {
+    const int64_t size = head_.head_size;
+    return tiles * kTileKeys * (view_.bf16_pairs ? key_pairs(size) : key_depth(size));
+  }
+  int64_t value_offset(int64_t tiles) const {
+    return tiles * kTileKeys * (view_.bf16_pairs ? plan_.width / 2 : plan_.width);
+  }
+
+  // Softmax weights as pairs, before they are packed: behind the strips, which are half as large.
+  uint16_t* rounded() const {
+    return reinterpret_cast<uint16_t*>(strips_ + kTileRows * kTileKeys / 2);
+  }
+  // c = or += packed rows times 64 packed columns.
+  void multiply(float* strips, int64_t rows, int64_t columns, const float* panels, bool accumulate,
+                float* c) const {
+    if (view_.bf16_pairs) {
+      multiply_bf16_pairs({pairs(strips)}, rows, columns, pairs(panels), accumulate, c);
+    } else {
+      multiply_tile(strips, rows, columns, Format::kF32, reinterpret_cast<const std::byte*>(panels),
+                    accumulate, c);
+    }
+  }
 
   // Scores and maxima of a key tile: of the only tile there is, or of one that is kept.
   int64_t kept(int64_t key_tile) const { return plan_.kept_tiles > 1 ? key_tile : 0; }
@@ -372,9 +414,13 @@ class PromptPass {
   // exp(score - running maximum) of a key tile.
   void multiply_keys(const QueryTile& tile, int64_t key_tile, const Range& rows, float* maximum,
                      float* sum) {
-    multiply_tile(tile.strips, tile.rows, head_.head_size, Format::kF32,
-                  reinterpret_cast<const std::byte*>(keys_ + key_offset(key_tile - run_)), false,
-                  scores(key_tile));
+    multiply(tile.strips, tile.rows, head_.head_size, keys_ + key_offset(key_tile - run_), false,
+             scores(key_tile));
+    if (view_.bf16_pairs) {
+      softmax_pairs(seen(tile, key_tile), rows.first, rows.end, head_.scores != nullptr,
+                    scores(key_tile), rounded(), maximum, sum, factor_);
+      return;
+    }
     HWY_DYNAMIC_DISPATCH(SoftmaxTile)
     (scores(key_tile), seen(tile, key_tile), rows.first, rows.end, maximum, sum, factor_);
   }
@@ -387,12 +433,16 @@ class PromptPass {
     HWY_DYNAMIC_DISPATCH(ScaleRows)(tile.out, rows.first, rows.end, plan_.width, factor_);
     const auto first = static_cast<int64_t>(rows.first);
     const auto count = static_cast<int64_t>(rows.end - rows.first);
-    pack_strips(scores(key_tile) + first * kTileKeys, kTileKeys, count, kTileKeys, strips_);
+    if (view_.bf16_pairs) {
+      pack_rounded_strips(rounded() + first * kTileKeys, kTileKeys, count, kTileKeys,
+                          pairs(strips_));
+    } else {
+      pack_strips(scores(key_tile) + first * kTileKeys, kTileKeys, count, kTileKeys, strips_);
+    }
     const float* values = values_ + value_offset(key_tile - run_);
     for (int64_t c = 0; c < plan_.width; c += kGemmColumns) {
-      multiply_tile(strips_, count, kTileKeys, Format::kF32,
-                    reinterpret_cast<const std::byte*>(values + c * kTileKeys), true,
-                    tile.out + c * kTileRows + first * kGemmColumns);
+      multiply(strips_, count, kTileKeys, values + c * (value_offset(1) / plan_.width), true,
+               tile.out + c * kTileRows + first * kGemmColumns);
     }
   }
 

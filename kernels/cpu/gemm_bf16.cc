@@ -118,8 +118,8 @@ constexpr auto kKernels = kernels_by_rows<kBf16StripRows>([](auto rows) {
   return StripKernels{&kernel<kRows, kFew>, kFew, &kernel<kRows, kTallPanels>};
 });
 
-void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* w,
-                        float* c) {
+void multiply_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* w,
+                    bool accumulate, float* c) {
   const int64_t all = padded_columns(MatrixLayout::kPanels16, Format::kBF16, columns) / 2;
   const Strips strips(rows, kBf16StripRows);
   const bool tall = strips.count() > 1;
@@ -139,7 +139,7 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, cons
         const Kernel run = tall ? kernels.beside : kernels.alone;
         const Ahead ahead{w + next * kPanel, tall ? strips.count() : all + 1, s};
         run(a.bf16_pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel,
-            all, depth, k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
+            all, depth, accumulate || k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
       }
     }
   }
@@ -172,7 +172,12 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Form
     return multiply_bf16_quantized_tile(a, rows, columns, format, panels, c);
   }
   SPILLWAY_CHECK(format == Format::kBF16);
-  multiply_bf16_tile(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), c);
+  multiply_pairs(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), false, c);
+}
+
+void multiply_bf16_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* panels,
+                         bool accumulate, float* c) {
+  multiply_pairs(a, rows, columns, panels, accumulate, c);
 }
 
 }  // namespace spillway::cpu
@@ -209,6 +214,9 @@ void pack_bf16_strip(const uint16_t*, int64_t, int64_t, int64_t, const Bf16Strip
   SPILLWAY_CHECK(false);
 }
 void multiply_bf16_tile(const Bf16Strips&, int64_t, int64_t, Format, const std::byte*, float*) {
+  SPILLWAY_CHECK(false);
+}
+void multiply_bf16_pairs(const Bf16Strips&, int64_t, int64_t, const uint32_t*, bool, float*) {
   SPILLWAY_CHECK(false);
 }
 

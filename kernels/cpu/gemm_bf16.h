@@ -52,6 +52,11 @@ void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                         const std::byte* panels, float* c);
 
+// The same with panels of bf16 that are not weights but a part of the product's inputs: with
+// `accumulate` it is added to c.
+void multiply_bf16_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* panels,
+                         bool accumulate, float* c);
+
 // multiply_bf16_tile() of quantised weights, called by that function.
 void multiply_bf16_quantized_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                                   const std::byte* panels, float* c);

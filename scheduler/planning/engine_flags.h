@@ -27,9 +27,10 @@ struct EngineFlags {
   std::optional<TierPercent> weights;
   std::optional<TierPercent> kv;
   std::optional<TierPercent> activations;
-  std::optional<int64_t> block;          // Sequences
-  std::optional<int64_t> micro_batch;    // Sequences
-  std::optional<int64_t> max_model_len;  // Positions of the longest sequence; none: the model's
+  std::optional<int64_t> block;           // Sequences
+  std::optional<int64_t> micro_batch;     // Sequences
+  std::optional<int64_t> prefill_tokens;  // Of prompts in a sweep
+  std::optional<int64_t> max_model_len;   // Positions of the longest sequence; none: the model's
 
   std::optional<Format> format;     // Weights' format; none: the checkpoint's
   std::optional<Format> kv_format;  // None: the compute format

@@ -184,7 +184,8 @@ class Planner {
     if (!plan_.discrete || host_attention_) {
       const int64_t prompt = wishes_.prompt_tokens > 0 ? wishes_.prompt_tokens : shape().positions;
       // Longer ones go through in chunks.
-      const int64_t whole = std::max(kPrefillDefaultStreaming, wishes_.prefill_tokens_max);
+      const int64_t whole = flags_.prefill_tokens.value_or(
+          std::max(kPrefillDefaultStreaming, wishes_.prefill_tokens_max));
       scratch = cpu_scratch_bytes(shape(), flags_.threads, std::min(prompt, whole));
     }
     if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);
@@ -203,8 +204,9 @@ class Planner {
     // Gathering requests does not pay for a sweep of a few milliseconds, only for one that reads
     // from disk.
     plan_.scheduling.gather_seconds = long_sweeps ? kGatherSeconds : 0;
-    if (wishes_.prefill_tokens_max > 0) {
-      plan_.scheduling.prefill_tokens_max = wishes_.prefill_tokens_max;
+    if (flags_.prefill_tokens || wishes_.prefill_tokens_max > 0) {
+      plan_.scheduling.prefill_tokens_max =
+          flags_.prefill_tokens.value_or(wishes_.prefill_tokens_max);
     }
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
@@ -301,7 +303,8 @@ class Planner {
     plan.percent.weights = flags_.weights.value_or(percent_of(plan.weights));
     plan.percent.kv = flags_.kv.value_or(percent_of(plan.kv));
     plan.percent.activations = flags_.activations.value_or(kAllOnDevice);
-    plan.asked = {flags_.device_memory_bytes, flags_.host_memory_bytes, flags_.disk_memory_bytes};
+    plan.asked = {flags_.device_memory_bytes, flags_.host_memory_bytes, flags_.disk_memory_bytes,
+                  flags_.prefill_tokens};
   }
 
   const ModelToPlan& model_;

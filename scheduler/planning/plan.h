@@ -58,9 +58,10 @@ struct Plan {
   struct Percent {
     TierPercent weights = kAllOnDevice, kv = kAllOnDevice, activations = kAllOnDevice;
   } percent;
-  // Budgets that the flags name; none: the free memory.
+  // What the flags name: budgets, none being the free memory, and a sweep's prompt tokens.
   struct Asked {
     std::optional<uint64_t> device_memory_bytes, host_memory_bytes, disk_memory_bytes;
+    std::optional<int64_t> prefill_tokens;
   } asked;
   int64_t longest_positions = 0;       // Positions of the longest planned sequence
   KvBudget longest_budget;             // The part of them that it keeps

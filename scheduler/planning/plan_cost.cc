@@ -53,7 +53,8 @@ uint64_t kv_bytes(const Plan& plan) {
 SweepLimits limits_of(const Plan& plan) {
   return {.block_sequences = plan.block_sequences(),
           .prefill_tokens = plan.prefill_tokens(),
-          .kv_bytes = kv_bytes(plan)};
+          .kv_bytes = kv_bytes(plan),
+          .positions_per_token = positions_per_token(plan.shape)};
 }
 
 // The KV reservation of each group's requests. kInfeasible: one request does not fit alone.

@@ -1,9 +1,10 @@
 // What a KV rule costs in attention, against attention that keeps everything: of prompts (scores
 // and selection) and of decode steps (scores, selection, one moved row), at the shape of opt-6.7b.
 // And what heads that share keys and values cost, against heads with keys of their own over a cache
-// of the same size. Processor time of all threads, medians of turns in which all variants run,
-// since machines are busy. Usage: attention_bench [SEQUENCES], or attention_bench groups
-// [SEQUENCES]
+// of the same size. And the rate of a prompt's chunks behind cached positions, by float32 products
+// and by pairs of bf16. Processor time of all threads, medians of turns in which all variants run,
+// since machines are busy. Usage: attention_bench [SEQUENCES], attention_bench groups [SEQUENCES],
+// or attention_bench chunks [TOKENS]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -125,13 +126,14 @@ struct Grouped {
 class GroupedLayer {
  public:
   GroupedLayer(Stream& stream, const Grouped& shape, Format format, int64_t sequences,
-               int64_t cached, int64_t tokens)
+               int64_t cached, int64_t tokens, DType out_dtype = DType::kF32)
       : stream_(stream),
         shape_(shape),
         layout_{shape.kv_heads, shape.head_size, format},
         sequences_(sequences),
         cached_(cached),
         tokens_(tokens),
+        out_dtype_(out_dtype),
         qkv_(static_cast<size_t>(sequences * tokens * width())),
         out_(static_cast<size_t>(sequences * tokens * shape.heads * shape.head_size)) {
     const auto noise = test::random_floats(1 << 16, 1, 0.5f);
@@ -142,18 +144,20 @@ class GroupedLayer {
   double run() {
     std::vector<AttentionItem> items;
     for (int64_t i = 0; i < sequences_; ++i) {
-      items.push_back({i * tokens_, tokens_, cached_, kv_[static_cast<size_t>(i)].data(), {}, {}});
+      const int64_t prompt = tokens_ > 1 ? cached_ + tokens_ : 0;
+      items.push_back(
+          {i * tokens_, tokens_, cached_, kv_[static_cast<size_t>(i)].data(), {}, nullptr, prompt});
     }
-    const auto view = [&](std::vector<float>& m, int64_t columns) {
-      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), DType::kF32, sequences_ * tokens_,
+    const auto view = [&](std::vector<float>& m, DType dtype, int64_t columns) {
+      return dense_matrix(reinterpret_cast<std::byte*>(m.data()), dtype, sequences_ * tokens_,
                           columns);
     };
     const double start = processor_seconds();
-    attention(stream_, {.qkv = view(qkv_, width()),
+    attention(stream_, {.qkv = view(qkv_, DType::kF32, width()),
                         .items = items,
                         .heads = shape_.heads,
                         .kv = layout_,
-                        .out = view(out_, shape_.heads * shape_.head_size)});
+                        .out = view(out_, out_dtype_, shape_.heads * shape_.head_size)});
     return processor_seconds() - start;
   }
   double cache_bytes() const {
@@ -167,6 +171,7 @@ class GroupedLayer {
   const Grouped shape_;
   const KvLayout layout_;
   const int64_t sequences_, cached_, tokens_;
+  const DType out_dtype_;
   std::vector<float> qkv_, out_;
   std::vector<std::vector<std::byte>> kv_;
 };
@@ -203,6 +208,28 @@ void compare_groups(Stream& stream, int64_t sequences) {
   }
 }
 
+void compare_chunks(Stream& stream, int64_t tokens) {
+  constexpr Grouped kShapes[] = {{"Llama-3.2-1B 32/8 of 64", 32, 8, 64},
+                                 {"Qwen2.5-3B 16/2 of 128", 16, 2, 128}};
+  for (const Grouped& shape : kShapes) {
+    for (const int64_t cached : {0, 2048, 16384, 65536}) {
+      std::printf("%s, %6lld cached:", shape.name, static_cast<long long>(cached));
+      for (const DType out : {DType::kF32, DType::kBF16}) {
+        GroupedLayer layer(stream, shape, Format::kBF16, 1, cached, tokens, out);
+        std::vector<double> seconds;
+        for (int turn = 0; turn < (cached > 10000 ? 3 : kTurns); ++turn) {
+          seconds.push_back(layer.run());
+        }
+        const double pairs = static_cast<double>(tokens * cached + tokens * (tokens + 1) / 2);
+        std::printf("  out %s %7.1f GFLOP/s a core", out == DType::kF32 ? "f32" : "bf16",
+                    4.0 * static_cast<double>(shape.heads * shape.head_size) * pairs /
+                        median(seconds) / 1e9);
+      }
+      std::printf("\n");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway
 
@@ -210,6 +237,10 @@ int main(int argc, char** argv) {
   const bool groups = argc > 1 && std::string(argv[1]) == "groups";
   const auto device = spillway::open_cpu_device(0).value();
   const auto stream = device->new_stream("bench");
+  if (argc > 1 && std::string(argv[1]) == "chunks") {
+    spillway::compare_chunks(*stream, argc > 2 ? std::max(1, std::atoi(argv[2])) : 512);
+    return 0;
+  }
   if (groups) {
     const int64_t sequences = argc > 2 ? std::max(1, std::atoi(argv[2])) : 32;
     std::printf("%lld sequences with 1,024 cached rows; processor time of all threads\n",

@@ -344,6 +344,15 @@ TEST_CASE("chunks with narrow outputs are the prompt as a whole", "[sanitizer]")
   check(model, {}, scaled(150, 70), {{7}, {64, 1}}, 0, 1.0 / 32);
 }
 
+// The CPU may compute these by pairs of bf16: scores, too, are those of the whole prompt.
+TEST_CASE("scores of chunks with narrow outputs are those of the whole prompt") {
+  Model model{6, 2, 80, Format::kBF16};
+  model.out = DType::kBF16;
+  const auto score = GENERATE(KvScore::kAttention, KvScore::kSnapMean, KvScore::kSnapMax);
+  check(model, {20, 30, true, 2, score}, scaled(150, 70), {{7}, {64, 1}}, 0, 1.0 / 32);
+  check(model, {20, 0, false}, scaled(150, 70), {{7}, {64, 1}}, 0, 1.0 / 32);
+}
+
 // More keys than the scratch of a thread holds at once: keys and values are packed in runs, and
 // scores come from a second pass; in a chunk of a prompt not as long from the first one.
 TEST_CASE("prompts longer than a thread's scratch are those in chunks") {
@@ -354,8 +363,10 @@ TEST_CASE("prompts longer than a thread's scratch are those in chunks") {
   const int64_t window = GENERATE(0, 700);
   Model model{2, 1, 256, Format::kBF16};
   model.window = window;
+  model.out = GENERATE(DType::kF32, DType::kBF16);
   const int64_t prompt = 1700;
-  check(model, budget, prompt, {{512}, {1000}}, 1);
+  const bool narrow = model.out == DType::kBF16;
+  check(model, budget, prompt, {{512}, {1000}}, narrow ? 0 : 1, narrow ? 1.0 / 32 : 2e-5);
 }
 
 TEST_CASE("chunks have the bits of the whole prompt with every set of instructions") {

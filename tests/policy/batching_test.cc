@@ -72,11 +72,53 @@ TEST_CASE("one prompt at a time goes in chunks, and others do not wait for its e
 }
 
 TEST_CASE("a chunk takes what whole prompts leave, and at least a quarter") {
-  CHECK(chunk_tokens(250, 0, 100) == 100);
-  CHECK(chunk_tokens(250, 40, 100) == 60);
-  CHECK(chunk_tokens(250, 90, 100) == 25);
-  CHECK(chunk_tokens(7, 0, 100) == 7);
-  CHECK(chunk_tokens(7, 1, 1) == 1);
+  const SweepLimits hundred{.prefill_tokens = 100};
+  CHECK(chunk_tokens(0, 250, 0, hundred) == 100);
+  CHECK(chunk_tokens(0, 250, 40, hundred) == 60);
+  CHECK(chunk_tokens(0, 250, 90, hundred) == 25);
+  CHECK(chunk_tokens(0, 7, 0, hundred) == 7);
+  CHECK(chunk_tokens(0, 7, 1, {.prefill_tokens = 1}) == 1);
+}
+
+TEST_CASE("chunks of a long prompt take equally much arithmetic") {
+  constexpr double kPositions = 14848;  // Llama-3.2-1B
+  const SweepLimits limits{.prefill_tokens = 2048, .positions_per_token = kPositions};
+  const auto work = [&](double done, double tokens) {
+    return tokens * (1 + (done + tokens / 2) / kPositions);
+  };
+  const double first = work(0, 2048);
+  int64_t before = 2048;
+  for (int64_t done = 2048; done < 120000; done += 4999) {
+    const int64_t tokens = chunk_tokens(done, 200000, 0, limits);
+    CHECK(tokens < before);
+    CHECK(work(static_cast<double>(done), static_cast<double>(tokens)) <= first);
+    CHECK(work(static_cast<double>(done), static_cast<double>(tokens + 1)) > first);
+    before = tokens;
+  }
+  CHECK(before < 2048 / 4);
+  // The beginning is a whole sweep, whatever is rounded; beside whole prompts the chunk is shorter.
+  CHECK(chunk_tokens(0, 200000, 0, limits) == 2048);
+  CHECK(chunk_tokens(50000, 200000, 1024, limits) < chunk_tokens(50000, 200000, 0, limits));
+  // No chunk is so short that sweeps do nothing else than go through the weights.
+  CHECK(chunk_tokens(int64_t{1} << 30, 200000, 0, limits) == 64);
+  CHECK(chunk_tokens(int64_t{1} << 30, 5, 0, limits) == 5);
+  CHECK(chunk_tokens(int64_t{1} << 30, 200000, 0,
+                     {.prefill_tokens = 7, .positions_per_token = kPositions}) == 7);
+}
+
+TEST_CASE("positions per token are the multiply-adds of linear layers over those of attention") {
+  ModelShape shape;  // Llama-3.2-1B's layers
+  shape.layers = 16;
+  shape.hidden = shape.embedding = 2048;
+  shape.heads = 32;
+  shape.kv_heads = 8;
+  shape.head_size = 64;
+  shape.mlp = 8192;
+  shape.vocabulary = 1000;
+  shape.positions = 131072;
+  shape.mlp_kind = MlpKind::kGated;
+  const double linear = 2048.0 * (2048 + 2 * 512) + 2048.0 * 2048 + 3 * 2048.0 * 8192;
+  CHECK(positions_per_token(shape) == linear / (2 * 2048));
 }
 
 TEST_CASE("sequences added together are cut as they would be one by one") {

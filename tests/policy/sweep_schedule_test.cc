@@ -68,7 +68,7 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
     for (Sequence& sequence : running) {
       if (!in_chunks(sequence)) continue;
       const int64_t prompt = groups[sequence.group].prompt_tokens, done = sequence.done;
-      const int64_t tokens = chunk_tokens(prompt - done, whole, limits.prefill_tokens);
+      const int64_t tokens = chunk_tokens(done, prompt - done, whole, limits);
       sweep.prompt_tokens += tokens;
       sweep.prompt_rows += tokens;
       for (int64_t i = 0; i < tokens; ++i) sweep.prompt_pairs += done + i + 1;

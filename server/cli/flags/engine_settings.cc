@@ -108,6 +108,9 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                        "sequences that share one pass over the weights");
   settings.add_integer("micro-batch", &flags->micro_batch, 1, kSequencesMax,
                        "sequences that the device computes at once");
+  settings.add_integer("prefill-tokens", &flags->prefill_tokens, 1, kRowsMax,
+                       "prompt tokens of one pass; a longer prompt goes through in parts, beside "
+                       "the others' tokens (default: 2048, or 8192 where weights stream)");
   settings.add_integer("max-model-len", &flags->max_model_len, 2, kRowsMax,
                        "most positions of a sequence, prompt and new tokens: buffers go by it "
                        "(default: the model's)");
