@@ -197,7 +197,12 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks
                             format_bytes(options_.device_staging_bytes) +
                             "; raise --device-memory or shorten it");
   }
-  if (sequences_at_once(rows, budget, chunks) >= 1) return {};
+  KvSequence sequence = unplaced(rows, budget, chunks);
+  const auto fits = [&] {
+    return sequence.memory_bytes() <= memory_bytes() && sequence.host_bytes() <= host_bytes() &&
+           sequence.disk_bytes() <= disk_bytes();
+  };
+  if (split({}, fits, &sequence)) return {};
   return invalid_argument(
       "the sequence needs " + format_bytes(sequence_bytes(rows, budget, chunks)) +
       " of KV cache, and there are " + format_bytes(total_bytes()) +

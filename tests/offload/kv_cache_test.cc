@@ -13,9 +13,19 @@ namespace {
 
 constexpr int64_t kLayers = 5;
 
+KvCacheOptions sized(const KvLayout& layout, uint64_t memory, uint64_t disk, uint64_t staging = 0) {
+  KvCacheOptions options;
+  options.layout = layout;
+  options.layers = {0, kLayers};
+  options.memory_bytes = memory;
+  options.disk_bytes = disk;
+  options.staging_bytes = staging;
+  return options;
+}
+
 std::unique_ptr<KvCache> open(Device& device, const KvLayout& layout, uint64_t memory,
                               uint64_t disk) {
-  return KvCache::open(device, {layout, {0, kLayers}, memory, disk}).value();
+  return KvCache::open(device, sized(layout, memory, disk)).value();
 }
 
 bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
@@ -196,11 +206,8 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
     for (int64_t on_host = 0; on_host + on_disk <= kLayers; ++on_host) {
       INFO(on_disk << " layers on disk, " << on_host << " on the host");
       const auto disk = static_cast<uint64_t>(on_disk), host = static_cast<uint64_t>(on_host);
-      KvCacheOptions options{layout,
-                             {0, kLayers},
-                             bytes * (kLayers - disk - host),
-                             (bytes + kIoAlignment) * disk,
-                             bytes + kIoAlignment};
+      KvCacheOptions options = sized(layout, bytes * (kLayers - disk - host),
+                                     (bytes + kIoAlignment) * disk, bytes + kIoAlignment);
       options.host_bytes = bytes * host;
       options.device_staging_bytes = bytes + kIoAlignment;
       const auto cache = KvCache::open(*device, options).value();
@@ -230,8 +237,8 @@ TEST_CASE("a cache of layers in the middle of a model knows them by their number
   const auto device = open_cpu_device(1).value();
   const KvLayout layout{4, 16, Format::kF32};
   const uint64_t bytes = layout.sequence_bytes(100);
-  KvCacheOptions options{
-      layout, {0, kLayers}, bytes * 2, (bytes + kIoAlignment) * 2, bytes + kIoAlignment};
+  KvCacheOptions options =
+      sized(layout, bytes * 2, (bytes + kIoAlignment) * 2, bytes + kIoAlignment);
   options.host_bytes = bytes;
   const auto first = KvCache::open(*device, options).value();
   options.layers = {7, kLayers};
@@ -267,7 +274,7 @@ TEST_CASE("reservations over three tiers leave nothing behind, whatever was trie
   const auto device = open_cpu_device(1).value();
   const KvLayout layout{2, 8, Format::kF16};
   const uint64_t layer = layout.sequence_bytes(16);
-  KvCacheOptions options{layout, {0, kLayers}, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment};
+  KvCacheOptions options = sized(layout, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment);
   options.host_bytes = 23 * layer;
   options.device_staging_bytes = 8 * kIoAlignment;
   const auto cache = KvCache::open(*device, options).value();
@@ -308,7 +315,7 @@ TEST_CASE("a sequence that can never be held is refused, by what is too small") 
   CHECK_THAT(message(*memory, 65), Catch::Contains("of KV cache, and there are"));
   // One layer at a time passes through the staging.
   const uint64_t staged = (layer + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
-  KvCacheOptions options{layout, {0, kLayers}, 0, 100 * kIoAlignment, staged};
+  KvCacheOptions options = sized(layout, 0, 100 * kIoAlignment, staged);
   CHECK(message(*KvCache::open(*device, options).value(), 64) == "");
   options.staging_bytes = staged - kIoAlignment;
   if (options.staging_bytes == 0) options.staging_bytes = 512;
@@ -318,7 +325,7 @@ TEST_CASE("a sequence that can never be held is refused, by what is too small") 
 
 // Layers 1, 3 and 4 have a window.
 KvCacheOptions with_window(const KvLayout& layout, int64_t window) {
-  KvCacheOptions options{layout, {0, kLayers}};
+  KvCacheOptions options = sized(layout, 0, 0);
   options.window = window;
   options.windowed = {0, 1, 0, 1, 1};
   options.staging_bytes = options.device_staging_bytes = uint64_t{1} << 20;

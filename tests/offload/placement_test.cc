@@ -7,6 +7,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/kv_layout.h"
 #include "offload/config_files.h"
+#include "offload/io/io.h"
 
 namespace spillway {
 namespace {
