@@ -15,7 +15,8 @@ class LayerRun {
            const LayerBuffers& buffers, const MatrixView& hidden)
       : stream_(stream), shape_(shape), weights_(weights), buffers_(buffers), hidden_(hidden) {}
 
-  void attend(const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv) {
+  void attend(const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv,
+              int64_t window) {
     const MatrixView qkv = qkv_rows(shape_, buffers_, hidden_.rows);
     const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
     for_chunks([&](int64_t first, int64_t rows) {
@@ -41,6 +42,7 @@ class LayerRun {
                           .heads = shape_.heads,
                           .kv = kv,
                           .out = attended,
+                          .window = window,
                           .scale = shape_.attention_scale});
     }
   }
@@ -177,8 +179,9 @@ MatrixView attended_rows(const ModelShape& shape, const LayerBuffers& buffers, i
 
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                          const LayerBuffers& buffers, const MatrixView& hidden,
-                         const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv) {
-  LayerRun(stream, shape, weights, buffers, hidden).attend(rotary, feed, kv);
+                         const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv,
+                         int64_t window) {
+  LayerRun(stream, shape, weights, buffers, hidden).attend(rotary, feed, kv, window);
 }
 
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,

@@ -74,11 +74,12 @@ class AttentionFeed {
 //
 // begin_decoder_layer() computes queries, keys and values, and the attention of the items of
 // `feed`, which lie in the rows of `hidden`; their caches gain the new rows. `rotary` are the rows'
-// cosines and sines (RotateArgs::table), without columns in a layer that does not rotate. REQUIRES:
-// T <= tokens_max of the buffers.
+// cosines and sines (RotateArgs::table), without columns in a layer that does not rotate. `window`:
+// AttentionArgs::window. REQUIRES: T <= tokens_max of the buffers.
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                          const LayerBuffers& buffers, const MatrixView& hidden,
-                         const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv);
+                         const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv,
+                         int64_t window);
 // Called before finish_decoder_layer() where only some rows' output is needed: moves these rows of
 // hidden and of attended to the front and returns them as a view of hidden. `rows` are ascending.
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,

@@ -134,9 +134,9 @@ void linear(Stream& stream, const LinearArgs& args);
 //
 // `kv` is the sequence's cache of this layer after `position` positions; its capacity is at least
 // budget.span(position + tokens) rows. For a chunk it is at least budget.chunked_span(prompt,
-// position + tokens) rows, until the last chunk's end `prompt` rows. `state` is set when
-// budget.has_state(): of KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt). `layer`: by
-// which a budget draws its random numbers.
+// position + tokens) rows, until the last chunk's end budget.in_chunks(prompt) rows. `state` is set
+// when budget.has_state(): of KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt).
+// `layer`: by which a budget draws its random numbers.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;
@@ -168,8 +168,9 @@ struct AttentionItem {
 //
 // `window`: 0, or a query attends to the last `window` positions up to its own alone (Mistral's
 // sliding window; at least 2). That is for prompts; a decode step attends to all rows that the
-// budget keeps, which for such a layer is a budget of window - 1 recent rows. `scale`: 0 for 1 /
-// sqrt(head size).
+// budget keeps, which for such a layer is a budget of window - 1 recent rows. Chunks may lie in a
+// ring of budget.chunk_ring slots then, at least window - 1 and the chunk's tokens. `scale`: 0 for
+// 1 / sqrt(head size).
 //
 // With a limited budget (base/kv_budget.h) a prompt still attends to all of itself, but only the
 // rows to keep stay: a whole prompt stores these alone; a prompt in chunks stores position p in

@@ -28,42 +28,162 @@ KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
       options_(options),
       memory_(options.memory_bytes),
       host_(options.host_bytes),
-      disk_(options.disk_bytes) {}
-
-uint64_t KvCache::state_bytes(const KvBudget& budget, int64_t chunked_prompt) const {
-  const KvStateLayout state{layout().heads, budget};
-  return chunked_prompt > 0 ? state.chunked_bytes(chunked_prompt) : state.bytes();
+      disk_(options.disk_bytes) {
+  SPILLWAY_CHECK(options.windowed.empty() ||
+                 options.layers.end() <= static_cast<int64_t>(options.windowed.size()));
+  for (int64_t layer = options.layers.first; layer < options.layers.end(); ++layer) {
+    ++layers_[has_window(layer) ? 1 : 0];
+  }
 }
 
-uint64_t KvCache::row_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const {
-  return layout().sequence_bytes(budget.chunked_slots(chunked_prompt, rows));
+KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvBudget& budget,
+                 const KvChunks& chunks) {
+  KvLayer layer;
+  layer.budget = budget.within(window, rows, chunks.prompt > 0 ? chunks.most : 0);
+  const KvStateLayout state{layout.heads, layer.budget};
+  layer.state_bytes = chunks.prompt > 0 ? state.chunked_bytes(chunks.prompt) : state.bytes();
+  const uint64_t row_bytes = layout.sequence_bytes(layer.budget.chunked_slots(chunks.prompt, rows));
+  layer.memory_bytes = layer.state_bytes + row_bytes;
+  layer.disk_bytes = layer.disk_state_bytes() + round_up(row_bytes, kIoAlignment);
+  return layer;
 }
 
-uint64_t KvCache::layer_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const {
-  return state_bytes(budget, chunked_prompt) + row_bytes(rows, budget, chunked_prompt);
+KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
+                              const KvBudget& budget, const KvChunks& chunks) {
+  const int64_t with_window = shape.layers_with_window();
+  KvLayersBytes bytes;
+  const auto add = [&](int64_t layers, int64_t window) {
+    if (layers == 0) return;
+    const KvLayer one = kv_layer(kv_layout(shape, format), window, rows, budget, chunks);
+    bytes.memory += static_cast<uint64_t>(layers) * one.memory_bytes;
+    bytes.disk += static_cast<uint64_t>(layers) * one.disk_bytes;
+    bytes.largest_on_disk = std::max(bytes.largest_on_disk, one.disk_bytes);
+  };
+  add(shape.layers - with_window, 0);
+  add(with_window, shape.sliding_window);
+  return bytes;
 }
 
-uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget,
-                                   int64_t chunked_prompt) const {
-  return round_up(state_bytes(budget, chunked_prompt), kIoAlignment) +
-         round_up(row_bytes(rows, budget, chunked_prompt), kIoAlignment);
+// The sequence with its kinds of layers, all of them on the device.
+KvSequence KvCache::unplaced(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const {
+  KvSequence sequence;
+  sequence.rows = rows;
+  sequence.layers = options_.layers;
+  sequence.chunked_prompt = chunks.prompt;
+  for (size_t i = 0; i < sequence.kinds.size(); ++i) {
+    const int64_t window = i == 0 ? 0 : options_.window;
+    static_cast<KvLayer&>(sequence.kinds[i]) = kv_layer(layout(), window, rows, budget, chunks);
+    sequence.kinds[i].window = window;
+    sequence.kinds[i].layers = layers_[i];
+  }
+  return sequence;
 }
 
 uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget,
-                                 int64_t chunked_prompt) const {
-  return layer_bytes(rows, budget, chunked_prompt) * static_cast<uint64_t>(options_.layers.count);
+                                 const KvChunks& chunks) const {
+  return unplaced(rows, budget, chunks).memory_bytes();
+}
+
+uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget,
+                                   const KvChunks& chunks) const {
+  uint64_t largest = 0;
+  for (const KvSequence::Kind& kind : unplaced(rows, budget, chunks).kinds) {
+    if (kind.layers > 0) largest = std::max(largest, kind.disk_bytes);
+  }
+  return largest;
+}
+
+namespace {
+
+// Calls try_count(n) for n in [0, most], nearest to `wanted` first, until it returns true.
+template <class Try>
+bool nearest_first(int64_t wanted, int64_t most, const Try& try_count) {
+  for (int64_t distance = 0; distance <= most; ++distance) {
+    if (wanted + distance <= most && try_count(wanted + distance)) return true;
+    if (distance > 0 && wanted >= distance && try_count(wanted - distance)) return true;
+  }
+  return false;
+}
+
+// Number of `layers` layers of `bytes` together to give to a tier so that it holds its share of
+// `all`.
+int64_t layers_due(double share, double all, uint64_t reserved, uint64_t bytes, int64_t layers) {
+  if (layers == 0) return 0;
+  const double due = share * all - static_cast<double>(reserved);
+  const double each = static_cast<double>(bytes) / static_cast<double>(layers);
+  return std::clamp(std::llround(due / each), 0LL, static_cast<long long>(layers));
+}
+
+// Splits `count` of `a + b` things, as nearly as possible in proportion.
+std::array<int64_t, 2> in_proportion(int64_t count, int64_t a, int64_t b) {
+  const int64_t of_b = a + b == 0 ? 0 : count * b / (a + b);
+  return {count - of_b, of_b};
+}
+
+double part(uint64_t bytes, uint64_t all) {
+  return static_cast<double>(bytes) / static_cast<double>(all);
+}
+
+}  // namespace
+
+// Looks for a number of layers on disk and one in host memory that take() accepts, from those on
+// that keep the tiers in proportion to their sizes. Where there are two kinds of layers, both are
+// on a tier in the same proportion, to within a layer.
+template <class Take>
+bool KvCache::split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const {
+  auto& kinds = sequence->kinds;
+  const uint64_t all = sequence->memory_bytes();
+  const auto try_host = [&](int64_t host_layers) {
+    const auto host = in_proportion(host_layers, kinds[0].layers - kinds[0].on_disk,
+                                    kinds[1].layers - kinds[1].on_disk);
+    for (size_t i = 0; i < kinds.size(); ++i) kinds[i].on_host = host[i];
+    return take();
+  };
+  // Splits the layers not on disk between device and host.
+  const auto try_disk = [&](int64_t disk_layers) {
+    const auto disk = in_proportion(disk_layers, kinds[0].layers, kinds[1].layers);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      kinds[i].on_disk = disk[i];
+      kinds[i].on_host = 0;
+    }
+    const int64_t others = options_.layers.count - disk_layers;
+    if (host_bytes() == 0) return take();
+    const uint64_t rest = sequence->memory_bytes();
+    const double after = static_cast<double>(reserved.device + reserved.host + rest);
+    const int64_t wanted = layers_due(part(host_bytes(), host_bytes() + memory_bytes()), after,
+                                      reserved.host, rest, others);
+    return nearest_first(wanted, others, try_host);
+  };
+  // With this many layers on disk the tiers fill at the same pace; neighbouring numbers are tried
+  // when one tier is full first.
+  const double after = static_cast<double>(reserved.sum() + all);
+  uint64_t on_disk = 0;
+  for (const auto& kind : kinds) on_disk += static_cast<uint64_t>(kind.layers) * kind.disk_bytes;
+  const int64_t wanted = layers_due(part(disk_bytes(), total_bytes()), after, reserved.disk,
+                                    on_disk, options_.layers.count);
+  return nearest_first(wanted, options_.layers.count, try_disk);
 }
 
 int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget,
-                                   int64_t chunked_prompt) const {
-  const uint64_t layer = layer_bytes(rows, budget, chunked_prompt);
-  const uint64_t layers = memory_bytes() / layer + host_bytes() / layer +
-                          disk_bytes() / disk_layer_bytes(rows, budget, chunked_prompt);
-  return static_cast<int64_t>(layers / static_cast<uint64_t>(options_.layers.count));
+                                   const KvChunks& chunks) const {
+  KvSequence sequence = unplaced(rows, budget, chunks);
+  TierBytes reserved;
+  const auto take = [&] {
+    const TierBytes after{reserved.device + sequence.memory_bytes(),
+                          reserved.host + sequence.host_bytes(),
+                          reserved.disk + sequence.disk_bytes()};
+    const bool fits =
+        after.device <= memory_bytes() && after.host <= host_bytes() && after.disk <= disk_bytes();
+    if (fits) reserved = after;
+    return fits;
+  };
+  int64_t count = 0;
+  for (; split(reserved, take, &sequence); ++count) sequence = unplaced(rows, budget, chunks);
+  return count;
 }
 
-Status KvCache::check_holds(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const {
-  const uint64_t layer = disk_layer_bytes(rows, budget, chunked_prompt);
+Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const {
+  const uint64_t layer = disk_layer_bytes(rows, budget, chunks);
   if (disk_bytes() > 0 && layer > options_.staging_bytes) {
     return invalid_argument("a layer of the sequence's KV cache takes " + format_bytes(layer) +
                             " on its way from disk, and there are " +
@@ -77,17 +197,21 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, int64_t chunke
                             format_bytes(options_.device_staging_bytes) +
                             "; raise --device-memory or shorten it");
   }
-  if (sequences_at_once(rows, budget, chunked_prompt) >= 1) return {};
+  KvSequence sequence = unplaced(rows, budget, chunks);
+  const auto fits = [&] {
+    return sequence.memory_bytes() <= memory_bytes() && sequence.host_bytes() <= host_bytes() &&
+           sequence.disk_bytes() <= disk_bytes();
+  };
+  if (split({}, fits, &sequence)) return {};
   return invalid_argument(
-      "the sequence needs " + format_bytes(sequence_bytes(rows, budget, chunked_prompt)) +
+      "the sequence needs " + format_bytes(sequence_bytes(rows, budget, chunks)) +
       " of KV cache, and there are " + format_bytes(total_bytes()) +
       " in all; raise --host-memory" + (disk_bytes() > 0 ? " or --disk-memory" : "") +
       ", shorten it, or let kv_rule keep less of it");
 }
 
-bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t host_layers) {
-  sequence->spilled.resize(static_cast<size_t>(disk_layers));
-  sequence->host_layers = host_layers;
+// Takes the bytes of the sequence's split of every tier, or of none.
+bool KvCache::take(KvSequence* sequence) {
   const auto memory = memory_.reserve(sequence->memory_bytes());
   if (!memory) return false;
   const auto host = host_.reserve(sequence->host_bytes());
@@ -104,73 +228,47 @@ bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t hos
   sequence->memory_offset = *memory;
   sequence->host_offset = *host;
   sequence->disk_offset = *disk;
-  for (size_t i = 0; i < sequence->spilled.size(); ++i) {
-    sequence->spilled[i].offset = *disk + i * sequence->disk_layer_bytes;
-    sequence->spilled[i].head_bytes = sequence->disk_state_bytes();
-    sequence->spilled[i].piece_bytes = layout().block_bytes();
-  }
   return true;
 }
 
-namespace {
-
-// Calls try_count(n) for n in [0, most], nearest to `wanted` first, until it returns true.
-template <class Try>
-bool nearest_first(int64_t wanted, int64_t most, const Try& try_count) {
-  for (int64_t distance = 0; distance <= most; ++distance) {
-    if (wanted + distance <= most && try_count(wanted + distance)) return true;
-    if (distance > 0 && wanted >= distance && try_count(wanted - distance)) return true;
+// Gives every layer its place: of each kind those on a slower tier are spread evenly.
+void KvCache::place(KvSequence* sequence) const {
+  uint64_t device = 0, host = 0, disk = sequence->disk_offset;
+  std::array<int64_t, 2> seen{}, others_seen{};  // Of each kind, and of these not on disk
+  for (int64_t layer = options_.layers.first; layer < options_.layers.end(); ++layer) {
+    const size_t k = has_window(layer) ? 1 : 0;
+    const KvSequence::Kind& kind = sequence->kinds[k];
+    // Whether the i-th of `all` is one of `some` that are spread evenly.
+    const auto picked = [](int64_t i, int64_t some, int64_t all) {
+      return (i + 1) * some / all != i * some / all;
+    };
+    KvSequence::Place place{Tier::kDevice, k == 1, 0};
+    if (picked(seen[k]++, kind.on_disk, kind.layers)) {
+      place.tier = Tier::kDisk;
+      place.at = sequence->spilled.size();
+      SpilledObject& object = sequence->spilled.emplace_back();
+      object.offset = std::exchange(disk, disk + kind.disk_bytes);
+      object.head_bytes = kind.disk_state_bytes();
+      object.piece_bytes = layout().block_bytes();
+    } else if (picked(others_seen[k]++, kind.on_host, kind.layers - kind.on_disk)) {
+      place.tier = Tier::kHost;
+      place.at = std::exchange(host, host + kind.memory_bytes);
+    } else {
+      place.at = std::exchange(device, device + kind.memory_bytes);
+    }
+    sequence->places.push_back(place);
   }
-  return false;
-}
-
-// Number of layers of `layer_bytes` to give to a tier so that it holds its share of `all`.
-int64_t layers_due(double share, double all, uint64_t reserved, uint64_t layer_bytes,
-                   int64_t most) {
-  const double due = share * all - static_cast<double>(reserved);
-  return std::clamp(std::llround(due / static_cast<double>(layer_bytes)), 0LL,
-                    static_cast<long long>(most));
-}
-
-}  // namespace
-
-// Splits the layers not on disk between device and host, in proportion to the tiers' sizes.
-bool KvCache::try_reserve(KvSequence* sequence, int64_t disk_layers) {
-  const int64_t others = options_.layers.count - disk_layers;
-  if (host_bytes() == 0) return try_reserve(sequence, disk_layers, 0);
-  const double share =
-      static_cast<double>(host_bytes()) / static_cast<double>(host_bytes() + memory_bytes());
-  const auto after =
-      static_cast<double>(memory_.reserved() + host_.reserved() +
-                          static_cast<uint64_t>(others) * sequence->memory_layer_bytes);
-  const int64_t wanted =
-      layers_due(share, after, host_.reserved(), sequence->memory_layer_bytes, others);
-  return nearest_first(wanted, others, [&](int64_t host_layers) {
-    return try_reserve(sequence, disk_layers, host_layers);
-  });
 }
 
 Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget,
-                                                     int64_t chunked_prompt) {
+                                                     const KvChunks& chunks) {
   SPILLWAY_CHECK(rows > 0 && (budget.full() || budget.recent + budget.kept < rows));
-  auto sequence = std::make_unique<KvSequence>();
-  sequence->rows = rows;
-  sequence->budget = budget;
-  sequence->layers = options_.layers;
-  sequence->chunked_prompt = chunked_prompt;
-  sequence->state_bytes = state_bytes(budget, chunked_prompt);
-  sequence->memory_layer_bytes = layer_bytes(rows, budget, chunked_prompt);
-  sequence->disk_layer_bytes = disk_layer_bytes(rows, budget, chunked_prompt);
-  const uint64_t all = sequence_bytes(rows, budget, chunked_prompt);
-  // With this many layers on disk the tiers fill at the same pace; neighbouring numbers are tried
-  // when one tier is full first.
-  const double share = static_cast<double>(disk_bytes()) / static_cast<double>(total_bytes());
-  const double after = static_cast<double>(reserved_bytes() + all);
-  const int64_t wanted =
-      layers_due(share, after, disk_.reserved(), sequence->disk_layer_bytes, options_.layers.count);
-  if (nearest_first(wanted, options_.layers.count, [&](int64_t disk_layers) {
-        return try_reserve(sequence.get(), disk_layers);
-      })) {
+  auto sequence = std::make_unique<KvSequence>(unplaced(rows, budget, chunks));
+  const uint64_t all = sequence->memory_bytes();
+  const TierBytes reserved{memory_.reserved(), host_.reserved(), disk_.reserved()};
+  if (split(
+          reserved, [&] { return take(sequence.get()); }, sequence.get())) {
+    place(sequence.get());
     return sequence;
   }
   return Status(Code::kCapacity, "the KV cache has no room for " + std::to_string(rows) +
@@ -188,47 +286,70 @@ void KvCache::release(std::unique_ptr<KvSequence> sequence) {
 
 KvCache::Layer KvCache::layer(const KvSequence& sequence, int64_t layer) const {
   SPILLWAY_CHECK(options_.layers.contains(layer) && !sequence.on_disk(layer));
-  const bool host = sequence.tier(layer) == Tier::kHost;
-  const int64_t on_host = sequence.host_layers_before(layer);
-  const int64_t index = host ? on_host : sequence.others_before(layer) - on_host;
-  std::byte* memory = (host ? host_buffer_.data() + sequence.host_offset
-                            : buffer_.data() + sequence.memory_offset) +
-                      static_cast<uint64_t>(index) * sequence.memory_layer_bytes;
-  return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.state_bytes};
+  std::byte* memory =
+      (sequence.tier(layer) == Tier::kHost ? host_buffer_.data() + sequence.host_offset
+                                           : buffer_.data() + sequence.memory_offset) +
+      sequence.place(layer).at;
+  const uint64_t state = sequence.kind(layer).state_bytes;
+  return {state == 0 ? nullptr : memory, memory + state};
 }
 
-KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, std::byte* memory) const {
-  return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.disk_state_bytes()};
+KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, int64_t layer,
+                                     std::byte* memory) const {
+  const KvLayer& kind = sequence.kind(layer);
+  return {kind.state_bytes == 0 ? nullptr : memory, memory + kind.disk_state_bytes()};
 }
 
-uint64_t KvCache::used_bytes(const KvSequence& sequence, int64_t positions, bool as_on_disk) const {
-  const int64_t rows = sequence.budget.chunked_span(sequence.chunked_prompt, positions);
-  return (as_on_disk ? sequence.disk_state_bytes() : sequence.state_bytes) +
-         layout().sequence_bytes(rows);
+uint64_t KvCache::used_bytes(const KvSequence& sequence, int64_t layer, int64_t positions,
+                             bool as_on_disk) const {
+  const KvLayer& kind = sequence.kind(layer);
+  const int64_t rows = kind.budget.chunked_span(sequence.chunked_prompt, positions);
+  return (as_on_disk ? kind.disk_state_bytes() : kind.state_bytes) + layout().sequence_bytes(rows);
 }
 
-uint64_t KvCache::needed_bytes(const KvSequence& sequence, int64_t position, int64_t tokens,
-                               bool as_on_disk) const {
+uint64_t KvCache::needed_bytes(const KvSequence& sequence, int64_t layer, int64_t position,
+                               int64_t tokens, bool as_on_disk) const {
   const int64_t end = position + tokens;
-  if (end != sequence.chunked_prompt) return used_bytes(sequence, end, as_on_disk);
-  return (as_on_disk ? sequence.disk_state_bytes() : sequence.state_bytes) +
-         layout().sequence_bytes(std::max(end, sequence.budget.span(end)));
+  if (end != sequence.chunked_prompt) return used_bytes(sequence, layer, end, as_on_disk);
+  const KvLayer& kind = sequence.kind(layer);
+  const int64_t rows = std::max(kind.budget.in_chunks(end), kind.budget.span(end));
+  return (as_on_disk ? kind.disk_state_bytes() : kind.state_bytes) + layout().sequence_bytes(rows);
 }
 
 SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const {
   SPILLWAY_CHECK(sequence.on_disk(layer) && position + tokens <= sequence.rows);
-  auto& object = sequence.spilled[static_cast<size_t>(sequence.disk_layers_before(layer))];
-  return {&object, position == 0 ? 0 : used_bytes(sequence, position, true),
-          round_up(needed_bytes(sequence, position, tokens, true), kIoAlignment)};
+  return {&sequence.spilled[sequence.place(layer).at],
+          position == 0 ? 0 : used_bytes(sequence, layer, position, true),
+          round_up(needed_bytes(sequence, layer, position, tokens, true), kIoAlignment)};
 }
 
-void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
-                           int64_t tokens, std::vector<ByteRange>* changes) const {
+namespace {
+
+// Sorts ranges and merges those that touch.
+void merge(std::vector<ByteRange>* ranges) {
+  std::sort(ranges->begin(), ranges->end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.from < b.from; });
+  size_t last = 0;
+  for (size_t i = 1; i < ranges->size(); ++i) {
+    const ByteRange& next = (*ranges)[i];
+    if (next.from <= (*ranges)[last].to) {
+      (*ranges)[last].to = std::max((*ranges)[last].to, next.to);
+    } else {
+      (*ranges)[++last] = next;
+    }
+  }
+  ranges->resize(last + 1);
+}
+
+}  // namespace
+
+void KvCache::find_changes(const KvSequence& sequence, int64_t layer, const Layer& at,
+                           int64_t position, int64_t tokens,
+                           std::vector<ByteRange>* changes) const {
   changes->clear();
-  const KvBudget& budget = sequence.budget;
+  const KvBudget& budget = sequence.budget(layer);
   const uint64_t block_bytes = layout().block_bytes();
-  const uint64_t rows_at =
-      layer.state == nullptr ? 0 : static_cast<uint64_t>(layer.rows - layer.state);
+  const uint64_t rows_at = at.state == nullptr ? 0 : static_cast<uint64_t>(at.rows - at.state);
   const int64_t end = position + tokens;
   const bool in_prompt = end <= sequence.chunked_prompt;
   if (position == 0 || (in_prompt && end == sequence.chunked_prompt && !budget.full())) {
@@ -236,36 +357,26 @@ void KvCache::find_changes(const KvSequence& sequence, const Layer& layer, int64
     changes->push_back({0, rows_at + layout().sequence_bytes(rows)});
     return;
   }
-  if (in_prompt) {  // A chunk: its own rows, and the scores of all
-    if (rows_at > 0) changes->push_back({0, rows_at});
-    changes->push_back({rows_at + static_cast<uint64_t>(position / kKvBlockRows) * block_bytes,
-                        rows_at + layout().sequence_bytes(end)});
-    return;
-  }
-  const auto add = [&](int64_t slot) {
-    const uint64_t from = rows_at + static_cast<uint64_t>(slot / kKvBlockRows) * block_bytes;
-    changes->push_back({from, from + block_bytes});
+  const auto add_slots = [&](int64_t from, int64_t to) {
+    changes->push_back({rows_at + static_cast<uint64_t>(from / kKvBlockRows) * block_bytes,
+                        rows_at + layout().sequence_bytes(to)});
   };
   if (rows_at > 0) changes->push_back({0, rows_at});
+  if (in_prompt) {  // A chunk: its own rows, and the scores of all
+    const int64_t from = budget.chunked_slot(position), to = budget.chunked_slot(end - 1) + 1;
+    if (from < to) return add_slots(from, to);
+    add_slots(0, to);  // In a ring, around its end
+    add_slots(from, budget.chunk_ring);
+    return merge(changes);
+  }
+  const auto add = [&](int64_t slot) { add_slots(slot, slot + 1); };
   add(budget.slot(position));
   if (!budget.has_state()) return;
   for (int64_t head = 0; head < layout().heads; ++head) {
-    const int32_t moved = *state_layout(sequence).head(layer.state, head).moved;
+    const int32_t moved = *state_layout(sequence, layer).head(at.state, head).moved;
     if (moved >= 0) add(moved);
   }
-  std::sort(changes->begin(), changes->end(),
-            [](const ByteRange& a, const ByteRange& b) { return a.from < b.from; });
-  // Merges adjacent ranges and those that several heads changed.
-  size_t last = 0;
-  for (size_t i = 1; i < changes->size(); ++i) {
-    const ByteRange& next = (*changes)[i];
-    if (next.from <= (*changes)[last].to) {
-      (*changes)[last].to = next.to;
-    } else {
-      (*changes)[++last] = next;
-    }
-  }
-  changes->resize(last + 1);
+  merge(changes);  // Several heads may have changed one block.
 }
 
 void KvCache::verify() const {

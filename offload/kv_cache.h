@@ -2,14 +2,16 @@
 // memory (for a discrete device), and one of a scratch file. Each sequence gets a reservation for
 // the most rows it can ever have, made at admission and never changed, so that no sequence is ever
 // evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one tier;
-// layers on slower tiers are spread evenly, so that every layer of a sweep moves the same amount
-// over a link. In front of a layer lies the state of a limited budget (kernels/kv_state.h), on disk
-// in sectors of its own, since every step changes it.
+// layers on slower tiers are spread evenly, those with a sliding window and those without each
+// among themselves, so that every layer of a sweep moves the same amount over a link. In front of a
+// layer lies the state of a limited budget (kernels/kv_state.h), on disk in sectors of its own,
+// since every step changes it.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in each tier; no two
 // reservations overlap (verify()).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -27,48 +29,96 @@
 
 namespace spillway {
 
+// The chunks of a prompt that does not go through at once: its length, 0 if it does, and the most
+// tokens of a chunk (0: any number).
+struct KvChunks {
+  int64_t prompt = 0, most = 0;
+  KvChunks(int64_t prompt_tokens = 0, int64_t most_tokens = 0)  // NOLINT: a length says that
+      : prompt(prompt_tokens), most(most_tokens) {}
+};
+
+// What one layer of a sequence takes of the cache. Layers with a sliding window keep other rows
+// than those without, so that a sequence may have layers of two sizes.
+struct KvLayer {
+  KvBudget budget;           // Which positions are kept
+  uint64_t state_bytes = 0;  // In front of the rows, in memory
+  uint64_t memory_bytes = 0, disk_bytes = 0;
+  uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
+};
+// Of a layer with a window (ModelShape::window(); 0: none), where the sequence may have `rows`
+// positions and keeps what `budget` says.
+KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvBudget& budget,
+                 const KvChunks& chunks);
+
+// Bytes over all layers of a model, and of the largest of them.
+struct KvLayersBytes {
+  uint64_t memory = 0, disk = 0;
+  uint64_t largest_on_disk = 0;
+};
+KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
+                              const KvBudget& budget, const KvChunks& chunks);
+
 // A sequence's reservation in the cache.
 struct KvSequence {
+  // The layers without a window, and those with one.
+  struct Kind : KvLayer {
+    int64_t window = 0;  // 0: none
+    int64_t layers = 0;
+    int64_t on_disk = 0, on_host = 0;  // Of these
+  };
+  struct Place {
+    Tier tier = Tier::kDevice;
+    bool window = false;  // Of the second kind
+    uint64_t at = 0;      // Offset in its tier's memory, from the sequence's on; disk: in `spilled`
+  };
+
   int64_t rows = 0;  // Most positions it can have
-  KvBudget budget;   // Which of them are kept
-  // The length of a prompt that goes through in chunks, whose rows are all cached until its end; 0:
-  // it goes through at once.
+  // The length of a prompt that goes through in chunks, whose rows are cached until its end; 0: it
+  // goes through at once.
   int64_t chunked_prompt = 0;
   LayerRange layers;
-  uint64_t state_bytes = 0;  // In front of the rows of a layer in memory
-  uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
-  uint64_t memory_offset = 0, host_offset = 0, memory_layer_bytes = 0;
-  int64_t host_layers = 0;
-  uint64_t disk_offset = 0, disk_layer_bytes = 0;
+  std::array<Kind, 2> kinds;
+  std::vector<Place> places;  // By layer, from the first one
+  uint64_t memory_offset = 0, host_offset = 0, disk_offset = 0;
   std::vector<SpilledObject> spilled;  // The layers on disk, in order
 
-  int64_t disk_layers() const { return static_cast<int64_t>(spilled.size()); }
-  // Number of layers before `layer` that are on disk.
-  int64_t disk_layers_before(int64_t layer) const {
-    return (layer - layers.first) * disk_layers() / layers.count;
+  const Place& place(int64_t layer) const {
+    return places[static_cast<size_t>(layer - layers.first)];
   }
-  bool on_disk(int64_t layer) const {
-    return disk_layers_before(layer + 1) != disk_layers_before(layer);
-  }
-  // Number of layers before `layer` that are in host memory, spread among those not on disk.
-  int64_t host_layers_before(int64_t layer) const {
-    const int64_t others = layers.count - disk_layers();
-    return others == 0 ? 0 : others_before(layer) * host_layers / others;
-  }
-  // Number of layers before `layer` that are in memory, the device's or the host's.
-  int64_t others_before(int64_t layer) const {
-    return layer - layers.first - disk_layers_before(layer);
-  }
-  Tier tier(int64_t layer) const {
-    if (on_disk(layer)) return Tier::kDisk;
-    const bool host = host_layers_before(layer + 1) != host_layers_before(layer);
-    return host ? Tier::kHost : Tier::kDevice;
-  }
+  const Kind& kind(int64_t layer) const { return kinds[place(layer).window ? 1 : 0]; }
+  const KvBudget& budget(int64_t layer) const { return kind(layer).budget; }
+  Tier tier(int64_t layer) const { return place(layer).tier; }
+  bool on_disk(int64_t layer) const { return tier(layer) == Tier::kDisk; }
+  int64_t disk_layers() const { return kinds[0].on_disk + kinds[1].on_disk; }
+  int64_t host_layers() const { return kinds[0].on_host + kinds[1].on_host; }
   uint64_t memory_bytes() const {
-    return static_cast<uint64_t>(layers.count - disk_layers() - host_layers) * memory_layer_bytes;
+    return sum([](const Kind& k) {
+      return static_cast<uint64_t>(k.layers - k.on_disk - k.on_host) * k.memory_bytes;
+    });
   }
-  uint64_t host_bytes() const { return static_cast<uint64_t>(host_layers) * memory_layer_bytes; }
-  uint64_t disk_bytes() const { return static_cast<uint64_t>(disk_layers()) * disk_layer_bytes; }
+  uint64_t host_bytes() const {
+    return sum([](const Kind& k) { return static_cast<uint64_t>(k.on_host) * k.memory_bytes; });
+  }
+  uint64_t disk_bytes() const {
+    return sum([](const Kind& k) { return static_cast<uint64_t>(k.on_disk) * k.disk_bytes; });
+  }
+  // A number of positions by layer, as the mean over the layers.
+  template <class Of>
+  double mean(const Of& of) const {
+    double total = 0;
+    int64_t count = 0;
+    for (const Kind& k : kinds) {
+      total += static_cast<double>(k.layers * of(k));
+      count += k.layers;
+    }
+    return total / static_cast<double>(count);
+  }
+
+ private:
+  template <class Bytes>
+  uint64_t sum(const Bytes& bytes) const {
+    return bytes(kinds[0]) + bytes(kinds[1]);
+  }
 };
 
 struct KvCacheOptions {
@@ -81,6 +131,8 @@ struct KvCacheOptions {
   // are not resident on it.
   uint64_t host_bytes = 0;
   uint64_t device_staging_bytes = 0;
+  int64_t window = 0;             // ModelShape::sliding_window
+  std::vector<uint8_t> windowed;  // ModelShape::sliding_layers, by the model's numbers
 };
 
 class KvCache {
@@ -99,24 +151,24 @@ class KvCache {
     return memory_.reserved() + host_.reserved() + disk_.reserved();
   }
 
-  // Bytes that a sequence of `rows` positions takes over all layers in memory. `chunked_prompt`
-  // here and below: KvSequence::chunked_prompt.
+  // Bytes that a sequence of `rows` positions takes over all layers in memory. `budget` here and
+  // below: of layers without a window; those with one keep what lies within it, too.
   uint64_t sequence_bytes(int64_t rows, const KvBudget& budget = {},
-                          int64_t chunked_prompt = 0) const;
+                          const KvChunks& chunks = {}) const;
 
   // Number of such sequences that an empty cache holds.
   int64_t sequences_at_once(int64_t rows, const KvBudget& budget = {},
-                            int64_t chunked_prompt = 0) const;
+                            const KvChunks& chunks = {}) const;
 
   // kInvalidArgument: even an empty cache cannot hold one such sequence, or the staging one layer
   // of it.
-  Status check_holds(int64_t rows, const KvBudget& budget = {}, int64_t chunked_prompt = 0) const;
+  Status check_holds(int64_t rows, const KvBudget& budget = {}, const KvChunks& chunks = {}) const;
 
   // Reserves `rows` positions; a budget that is not full keeps fewer of them, but not before the
   // end of a prompt in chunks. Splits the layers over the tiers as nearly as possible in proportion
   // to the tiers' sizes. kCapacity: not enough free bytes now.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
-                                              int64_t chunked_prompt = 0);
+                                              const KvChunks& chunks = {});
 
   // REQUIRES: no transfer of the sequence is under way.
   void release(std::unique_ptr<KvSequence> sequence);
@@ -129,43 +181,50 @@ class KvCache {
   // The addresses of a layer in memory. REQUIRES: not on_disk(layer).
   Layer layer(const KvSequence& sequence, int64_t layer) const;
   // The addresses of a layer on disk whose bytes are staged in `memory`.
-  Layer staged_layer(const KvSequence& sequence, std::byte* memory) const;
+  Layer staged_layer(const KvSequence& sequence, int64_t layer, std::byte* memory) const;
 
   // Bytes of a layer after `positions` positions, state and rows, in memory or as on disk.
-  uint64_t used_bytes(const KvSequence& sequence, int64_t positions, bool as_on_disk) const;
+  uint64_t used_bytes(const KvSequence& sequence, int64_t layer, int64_t positions,
+                      bool as_on_disk) const;
   // Bytes that a sweep needs that adds `tokens` positions after `position`: those after it, or more
   // where it ends a prompt in chunks, of whose rows only a part stays.
-  uint64_t needed_bytes(const KvSequence& sequence, int64_t position, int64_t tokens,
+  uint64_t needed_bytes(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
                         bool as_on_disk) const;
 
-  KvStateLayout state_layout(const KvSequence& sequence) const {
-    return {layout().heads, sequence.budget};
+  KvStateLayout state_layout(const KvSequence& sequence, int64_t layer) const {
+    return {layout().heads, sequence.budget(layer)};
   }
 
   // The staged use of a layer on disk in a sweep that adds `tokens` positions after `position`.
   SpillUse use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const;
 
-  // Byte ranges of a layer, from its beginning, that this sweep has changed: in order, in whole KV
-  // blocks. REQUIRES: the sweep's work is done, or the positions are of a prompt, or the budget has
-  // no state.
-  void find_changes(const KvSequence& sequence, const Layer& layer, int64_t position,
+  // Byte ranges of a layer that lies `at` some memory, from its beginning, that this sweep has
+  // changed: in order, in whole KV blocks. REQUIRES: the sweep's work is done, or the positions are
+  // of a prompt, or the budget has no state.
+  void find_changes(const KvSequence& sequence, int64_t layer, const Layer& at, int64_t position,
                     int64_t tokens, std::vector<ByteRange>* changes) const;
 
-  // Bytes of a layer of `rows` positions on disk, and in the staging ring.
-  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt = 0) const;
+  // Bytes of a layer of `rows` positions, the largest of them, on disk and in the staging ring.
+  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget,
+                            const KvChunks& chunks = {}) const;
 
   void verify() const;
 
  private:
   KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options);
-  uint64_t state_bytes(const KvBudget& budget, int64_t chunked_prompt) const;
-  uint64_t row_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const;
-  uint64_t layer_bytes(int64_t rows, const KvBudget& budget, int64_t chunked_prompt) const;
-  bool try_reserve(KvSequence* sequence, int64_t disk_layers);
-  bool try_reserve(KvSequence* sequence, int64_t disk_layers, int64_t host_layers);
+  bool has_window(int64_t layer) const {
+    return options_.window > 0 &&
+           (options_.windowed.empty() || options_.windowed[static_cast<size_t>(layer)] != 0);
+  }
+  KvSequence unplaced(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
+  template <class Take>
+  bool split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const;
+  bool take(KvSequence* sequence);
+  void place(KvSequence* sequence) const;
 
   Buffer buffer_, host_buffer_;
   KvCacheOptions options_;
+  std::array<int64_t, 2> layers_{};  // Without a window, and with one
   RangeAllocator memory_, host_, disk_;
 };
 

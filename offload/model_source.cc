@@ -117,7 +117,11 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   const std::string packed = packed_path(fingerprint);
   SPILLWAY_ASSIGN_OR_RETURN(const CacheLock lock, lock_place(packed, options));
   const Result<ModelFile> cached = ModelFile::open(packed);
-  if (cached.ok() && cached->table().file_id != options.damaged) {
+  // An earlier version ended sequences at a model's window instead of sliding it.
+  const bool slides = cached.ok() &&
+                      cached->table().shape.sliding_window == config.shape.sliding_window &&
+                      cached->table().shape.sliding_layers == config.shape.sliding_layers;
+  if (slides && cached->table().file_id != options.damaged) {
     return ModelSource{packed, true, false, warnings_of(packed, cached->table()),
                        ModelUse::begin(packed)};
   }

@@ -318,7 +318,7 @@ class Placer {
   uint64_t on_disk(double bytes) const {
     const auto longest = static_cast<double>(std::max<uint64_t>(1, longest_));
     return static_cast<uint64_t>(
-               std::ceil(bytes / longest * static_cast<double>(layer_on_disk_ * r_.kv_layers))) +
+               std::ceil(bytes / longest * static_cast<double>(r_.kv_sequence_disk_bytes))) +
            layer_on_disk_;
   }
 

@@ -35,10 +35,11 @@ struct PlacementRequest {
   uint64_t disk_free_bytes = 0;     // Free space for scratch files
   bool weights_in_scratch = false;  // Weights on disk take scratch space, too (dummy weights)
 
-  uint64_t kv_staged_bytes_max = 0;    // Largest layer on disk of any admissible sequence
-  uint64_t kv_layer_disk_bytes = 0;    // One layer on disk, of the longest planned sequence
-  uint64_t kv_sequence_bytes_max = 0;  // All layers in memory, of the longest planned sequence
-  uint64_t kv_layers = 0;
+  uint64_t kv_staged_bytes_max = 0;  // Largest layer on disk of any admissible sequence
+  // Of the longest planned sequence: its largest layer on disk, all layers on disk and in memory.
+  uint64_t kv_layer_disk_bytes = 0;
+  uint64_t kv_sequence_disk_bytes = 0;
+  uint64_t kv_sequence_bytes_max = 0;
   uint64_t kv_bytes_wanted = 0;  // Cache that a full block can use, as in memory
 
   // Fractions of the total, 0 to 1; the rest is the device's. None: place() decides.

@@ -43,7 +43,10 @@ double positions_per_token(const ModelShape& shape) {
     if (!matrix.in_layer) continue;
     linear += static_cast<double>(matrix.outputs) * static_cast<double>(matrix.inputs);
   }
-  return linear / (2.0 * static_cast<double>(shape.query_width()));
+  const int64_t growing = shape.layers - shape.layers_with_window();
+  if (growing == 0) return 0;
+  return linear * static_cast<double>(shape.layers) /
+         (2.0 * static_cast<double>(shape.query_width() * growing));
 }
 
 int64_t chunk_tokens(int64_t done, int64_t left, int64_t whole, const SweepLimits& limits) {

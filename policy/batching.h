@@ -21,7 +21,7 @@ struct SweepLimits {
 };
 
 // See SweepLimits: multiply-adds of a token's linear layers over those of its attention to one
-// position, the head aside.
+// position, the head aside; 0 where every layer has a sliding window, and attention does not grow.
 double positions_per_token(const ModelShape& shape);
 
 // The next requests of the queue that have the same lengths and KV size.

@@ -49,7 +49,7 @@ double compute_seconds(const CostedPlan& plan, const SweepWork& work,
   const bool all_rows = execution.last_layer_attends || work.logit_rows >= work.tokens();
   const auto layers = static_cast<double>(plan.shape.layers);
   seconds += (all_rows ? layers : layers - 1) *
-             prompt_attention_seconds(plan.shape, rates, static_cast<double>(work.prompt_pairs));
+             prompt_attention_seconds(plan.shape, rates, work.prompt_pairs);
   if (rates.decode_attention > 0) seconds += attended_bytes / rates.decode_attention;
   if (execution.activations) {
     seconds += layers * activation_seconds(plan.shape, rates, static_cast<double>(work.tokens()));
@@ -177,7 +177,7 @@ KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work) {
   const auto row_bytes = static_cast<double>(plan.kv_row_bytes);
   KvTraffic bytes;
   bytes.read = work.cached_rows * row_bytes;
-  bytes.prompts_sent = static_cast<double>(work.prompt_rows) * row_bytes;
+  bytes.prompts_sent = work.prompt_rows * row_bytes;
   bytes.steps_sent = static_cast<double>(work.decoding) * static_cast<double>(plan.kv_sent_bytes);
   bytes.steps_returned = plan.kv_returns_whole ? bytes.read : bytes.steps_sent;
   return bytes;

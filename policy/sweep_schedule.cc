@@ -12,10 +12,9 @@ namespace {
 // Sequences admitted together from one group, so that they stay alike.
 struct Cohort {
   int64_t count;
-  int64_t rows;      // Cached by each sequence
-  int64_t rows_max;  // Kept by each sequence
-  int64_t left;      // Tokens still to be generated
-  uint64_t bytes;    // Reserved by each sequence
+  int64_t rows;             // Positions of each sequence
+  int64_t left;             // Tokens still to be generated
+  const KvReservation* kv;  // Of each sequence
 };
 
 // A sequence whose prompt goes in chunks.
@@ -53,11 +52,10 @@ class Planner {
   static void count_decoding(const Cohort& cohort, PlannedSweeps* sweeps) {
     sweeps->work.decoding += cohort.count;
     // The step's own row is attended to, too.
-    const int64_t rows = std::min(cohort.rows + 1, cohort.rows_max + 1);
-    sweeps->work.cached_rows += static_cast<double>(cohort.count * rows);
-    if (cohort.rows < cohort.rows_max) {
-      sweeps->cached_rows_step += static_cast<double>(cohort.count);
-    }
+    const auto count = static_cast<double>(cohort.count);
+    sweeps->work.cached_rows += count * cohort.kv->attended(cohort.rows);
+    sweeps->cached_rows_step +=
+        count * (cohort.kv->kept(cohort.rows + 1) - cohort.kv->kept(cohort.rows));
   }
 
   void admit(SweepWork* sweep) {
@@ -74,14 +72,14 @@ class Planner {
         if (!next_group()) return;
         continue;
       }
-      const int64_t rows = std::min(group.prompt_tokens, kv.rows_max);
+      const auto each = static_cast<double>(count);
       sweep->prompts += count;
       sweep->prompt_tokens += count * group.prompt_tokens;
-      sweep->prompt_rows += count * rows;
-      sweep->prompt_pairs += count * (group.prompt_tokens * (group.prompt_tokens + 1) / 2);
+      sweep->prompt_rows += each * kv.kept(group.prompt_tokens);
+      sweep->prompt_pairs += each * pairs(kv, 0, group.prompt_tokens);
       sequences_ += count;
       reserved_ += static_cast<uint64_t>(count) * kv.bytes;
-      running_.push_back({count, rows, kv.rows_max, group.new_tokens, kv.bytes});
+      running_.push_back({count, group.prompt_tokens, group.new_tokens, &kv});
       waiting_ -= count;
       if (waiting_ > 0) return;
       next_group();
@@ -97,8 +95,7 @@ class Planner {
 
   // Admits one sequence whose prompt goes in chunks.
   void begin_long(const RequestGroup& group, const KvReservation& kv) {
-    const int64_t rows = std::min(group.prompt_tokens, kv.rows_max);
-    long_ = LongPrompt{{1, rows, kv.rows_max, group.new_tokens, kv.bytes}, group.prompt_tokens};
+    long_ = LongPrompt{{1, group.prompt_tokens, group.new_tokens, &kv}, group.prompt_tokens};
     ++sequences_;
     reserved_ += kv.bytes;
     --waiting_;
@@ -110,9 +107,10 @@ class Planner {
     const int64_t done = long_->done;
     const int64_t tokens = chunk_tokens(done, long_->prompt - done, sweep->prompt_tokens, limits_);
     sweep->prompt_tokens += tokens;
-    sweep->prompt_rows += tokens;
-    sweep->prompt_pairs += tokens * done + tokens * (tokens + 1) / 2;
-    sweep->cached_rows += static_cast<double>(done);
+    const KvReservation& kv = *long_->cohort.kv;
+    sweep->prompt_rows += static_cast<double>(tokens);
+    sweep->prompt_pairs += pairs(kv, done, tokens);
+    sweep->cached_rows += kv.mean(done, std::min(done, kv.window - 1));
     long_->done += tokens;
     if (long_->done < long_->prompt) return;
     ++sweep->prompts;
@@ -120,12 +118,18 @@ class Planner {
     long_.reset();
   }
 
+  static double pairs(const KvReservation& kv, int64_t position, int64_t tokens) {
+    return kv.mean(prompt_pairs(position, tokens, 0), prompt_pairs(position, tokens, kv.window));
+  }
+
   // The number of sweeps until something changes: a cohort ends or reaches the rows it keeps.
   int64_t alike() const {
     int64_t count = running_.front().left;
     for (const Cohort& cohort : running_) {
       count = std::min(count, cohort.left);
-      if (cohort.rows < cohort.rows_max) count = std::min(count, cohort.rows_max - cohort.rows);
+      for (const int64_t most : {cohort.kv->rows_max, cohort.kv->window_rows_max}) {
+        if (cohort.rows < most) count = std::min(count, most - cohort.rows);
+      }
     }
     return count;
   }
@@ -136,12 +140,12 @@ class Planner {
     for (size_t i = 0; i < running_.size(); ++i) {
       Cohort& cohort = running_[i];
       cohort.left -= sweeps;
-      if (i < decoding) cohort.rows = std::min(cohort.rows + sweeps, cohort.rows_max);
+      if (i < decoding) cohort.rows += sweeps;
     }
     std::erase_if(running_, [&](const Cohort& cohort) {
       if (cohort.left > 0) return false;
       sequences_ -= cohort.count;
-      reserved_ -= static_cast<uint64_t>(cohort.count) * cohort.bytes;
+      reserved_ -= static_cast<uint64_t>(cohort.count) * cohort.kv->bytes;
       return true;
     });
   }

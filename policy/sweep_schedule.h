@@ -3,6 +3,7 @@
 // arithmetic, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,7 +24,24 @@ struct RequestGroup {
 // KV cache that a request reserves until it ends. The engine rounds it; the caller knows how.
 struct KvReservation {
   uint64_t bytes = 0;
-  int64_t rows_max = 0;  // Rows kept after a step
+  int64_t rows_max = 0;  // Rows kept after a step, by layers without a sliding window
+  // Layers with one: the positions that a query attends to, the rows kept, their share of all.
+  int64_t window = 0;  // 0: there are none
+  int64_t window_rows_max = 0;
+  double window_share = 0;
+
+  // Means over the layers: rows that are kept after `rows`, and that a step then attends to, its
+  // own included.
+  double kept(int64_t rows) const {
+    return mean(std::min(rows, rows_max), std::min(rows, window_rows_max));
+  }
+  double attended(int64_t rows) const {
+    return mean(std::min(rows, rows_max) + 1, std::min(rows, window_rows_max) + 1);
+  }
+  double mean(int64_t full, int64_t windowed) const {
+    return (1 - window_share) * static_cast<double>(full) +
+           window_share * static_cast<double>(windowed);
+  }
 };
 
 // Consecutive sweeps, equal except that `work.cached_rows` grows by `cached_rows_step` each.

@@ -3,6 +3,7 @@
 // shares and means are not whole. Plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace spillway {
@@ -12,9 +13,10 @@ struct SweepWork {
   int64_t prompts = 0;        // Sequences prefilled
   int64_t prompt_tokens = 0;  // Rows of those sequences
   int64_t logit_rows = 0;     // Rows that the head reads
-  int64_t prompt_rows = 0;   // Rows of prompt_tokens kept under the KV rule, which leave the device
-  int64_t prompt_pairs = 0;  // Sum over prompts of s (s + 1) / 2: query-key pairs of a head
-  double cached_rows = 0;    // Sum over decoding sequences of the rows they attend to
+  // Where some layers have a sliding window, means over the layers.
+  double prompt_rows = 0;   // Rows of prompt_tokens kept under the KV rule, which leave the device
+  double prompt_pairs = 0;  // Sum over prompts of s (s + 1) / 2: query-key pairs of a head
+  double cached_rows = 0;   // Sum over decoding sequences of the rows they attend to
 
   // Bytes of a sweep that ran, between its first and last op; a prefetch for a neighbouring sweep
   // counts in the sweep in which it was transferred.
@@ -24,5 +26,12 @@ struct SweepWork {
 
   int64_t tokens() const { return decoding + prompt_tokens; }  // Rows of the linear layers
 };
+
+// Query-key pairs of a head, for `tokens` of a prompt after `position`, each of which attends to
+// the last `window` positions (0: to all).
+inline int64_t prompt_pairs(int64_t position, int64_t tokens, int64_t window) {
+  const int64_t all = window == 0 ? tokens : std::clamp<int64_t>(window - position, 0, tokens);
+  return all * position + all * (all + 1) / 2 + (tokens - all) * window;
+}
 
 }  // namespace spillway

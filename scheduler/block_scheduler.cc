@@ -113,7 +113,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     KvBudget budget = resolve(rule, prompt, request.max_tokens);
     if (budget.random()) budget.seed = request.sampling.seed;
     return {rule.kind, kv_positions(prompt, request.max_tokens), budget,
-            goes_in_chunks(prompt, options_.prefill_tokens_max) ? prompt : 0,
+            chunks_of(prompt, options_.prefill_tokens_max),
             kv_rows_raised(rule, prompt, request.max_tokens)};
   }
 
@@ -140,7 +140,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
     }
     const SequenceKv promise = kv_of(request);
-    return engine_->kv().check_holds(promise.positions, promise.budget, promise.chunked_prompt);
+    return engine_->kv().check_holds(promise.positions, promise.budget, promise.chunks);
   }
 
   void loop() {
@@ -242,7 +242,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       try {
         const SequenceKv& promise = next.promise();
         Result<std::unique_ptr<KvSequence>> kv =
-            engine_->reserve(promise.positions, promise.budget, promise.chunked_prompt);
+            engine_->reserve(promise.positions, promise.budget, promise.chunks);
         // The free bytes may be fragmented.
         if (!kv.ok()) break;
         next.admit(std::move(kv).value(), steady_seconds());
@@ -273,8 +273,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   bool joins(const Sequence& next, int64_t whole_tokens, bool long_prompt) const {
     const KvCache& kv = engine_->kv();
     const SequenceKv& promise = next.promise();
-    const uint64_t bytes =
-        kv.sequence_bytes(promise.positions, promise.budget, promise.chunked_prompt);
+    const uint64_t bytes = kv.sequence_bytes(promise.positions, promise.budget, promise.chunks);
     return requests_admitted({1, next.prompt_tokens(), bytes},
                              {static_cast<int64_t>(running_.size()), whole_tokens,
                               kv.reserved_bytes(), long_prompt},

@@ -161,7 +161,7 @@ KvUsage Sequence::kv_usage(const KvCache& cache) const {
   // A budget that is nearly full can take more, for its state; then nothing is saved.
   const uint64_t full = cache.sequence_bytes(kv_promise_.positions);
   const uint64_t taken =
-      cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget, kv_promise_.chunked_prompt);
+      cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget, kv_promise_.chunks);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
   usage.rows_raised = kv_promise_.rows_raised;
   return usage;

@@ -9,20 +9,27 @@
 
 #include "kernels/base/model_shape.h"
 #include "offload/kv_cache.h"
+#include "policy/batching.h"
 #include "scheduler/request.h"
 #include "scheduler/sampler.h"
 
 namespace spillway {
 
-// A sequence's KV reservation: for `positions` positions, of which `rule` keeps `budget`, by
-// `rows_raised` rows more than it asks for (kv_rows_raised()).
+// A sequence's KV reservation: for `positions` positions, of which `rule` keeps `budget` in layers
+// without a sliding window, by `rows_raised` rows more than it asks for (kv_rows_raised()).
 struct SequenceKv {
   KvRuleKind rule = KvRuleKind::kFull;
   int64_t positions = 0;
   KvBudget budget;
-  int64_t chunked_prompt = 0;  // KvSequence
+  KvChunks chunks;
   int64_t rows_raised = 0;
 };
+
+// The chunks in which a prompt goes through sweeps of so many prompt tokens.
+inline KvChunks chunks_of(int64_t prompt_tokens, int64_t prefill_tokens) {
+  if (!goes_in_chunks(prompt_tokens, prefill_tokens)) return {};
+  return {prompt_tokens, prefill_tokens};
+}
 
 class Sequence {
  public:
@@ -43,7 +50,7 @@ class Sequence {
   std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
 
   // Whether its prompt goes through in chunks and has not ended.
-  bool in_long_prompt() const { return prefilling_ && kv_promise_.chunked_prompt > 0; }
+  bool in_long_prompt() const { return prefilling_ && kv_promise_.chunks.prompt > 0; }
   int64_t prompt_left() const { return prefilling_ ? prompt_tokens() - cached_ : 0; }
   // Sets the tokens of the next sweep. REQUIRES: in_long_prompt(); 1 to prompt_left().
   void set_chunk(int64_t tokens) { chunk_ = tokens; }

@@ -188,7 +188,7 @@ class Opener {
     plan.sequences_at_once =
         std::min(plan.block_sequences(),
                  state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget,
-                                                       plan.longest_chunked_prompt));
+                                                       plan.longest_chunks));
     if (!options_.start_scheduler) return {};
     SchedulerOptions scheduling = plan.scheduling;
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {

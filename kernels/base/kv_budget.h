@@ -33,6 +33,9 @@ struct KvBudget {
   int64_t first = 0;
   KvScore score = KvScore::kAttention;
   uint64_t seed = 0;
+  // While a prompt goes in chunks: the slots of a ring in which its rows lie, a multiple of 64; 0:
+  // position p lies in slot p. Where queries attend to a window alone (within()).
+  int64_t chunk_ring = 0;
 
   bool full() const { return recent == 0; }
   bool has_state() const { return kept > 0; }  // Positions, and scores (kernels/kv_state.h)
@@ -66,16 +69,35 @@ struct KvBudget {
   int64_t rows(int64_t positions) const {
     return full() ? positions : std::min(positions, recent + kept);
   }
-  // A prompt that is computed in chunks keeps all its rows, position p in slot p, until its last
-  // chunk (kernels/ops.h). Slots that such a sequence of `positions` needs at its largest, and
-  // slots in use after `positions` of it.
+  // A prompt that is computed in chunks keeps all its rows, position p in slot p, or the last ones
+  // in a ring, until its last chunk (kernels/ops.h). Slots that such a sequence of `positions`
+  // needs at its largest, slots in use after `positions` of it, and a position's slot meanwhile.
   int64_t chunked_slots(int64_t prompt, int64_t positions) const {
-    return std::max(prompt, slots(positions));
+    return std::max(in_chunks(prompt), slots(positions));
   }
   int64_t chunked_span(int64_t prompt, int64_t positions) const {
-    return positions < prompt ? positions : span(positions);
+    return positions < prompt ? in_chunks(positions) : span(positions);
+  }
+  int64_t in_chunks(int64_t positions) const {
+    return chunk_ring == 0 ? positions : std::min(positions, chunk_ring);
+  }
+  int64_t chunked_slot(int64_t position) const {
+    return chunk_ring == 0 ? position : position % chunk_ring;
   }
   int64_t slot(int64_t position) const { return full() ? position : position % ring(); }
+
+  // The budget of a layer whose queries attend to the last `window` positions alone, their own
+  // included (0: to all), for a sequence of `positions`: the last ones within both, since a
+  // position outside of the window is never attended to again. `chunk`: the most tokens of a chunk
+  // of its prompt; 0: any number.
+  KvBudget within(int64_t window, int64_t positions, int64_t chunk = 0) const {
+    if (window == 0 || (full() && window >= positions)) return *this;
+    KvBudget last;
+    last.recent = full() ? window - 1 : std::min(window - 1, recent + kept);
+    // A chunk is stored before its first row has attended to the window - 1 rows before it.
+    if (chunk > 0) last.chunk_ring = (window - 1 + chunk + 63) / 64 * 64;
+    return last;
+  }
 
   friend bool operator==(const KvBudget&, const KvBudget&) = default;
 };

@@ -1,6 +1,8 @@
 #include "kernels/base/model_shape.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace spillway {
 
@@ -60,6 +62,20 @@ Status check_rotary(const ModelShape& shape) {
   return count == 0 ? Status() : in_range("rotary_layers", count, shape.layers, shape.layers);
 }
 
+// A window that no sequence exceeds, or that no layer has, is none.
+Status check_window(const ModelShape& shape) {
+  const auto count = static_cast<int64_t>(shape.sliding_layers.size());
+  if (shape.sliding_window == 0) return in_range("sliding_layers without a window", count, 0, 0);
+  SPILLWAY_RETURN_IF_ERROR(
+      in_range("sliding_window", shape.sliding_window, 2, shape.positions - 1));
+  if (count == 0) return {};
+  SPILLWAY_RETURN_IF_ERROR(in_range("sliding_layers", count, shape.layers, shape.layers));
+  for (const uint8_t slides : shape.sliding_layers) {
+    SPILLWAY_RETURN_IF_ERROR(in_range("a number of sliding_layers", slides, 0, 1));
+  }
+  return in_range("layers with a window", shape.layers_with_window(), 1, shape.layers);
+}
+
 Status check_scale(const char* name, float value) {
   if (value > 0 && value < 1e6f) return {};
   return invalid_argument(std::string(name) + " is " + std::to_string(value) +
@@ -88,6 +104,18 @@ void limit_positions(int64_t positions, ModelShape& shape) {
   if (positions >= shape.positions) return;
   if (shape.position_rows == 0) shape.position_rows = shape.positions + shape.position_offset;
   shape.positions = positions;
+  set_window(shape.sliding_window, shape.sliding_layers, shape);
+}
+
+void set_window(int64_t window, std::vector<uint8_t> layers, ModelShape& shape) {
+  shape.sliding_window = 0;
+  shape.sliding_layers.clear();
+  const auto slides = [](uint8_t one) { return one != 0; };
+  const bool all = std::all_of(layers.begin(), layers.end(), slides);
+  const bool none = !layers.empty() && std::none_of(layers.begin(), layers.end(), slides);
+  if (window == 0 || window >= shape.positions || none) return;
+  shape.sliding_window = window;
+  if (!all) shape.sliding_layers = std::move(layers);
 }
 
 Status validate(const ModelShape& shape) {
@@ -112,6 +140,7 @@ Status validate(const ModelShape& shape) {
     return invalid_argument("norm_epsilon must lie between 0 and 1");
   }
   SPILLWAY_RETURN_IF_ERROR(check_rotary(shape));
+  SPILLWAY_RETURN_IF_ERROR(check_window(shape));
   SPILLWAY_RETURN_IF_ERROR(check_scale("embedding_scale", shape.embedding_scale));
   SPILLWAY_RETURN_IF_ERROR(check_scale("residual_scale", shape.residual_scale));
   SPILLWAY_RETURN_IF_ERROR(check_scale("logits_scale", shape.logits_scale));

@@ -3,6 +3,7 @@
 // decoder layer may assume a family. Plain values, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -66,6 +67,10 @@ struct ModelShape {
   Rotary rotary;
   std::vector<uint8_t>
       rotary_layers;  // 1: the layer rotates, 0: it has no positions; empty: all do
+  // Sliding-window attention (Mistral): a query attends to the last `sliding_window` positions up
+  // to its own alone. 0: to all.
+  int64_t sliding_window = 0;
+  std::vector<uint8_t> sliding_layers;  // 1: the layer has the window; empty: all have it
   MlpKind mlp_kind = MlpKind::kPlain;
   Activation activation = Activation::kRelu;
   bool qkv_bias = true;
@@ -94,11 +99,25 @@ struct ModelShape {
            (rotary_layers.empty() || rotary_layers[static_cast<size_t>(layer)] != 0);
   }
 
+  // The positions that a query of the layer attends to, its own included; 0: all.
+  int64_t window(int64_t layer) const {
+    const bool slides = sliding_layers.empty() || sliding_layers[static_cast<size_t>(layer)] != 0;
+    return slides ? sliding_window : 0;
+  }
+  int64_t layers_with_window() const {
+    if (sliding_window == 0 || sliding_layers.empty()) return sliding_window == 0 ? 0 : layers;
+    return std::count(sliding_layers.begin(), sliding_layers.end(), uint8_t{1});
+  }
+
   friend bool operator==(const ModelShape&, const ModelShape&) = default;
 };
 
 // Shortens the longest sequence to `positions`, where it is longer; the weights stay as they are.
 void limit_positions(int64_t positions, ModelShape& shape);
+
+// Gives a window to the layers that are 1 in `layers` (empty: to all). One that is as long as the
+// longest sequence is none.
+void set_window(int64_t window, std::vector<uint8_t> layers, ModelShape& shape);
 
 // Checks the bounds of every field and their relations (heads divide, products do not overflow).
 // Everything that reads a shape from outside calls this before it allocates.

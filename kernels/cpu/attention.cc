@@ -64,6 +64,7 @@ PromptView prompt_view(const CpuContext& context, const AttentionArgs& args,
           stays_in_cache(item),
           item.budget.scored_from(item.prompt_tokens()),
           item.budget.score == KvScore::kSnapMax,
+          item.budget.chunk_ring,
           context.bf16_dot() && args.out.dtype == DType::kBF16 && args.kv.format == Format::kBF16};
 }
 
@@ -71,7 +72,13 @@ PromptView prompt_view(const CpuContext& context, const AttentionArgs& args,
 void store_prompt(const AttentionArgs& args, const AttentionItem& item, int64_t kv_head) {
   if (!stays_in_cache(item)) return;
   const HeadView view = head_view(args, item, kv_head * group_of(args));
-  store_rows(view, 0, item.tokens, item.position);
+  for (int64_t token = 0; token < item.tokens;) {  // In runs of slots
+    const int64_t slot = item.budget.chunked_slot(item.position + token);
+    const int64_t ring = item.budget.chunk_ring;
+    const int64_t count = std::min(item.tokens - token, ring == 0 ? item.tokens : ring - slot);
+    store_rows(view, token, count, slot);
+    token += count;
+  }
   const KvStateLayout layout{args.kv.heads, item.budget};
   float* scores = layout.prompt_scores_at(item.state, kv_head, item.prompt_tokens());
   if (scores == nullptr) return;

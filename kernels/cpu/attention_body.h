@@ -52,13 +52,15 @@ struct PromptView {
   int64_t group = 1;
   int64_t position = 0;  // Of the first token
   int64_t window = 0;    // 0, or the positions up to its own that a query attends to
-  // Keys and values: those of the cache, position p in slot p; or those of head.k and head.v,
-  // rounded to its format, as long as they are not there (position is 0 then).
+  // Keys and values: those of the cache, position p in slot p, or in a ring of `chunk_ring` slots;
+  // or those of head.k and head.v, rounded to its format, as long as they are not there (position
+  // is 0 then).
   bool cached = true;
   // Rows of positions before it are in no score; and whether a score is the highest weight of its
   // rows instead of their sum.
   int64_t scored_from = 0;
   bool highest = false;
+  int64_t chunk_ring = 0;  // KvBudget's
   // Both products are of pairs of bf16: queries and softmax weights are rounded, keys and values
   // are as the cache, in bf16, has them. REQUIRES: has_bf16_dot() (cpu/gemm_bf16.h).
   bool bf16_pairs = false;

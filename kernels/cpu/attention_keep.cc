@@ -121,14 +121,15 @@ void choose(const KvBudget& budget, const PromptView& prompt, int64_t old, int64
   }
 }
 
-// Moves the rows of a prompt from slots that are their positions to those of a budget, in place: a
-// slot is filled when its own row has moved or goes. What fills what are chains and cycles.
+// Moves the rows of a prompt from their slots of chunks to those of a budget, in place: a slot is
+// filled when its own row has moved or goes. What fills what are chains and cycles.
 class RowMoves {
  public:
   // positions: the `count` that are kept besides the recent ones, in order.
   RowMoves(const HeadView& view, const KvBudget& budget, int64_t prompt, const int32_t* positions,
            int64_t count, std::byte* scratch)
       : view_(view),
+        budget_(budget),
         ring_(budget.ring()),
         prompt_(prompt),
         old_(std::max<int64_t>(0, prompt - budget.recent)),
@@ -154,17 +155,22 @@ class RowMoves {
   // The slot whose row belongs into this one, or -1.
   int64_t source(int64_t slot) const {
     if (slot >= ring_) return slot < ring_ + count_ ? positions_[slot - ring_] : -1;
-    const int64_t last = prompt_ - 1;
-    const int64_t position = last - (last - slot + ring_) % ring_;
-    return position >= old_ ? position : -1;
+    const int64_t position = last_in(ring_, slot);
+    return position >= old_ ? budget_.chunked_slot(position) : -1;
   }
   // The slot to which this one's row belongs, or -1.
   int64_t target(int64_t slot) const {
-    if (slot >= prompt_) return -1;
-    if (slot >= old_) return slot % ring_;
+    if (slot >= budget_.in_chunks(prompt_)) return -1;
+    const int64_t position = budget_.chunk_ring == 0 ? slot : last_in(budget_.chunk_ring, slot);
+    if (position >= old_) return position % ring_;
+    if (count_ == 0) return -1;
     const int32_t* const end = positions_ + count_;
     const int32_t* found = std::lower_bound(positions_, end, static_cast<int32_t>(slot));
     return found != end && *found == slot ? ring_ + (found - positions_) : -1;
+  }
+  // The prompt's last position whose slot of a ring this is.
+  int64_t last_in(int64_t ring, int64_t slot) const {
+    return prompt_ - 1 - (prompt_ - 1 - slot + ring) % ring;
   }
   void fill_chain(int64_t slot) {
     for (int64_t from = source(slot); from >= 0; from = source(slot)) {
@@ -195,6 +201,7 @@ class RowMoves {
   void set_filled(int64_t slot) { filled_[slot / 8] |= std::byte{1} << (slot % 8); }
 
   const HeadView& view_;
+  const KvBudget& budget_;
   const int64_t ring_, prompt_, old_;  // Positions from old_ on are recent.
   const int32_t* positions_;
   const int64_t count_;

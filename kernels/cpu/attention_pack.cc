@@ -88,10 +88,12 @@ struct FloatRows {
 FloatRows rows_of(const PromptView& view, bool values, int64_t first, int64_t count,
                   float* scratch) {
   const HeadView& head = view.head;
+  // These lie in one block, in a ring as well.
+  const int64_t slot = view.chunk_ring == 0 ? first : first % view.chunk_ring;
   const float* source = (values ? head.v : head.k) + first * head.stride;
   if (head.kv_format == Format::kF32) {
     if (!view.cached) return {source, head.stride};
-    const std::byte* cached = values ? head.value_at(first) : head.key_at(first);
+    const std::byte* cached = values ? head.value_at(slot) : head.key_at(slot);
     return {reinterpret_cast<const float*>(cached), head.head_size};
   }
   auto* stored = reinterpret_cast<std::byte*>(scratch + kPanelKeys * head.head_size);
@@ -99,7 +101,7 @@ FloatRows rows_of(const PromptView& view, bool values, int64_t first, int64_t co
   for (int64_t i = 0; i < count; ++i) {
     const std::byte* row = stored;
     if (view.cached) {
-      row = values ? head.value_at(first + i) : head.key_at(first + i);
+      row = values ? head.value_at(slot + i) : head.key_at(slot + i);
     } else {
       HWY_DYNAMIC_DISPATCH(StoreKvRow)(head.kv_format, source + i * head.stride, size, stored);
     }

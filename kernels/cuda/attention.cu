@@ -64,7 +64,9 @@ ItemOnDevice on_device(const AttentionItem& item) {
   one.recent = narrow(budget.recent);
   one.kept = narrow(budget.kept);
   one.first = narrow(budget.first);
-  one.rows = narrow(budget.attended(item.position));
+  one.rows = narrow(item.is_step() ? budget.attended(item.position)
+                    : item.whole() ? 0
+                                   : budget.chunk_ring);
   one.slot = narrow(budget.slot(item.position));
   one.scored = budget.scored();
   one.random = budget.random();

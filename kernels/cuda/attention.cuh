@@ -17,8 +17,9 @@ struct ItemOnDevice {
   int32_t tokens, position;
   int32_t prompt;  // Tokens of the whole prompt; of a decode step 0
   int32_t recent, kept;
-  int32_t first;               // KvBudget::first
-  int32_t rows;                // Rows that a decode step attends to
+  int32_t first;  // KvBudget::first
+  // Rows that a decode step attends to; of a chunk of a prompt KvBudget::chunk_ring, else 0
+  int32_t rows;
   int32_t slot;                // Slot of its own row
   bool scored, random, snaps;  // KvBudget's
   bool highest;                // A prompt's sums are the highest weights instead (kSnapMax)
@@ -39,6 +40,10 @@ struct ItemOnDevice {
   __device__ KvDraw draw(int64_t kv_head) const { return KvDraw(draw_key, kv_head); }
   __device__ int64_t ring() const { return recent + 1; }
   __device__ int64_t keys() const { return position + tokens; }
+  // The slot of `source` in which a prompt's row lies.
+  __device__ int64_t source_slot(int64_t row_position) const {
+    return rows == 0 ? row_position : row_position % rows;
+  }
   __device__ float* sums_of(int64_t kv_head) const {
     return sums + kv_head * ((prompt + 63) / 64 * 64);
   }

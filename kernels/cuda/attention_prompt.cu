@@ -27,7 +27,7 @@ __device__ void load_tile(const AttentionOnDevice& a, const ItemOnDevice& item, 
     const int64_t row = i / a.head_size, column = i % a.head_size;
     float x = 0;
     if (first + row < item.keys()) {
-      const std::byte* at = a.slot_in(item.source, kv_head, first + row);
+      const std::byte* at = a.slot_in(item.source, kv_head, item.source_slot(first + row));
       x = cached(a, values ? at + a.value_offset() : at, column);
     }
     tile[row * (a.head_size + 1) + column] = x;
@@ -290,7 +290,7 @@ __global__ void store_rows_kernel(const __grid_constant__ AttentionOnDevice a) {
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
   const int64_t last = first + kStoreRows < item.tokens ? first + kStoreRows : item.tokens;
   for (int64_t token = first + threadIdx.x / kWarp; token < last; token += kWarps) {
-    std::byte* at = a.slot_in(item.source, kv_head, item.position + token);
+    std::byte* at = a.slot_in(item.source, kv_head, item.source_slot(item.position + token));
     store_cached(a, a.key(item.first_row + token, kv_head), at);
     store_cached(a, a.value(item.first_row + token, kv_head), at + a.value_offset());
   }
@@ -308,7 +308,7 @@ __global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bo
   const int64_t last = first + kStoreRows < rows ? first + kStoreRows : rows;
   const unsigned lane = threadIdx.x % kWarp;
   for (int64_t row = first + threadIdx.x / kWarp; row < last; row += kWarps) {
-    int64_t token = old + row, slot = token % item.ring();
+    int64_t token = item.source_slot(old + row), slot = (old + row) % item.ring();
     if (row >= recent) {
       token = head_state(item, kv_head).positions[row - recent];
       slot = item.ring() + row - recent;

@@ -70,7 +70,7 @@ __device__ void load_keys(const AttentionOnDevice& a, const ItemOnDevice& item, 
     const int row = i / size, column = i % size;
     float four[4] = {};
     if (first + row < item.keys()) {
-      const std::byte* at = a.slot_in(item.source, kv_head, first + row);
+      const std::byte* at = a.slot_in(item.source, kv_head, item.source_slot(first + row));
       cached4(a, values ? at + a.value_offset() : at, column, four);
     }
     for (int j = 0; j < 4; ++j) to[row * (size + 8) + column + j] = narrow<T>(four[j]);

@@ -141,6 +141,11 @@ void attention(Stream& stream, const AttentionArgs& args) {
                        : item.position >= 0 && item.position + item.tokens <= item.prompt_tokens());
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
     SPILLWAY_CHECK(item.budget.first >= 0 && item.budget.first <= item.budget.kept);
+    if (item.budget.chunk_ring == 0 || item.is_step() || item.whole()) continue;
+    // No row is lost that a query of the chunk attends to or that stays; tiles are not cut.
+    SPILLWAY_CHECK(item.budget.chunk_ring % 64 == 0 && item.budget.kept == 0);
+    SPILLWAY_CHECK(args.window > item.budget.recent && item.budget.recent > 0);
+    SPILLWAY_CHECK(item.budget.chunk_ring >= args.window - 1 + item.tokens);
   }
   dispatch(stream, "attention", args.qkv.rows, args);
 }

@@ -13,9 +13,8 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape =
       read_llama_shape(reader, config, {.kv_heads = 8, .positions = 131072, .bos = 1, .eos = 2});
-  // A config without the field has the default; null says that there is no window.
-  const bool has = config.contains("sliding_window");
-  limit_to_window(reader.integer_or("sliding_window", 1, int64_t{1} << 30, has ? 0 : 4096), shape);
+  const int64_t window = read_window(reader, config, 4096);
+  if (!reader.failed()) set_window(window, {}, shape);
   refuse_unknown_arithmetic(reader, config);
   SPILLWAY_RETURN_IF_ERROR(reader.status());
   return shape;

@@ -17,7 +17,8 @@ ModelShape read_phi3(JsonReader& reader, const nlohmann::json& config) {
   if (bias || reader.boolean_or("mlp_bias", false)) {
     reader.fail("attention_bias and mlp_bias: Phi-3 has no biases");
   }
-  limit_to_window(reader.integer_or("sliding_window", 1, int64_t{1} << 30, 0), shape);
+  const int64_t window = read_window(reader, config, 0);
+  if (!reader.failed()) set_window(window, {}, shape);
   return shape;
 }
 

@@ -9,14 +9,6 @@ namespace spillway {
 
 namespace {
 
-// The window of some layers, if the config switches it on.
-void read_window(JsonReader& reader, ModelShape& shape) {
-  const bool on = reader.boolean_or("use_sliding_window", false);
-  const int64_t window = reader.integer_or("sliding_window", 1, int64_t{1} << 30, on ? 4096 : 0);
-  reader.find("layer_types");
-  if (on) limit_to_window(window, shape);
-}
-
 Result<ModelShape> read_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape =
@@ -24,7 +16,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   shape.head_norm = true;
   const bool bias = reader.boolean_or("attention_bias", false);
   shape.qkv_bias = shape.attention_out_bias = bias;
-  read_window(reader, shape);
+  read_qwen_window(reader, config, shape);
   refuse_unknown_arithmetic(reader, config);
   SPILLWAY_RETURN_IF_ERROR(reader.status());
   return shape;

@@ -32,6 +32,22 @@ void read_rotary_layers(JsonReader& reader, ModelShape& shape) {
   }
 }
 
+// Without "layer_types" the layers without positions have the window.
+void read_windows(JsonReader& reader, const nlohmann::json& config, ModelShape& shape) {
+  reader.find("sliding_window");
+  const bool on = reader.boolean_or("use_sliding_window", false);
+  const int64_t window = on ? read_window(reader, config, 0) : 0;
+  std::optional<std::vector<uint8_t>> layers = read_layer_types(reader, shape.layers);
+  if (!layers) {
+    layers.emplace();
+    for (const uint8_t rotates : shape.rotary_layers) {
+      layers->push_back(window > 0 && rotates == 0 ? 1 : 0);
+    }
+  }
+  // A window that is off is off whatever the list says.
+  if (on) set_some_windows(reader, window, std::move(*layers), shape);
+}
+
 Result<ModelShape> read_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   LlamaDefaults defaults{.kv_heads = 4,
@@ -46,10 +62,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   shape.qkv_bias = shape.attention_out_bias = bias;
   shape.mlp_bias = reader.boolean_or("mlp_bias", false);
   read_rotary_layers(reader, shape);
-  const bool windowed = reader.boolean_or("use_sliding_window", false);
-  const int64_t window = reader.integer_or("sliding_window", 1, int64_t{1} << 30, 0);
-  reader.find("layer_types");
-  if (windowed) limit_to_window(window, shape);
+  read_windows(reader, config, shape);
   refuse_unknown_arithmetic(reader, config);
   SPILLWAY_RETURN_IF_ERROR(reader.status());
   return shape;

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kLayersMax = 1024;
 constexpr int64_t kWidthMax = 65536;
 constexpr int64_t kRowsMax = int64_t{1} << 20;
+constexpr int64_t kWindowMax = int64_t{1} << 30;
 
 void read_sizes(JsonReader& reader, const LlamaDefaults& defaults, ModelShape& shape) {
   shape.layers = reader.integer("num_hidden_layers", 1, kLayersMax);
@@ -150,8 +151,54 @@ ModelShape read_llama_shape(JsonReader& reader, const json& config, const LlamaD
   return shape;
 }
 
-void limit_to_window(int64_t window, ModelShape& shape) {
-  if (window > 0) shape.positions = std::min(shape.positions, window);
+int64_t read_window(JsonReader& reader, const json& config, int64_t otherwise) {
+  return reader.integer_or("sliding_window", 2, kWindowMax,
+                           config.contains("sliding_window") ? 0 : otherwise);
+}
+
+std::optional<std::vector<uint8_t>> read_layer_types(JsonReader& reader, int64_t layers) {
+  if (!reader.has("layer_types")) {
+    reader.find("layer_types");  // null
+    return std::nullopt;
+  }
+  std::vector<uint8_t> slides;
+  for (const json& type : reader.array("layer_types", kLayersMax)) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      reader.fail("layer_types must be 'sliding_attention' or 'full_attention'");
+      return std::nullopt;
+    }
+    slides.push_back(type == "sliding_attention" ? 1 : 0);
+  }
+  if (!reader.failed() && static_cast<int64_t>(slides.size()) != layers) {
+    reader.fail("layer_types has " + std::to_string(slides.size()) + " names for " +
+                std::to_string(layers) + " layers");
+  }
+  return slides;
+}
+
+void set_some_windows(JsonReader& reader, int64_t window, std::vector<uint8_t> layers,
+                      ModelShape& shape) {
+  if (reader.failed()) return;
+  const bool some = std::count(layers.begin(), layers.end(), uint8_t{1}) > 0;
+  if (some && window == 0) {
+    return reader.fail("layer_types has sliding_attention, and there is no sliding_window in use");
+  }
+  if (some) set_window(window, std::move(layers), shape);
+}
+
+void read_qwen_window(JsonReader& reader, const json& config, ModelShape& shape) {
+  reader.find("sliding_window");
+  const bool on = reader.boolean_or("use_sliding_window", false);
+  const int64_t window = on ? read_window(reader, config, 4096) : 0;
+  const int64_t full = reader.integer_or("max_window_layers", 0, kWindowMax, 28);
+  std::optional<std::vector<uint8_t>> layers = read_layer_types(reader, shape.layers);
+  if (!layers) {
+    layers.emplace();
+    for (int64_t i = 0; i < shape.layers; ++i) {
+      layers->push_back(window > 0 && i >= full ? 1 : 0);
+    }
+  }
+  set_some_windows(reader, window, std::move(*layers), shape);
 }
 
 void refuse_unknown_arithmetic(JsonReader& reader, const json& config) {

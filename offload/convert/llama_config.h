@@ -2,9 +2,12 @@
 // functions, any thread.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/json_reader.h"
 #include "kernels/base/model_shape.h"
@@ -38,9 +41,18 @@ Activation read_hidden_act(JsonReader& reader, std::string_view otherwise);
 int32_t read_token_id(JsonReader& reader, const nlohmann::json& config, const char* key,
                       int64_t vocabulary, int32_t otherwise);
 
-// Layers with a sliding window attend to the last `window` positions. A model with any is run up to
-// that length, where the window is the whole sequence: no window is applied then.
-void limit_to_window(int64_t window, ModelShape& shape);
+// "sliding_window": the last positions that a query attends to, its own included; 0: null, or
+// `otherwise` where the field is missing.
+int64_t read_window(JsonReader& reader, const nlohmann::json& config, int64_t otherwise);
+// "layer_types": 1 for each layer of "sliding_attention", 0 for "full_attention"; none: there is no
+// list.
+std::optional<std::vector<uint8_t>> read_layer_types(JsonReader& reader, int64_t layers);
+// Gives the window to layers that are 1. Fails where there are some and no window.
+void set_some_windows(JsonReader& reader, int64_t window, std::vector<uint8_t> layers,
+                      ModelShape& shape);
+// Qwen's: "use_sliding_window" switches the window on, for the layers from "max_window_layers" on
+// or those of "layer_types".
+void read_qwen_window(JsonReader& reader, const nlohmann::json& config, ModelShape& shape);
 
 // Fails with the name of a field that no read has asked for and that may change what the model
 // computes, unless it is off (null, false, 0, 1.0 for a factor, an empty text).

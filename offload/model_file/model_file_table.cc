@@ -209,9 +209,13 @@ Status decode_files(const json& list, std::string_view contents, ModelFileTable&
   return {};
 }
 
+uint32_t table_version(const ModelShape& shape) {
+  return shape.sliding_window > 0 ? kTableVersionWindow : kModelFileVersion;
+}
+
 Result<ModelFileTable> decode_json(const json& root) {
   JsonReader reader(root, "table");
-  reader.integer("version", kModelFileVersion, kModelFileVersion);
+  reader.integer("version", kModelFileVersion, kTableVersionWindow);
   ModelFileTable table;
   table.format = read_format(reader);
   table.source = reader.string("source", 4096);
@@ -247,7 +251,7 @@ std::string encode_table(const ModelFileTable& table, size_t* json_bytes) {
   for (const auto& [name, contents] : table.files) {
     files.push_back({{"name", name}, {"bytes", contents.size()}});
   }
-  json root = {{"version", kModelFileVersion},
+  json root = {{"version", table_version(table.shape)},
                {"shape", json_of_shape(table.shape)},
                {"format", format_name(table.format)},
                {"source", table.source},

@@ -16,6 +16,9 @@ namespace spillway {
 constexpr uint64_t kSuperblockBytes = kFileAlignment;
 constexpr uint64_t kFirstSlabOffset = 2 * kSuperblockBytes;
 constexpr uint32_t kModelFileVersion = 1;
+// Of the table, where the model has a sliding window: builds that do not know windows would ignore
+// the member and compute another model.
+constexpr uint32_t kTableVersionWindow = 2;
 
 // Limits of a table read from outside.
 constexpr uint64_t kTableBytesMax = uint64_t{512} << 20;

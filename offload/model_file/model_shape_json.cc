@@ -115,6 +115,8 @@ void add_newer(json& object, const ModelShape& shape) {
   const ModelShape plain;
   if (shape.position == PositionKind::kRotary) object["rotary"] = json_of_rotary(shape.rotary);
   if (!shape.rotary_layers.empty()) object["rotary_layers"] = shape.rotary_layers;
+  if (shape.sliding_window > 0) object["sliding_window"] = shape.sliding_window;
+  if (!shape.sliding_layers.empty()) object["sliding_layers"] = shape.sliding_layers;
   if (shape.head_norm) object["head_norm"] = true;
   if (shape.parallel) object["parallel"] = true;
   const auto scale = [&](const char* key, float value, float otherwise) {
@@ -139,6 +141,10 @@ Status read_newer(JsonReader& reader, const json& object, ModelShape& shape) {
   }
   for (const float rotates : read_numbers(reader, "rotary_layers")) {
     shape.rotary_layers.push_back(rotates != 0 ? 1 : 0);
+  }
+  shape.sliding_window = reader.integer_or("sliding_window", 0, kAny, 0);
+  for (const float slides : read_numbers(reader, "sliding_layers")) {
+    shape.sliding_layers.push_back(slides != 0 ? 1 : 0);
   }
   shape.head_norm = reader.boolean_or("head_norm", false);
   shape.parallel = reader.boolean_or("parallel", false);

@@ -134,8 +134,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   if (prompts) {
     const double share = sequences / static_cast<double>(sweep.prompts);
     tokens = share * static_cast<double>(sweep.prompt_tokens);
-    step.attention =
-        prompt_attention_seconds(shape, rates_, share * static_cast<double>(sweep.prompt_pairs));
+    step.attention = prompt_attention_seconds(shape, rates_, share * sweep.prompt_pairs);
     step.kv_sent = step.kv_down = share * kv.prompts_sent / layers;
   } else {
     const double share = sequences / static_cast<double>(sweep.decoding);

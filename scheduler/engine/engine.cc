@@ -143,7 +143,9 @@ Status Engine::allocate(EngineScratch scratch) {
                           .disk_bytes = options_.kv_disk_bytes,
                           .staging_bytes = options_.kv_staging_bytes,
                           .host_bytes = options_.kv_host_bytes,
-                          .device_staging_bytes = options_.kv_ring_bytes};
+                          .device_staging_bytes = options_.kv_ring_bytes,
+                          .window = model.sliding_window,
+                          .windowed = model.sliding_layers};
   SPILLWAY_ASSIGN_OR_RETURN(kv_, KvCache::open(device_, kv));
   if (options_.prefault_memory) {
     device_.prefault(memory_);
@@ -155,7 +157,7 @@ Status Engine::allocate(EngineScratch scratch) {
         Buffer staging,
         device_.allocate(Memory::kPinned, round_up(options_.kv_staging_bytes, kIoAlignment)));
     const uint64_t outbox =
-        outbox_bytes(staging.bytes(), kv_->disk_layer_bytes(model.positions, {}));
+        outbox_bytes(staging.bytes(), kv_->disk_layer_bytes(model.positions, {}, model.positions));
     kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap,
                        outbox);
   }
@@ -206,9 +208,9 @@ void Engine::release(std::unique_ptr<KvSequence> sequence) {
 Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                        std::vector<std::byte>* state, std::vector<std::byte>* rows) {
   const auto copy = [&](const KvCache::Layer& from) {
-    state->resize(from.state == nullptr ? 0 : sequence.state_bytes);
+    state->resize(from.state == nullptr ? 0 : sequence.kind(layer).state_bytes);
     rows->resize(kv_->layout().sequence_bytes(
-        sequence.budget.chunked_span(sequence.chunked_prompt, positions)));
+        sequence.budget(layer).chunked_span(sequence.chunked_prompt, positions)));
     if (!state->empty()) stream_->copy(state->data(), from.state, state->size());
     return to_host(rows->data(), from.rows, rows->size());
   };
@@ -217,7 +219,7 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
   kv_stager_->begin({&use, 1});
   const Result<std::byte*> memory = kv_stager_->wait(0);
   Status status = memory.status();
-  if (status.ok()) status = copy(kv_->staged_layer(sequence, memory.value()));
+  if (status.ok()) status = copy(kv_->staged_layer(sequence, layer, memory.value()));
   kv_stager_->finish(0, {});
   return status;
 }
@@ -421,7 +423,7 @@ Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
   kv_feed_->begin(layer, micro_batches_[index]);
   begin_decoder_layer(*stream_, shape(), weights, buffers, hidden,
                       rotary_->rows(layer, first_rows_[index], hidden.rows), *kv_feed_,
-                      kv_->layout());
+                      kv_->layout(), shape().window(layer));
   const std::span<const AttentionItem> host_items = kv_feed_->host_items();
   if (!host_items.empty()) {
     host_attention_->begin(host_items, qkv_rows(shape(), buffers, hidden.rows));

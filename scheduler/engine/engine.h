@@ -100,10 +100,9 @@ class Engine {
   const KvCache& kv() const { return *kv_; }
 
   // Reserves a cache for `rows` positions, until release(). kCapacity: not enough free bytes now.
-  // `chunked_prompt`: KvSequence.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
-                                              int64_t chunked_prompt = 0) {
-    return kv_->reserve(rows, budget, chunked_prompt);
+                                              const KvChunks& chunks = {}) {
+    return kv_->reserve(rows, budget, chunks);
   }
   void release(std::unique_ptr<KvSequence> sequence);
 

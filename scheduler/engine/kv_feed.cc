@@ -80,7 +80,7 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     AttentionItem attention{.first_row = row,
                             .tokens = tokens,
                             .position = item.position,
-                            .budget = item.kv->budget,
+                            .budget = item.kv->budget(layer),
                             .prompt = item.is_step() ? 0 : item.prompt_tokens(),
                             .layer = layer};
     row += tokens;
@@ -107,8 +107,10 @@ int64_t KvFeed::tokens(const Staged& staged) const {
 // The item's layer when its bytes, in the layout of its tier, are at `memory`.
 KvCache::Layer KvFeed::layer_at(const Staged& staged, std::byte* memory) const {
   const KvSequence& sequence = *items_[staged.item].kv;
-  if (staged.tier == Tier::kDisk) return cache_.staged_layer(sequence, memory);
-  return {sequence.state_bytes == 0 ? nullptr : memory, memory + sequence.state_bytes};
+  const int64_t layer = staged.attention.layer;  // Write-backs outlive begin().
+  if (staged.tier == Tier::kDisk) return cache_.staged_layer(sequence, layer, memory);
+  const uint64_t state = sequence.kind(layer).state_bytes;
+  return {state == 0 ? nullptr : memory, memory + state};
 }
 
 std::span<const AttentionItem> KvFeed::next() {
@@ -164,9 +166,10 @@ bool KvFeed::upload(Staged& staged) {
     const SweepItem& item = items_[staged.item];
     const bool disk = staged.tier == Tier::kDisk;
     const uint64_t filled =
-        item.position == 0 ? 0 : cache_.used_bytes(*item.kv, item.position, disk);
-    memory = ring_->upload(staged.memory, filled,
-                           cache_.needed_bytes(*item.kv, item.position, tokens(staged), disk));
+        item.position == 0 ? 0 : cache_.used_bytes(*item.kv, layer_, item.position, disk);
+    memory =
+        ring_->upload(staged.memory, filled,
+                      cache_.needed_bytes(*item.kv, layer_, item.position, tokens(staged), disk));
     if (memory == nullptr) return false;
     staged.uploaded = true;
   }
@@ -185,19 +188,26 @@ void KvFeed::finish(const Staged& staged) {
   if (staged.uploaded) {
     const SweepItem& item = items_[staged.item];
     changes_.clear();
-    if (item.position == 0 || item.ends_prompt() || item.kv->budget.has_state()) {
+    if (item.position == 0 || item.ends_prompt() || staged.attention.budget.has_state()) {
       // Only the device knows which rows moved.
       const int64_t positions = item.position + tokens(staged);
-      changes_.push_back({0, cache_.used_bytes(*item.kv, positions, staged.tier == Tier::kDisk)});
+      changes_.push_back({0, cache_.used_bytes(*item.kv, staged.attention.layer, positions,
+                                               staged.tier == Tier::kDisk)});
     } else {
-      cache_.find_changes(*item.kv, layer_at(staged, staged.memory), item.position, tokens(staged),
-                          &changes_);
+      find_changes(staged);
     }
     written_back = ring_->write_back(staged.memory, changes_);
   }
   if (staged.tier != Tier::kDisk) return;
   write_backs_.push_back({staged, written_back});
   finish_write_backs(false);
+}
+
+// Sets changes_ to what the layer changed of the item.
+void KvFeed::find_changes(const Staged& staged) {
+  const SweepItem& item = items_[staged.item];
+  cache_.find_changes(*item.kv, staged.attention.layer, layer_at(staged, staged.memory),
+                      item.position, tokens(staged), &changes_);
 }
 
 // Finishes the stager's uses whose write-back from the device is done, in order.
@@ -213,12 +223,8 @@ void KvFeed::finish_write_backs(bool wait) {
 
 // Finishes a use. REQUIRES: host memory has the bytes as the layer left them.
 void KvFeed::finish_use(const Staged& staged) {
-  const SweepItem& item = items_[staged.item];
   changes_.clear();
-  if (failed_[staged.item].ok()) {
-    cache_.find_changes(*item.kv, layer_at(staged, staged.memory), item.position, tokens(staged),
-                        &changes_);
-  }
+  if (failed_[staged.item].ok()) find_changes(staged);
   stager_->finish(staged.use, changes_);
 }
 

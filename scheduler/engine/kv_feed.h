@@ -65,6 +65,7 @@ class KvFeed final : public AttentionFeed {
   void finish_handed_out();
   void finish(const Staged& staged);
   void finish_use(const Staged& staged);
+  void find_changes(const Staged& staged);
   void finish_write_backs(bool wait);
   bool there(const Staged& staged);
   void fetch(Staged& staged);

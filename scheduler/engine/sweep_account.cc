@@ -1,5 +1,7 @@
 #include "scheduler/engine/sweep_account.h"
 
+#include <algorithm>
+
 namespace spillway {
 
 int64_t SweepAccount::begin(std::span<const SweepItem> items) {
@@ -11,12 +13,18 @@ int64_t SweepAccount::begin(std::span<const SweepItem> items) {
       const bool whole = item.position == 0 && item.ends_prompt();
       work_.prompts += item.ends_prompt() ? 1 : 0;
       work_.prompt_tokens += tokens;
-      work_.prompt_rows += whole ? item.kv->budget.rows(tokens) : tokens;
-      work_.prompt_pairs += tokens * item.position + tokens * (tokens + 1) / 2;
-      work_.cached_rows += static_cast<double>(item.position);
+      work_.prompt_rows += item.kv->mean(
+          [&](const KvSequence::Kind& kind) { return whole ? kind.budget.rows(tokens) : tokens; });
+      work_.prompt_pairs += item.kv->mean([&](const KvSequence::Kind& kind) {
+        return prompt_pairs(item.position, tokens, kind.window);
+      });
+      work_.cached_rows += item.kv->mean([&](const KvSequence::Kind& kind) {
+        return kind.window == 0 ? item.position : std::min(item.position, kind.window - 1);
+      });
     } else {
       work_.decoding += tokens;
-      work_.cached_rows += static_cast<double>(item.kv->budget.attended(item.position));
+      work_.cached_rows += item.kv->mean(
+          [&](const KvSequence::Kind& kind) { return kind.budget.attended(item.position); });
     }
   }
   return work_.tokens();

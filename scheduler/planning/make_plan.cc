@@ -14,6 +14,7 @@
 #include "policy/cost_model.h"
 #include "scheduler/block_scheduler.h"
 #include "scheduler/engine/expanded_layer.h"
+#include "scheduler/sequence.h"
 
 namespace spillway {
 
@@ -130,11 +131,11 @@ class Planner {
   // Bytes of KV cache for the longest sequence under the rule; if the run knows its lengths, for
   // those lengths.
   struct LongestKv {
-    uint64_t disk_layer, sequence;  // A layer on disk; all layers in memory
-    uint64_t disk_layer_max;        // A layer on disk under any rule a request may name
+    KvLayersBytes bytes;
+    uint64_t disk_layer_max;  // A layer on disk under any rule a request may name
     int64_t positions;
     KvBudget budget;
-    int64_t chunked_prompt;  // KvSequence
+    KvChunks chunks;
   };
   LongestKv longest_kv() const {
     const ModelShape& shape = this->shape();
@@ -144,22 +145,16 @@ class Planner {
     LongestKv longest;
     longest.positions = std::min(known ? kv_positions(prompt, more) : prompt, shape.positions);
     longest.budget = resolve(plan_.kv_rule(), prompt, more);
-    longest.chunked_prompt = goes_in_chunks(prompt, plan_.prefill_tokens()) ? prompt : 0;
+    longest.chunks = chunks_of(prompt, plan_.prefill_tokens());
     const auto bytes = [&](const KvBudget& budget, int64_t positions) {
-      const KvStateLayout state{shape.kv_heads, budget};
-      const int64_t chunked = longest.chunked_prompt;
-      return std::pair{chunked > 0 ? state.chunked_bytes(chunked) : state.bytes(),
-                       kv_layout(shape, plan_.kv_format())
-                           .sequence_bytes(budget.chunked_slots(chunked, positions))};
+      return kv_layers_bytes(shape, plan_.kv_format(), positions, budget, longest.chunks);
     };
-    const auto [state, rows] = bytes(longest.budget, longest.positions);
-    longest.disk_layer = round_up(state, kIoAlignment) + rows;
-    longest.sequence = (state + rows) * static_cast<uint64_t>(shape.layers);
+    longest.bytes = bytes(longest.budget, longest.positions);
     // The costliest rule keeps nearly every position, all but one of them by score.
-    const auto [most_state, most_rows] =
-        bytes({1, std::max<int64_t>(1, shape.positions - 2), true}, shape.positions);
     longest.disk_layer_max =
-        known ? longest.disk_layer : round_up(most_state, kIoAlignment) + most_rows;
+        known ? longest.bytes.largest_on_disk
+              : bytes({1, std::max<int64_t>(1, shape.positions - 2), true}, shape.positions)
+                    .largest_on_disk;
     return longest;
   }
 
@@ -172,7 +167,7 @@ class Planner {
   // Whether weights will be streamed through memory, as far as known before they are placed.
   bool streams() const {
     if (flags_.weights) return shares(flags_.weights).away() > 0;
-    const uint64_t all = table().weight_bytes() + longest_kv().sequence;
+    const uint64_t all = table().weight_bytes() + longest_kv().bytes.memory;
     return plan_.discrete ? all + kDeviceProcessBytes > device_budget().bytes
                           : all + plan_.process_bytes > host_budget().bytes;
   }
@@ -240,17 +235,17 @@ class Planner {
     const uint64_t usable = free - std::min(free, kDiskReserveBytes + rows_on_disk);
     // Without --disk-memory a cache for a block of longest sequences takes at most a share of the
     // disk.
-    const uint64_t share = std::max(usable / kDiskShareUnasked, longest.sequence * 2);
+    const uint64_t share = std::max(usable / kDiskShareUnasked, longest.bytes.memory * 2);
     const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = model_.dummy();
     request.kv_staged_bytes_max = longest.disk_layer_max;
-    request.kv_layer_disk_bytes = longest.disk_layer;
-    request.kv_layers = static_cast<uint64_t>(shape().layers);
-    request.kv_sequence_bytes_max = longest.sequence;
+    request.kv_layer_disk_bytes = longest.bytes.largest_on_disk;
+    request.kv_sequence_disk_bytes = longest.bytes.disk;
+    request.kv_sequence_bytes_max = longest.bytes.memory;
     request.kv_bytes_wanted =
-        longest.sequence * static_cast<uint64_t>(plan_.scheduling.block_sequences_max);
+        longest.bytes.memory * static_cast<uint64_t>(plan_.scheduling.block_sequences_max);
     if (flags_.weights) request.weights_shares = shares(flags_.weights);
     if (flags_.kv) request.kv_shares = shares(flags_.kv);
     SPILLWAY_ASSIGN_OR_RETURN(plan_.placement, place(request));
@@ -299,7 +294,7 @@ class Planner {
     const LongestKv longest = longest_kv();
     plan.longest_positions = longest.positions;
     plan.longest_budget = longest.budget;
-    plan.longest_chunked_prompt = longest.chunked_prompt;
+    plan.longest_chunks = longest.chunks;
     plan.percent.weights = flags_.weights.value_or(percent_of(plan.weights));
     plan.percent.kv = flags_.kv.value_or(percent_of(plan.kv));
     plan.percent.activations = flags_.activations.value_or(kAllOnDevice);

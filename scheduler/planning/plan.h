@@ -63,9 +63,9 @@ struct Plan {
     std::optional<uint64_t> device_memory_bytes, host_memory_bytes, disk_memory_bytes;
     std::optional<int64_t> prefill_tokens;
   } asked;
-  int64_t longest_positions = 0;       // Positions of the longest planned sequence
-  KvBudget longest_budget;             // The part of them that it keeps
-  int64_t longest_chunked_prompt = 0;  // KvSequence::chunked_prompt
+  int64_t longest_positions = 0;  // Positions of the longest planned sequence
+  KvBudget longest_budget;        // The part of them that it keeps
+  KvChunks longest_chunks;
 
   // Set when a run opens the plan.
   uint64_t device_limit_bytes = 0;  // Part of the device's budget that the run allocates itself

@@ -1,16 +1,17 @@
 #include "scheduler/planning/plan_cost.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/linear_shapes.h"
 #include "kernels/base/units.h"
 #include "kernels/kv_layout.h"
-#include "kernels/kv_state.h"
 #include "kernels/weight_layout.h"
 #include "offload/io/io.h"
 #include "scheduler/block_scheduler.h"
 #include "scheduler/engine/engine_buffers.h"
+#include "scheduler/sequence.h"
 
 namespace spillway {
 
@@ -21,29 +22,43 @@ double share(uint64_t part, const TierBytes& all) {
   return sum == 0 ? 0 : static_cast<double>(part) / static_cast<double>(sum);
 }
 
-// Bytes of one layer of a sequence's cache at the sequence's end.
-struct LayerCache {
-  int64_t slots;
-  uint64_t state, rows, block;
-  uint64_t bytes() const { return state + rows; }
-};
-
 KvBudget budget_of(const Plan& plan, const RequestGroup& group) {
   return resolve(apply(group.kv, plan.kv_rule()), group.prompt_tokens, group.new_tokens);
 }
 
-LayerCache layer_cache(const ModelShape& shape, const Plan& plan, const RequestGroup& group) {
-  const KvBudget budget = budget_of(plan, group);
-  const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-  const KvLayout layout = kv_layout(shape, plan.kv_format());
-  const int64_t slots = budget.slots(positions);
-  const KvStateLayout state{shape.kv_heads, budget};
-  if (goes_in_chunks(group.prompt_tokens, plan.prefill_tokens())) {
-    return {slots, state.chunked_bytes(group.prompt_tokens),
-            layout.sequence_bytes(budget.chunked_slots(group.prompt_tokens, positions)),
-            layout.block_bytes()};
+// A sequence's cache: its layers without a sliding window and those with one, at their largest.
+struct SequenceCache {
+  struct Kind : KvLayer {
+    uint64_t layers = 0;
+    int64_t slots = 0;  // In the end
+  };
+  std::array<Kind, 2> kinds;
+
+  template <class Of>
+  uint64_t sum(const Of& of) const {
+    uint64_t total = 0;
+    for (const Kind& kind : kinds) total += kind.layers * of(kind);
+    return total;
   }
-  return {slots, state.bytes(), layout.sequence_bytes(slots), layout.block_bytes()};
+  uint64_t bytes() const {
+    return sum([](const Kind& kind) { return kind.memory_bytes; });
+  }
+};
+
+SequenceCache cache_of(const ModelShape& shape, const Plan& plan, const RequestGroup& group) {
+  const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
+  const auto with_window = static_cast<uint64_t>(shape.layers_with_window());
+  SequenceCache cache;
+  cache.kinds[0].layers = static_cast<uint64_t>(shape.layers) - with_window;
+  cache.kinds[1].layers = with_window;
+  for (size_t i = 0; i < cache.kinds.size(); ++i) {
+    SequenceCache::Kind& kind = cache.kinds[i];
+    static_cast<KvLayer&>(kind) =
+        kv_layer(kv_layout(shape, plan.kv_format()), i == 0 ? 0 : shape.sliding_window, positions,
+                 budget_of(plan, group), chunks_of(group.prompt_tokens, plan.prefill_tokens()));
+    kind.slots = kind.budget.slots(positions);
+  }
+  return cache;
 }
 
 uint64_t kv_bytes(const Plan& plan) {
@@ -62,10 +77,16 @@ Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
                                                    std::span<const RequestGroup> groups) {
   std::vector<KvReservation> reservations;
   for (const RequestGroup& group : groups) {
-    const LayerCache cache = layer_cache(plan.shape, plan, group);
+    const SequenceCache cache = cache_of(plan.shape, plan, group);
     const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-    reservations.push_back({cache.bytes() * static_cast<uint64_t>(plan.shape.layers),
-                            budget_of(plan, group).rows(positions)});
+    KvReservation reservation{cache.bytes(), cache.kinds[0].budget.rows(positions)};
+    if (cache.kinds[1].layers > 0) {
+      reservation.window = plan.shape.sliding_window;
+      reservation.window_rows_max = cache.kinds[1].budget.rows(positions);
+      reservation.window_share =
+          static_cast<double>(cache.kinds[1].layers) / static_cast<double>(plan.shape.layers);
+    }
+    reservations.push_back(reservation);
     if (reservations.back().bytes > kv_bytes(plan)) {
       return Status(Code::kInfeasible, "the KV cache of one sequence of " +
                                            std::to_string(positions) + " positions takes " +
@@ -124,15 +145,23 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
   found.weights_from_disk = plan.weights.disk;
 
   const auto layers = static_cast<uint64_t>(shape.layers);
+  const uint64_t block = kv_layout(shape, plan.kv_format()).block_bytes();
   for (const RequestGroup& group : workload) {
-    const LayerCache cache = layer_cache(shape, plan, group);
-    const auto slots = static_cast<uint64_t>(std::max<int64_t>(1, cache.slots));
+    using Kind = SequenceCache::Kind;
+    const SequenceCache cache = cache_of(shape, plan, group);
+    // Of all layers, which have different numbers of slots where some have a window
+    const uint64_t slots = std::max(
+        layers, cache.sum([](const Kind& kind) { return static_cast<uint64_t>(kind.slots); }));
     found.kv_row_bytes = std::max(found.kv_row_bytes, cache.bytes() * layers / slots);
     // A step changes its own KV block; a rule with state also moves a row and its state.
-    const uint64_t changed = round_up(cache.block, kIoAlignment) * (cache.state > 0 ? 2 : 1) +
-                             round_up(cache.state, kIoAlignment);
-    found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed * layers);
-    found.kv_returns_whole |= plan.discrete && cache.state > 0;
+    const uint64_t changed = cache.sum([&](const Kind& kind) {
+      return round_up(block, kIoAlignment) * (kind.state_bytes > 0 ? 2 : 1) +
+             kind.disk_state_bytes();
+    });
+    found.kv_sent_bytes = std::max(found.kv_sent_bytes, changed);
+    for (const Kind& kind : cache.kinds) {
+      found.kv_returns_whole |= plan.discrete && kind.layers > 0 && kind.state_bytes > 0;
+    }
   }
   found.discrete = plan.discrete;
   found.weights_on_host = plan.placement.weights.host_bytes;
@@ -193,8 +222,7 @@ Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
 uint64_t kv_bytes_wanted(const Plan& plan, std::span<const RequestGroup> workload) {
   uint64_t sequence = 0;
   for (const RequestGroup& group : workload) {
-    sequence = std::max(sequence, layer_cache(plan.shape, plan, group).bytes() *
-                                      static_cast<uint64_t>(plan.shape.layers));
+    sequence = std::max(sequence, cache_of(plan.shape, plan, group).bytes());
   }
   return sequence * static_cast<uint64_t>(plan.block_sequences());
 }

@@ -26,6 +26,7 @@ struct Setup {
   bool overlap = true;
   std::optional<int64_t> micro_batch = {};
   const char* attention = "device";  // Over KV on host
+  int64_t prefill_tokens = 0;        // 0: every prompt goes whole
 };
 
 std::vector<Setup> setups() {
@@ -88,7 +89,9 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device,
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
   flags.device_memory_bytes = uint64_t{1} << 30;
-  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, {});
+  RuntimeOptions options;
+  options.wishes.prefill_tokens_max = setup.prefill_tokens;
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
   INFO(runtime.status().message());
   REQUIRE(runtime.ok());
   return std::move(runtime).value();
@@ -141,7 +144,8 @@ Ran run_on(const std::string& checkpoint, const char* device, Format format, For
   return ran;
 }
 
-void check_placements(const std::string& variant, Format format, Format kv_format) {
+void check_placements(const std::string& variant, Format format, Format kv_format,
+                      int64_t prefill_tokens = 0) {
   // Only cuda_test has one on most machines.
   if (!test::has_accelerator()) return test::skip("no CUDA device");
   const test::TemporaryCache cache;
@@ -158,7 +162,8 @@ void check_placements(const std::string& variant, Format format, Format kv_forma
     CHECK(difference(run_on(checkpoint, "cpu", format, kv_format)) == "");
   }
   uint64_t seed = 2;  // Of the order of streams
-  for (const Setup& setup : setups()) {
+  for (Setup setup : setups()) {
+    setup.prefill_tokens = prefill_tokens;
     INFO(setup.name << ", seed " << seed);
     test::shuffle_accelerator(seed++);
     CHECK(difference(run_on(checkpoint, "cuda", format, kv_format, setup)) == "");
@@ -178,6 +183,12 @@ TEST_CASE("every placement over three tiers gives the same tokens, narrow format
 TEST_CASE("every placement over three tiers gives the same tokens, 4 bits",
           "[gpu][sanitizer][slow]") {
   check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
+}
+
+// Layers of two sizes, and prompts in rings.
+TEST_CASE("every placement over three tiers gives the same tokens, sliding windows",
+          "[gpu][slow]") {
+  check_placements("qwen2_window", Format::kF32, Format::kF32, 12);
 }
 
 // What is asked of a real device, whose products round by their shapes, in an emulation of that.

@@ -328,6 +328,37 @@ TEST_CASE("a sliding window is that of the definition, whole and in chunks") {
   }
 }
 
+// What a layer with a sliding window keeps of its prompt meanwhile is a ring, too.
+TEST_CASE("chunks in a ring are those in slots of their own") {
+  const int64_t window = GENERATE(2, 5, 33, 64, 100);
+  const auto rule = GENERATE(KvBudget{}, KvBudget{3, 4, true}, KvBudget{20, 17, false});
+  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
+  Model model{4, 2, 16, format};
+  model.window = window;
+  const int64_t prompt = scaled(430, 150), steps = 5;
+  if (!test::thorough() && format == Format::kF16) return;
+  if (window >= prompt + steps) return;
+  INFO("window " << window);
+  for (const auto& chunks : cuts()) {
+    const int64_t most = *std::max_element(chunks.begin(), chunks.end());
+    const KvBudget budget = rule.within(window, prompt + steps, most);
+    REQUIRE(budget.chunked_slots(prompt, prompt + steps) <= std::max(prompt, window + most + 63));
+    if (prompt > window + most + 62) {
+      REQUIRE(budget.chunked_slots(prompt, prompt + steps) < prompt);
+    }
+    check(model, budget, prompt, {chunks}, steps);
+  }
+}
+
+TEST_CASE("chunks in a ring with narrow outputs are the prompt as a whole", "[sanitizer]") {
+  auto model = GENERATE(Model{2, 2, 64}, Model{2, 1, 20});
+  model.out = DType::kF16;
+  model.format = Format::kF16;
+  model.window = 21;
+  const int64_t prompt = scaled(330, 150);
+  check(model, KvBudget{}.within(21, prompt, 31), prompt, {{7}, {31, 1}}, 0, 1.0 / 32);
+}
+
 TEST_CASE("a scale of its own takes the place of that by head size", "[sanitizer]") {
   Model model{4, 2, 16};
   model.scale = GENERATE(0.5f, 0.015625f, 1.0f);

@@ -321,5 +321,28 @@ TEST_CASE("a CPU thread's scratch holds 131,072 positions in a few MiB") {
   CHECK(of_thread(131072) < uint64_t{6} << 20);
 }
 
+TEST_CASE("a layer with a window keeps what lies within it and the rule") {
+  const KvBudget full, heavy{10, 20, true, 4}, sinks{6, 3, false};
+  CHECK(heavy.within(0, 100) == heavy);
+  CHECK(full.within(100, 100) == full);  // No sequence is longer.
+  CHECK(full.within(8, 100) == KvBudget{7});
+  CHECK(heavy.within(8, 100) == KvBudget{7});
+  CHECK(heavy.within(64, 100) == KvBudget{30});
+  CHECK(heavy.within(200, 100) == KvBudget{30});
+  CHECK(sinks.within(64, 100) == KvBudget{9});
+  // A step attends to the window, its own position included.
+  CHECK(full.within(8, 100).attended(50) == 8);
+  CHECK(full.within(8, 100).attended(3) == 4);
+  const KvBudget ring = full.within(8, 1000, 60);
+  CHECK(ring.chunk_ring == 128);
+  CHECK(ring.chunked_slots(500, 1000) == 128);
+  CHECK(ring.chunked_slots(50, 1000) == 50);
+  CHECK(ring.chunked_slots(3, 1000) == 8);
+  CHECK(ring.chunked_span(500, 499) == 128);
+  CHECK(ring.chunked_span(500, 500) == 8);
+  CHECK(ring.chunked_slot(130) == 2);
+  CHECK(full.within(8, 1000).chunked_slots(500, 1000) == 500);
+}
+
 }  // namespace
 }  // namespace spillway

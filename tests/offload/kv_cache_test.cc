@@ -13,9 +13,19 @@ namespace {
 
 constexpr int64_t kLayers = 5;
 
+KvCacheOptions sized(const KvLayout& layout, uint64_t memory, uint64_t disk, uint64_t staging = 0) {
+  KvCacheOptions options;
+  options.layout = layout;
+  options.layers = {0, kLayers};
+  options.memory_bytes = memory;
+  options.disk_bytes = disk;
+  options.staging_bytes = staging;
+  return options;
+}
+
 std::unique_ptr<KvCache> open(Device& device, const KvLayout& layout, uint64_t memory,
                               uint64_t disk) {
-  return KvCache::open(device, {layout, {0, kLayers}, memory, disk}).value();
+  return KvCache::open(device, sized(layout, memory, disk)).value();
 }
 
 bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
@@ -159,16 +169,16 @@ TEST_CASE("what a step has changed is found by whole blocks") {
   const uint64_t block = layout.block_bytes();
   const auto cache = open(*device, layout, 0, uint64_t{1} << 24);
   auto kv = cache->reserve(1000, budget).value();
-  const uint64_t head = kv->disk_state_bytes();
+  const uint64_t head = kv->kind(0).disk_state_bytes();
   const SpillUse use = cache->use(*kv, 0, 500, 1);
   CHECK(use.read_bytes == head + layout.sequence_bytes(101));
   std::vector<std::byte> memory(use.bytes);
-  const KvCache::Layer staged = cache->staged_layer(*kv, memory.data());
+  const KvCache::Layer staged = cache->staged_layer(*kv, 0, memory.data());
   const auto changes_of = [&](int32_t moved_a, int32_t moved_b) {
-    *cache->state_layout(*kv).head(staged.state, 0).moved = moved_a;
-    *cache->state_layout(*kv).head(staged.state, 1).moved = moved_b;
+    *cache->state_layout(*kv, 0).head(staged.state, 0).moved = moved_a;
+    *cache->state_layout(*kv, 0).head(staged.state, 1).moved = moved_b;
     std::vector<ByteRange> changes;
-    cache->find_changes(*kv, staged, 500, 1, &changes);
+    cache->find_changes(*kv, 0, staged, 500, 1, &changes);
     std::vector<std::pair<uint64_t, uint64_t>> blocks;  // Behind the state
     CHECK(changes.front().from == 0);
     for (const ByteRange& change : changes) {
@@ -196,11 +206,8 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
     for (int64_t on_host = 0; on_host + on_disk <= kLayers; ++on_host) {
       INFO(on_disk << " layers on disk, " << on_host << " on the host");
       const auto disk = static_cast<uint64_t>(on_disk), host = static_cast<uint64_t>(on_host);
-      KvCacheOptions options{layout,
-                             {0, kLayers},
-                             bytes * (kLayers - disk - host),
-                             (bytes + kIoAlignment) * disk,
-                             bytes + kIoAlignment};
+      KvCacheOptions options = sized(layout, bytes * (kLayers - disk - host),
+                                     (bytes + kIoAlignment) * disk, bytes + kIoAlignment);
       options.host_bytes = bytes * host;
       options.device_staging_bytes = bytes + kIoAlignment;
       const auto cache = KvCache::open(*device, options).value();
@@ -230,8 +237,8 @@ TEST_CASE("a cache of layers in the middle of a model knows them by their number
   const auto device = open_cpu_device(1).value();
   const KvLayout layout{4, 16, Format::kF32};
   const uint64_t bytes = layout.sequence_bytes(100);
-  KvCacheOptions options{
-      layout, {0, kLayers}, bytes * 2, (bytes + kIoAlignment) * 2, bytes + kIoAlignment};
+  KvCacheOptions options =
+      sized(layout, bytes * 2, (bytes + kIoAlignment) * 2, bytes + kIoAlignment);
   options.host_bytes = bytes;
   const auto first = KvCache::open(*device, options).value();
   options.layers = {7, kLayers};
@@ -256,7 +263,7 @@ TEST_CASE("a cache of layers in the middle of a model knows them by their number
   for (int64_t layer = 0; layer < kLayers; ++layer) CHECK(a->tier(layer) == b->tier(7 + layer));
   CHECK(places(*first, *a) == places(*middle, *b));
   CHECK(a->disk_layers() == 2);
-  CHECK(a->host_layers == 1);
+  CHECK(a->host_layers() == 1);
   first->release(std::move(a));
   middle->release(std::move(b));
 }
@@ -267,7 +274,7 @@ TEST_CASE("reservations over three tiers leave nothing behind, whatever was trie
   const auto device = open_cpu_device(1).value();
   const KvLayout layout{2, 8, Format::kF16};
   const uint64_t layer = layout.sequence_bytes(16);
-  KvCacheOptions options{layout, {0, kLayers}, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment};
+  KvCacheOptions options = sized(layout, 31 * layer, 17 * kIoAlignment, 8 * kIoAlignment);
   options.host_bytes = 23 * layer;
   options.device_staging_bytes = 8 * kIoAlignment;
   const auto cache = KvCache::open(*device, options).value();
@@ -308,12 +315,124 @@ TEST_CASE("a sequence that can never be held is refused, by what is too small") 
   CHECK_THAT(message(*memory, 65), Catch::Contains("of KV cache, and there are"));
   // One layer at a time passes through the staging.
   const uint64_t staged = (layer + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
-  KvCacheOptions options{layout, {0, kLayers}, 0, 100 * kIoAlignment, staged};
+  KvCacheOptions options = sized(layout, 0, 100 * kIoAlignment, staged);
   CHECK(message(*KvCache::open(*device, options).value(), 64) == "");
   options.staging_bytes = staged - kIoAlignment;
   if (options.staging_bytes == 0) options.staging_bytes = 512;
   CHECK_THAT(message(*KvCache::open(*device, options).value(), 64),
              Catch::Contains("on its way from disk"));
+}
+
+// Layers 1, 3 and 4 have a window.
+KvCacheOptions with_window(const KvLayout& layout, int64_t window) {
+  KvCacheOptions options = sized(layout, 0, 0);
+  options.window = window;
+  options.windowed = {0, 1, 0, 1, 1};
+  options.staging_bytes = options.device_staging_bytes = uint64_t{1} << 20;
+  return options;
+}
+
+TEST_CASE("a layer with a window takes the window's rows alone") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 8, Format::kF16};
+  KvCacheOptions options = with_window(layout, 20);
+  options.memory_bytes = uint64_t{1} << 20;
+  const auto cache = KvCache::open(*device, options).value();
+  const uint64_t full = layout.sequence_bytes(500), few = layout.sequence_bytes(20);
+  CHECK(cache->sequence_bytes(500) == 2 * full + 3 * few);
+  CHECK(cache->sequence_bytes(20) == 5 * few);
+  const KvBudget heavy{10, 40, true};
+  const uint64_t kept = layout.sequence_bytes(51) + KvStateLayout{2, heavy}.bytes();
+  CHECK(cache->sequence_bytes(500, heavy) == 2 * kept + 3 * few);
+  // A prompt in chunks of 30: a ring of the window and a chunk
+  CHECK(cache->sequence_bytes(500, {}, {400, 30}) == 2 * full + 3 * layout.sequence_bytes(64));
+  CHECK(cache->sequence_bytes(500, {}, 400) == 2 * full + 3 * layout.sequence_bytes(400));
+
+  const auto kv = cache->reserve(500, heavy).value();
+  CHECK(kv->budget(0) == heavy);
+  CHECK(kv->budget(1) == KvBudget{19});
+  CHECK(kv->memory_bytes() == 2 * kept + 3 * few);
+  const std::byte* end = cache->layer(*kv, 0).state;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const KvCache::Layer at = cache->layer(*kv, layer);
+    CHECK((at.state == nullptr) == (kv->budget(layer) == KvBudget{19}));
+    const std::byte* begin = at.state == nullptr ? at.rows : at.state;
+    CHECK(begin == end);
+    end = begin + (at.state == nullptr ? few : kept);
+  }
+
+  options.windowed.clear();  // All layers have it.
+  const auto all = KvCache::open(*device, options).value();
+  CHECK(all->sequence_bytes(500) == 5 * few);
+  CHECK(all->sequences_at_once(500) == static_cast<int64_t>(options.memory_bytes / (5 * few)));
+}
+
+TEST_CASE("layers of two sizes share every tier, and what fits is what is promised") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 64, Format::kF32};
+  std::mt19937 random(GENERATE(1u, 2u, 3u, 4u, 5u, 6u));
+  const auto share = [&] { return uint64_t{random() % 4} * layout.sequence_bytes(16) * 7; };
+  KvCacheOptions options = with_window(layout, 40);
+  options.memory_bytes = share() + layout.sequence_bytes(16) * 5;
+  options.host_bytes = share();
+  options.disk_bytes = (share() + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+  const auto cache = KvCache::open(*device, options).value();
+  for (const int64_t rows : {10, 90, 200, 400}) {
+    INFO(rows << " rows");
+    const int64_t promised = cache->sequences_at_once(rows);
+    CHECK(cache->check_holds(rows).ok() == (promised > 0));
+    std::vector<std::unique_ptr<KvSequence>> held;
+    for (auto got = cache->reserve(rows); got.ok(); got = cache->reserve(rows)) {
+      held.push_back(std::move(got).value());
+      const KvSequence& one = *held.back();
+      uint64_t bytes[3] = {0, 0, 0};
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        const KvSequence::Kind& kind = one.kind(layer);
+        bytes[static_cast<size_t>(one.tier(layer))] +=
+            one.on_disk(layer) ? kind.disk_bytes : kind.memory_bytes;
+      }
+      CHECK(bytes[0] == one.memory_bytes());
+      CHECK(bytes[1] == one.host_bytes());
+      CHECK(bytes[2] == one.disk_bytes());
+      cache->verify();
+    }
+    CHECK(static_cast<int64_t>(held.size()) == promised);
+    for (auto& one : held) cache->release(std::move(one));
+    CHECK(cache->reserved_bytes() == 0);
+  }
+}
+
+TEST_CASE("a chunk changes two ends of a ring, in whole blocks") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 64, Format::kF32};
+  KvCacheOptions options = with_window(layout, 20);
+  options.disk_bytes = uint64_t{1} << 24;
+  const auto cache = KvCache::open(*device, options).value();
+  auto kv = cache->reserve(1000, {}, {900, 40}).value();  // A ring of 64
+  const uint64_t block = layout.block_bytes();
+  std::vector<std::byte> memory(cache->disk_layer_bytes(1000, {}, {900, 40}));
+  const auto changes = [&](int64_t position, int64_t tokens) {
+    std::vector<ByteRange> found;
+    cache->find_changes(*kv, 1, cache->staged_layer(*kv, 1, memory.data()), position, tokens,
+                        &found);
+    std::vector<std::pair<uint64_t, uint64_t>> blocks;
+    for (const ByteRange& range : found) blocks.push_back({range.from / block, range.to / block});
+    return blocks;
+  };
+  using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;
+  CHECK(changes(0, 40) == Blocks{{0, 3}});
+  CHECK(changes(40, 24) == Blocks{{2, 4}});
+  CHECK(changes(40, 40) == Blocks{{0, 1}, {2, 4}});
+  CHECK(changes(120, 20) == Blocks{{0, 1}, {3, 4}});
+  CHECK(changes(104, 40) == Blocks{{0, 1}, {2, 4}});
+  CHECK(changes(120, 40) == Blocks{{0, 2}, {3, 4}});
+  CHECK(changes(127, 40) == Blocks{{0, 4}});
+  CHECK(changes(870, 30) == Blocks{{0, 2}});  // The prompt's end: the window's rows alone stay.
+  CHECK(cache->used_bytes(*kv, 1, 50, true) == 4 * block);
+  CHECK(cache->used_bytes(*kv, 1, 500, true) == 4 * block);
+  CHECK(cache->needed_bytes(*kv, 1, 870, 30, true) == 4 * block);
+  CHECK(cache->used_bytes(*kv, 1, 900, true) == 2 * block);
+  CHECK(cache->used_bytes(*kv, 0, 500, true) == layout.sequence_bytes(500));
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/base/checked_math.h"
 #include "kernels/kv_layout.h"
 #include "offload/config_files.h"
+#include "offload/io/io.h"
 
 namespace spillway {
 namespace {
@@ -22,9 +24,10 @@ struct Case {
     request.host.process_bytes = 256 * kMiB;
     request.host.buffer_bytes = 250 * kMiB;
     request.kv_layer_disk_bytes = kv_layout(shape, Format::kBF16).sequence_bytes(shape.positions);
-    request.kv_layers = static_cast<uint64_t>(shape.layers);
     request.kv_sequence_bytes_max =
         request.kv_layer_disk_bytes * static_cast<uint64_t>(shape.layers);
+    request.kv_sequence_disk_bytes =
+        round_up(request.kv_layer_disk_bytes, kIoAlignment) * static_cast<uint64_t>(shape.layers);
     request.kv_bytes_wanted = 32 * request.kv_sequence_bytes_max;
   }
   ModelFileTable table;
@@ -72,7 +75,7 @@ TEST_CASE("every budget that place() accepts is kept, from the smallest on") {
 TEST_CASE("ranges of layers are placed alone, within the budget of each") {
   Case c("opt-6.7b");
   c.request.host.budget_bytes = 4 * kGiB;
-  c.request.kv_layers = 16;
+  c.request.kv_sequence_disk_bytes /= 2;
   c.request.kv_sequence_bytes_max /= 2;
   uint64_t bytes = 0;
   for (const LayerRange layers : {LayerRange{0, 16}, LayerRange{16, 16}}) {
@@ -175,9 +178,10 @@ struct DeviceCase {
     request.host.process_bytes = 256 * kMiB;
     request.host.buffer_bytes = 50 * kMiB;
     request.kv_layer_disk_bytes = kv_layout(shape, Format::kF16).sequence_bytes(512);
-    request.kv_layers = static_cast<uint64_t>(shape.layers);
     request.kv_sequence_bytes_max =
         request.kv_layer_disk_bytes * static_cast<uint64_t>(shape.layers);
+    request.kv_sequence_disk_bytes =
+        round_up(request.kv_layer_disk_bytes, kIoAlignment) * static_cast<uint64_t>(shape.layers);
     request.kv_bytes_wanted = 64 * request.kv_sequence_bytes_max;
     request.discrete = true;
     request.device = {.from_flag = true, .process_bytes = 700 * kMiB, .buffer_bytes = 300 * kMiB};

@@ -119,6 +119,11 @@ TEST_CASE("positions per token are the multiply-adds of linear layers over those
   shape.mlp_kind = MlpKind::kGated;
   const double linear = 2048.0 * (2048 + 2 * 512) + 2048.0 * 2048 + 3 * 2048.0 * 8192;
   CHECK(positions_per_token(shape) == linear / (2 * 2048));
+  // Attention of layers with a window does not grow.
+  set_window(4096, {1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0}, shape);
+  CHECK(positions_per_token(shape) == linear * 4 / (2 * 2048));
+  set_window(4096, {}, shape);
+  CHECK(positions_per_token(shape) == 0);
 }
 
 TEST_CASE("sequences added together are cut as they would be one by one") {

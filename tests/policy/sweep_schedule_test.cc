@@ -7,8 +7,8 @@ namespace spillway {
 namespace {
 
 struct Sweep {
-  int64_t decoding = 0, prompts = 0, prompt_tokens = 0, prompt_rows = 0, prompt_pairs = 0;
-  double cached_rows = 0;
+  int64_t decoding = 0, prompts = 0, prompt_tokens = 0;
+  double prompt_rows = 0, prompt_pairs = 0, cached_rows = 0;
   friend bool operator==(const Sweep&, const Sweep&) = default;
 };
 
@@ -18,7 +18,7 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
                               const SweepLimits& limits) {
   struct Sequence {
     size_t group;
-    int64_t rows, left;
+    int64_t positions, left;
     int64_t done = -1;  // Of a prompt in chunks; -1: none, or it has ended.
   };
   std::vector<Sequence> waiting, running;
@@ -27,6 +27,14 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
       waiting.push_back({g, groups[g].prompt_tokens, groups[g].new_tokens});
     }
   }
+  // Means over layers without a window and with one
+  const auto mean = [](const KvReservation& kv, int64_t full, int64_t windowed) {
+    return static_cast<double>(full) * (1 - kv.window_share) +
+           static_cast<double>(windowed) * kv.window_share;
+  };
+  const auto pairs = [&](const KvReservation& kv, int64_t position) {
+    return mean(kv, position + 1, std::min(position + 1, kv.window));
+  };
   std::vector<Sweep> sweeps;
   size_t next = 0;
   uint64_t reserved = 0;
@@ -36,21 +44,22 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
     const auto in_chunks = [](const Sequence& sequence) { return sequence.done >= 0; };
     for (Sequence& sequence : running) {
       if (in_chunks(sequence)) continue;
-      const int64_t most = reservations[sequence.group].rows_max;
-      sequence.rows = std::min(sequence.rows, most) + 1;
+      const KvReservation& kv = reservations[sequence.group];
+      const int64_t rows = sequence.positions++;
       ++sweep.decoding;
-      sweep.cached_rows += static_cast<double>(sequence.rows);
+      sweep.cached_rows +=
+          mean(kv, std::min(rows, kv.rows_max) + 1, std::min(rows, kv.window_rows_max) + 1);
     }
     while (next < waiting.size()) {
       const RequestGroup& group = groups[waiting[next].group];
-      const auto& [bytes, rows_max] = reservations[waiting[next].group];
+      const KvReservation& kv = reservations[waiting[next].group];
       if (static_cast<int64_t>(running.size()) >= limits.block_sequences) break;
-      if (reserved + bytes > limits.kv_bytes) break;
+      if (reserved + kv.bytes > limits.kv_bytes) break;
       const bool chunked = std::any_of(running.begin(), running.end(), in_chunks);
       const bool longer = group.prompt_tokens > limits.prefill_tokens;
       if (longer) {
         if (chunked || whole > limits.prefill_tokens / 2) break;
-        reserved += bytes;
+        reserved += kv.bytes;
         running.push_back(waiting[next++]);
         running.back().done = 0;
         continue;
@@ -60,9 +69,10 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
       whole += group.prompt_tokens;
       ++sweep.prompts;
       sweep.prompt_tokens += group.prompt_tokens;
-      sweep.prompt_rows += std::min(group.prompt_tokens, rows_max);
-      sweep.prompt_pairs += group.prompt_tokens * (group.prompt_tokens + 1) / 2;
-      reserved += bytes;
+      sweep.prompt_rows += mean(kv, std::min(group.prompt_tokens, kv.rows_max),
+                                std::min(group.prompt_tokens, kv.window_rows_max));
+      for (int64_t i = 0; i < group.prompt_tokens; ++i) sweep.prompt_pairs += pairs(kv, i);
+      reserved += kv.bytes;
       running.push_back(waiting[next++]);
     }
     for (Sequence& sequence : running) {
@@ -70,13 +80,14 @@ std::vector<Sweep> one_by_one(const std::vector<RequestGroup>& groups,
       const int64_t prompt = groups[sequence.group].prompt_tokens, done = sequence.done;
       const int64_t tokens = chunk_tokens(done, prompt - done, whole, limits);
       sweep.prompt_tokens += tokens;
-      sweep.prompt_rows += tokens;
-      for (int64_t i = 0; i < tokens; ++i) sweep.prompt_pairs += done + i + 1;
-      sweep.cached_rows += static_cast<double>(done);
+      const KvReservation& kv = reservations[sequence.group];
+      sweep.prompt_rows += static_cast<double>(tokens);
+      for (int64_t i = 0; i < tokens; ++i) sweep.prompt_pairs += pairs(kv, done + i);
+      sweep.cached_rows += mean(kv, done, std::min(done, kv.window - 1));
       sequence.done += tokens;
       if (sequence.done < prompt) continue;
       sequence.done = -1;
-      sequence.rows = std::min(prompt, reservations[sequence.group].rows_max);
+      sequence.positions = prompt;
       ++sweep.prompts;
     }
     std::erase_if(running, [&](Sequence& sequence) {
@@ -130,6 +141,11 @@ TEST_CASE("planned sweeps are those of sequences taken one by one") {
       const int64_t positions = groups.back().prompt_tokens + groups.back().new_tokens;
       reservations.push_back(
           {static_cast<uint64_t>(number(50)), round % 2 == 0 ? positions : number(positions)});
+      if (round % 3 != 0) continue;
+      reservations.back().window = 1 + number(20);
+      reservations.back().window_rows_max =
+          std::min(reservations.back().window - 1, reservations.back().rows_max);
+      reservations.back().window_share = static_cast<double>(number(4)) / 4;
     }
     const SweepLimits limits{.block_sequences = number(12),
                              .prefill_tokens = number(100),

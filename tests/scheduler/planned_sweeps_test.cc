@@ -6,6 +6,7 @@
 
 #include "policy/sweep_schedule.h"
 #include "scheduler/block_scheduler.h"
+#include "scheduler/sequence.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
@@ -18,8 +19,8 @@ using test::GateSink;
 
 // What both sides say of a sweep.
 struct Sweep {
-  int64_t tokens = 0, logit_rows = 0, prompts = 0, prompt_rows = 0, prompt_pairs = 0;
-  double cached_rows = 0;
+  int64_t tokens = 0, logit_rows = 0, prompts = 0;
+  double prompt_rows = 0, prompt_pairs = 0, cached_rows = 0;
   friend bool operator==(const Sweep&, const Sweep&) = default;
   friend std::ostream& operator<<(std::ostream& out, const Sweep& s) {
     return out << "{tokens " << s.tokens << ", logits " << s.logit_rows << ", prompts " << s.prompts
@@ -92,7 +93,9 @@ Request request_of(const RequestGroup& group) {
 }
 
 TEST_CASE("planned sweeps are those that the scheduler runs") {
-  const ModelShape shape = test::tiny_shape();
+  ModelShape shape = test::tiny_shape();
+  const bool window = GENERATE(false, true);
+  if (window) set_window(9, {0, 1}, shape);
   const auto device = open_cpu_device(1).value();
   const auto weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
   const Cache cache = GENERATE(Cache::kAmple, Cache::kTightOneSize, Cache::kTightMixed);
@@ -111,10 +114,13 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
       const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
       const KvBudget budget =
           resolve(apply(group.kv, made.options.kv_rule), group.prompt_tokens, group.new_tokens);
-      const bool chunked = goes_in_chunks(group.prompt_tokens, made.options.prefill_tokens_max);
+      const KvChunks chunks = chunks_of(group.prompt_tokens, made.options.prefill_tokens_max);
       reservations.push_back(
-          {engine->kv().sequence_bytes(positions, budget, chunked ? group.prompt_tokens : 0),
-           budget.rows(positions)});
+          {engine->kv().sequence_bytes(positions, budget, chunks), budget.rows(positions)});
+      if (!window) continue;
+      reservations.back().window = 9;
+      reservations.back().window_rows_max = budget.within(9, positions).rows(positions);
+      reservations.back().window_share = 0.5;
     }
     const std::vector<Sweep> planned =
         unfolded(plan_sweeps(made.groups, reservations,

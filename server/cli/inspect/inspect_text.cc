@@ -45,6 +45,10 @@ std::string details(const ModelShape& s) {
   text += s.mlp_bias ? ", biases" : s.qkv_bias ? ", biases of q, k and v" : ", no biases";
   if (s.parallel) text += ", attention and MLP side by side";
   if (s.head_norm) text += ", normed heads";
+  if (s.sliding_window > 0) {
+    text += ", a sliding window of " + std::to_string(s.sliding_window) + " in " +
+            (s.sliding_layers.empty() ? "all" : std::to_string(s.layers_with_window())) + " layers";
+  }
   return text + (s.tied_head ? ", tied head" : ", head of its own");
 }
 

@@ -164,6 +164,7 @@ TEST_CASE("the shapes in configs/models are those of the papers") {
       {"llama-3.2-1b", 1'235'814'400},
       {"llama-3.2-3b", 3'212'749'824},
       {"mistral-7b", 7'248'023'552},
+      {"mistral-7b-v0.1", 7'241'732'096},
       {"pythia-6.9b", 6'857'302'016},
       {"qwen2.5-3b", 3'085'938'688},
       {"qwen2.5-7b", 7'615'616'512},

@@ -51,11 +51,14 @@ TEST_CASE("a family's config with its sizes alone means what transformers takes 
   CHECK(llama.bos_token == 1);
   CHECK(llama.eos_tokens == std::vector<int32_t>{2});
 
-  // The default window ends what a sequence may have.
-  CHECK(shape_of(sizes("mistral")).positions == 4096);
+  // A window that is not mentioned is transformers' default.
+  const ModelShape mistral = shape_of(sizes("mistral"));
+  CHECK(mistral.positions == 131072);
+  CHECK(mistral.sliding_window == 4096);
   json no_window = sizes("mistral");
   no_window["sliding_window"] = nullptr;
   CHECK(shape_of(no_window).positions == 131072);
+  CHECK(shape_of(no_window).sliding_window == 0);
 
   const ModelShape qwen2 = shape_of(sizes("qwen2"));
   CHECK(qwen2.qkv_bias);
@@ -116,11 +119,77 @@ TEST_CASE("fields that change the arithmetic arrive") {
   CHECK(llama.qkv_bias);
   CHECK(llama.attention_out_bias);
   CHECK_FALSE(llama.mlp_bias);
+}
 
-  config = sizes("qwen2");
-  config["use_sliding_window"] = true;
+using Layers = std::vector<uint8_t>;
+
+TEST_CASE("Qwen's window is that of the layers that the config names") {
+  json config = sizes("qwen2");
+  config["num_hidden_layers"] = 4;
   config["sliding_window"] = 512;
-  CHECK(shape_of(config).positions == 512);
+  CHECK(shape_of(config).sliding_window == 0);  // Switched off
+  config["use_sliding_window"] = true;
+  CHECK(shape_of(config).sliding_window == 0);  // From layer 28 on
+  config["max_window_layers"] = 3;
+  ModelShape shape = shape_of(config);
+  CHECK(shape.positions == 32768);
+  CHECK(shape.sliding_window == 512);
+  CHECK(shape.sliding_layers == Layers{0, 0, 0, 1});
+  CHECK(shape.window(2) == 0);
+  CHECK(shape.window(3) == 512);
+  CHECK(shape.layers_with_window() == 1);
+  config["max_window_layers"] = 0;
+  CHECK(shape_of(config).sliding_layers.empty());  // All
+  CHECK(shape_of(config).window(0) == 512);
+  CHECK(shape_of(config).layers_with_window() == 4);
+  config.erase("sliding_window");
+  CHECK(shape_of(config).sliding_window == 4096);
+  config["sliding_window"] = nullptr;
+  CHECK(shape_of(config).sliding_window == 0);
+  config["sliding_window"] = 32768;  // No sequence is longer.
+  CHECK(shape_of(config).sliding_window == 0);
+
+  config["model_type"] = "qwen3";
+  config["sliding_window"] = 64;
+  const std::string slides = "sliding_attention", full = "full_attention";
+  config["layer_types"] = {slides, full, full, slides};
+  CHECK(shape_of(config).sliding_layers == Layers{1, 0, 0, 1});
+  config["layer_types"] = {full, full, full, full};
+  CHECK(shape_of(config).sliding_window == 0);
+}
+
+TEST_CASE("Phi-3's and SmolLM3's windows") {
+  json config = sizes("phi3");
+  config["sliding_window"] = 2047;
+  CHECK(shape_of(config).sliding_window == 2047);
+  CHECK(shape_of(config).sliding_layers.empty());
+
+  config = sizes("smollm3");
+  config["sliding_window"] = 100;
+  CHECK(shape_of(config).sliding_window == 0);
+  config["use_sliding_window"] = true;
+  // The layers without positions
+  CHECK(shape_of(config).sliding_window == 100);
+  CHECK(shape_of(config).sliding_layers == Layers{0, 0, 0, 1});
+  const std::string slides = "sliding_attention", full = "full_attention";
+  config["layer_types"] = {slides, full, full, full};
+  CHECK(shape_of(config).sliding_layers == Layers{1, 0, 0, 0});
+}
+
+TEST_CASE("windows that say two things are refused") {
+  const auto refused = [](json config) { return std::string(parse(config).status().message()); };
+  json config = sizes("qwen2");
+  const std::string slides = "sliding_attention", full = "full_attention";
+  config["layer_types"] = {slides, full, full, full};
+  CHECK_THAT(refused(config), Catch::Contains("there is no sliding_window in use"));
+  config["use_sliding_window"] = true;
+  config["layer_types"] = {slides, full};
+  CHECK_THAT(refused(config), Catch::Contains("layer_types has 2 names"));
+  config["layer_types"] = {slides, full, full, "chunked_attention"};
+  CHECK_THAT(refused(config), Catch::Contains("must be 'sliding_attention'"));
+  config = sizes("mistral");
+  config["sliding_window"] = 1;
+  CHECK_THAT(refused(config), Catch::Contains("sliding_window"));
 }
 
 TEST_CASE("an unknown field that may change the arithmetic is refused by name") {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -288,6 +289,24 @@ TEST_CASE("another version is refused by its number") {
   const Status status = ModelFile::open(path).status();
   CHECK(status.code() == Code::kInvalidArgument);
   CHECK_THAT(std::string(status.message()), Catch::Contains("version 2"));
+}
+
+// Builds that do not know windows read version 1 alone.
+TEST_CASE("a table with a sliding window has a version of its own") {
+  ModelFileTable table = tiny_table();
+  const auto version = [&] {
+    size_t json_bytes = 0;
+    const std::string text = encode_table(table, &json_bytes);
+    return nlohmann::json::parse(text.substr(0, json_bytes))["version"].get<int>();
+  };
+  CHECK(version() == 1);
+  table.shape.sliding_window = 8;
+  CHECK(version() == 2);
+  for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
+  size_t json_bytes = 0;
+  const std::string text = encode_table(table, &json_bytes);
+  const uint64_t end = kFirstSlabOffset + table.weight_bytes();
+  CHECK(decode_table(text, json_bytes, end).value().shape.sliding_window == 8);
 }
 
 // A table whose checksum is right but whose contents lie must not be believed either.

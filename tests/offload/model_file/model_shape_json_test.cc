@@ -19,6 +19,8 @@ ModelShape full_shape() {
   shape.rotary.long_frequencies = shape.rotary.frequencies;
   shape.rotary.switch_length = 32;
   shape.rotary_layers = {1, 0, 1};
+  shape.sliding_window = 5;
+  shape.sliding_layers = {0, 1, 1};
   shape.qkv_bias = true;
   shape.head_norm = true;
   shape.parallel = true;
@@ -72,6 +74,24 @@ TEST_CASE("rotary positions that do not fit the heads are refused") {
   nlohmann::json without = written(test::rotary_shape());
   without.erase("rotary");
   CHECK_THAT(std::string(shape_of_json(without).status().message()), Catch::Contains("'rotary'"));
+}
+
+TEST_CASE("a window that is none, or of no layer, is refused") {
+  const auto refusal = [](int64_t window, std::vector<uint8_t> layers) {
+    ModelShape shape = test::tiny_shape();
+    shape.sliding_window = window;
+    shape.sliding_layers = std::move(layers);
+    return std::string(shape_of_json(written(shape)).status().message());
+  };
+  const ModelShape tiny = test::tiny_shape();
+  const std::vector<uint8_t> none(static_cast<size_t>(tiny.layers), 0);
+  CHECK(refusal(2, {}) == "");
+  CHECK(refusal(tiny.positions - 1, {}) == "");
+  CHECK_THAT(refusal(1, {}), Catch::Contains("sliding_window is 1"));
+  CHECK_THAT(refusal(tiny.positions, {}), Catch::Contains("sliding_window is"));
+  CHECK_THAT(refusal(8, {1}), Catch::Contains("sliding_layers is 1"));
+  CHECK_THAT(refusal(8, none), Catch::Contains("layers with a window"));
+  CHECK_THAT(refusal(0, none), Catch::Contains("sliding_layers without a window"));
 }
 
 }  // namespace

@@ -50,8 +50,9 @@ struct Scene {
     sweeps = {{.count = 1,
                .work = {.prompts = decoding,
                         .prompt_tokens = decoding * 100,
-                        .prompt_rows = decoding * static_cast<int64_t>(1 + below(100)),
-                        .prompt_pairs = decoding * 100 * 101 / 2}},
+                        .prompt_rows =
+                            static_cast<double>(decoding * static_cast<int64_t>(1 + below(100))),
+                        .prompt_pairs = static_cast<double>(decoding * 100 * 101 / 2)}},
               {.count = static_cast<int64_t>(1 + below(6)),
                .work = {.decoding = decoding, .cached_rows = 101.0 * static_cast<double>(decoding)},
                .cached_rows_step = static_cast<double>(decoding)}};

@@ -10,7 +10,8 @@ TEST_CASE("a sweep's work is that of its items, prompts and steps apart") {
   const auto log = std::make_shared<SweepLog>();
   SweepAccount account(log, nullptr);
   KvSequence kept;  // Keeps 4 heavy hitters and 8 recent rows
-  kept.budget = {4, 8, true};
+  kept.kinds[0].budget = {4, 8, true};
+  kept.kinds[0].layers = 1;
   const std::vector<int32_t> prompt = {5, 6, 7}, token = {9};
   const std::vector<SweepItem> items = {{.tokens = prompt, .kv = &kept, .all_logits = true},
                                         {.tokens = prompt, .kv = &kept, .no_logits = true},
@@ -27,8 +28,36 @@ TEST_CASE("a sweep's work is that of its items, prompts and steps apart") {
   CHECK(sweeps[0].logit_rows == 3 + 0 + 1 + 1);
   CHECK(sweeps[0].prompts == 2);
   CHECK(sweeps[0].prompt_pairs == 2 * 6);
-  CHECK(sweeps[0].cached_rows == kept.budget.attended(50) + kept.budget.attended(2));
+  CHECK(sweeps[0].cached_rows == 13 + 3);
   CHECK(sweeps[0].seconds == 2.5);
+}
+
+TEST_CASE("rows of layers with a window count as the mean over the layers") {
+  const auto log = std::make_shared<SweepLog>();
+  SweepAccount account(log, nullptr);
+  KvSequence kv;
+  kv.chunked_prompt = 30;
+  kv.kinds[0].layers = 3;
+  kv.kinds[1].layers = 1;
+  kv.kinds[1].window = 8;
+  kv.kinds[1].budget.recent = 7;
+  const std::vector<int32_t> prompt(12, 5), token = {9};
+  const std::vector<SweepItem> items[] = {
+      {{.tokens = prompt, .kv = &kv}},
+      {{.tokens = prompt, .position = 4, .prompt = 30, .kv = &kv}},
+      {{.tokens = token, .position = 50, .kv = &kv}}};
+  for (const auto& sweep : items) {
+    account.begin(sweep);
+    account.finish(1, {}, 0, 0);
+  }
+  const std::vector<LoggedSweep> sweeps = log->take();
+  REQUIRE(sweeps.size() == 3);
+  CHECK(sweeps[0].prompt_rows == (3 * 12 + 7) / 4.0);
+  CHECK(sweeps[0].prompt_pairs == (3 * 78 + 36 + 4 * 8) / 4.0);
+  CHECK(sweeps[1].prompt_rows == 12);
+  CHECK(sweeps[1].prompt_pairs == (3 * (48 + 78) + 5 + 6 + 7 + 9 * 8) / 4.0);
+  CHECK(sweeps[1].cached_rows == 4);
+  CHECK(sweeps[2].cached_rows == (3 * 51 + 8) / 4.0);
 }
 
 TEST_CASE("a sweep moved what the totals grew by since the last one ended") {
