@@ -157,9 +157,11 @@ struct AttentionItem {
 
 // Causal attention, softmax(scale q k^T) v per head, the softmax in f32. Stores the new keys and
 // values into the cache. Every row attends to keys and values as the cache gives them back, rounded
-// to its format (on CUDA a prompt's are then rounded to out's format, too). qkv: f32 [T, (heads + 2
-// kv_heads) * head_size]; out [T, heads * head_size], f32, bf16 or f16 (on the CPU for another
-// device's linear layers). Prompts are tiled (Dao et al. 2022): the S x S matrix is never stored.
+// to its format (on CUDA a prompt's are then rounded to out's format, too). A prompt's queries and
+// softmax weights are rounded to out's format on CUDA, and on CPUs whose linear layers multiply
+// pairs of bf16 where out and cache are bf16. qkv: f32 [T, (heads + 2 kv_heads) * head_size]; out
+// [T, heads * head_size], f32, bf16 or f16 (on the CPU for another device's linear layers). Prompts
+// are tiled (Dao et al. 2022): the S x S matrix is never stored.
 //
 // A prompt may go through in chunks, in calls one after another: a chunk attends to the cached rows
 // before it and to itself. Its rows have the same bits whatever the cuts, a single row included
