@@ -8,7 +8,8 @@ peers   One random opt-6.7b checkpoint for all, each system in a memory control 
         accelerate: a prefill and a few decode steps are measured, the other steps projected from them (each is a pass over
         the weights; the table says so). Spillway runs to its end: bf16 and 4-bit weights (these also by 8-bit products) on
         the same block, then bf16 with larger blocks (--best-sequences), since a pass over the weights costs the same for
-        32 sequences as for 300.
+        32 sequences as for 300. With --llama-cpp, llama.cpp's llama-batched-bench in the same group: bf16, which its mmap
+        reads again in every step, Q4_0, and Q4_0 with one sequence; Spillway then runs one sequence, too (Llama shapes).
 stream  The rate at which Spillway streams weights, alternating with fio (io_uring, O_DIRECT, 1 MiB, depth 32) on the same
         file, so that both see the same disk.
 
@@ -126,6 +127,57 @@ class Offload(bench_peers.Bench):
             "detail": found,
         }
 
+    def gguf(self, kind):
+        """The checkpoint as a GGUF file, BF16 or quantised by llama-quantize, made on first use."""
+        target = self.work / "models" / f"{self.options.shape}-{kind}.gguf"
+        if target.exists():
+            return target
+        if kind == "BF16":
+            self.install("gguf")
+            command = [self.python("gguf"), RUNNERS / "make_gguf.py", self.model, target]
+        else:
+            command = [self.options.llama_cpp / "llama-quantize", self.gguf("BF16"), target, kind, self.options.threads]
+        self.say(f"making {target.name}")
+        log = self.logs / f"gguf-{kind}.log"
+        log.unlink(missing_ok=True)
+        if run_logged(command, log, 3600) != 0:
+            target.unlink(missing_ok=True)
+            raise RuntimeError(f"no {target.name}: {last_error(log)} ({log})")
+        return target
+
+    def llama_cpp(self, kind, sequences):
+        """llama.cpp's own benchmark of equal prompts that decode together."""
+        options = self.options
+        model = self.gguf(kind)
+        name = f"llama.cpp-{kind}-{sequences}"
+        result = self.work / f"result-{name}.jsonl"
+        positions = sequences * (options.prompt_tokens + options.new_tokens)
+        command = [options.llama_cpp / "llama-batched-bench", "-m", model, "-c", positions, "-b", "2048", "-ub", "512"]
+        command += ["-npp", options.prompt_tokens, "-ntg", options.new_tokens, "-npl", sequences]
+        command += ["-t", options.threads, "-tb", options.threads, "--output-format", "jsonl"]
+        line = " ".join(shlex.quote(str(c)) for c in command) + f" > {shlex.quote(str(result))}"
+        peak = self.limited(name, ["sh", "-c", line], model)
+        rows = [json.loads(line) for line in result.read_text().splitlines() if line.startswith("{")]
+        if not rows:
+            raise RuntimeError(f"no result in {result}")
+        found = rows[-1]
+        self.say(f"{name}: {found['speed_tg']:.2f} tokens/s in decode")
+        total = found["t_pp"] + found["t_tg"]
+        return {
+            "system": "llama.cpp" + (f", {sequences} sequence" if sequences == 1 else ""),
+            "version": options.llama_cpp_version,
+            "format": kind,
+            "sequences": sequences,
+            "prefill_seconds": found["t_pp"],
+            "step_seconds": found["t_tg"] / options.new_tokens,
+            "total_seconds": total,
+            "tokens_per_second": sequences * options.new_tokens / total,
+            "efficiency": None,
+            "projected": "",
+            "peak_group_bytes": peak,
+            "detail": found,
+        }
+
     def spillway(self, name, model_format, sequences, extra=()):
         """A whole run of `spillway bench` on the packed checkpoint."""
         options = self.options
@@ -205,7 +257,9 @@ def markdown(rows, head):
             lines.append(f"| {row['system']} | failed: {row['failed'].replace('|', '/')} | | | | | | | |")
             continue
         times = f"{row['tokens_per_second'] / base:.2f}" if base else ""
-        note = f"projected: {row['projected']}" if row["projected"] else f"efficiency {row['efficiency']:.2f} ({row['bound']})"
+        note = f"projected: {row['projected']}" if row["projected"] else ""
+        if row.get("efficiency") is not None:
+            note = f"efficiency {row['efficiency']:.2f} ({row['bound']})"
         cells = [row["system"], row["format"], f"{row['prefill_seconds']:.1f}", f"{row['step_seconds']:.2f}"]
         cells += [f"{row['total_seconds']:.1f}", f"{row['tokens_per_second']:.2f}", times]
         lines.append("| " + " | ".join([*cells, gib(row["peak_group_bytes"]), note]) + " |")
@@ -219,6 +273,9 @@ def peers(bench, options):
     except RuntimeError as reason:
         raise SystemExit(str(reason)) from None
     runs = [("accelerate", bench.accelerate)] if not options.skip_accelerate else []
+    if options.llama_cpp:
+        for kind, sequences in [("BF16", options.prompts), ("Q4_0", options.prompts), ("Q4_0", 1)]:
+            runs.append((f"llama.cpp-{kind}-{sequences}", lambda k=kind, n=sequences: bench.llama_cpp(k, n)))
     if options.spillway:
         extra = shlex.split(options.spillway_args)
         best = ["--kv-format", options.best_kv_format] if options.best_kv_format else []
@@ -226,6 +283,7 @@ def peers(bench, options):
             ("spillway-bf16", "bf16", options.prompts, []),
             ("spillway-q4", "q4", options.prompts, []),
             ("spillway-q4-int8", "q4", options.prompts, ["--q4-compute", "int8"]),
+            *([("spillway-q4-int8-1", "q4", 1, ["--q4-compute", "int8"])] if options.llama_cpp else []),
             *((f"spillway-best-{n}", "bf16", n, best) for n in options.best_sequences),
         ]:
             flags = [*extra, *own]
@@ -288,6 +346,8 @@ def parse_arguments():
     mode.add_argument("--no-group", dest="group", action="store_false", help="no memory limit: not comparable")
     mode.add_argument("--accelerate-memory-gib", type=float, default=6.5, help="of its weights in memory")
     mode.add_argument("--skip-accelerate", action="store_true")
+    mode.add_argument("--llama-cpp", type=Path, help="folder with llama-batched-bench and llama-quantize: measured, too")
+    mode.add_argument("--llama-cpp-version", default="", help="for the record")
     mode.add_argument("--best-sequences", default="160,320", help="larger blocks for Spillway's best, comma-separated")
     mode.add_argument("--best-kv-format", default="", help="of these blocks; default: the weights'")
     mode.add_argument("--time-limit", type=int, default=7200, help="seconds for one run")

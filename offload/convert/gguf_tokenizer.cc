@@ -72,6 +72,8 @@ class TokenizerWriter {
     std::vector<std::pair<std::string, std::string>> files;
     if (!reader_.has("tokenizer.ggml.model")) return files;
     kind_ = reader_.string("tokenizer.ggml.model");
+    // llama.cpp's names for a file without a tokenizer: prompts are token ids.
+    if (kind_ == "none" || kind_ == "no_vocab") return files;
     read_tokens();
     read_special();
     SPILLWAY_RETURN_IF_ERROR(reader_.status());

@@ -186,6 +186,16 @@ TEST_CASE("kinds that are not supported are left to the reader of tokenizer.json
   CHECK(json_of(writer).tokenizer["model"]["type"] == "tokenizer.ggml.model 'b\\xff'");
 }
 
+TEST_CASE("a file may say that it has no tokenizer") {
+  for (const std::string_view kind : {"none", "no_vocab"}) {
+    GgufWriter writer;
+    writer.add("tokenizer.ggml.model", kind);
+    const auto files = files_of(writer);
+    REQUIRE(files.ok());
+    CHECK(files->empty());
+  }
+}
+
 TEST_CASE("entries that contradict each other are refused") {
   const auto with = [](GgufWriter writer, const std::string& key, const auto& value) {
     writer.remove("tokenizer.ggml." + key);
