@@ -45,7 +45,7 @@ constexpr ForeignFlag kForeign[] = {
     {"-b", kSequences},
     {"--ubatch-size", "use --micro-batch N (sequences)"},
     {"-ub", "use --micro-batch N (sequences)"},
-    {"--max-num-batched-tokens", "use --block N and --micro-batch N (sequences)"},
+    {"--max-num-batched-tokens", "use --prefill-tokens N (prompt tokens of one pass)"},
     {"--gpu-memory-utilization", "use --device-memory SIZE, such as 16GiB"},
     {"--swap-space", "use --host-memory SIZE and --disk-memory SIZE"},
     {"--cpu-offload-gb", kWeights},

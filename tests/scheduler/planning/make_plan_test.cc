@@ -39,6 +39,17 @@ TEST_CASE("the block is the flag's, else the command's, else the default") {
   CHECK(question.make().value().block_sequences() == 5);
 }
 
+TEST_CASE("a sweep's prompt tokens are the flag's, else the command's, else the default") {
+  Question question;
+  CHECK(question.make().value().prefill_tokens() == SchedulerOptions().prefill_tokens_max);
+  question.wishes.prefill_tokens_max = 700;
+  CHECK(question.make().value().prefill_tokens() == 700);
+  question.flags.prefill_tokens = 30;
+  const Plan plan = question.make().value();
+  CHECK(plan.prefill_tokens() == 30);
+  CHECK(plan.asked.prefill_tokens == 30);
+}
+
 TEST_CASE("KV cache and activations on disk are within --disk-memory, or refused") {
   Question question;
   question.flags.activations = TierPercent{0, 0, 100};
