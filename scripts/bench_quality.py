@@ -7,7 +7,7 @@
 spillway_codes (scripts/quality/): prompts with codes in them and a question about one at the end, answered greedily; the
 share of codes that are right, for the full cache and every rule at --budgets per cent of the prompt. lm-eval sends a
 rule's fields in each request (its gen_kwargs), so one server is enough. Half of h2o, snap and random is recent; random and
-window protect the first four positions, as `kv_keep` says. The text is cut, the model sees no other data.
+window protect the first four positions (`kv_keep`). The text is cut, the model sees no other data.
 
 With --tokenizer DIR (a Hugging Face tokenizer; lm-eval then needs transformers, too) also spillway_last_word, by
 loglikelihood. That is scored on the prompt (`echo`), which attends to all of itself under any rule: for the full cache only.
@@ -41,7 +41,6 @@ def rules(budgets):
         yield "snap", percent, {"kv_rule": "snap", **halves}
         yield f"window, keep {SINK}", percent, {"kv_rule": "window", "kv_recent": share, "kv_keep": SINK, **of_prompt}
         yield f"random, keep {SINK}", percent, {"kv_rule": "random", "kv_keep": SINK, **halves}
-        yield "window", percent, {"kv_rule": "window", "kv_recent": share, **of_prompt}
 
 
 def last_words(text, count, characters=1000):

@@ -71,7 +71,8 @@ def draw(found, target):
     # Rules differ by a few per cent at one end and by factors at the other.
     axes.set_yscale("log")
     most = max(b["perplexity"] for b in found["budgets"])
-    ticks = [round(full * factor, -1 if full > 300 else 0) for factor in (1, 1.25, 1.5, 2, 3, 4, 6, 8) if full * factor < most * 1.05]
+    ticks = [step * 10**power for power in range(6) for step in (1, 1.5, 2, 2.5, 3, 4, 6, 8)]
+    ticks = [tick for tick in ticks if full * 0.9 < tick < most * 1.1]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     axes.set_xlabel(f"KV cache kept, of {found['context']} positions")
