@@ -9,8 +9,8 @@ share of codes that are right, for the full cache and every rule at --budgets pe
 rule's fields in each request (its gen_kwargs), so one server is enough. Half of h2o, snap and random is recent; random and
 window protect the first four positions (`kv_keep`). The text is cut, the model sees no other data.
 
-With --tokenizer DIR (a Hugging Face tokenizer; lm-eval then needs transformers, too) also spillway_last_word, by
-loglikelihood. That is scored on the prompt (`echo`), which attends to all of itself under any rule: for the full cache only.
+With --tokenizer DIR (a Hugging Face tokenizer; lm-eval then needs transformers, too, and one that transformers 4 saved from
+a GGUF file needs "tokenizer_class": "PreTrainedTokenizerFast" for transformers 5) also spillway_last_word, by loglikelihood. That is scored on the prompt (`echo`), which attends to all of itself under any rule: for the full cache only.
 """
 
 import argparse
