@@ -30,65 +30,36 @@ RUNNERS = Path(__file__).resolve().parent / "peers"
 LLAMA3_ROPE = dict(
     rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
 )
+
+
+def llama(hidden, layers, heads, ffn, vocab, positions, theta, tied=False, family="llama", **more):
+    """A shape of Llama's kind; heads: (query heads, KV heads)."""
+    return dict(
+        family=family,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
+        head_dim=hidden // heads[0],
+        intermediate_size=ffn,
+        vocab=vocab,
+        max_position_embeddings=positions,
+        tie_word_embeddings=tied,
+        rope_theta=theta,
+        **more,
+    )
+
+
 # What the checkpoint is made of: OPT's in these words, other families' in those of their config.json.
 SHAPES = {
     "opt-6.7b": dict(hidden_size=4096, layers=32, heads=32, ffn=16384, vocab=50272),
     "opt-1.3b": dict(hidden_size=2048, layers=24, heads=32, ffn=8192, vocab=50272),
     "opt-125m": dict(hidden_size=768, layers=12, heads=12, ffn=3072, vocab=50272),
     "small": dict(hidden_size=512, layers=4, heads=8, ffn=2048, vocab=50272),
-    "llama-3.2-1b": dict(
-        family="llama",
-        hidden_size=2048,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=64,
-        intermediate_size=8192,
-        vocab=128256,
-        max_position_embeddings=131072,
-        tie_word_embeddings=True,
-        rope_theta=500000.0,
-        rope_scaling=dict(LLAMA3_ROPE, factor=32.0),
-    ),
-    "llama-3.1-8b": dict(
-        family="llama",
-        hidden_size=4096,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        intermediate_size=14336,
-        vocab=128256,
-        max_position_embeddings=131072,
-        tie_word_embeddings=False,
-        rope_theta=500000.0,
-        rope_scaling=dict(LLAMA3_ROPE, factor=8.0),
-    ),
-    "llama-2-7b": dict(
-        family="llama",
-        hidden_size=4096,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-        head_dim=128,
-        intermediate_size=11008,
-        vocab=32000,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        rope_theta=10000.0,
-    ),
-    "qwen2.5-3b": dict(
-        family="qwen2",
-        hidden_size=2048,
-        num_hidden_layers=36,
-        num_attention_heads=16,
-        num_key_value_heads=2,
-        intermediate_size=11008,
-        vocab=151936,
-        max_position_embeddings=32768,
-        tie_word_embeddings=True,
-        rope_theta=1000000.0,
-    ),
+    "llama-3.2-1b": llama(2048, 16, (32, 8), 8192, 128256, 131072, 5e5, tied=True, rope_scaling=dict(LLAMA3_ROPE, factor=32.0)),
+    "llama-3.1-8b": llama(4096, 32, (32, 8), 14336, 128256, 131072, 5e5, rope_scaling=dict(LLAMA3_ROPE, factor=8.0)),
+    "llama-2-7b": llama(4096, 32, (32, 32), 11008, 32000, 4096, 1e4),
+    "qwen2.5-3b": llama(2048, 36, (16, 2), 11008, 151936, 32768, 1e6, tied=True, family="qwen2"),
 }
 TORCH = "torch==2.13.0"
 

@@ -441,7 +441,7 @@ class PromptPass {
     }
     const float* values = values_ + value_offset(key_tile - run_);
     for (int64_t c = 0; c < plan_.width; c += kGemmColumns) {
-      multiply(strips_, count, kTileKeys, values + c * (value_offset(1) / plan_.width), true,
+      multiply(strips_, count, kTileKeys, values + c * value_offset(1) / plan_.width, true,
                tile.out + c * kTileRows + first * kGemmColumns);
     }
   }

@@ -178,9 +178,9 @@ class Planner {
     uint64_t scratch = 0;
     if (!plan_.discrete || host_attention_) {
       const int64_t prompt = wishes_.prompt_tokens > 0 ? wishes_.prompt_tokens : shape().positions;
-      // Longer ones go through in chunks.
-      const int64_t whole = flags_.prefill_tokens.value_or(
-          std::max(kPrefillDefaultStreaming, wishes_.prefill_tokens_max));
+      // Longer ones go through in chunks, which attend to as many keys.
+      const int64_t whole = std::max({kPrefillDefaultStreaming, wishes_.prefill_tokens_max,
+                                      flags_.prefill_tokens.value_or(0)});
       scratch = cpu_scratch_bytes(shape(), flags_.threads, std::min(prompt, whole));
     }
     if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);

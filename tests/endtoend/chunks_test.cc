@@ -31,12 +31,8 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup)
   flags.block = 8;
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
-  RuntimeOptions options;
-  options.wishes.prefill_tokens_max = setup.prefill_tokens > 0 ? setup.prefill_tokens : 4096;
-  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
-  INFO(runtime.status().message());
-  REQUIRE(runtime.ok());
-  return std::move(runtime).value();
+  flags.prefill_tokens = setup.prefill_tokens > 0 ? setup.prefill_tokens : 4096;
+  return test::open_runtime(checkpoint, flags);
 }
 
 // Ragged prompts, some shorter than any chunk, under every rule, some scored.

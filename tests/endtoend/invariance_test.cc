@@ -34,12 +34,8 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup)
   flags.micro_batch = setup.micro_batch;
   flags.threads = setup.threads;
   flags.host_memory_bytes = uint64_t{1} << 30;
-  RuntimeOptions options;
-  options.wishes.prefill_tokens_max = setup.prefill_tokens_max;
-  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
-  INFO(runtime.status().message());
-  REQUIRE(runtime.ok());
-  return std::move(runtime).value();
+  if (setup.prefill_tokens_max > 0) flags.prefill_tokens = setup.prefill_tokens_max;
+  return test::open_runtime(checkpoint, flags);
 }
 
 // Sixty-five distinct ragged requests, every second one sampled, every second one with a KV rule.

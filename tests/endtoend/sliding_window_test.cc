@@ -56,12 +56,8 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup)
   flags.micro_batch = setup.micro_batch;
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
-  RuntimeOptions options;
-  options.wishes.prefill_tokens_max = setup.prefill_tokens;
-  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
-  INFO(runtime.status().message());
-  REQUIRE(runtime.ok());
-  return std::move(runtime).value();
+  flags.prefill_tokens = setup.prefill_tokens;
+  return test::open_runtime(checkpoint, flags);
 }
 
 Request greedy(std::vector<int32_t> prompt, size_t tokens) {

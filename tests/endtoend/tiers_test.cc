@@ -89,12 +89,8 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, const char* device,
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
   flags.device_memory_bytes = uint64_t{1} << 30;
-  RuntimeOptions options;
-  options.wishes.prefill_tokens_max = setup.prefill_tokens;
-  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, options);
-  INFO(runtime.status().message());
-  REQUIRE(runtime.ok());
-  return std::move(runtime).value();
+  if (setup.prefill_tokens > 0) flags.prefill_tokens = setup.prefill_tokens;
+  return test::open_runtime(checkpoint, flags);
 }
 
 std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {

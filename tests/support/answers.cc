@@ -96,6 +96,13 @@ void ask_logprobs(std::vector<Request>* requests) {
   for (Request& request : *requests) request.logprobs = std::max(request.logprobs, kBest);
 }
 
+std::unique_ptr<Runtime> open_runtime(const std::string& checkpoint, const EngineFlags& flags) {
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(checkpoint, flags, {});
+  INFO(runtime.status().message());
+  REQUIRE(runtime.ok());
+  return std::move(runtime).value();
+}
+
 Answers answers_of(const std::vector<std::shared_ptr<CollectingSink>>& sinks) {
   Answers answers;
   for (const auto& sink : sinks) {

@@ -7,6 +7,7 @@
 // tokens may differ where two are about as likely, so log-probabilities are compared up to there.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ double placement_tolerance(Runtime& runtime, Format format, Format kv_format);
 
 // Asks for the log-probabilities that difference() looks at.
 void ask_logprobs(std::vector<Request>* requests);
+
+// REQUIREs that the model opens.
+std::unique_ptr<Runtime> open_runtime(const std::string& checkpoint, const EngineFlags& flags);
 
 // Waits for every sink's end, which must be a good one.
 Answers answers_of(const std::vector<std::shared_ptr<CollectingSink>>& sinks);

@@ -195,7 +195,8 @@ class Evaluation {
 Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::string& model) {
   if (engine_flags.prefill_tokens) {
     return invalid_argument(
-        "eval reads the prompt of a window at once; leave out --prefill-tokens");
+        "eval reads the prompts of its windows at once: leave out --prefill-tokens, and "
+        "prefill_tokens of a --plan");
   }
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_text(flags.text));
   RuntimeOptions options;

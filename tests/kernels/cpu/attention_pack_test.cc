@@ -4,33 +4,19 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "tests/support/random_data.h"
+#include "tests/support/prompt_rows.h"
 #include "tests/support/rounding.h"
 
 namespace spillway {
 namespace {
 
-constexpr int64_t kKvHeads = 2, kKvHead = 1;
-
 TEST_CASE("packed tiles have the rows of the cache, or those that it would give back") {
   const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const int64_t size = GENERATE(5, 64, 80), keys = GENERATE(1, 64, 100, 130);
   INFO(format_name(format) << ", head size " << size << ", " << keys << " keys");
-  const KvLayout layout{kKvHeads, size, format};
-  const auto rows = test::random_floats(2 * keys * size, 3);  // Keys, then values
-  std::vector<std::byte> cache(layout.sequence_bytes(keys));
-  cpu::PromptView view;
-  view.head.k = rows.data();
-  view.head.v = rows.data() + keys * size;
-  view.head.stride = size;
-  view.head.tokens = keys;
-  view.head.head_size = size;
-  view.head.kv_format = format;
-  view.head.kv_row_bytes = layout.row_bytes();
-  view.head.keys = cache.data() + layout.run_offset(0, kKvHead);
-  view.head.values = view.head.keys + layout.value_offset();
-  view.head.block_bytes = layout.block_bytes();
-  cpu::store_rows(view.head, 0, keys, 0);
+  const test::PromptRows prompt(format, size, keys);
+  const auto& rows = prompt.rows;
+  cpu::PromptView view = prompt.view;
   view.cached = GENERATE(true, false);
   const int64_t tiles = (keys + cpu::kTileKeys - 1) / cpu::kTileKeys;
   const int64_t first = keys > cpu::kTileKeys ? 1 : 0;

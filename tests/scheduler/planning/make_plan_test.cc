@@ -41,13 +41,17 @@ TEST_CASE("the block is the flag's, else the command's, else the default") {
 
 TEST_CASE("a sweep's prompt tokens are the flag's, else the command's, else the default") {
   Question question;
-  CHECK(question.make().value().prefill_tokens() == SchedulerOptions().prefill_tokens_max);
+  question.flags.threads = 64;  // So that scratch is beyond what any process has
+  const Plan usual = question.make().value();
+  CHECK(usual.prefill_tokens() == SchedulerOptions().prefill_tokens_max);
   question.wishes.prefill_tokens_max = 700;
   CHECK(question.make().value().prefill_tokens() == 700);
   question.flags.prefill_tokens = 30;
   const Plan plan = question.make().value();
   CHECK(plan.prefill_tokens() == 30);
   CHECK(plan.asked.prefill_tokens == 30);
+  // A short chunk attends to as many keys as a long one: its scratch is no smaller.
+  CHECK(plan.process_bytes == usual.process_bytes);
 }
 
 TEST_CASE("KV cache and activations on disk are within --disk-memory, or refused") {

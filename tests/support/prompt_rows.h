@@ -1,0 +1,37 @@
+// Random keys and values of a prompt, as a kernel of the CPU sees them: given, and in the cache of
+// the second of two KV heads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/attention_body.h"
+#include "tests/support/random_data.h"
+
+namespace spillway::test {
+
+struct PromptRows {
+  std::vector<float> rows;  // `keys` keys, then as many values, of `size` numbers each
+  std::vector<std::byte> cache;
+  cpu::PromptView view;  // Of the members above
+
+  PromptRows(Format format, int64_t size, int64_t keys) : rows(random_floats(2 * keys * size, 3)) {
+    const KvLayout layout{2, size, format};
+    cache.resize(layout.sequence_bytes(keys));
+    cpu::HeadView& head = view.head;
+    head.k = rows.data();
+    head.v = rows.data() + keys * size;
+    head.stride = head.head_size = size;
+    head.tokens = keys;
+    head.kv_format = format;
+    head.kv_row_bytes = layout.row_bytes();
+    head.keys = cache.data() + layout.run_offset(0, 1);
+    head.values = head.keys + layout.value_offset();
+    head.block_bytes = layout.block_bytes();
+    cpu::store_rows(head, 0, keys, 0);
+  }
+  PromptRows(const PromptRows&) = delete;
+  PromptRows& operator=(const PromptRows&) = delete;
+};
+
+}  // namespace spillway::test
