@@ -194,7 +194,7 @@ class Offload(bench_peers.Bench):
         steps = max(1, options.new_tokens - 1)
         self.say(f"{name}: {found['tokens_per_second']:.2f} tokens/s ({log.name})")
         return {
-            "system": f"Spillway, {sequences} sequences" if sequences != options.prompts else "Spillway",
+            "system": f"Spillway, {sequences} sequence{'s' * (sequences > 1)}" if sequences != options.prompts else "Spillway",
             "version": found["plan"]["kv_format"] + " KV",
             "format": model_format + (" by 8-bit products" if "q4_compute" in found["plan"] else ""),
             "sequences": sequences,
