@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/unroll.h"
 #include "kernels/kv_layout.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -74,7 +75,7 @@ HWY_INLINE V sums_of_lanes(V* HWY_RESTRICT v) {
   const D d;
   const hn::RepartitionToWide<D> wide;
   // Inside blocks of four lanes: of every four vectors one whose lanes are theirs.
-#pragma GCC unroll 4
+  SPILLWAY_UNROLL(4)
   for (size_t i = 0; i < kLanes / 4; ++i) {
     const V* four = v + 4 * i;
     const V a =
@@ -107,7 +108,7 @@ constexpr int kNear = 3;
 template <class T>
 HWY_INLINE void prefetch_pair(const T* from) {
   const auto* bytes = reinterpret_cast<const std::byte*>(from);
-#pragma GCC unroll 2
+  SPILLWAY_UNROLL(2)
   for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
 }
 
@@ -128,25 +129,25 @@ HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T
       V a, b;
       prefetch_pair(ahead + (r + j) * size + i);
       load_pair(k + (r + j) * size + i, a, b);
-#pragma GCC unroll 4
+      SPILLWAY_UNROLL(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V& sum = sums[h * kRows + j];
         sum = hn::MulAdd(hn::LoadU(d, q[h] + i + kLanes), b,
                          hn::MulAdd(hn::LoadU(d, q[h] + i), a, sum));
       }
     };
-#pragma GCC unroll 16
+    SPILLWAY_UNROLL(16)
     for (size_t j = 0; j < kLanes; ++j) sums[j] = hn::Zero(d);
     if constexpr (kHeads == 1) {
-#pragma GCC unroll 16
+      SPILLWAY_UNROLL(16)
       for (size_t j = 0; j < kRows; ++j) {
-#pragma GCC unroll 8
+        SPILLWAY_UNROLL(8)
         for (size_t i = 0; i < whole; i += 2 * kLanes) add(j, i);
       }
       hn::StoreU(sums_of_lanes(sums), d, scores[0] + r);
     } else {
       for (size_t i = 0; i < whole; i += 2 * kLanes) {
-#pragma GCC unroll 16
+        SPILLWAY_UNROLL(16)
         for (size_t j = 0; j < kRows; ++j) add(j, i);
       }
       HWY_ALIGN float found[kLanes];
@@ -186,9 +187,9 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
   const D d;
   constexpr size_t kVectors = 2 * kPairs;
   V sums[2][kHeads * kVectors];
-#pragma GCC unroll 4
+  SPILLWAY_UNROLL(4)
   for (size_t h = 0; h < kHeads; ++h) {
-#pragma GCC unroll 8
+    SPILLWAY_UNROLL(8)
     for (size_t p = 0; p < kVectors; ++p) {
       sums[0][h * kVectors + p] = hn::LoadU(d, out[h] + i + p * kLanes);
       sums[1][h * kVectors + p] = hn::Zero(d);
@@ -196,15 +197,15 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
   }
   const auto add = [&](size_t r, V* HWY_RESTRICT to) {
     V w[kHeads];
-#pragma GCC unroll 4
+    SPILLWAY_UNROLL(4)
     for (size_t h = 0; h < kHeads; ++h) w[h] = hn::Set(d, weights[h][r]);
-#pragma GCC unroll 4
+    SPILLWAY_UNROLL(4)
     for (size_t p = 0; p < kPairs; ++p) {
       V a, b;
       const size_t at = r * size + i + p * 2 * kLanes;
       prefetch_pair(ahead + at);
       load_pair(v + at, a, b);
-#pragma GCC unroll 4
+      SPILLWAY_UNROLL(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V* HWY_RESTRICT sum = to + h * kVectors + 2 * p;
         sum[0] = hn::MulAdd(w[h], a, sum[0]);
@@ -218,9 +219,9 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
     add(r + 1, sums[1]);
   }
   if (r < rows) add(r, sums[0]);
-#pragma GCC unroll 4
+  SPILLWAY_UNROLL(4)
   for (size_t h = 0; h < kHeads; ++h) {
-#pragma GCC unroll 8
+    SPILLWAY_UNROLL(8)
     for (size_t p = 0; p < kVectors; ++p) {
       hn::StoreU(hn::Add(sums[0][h * kVectors + p], sums[1][h * kVectors + p]), d,
                  out[h] + i + p * kLanes);

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace spillway {
+namespace spillway::answers_test {
 namespace {
 
 using test::Answer;
@@ -63,4 +63,4 @@ TEST_CASE("within a tolerance only the first token of a rule by scores is compar
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::answers_test

@@ -19,7 +19,7 @@
 #include "tests/support/places.h"
 #include "tests/support/seed.h"
 
-namespace spillway {
+namespace spillway::endtoend_batch_kill_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -170,4 +170,4 @@ TEST_CASE("kill -9 twenty times in the middle of a batch: every line once", "[sl
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_batch_kill_test

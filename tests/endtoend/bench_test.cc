@@ -9,7 +9,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::endtoend_bench_test {
 namespace {
 
 using nlohmann::json;
@@ -109,4 +109,4 @@ TEST_CASE("a trace that cannot be written stops bench before the work") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_bench_test

@@ -9,7 +9,7 @@
 #include "tests/support/places.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::chat_test {
 namespace {
 
 using nlohmann::json;
@@ -117,4 +117,4 @@ TEST_CASE("inspect says which chat template a model has") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::chat_test

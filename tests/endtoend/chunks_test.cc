@@ -10,7 +10,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::chunks_test {
 namespace {
 
 using test::Answers;
@@ -110,4 +110,4 @@ TEST_CASE("chunks do not show with a cache on disk", "[gpu]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::chunks_test

@@ -14,7 +14,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::cuda_parity_test {
 namespace {
 
 using test::Answers;
@@ -102,4 +102,4 @@ TEST_CASE("a random opt-125m's tokens on CUDA are those on the CPU", "[gpu][slow
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cuda_parity_test

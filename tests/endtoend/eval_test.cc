@@ -9,7 +9,7 @@
 #include "tests/support/places.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::eval_test {
 namespace {
 
 using nlohmann::json;
@@ -131,4 +131,4 @@ TEST_CASE("h2o at a fifth of the cache stays close to all of it, a window of tha
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::eval_test

@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::gguf_test {
 namespace {
 
 using test::CollectingSink;
@@ -149,4 +149,4 @@ TEST_CASE("GGUF files of the golden checkpoints agree with transformers") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_test

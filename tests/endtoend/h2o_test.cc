@@ -12,7 +12,7 @@
 #include "tests/support/kept_rows.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::h2o_test {
 namespace {
 
 using nlohmann::json;
@@ -269,4 +269,4 @@ TEST_CASE("a plan with a KV rule holds the block that it says", "[gpu]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::h2o_test

@@ -16,7 +16,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::host_memory_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -151,4 +151,4 @@ TEST_CASE("serve stays inside its host memory, whatever is uploaded and asked fo
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::host_memory_test

@@ -10,7 +10,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::invariance_test {
 namespace {
 
 using test::Answers;
@@ -139,4 +139,4 @@ TEST_CASE("little KV memory delays sequences and changes nothing", "[gpu]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::invariance_test

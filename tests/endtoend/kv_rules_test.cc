@@ -8,7 +8,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::kv_rules_test {
 namespace {
 
 using test::Answers;
@@ -157,4 +157,4 @@ TEST_CASE("nor do they in a narrower cache", "[gpu]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::kv_rules_test

@@ -10,7 +10,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/prometheus_text.h"
 
-namespace spillway {
+namespace spillway::endtoend_metrics_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -118,4 +118,4 @@ TEST_CASE("the metrics of a served model add up with its answers") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_metrics_test

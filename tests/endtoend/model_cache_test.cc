@@ -9,7 +9,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::endtoend_model_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -269,4 +269,4 @@ TEST_CASE("a command whose trace found the disk full has failed") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_model_cache_test

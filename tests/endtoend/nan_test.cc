@@ -18,7 +18,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::nan_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -118,4 +118,4 @@ TEST_CASE("NaN in any tensor ends a request in an error", "[slow]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::nan_test

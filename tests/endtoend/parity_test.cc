@@ -10,7 +10,7 @@
 #include "tests/support/places.h"
 #include "tests/support/skip.h"
 
-namespace spillway {
+namespace spillway::parity_test {
 namespace {
 
 using test::CollectingSink;
@@ -154,4 +154,4 @@ TEST_CASE("the demo model agrees with transformers") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::parity_test

@@ -17,7 +17,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::endtoend_placement_test {
 namespace {
 
 using test::Answers;
@@ -293,4 +293,4 @@ TEST_CASE("a packed file of a model that no layer of ours computes is refused, n
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_placement_test

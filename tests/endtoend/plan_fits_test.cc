@@ -16,7 +16,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::endtoend_plan_fits_test {
 namespace {
 
 struct Ended {
@@ -86,4 +86,4 @@ TEST_CASE("every plan that is found runs within its budgets", "[slow]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_plan_fits_test

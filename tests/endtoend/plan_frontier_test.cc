@@ -12,7 +12,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::plan_frontier_test {
 namespace {
 
 using nlohmann::json;
@@ -118,4 +118,4 @@ TEST_CASE_METHOD(Fixture, "plan takes the requests of a file") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::plan_frontier_test

@@ -13,7 +13,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::plan_test {
 namespace {
 
 using nlohmann::json;
@@ -189,4 +189,4 @@ TEST_CASE("plan answers with FlexGen's model, too") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::plan_test

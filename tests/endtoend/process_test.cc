@@ -15,7 +15,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::process_test {
 namespace {
 
 // What the program ends with when nobody reads its standard error.
@@ -130,4 +130,4 @@ TEST_CASE("a terminal that closes does not end a server that nohup started while
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::process_test

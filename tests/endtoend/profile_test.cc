@@ -10,7 +10,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::endtoend_profile_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -82,4 +82,4 @@ TEST_CASE("an interrupted profile leaves no file and exits with 130") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::endtoend_profile_test

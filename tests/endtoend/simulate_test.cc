@@ -9,7 +9,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::simulate_test {
 namespace {
 
 using nlohmann::json;
@@ -104,4 +104,4 @@ TEST_CASE("FlexGen's schedule is simulated beside ours") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::simulate_test

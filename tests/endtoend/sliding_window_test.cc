@@ -10,7 +10,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::sliding_window_test {
 namespace {
 
 using test::Answers;
@@ -164,4 +164,4 @@ TEST_CASE("layers with a window take its bytes alone") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sliding_window_test

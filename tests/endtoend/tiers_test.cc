@@ -13,7 +13,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::tiers_test {
 namespace {
 
 using test::Answers;
@@ -200,4 +200,4 @@ TEST_CASE("placements over three tiers differ by rounding where sums depend on s
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::tiers_test

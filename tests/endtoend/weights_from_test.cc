@@ -12,7 +12,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::weights_from_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +100,4 @@ TEST_CASE("weights of a checkpoint as it lies on a device with memory of its own
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weights_from_test

@@ -12,7 +12,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::attention_test {
 namespace {
 
 using test::DeviceArray;
@@ -332,4 +332,4 @@ TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weight
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::attention_test

@@ -6,7 +6,7 @@
 #include "kernels/base/checked_math.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::decoder_layer_test {
 namespace {
 
 size_t rounded(int64_t rows, int64_t columns, DType dtype) {
@@ -36,4 +36,4 @@ TEST_CASE("a layer's buffers hold what its matrices read and write") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::decoder_layer_test

@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 
-namespace spillway {
+namespace spillway::device_touch_test {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -35,4 +35,4 @@ TEST_CASE("touching a buffer of the CPU brings all of it into memory and changes
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::device_touch_test

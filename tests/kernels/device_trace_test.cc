@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 #include "tests/support/recording_trace.h"
 
-namespace spillway {
+namespace spillway::device_trace_test {
 namespace {
 
 using test::RecordingTrace;
@@ -42,4 +42,4 @@ TEST_CASE("ops of a traced stream stand on the track of its label") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::device_trace_test

@@ -9,7 +9,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::gate_test {
 namespace {
 
 using test::DeviceArray;
@@ -64,4 +64,4 @@ TEST_CASE("the gate of a large negative number is zero, and NaN stays") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gate_test

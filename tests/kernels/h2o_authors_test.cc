@@ -10,7 +10,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::h2o_authors_test {
 namespace {
 
 using test::DeviceArray;
@@ -75,4 +75,4 @@ TEST_CASE("rule h2o keeps and scores what its authors' code does") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::h2o_authors_test

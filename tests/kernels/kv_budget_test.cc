@@ -12,7 +12,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::kv_budget_test {
 namespace {
 
 using scalar::Matrix;
@@ -345,4 +345,4 @@ TEST_CASE("a layer with a window keeps what lies within it and the rule") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::kv_budget_test

@@ -10,7 +10,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::linear_test {
 namespace {
 
 using test::bytes_of;
@@ -147,4 +147,4 @@ TEST_CASE("linear over slabs that lie together is that over slabs apart", "[sani
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::linear_test

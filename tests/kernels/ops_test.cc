@@ -10,7 +10,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
 
-namespace spillway {
+namespace spillway::ops_test {
 namespace {
 
 using test::PackedMatrix;
@@ -156,4 +156,4 @@ TEST_CASE_METHOD(CpuFixture, "linear writes bfloat16 rounded to nearest, ties to
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::ops_test

@@ -11,7 +11,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::rotate_test {
 namespace {
 
 using test::DeviceArray;
@@ -93,4 +93,4 @@ TEST_CASE("a row that is rotated alone has the bits that it has among others") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rotate_test

@@ -13,7 +13,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::rows_test {
 namespace {
 
 using test::DeviceArray;
@@ -145,4 +145,4 @@ TEST_CASE("gather_rows reads any slab and format", "[sanitizer]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rows_test

@@ -10,7 +10,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::snap_kvpress_test {
 namespace {
 
 using test::DeviceArray;
@@ -86,4 +86,4 @@ TEST_CASE("rule snap keeps and scores what kvpress does") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::snap_kvpress_test

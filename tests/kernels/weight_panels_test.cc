@@ -8,7 +8,7 @@
 
 #include "kernels/base/dtype.h"
 
-namespace spillway {
+namespace spillway::weight_panels_test {
 namespace {
 
 TEST_CASE("a panel of 16-bit rows is what pack_rows() makes") {
@@ -42,4 +42,4 @@ TEST_CASE("a panel of 16-bit rows is what pack_rows() makes") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weight_panels_test

@@ -8,7 +8,7 @@
 #include "tests/support/fake_io.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::activation_store_test {
 namespace {
 
 constexpr int64_t kColumns = 8;
@@ -141,4 +141,4 @@ TEST_CASE("activations: bytes are where the shares say") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::activation_store_test

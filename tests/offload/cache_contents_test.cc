@@ -15,7 +15,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::cache_contents_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,4 +205,4 @@ TEST_CASE("a folder that cannot be listed is an error") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cache_contents_test

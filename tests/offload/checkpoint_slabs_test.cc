@@ -15,7 +15,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::checkpoint_slabs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -237,4 +237,4 @@ TEST_CASE("files that change while they are used are noticed") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::checkpoint_slabs_test

@@ -11,7 +11,7 @@
 #include "tests/support/places.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::config_files_test {
 namespace {
 
 std::set<std::string> names() {
@@ -111,4 +111,4 @@ TEST_CASE("FlexGen's constants are found by name and by file, and are no profile
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::config_files_test

@@ -11,7 +11,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::device_ring_test {
 namespace {
 
 constexpr uint64_t kBytes = 4096;
@@ -78,4 +78,4 @@ TEST_CASE_METHOD(Fixture, "device ring: there is room again when the oldest piec
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::device_ring_test

@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-namespace spillway {
+namespace spillway::kv_cache_test {
 namespace {
 
 constexpr int64_t kLayers = 5;
@@ -436,4 +436,4 @@ TEST_CASE("a chunk changes two ends of a ring, in whole blocks") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::kv_cache_test

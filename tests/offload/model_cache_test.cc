@@ -12,7 +12,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::offload_model_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ TEST_CASE("who begins a use waits for those who look") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::offload_model_cache_test

@@ -14,7 +14,7 @@
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::model_source_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -300,4 +300,4 @@ TEST_CASE("the cache folder follows the environment") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::model_source_test

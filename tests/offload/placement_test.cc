@@ -9,7 +9,7 @@
 #include "offload/config_files.h"
 #include "offload/io/io.h"
 
-namespace spillway {
+namespace spillway::offload_placement_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
@@ -317,4 +317,4 @@ TEST_CASE("a budget below what is taken whatever lives where is refused, on eith
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::offload_placement_test

@@ -12,7 +12,7 @@
 
 #include "offload/config_files.h"
 
-namespace spillway {
+namespace spillway::weight_placement_test {
 namespace {
 
 ModelFileTable table_of(const char* model, Format format = Format::kBF16) {
@@ -237,4 +237,4 @@ TEST_CASE("ranges of layers have all slabs between them, none of them twice") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weight_placement_test

@@ -9,7 +9,7 @@
 #include "offload/convert/converter.h"
 #include "tests/support/golden.h"
 
-namespace spillway {
+namespace spillway::weight_store_test {
 namespace {
 
 // A golden checkpoint packed in a layout, in a directory of its own.
@@ -167,4 +167,4 @@ TEST_CASE("a store of some layers loads these and no others, with the bits of on
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weight_store_test

@@ -12,7 +12,7 @@
 #include "offload/model_file/model_file.h"
 #include "tests/support/fake_io.h"
 
-namespace spillway {
+namespace spillway::weight_stream_test {
 namespace {
 
 using test::FakeIo;
@@ -251,4 +251,4 @@ TEST_CASE("the first read of every slab is verified, whichever others are") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weight_stream_test

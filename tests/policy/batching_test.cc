@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-namespace spillway {
+namespace spillway::batching_test {
 namespace {
 
 class Random {
@@ -158,4 +158,4 @@ TEST_CASE("sequences added together are cut as they would be one by one") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::batching_test

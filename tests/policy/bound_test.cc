@@ -6,7 +6,7 @@
 #include "kernels/base/linear_shapes.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::bound_test {
 namespace {
 
 ModelShape small_shape() {
@@ -216,4 +216,4 @@ TEST_CASE("a run without sweeps has no bound") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::bound_test

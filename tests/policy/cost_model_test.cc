@@ -5,7 +5,7 @@
 
 #include "tests/support/costed_plans.h"
 
-namespace spillway {
+namespace spillway::cost_model_test {
 namespace {
 
 using test::figure;
@@ -271,4 +271,4 @@ TEST_CASE("faster hardware never predicts less throughput") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cost_model_test

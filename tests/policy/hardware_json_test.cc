@@ -6,7 +6,7 @@
 
 #include "tests/support/hardware.h"
 
-namespace spillway {
+namespace spillway::hardware_json_test {
 namespace {
 
 using nlohmann::json;
@@ -204,4 +204,4 @@ TEST_CASE("a text that is no hardware profile is refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::hardware_json_test

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace spillway {
+namespace spillway::hardware_profile_test {
 namespace {
 
 TEST_CASE("a figure is the median of its samples, with their spread") {
@@ -22,4 +22,4 @@ TEST_CASE("a figure is the median of its samples, with their spread") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::hardware_profile_test

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace spillway {
+namespace spillway::kv_rule_test {
 namespace {
 
 KvRule h2o(KvAmount heavy, KvAmount recent, bool of_prompt = false) {
@@ -150,4 +150,4 @@ TEST_CASE("slots in use are always the first") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::kv_rule_test

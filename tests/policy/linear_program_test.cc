@@ -8,7 +8,7 @@
 #include <optional>
 #include <random>
 
-namespace spillway {
+namespace spillway::linear_program_test {
 namespace {
 
 constexpr double kInfinity = LinearProgram::kInfinity;
@@ -288,4 +288,4 @@ TEST_CASE("random linear programs agree with a search over all vertices") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::linear_program_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-namespace spillway {
+namespace spillway::pareto_test {
 namespace {
 
 bool beats(const LatencyPoint& a, const LatencyPoint& b) {
@@ -51,4 +51,4 @@ TEST_CASE("a gain too small is none") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::pareto_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/costed_plans.h"
 
-namespace spillway {
+namespace spillway::placement_program_test {
 namespace {
 
 // What the program minimises, for shares that are given.
@@ -115,4 +115,4 @@ TEST_CASE("what must stay on the device stays") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::placement_program_test

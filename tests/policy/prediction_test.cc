@@ -6,7 +6,7 @@
 #include "policy/placement_program.h"
 #include "tests/support/costed_plans.h"
 
-namespace spillway {
+namespace spillway::prediction_test {
 namespace {
 
 TEST_CASE("sweeps up to the last prompt are the prefill, the others decode") {
@@ -64,4 +64,4 @@ TEST_CASE("a cache that may not go to disk does not, even where nothing else fit
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::prediction_test

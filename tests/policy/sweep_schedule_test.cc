@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-namespace spillway {
+namespace spillway::sweep_schedule_test {
 namespace {
 
 struct Sweep {
@@ -157,4 +157,4 @@ TEST_CASE("planned sweeps are those of sequences taken one by one") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sweep_schedule_test

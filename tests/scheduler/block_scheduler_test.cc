@@ -13,7 +13,7 @@
 #include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::block_scheduler_test {
 namespace {
 
 using test::CollectingSink;
@@ -539,4 +539,4 @@ TEST_CASE("a long generation stays inside a small cache") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::block_scheduler_test

@@ -15,7 +15,7 @@
 #include "scheduler/database.h"
 #include "tests/support/seed.h"
 
-namespace spillway {
+namespace spillway::journal_test {
 namespace {
 
 const JournalHead kHead = {{"input", "abc"}, {"model", "tiny"}, {"seed", "1"}};
@@ -367,4 +367,4 @@ TEST_CASE("kill -9 at any instant loses nothing that was committed") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::journal_test

@@ -6,7 +6,7 @@
 #include "tests/support/collecting_sink.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::own_fault_test {
 namespace {
 
 TEST_CASE("a sequence that no token can be drawn for fails by its own fault, and alone") {
@@ -40,4 +40,4 @@ TEST_CASE("a sequence that no token can be drawn for fails by its own fault, and
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::own_fault_test

@@ -11,7 +11,7 @@
 #include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::planned_sweeps_test {
 namespace {
 
 using test::CollectingSink;
@@ -166,4 +166,4 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::planned_sweeps_test

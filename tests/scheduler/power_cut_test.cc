@@ -11,7 +11,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::power_cut_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -106,4 +106,4 @@ TEST_CASE("a power cut at any instant loses nothing that was committed") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::power_cut_test

@@ -14,7 +14,7 @@
 #include <numeric>
 #include <random>
 
-namespace spillway {
+namespace spillway::sampler_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -325,4 +325,4 @@ TEST_CASE("the best of a long row are those of sorting it") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sampler_test

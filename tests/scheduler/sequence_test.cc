@@ -7,7 +7,7 @@
 #include "tests/support/collecting_sink.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::sequence_test {
 namespace {
 
 using test::CollectingSink;
@@ -105,4 +105,4 @@ TEST_CASE("logits beyond the sampling vocabulary that are no numbers are an erro
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sequence_test

@@ -8,7 +8,7 @@
 #include "tests/support/collecting_sink.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::sweep_errors_test {
 namespace {
 
 using test::CollectingSink;
@@ -189,4 +189,4 @@ TEST_CASE("a KV budget that is nearly full saves nothing, and never less") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sweep_errors_test

@@ -11,7 +11,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::waiting_queue_test {
 namespace {
 
 std::unique_ptr<Sequence> sequence(uint64_t id, uint64_t client, int32_t priority = 0) {
@@ -171,4 +171,4 @@ TEST_CASE("any order of arrivals, admissions and cancellations goes as defined")
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::waiting_queue_test

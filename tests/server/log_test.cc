@@ -7,7 +7,7 @@
 #include "tests/server/api/api_support.h"
 #include "tests/support/captured_stderr.h"
 
-namespace spillway {
+namespace spillway::log_test {
 namespace {
 
 using test::Captured;
@@ -86,4 +86,4 @@ TEST_CASE("an error without a cause promises no log; whose machine it is reads t
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::log_test

@@ -13,7 +13,7 @@
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::start_plan_test {
 namespace {
 
 // opt-125m on this machine, with what was said.
@@ -144,4 +144,4 @@ TEST_CASE("what fits nowhere is refused in the engine's words") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::start_plan_test

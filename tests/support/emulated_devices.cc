@@ -32,6 +32,10 @@ void emulate_sums_by_shape(bool on) {
   fake_cudart::set_sums_by_shape(on);
 }
 
+bool emulated() {
+  return true;
+}
+
 bool thorough() {
   return false;
 }

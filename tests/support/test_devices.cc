@@ -50,8 +50,16 @@ bool sums_by_shape() {
 }
 void emulate_sums_by_shape(bool) {}
 
+bool emulated() {
+  return false;
+}
+
 bool thorough() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return false;
+#else
   return true;
+#endif
 }
 
 }  // namespace spillway::test

@@ -35,7 +35,11 @@ size_t accelerator_leaks();
 bool sums_by_shape();
 void emulate_sums_by_shape(bool on);
 
-// False where a device is emulated and thousands of times slower: then the small cases must do.
+// Whether the accelerator is emulated.
+bool emulated();
+
+// False where a device is emulated and thousands of times slower, and under the sanitizers, where
+// all is ten times slower: then the small cases must do.
 bool thorough();
 
 // Values in a device's memory, to and fro by a stream of it.

@@ -10,7 +10,7 @@
 #include "kernels/base/weights.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::base_test {
 namespace {
 
 Result<int> half(int value) {
@@ -122,4 +122,4 @@ TEST_CASE("the weight list of opt-1.3b has its published size") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::base_test

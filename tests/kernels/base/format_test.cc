@@ -4,7 +4,7 @@
 
 #include "kernels/base/quantized.h"
 
-namespace spillway {
+namespace spillway::format_test {
 namespace {
 
 TEST_CASE("a format is found by its name, and all names are listed as messages have them") {
@@ -45,4 +45,4 @@ TEST_CASE("quantised rows are packed and unpacked by format") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::format_test

@@ -7,7 +7,7 @@
 #include "kernels/base/quote.h"
 #include "kernels/base/strict_json.h"
 
-namespace spillway {
+namespace spillway::json_reader_test {
 namespace {
 
 using nlohmann::json;
@@ -191,4 +191,4 @@ TEST_CASE("quoted text cannot paint on a terminal") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::json_reader_test

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace spillway {
+namespace spillway::kv_random_test {
 namespace {
 
 std::vector<uint32_t> ranks(uint64_t seed, int64_t layer, int64_t head, int64_t count) {
@@ -70,4 +70,4 @@ TEST_CASE("seeds, layers, heads and neighbouring positions draw independently") 
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::kv_random_test

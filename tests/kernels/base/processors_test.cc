@@ -11,7 +11,7 @@
 #include "kernels/base/cgroup.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::processors_test {
 namespace {
 
 struct Root {
@@ -82,4 +82,4 @@ TEST_CASE("a thread that is held to one processor counts one") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::processors_test

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-namespace spillway {
+namespace spillway::rotary_test {
 namespace {
 
 TEST_CASE("frequencies fall from 1 by equal factors") {
@@ -49,4 +49,4 @@ TEST_CASE("frequencies change with a sequence's length where the scaling says so
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rotary_test

@@ -16,7 +16,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::trace_test {
 namespace {
 
 using nlohmann::json;
@@ -205,4 +205,4 @@ TEST_CASE("a null trace records nothing") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::trace_test

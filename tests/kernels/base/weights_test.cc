@@ -6,7 +6,7 @@
 #include "kernels/base/linear_shapes.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::weights_test {
 namespace {
 
 TEST_CASE("the three parts of the list of weights are the list") {
@@ -55,4 +55,4 @@ TEST_CASE("a gated MLP's first matrix holds gate and values") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weights_test

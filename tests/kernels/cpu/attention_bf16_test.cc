@@ -14,7 +14,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 
-namespace spillway {
+namespace spillway::attention_bf16_test {
 namespace {
 
 // The bf16 number of a row in a word of pairs.
@@ -157,4 +157,4 @@ TEST_CASE("the softmax of a tile is that of the definition", "[sanitizer]") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::attention_bf16_test

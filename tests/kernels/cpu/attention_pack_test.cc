@@ -7,7 +7,7 @@
 #include "tests/support/prompt_rows.h"
 #include "tests/support/rounding.h"
 
-namespace spillway {
+namespace spillway::attention_pack_test {
 namespace {
 
 TEST_CASE("packed tiles have the rows of the cache, or those that it would give back") {
@@ -48,4 +48,4 @@ TEST_CASE("packed tiles have the rows of the cache, or those that it would give 
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::attention_pack_test

@@ -15,7 +15,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::gemm_int8_test {
 namespace {
 
 using test::bytes_of;
@@ -205,4 +205,4 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gemm_int8_test

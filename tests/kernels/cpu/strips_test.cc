@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace spillway {
+namespace spillway::strips_test {
 namespace {
 
 TEST_CASE("strips are as few as possible and as even as possible") {
@@ -29,4 +29,4 @@ TEST_CASE("strips are as few as possible and as even as possible") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::strips_test

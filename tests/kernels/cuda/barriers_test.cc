@@ -22,7 +22,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::barriers_test {
 namespace {
 
 using emulation::Barrier;
@@ -267,4 +267,4 @@ TEST_CASE("without any one of its barriers a kernel is wrong in some order of it
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::barriers_test

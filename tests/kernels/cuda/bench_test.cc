@@ -12,7 +12,7 @@
 #include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
 
-namespace spillway {
+namespace spillway::cuda_bench_test {
 namespace {
 
 using nlohmann::json;
@@ -124,4 +124,4 @@ TEST_CASE("bench without the device memory to measure ceilings with ends before 
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cuda_bench_test

@@ -8,7 +8,7 @@
 #include "tests/support/recording_trace.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::cuda_trace_test {
 namespace {
 
 using test::DeviceArray;
@@ -95,4 +95,4 @@ TEST_CASE("a device lost in mid-trace leaves the spans before, and no event behi
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cuda_trace_test

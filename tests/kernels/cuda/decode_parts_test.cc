@@ -8,7 +8,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::decode_parts_test {
 namespace {
 
 using test::DeviceArray;
@@ -68,4 +68,4 @@ TEST_CASE("decode steps in parts are those at once") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::decode_parts_test

@@ -12,7 +12,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::device_limits_test {
 namespace {
 
 // Whether the emulation takes such a launch, and then runs it.
@@ -141,4 +141,4 @@ TEST_CASE("a model whose heads are too wide for CUDA is refused before it is con
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::device_limits_test

@@ -10,7 +10,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::device_memory_test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -136,4 +136,4 @@ TEST_CASE("the context is in --device-memory, too") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::device_memory_test

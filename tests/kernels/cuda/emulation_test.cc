@@ -14,7 +14,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::emulation_test {
 namespace {
 
 using test::DeviceArray;
@@ -222,4 +222,4 @@ TEST_CASE("a lost device poisons its streams, and those that wait for them") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::emulation_test

@@ -6,7 +6,7 @@
 #include "tests/support/fake_cudart.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::engine_waits_test {
 namespace {
 
 class Counted final : public LogitsSink {
@@ -97,4 +97,4 @@ TEST_CASE("a sweep of many sequences waits once for all that is drawn, and for w
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::engine_waits_test

@@ -7,7 +7,7 @@
 #include "scheduler/engine/engine.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::cuda_expanded_layer_test {
 namespace {
 
 class Kept final : public LogitsSink {
@@ -79,4 +79,4 @@ TEST_CASE("a block is worth expanding for when two parts of it would") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cuda_expanded_layer_test

@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/http_client.h"
 
-namespace spillway {
+namespace spillway::faults_test {
 namespace {
 
 using test::CollectingSink;
@@ -132,4 +132,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::faults_test

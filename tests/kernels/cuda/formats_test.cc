@@ -9,7 +9,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/hardware.h"
 
-namespace spillway {
+namespace spillway::formats_test {
 namespace {
 
 Result<std::unique_ptr<Runtime>> open(const std::string& variant, const RuntimeOptions& options,
@@ -78,4 +78,4 @@ TEST_CASE("4-bit weights are computed with in bf16, in f16 where tensor cores ha
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::formats_test

@@ -14,7 +14,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::host_attention_test {
 namespace {
 
 using test::CollectingSink;
@@ -149,4 +149,4 @@ TEST_CASE("without a cache folder there is no profile, and nothing is wrong with
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::host_attention_test

@@ -8,7 +8,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::linear_fused_test {
 namespace {
 
 using test::DeviceArray;
@@ -68,4 +68,4 @@ TEST_CASE("products that cuBLASLt cannot finish end in a kernel of ours") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::linear_fused_test

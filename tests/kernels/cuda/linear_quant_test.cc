@@ -9,7 +9,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::linear_quant_test {
 namespace {
 
 using test::DeviceArray;
@@ -94,4 +94,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::linear_quant_test

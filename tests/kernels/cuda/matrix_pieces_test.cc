@@ -10,7 +10,7 @@
 #include "tests/support/test_devices.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::matrix_pieces_test {
 namespace {
 
 // The MLP's matrices have four slabs each.
@@ -111,4 +111,4 @@ TEST_CASE("a matrix on several tiers is one product a tier, with the same result
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::matrix_pieces_test

@@ -14,7 +14,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::out_of_memory_test {
 namespace {
 
 using test::CollectingSink;
@@ -167,4 +167,4 @@ TEST_CASE("a request too large for the memory that is left ends, and the next on
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::out_of_memory_test

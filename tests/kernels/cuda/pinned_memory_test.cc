@@ -9,7 +9,7 @@
 #include "tests/support/fake_cudart.h"
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::pinned_memory_test {
 namespace {
 
 constexpr size_t kBytes = 3 * cuda::kRegisteredBytesMax + 4096 + 12;
@@ -65,4 +65,4 @@ TEST_CASE("memory that the driver does not register is its own") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::pinned_memory_test

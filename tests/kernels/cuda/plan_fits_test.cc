@@ -12,7 +12,7 @@
 #include "tests/support/hardware.h"
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::cuda_plan_fits_test {
 namespace {
 
 using test::CollectingSink;
@@ -102,4 +102,4 @@ TEST_CASE("plans for a device with memory of its own run within its budget") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cuda_plan_fits_test

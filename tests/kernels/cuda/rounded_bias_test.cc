@@ -10,7 +10,7 @@
 #include "tests/support/test_devices.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::rounded_bias_test {
 namespace {
 
 using test::DeviceArray;
@@ -109,4 +109,4 @@ TEST_CASE("an engine rounds each layer's bias once, wherever its weights live") 
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rounded_bias_test

@@ -11,7 +11,7 @@
 #include "tests/support/fake_cudart.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::cuda_sample_test {
 namespace {
 
 class Kept final : public LogitsSink {
@@ -150,4 +150,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cuda_sample_test

@@ -10,7 +10,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::scratch_test {
 namespace {
 
 using test::DeviceArray;
@@ -165,4 +165,4 @@ TEST_CASE("what scratch left with the pool makes room for others") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::scratch_test

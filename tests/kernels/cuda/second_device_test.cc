@@ -14,7 +14,7 @@
 #include "tests/support/scalar_ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::second_device_test {
 namespace {
 
 using test::CollectingSink;
@@ -113,4 +113,4 @@ TEST_CASE("a model on the second device gives the tokens of the first") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::second_device_test

@@ -9,7 +9,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::uploads_test {
 namespace {
 
 using test::DeviceArray;
@@ -93,4 +93,4 @@ TEST_CASE("a few sequences are attended to without an upload") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::uploads_test

@@ -12,7 +12,7 @@
 #include "tests/support/recording_trace.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::weights_ahead_test {
 namespace {
 
 constexpr int64_t kLayers = 4;
@@ -236,4 +236,4 @@ TEST_CASE("the next layer's weights are queued while the CPU attends") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::weights_ahead_test

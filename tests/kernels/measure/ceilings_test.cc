@@ -7,7 +7,7 @@
 #include "kernels/cpu/memory_probe.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::ceilings_test {
 namespace {
 
 void check_rate(double rate) {
@@ -77,4 +77,4 @@ TEST_CASE("a product that no memory holds is an error and no rate") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::ceilings_test

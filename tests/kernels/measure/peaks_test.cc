@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-namespace spillway {
+namespace spillway::peaks_test {
 namespace {
 
 TEST_CASE("every arithmetic has a peak, and narrower numbers are no slower") {
@@ -53,4 +53,4 @@ TEST_CASE("the best of two measurements is taken peak by peak") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::peaks_test

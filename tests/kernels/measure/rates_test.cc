@@ -11,7 +11,7 @@
 #include "kernels/base/format.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::rates_test {
 namespace {
 
 constexpr RunLimits kThree{.runs_min = 3, .runs_max = 3, .seconds_max = 0, .run_seconds = 0};
@@ -101,4 +101,4 @@ TEST_CASE("rates without the memory for them are an error") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rates_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/random_data.h"
 
-namespace spillway {
+namespace spillway::row_passes_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -74,4 +74,4 @@ TEST_CASE("a NaN or an infinity anywhere makes a row invalid, and -inf does not"
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::row_passes_test

@@ -12,7 +12,7 @@
 #include "kernels/ops.h"
 #include "tests/support/test_devices.h"
 
-namespace spillway {
+namespace spillway::sampling_sample_test {
 namespace {
 
 using test::DeviceArray;
@@ -193,4 +193,4 @@ TEST_CASE("sample_rows draws from the ends of a distribution, and from extreme o
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sampling_sample_test

@@ -9,7 +9,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::checkpoint_test {
 namespace {
 
 const TensorData kA = make_tensor("a", {2, 3});
@@ -186,4 +186,4 @@ TEST_CASE("a file that changes after it was opened is noticed") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::checkpoint_test

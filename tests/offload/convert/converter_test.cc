@@ -16,7 +16,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::converter_test {
 namespace {
 
 using nlohmann::json;
@@ -570,4 +570,4 @@ TEST_CASE("progress ends at the total") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::converter_test

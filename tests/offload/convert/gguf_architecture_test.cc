@@ -5,7 +5,7 @@
 
 #include "tests/support/gguf_writer.h"
 
-namespace spillway {
+namespace spillway::gguf_architecture_test {
 namespace {
 
 GgufModel model_of(const GgufWriter& writer) {
@@ -78,4 +78,4 @@ TEST_CASE("architectures know whose rows are reordered") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_architecture_test

@@ -10,7 +10,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::gguf_blocks_test {
 namespace {
 
 Bytes of_hex(const std::string& text) {
@@ -142,4 +142,4 @@ TEST_CASE("formats are known by number and by name") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_blocks_test

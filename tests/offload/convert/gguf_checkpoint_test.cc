@@ -18,7 +18,7 @@
 #include "tests/support/places.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::gguf_checkpoint_test {
 namespace {
 
 std::vector<float> numbers_of(const Checkpoint& checkpoint, const std::string& name) {
@@ -364,4 +364,4 @@ TEST_CASE("the fingerprint covers header, tensors and every file") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_checkpoint_test

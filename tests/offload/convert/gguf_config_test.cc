@@ -7,7 +7,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::gguf_config_test {
 namespace {
 
 using nlohmann::json;
@@ -251,4 +251,4 @@ TEST_CASE("missing keys and wrong types are named") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_config_test

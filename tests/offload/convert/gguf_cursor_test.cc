@@ -5,7 +5,7 @@
 
 #include "tests/support/gguf_writer.h"
 
-namespace spillway {
+namespace spillway::gguf_cursor_test {
 namespace {
 
 TEST_CASE("numbers and strings follow each other across the buffer's ends") {
@@ -43,4 +43,4 @@ TEST_CASE("a string beyond its limit or the file is refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_cursor_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/gguf_writer.h"
 
-namespace spillway {
+namespace spillway::gguf_header_test {
 namespace {
 
 Result<GgufHeader> read(const Bytes& bytes) {
@@ -199,4 +199,4 @@ TEST_CASE("tensors may lie in another order than they are listed") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_header_test

@@ -6,7 +6,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::gguf_merges_test {
 namespace {
 
 TEST_CASE("merges and their order are those of the reference") {
@@ -34,4 +34,4 @@ TEST_CASE("pieces are cut between characters, and very long ones not at all") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_merges_test

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace spillway {
+namespace spillway::gguf_metadata_test {
 namespace {
 
 GgufMetadata some() {
@@ -67,4 +67,4 @@ TEST_CASE("a float32 is the decimal that was meant") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_metadata_test

@@ -7,7 +7,7 @@
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::gguf_model_test {
 namespace {
 
 // File `number` of `count`, from 0, with one tensor.
@@ -84,4 +84,4 @@ TEST_CASE("a missing or special file is an error of its own") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_model_test

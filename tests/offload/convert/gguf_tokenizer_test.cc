@@ -8,7 +8,7 @@
 #include "offload/convert/gguf_header.h"
 #include "tests/support/gguf_writer.h"
 
-namespace spillway {
+namespace spillway::gguf_tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -232,4 +232,4 @@ TEST_CASE("entries that contradict each other are refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gguf_tokenizer_test

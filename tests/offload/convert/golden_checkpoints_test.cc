@@ -10,7 +10,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::golden_checkpoints_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,4 +55,4 @@ TEST_CASE("checkpoints saved by transformers are read, alike in both formats") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::golden_checkpoints_test

@@ -10,7 +10,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::hf_config_test {
 namespace {
 
 using nlohmann::json;
@@ -186,4 +186,4 @@ TEST_CASE("the shapes in configs/models are those of the papers") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::hf_config_test

@@ -8,7 +8,7 @@
 #include "offload/convert/family.h"
 #include "offload/convert/hf_config.h"
 
-namespace spillway {
+namespace spillway::llama_config_test {
 namespace {
 
 using nlohmann::json;
@@ -234,4 +234,4 @@ TEST_CASE("rows of a tensor that has its heads one by one are taken apart") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::llama_config_test

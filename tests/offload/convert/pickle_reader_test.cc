@@ -8,7 +8,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::pickle_reader_test {
 namespace {
 
 constexpr const char* kFloat = "FloatStorage";
@@ -280,4 +280,4 @@ TEST_CASE("mutated pickles never break the machine") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::pickle_reader_test

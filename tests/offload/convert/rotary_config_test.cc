@@ -7,7 +7,7 @@
 
 #include "kernels/base/rotary.h"
 
-namespace spillway {
+namespace spillway::rotary_config_test {
 namespace {
 
 using nlohmann::json;
@@ -137,4 +137,4 @@ TEST_CASE("scalings that are unknown or wrong are refused by name") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rotary_config_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/checkpoint_writer.h"
 
-namespace spillway {
+namespace spillway::safetensors_reader_test {
 namespace {
 
 Result<std::vector<StoredTensor>> read(Bytes bytes, bool lenient = false) {
@@ -174,4 +174,4 @@ TEST_CASE("a header of 200,000 tensors is read in well under a second a piece") 
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::safetensors_reader_test

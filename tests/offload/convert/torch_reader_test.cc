@@ -5,7 +5,7 @@
 
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::torch_reader_test {
 namespace {
 
 std::vector<TensorData> tensors() {
@@ -123,4 +123,4 @@ TEST_CASE("legacy and foreign formats are named") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::torch_reader_test

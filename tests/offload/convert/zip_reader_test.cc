@@ -5,7 +5,7 @@
 
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::zip_reader_test {
 namespace {
 
 ZipSpec member(std::string name, std::string_view text) {
@@ -160,4 +160,4 @@ TEST_CASE("a changed byte is refused or changes nothing") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::zip_reader_test

@@ -11,7 +11,7 @@
 #include "tests/support/fake_io.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::disk_speed_test {
 namespace {
 
 constexpr size_t kRequestBytes = size_t{1} << 16;
@@ -159,4 +159,4 @@ TEST_CASE("disk meter: so many requests at a time, of what is not zero") {
   CHECK(meter.read(file, probe, 4).value().bytes_per_second() > 0);
 }
 
-}  // namespace spillway
+}  // namespace spillway::disk_speed_test

@@ -11,7 +11,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::file_test {
 namespace {
 
 TEST_CASE("a file is replaced whole, or stays as it was") {
@@ -91,4 +91,4 @@ TEST_CASE("what is no regular file is not read") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::file_test

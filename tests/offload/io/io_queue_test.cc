@@ -9,7 +9,7 @@
 #include "offload/io/file.h"
 #include "tests/support/fake_io.h"
 
-namespace spillway {
+namespace spillway::io_queue_test {
 namespace {
 
 using Next = IoPart::Next;
@@ -168,4 +168,4 @@ TEST_CASE("io options outside their bounds are refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::io_queue_test

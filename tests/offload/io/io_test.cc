@@ -29,7 +29,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::io_test {
 namespace {
 
 using test::FakeIo;
@@ -535,4 +535,4 @@ TEST_CASE("fake io: held requests wait, slow ones are overtaken, misaligned ones
   CHECK(io.writes() == 0);
 }
 
-}  // namespace spillway
+}  // namespace spillway::io_test

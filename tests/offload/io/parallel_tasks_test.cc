@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace spillway {
+namespace spillway::parallel_tasks_test {
 namespace {
 
 const std::function<bool()> kGoOn = [] { return true; };
@@ -62,4 +62,4 @@ TEST_CASE("a tick that says no stops the rest") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::parallel_tasks_test

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace spillway {
+namespace spillway::range_allocator_test {
 namespace {
 
 TEST_CASE("the first free range that is large enough is reserved") {
@@ -77,4 +77,4 @@ TEST_CASE("ranges that are reserved at once never overlap") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::range_allocator_test

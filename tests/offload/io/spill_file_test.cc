@@ -16,7 +16,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::spill_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,4 +177,4 @@ TEST_CASE("spill file: a process killed at any moment leaves what the next open 
   CHECK(names_in(temp.path()).empty());
 }
 
-}  // namespace spillway
+}  // namespace spillway::spill_file_test

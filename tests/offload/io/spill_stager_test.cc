@@ -12,7 +12,7 @@
 #include "kernels/base/clock.h"
 #include "tests/support/fake_io.h"
 
-namespace spillway {
+namespace spillway::spill_stager_test {
 namespace {
 
 using test::FakeIo;
@@ -414,4 +414,4 @@ TEST_CASE("an abandoned sweep leaves nothing behind") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::spill_stager_test

@@ -7,7 +7,7 @@
 
 #include "offload/io/aligned_bytes.h"
 
-namespace spillway {
+namespace spillway::staging_ring_test {
 namespace {
 
 struct Piece {
@@ -71,4 +71,4 @@ TEST_CASE("a ring of bytes_for() holds a group wherever its head stands") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::staging_ring_test

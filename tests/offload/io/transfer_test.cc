@@ -8,7 +8,7 @@
 #include "offload/io/aligned_bytes.h"
 #include "tests/support/fake_io.h"
 
-namespace spillway {
+namespace spillway::transfer_test {
 namespace {
 
 using test::FakeIo;
@@ -89,4 +89,4 @@ TEST_CASE("the queue waits for what callbacks start, too") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::transfer_test

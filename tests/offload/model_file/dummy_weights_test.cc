@@ -8,7 +8,7 @@
 #include "kernels/base/quantized.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::dummy_weights_test {
 namespace {
 
 ModelShape small_shape() {
@@ -80,4 +80,4 @@ TEST_CASE("dummy norm weights are 1 and other vectors 0; slabs differ, seeds rep
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::dummy_weights_test

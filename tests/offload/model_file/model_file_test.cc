@@ -17,7 +17,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::model_file_test {
 namespace {
 
 std::string read_whole(const std::string& path) {
@@ -420,4 +420,4 @@ TEST_CASE("a table of 4-bit weights is believed only where they can lie and with
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::model_file_test

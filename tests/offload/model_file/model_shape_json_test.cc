@@ -6,7 +6,7 @@
 
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::model_shape_json_test {
 namespace {
 
 ModelShape full_shape() {
@@ -95,4 +95,4 @@ TEST_CASE("a window that is none, or of no layer, is refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::model_shape_json_test

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-namespace spillway {
+namespace spillway::non_finite_test {
 namespace {
 
 TEST_CASE("every 16-bit pattern is counted as what it is") {
@@ -53,4 +53,4 @@ TEST_CASE("4-bit numbers are counted by the group, without padding, in either la
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::non_finite_test

@@ -9,7 +9,7 @@
 #include "offload/config_files.h"
 #include "policy/flexgen/flexgen_search.h"
 
-namespace spillway {
+namespace spillway::flexgen_cost_test {
 namespace {
 
 constexpr double kGiB = 1 << 30;
@@ -263,4 +263,4 @@ TEST_CASE("FlexGen's model refuses what it does not describe") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::flexgen_cost_test

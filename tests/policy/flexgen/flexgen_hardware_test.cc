@@ -7,7 +7,7 @@
 #include "offload/io/file.h"
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::flexgen_hardware_test {
 namespace {
 
 using nlohmann::json;
@@ -88,4 +88,4 @@ TEST_CASE("every wrong field of FlexGen's constants is refused by its name") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::flexgen_hardware_test

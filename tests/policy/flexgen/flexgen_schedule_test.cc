@@ -8,7 +8,7 @@
 
 #include "offload/config_files.h"
 
-namespace spillway {
+namespace spillway::flexgen_schedule_test {
 namespace {
 
 double at(const std::vector<SimulatedRun::Part>& parts, const std::string& name) {
@@ -237,4 +237,4 @@ TEST_CASE("what the simulated FlexGen cannot run is named") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::flexgen_schedule_test

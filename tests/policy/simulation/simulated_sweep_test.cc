@@ -8,7 +8,7 @@
 
 #include "tests/support/costed_plans.h"
 
-namespace spillway {
+namespace spillway::simulated_sweep_test {
 namespace {
 
 using test::figure;
@@ -277,4 +277,4 @@ TEST_CASE("machines one after another: each more gives at most its own share") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::simulated_sweep_test

@@ -10,7 +10,7 @@
 #include "tests/support/json_file.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::simulated_trace_test {
 namespace {
 
 using nlohmann::json;
@@ -69,4 +69,4 @@ TEST_CASE("the timeline has a track for each link and processor, and waits by wh
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::simulated_trace_test

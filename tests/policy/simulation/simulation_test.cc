@@ -4,7 +4,7 @@
 #include <random>
 #include <string>
 
-namespace spillway {
+namespace spillway::simulation_test {
 namespace {
 
 using Task = Simulation::Task;
@@ -122,4 +122,4 @@ TEST_CASE("random tasks: never two at a time, never idle without a reason, alway
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::simulation_test

@@ -10,7 +10,7 @@
 #include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::engine_test {
 namespace {
 
 using test::CollectingSink;
@@ -326,4 +326,4 @@ TEST_CASE("cancelling while the disk is busy leaves nothing behind") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::engine_test

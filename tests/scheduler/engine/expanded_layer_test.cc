@@ -7,7 +7,7 @@
 #include "scheduler/engine/rounded_biases.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::engine_expanded_layer_test {
 namespace {
 
 constexpr uint64_t kAlignment = 256;
@@ -38,4 +38,4 @@ TEST_CASE("rounded biases take the bytes of every layer's, where there are any")
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::engine_expanded_layer_test

@@ -8,7 +8,7 @@
 #include "tests/support/fake_io.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::kv_feed_test {
 namespace {
 
 using test::FakeIo;
@@ -132,4 +132,4 @@ TEST_CASE("a sequence leaves while its cache is being read ahead") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::kv_feed_test

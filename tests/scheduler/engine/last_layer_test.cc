@@ -7,7 +7,7 @@
 #include "scheduler/engine/engine.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::last_layer_test {
 namespace {
 
 // Logits by item and token.
@@ -98,4 +98,4 @@ TEST_CASE("a row's logits do not depend on which other rows' are asked for") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::last_layer_test

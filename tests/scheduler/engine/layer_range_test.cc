@@ -9,7 +9,7 @@
 #include "tests/support/fake_io.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::layer_range_test {
 namespace {
 
 constexpr int64_t kLayers = 5;
@@ -131,4 +131,4 @@ TEST_CASE("engines over ranges of layers give the bits of one over all of them")
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::layer_range_test

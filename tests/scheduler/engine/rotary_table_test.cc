@@ -8,7 +8,7 @@
 #include "tests/support/test_devices.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::rotary_table_test {
 namespace {
 
 TEST_CASE("each token of a sweep has the row of its position") {
@@ -70,4 +70,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::rotary_table_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-namespace spillway {
+namespace spillway::sweep_account_test {
 namespace {
 
 TEST_CASE("a sweep's work is that of its items, prompts and steps apart") {
@@ -104,4 +104,4 @@ TEST_CASE("waiting for a free staging buffer is told from waiting for data") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::sweep_account_test

@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 
-namespace spillway {
+namespace spillway::make_plan_test {
 namespace {
 
 // opt-125m on a CPU with 2 GiB and a large disk.
@@ -87,4 +87,4 @@ TEST_CASE("every setting of the components is the plan's") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::make_plan_test

@@ -8,7 +8,7 @@
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::memory_budget_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
@@ -96,4 +96,4 @@ TEST_CASE("the process takes more only for requests and scratch beyond the usual
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::memory_budget_test

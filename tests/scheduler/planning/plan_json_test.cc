@@ -7,7 +7,7 @@
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/flags/plan_file.h"
 
-namespace spillway {
+namespace spillway::plan_json_test {
 namespace {
 
 using nlohmann::json;
@@ -111,4 +111,4 @@ TEST_CASE("every member that a plan can have is read by --plan") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::plan_json_test

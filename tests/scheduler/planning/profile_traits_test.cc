@@ -6,7 +6,7 @@
 
 #include "offload/config_files.h"
 
-namespace spillway {
+namespace spillway::profile_traits_test {
 namespace {
 
 TEST_CASE("a device on paper has the 16-bit format in which the real one is fast") {
@@ -32,4 +32,4 @@ TEST_CASE("products in bf16 that were measured far slower than in f16 have no un
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::profile_traits_test

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace spillway {
+namespace spillway::tier_shares_test {
 namespace {
 
 TEST_CASE("shares of tiers are whole per cent that add up to 100") {
@@ -32,4 +32,4 @@ TEST_CASE("per cents are written as the flags have them") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::tier_shares_test

@@ -8,7 +8,7 @@
 #include "scheduler/planning/memory_budget.h"
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::answer_memory_test {
 namespace {
 
 TEST_CASE("leases of answers share one total and give it back") {
@@ -96,4 +96,4 @@ TEST_CASE("what requests may hold is a part of the process's share of the host's
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::answer_memory_test

@@ -7,7 +7,7 @@
 #include "server/api/completion_run.h"
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::api_edges_test {
 namespace {
 
 struct Fixture {
@@ -167,4 +167,4 @@ TEST_CASE("a stop string that the last of min_tokens completes does not stop") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::api_edges_test

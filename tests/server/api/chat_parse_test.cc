@@ -8,7 +8,7 @@
 #include "server/chat/chat_template.h"
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::chat_parse_test {
 namespace {
 
 using Files = std::vector<std::pair<std::string, std::string>>;
@@ -211,4 +211,4 @@ TEST_CASE("the answer is a chat.completion") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::chat_parse_test

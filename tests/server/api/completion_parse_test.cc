@@ -5,7 +5,7 @@
 #include "server/cli/batch/batch_line.h"
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::completion_parse_test {
 namespace {
 
 struct Fixture {
@@ -569,4 +569,4 @@ TEST_CASE("an error is valid JSON whatever its message holds") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::completion_parse_test

@@ -9,7 +9,7 @@
 #include "server/tokenizer/utf8.h"
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::completion_run_test {
 namespace {
 
 // Runs calls to their end and keeps what came.
@@ -430,4 +430,4 @@ TEST_CASE("admission gives back what it gave") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::completion_run_test

@@ -6,7 +6,7 @@
 
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::completions_test {
 namespace {
 
 struct Stream {
@@ -246,4 +246,4 @@ TEST_CASE("a reader that stalls inside the limit is cut off by the clock") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::completions_test

@@ -4,7 +4,7 @@
 #include "tests/server/api/api_support.h"
 #include "tests/support/prometheus_text.h"
 
-namespace spillway {
+namespace spillway::api_metrics_test {
 namespace {
 
 using test::Metrics;
@@ -183,4 +183,4 @@ TEST_CASE("metrics are for who has a key, and read only") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::api_metrics_test

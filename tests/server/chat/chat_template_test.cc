@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace spillway {
+namespace spillway::chat_template_test {
 namespace {
 
 using Files = std::vector<std::pair<std::string, std::string>>;
@@ -73,4 +73,4 @@ TEST_CASE("a template that cannot be used says why, and nothing else fails") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::chat_template_test

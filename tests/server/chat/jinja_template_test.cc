@@ -10,7 +10,7 @@
 
 #include "tests/support/places.h"
 
-namespace spillway {
+namespace spillway::jinja_template_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -264,4 +264,4 @@ TEST_CASE("one template serves many threads' renderings") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::jinja_template_test

@@ -12,7 +12,7 @@
 
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::access_test {
 namespace {
 
 std::string code_of(const HttpAnswer& answer) {
@@ -394,4 +394,4 @@ TEST_CASE("long texts to tokenise do not hold up a completion") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::access_test

@@ -5,7 +5,7 @@
 #include "server/http/router.h"
 #include "server/http/sse.h"
 
-namespace spillway {
+namespace spillway::request_parser_test {
 namespace {
 
 using State = RequestParser::State;
@@ -311,4 +311,4 @@ TEST_CASE("events and chunks have their exact form") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::request_parser_test

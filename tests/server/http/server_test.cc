@@ -9,7 +9,7 @@
 #include "tests/server/api/api_support.h"
 #include "tests/support/prometheus_text.h"
 
-namespace spillway {
+namespace spillway::server_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -521,4 +521,4 @@ TEST_CASE("a port that is taken is named") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::server_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace spillway {
+namespace spillway::added_tokens_test {
 namespace {
 
 // As text: ids of tokens as numbers, text as it is, with | between.
@@ -70,4 +70,4 @@ TEST_CASE("many tokens with a long beginning in common take no time") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::added_tokens_test

@@ -10,7 +10,7 @@
 #include "tests/server/tokenizer/references.h"
 #include "tests/server/tokenizer/tokenizer_support.h"
 
-namespace spillway {
+namespace spillway::bpe_model_test {
 namespace {
 
 struct RandomModel {
@@ -171,4 +171,4 @@ TEST_CASE("a vocabulary without one of UTF-8's bytes is refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::bpe_model_test

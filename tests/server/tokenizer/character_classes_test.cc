@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace spillway {
+namespace spillway::character_classes_test {
 namespace {
 
 std::string lower(char32_t point) {
@@ -54,4 +54,4 @@ TEST_CASE("whitespace at the ends of a text") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::character_classes_test

@@ -8,7 +8,7 @@
 #include "server/tokenizer/utf8.h"
 #include "tests/server/tokenizer/tokenizer_support.h"
 
-namespace spillway {
+namespace spillway::detokenizer_test {
 namespace {
 
 // The token of one byte in the small vocabulary.
@@ -109,4 +109,4 @@ TEST_CASE("byte tokens stream as characters, and the space in front of a text is
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::detokenizer_test

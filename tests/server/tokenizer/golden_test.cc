@@ -9,7 +9,7 @@
 #include "tests/server/tokenizer/tokenizer_support.h"
 #include "tests/support/skip.h"
 
-namespace spillway {
+namespace spillway::golden_test {
 namespace {
 
 // Returns the number of lines compared; a line is {"t": text, "i": ids without bos}.
@@ -104,4 +104,4 @@ TEST_CASE("OPT's documented encodings") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::golden_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace spillway {
+namespace spillway::gpt2_pattern_test {
 namespace {
 
 using Pieces = std::vector<std::string>;
@@ -75,4 +75,4 @@ TEST_CASE("letters and numbers are those of Unicode 16, whatever the installed I
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::gpt2_pattern_test

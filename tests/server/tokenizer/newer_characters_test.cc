@@ -5,7 +5,7 @@
 
 #include "server/tokenizer/character_classes.h"
 
-namespace spillway {
+namespace spillway::newer_characters_test {
 namespace {
 
 TEST_CASE("a newer character becomes an older one of its class and as many bytes") {
@@ -39,4 +39,4 @@ TEST_CASE("text is copied only if it has one") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::newer_characters_test

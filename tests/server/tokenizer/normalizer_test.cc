@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace spillway {
+namespace spillway::normalizer_test {
 namespace {
 
 using Kind = NormalizerStep::Kind;
@@ -74,4 +74,4 @@ TEST_CASE("a Replace whose pattern is none is refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::normalizer_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace spillway {
+namespace spillway::pretokenizer_test {
 namespace {
 
 using Kind = PreTokenizerStep::Kind;
@@ -117,4 +117,4 @@ TEST_CASE("a Split whose pattern is none is refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::pretokenizer_test

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <utility>
 
-namespace spillway {
+namespace spillway::split_parts_test {
 namespace {
 
 using Spans = std::vector<std::pair<size_t, size_t>>;
@@ -37,4 +37,4 @@ TEST_CASE("empty pieces are left out, and all of a text may match") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::split_parts_test

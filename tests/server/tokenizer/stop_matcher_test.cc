@@ -9,7 +9,7 @@
 #include "server/tokenizer/utf8.h"
 #include "tests/server/tokenizer/references.h"
 
-namespace spillway {
+namespace spillway::stop_matcher_test {
 namespace {
 
 using Stops = std::vector<std::string>;
@@ -121,4 +121,4 @@ TEST_CASE("text in whole characters goes out in whole characters") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::stop_matcher_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace spillway {
+namespace spillway::text_pattern_test {
 namespace {
 
 using Matches = std::vector<std::pair<size_t, size_t>>;
@@ -76,4 +76,4 @@ TEST_CASE("looking far ahead again and again without backtracking is an error, t
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::text_pattern_test

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace spillway {
+namespace spillway::token_decoder_test {
 namespace {
 
 using Kind = DecoderStep::Kind;
@@ -81,4 +81,4 @@ TEST_CASE("orders that no single token's text follows from are refused") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::token_decoder_test

@@ -7,7 +7,7 @@
 #include "server/tokenizer/utf8.h"
 #include "tests/server/tokenizer/small_tokenizer.h"
 
-namespace spillway {
+namespace spillway::tokenizer_files_test {
 namespace {
 
 using nlohmann::json;
@@ -230,4 +230,4 @@ TEST_CASE("tokenizer_config.json may add tokens beside vocab.json") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::tokenizer_files_test

@@ -9,7 +9,7 @@
 
 #include "tests/server/tokenizer/small_tokenizer.h"
 
-namespace spillway {
+namespace spillway::tokenizer_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -270,4 +270,4 @@ TEST_CASE("many threads may encode and decode at once") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::tokenizer_test

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace spillway {
+namespace spillway::utf8_test {
 namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
@@ -66,4 +66,4 @@ TEST_CASE("a prefix is complete unless its last character is not") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::utf8_test

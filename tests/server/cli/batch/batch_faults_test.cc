@@ -6,7 +6,7 @@
 #include "tests/server/cli/batch/batch_fixture.h"
 #include "tests/support/captured_stderr.h"
 
-namespace spillway::batch_test {
+namespace spillway::batch_test::batch_faults_test {
 namespace {
 
 using test::Captured;
@@ -211,4 +211,4 @@ TEST_CASE("failed lines are no failure of the run, unless that is asked for") {
 }
 
 }  // namespace
-}  // namespace spillway::batch_test
+}  // namespace spillway::batch_test::batch_faults_test

@@ -6,7 +6,7 @@
 
 #include "tests/server/cli/batch/batch_fixture.h"
 
-namespace spillway::batch_test {
+namespace spillway::batch_test::batch_files_test {
 namespace {
 
 std::string read_file(const std::string& path) {
@@ -183,4 +183,4 @@ TEST_CASE("what can be refused is refused before weights are loaded") {
 }
 
 }  // namespace
-}  // namespace spillway::batch_test
+}  // namespace spillway::batch_test::batch_files_test

@@ -12,7 +12,7 @@
 #include "tests/server/cli/batch/batch_fixture.h"
 #include "tests/support/seed.h"
 
-namespace spillway::batch_test {
+namespace spillway::batch_test::kill_test {
 namespace {
 
 // Starts the batch in a child whose chatter goes to `log`.
@@ -176,4 +176,4 @@ TEST_CASE("a row that ends after its run finds the crash mark gone and does no h
 }
 
 }  // namespace
-}  // namespace spillway::batch_test
+}  // namespace spillway::batch_test::kill_test

@@ -6,7 +6,7 @@
 #include "server/cli/batch/batch_progress.h"
 #include "tests/server/cli/batch/batch_fixture.h"
 
-namespace spillway::batch_test {
+namespace spillway::batch_test::all_test {
 namespace {
 
 int status_of(const nlohmann::json& row) {
@@ -321,4 +321,4 @@ TEST_CASE("rows whose answers are large run in smaller numbers, inside the memor
 }
 
 }  // namespace
-}  // namespace spillway::batch_test
+}  // namespace spillway::batch_test::all_test

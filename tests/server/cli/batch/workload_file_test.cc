@@ -8,7 +8,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::workload_file_test {
 namespace {
 
 struct Fixture {
@@ -125,4 +125,4 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::workload_file_test

@@ -9,7 +9,7 @@
 #include "server/cli/bench/bench_run.h"
 #include "tests/support/tiny_shape.h"
 
-namespace spillway {
+namespace spillway::cli_bench_test {
 namespace {
 
 using nlohmann::json;
@@ -339,4 +339,4 @@ TEST_CASE("the warm-up is short for a small model, and shorter for a large one o
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cli_bench_test

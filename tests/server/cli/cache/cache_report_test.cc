@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-namespace spillway {
+namespace spillway::cache_report_test {
 namespace {
 
 using nlohmann::json;
@@ -90,4 +90,4 @@ TEST_CASE("what prune did, or would do") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cache_report_test

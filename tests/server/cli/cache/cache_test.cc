@@ -12,7 +12,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,4 +98,4 @@ TEST_CASE("the cache's command line") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cache_test

@@ -10,7 +10,7 @@
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/flags/hints.h"
 
-namespace spillway {
+namespace spillway::command_line_test {
 namespace {
 
 struct Call {
@@ -322,4 +322,4 @@ TEST_CASE("statuses map to exit statuses") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::command_line_test

@@ -7,7 +7,7 @@
 #include "server/cli/flags/engine_settings.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::plan_file_test {
 namespace {
 
 struct Fixture {
@@ -103,4 +103,4 @@ TEST_CASE_METHOD(Fixture, "a plan that cannot be read is refused by name") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::plan_file_test

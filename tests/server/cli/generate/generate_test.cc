@@ -5,7 +5,7 @@
 
 #include "tests/server/cli/batch/batch_fixture.h"
 
-namespace spillway {
+namespace spillway::generate_test {
 namespace {
 
 using batch_test::MadeUpScheduler;
@@ -105,4 +105,4 @@ TEST_CASE("flags become the body of a request, whatever bytes the prompt has") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::generate_test

@@ -12,7 +12,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/torch_writer.h"
 
-namespace spillway {
+namespace spillway::inspect_test {
 namespace {
 
 using nlohmann::json;
@@ -157,4 +157,4 @@ TEST_CASE("convert refuses unknown formats") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::inspect_test

@@ -11,7 +11,7 @@
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::cli_profile_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -160,4 +160,4 @@ TEST_CASE("profile refuses a file that it could not write, before it measures") 
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::cli_profile_test

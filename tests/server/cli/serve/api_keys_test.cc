@@ -8,7 +8,7 @@
 #include "server/cli/serve/serve.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway {
+namespace spillway::api_keys_test {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -114,4 +114,4 @@ TEST_CASE("printed configurations hide keys") {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::api_keys_test

@@ -10,7 +10,7 @@
 #include "server/cli/serve/serve.h"
 #include "tests/server/api/api_support.h"
 
-namespace spillway {
+namespace spillway::serve_test {
 namespace {
 
 // run_serve on a thread of its own.
@@ -296,4 +296,4 @@ TEST_CASE("a port that was taken while the model was loaded is an error of serve
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::serve_test
