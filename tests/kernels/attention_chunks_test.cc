@@ -51,12 +51,20 @@ enum class Scores { kExact, kClose, kNone };
 
 void require_same(const std::vector<KeptRow>& a, const std::vector<KeptRow>& b, Scores scores) {
   REQUIRE(a.size() == b.size());
+  // Many rows: an assertion only where it fails.
   for (size_t i = 0; i < a.size(); ++i) {
+    const auto close = Approx(b[i].score).epsilon(1e-4);
+    const bool score = scores == Scores::kNone || a[i].score == b[i].score ||
+                       (scores == Scores::kClose && a[i].score == close);
+    if (score && a[i].position == b[i].position && a[i].key == b[i].key &&
+        a[i].value == b[i].value) {
+      continue;
+    }
     REQUIRE(a[i].position == b[i].position);
     REQUIRE(a[i].key == b[i].key);
     REQUIRE(a[i].value == b[i].value);
     if (scores == Scores::kExact) REQUIRE(a[i].score == b[i].score);
-    if (scores == Scores::kClose) REQUIRE(a[i].score == Approx(b[i].score).epsilon(1e-4));
+    REQUIRE(a[i].score == close);
   }
 }
 
@@ -216,9 +224,11 @@ void require_close(const Run& got, const Run& want, const Model& model, double e
   const auto size = static_cast<size_t>(model.head_size);
   REQUIRE(got.out.size() == want.out.size());
   for (size_t i = 0; i < got.out.size(); i += size) {
+    const double off = relative_error({got.out.data() + i, size}, {want.out.data() + i, size});
+    if (off < error) continue;
     INFO("row " << i / static_cast<size_t>(model.out_width()) << ", head "
                 << i % static_cast<size_t>(model.out_width()) / size);
-    REQUIRE(relative_error({got.out.data() + i, size}, {want.out.data() + i, size}) < error);
+    REQUIRE(off < error);
   }
 }
 
@@ -336,7 +346,7 @@ TEST_CASE("chunks in a ring are those in slots of their own") {
   Model model{4, 2, 16, format};
   model.window = window;
   const int64_t prompt = scaled(430, 150), steps = 5;
-  if (!test::thorough() && format == Format::kF16) return;
+  if (!test::thorough() && (format == Format::kF16 || (window != 5 && window != 33))) return;
   if (window >= prompt + steps) return;
   INFO("window " << window);
   for (const auto& chunks : cuts()) {

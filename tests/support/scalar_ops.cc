@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 namespace spillway::scalar {
 
@@ -97,10 +99,9 @@ Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t 
   const double scale = how.scale > 0 ? how.scale : 1 / std::sqrt(static_cast<double>(size));
   double most = -INFINITY, total = 0;
   for (int64_t r = first; r < rows; ++r) {
-    double dot = 0;
-    for (int64_t c = 0; c < size; ++c) {
-      dot += double{q[c]} * keys[static_cast<size_t>(r * size + c)];
-    }
+    const double dot =
+        std::transform_reduce(q, q + size, keys.begin() + r * size, 0.0, std::plus<>(),
+                              [](float a, float b) { return double{a} * b; });
     weights[static_cast<size_t>(r)] = dot * scale;
     most = std::max(most, weights[static_cast<size_t>(r)]);
   }
@@ -108,14 +109,15 @@ Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t 
     double& w = weights[static_cast<size_t>(r)];
     total += w = std::exp(w - most);
   }
-  Matrix out(static_cast<size_t>(size));
-  for (int64_t c = 0; c < size; ++c) {
-    double sum = 0;
-    for (int64_t r = first; r < rows; ++r) {
-      sum += weights[static_cast<size_t>(r)] * values[static_cast<size_t>(r * size + c)];
-    }
-    out[static_cast<size_t>(c)] = static_cast<float>(sum / total);
+  std::vector<double> sums(static_cast<size_t>(size));
+  for (int64_t r = first; r < rows; ++r) {
+    const double w = weights[static_cast<size_t>(r)];
+    const float* value = values.data() + r * size;
+    for (double& sum : sums) sum += w * *value++;
   }
+  Matrix out(static_cast<size_t>(size));
+  std::transform(sums.begin(), sums.end(), out.begin(),
+                 [&](double sum) { return static_cast<float>(sum / total); });
   if (softmax != nullptr) {
     *softmax = weights;
     for (double& w : *softmax) w /= total;
