@@ -225,14 +225,21 @@ def check_names():
 
 
 def check_tests():
-    """Every test and fuzz target is built, and every fuzz target has a corpus."""
+    """Every test and fuzz target is built, tests have namespaces of their own, fuzz targets a corpus."""
     recipe = (ROOT / "tests/CMakeLists.txt").read_text()
     rooms = re.search(r"foreach\(room ([^)]*)\)", recipe)[1].split()
-    errors = []
+    errors, namespaces = [], {}
     for name in FILES:
         folder, _, base = name.rpartition("/")
         if not folder.startswith("tests"):
             continue
+        if base.endswith("_test.cc"):  # Several are one translation unit
+            found = re.findall(r"^namespace (spillway::[\w:]+) \{$", (ROOT / name).read_text(), re.MULTILINE)
+            if len(found) != 1 or found[0] in namespaces:
+                errors.append((name, 1, "put all of it into one namespace, of this file alone: spillway::NAME_test"
+                               + (f", not that of {namespaces[found[0]]}" if len(found) == 1 else "")))
+            else:
+                namespaces[found[0]] = name
         mirrored = folder.removeprefix("tests/")
         if base.endswith("_test.cc") and mirrored.split("/")[0] not in rooms:
             errors.append((name, 1, f"not built: tests/CMakeLists.txt has no room for {folder}"))
