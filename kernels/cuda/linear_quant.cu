@@ -156,15 +156,20 @@ __global__ void __launch_bounds__(kThreads) quant_kernel(QuantProduct<T> p) {
       }
     }
   }
+  // A lane stores one sum: activations are compiled once, not for each of the sums.
+  static_assert(kOutputs * Count <= kWarp);
+  float mine = 0;
   SPILLWAY_UNROLL
   for (int o = 0; o < kOutputs; ++o) {
     SPILLWAY_UNROLL
     for (int t = 0; t < Count; ++t) {
       const float sum = warp_sum(sums[o][t]);
-      const bool mine = lane == (o * Count + t) % kWarp;
-      if (mine && t < p.rows && first + o < p.outputs) store(p, t, first + o, sum);
+      if (lane == o * Count + t) mine = sum;
     }
   }
+  const int row = lane % Count;
+  const int64_t output = first + lane / Count;
+  if (lane < kOutputs * Count && row < p.rows && output < p.outputs) store(p, row, output, mine);
 }
 
 // Rows per launch: more rows run in parts, which find the weights in the cache.
