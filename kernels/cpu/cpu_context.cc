@@ -14,9 +14,30 @@
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace spillway::cpu {
 
 namespace {
+
+// oneTBB hands work to its threads and waits for it with atomics that ThreadSanitizer does not see:
+// it is told here, and so knows what the threads wrote as long ago as they did.
+class HandOver {
+ public:
+#ifdef __SANITIZE_THREAD__
+  void give() {
+    __tsan_release(this);
+  }
+  void take() {
+    __tsan_acquire(this);
+  }
+#else
+  void give() {}
+  void take() {}
+#endif
+};
 
 // Memory that grows and never shrinks.
 class Scratch {
@@ -63,10 +84,19 @@ CpuContext::CpuContext(int threads, CpuMatmul products)
 CpuContext::~CpuContext() = default;
 
 void CpuContext::run(int64_t count, void (*call)(const void*, int64_t), const void* state) {
+  [[maybe_unused]] HandOver work, results;
+  work.give();
   workers_->arena.execute([&] {
     tbb::parallel_for(
-        int64_t{0}, count, [&](int64_t i) { call(state, i); }, tbb::simple_partitioner());
+        int64_t{0}, count,
+        [&](int64_t i) {
+          work.take();
+          call(state, i);
+          results.give();
+        },
+        tbb::simple_partitioner());
   });
+  results.take();
 }
 
 std::byte* CpuContext::shared_scratch(size_t bytes) {
