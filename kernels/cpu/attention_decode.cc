@@ -75,7 +75,7 @@ HWY_INLINE V sums_of_lanes(V* HWY_RESTRICT v) {
   const D d;
   const hn::RepartitionToWide<D> wide;
   // Inside blocks of four lanes: of every four vectors one whose lanes are theirs.
-  SPILLWAY_UNROLL(4)
+  SPILLWAY_UNROLL_TIMES(4)
   for (size_t i = 0; i < kLanes / 4; ++i) {
     const V* four = v + 4 * i;
     const V a =
@@ -108,7 +108,7 @@ constexpr int kNear = 3;
 template <class T>
 HWY_INLINE void prefetch_pair(const T* from) {
   const auto* bytes = reinterpret_cast<const std::byte*>(from);
-  SPILLWAY_UNROLL(2)
+  SPILLWAY_UNROLL_TIMES(2)
   for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
 }
 
@@ -129,25 +129,25 @@ HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T
       V a, b;
       prefetch_pair(ahead + (r + j) * size + i);
       load_pair(k + (r + j) * size + i, a, b);
-      SPILLWAY_UNROLL(4)
+      SPILLWAY_UNROLL_TIMES(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V& sum = sums[h * kRows + j];
         sum = hn::MulAdd(hn::LoadU(d, q[h] + i + kLanes), b,
                          hn::MulAdd(hn::LoadU(d, q[h] + i), a, sum));
       }
     };
-    SPILLWAY_UNROLL(16)
+    SPILLWAY_UNROLL_TIMES(16)
     for (size_t j = 0; j < kLanes; ++j) sums[j] = hn::Zero(d);
     if constexpr (kHeads == 1) {
-      SPILLWAY_UNROLL(16)
+      SPILLWAY_UNROLL_TIMES(16)
       for (size_t j = 0; j < kRows; ++j) {
-        SPILLWAY_UNROLL(8)
+        SPILLWAY_UNROLL_TIMES(8)
         for (size_t i = 0; i < whole; i += 2 * kLanes) add(j, i);
       }
       hn::StoreU(sums_of_lanes(sums), d, scores[0] + r);
     } else {
       for (size_t i = 0; i < whole; i += 2 * kLanes) {
-        SPILLWAY_UNROLL(16)
+        SPILLWAY_UNROLL_TIMES(16)
         for (size_t j = 0; j < kRows; ++j) add(j, i);
       }
       HWY_ALIGN float found[kLanes];
@@ -187,9 +187,9 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
   const D d;
   constexpr size_t kVectors = 2 * kPairs;
   V sums[2][kHeads * kVectors];
-  SPILLWAY_UNROLL(4)
+  SPILLWAY_UNROLL_TIMES(4)
   for (size_t h = 0; h < kHeads; ++h) {
-    SPILLWAY_UNROLL(8)
+    SPILLWAY_UNROLL_TIMES(8)
     for (size_t p = 0; p < kVectors; ++p) {
       sums[0][h * kVectors + p] = hn::LoadU(d, out[h] + i + p * kLanes);
       sums[1][h * kVectors + p] = hn::Zero(d);
@@ -197,15 +197,15 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
   }
   const auto add = [&](size_t r, V* HWY_RESTRICT to) {
     V w[kHeads];
-    SPILLWAY_UNROLL(4)
+    SPILLWAY_UNROLL_TIMES(4)
     for (size_t h = 0; h < kHeads; ++h) w[h] = hn::Set(d, weights[h][r]);
-    SPILLWAY_UNROLL(4)
+    SPILLWAY_UNROLL_TIMES(4)
     for (size_t p = 0; p < kPairs; ++p) {
       V a, b;
       const size_t at = r * size + i + p * 2 * kLanes;
       prefetch_pair(ahead + at);
       load_pair(v + at, a, b);
-      SPILLWAY_UNROLL(4)
+      SPILLWAY_UNROLL_TIMES(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V* HWY_RESTRICT sum = to + h * kVectors + 2 * p;
         sum[0] = hn::MulAdd(w[h], a, sum[0]);
@@ -219,9 +219,9 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
     add(r + 1, sums[1]);
   }
   if (r < rows) add(r, sums[0]);
-  SPILLWAY_UNROLL(4)
+  SPILLWAY_UNROLL_TIMES(4)
   for (size_t h = 0; h < kHeads; ++h) {
-    SPILLWAY_UNROLL(8)
+    SPILLWAY_UNROLL_TIMES(8)
     for (size_t p = 0; p < kVectors; ++p) {
       hn::StoreU(hn::Add(sums[0][h * kVectors + p], sums[1][h * kVectors + p]), d,
                  out[h] + i + p * kLanes);
