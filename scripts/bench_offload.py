@@ -10,6 +10,8 @@ peers   One random opt-6.7b checkpoint for all, each system in a memory control 
         the same block, then bf16 with larger blocks (--best-sequences), since a pass over the weights costs the same for
         32 sequences as for 300. With --llama-cpp, llama.cpp's llama-batched-bench in the same group: bf16, which its mmap
         reads again in every step, Q4_0, and Q4_0 with one sequence; Spillway then runs one sequence, too (Llama shapes).
+        With --repeats, all systems in turns, and the run of the median; with --decode-steps, Spillway and llama.cpp, too,
+        measure some steps and have the others projected.
 stream  The rate at which Spillway streams weights, alternating with fio (io_uring, O_DIRECT, 1 MiB, depth 32) on the same
         file, so that both see the same disk.
 
@@ -145,6 +147,17 @@ class Offload(bench_peers.Bench):
             raise RuntimeError(f"no {target.name}: {last_error(log)} ({log})")
         return target
 
+    def steps_measured(self):
+        """The decode steps that Spillway and llama.cpp measure."""
+        steps = self.options.new_tokens - 1
+        return min(self.options.decode_steps or steps, steps)
+
+    def projected(self):
+        """The table's remark about projected decode steps; empty: all are measured."""
+        steps = self.options.new_tokens - 1
+        measured = self.steps_measured()
+        return f"{measured} of {steps} decode steps measured" if measured < steps else ""
+
     def llama_cpp(self, kind, sequences):
         """llama.cpp's own benchmark of equal prompts that decode together."""
         options = self.options
@@ -153,7 +166,9 @@ class Offload(bench_peers.Bench):
         result = self.work / f"result-{name}.jsonl"
         positions = sequences * (options.prompt_tokens + options.new_tokens)
         command = [options.llama_cpp / "llama-batched-bench", "-m", model, "-c", positions, "-b", "2048", "-ub", "512"]
-        command += ["-npp", options.prompt_tokens, "-ntg", options.new_tokens, "-npl", sequences]
+        # It decodes a step for each token: its prompts end without one.
+        steps = options.new_tokens if not self.projected() else self.steps_measured()
+        command += ["-npp", options.prompt_tokens, "-ntg", steps, "-npl", sequences]
         command += ["-t", options.threads, "-tb", options.threads, "--output-format", "jsonl"]
         line = " ".join(shlex.quote(str(c)) for c in command) + f" > {shlex.quote(str(result))}"
         peak = self.limited(name, ["sh", "-c", line], model)
@@ -162,18 +177,19 @@ class Offload(bench_peers.Bench):
             raise RuntimeError(f"no result in {result}")
         found = rows[-1]
         self.say(f"{name}: {found['speed_tg']:.2f} tokens/s in decode")
-        total = found["t_pp"] + found["t_tg"]
+        step = found["t_tg"] / steps
+        total = found["t_pp"] + options.new_tokens * step
         return {
             "system": "llama.cpp" + (f", {sequences} sequence" if sequences == 1 else ""),
             "version": options.llama_cpp_version,
             "format": kind,
             "sequences": sequences,
             "prefill_seconds": found["t_pp"],
-            "step_seconds": found["t_tg"] / options.new_tokens,
+            "step_seconds": step,
             "total_seconds": total,
             "tokens_per_second": sequences * options.new_tokens / total,
             "efficiency": None,
-            "projected": "",
+            "projected": self.projected(),
             "peak_group_bytes": peak,
             "detail": found,
         }
@@ -187,6 +203,8 @@ class Offload(bench_peers.Bench):
         command = [options.spillway.resolve(), "bench", model, "--json", "--sequences", sequences]
         command += ["--prompt-tokens", options.prompt_tokens, "--new-tokens", options.new_tokens]
         command += ["--host-memory", options.host_memory_bytes, "--disk-dir", self.work, "--threads", options.threads]
+        if self.projected():
+            command += ["--decode-steps", self.steps_measured()]
         # The shell keeps stdout (the result) apart from stderr (the log).
         line = " ".join(shlex.quote(str(c)) for c in [*command, *extra]) + f" > {shlex.quote(str(result))}"
         peak = self.limited(name, ["sh", "-c", line], model)
@@ -204,7 +222,7 @@ class Offload(bench_peers.Bench):
             "tokens_per_second": found["tokens_per_second"],
             "efficiency": found["efficiency"],
             "bound": found["bound"]["resource"],
-            "projected": "",
+            "projected": self.projected(),
             "peak_group_bytes": peak,
             "detail": found,
         }
@@ -257,13 +275,27 @@ def markdown(rows, head):
             lines.append(f"| {row['system']} | failed: {row['failed'].replace('|', '/')} | | | | | | | |")
             continue
         times = f"{row['tokens_per_second'] / base:.2f}" if base else ""
-        note = f"projected: {row['projected']}" if row["projected"] else ""
+        notes = [f"projected: {row['projected']}"] if row["projected"] else []
         if row.get("efficiency") is not None:
-            note = f"efficiency {row['efficiency']:.2f} ({row['bound']})"
+            notes.append(f"efficiency {row['efficiency']:.2f} ({row['bound']})")
+        if len(row.get("turns", [])) > 1:
+            notes.append("turns: " + ", ".join(f"{turn:.2f}" for turn in row["turns"]))
+        note = "; ".join(notes)
         cells = [row["system"], row["format"], f"{row['prefill_seconds']:.1f}", f"{row['step_seconds']:.2f}"]
         cells += [f"{row['total_seconds']:.1f}", f"{row['tokens_per_second']:.2f}", times]
         lines.append("| " + " | ".join([*cells, gib(row["peak_group_bytes"]), note]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def median_rows(turns):
+    """Of each system the run of the median tokens/s (the lower middle one), with every turn's; a failure stays one."""
+    rows = []
+    for runs in zip(*turns):
+        failed = [row for row in runs if "failed" in row]
+        in_order = sorted((row for row in runs if "failed" not in row), key=lambda row: row["tokens_per_second"])
+        rates = [row["tokens_per_second"] for row in runs if "failed" not in row]
+        rows.append(failed[0] if failed else in_order[(len(in_order) - 1) // 2] | {"turns": rates})
+    return rows
 
 
 def peers(bench, options):
@@ -288,9 +320,14 @@ def peers(bench, options):
         ]:
             flags = [*extra, *own]
             runs.append((name, lambda n=name, f=model_format, s=sequences, e=flags: bench.spillway(n, f, s, e)))
-    rows = bench.rows_of(runs)
-    if not rows:
+    if not runs:
         raise SystemExit("nothing to run: --spillway is missing and accelerate is skipped")
+    if options.only:
+        names = [name for name, _ in runs]
+        runs = [(name, run) for name, run in runs if any(name.startswith(start) for start in options.only)]
+        if not runs:
+            raise SystemExit(f"nothing to run: --only names no system; there are {', '.join(names)}")
+    rows = median_rows([bench.rows_of(runs) for _ in range(options.repeats)])
     head = (
         f"Random {options.shape} (the same checkpoint for all), prompts of {options.prompt_tokens} tokens, {options.new_tokens} "
         f"new tokens each, greedy, {options.prompts} sequences unless a row says otherwise, inside {gib(options.group_bytes)} GiB "
@@ -342,6 +379,9 @@ def parse_arguments():
     mode.add_argument("--prompt-tokens", type=int, default=64)
     mode.add_argument("--new-tokens", type=int, default=64)
     mode.add_argument("--steps", type=int, default=3, help="decode steps of accelerate to measure")
+    mode.add_argument("--decode-steps", type=int, default=0, help="of Spillway and llama.cpp to measure; 0: all")
+    mode.add_argument("--repeats", type=int, default=1, help="turns over all systems; the table has medians")
+    mode.add_argument("--only", action="append", help="a system, or the beginning of its name; may be repeated")
     mode.add_argument("--group-gib", type=float, default=9)
     mode.add_argument("--no-group", dest="group", action="store_false", help="no memory limit: not comparable")
     mode.add_argument("--accelerate-memory-gib", type=float, default=6.5, help="of its weights in memory")
@@ -368,6 +408,8 @@ def parse_arguments():
         return options
     options.group_bytes = int(options.group_gib * GIB)
     options.accelerate_memory_bytes = int(options.accelerate_memory_gib * GIB)
+    if options.repeats < 1:
+        parser.error("--repeats must be 1 or more")
     options.best_sequences = [int(n) for n in options.best_sequences.split(",") if n]
     return options
 
