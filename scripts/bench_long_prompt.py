@@ -14,21 +14,22 @@ import json
 import random
 import re
 import statistics
-import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
-PORT = 8377
+from serving import serving
+
 SHORT_REQUESTS = 15
 SHORT_TOKENS, SHORT_NEW_TOKENS = 64, 16
 LATE_TOKENS, LATE_NEW_TOKENS = 100, 4
 
 
-def get(path):
+def get(address, path):
     """The body of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
+    connection = http.client.HTTPConnection(address, timeout=60)
     connection.request("GET", path)
     return connection.getresponse().read().decode()
 
@@ -36,8 +37,9 @@ def get(path):
 class Requests:
     """Asks for completions of random prompts and notes when their tokens came, in seconds since the epoch."""
 
-    def __init__(self, model):
-        self.model = model
+    def __init__(self, address):
+        self.address = address
+        self.model = json.loads(get(address, "/v1/models"))["data"][0]["id"]
         self.random = random.Random(5)
 
     def prompt(self, tokens):
@@ -48,15 +50,18 @@ class Requests:
         """Fills in the record: start, first, last, tokens, or error."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": new_tokens, "ignore_eos": True}
         body |= {"temperature": 0, "stream": True, "return_token_ids": True}
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=36000)
         record["start"] = time.time()
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            record["error"] = answer.read().decode()[:300]
-            return
-        times = [time.time() for line in answer if line.startswith(b"data: {")]
-        record.update(first=times[0], last=times[-1], events=len(times))
+        try:
+            connection = http.client.HTTPConnection(self.address, timeout=36000)
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                record["error"] = answer.read().decode()[:300]
+                return
+            times = [time.time() for line in answer if line.startswith(b"data: {")]
+            record.update(first=times[0], last=times[-1], events=len(times))
+        except (OSError, http.client.HTTPException, IndexError) as reason:
+            record["error"] = f"no answer: {type(reason).__name__}: {reason}"
 
     def begin(self, tokens, new_tokens, record):
         """Asks on a thread of its own."""
@@ -65,11 +70,14 @@ class Requests:
         return thread
 
 
-def watch_sweeps(ends, stop):
+def watch_sweeps(address, ends, stop):
     """Appends the times at which sweeps were seen to have ended, to a quarter of a second."""
     last = None
     while not stop.wait(0.25):
-        found = re.search(r"^spillway_sweeps_total\S* (\S+)", get("/metrics"), re.M)
+        try:
+            found = re.search(r"^spillway_sweeps_total\S* (\S+)", get(address, "/metrics"), re.M)
+        except (OSError, http.client.HTTPException):
+            continue  # The requests' own errors say what is wrong.
         if found and found[1] != last:
             last = found[1]
             ends.append(time.time())
@@ -83,11 +91,11 @@ def in_two_sweeps(record, ends):
     return record["first"] - record["start"], ends[at + 1] - ends[at - 1]
 
 
-def measure(options):
+def measure(options, address):
     """Asks the running server; returns what is printed."""
-    requests = Requests(json.loads(get("/v1/models"))["data"][0]["id"])
+    requests = Requests(address)
     ends, stop = [], threading.Event()
-    watcher = threading.Thread(target=watch_sweeps, args=(ends, stop))
+    watcher = threading.Thread(target=watch_sweeps, args=(address, ends, stop))
     long, shorts = {}, [{} for _ in range(SHORT_REQUESTS)]
     asked = requests.begin(options.tokens, 8, long)
     watcher.start()
@@ -115,6 +123,7 @@ def measure(options):
         "sweeps": len(sweeps),
         "sweep_seconds_median": statistics.median(sweeps),
         "sweep_seconds_max": max(sweeps),
+        "short_requests_asked": len(shorts),
         "short_requests": [{"seconds_to_first_token": first, "two_sweeps": two} for first, two in waits],
         "within_two_sweeps": sum(first <= two for first, two in waits),
     }
@@ -131,30 +140,18 @@ def main():
     parser.add_argument("--between-seconds", type=float, default=120, help="between the requests one at a time")
     parser.add_argument("--output", type=Path, help="the figures as JSON")
     options = parser.parse_args()
-    command = [options.spillway.resolve(), "serve", options.model, "--port", str(PORT)]
-    command += ["--host-memory", options.host_memory, "--format", options.format]
-    server = subprocess.Popen(command)
-    try:
-        while server.poll() is None:
-            try:
-                get("/v1/models")
-                break
-            except OSError:
-                time.sleep(0.2)
-        if server.poll() is not None:
-            raise SystemExit(f"spillway serve ended with status {server.returncode}")
-        found = measure(options)
-        status = Path(f"/proc/{server.pid}/status").read_text()
+    flags = ["--host-memory", options.host_memory, "--format", options.format]
+    with serving(options.spillway, options.model, *flags) as (url, pid):
+        found = measure(options, urllib.parse.urlsplit(url).netloc)
+        status = Path(f"/proc/{pid}/status").read_text()
         found["peak_resident_bytes"] = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) << 10
-    finally:
-        server.terminate()
-        server.wait()
     text = json.dumps(found, indent=1)
     print(text)
     if options.output:
         options.output.write_text(text + "\n")
-    if found["within_two_sweeps"] < len(found["short_requests"]):
-        sys.exit(1)
+    late = len(found["short_requests"]) - found["within_two_sweeps"]
+    if late > 0 or not found["short_requests"]:
+        sys.exit(f"{late} of {len(found['short_requests'])} short requests whose two sweeps were seen had to wait longer")
 
 
 if __name__ == "__main__":

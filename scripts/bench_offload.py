@@ -410,6 +410,8 @@ def parse_arguments():
     options.accelerate_memory_bytes = int(options.accelerate_memory_gib * GIB)
     if options.repeats < 1:
         parser.error("--repeats must be 1 or more")
+    if options.decode_steps < 0:
+        parser.error("--decode-steps must be 1 or more, or 0 for all")
     options.best_sequences = [int(n) for n in options.best_sequences.split(",") if n]
     return options
 

@@ -14,11 +14,9 @@ a GGUF file needs "tokenizer_class": "PreTrainedTokenizerFast" for transformers 
 """
 
 import argparse
-import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "quality"))
 import retrieval  # noqa: E402
+from serving import serving  # noqa: E402
 
 SINK = 4
 
@@ -64,23 +63,6 @@ def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-@contextlib.contextmanager
-def server(options):
-    """The URL of a running server."""
-    command = [options.spillway.resolve(), "serve", options.model, "--port", "0", "--max-model-len", "2304", "--served-model-name", "spillway"]
-    command += options.spillway_args.split()
-    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
-    try:
-        for line in process.stdout:
-            if match := re.search(r"http://\S+", line):
-                yield match[0].rstrip("/")
-                return
-        raise SystemExit(f"spillway serve ended with status {process.wait()} before it listened")
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def evaluate(url, task, model_args, gen_kwargs=None):
     """What lm-eval finds of one task."""
     import lm_eval
@@ -117,7 +99,8 @@ def main():
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_CACHE=str((options.work / "datasets").resolve()))
     found = {"model": Path(options.model).stem, "text": options.text.name, "cases": options.cases,
              "characters": options.characters, "spillway_args": options.spillway_args, "codes": []}
-    with server(options) as url:
+    flags = ["--max-model-len", "2304", "--served-model-name", "spillway", *options.spillway_args.split()]
+    with serving(options.spillway, options.model, *flags) as (url, _):
         os.chdir(options.work)
         plain = {"tokenizer_backend": "none", "tokenized_requests": False, "num_concurrent": options.at_once}
         for name, percent, fields in rules(options.budgets):

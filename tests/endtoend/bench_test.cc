@@ -73,9 +73,10 @@ TEST_CASE("bench projects the decode steps that it was told to leave out", "[slo
   CHECK(decode == Approx(measured["decode_seconds"].get<double>() / 7 * 59));
   CHECK(result["total_seconds"].get<double>() == Approx(prefill + decode));
   CHECK(result["tokens_per_second"].get<double>() == Approx(5 * 60 / (prefill + decode)));
-  // What ran is held against its own bound. It ends after the cut, which is inside a sweep.
+  // The run ends after the cut, which is inside a sweep.
   const double until_cut = prefill + measured["decode_seconds"].get<double>();
   CHECK(measured["total_seconds"].get<double>() >= Approx(until_cut));
+  // What ran is held against its own bound.
   CHECK(result["efficiency"].get<double>() ==
         Approx(result["bound"]["seconds"].get<double>() / measured["total_seconds"].get<double>()));
 
