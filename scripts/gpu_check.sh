@@ -137,7 +137,7 @@ if [[ $device == cuda ]]; then
   # Tests run on every device there is: that this is one of them.
   export SPILLWAY_TEST_CUDA=required
   smi=(nvidia-smi -i "$CUDA_VISIBLE_DEVICES")
-  if ! command -v nvidia-smi > /dev/null || ! "${smi[@]}" -L > /dev/null 2>&1; then
+  if ! command -v nvidia-smi > /dev/null || ! "${smi[@]}" > /dev/null 2>&1; then
     echo "gpu_check.sh: nvidia-smi sees no GPU $CUDA_VISIBLE_DEVICES on this machine" >&2
     exit 2
   fi
@@ -329,6 +329,7 @@ part_resident() {
   bench opt-1.3b-resident 60 opt-1.3b "${f16[@]}" --sequences 64 --prompt-tokens 128 --new-tokens 64
   bench opt-1.3b-resident-1 60 opt-1.3b "${f16[@]}" --sequences 1 --prompt-tokens 128 --new-tokens 128
   bench opt-6.7b-resident 120 opt-6.7b "${f16[@]}" --sequences 64 --prompt-tokens 512 --new-tokens 32
+  bench llama-3.1-8b-resident 120 llama-3.1-8b --format bf16 --host-memory "$memory" --sequences 64 --prompt-tokens 512 --new-tokens 32
   bench opt-6.7b-resident-1 90 opt-6.7b "${f16[@]}" --sequences 1 --prompt-tokens 128 --new-tokens 64
   bench opt-6.7b-resident-q4 120 opt-6.7b --format q4 --host-memory "$memory" --sequences 64 --prompt-tokens 128 --new-tokens 32
 }
