@@ -14,6 +14,7 @@ namespace spillway::cuda {
 namespace {
 
 constexpr unsigned kThreads = 128;
+constexpr int kWideMax = 128;  // Largest head size of attend_wide()
 
 __device__ void copy_row(const std::byte* from, std::byte* to, int64_t bytes) {
   for (int64_t i = threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
@@ -204,11 +205,189 @@ __device__ void attend_split(const AttentionOnDevice& a, const ItemOnDevice& ite
   __syncthreads();  // The weights are free for the next heads.
 }
 
+// Rows of 16-bit numbers and usual head sizes: kLanes lanes read a row, each the same eight of its
+// columns (16 bytes) in every row, and several rows are under way before the first is used.
+// `weights` as in attend_split(); `sums` are [warps][kLanes * kColumns].
+template <class T, int kHeads, int kLanes>
+struct WideRows {
+  static constexpr int kColumns = 8;
+  static constexpr int kHeadSize = kLanes * kColumns;
+  static constexpr int kRows = kWarp / kLanes;          // Of a warp at once
+  static constexpr int kUnderWay = kHeads > 4 ? 2 : 4;  // Times these
+  static constexpr int kWarps = static_cast<int>(kThreads) / kWarp;
+
+  struct alignas(16) Part {
+    T x[kColumns];
+  };
+
+  const AttentionOnDevice& a;
+  const std::byte* first;  // Of the split's keys, or values
+  int rows;
+
+  // The columns of this lane in a row of the split; zeros after the last.
+  __device__ Part part(int row) const {
+    Part found{};
+    if (row < rows) {
+      const auto block = row / static_cast<int>(kKvBlockRows) * static_cast<int>(a.block_bytes);
+      const auto within = row % static_cast<int>(kKvBlockRows) * static_cast<int>(a.row_bytes);
+      const int column = static_cast<int>(threadIdx.x) % kLanes * kColumns;
+      found = *reinterpret_cast<const Part*>(first + block + within + column * sizeof(T));
+    }
+    return found;
+  }
+  // The first row of this lane, of those that it reads every kWarps * kRows rows.
+  __device__ static int first_row() {
+    return static_cast<int>(threadIdx.x) / kWarp * kRows +
+           static_cast<int>(threadIdx.x) % kWarp / kLanes;
+  }
+
+  // Scores of the split's rows for the heads that have these queries.
+  __device__ void scores(const float* queries, float (*weights)[kSplitRows]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    float q[kHeads][kColumns];
+    SPILLWAY_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      SPILLWAY_UNROLL
+      for (int i = 0; i < kColumns; i += 4) {
+        const auto& four =
+            *reinterpret_cast<const float4*>(queries + h * kHeadSize + lane * kColumns + i);
+        q[h][i] = four.x * a.scale, q[h][i + 1] = four.y * a.scale;
+        q[h][i + 2] = four.z * a.scale, q[h][i + 3] = four.w * a.scale;
+      }
+    }
+    // All lanes of a warp make as many steps, for they add up together.
+    for (int row = first_row(), of_warp = row / kRows * kRows; of_warp < rows;
+         row += kWarps * kRows * kUnderWay, of_warp += kWarps * kRows * kUnderWay) {
+      Part keys[kUnderWay];
+      SPILLWAY_UNROLL
+      for (int i = 0; i < kUnderWay; ++i) keys[i] = part(row + i * kWarps * kRows);
+      SPILLWAY_UNROLL
+      for (int i = 0; i < kUnderWay; ++i) {
+        float dots[kHeads] = {};
+        SPILLWAY_UNROLL
+        for (int c = 0; c < kColumns; ++c) {
+          const float x = widen(keys[i].x[c]);
+          SPILLWAY_UNROLL
+          for (int h = 0; h < kHeads; ++h) dots[h] += q[h][c] * x;
+        }
+        const float dot = add_up(dots);
+        const int at = row + i * kWarps * kRows;
+        constexpr int kLanesPerHead = kLanes / kHeads;
+        if (lane % kLanesPerHead == 0 && at < rows) weights[lane / kLanesPerHead][at] = dot;
+      }
+    }
+  }
+
+  // The sums over a row's lanes: lane l gets that of head l / (kLanes / kHeads), as in
+  // dot_cached().
+  __device__ static float add_up(float (&dots)[kHeads]) {
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    int step = kLanes / 2;
+    SPILLWAY_UNROLL
+    for (int left = kHeads / 2; left > 0; left /= 2) {
+      const bool upper = (lane & step) != 0;
+      SPILLWAY_UNROLL
+      for (int h = 0; h < left; ++h) {
+        const float passed = upper ? dots[h] : dots[h + left];
+        const float own = upper ? dots[h + left] : dots[h];
+        dots[h] = own + __shfl_xor_sync(0xffffffffu, passed, step);
+      }
+      step /= 2;
+    }
+    SPILLWAY_UNROLL
+    for (int left = kLanes / kHeads / 2; left > 0; left /= 2) {
+      dots[0] += __shfl_xor_sync(0xffffffffu, dots[0], left);
+    }
+    return dots[0];
+  }
+
+  // The split's values, weighted, to the heads' parts of the result.
+  __device__ void values(const Partials& partials, int64_t head, float (*weights)[kSplitRows],
+                         float* sums) const {
+    float added[kHeads][kColumns] = {};
+    for (int row = first_row(); row < rows; row += kWarps * kRows * kUnderWay) {
+      Part read[kUnderWay];
+      SPILLWAY_UNROLL
+      for (int i = 0; i < kUnderWay; ++i) read[i] = part(row + i * kWarps * kRows);
+      SPILLWAY_UNROLL
+      for (int i = 0; i < kUnderWay; ++i) {
+        const int at = row + i * kWarps * kRows;
+        SPILLWAY_UNROLL
+        for (int h = 0; h < kHeads; ++h) {
+          const float weight = at < rows ? weights[h][at] : 0.0f;
+          SPILLWAY_UNROLL
+          for (int c = 0; c < kColumns; ++c) added[h][c] += weight * widen(read[i].x[c]);
+        }
+      }
+    }
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    SPILLWAY_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      SPILLWAY_UNROLL
+      for (int c = 0; c < kColumns; ++c) {
+        float sum = added[h][c];
+        SPILLWAY_UNROLL
+        for (int step = kLanes; step < kWarp; step *= 2) {
+          sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        }
+        if (lane < kLanes) sums[warp * kHeadSize + lane * kColumns + c] = sum;
+      }
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kHeadSize; i += static_cast<int>(kThreads)) {
+        float sum = 0;
+        for (int w = 0; w < kWarps; ++w) sum += sums[w * kHeadSize + i];
+        partials.split(a, blockIdx.x, head + h, blockIdx.z)[2 + i] = sum;
+      }
+      __syncthreads();
+    }
+  }
+};
+
+// attend_split() for rows of T, kLanes * 8 of them.
+template <class T, int kHeads, int kLanes>
+__device__ void attend_wide(const AttentionOnDevice& a, const ItemOnDevice& item,
+                            const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
+                            int64_t rows, float (*weights)[kSplitRows], float* sums) {
+  const std::byte* keys = a.key_slot(item, kv_head, first);
+  WideRows<T, kHeads, kLanes> wide{a, keys, static_cast<int>(rows)};
+  wide.scores(a.query(item.first_row, head), weights);
+  __syncthreads();
+  for (unsigned h = threadIdx.x / kWarp; h < kHeads; h += blockDim.x / kWarp) {
+    float* scores = item.scored ? partials.row_scores(a, blockIdx.x, head + h) + first : nullptr;
+    softmax_split(weights[h], rows, scores, partials.split(a, blockIdx.x, head + h, blockIdx.z));
+  }
+  __syncthreads();
+  wide.first = keys + a.value_offset();
+  wide.values(partials, head, weights, sums);
+}
+
+// Rows in any format and of any head size: attend_split().
+struct AnyRows {};
+// Rows of kLanes * 8 numbers of T: attend_wide().
+template <class T, int kLanes>
+struct Wide {};
+
+template <int kHeads>
+__device__ void attend(AnyRows, const AttentionOnDevice& a, const ItemOnDevice& item,
+                       const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
+                       int64_t rows, float (*weights)[kSplitRows], float*) {
+  attend_split<kHeads>(a, item, partials, kv_head, head, first, rows, weights);
+}
+template <int kHeads, class T, int kLanes>
+__device__ void attend(Wide<T, kLanes>, const AttentionOnDevice& a, const ItemOnDevice& item,
+                       const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
+                       int64_t rows, float (*weights)[kSplitRows], float* sums) {
+  attend_wide<T, kHeads, kLanes>(a, item, partials, kv_head, head, first, rows, weights, sums);
+}
+
 // One block per sequence, KV head and split of its rows. Stores the new row where it is in the
 // split. kHeads of the heads that share the rows are computed together, the rest by ones.
-template <int kHeads>
-__global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
+template <int kHeads, class Rows>
+__global__ void __launch_bounds__(kThreads)
+    split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
   __shared__ float weights[kHeads][kSplitRows];
+  __shared__ float sums[kThreads / kWarp * kWideMax];
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kSplitRows;
   if (first >= item.rows) return;  // The whole block
@@ -226,22 +405,39 @@ __global__ void split_kernel(const __grid_constant__ AttentionOnDevice a, Partia
   int64_t head = kv_head * a.group();
   const int64_t end = head + a.group();
   for (; head + kHeads <= end; head += kHeads) {
-    attend_split<kHeads>(a, item, partials, kv_head, head, first, rows, weights);
+    attend<kHeads>(Rows{}, a, item, partials, kv_head, head, first, rows, weights, sums);
   }
   if constexpr (kHeads > 1) {
     for (; head < end; ++head) {
-      attend_split<1>(a, item, partials, kv_head, head, first, rows, weights);
+      attend<1>(Rows{}, a, item, partials, kv_head, head, first, rows, weights, sums);
     }
   }
 }
 
+using SplitKernel = void (*)(AttentionOnDevice, Partials);
+
 // split_kernel for as many heads together as share a KV head, up to eight, without a rest for the
 // usual numbers.
-auto split_kernel_for(int64_t group) {
-  if (group % 8 == 0) return &split_kernel<8>;
-  if (group % 4 == 0 || group > 4) return &split_kernel<4>;
-  if (group > 1) return &split_kernel<2>;
-  return &split_kernel<1>;
+template <class Rows>
+SplitKernel split_kernel_for(int64_t group) {
+  if (group % 8 == 0) return &split_kernel<8, Rows>;
+  if (group % 4 == 0 || group > 4) return &split_kernel<4, Rows>;
+  if (group > 1) return &split_kernel<2, Rows>;
+  return &split_kernel<1, Rows>;
+}
+
+template <class T>
+SplitKernel split_kernel_of(int64_t group, int64_t head_size) {
+  if (head_size == 64) return split_kernel_for<Wide<T, 8>>(group);
+  if (head_size == 128) return split_kernel_for<Wide<T, 16>>(group);
+  return split_kernel_for<AnyRows>(group);
+}
+
+SplitKernel split_kernel_of(const AttentionOnDevice& a) {
+  const int64_t group = a.heads / a.kv_heads;
+  if (a.kv_format == Format::kF16) return split_kernel_of<__half>(group, a.head_size);
+  if (a.kv_format == Format::kBF16) return split_kernel_of<__nv_bfloat16>(group, a.head_size);
+  return split_kernel_for<AnyRows>(group);
 }
 
 // One block per sequence and KV head: adds up the splits, adds to the rows' scores, and drops one
@@ -306,7 +502,7 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
     const auto heads = static_cast<unsigned>(a.kv_heads);
     launch(context.stream(),
            {dim3(count, heads, static_cast<unsigned>(partials.split_count)), dim3(kThreads)},
-           split_kernel_for(a.heads / a.kv_heads), part, partials);
+           split_kernel_of(a), part, partials);
     launch(context.stream(), {dim3(count, heads), dim3(kThreads)}, combine_kernel, part, partials);
   }
   context.check_launch("decode attention");

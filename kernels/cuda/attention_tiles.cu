@@ -1,14 +1,13 @@
-// Prompts in narrow formats: attention in tiles of 64 query rows (query_row()) and 32 keys on
-// tensor cores. Queries, keys and values are rounded to the format of the output on their way into
-// shared memory. Instead of a running maximum (Dao et al. 2022) a first pass over the keys finds
-// each row's maximum and sum and a second one its output: one more product of queries and keys, and
-// no output is ever rescaled. The column sums that a budget by score needs (kernels/ops.h) are a
-// third pass.
+// Prompts in narrow formats on tensor cores: attention of 64 query rows (query_row()) to tiles of
+// 64 keys with a running maximum and sum (Dao et al. 2022), scores and weights in registers (Dao
+// 2023). Keys and values are rounded to the format of the output on their way into shared memory;
+// where they have it already the next ones are copied while these are multiplied. The column sums
+// that a budget by score needs (kernels/ops.h) are a second product of queries and keys.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace spillway::cuda {
 
@@ -16,221 +15,300 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr unsigned kThreads = kWarps * kWarp;
-constexpr int kQueries = kWarps * kTileSide;  // Queries per block
-constexpr int kKeys = 2 * kTileSide;          // Keys per tile, one per lane
-constexpr int kHeadTilesMax = 8;              // Head sizes up to 128
-constexpr unsigned kScoreStride = kKeys + 4;  // Padded against bank conflicts
-constexpr unsigned kWeightStride = kKeys + 8;
-static_assert(kKeys == kWarp);
+constexpr int kRows = 16;                 // Queries of a warp
+constexpr int kQueries = kWarps * kRows;  // Of a block
+constexpr int kKeys = 64;                 // Of a tile
+constexpr int kColumnsMax = 128;          // Head sizes up to this
+constexpr int kPart = 8;                  // Numbers that are copied to shared memory at once
+constexpr float kLog2e = 1.4426950408889634f;
 
-// Shared memory of a block. Rows of queries, keys and values are head_size + 8 long.
+// Rows in shared memory: kColumns numbers, zeros after the last, and padding, so that eight rows of
+// a block of 8 x 8 meet no bank twice.
+constexpr int stride_of(int columns) {
+  return columns + kPart;
+}
+constexpr size_t shared_bytes(int columns, int tiles) {
+  return static_cast<size_t>(tiles * kKeys * stride_of(columns)) * 2;
+}
+static_assert(shared_bytes(kColumnsMax, 2) + kWarps * kKeys * sizeof(float) <= kSharedBytesMax);
+
 template <class T>
-struct Shared {
-  T* queries;     // [kQueries]
-  T* keys;        // [kKeys], the values of the same tile, too
-  float* scores;  // [kQueries][kScoreStride]
-  T* weights;     // [kQueries][kWeightStride]
+__device__ bool same_format(const AttentionOnDevice& a) {
+  return a.kv_format == (std::is_same_v<T, __half> ? Format::kF16 : Format::kBF16);
+}
 
-  __device__ explicit Shared(unsigned stride) {
-    scores = dynamic_shared<float>();
-    weights = reinterpret_cast<T*>(scores + kQueries * kScoreStride);
-    queries = weights + kQueries * kWeightStride;
-    keys = queries + kQueries * stride;
+// Begins to copy a tile's keys or values; zeros after the last. end_of_copies() follows.
+template <class T, int kColumns>
+__device__ void load_tile(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
+                          int first, bool values, T* to) {
+  constexpr int kParts = kColumns / kPart;
+  const int keys = static_cast<int>(item.keys()), size = static_cast<int>(a.head_size);
+  const bool same = same_format<T>(a);
+  for (int i = static_cast<int>(threadIdx.x); i < kKeys * kParts; i += static_cast<int>(kThreads)) {
+    const int row = i / kParts, column = i % kParts * kPart;
+    const bool there = first + row < keys && column < size;
+    const int position = there ? first + row : 0;
+    const int slot = item.rows == 0 ? position : position % item.rows;
+    const std::byte* at = a.slot_in(item.source, kv_head, slot);
+    if (values) at += a.value_offset();
+    T* const into = to + row * stride_of(kColumns) + column;
+    if (same) {
+      copy_ahead(into, at + (there ? column : 0) * static_cast<int>(sizeof(T)), there);
+      continue;
+    }
+    float eight[kPart] = {};
+    if (there) {
+      cached4(a, at, column, eight);
+      cached4(a, at, column + 4, eight + 4);
+    }
+    for (int j = 0; j < kPart; ++j) into[j] = narrow<T>(eight[j]);
+  }
+}
+
+// The two query rows of this lane among 16 of its warp.
+struct LaneRows {
+  QueryRow at[2];
+
+  __device__ LaneRows(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
+                      int64_t first) {
+    const int64_t row = first + static_cast<int>(threadIdx.x) / kWarp * kRows + fragment_group();
+    at[0] = query_row(a, item, kv_head, row);
+    at[1] = query_row(a, item, kv_head, row + 8);
   }
 };
-constexpr size_t shared_bytes(int64_t head_size) {
-  const auto row = static_cast<size_t>(head_size + 8) * 2;
-  return kQueries * (kScoreStride * sizeof(float) + kWeightStride * 2) + (kQueries + kKeys) * row;
-}
-static_assert(shared_bytes(kHeadTilesMax * kTileSide) + kWarps * kWarp * sizeof(float) <=
-              kSharedBytesMax);
 
-// Loads query rows from `first` on, scaled; zeros after the last.
-template <class T>
-__device__ void load_queries(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
-                             int64_t first, T* to) {
-  const auto size = static_cast<int>(a.head_size);
-  for (int i = static_cast<int>(threadIdx.x); i < kQueries * size; i += kThreads) {
-    const int row = i / size, column = i % size;
-    const QueryRow query = query_row(a, item, kv_head, first + row);
-    float x = 0;
-    if (query.token < item.tokens) {
-      x = a.query(item.first_row + query.token, query.head)[column];
-    }
-    to[row * (size + 8) + column] = narrow<T>(x * a.scale);
-  }
-}
-
-// Loads a tile's keys or values; zeros after the last.
-template <class T>
-__device__ void load_keys(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
-                          int64_t first, bool values, T* to) {
-  const auto size = static_cast<int>(a.head_size);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < kKeys * size; i += kThreads * 4) {
-    const int row = i / size, column = i % size;
-    float four[4] = {};
-    if (first + row < item.keys()) {
-      const std::byte* at = a.slot_in(item.source, kv_head, item.source_slot(first + row));
-      cached4(a, values ? at + a.value_offset() : at, column, four);
-    }
-    for (int j = 0; j < 4; ++j) to[row * (size + 8) + column + j] = narrow<T>(four[j]);
-  }
-}
-
-// Multiplies this warp's 16 queries by the tile's 32 keys into its rows of `scores`, which its
-// lanes have read: a block barrier lies between two calls.
-template <class T>
-__device__ void multiply_keys(const AttentionOnDevice& a, const Shared<T>& shared) {
-  const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
-  const unsigned row = threadIdx.x / kWarp * kTileSide;
-  for (unsigned key = 0; key < kKeys; key += kTileSide) {
-    Tile<T> tile;
-    tile.clear();
-    for (unsigned k = 0; k < size; k += kTileSide) {
-      tile.template add<TileOrder::kColumns>(shared.queries + row * stride + k, stride,
-                                             shared.keys + key * stride + k, stride);
-    }
-    tile.store(shared.scores + row * kScoreStride + key, kScoreStride);
-  }
-  __syncwarp();
-}
-
-// One lane's half of a row's scores: those of keys that the row sees; two lanes share a row.
-struct RowHalf {
-  const float* scores;
-  int first, end;  // Of kKeys / 2
-
-  __device__ bool seen(int i) const { return i >= first && i < end; }
-};
-__device__ RowHalf row_half(const AttentionOnDevice& a, const float* scores, int64_t position,
-                            int64_t first_key) {
-  const unsigned lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kTileSide + lane / 2;
-  const int64_t from = first_key + lane % 2 * (kKeys / 2);
-  const auto within = [&](int64_t key) {
-    return key < from ? 0 : key - from < kKeys / 2 ? static_cast<int>(key - from) : kKeys / 2;
-  };
-  return {scores + row * kScoreStride + lane % 2 * (kKeys / 2), within(first_seen(a, position)),
-          within(position + 1)};
-}
-
-template <class T>
-__global__ void tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
-  const ItemOnDevice item = a.item(blockIdx.z);
-  const int64_t kv_head = blockIdx.y, first = static_cast<int64_t>(blockIdx.x) * kQueries;
-  if (first >= item.tokens * a.group()) return;  // The whole block
-  const auto size = static_cast<unsigned>(a.head_size), stride = size + 8;
-  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  // The query of this lane's row
-  const QueryRow query = query_row(a, item, kv_head, first + warp * kTileSide + lane / 2);
-  const int64_t first_key = first_seen(a, query_row(a, item, kv_head, first).position);
-  const int64_t first_tile = first_key / kKeys * kKeys;
-  const int64_t last_row = query_row(a, item, kv_head, first + kQueries - 1).position;
-  const int64_t last = last_row + 1 < item.keys() ? last_row + 1 : item.keys();
-  const Shared<T> shared(stride);
-  load_queries(a, item, kv_head, first, shared.queries);
-
-  float most = -INFINITY, sum = 0;
-  for (int64_t tile = first_tile; tile < last; tile += kKeys) {
-    __syncthreads();  // The tile before has been used.
-    load_keys(a, item, kv_head, tile, false, shared.keys);
-    __syncthreads();
-    multiply_keys(a, shared);
-    const RowHalf half = row_half(a, shared.scores, query.position, tile);
-    float next = most;
-    for (int i = half.first; i < half.end; ++i) next = fmaxf(next, half.scores[i]);
-    next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 1));
-    float added = 0;
-    for (int i = half.first; i < half.end; ++i) added += expf(half.scores[i] - next);
-    added += __shfl_xor_sync(0xffffffffu, added, 1);
-    // Equal ones may be -infinity, of a row that has seen no key yet.
-    sum = sum * (most == next ? 1.0f : expf(most - next)) + added;
-    most = next;
-  }
-  if (item.sums != nullptr && query.token < item.tokens && lane % 2 == 0) {
-    float* statistics = a.statistics_of(item.first_row + query.token, query.head);
-    statistics[0] = most;
-    statistics[1] = sum;
-  }
-
-  Tile<T> out[kHeadTilesMax];
-  for (Tile<T>& tile : out) tile.clear();
-  T* const weights = shared.weights + warp * kTileSide * kWeightStride;
-  for (int64_t tile = first_tile; tile < last; tile += kKeys) {
-    __syncthreads();
-    load_keys(a, item, kv_head, tile, false, shared.keys);
-    __syncthreads();
-    multiply_keys(a, shared);
-    const RowHalf half = row_half(a, shared.scores, query.position, tile);
-    T* const row = weights + lane / 2 * kWeightStride + lane % 2 * (kKeys / 2);
-    for (int i = 0; i < kKeys / 2; ++i) {
-      row[i] = narrow<T>(half.seen(i) ? expf(half.scores[i] - most) / sum : 0.0f);
-    }
-    __syncthreads();  // The keys have been used by all.
-    load_keys(a, item, kv_head, tile, true, shared.keys);
-    __syncthreads();
+// This lane's parts of its warp's queries, scaled; zeros after the last.
+template <class T, int kColumns>
+__device__ void load_queries(const AttentionOnDevice& a, const ItemOnDevice& item,
+                             const LaneRows& rows, FactorRows (&to)[kColumns / 16]) {
+  const int size = static_cast<int>(a.head_size);
+  SPILLWAY_UNROLL
+  for (int k = 0; k < kColumns / 16; ++k) {
     SPILLWAY_UNROLL
-    for (unsigned j = 0; j < kHeadTilesMax; ++j) {
-      if (j * kTileSide >= size) break;
-      for (unsigned key = 0; key < kKeys; key += kTileSide) {
-        out[j].template add<TileOrder::kRows>(weights + key, kWeightStride,
-                                              shared.keys + key * stride + j * kTileSide, stride);
+    for (int i = 0; i < 4; ++i) {
+      const QueryRow& row = rows.at[i % 2];
+      const int column = k * 16 + i / 2 * 8 + fragment_pair();
+      float2 two = {0, 0};
+      if (row.token < item.tokens && column < size) {
+        two = *reinterpret_cast<const float2*>(a.query(item.first_row + row.token, row.head) +
+                                               column);
+      }
+      to[k].x[i] = pack_two<T>(two.x * a.scale, two.y * a.scale);
+    }
+  }
+}
+
+// This warp's 16 queries by 8 keys.
+template <class T, int kColumns>
+__device__ ProductSums score(const FactorRows (&queries)[kColumns / 16], const T* keys) {
+  ProductSums sums{};
+  SPILLWAY_UNROLL
+  for (int k = 0; k < kColumns / 16; k += 2) {
+    uint32_t four[4];
+    load_blocks(keys + k * 16, stride_of(kColumns), four);
+    multiply_add<T>(sums, queries[k], {{four[0], four[1]}});
+    multiply_add<T>(sums, queries[k + 1], {{four[2], four[3]}});
+  }
+  return sums;
+}
+
+// Whether the query sees the key.
+__device__ bool sees(const AttentionOnDevice& a, const QueryRow& row, int64_t key) {
+  return key <= row.position && key >= first_seen(a, row.position);
+}
+
+// Sum and maximum over the four lanes that share their query rows.
+__device__ float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads, 2)
+    tiles_kernel(const __grid_constant__ AttentionOnDevice a) {
+  constexpr int kStride = stride_of(kColumns);
+  const ItemOnDevice item = a.item(blockIdx.z);
+  // The last rows attend to most keys, so they begin first.
+  const int64_t kv_head = blockIdx.y;
+  const int64_t first = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kQueries;
+  if (first >= item.tokens * a.group()) return;  // The whole block
+  T* const keys = dynamic_shared<T>();
+  T* const values = keys + kKeys * kStride;
+  const int64_t first_position = query_row(a, item, kv_head, first).position;
+  const int64_t last_position = query_row(a, item, kv_head, first + kQueries - 1).position;
+  const int begin = static_cast<int>(first_seen(a, first_position) / kKeys * kKeys);
+  const int end =
+      static_cast<int>(last_position + 1 < item.keys() ? last_position + 1 : item.keys());
+  load_tile<T, kColumns>(a, item, kv_head, begin, false, keys);
+  end_of_copies();
+  const LaneRows rows(a, item, kv_head, first);
+  FactorRows queries[kColumns / 16];
+  load_queries<T, kColumns>(a, item, rows, queries);
+
+  ProductSums out[kColumns / 8];
+  SPILLWAY_UNROLL
+  for (ProductSums& part : out) part = {};
+  float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  for (int tile = begin; tile < end; tile += kKeys) {
+    load_tile<T, kColumns>(a, item, kv_head, tile, true, values);
+    end_of_copies();
+    wait_for_copies<1>();
+    __syncthreads();  // The keys are there.
+    ProductSums scores[kKeys / 8];
+    SPILLWAY_UNROLL
+    for (int n = 0; n < kKeys / 8; ++n) {
+      scores[n] = score<T, kColumns>(queries, keys + n * 8 * kStride);
+    }
+    __syncthreads();  // The keys have been used.
+    if (tile + kKeys < end) {
+      load_tile<T, kColumns>(a, item, kv_head, tile + kKeys, false, keys);
+    }
+    end_of_copies();
+
+    // Only tiles at the ends of what the block's rows see have keys that some do not.
+    const bool all = tile + kKeys - 1 <= first_position && tile >= first_seen(a, last_position);
+    if (!all) {
+      SPILLWAY_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        SPILLWAY_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int key = tile + n * 8 + fragment_pair() + i % 2;
+          if (!sees(a, rows.at[i / 2], key)) scores[n].x[i] = -INFINITY;
+        }
       }
     }
-  }
-  float* const part = shared.scores + warp * kTileSide * kScoreStride;
-  SPILLWAY_UNROLL
-  for (unsigned j = 0; j < kHeadTilesMax; ++j) {
-    if (j * kTileSide >= size) break;
-    __syncwarp();
-    out[j].store(part, kScoreStride);
-    __syncwarp();
-    for (unsigned i = lane; i < kTileSide * kTileSide; i += kWarp) {
-      const unsigned row = i / kTileSide, column = i % kTileSide;
-      const QueryRow at = query_row(a, item, kv_head, first + warp * kTileSide + row);
-      if (at.token >= item.tokens) continue;
-      a.store_out(item.first_row + at.token, at.head, j * kTileSide + column,
-                  part[row * kScoreStride + column]);
+    SPILLWAY_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float next = most[r];
+      SPILLWAY_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        next = fmaxf(next, fmaxf(scores[n].x[2 * r], scores[n].x[2 * r + 1]));
+      }
+      next = row_max(next);
+      // A row that has seen no key yet has none in this tile, either, where next is -infinity.
+      const float base = next == -INFINITY ? 0.0f : next * kLog2e;
+      const float old = exp2f(most[r] * kLog2e - base);
+      most[r] = next;
+      sum[r] *= old;
+      SPILLWAY_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        SPILLWAY_UNROLL
+        for (int i = 2 * r; i < 2 * r + 2; ++i) {
+          scores[n].x[i] = exp2f(scores[n].x[i] * kLog2e - base);
+          sum[r] += scores[n].x[i];
+        }
+      }
+      SPILLWAY_UNROLL
+      for (ProductSums& part : out) part.x[2 * r] *= old, part.x[2 * r + 1] *= old;
     }
+
+    wait_for_copies<1>();
+    __syncthreads();  // The values are there.
+    SPILLWAY_UNROLL
+    for (int k = 0; k < kKeys / 16; ++k) {
+      FactorRows weights;
+      SPILLWAY_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const ProductSums& from = scores[2 * k + i / 2];
+        weights.x[i] = pack_two<T>(from.x[i % 2 * 2], from.x[i % 2 * 2 + 1]);
+      }
+      SPILLWAY_UNROLL
+      for (int j = 0; j < kColumns / 8; j += 2) {
+        uint32_t four[4];
+        load_transposed(values + k * 16 * kStride + j * 8, kStride, four);
+        multiply_add<T>(out[j], weights, {{four[0], four[1]}});
+        multiply_add<T>(out[j + 1], weights, {{four[2], four[3]}});
+      }
+    }
+    __syncthreads();  // The values have been used.
+  }
+
+  SPILLWAY_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const float whole = row_sum(sum[r]);
+    const QueryRow& row = rows.at[r];
+    if (row.token >= item.tokens) continue;
+    T* const to = reinterpret_cast<T*>(a.out) + (item.first_row + row.token) * a.out_stride +
+                  row.head * a.head_size;
+    SPILLWAY_UNROLL
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int column = j * 8 + fragment_pair();
+      if (column >= a.head_size) break;
+      *reinterpret_cast<uint32_t*>(to + column) =
+          pack_two<T>(out[j].x[2 * r] / whole, out[j].x[2 * r + 1] / whole);
+    }
+    if (item.sums == nullptr || fragment_pair() != 0) continue;
+    float* statistics = a.statistics_of(item.first_row + row.token, row.head);
+    statistics[0] = most[r];
+    statistics[1] = whole;
   }
 }
 
 // sums[key] += the weights that all query rows give the key; a key that is new has no sum before.
-// One block per tile of keys, one lane per key; added in a fixed order, so that every run has the
-// same sums.
-template <class T>
-__global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
+// One block per tile of keys; added in a fixed order, so that every run has the same sums.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(const __grid_constant__ AttentionOnDevice a) {
+  __shared__ float partial[kWarps][kKeys];
   const ItemOnDevice item = a.item(blockIdx.z);
   const int64_t kv_head = blockIdx.y;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kKeys;
+  const int first = static_cast<int>(blockIdx.x) * kKeys;
   if (item.sums == nullptr || first >= item.keys()) return;  // The whole block
-  const unsigned stride = static_cast<unsigned>(a.head_size) + 8;
-  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t key = first + lane;
-  const Shared<T> shared(stride);
-  __shared__ float partial[kWarps][kWarp];
-  load_keys(a, item, kv_head, first, false, shared.keys);
-  float sum = 0;
-  const RowRange rows = scored_rows(a, item, first, first + kKeys);
-  for (int64_t tile = rows.first / kQueries * kQueries; tile < rows.end; tile += kQueries) {
-    __syncthreads();  // The queries before have been used.
-    load_queries(a, item, kv_head, tile, shared.queries);
-    __syncthreads();
-    multiply_keys(a, shared);
-    for (int i = 0; i < kTileSide; ++i) {
-      const QueryRow row = query_row(a, item, kv_head, tile + warp * kTileSide + i);
-      if (row.token >= item.tokens) break;
-      if (row.position < key || first_seen(a, row.position) > key) continue;
-      if (row.position < item.scored_from) continue;
+  T* const keys = dynamic_shared<T>();
+  load_tile<T, kColumns>(a, item, kv_head, first, false, keys);
+  end_of_copies();
+  wait_for_copies<0>();
+  __syncthreads();
+  float added[kKeys / 8][2] = {};
+  const RowRange range = scored_rows(a, item, first, first + kKeys);
+  for (int64_t tile = range.first / kQueries * kQueries; tile < range.end; tile += kQueries) {
+    const LaneRows rows(a, item, kv_head, tile);
+    FactorRows queries[kColumns / 16];
+    load_queries<T, kColumns>(a, item, rows, queries);
+    float base[2] = {}, share[2] = {};
+    bool counts[2];
+    SPILLWAY_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const QueryRow& row = rows.at[r];
+      counts[r] = row.token < item.tokens && row.position >= item.scored_from;
+      if (!counts[r]) continue;
       const float* statistics = a.statistics_of(item.first_row + row.token, row.head);
-      const float score = shared.scores[(warp * kTileSide + i) * kScoreStride + lane];
-      sum = with_weight(item, sum, expf(score - statistics[0]) / statistics[1]);
+      base[r] = statistics[0] * kLog2e;
+      share[r] = 1 / statistics[1];
+    }
+    SPILLWAY_UNROLL
+    for (int n = 0; n < kKeys / 8; ++n) {
+      const ProductSums scores = score<T, kColumns>(queries, keys + n * 8 * stride_of(kColumns));
+      SPILLWAY_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int key = first + n * 8 + fragment_pair() + i % 2;
+        if (!counts[i / 2] || !sees(a, rows.at[i / 2], key)) continue;
+        added[n][i % 2] = with_weight(item, added[n][i % 2],
+                                      exp2f(scores.x[i] * kLog2e - base[i / 2]) * share[i / 2]);
+      }
     }
   }
-  partial[warp][lane] = sum;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  SPILLWAY_UNROLL
+  for (int n = 0; n < kKeys / 8; ++n) {
+    SPILLWAY_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      float sum = added[n][i];
+      for (int step = 4; step < kWarp; step *= 2) {
+        sum = with_weight(item, sum, __shfl_xor_sync(0xffffffffu, sum, step));
+      }
+      if (fragment_group() == 0) partial[warp][n * 8 + fragment_pair() + i] = sum;
+    }
+  }
   __syncthreads();
-  if (warp != 0 || key >= item.keys()) return;
+  const int64_t key = first + static_cast<int64_t>(threadIdx.x);
+  if (threadIdx.x >= kKeys || key >= item.keys()) return;
   float total = 0;
-  for (int i = 0; i < kWarps; ++i) total = with_weight(item, total, partial[i][lane]);
+  for (int w = 0; w < kWarps; ++w) total = with_weight(item, total, partial[w][threadIdx.x]);
   float* at = item.sums_of(kv_head) + key;
   *at = key < item.position ? with_weight(item, *at, total) : total;
 }
@@ -239,32 +317,42 @@ unsigned blocks(int64_t count, int64_t each) {
   return static_cast<unsigned>((count + each - 1) / each);
 }
 
-template <class T>
+template <class T, int kColumns>
 void launch_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                   int64_t tokens_max, int64_t keys_max) {
   const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
-  const size_t shared = shared_bytes(a.head_size);
   const int64_t rows = tokens_max * (a.heads / a.kv_heads);
-  launch(context.stream(), {dim3(blocks(rows, kQueries), heads, z), dim3(kThreads), shared},
-         tiles_kernel<T>, a);
+  launch(context.stream(),
+         {dim3(blocks(rows, kQueries), heads, z), dim3(kThreads), shared_bytes(kColumns, 2)},
+         tiles_kernel<T, kColumns>, a);
   if (a.statistics == nullptr) return;
-  launch(context.stream(), {dim3(blocks(keys_max, kKeys), heads, z), dim3(kThreads), shared},
-         column_sums_kernel<T>, a);
+  launch(context.stream(),
+         {dim3(blocks(keys_max, kKeys), heads, z), dim3(kThreads), shared_bytes(kColumns, 1)},
+         column_sums_kernel<T, kColumns>, a);
+}
+
+template <class T>
+void launch_tiles_of(CudaContext& context, const AttentionOnDevice& a, int64_t items,
+                     int64_t tokens_max, int64_t keys_max) {
+  if (a.head_size <= kColumnsMax / 2) {
+    launch_tiles<T, kColumnsMax / 2>(context, a, items, tokens_max, keys_max);
+  } else {
+    launch_tiles<T, kColumnsMax>(context, a, items, tokens_max, keys_max);
+  }
 }
 
 }  // namespace
 
 bool can_tile(const AttentionOnDevice& a) {
-  return a.out_dtype != DType::kF32 && a.head_size % kTileSide == 0 &&
-         a.head_size <= kHeadTilesMax * kTileSide;
+  return a.out_dtype != DType::kF32 && a.head_size % kPart == 0 && a.head_size <= kColumnsMax;
 }
 
 void launch_prompt_tiles(CudaContext& context, const AttentionOnDevice& a, int64_t items,
                          int64_t tokens_max, int64_t keys_max) {
   SPILLWAY_CHECK(can_tile(a));
-  if (a.out_dtype == DType::kF16) launch_tiles<__half>(context, a, items, tokens_max, keys_max);
+  if (a.out_dtype == DType::kF16) launch_tiles_of<__half>(context, a, items, tokens_max, keys_max);
   if (a.out_dtype == DType::kBF16) {
-    launch_tiles<__nv_bfloat16>(context, a, items, tokens_max, keys_max);
+    launch_tiles_of<__nv_bfloat16>(context, a, items, tokens_max, keys_max);
   }
 }
 

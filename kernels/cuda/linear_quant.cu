@@ -11,11 +11,9 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/linear_quant.h"
-#include "kernels/cuda/quant.cuh"
+#include "kernels/cuda/quant_product.cuh"
 
 namespace spillway::cuda {
 
@@ -29,21 +27,6 @@ constexpr int64_t kChunkColumns = 1024;
 // The pad keeps threads that store neighbouring columns out of each other's banks.
 template <int kBits, int kGroup>
 constexpr int kPitch = static_cast<int>(kChunkColumns) / kGroup* Groups<kBits, kGroup>::kWords + 8;
-
-// T: the format of the input, and of a narrow output.
-template <class T>
-struct QuantProduct {
-  const T* in;
-  int64_t in_stride, rows, columns;
-  const std::byte* weights;
-  int64_t row_bytes, outputs;
-  const float* bias;
-  Activation activation;
-  float scale;
-  bool accumulate, narrow_out;
-  void* out;
-  int64_t out_stride;
-};
 
 // The groups of a product's rows.
 template <int kBits, int kGroup>
@@ -99,23 +82,6 @@ __device__ void unpack(const QuantProduct<T>& p, int64_t output, int64_t group, 
   for (int i = 0; i < G::kFields; ++i) {
     const auto code = static_cast<float>(codes >> (kBits * i) & G::kMask);
     weights[i] = widen(narrow<T>(fmaf(code, scale, minimum)));
-  }
-}
-
-template <class T>
-__device__ void store(const QuantProduct<T>& p, int64_t row, int64_t output, float sum) {
-  sum *= p.scale;
-  if (p.bias != nullptr) {
-    // In the format of the output, as cuBLASLt has it: few rows and many give the same.
-    const float bias = p.bias[output];
-    sum += p.narrow_out ? widen(narrow<T>(bias)) : bias;
-  }
-  const int64_t at = row * p.out_stride + output;
-  if (p.narrow_out) {
-    static_cast<T*>(p.out)[at] = narrow<T>(activate(p.activation, sum));
-  } else {
-    float* out = static_cast<float*>(p.out) + at;
-    *out = p.accumulate ? *out + sum : activate(p.activation, sum);
   }
 }
 
@@ -188,18 +154,42 @@ void launch_product(cudaStream_t stream, const QuantProduct<T>& product) {
   run(quant_kernel<kBits, kGroup, T, 8>);
 }
 
+// One after the other on the device.
+template <class T>
+void run_rows(CudaContext& context, Format format, const QuantProduct<T>& product) {
+  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
+  for (int64_t row = 0; row < product.rows; row += kRowsAtOnce) {
+    QuantProduct<T> part = product;
+    part.rows = std::min(kRowsAtOnce, product.rows - row);
+    part.in += row * product.in_stride;
+    part.out = static_cast<std::byte*>(product.out) +
+               static_cast<size_t>(row * product.out_stride) * out_bytes;
+    with_groups(format, [&](auto bits, auto group) {
+      launch_product<decltype(bits)::value, decltype(group)::value>(context.stream(), part);
+    });
+  }
+}
+
 template <class T>
 void run(CudaContext& context, const LinearArgs& args) {
+  const Format format = args.weight.format;
+  const auto row_bytes = static_cast<int64_t>(format_row_bytes(format, args.in.columns));
+  const std::span<const WeightSlab> slabs = args.weight.slabs;
   int64_t first = 0;
-  for (const WeightSlab& slab : args.weight.slabs) {
+  for (size_t i = 0; i < slabs.size();) {
+    const std::byte* const data = slabs[i].data;
+    int64_t outputs = 0;  // Of slabs that lie one behind the other
+    for (; i < slabs.size() && slabs[i].data == data + outputs * row_bytes; ++i) {
+      outputs += slabs[i].rows;
+    }
     const QuantProduct<T> product{
         .in = reinterpret_cast<const T*>(args.in.data),
         .in_stride = args.in.stride,
         .rows = args.in.rows,
         .columns = args.in.columns,
-        .weights = slab.data,
-        .row_bytes = static_cast<int64_t>(format_row_bytes(args.weight.format, args.in.columns)),
-        .outputs = slab.rows,
+        .weights = data,
+        .row_bytes = row_bytes,
+        .outputs = outputs,
         .bias = args.bias == nullptr ? nullptr : args.bias + first,
         .activation = args.activation,
         .scale = args.scale,
@@ -207,17 +197,13 @@ void run(CudaContext& context, const LinearArgs& args) {
         .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
-    for (int64_t row = 0; row < args.in.rows; row += kRowsAtOnce) {
-      QuantProduct<T> part = product;
-      part.rows = std::min(kRowsAtOnce, args.in.rows - row);
-      part.in += row * product.in_stride;
-      part.out = args.out.slice_rows(row, part.rows).data +
-                 static_cast<size_t>(first) * dtype_bytes(args.out.dtype);
-      with_groups(args.weight.format, [&](auto bits, auto group) {
-        launch_product<decltype(bits)::value, decltype(group)::value>(context.stream(), part);
-      });
+    if (takes_mma(product, format_traits(format).group)) {
+      quant_product_mma(context, format, args.weight.rows, product);
+    } else {
+      run_rows(context, format, product);
     }
-    first += slab.rows;
+    if (!context.ready()) return;
+    first += outputs;
   }
   context.check_launch("linear, quantised");
 }

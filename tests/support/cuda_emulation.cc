@@ -345,6 +345,16 @@ void exchange(unsigned mask, const void* mine, void* theirs, size_t bytes, unsig
   std::memcpy(theirs, block.warp().values[slot][from], bytes);
 }
 
+void gather(unsigned mask, const void* mine, void* theirs, size_t bytes) {
+  Block& block = *emulator().block;
+  const size_t slot = block.warp().generation % 2;
+  block.arrive(mask, mine, bytes, true);
+  for (size_t lane = 0; lane < 32; ++lane) {
+    std::memcpy(static_cast<std::byte*>(theirs) + lane * bytes, block.warp().values[slot][lane],
+                bytes);
+  }
+}
+
 unsigned ballot(unsigned mask, bool predicate) {
   Block& block = *emulator().block;
   const size_t slot = block.warp().generation % 2;

@@ -14,6 +14,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <compare>
@@ -72,15 +73,25 @@ bool reaches_barrier(const std::source_location& call);
 void sync_threads();
 
 // Gives `mine` to the lanes of `mask`, which all call this, and returns lane `from`'s.
-constexpr size_t kExchangeBytes = 8;
+constexpr size_t kExchangeBytes = 24;
 void exchange(unsigned mask, const void* mine, void* theirs, size_t bytes, unsigned from);
 unsigned ballot(unsigned mask, bool predicate);
+// The same for all lanes' at once: lane i's are at theirs + i * bytes.
+void gather(unsigned mask, const void* mine, void* theirs, size_t bytes);
 
 template <class T>
 T exchange(unsigned mask, T mine, unsigned from) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kExchangeBytes);
   T theirs;
   exchange(mask, &mine, &theirs, sizeof(T), from);
+  return theirs;
+}
+
+template <class T>
+std::array<T, 32> gather(unsigned mask, T mine) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kExchangeBytes);
+  std::array<T, 32> theirs;
+  gather(mask, &mine, theirs.data(), sizeof(T));
   return theirs;
 }
 

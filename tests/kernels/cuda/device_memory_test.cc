@@ -37,12 +37,14 @@ TEST_CASE("every byte that a device gives out is counted until it comes back, an
     const test::PackedMatrix packed(device->matrix_layout(Format::kQ4), Format::kQ4,
                                     test::random_floats(64 * 64, 1), 64, 64, 64);
     const test::DeviceMatrix weights(*device, *stream, packed);
-    const test::DeviceArray<std::byte> in(*device, *stream, std::vector<std::byte>(40 * 64 * 2));
-    const test::DeviceArray<float> out(*device, *stream, std::vector<float>(40 * 64));
+    constexpr int64_t kRows = kFewRows + 8;
+    const test::DeviceArray<std::byte> in(*device, *stream, std::vector<std::byte>(kRows * 64 * 2));
+    const test::DeviceArray<float> out(*device, *stream, std::vector<float>(kRows * 64));
     const size_t before = device->memory().taken_bytes;
-    linear(*stream, {.in = dense_matrix(in.data(), device->activation_dtype(Format::kQ4), 40, 64),
-                     .weight = weights.matrix(),
-                     .out = out.matrix(40, 64)});
+    linear(*stream,
+           {.in = dense_matrix(in.data(), device->activation_dtype(Format::kQ4), kRows, 64),
+            .weight = weights.matrix(),
+            .out = out.matrix(kRows, 64)});
     REQUIRE(stream->record().wait().ok());
     CHECK(device->memory().taken_bytes >= before + 64 * 64 * 2);
     CHECK(device->memory().taken_bytes == used(*device));

@@ -72,10 +72,10 @@ TEST_CASE("a block is worth expanding for when two parts of it would") {
   };
   CHECK_FALSE(again({}));
   CHECK_FALSE(again({512}));
-  CHECK_FALSE(again({544}));  // The rest is few rows.
-  CHECK(again({545}));
-  CHECK_FALSE(again({32, 32, 32, 300}));
-  CHECK(again({33, 300}));
+  CHECK_FALSE(again({512 + kFewRows}));
+  CHECK(again({512 + kFewRows + 1}));
+  CHECK_FALSE(again({kFewRows, kFewRows, kFewRows, 300}));
+  CHECK(again({kFewRows + 1, 300}));
 }
 
 }  // namespace

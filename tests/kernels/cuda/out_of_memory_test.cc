@@ -155,7 +155,7 @@ TEST_CASE("a request too large for the memory that is left ends, and the next on
   REQUIRE(first.finish.status.ok());
   const MemoryLeft left(0);
   for (int i = 0; i < 2; ++i) {
-    const Answer large = ask(*runtime, 40);
+    const Answer large = ask(*runtime, kFewRows + 8);
     INFO(large.finish.status.message());
     CHECK(large.finish.status.code() == Code::kCapacity);
     CHECK(runtime->scheduler().stats().healthy);
