@@ -54,7 +54,17 @@ double compute_seconds(const CostedPlan& plan, const SweepWork& work,
   if (execution.activations) {
     seconds += layers * activation_seconds(plan.shape, rates, static_cast<double>(work.tokens()));
   }
+  seconds += layers * static_cast<double>(execution.micro_batches.size()) *
+             small_op_seconds(plan.shape, rates);
   return seconds + (work.disk_read_bytes + work.disk_write_bytes) * rates.compute_per_disk_byte;
+}
+
+// Micro-batches with sequences that decode: these come first in a sweep.
+double decode_batches(std::span<const MicroBatch> batches, const SweepWork& work) {
+  return static_cast<double>(
+      std::count_if(batches.begin(), batches.end(), [&](const MicroBatch& batch) {
+        return static_cast<int64_t>(batch.first_item) < work.decoding;
+      }));
 }
 
 // Infinite without a rate, so that no plan is chosen that needs an unmeasured resource.
@@ -141,6 +151,15 @@ double activation_seconds(const ModelShape& shape, const SweepRates& rates, doub
   return tokens * activation_traffic(shape) / rates.memory;
 }
 
+// Two norms and two kernels of attention, and what only some models have. Matrix products are left
+// out, since what was measured of them includes what any op takes.
+double small_op_seconds(const ModelShape& shape, const SweepRates& rates) {
+  constexpr double kAlways = 4;
+  const double some = (shape.position == PositionKind::kRotary ? 1 : 0) +
+                      (shape.mlp_kind == MlpKind::kGated ? 1 : 0);
+  return rates.small_op * (kAlways + some);
+}
+
 ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
                                  const SweepExecution& execution, const SweepRates& rates) {
   const double cached = work.cached_rows * static_cast<double>(plan.kv_row_bytes);
@@ -159,6 +178,11 @@ ResourceSeconds resource_seconds(const CostedPlan& plan, const SweepWork& work,
   seconds[index(Resource::kDeviceToHost)] = seconds_of(work.to_host_bytes, rates.to_host);
   seconds[index(Resource::kHostCompute)] =
       seconds_of(work.host_attended_bytes, rates.host_attention);
+  if (work.host_attended_bytes > 0) {
+    seconds[index(Resource::kHostCompute)] += static_cast<double>(plan.shape.layers) *
+                                              decode_batches(execution.micro_batches, work) *
+                                              rates.round_trip;
+  }
   if (plan.discrete && rates.host_memory > 0) {
     // DMA on both sides: bytes read from disk are written and read again.
     seconds[index(Resource::kHostMemory)] =
@@ -296,9 +320,14 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   const bool disk =
       plan.weights_from_disk > 0 || plan.kv_on_disk > 0 || plan.activations_on_disk > 0;
   if (disk && (rates.disk_read <= 0 || rates.disk_write <= 0)) return lacks("rates of the disk");
+  const auto seconds_each = [](const Figure& per_second) {
+    return per_second.value > 0 ? 1 / per_second.value : 0;
+  };
   if (hardware.link) {
     rates.to_device = hardware.link->to_device.value;
     rates.to_host = hardware.link->to_host.value;
+    rates.small_op = seconds_each(hardware.compute.small_ops);
+    rates.round_trip = seconds_each(hardware.link->round_trips);
   }
   if (plan.discrete && (rates.to_device <= 0 || rates.to_host <= 0)) {
     return lacks("rates of the link to the device");
@@ -335,6 +364,16 @@ double one_after_another(const ResourceSeconds& cost) {
   return seconds;
 }
 
+// Attention by the CPU runs beside the device's work for other micro-batches, not for its own: at
+// the end of a layer the last one's is waited for (Engine::run_layer). So of the shorter of the two
+// a micro-batch's part is added to the longer one, and all of it where there is only one.
+double with_host_attention(const ResourceSeconds& cost, double batches) {
+  const double device = cost[index(Resource::kCompute)];
+  const double host = cost[index(Resource::kHostCompute)];
+  if (host == 0 || batches == 0) return device;
+  return std::max(device, host) + std::min(device, host) / batches;
+}
+
 }  // namespace
 
 Prediction predict(const CostedPlan& plan, const MachineRates& rates,
@@ -346,11 +385,16 @@ Prediction predict(const CostedPlan& plan, const MachineRates& rates,
     if (sweeps[i].work.prompts > 0) last_prefill = i;
   }
   for (size_t i = 0; i < sweeps.size(); ++i) {
-    ResourceSeconds cost = sweep_cost(plan, rates, sweeps[i]);
+    const SweepWork work = planned_work(plan, sweeps[i]);
+    const std::vector<MicroBatch> batches = planned_micro_batches(plan, work);
+    ResourceSeconds cost = resource_seconds(
+        plan, work, {.micro_batches = batches, .head_rows = plan.head_rows}, rates);
     if (unlimited) cost[index(*unlimited)] = 0;
     const auto count = static_cast<double>(sweeps[i].count);
     const auto most = std::max_element(cost.begin(), cost.end());
-    const double seconds = count * (plan.overlap ? *most : one_after_another(cost));
+    const double overlapped =
+        std::max(*most, with_host_attention(cost, decode_batches(batches, work)));
+    const double seconds = count * (plan.overlap ? overlapped : one_after_another(cost));
     slowest[static_cast<size_t>(most - cost.begin())] += seconds;
     (i <= last_prefill ? found.prefill_seconds : found.decode_seconds) += seconds;
     for (size_t r = 0; r < kResources; ++r) found.busy[r] += cost[r] * count;

@@ -3,8 +3,9 @@
 // it (bound.h), and the steps of a simulation (simulation/) are made of the same terms.
 //
 // A run's prediction: every sweep takes as long as the resource with most to do, since transfers
-// and arithmetic overlap; without overlap, as long as all of them one after another. FlexGen's own
-// model, for comparison, is flexgen_cost.h. Pure arithmetic, any thread.
+// and arithmetic overlap, attention by the CPU beside a device in part (predict()); without
+// overlap, as long as all of them one after another. FlexGen's own model, for comparison, is
+// flexgen_cost.h. Pure arithmetic, any thread.
 #pragma once
 
 #include <array>
@@ -101,6 +102,9 @@ class SweepRates {
   // Seconds of the processor per byte from or to disk, where the CPU computes
   double compute_per_disk_byte = 0;
   double to_device = 0, to_host = 0;
+  // Seconds that an op of a discrete device takes however little it has to do, and that rows take
+  // to the host and back, waits included
+  double small_op = 0, round_trip = 0;
 };
 
 // Rates taken from a profile. Between measured batch sizes the time of a matrix product is linear
@@ -162,6 +166,8 @@ double head_seconds(std::span<const LinearShape> linears, const SweepRates& rate
 // Seconds of one layer.
 double prompt_attention_seconds(const ModelShape& shape, const SweepRates& rates, double pairs);
 double activation_seconds(const ModelShape& shape, const SweepRates& rates, double tokens);
+// Seconds of one layer and micro-batch that its ops take however few its rows are.
+double small_op_seconds(const ModelShape& shape, const SweepRates& rates);
 
 // Bytes that a token and layer read and write in memory besides matrices and cache.
 double activation_traffic(const ModelShape& shape);

@@ -94,7 +94,8 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 "decode_attention_q4_bytes_per_second", "q4_compute", "peaks"});
+                 "decode_attention_q4_bytes_per_second", "small_ops_per_second", "q4_compute",
+                 "peaks"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -109,6 +110,9 @@ class Parser {
     constexpr const char* kQuantized =
         "decode_attention_q4_bytes_per_second";  // Older profiles lack it
     if (reader.has(kQuantized)) compute.decode_attention_q4 = figure(reader, "compute", kQuantized);
+    if (reader.has("small_ops_per_second")) {  // Older profiles lack it, and those of a CPU
+      compute.small_ops = figure(reader, "compute", "small_ops_per_second");
+    }
     if (reader.has("q4_compute")) {
       const std::string how = reader.string("q4_compute", kTextBytesMax);
       if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
@@ -182,11 +186,14 @@ class Parser {
     HardwareProfile::Link link;
     JsonReader reader = at(object, "link");
     reader.only({"to_device_bytes_per_second", "to_host_bytes_per_second", "both_bytes_per_second",
-                 "small_copies"});
+                 "small_copies", "round_trips_per_second"});
     link.to_device = figure(reader, "link", "to_device_bytes_per_second");
     link.to_host = figure(reader, "link", "to_host_bytes_per_second");
     link.both = figure(reader, "link", "both_bytes_per_second");
     if (reader.has("small_copies")) link.small = copies(reader);  // Older profiles lack it
+    if (reader.has("round_trips_per_second")) {                   // And this
+      link.round_trips = figure(reader, "link", "round_trips_per_second");
+    }
     keep(reader);
     return link;
   }
@@ -280,6 +287,9 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
   if (compute.decode_attention_q4.value > 0) {
     object["decode_attention_q4_bytes_per_second"] = figure_object(compute.decode_attention_q4);
   }
+  if (compute.small_ops.value > 0) {
+    object["small_ops_per_second"] = figure_object(compute.small_ops);
+  }
   if (compute.q4_in_int8) object["q4_compute"] = "int8";
   if (!compute.peaks.empty()) {
     Ordered peaks = Ordered::array();
@@ -340,6 +350,9 @@ std::string hardware_profile_json(const HardwareProfile& profile) {
                     {"both_bytes_per_second", figure_object(profile.link->both)}};
     if (!profile.link->small.empty()) {
       root["link"]["small_copies"] = copies_list(profile.link->small);
+    }
+    if (profile.link->round_trips.value > 0) {
+      root["link"]["round_trips_per_second"] = figure_object(profile.link->round_trips);
     }
   }
   root["disk"] = {{"free_bytes", figure_object(profile.disk.free_bytes)},

@@ -63,7 +63,9 @@ struct HardwareProfile {
     Figure prompt_attention;           // FLOP/s of prompt attention's two matrix products
     Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
     Figure decode_attention_q4;  // Like decode_attention, for a 4-bit cache; value 0: not measured
-    bool q4_in_int8 = false;     // 4-bit figures of `matrix` were measured with 8-bit arithmetic
+    // Ops/s of one that has next to nothing to do, on a discrete device; value 0: not measured
+    Figure small_ops = {};
+    bool q4_in_int8 = false;  // 4-bit figures of `matrix` were measured with 8-bit arithmetic
     std::vector<PeakFigure> peaks = {};  // CPU only; none: not measured
   } compute;
 
@@ -76,6 +78,9 @@ struct HardwareProfile {
   struct Link {
     Figure to_device, to_host, both;     // Bytes/s; `both`: both directions at once, summed
     std::vector<CopyFigure> small = {};  // Copies smaller than those above; none: not measured
+    // Times per second that a few rows get home, are waited for and return, one after another;
+    // value 0: not measured
+    Figure round_trips = {};
   };
   std::optional<Link> link;  // Only with a discrete device
 

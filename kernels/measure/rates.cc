@@ -18,6 +18,8 @@ namespace {
 
 constexpr const char* kTrack = "ceiling";  // In a trace
 constexpr int kRepeatsMax = 1000;
+constexpr int64_t kSmallRow = 4096;
+constexpr size_t kSmallRowBytes = kSmallRow * sizeof(float);
 constexpr size_t kPlaceBytes = 4096;  // Matrices of a pool start at multiples.
 
 // Random numbers, as weights are: a GPU multiplies constant ones with less power, so faster. Finite
@@ -129,6 +131,39 @@ Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limi
   SPILLWAY_ASSIGN_OR_RETURN(rates.to_host, measure(1, false, true));
   SPILLWAY_ASSIGN_OR_RETURN(rates.both, measure(2, true, true));
   return rates;
+}
+
+Result<Rates> small_op_rates(Device& device, const RunLimits& limits) {
+  SPILLWAY_CHECK(device.discrete());
+  const auto stream = device.new_stream(kTrack);
+  SPILLWAY_ASSIGN_OR_RETURN(const Buffer memory, filled(device, 4 * kSmallRowBytes));
+  const auto row = [&](size_t i) {
+    return dense_matrix(memory.data() + i * kSmallRowBytes, DType::kF32, 1, kSmallRow);
+  };
+  const auto numbers = [&](size_t i) { return reinterpret_cast<const float*>(row(i).data); };
+  return sample(1, limits, *stream, [&] {
+    normalize(*stream, {.in = row(0), .weight = numbers(1), .bias = numbers(2), .out = row(3)});
+  });
+}
+
+Result<Rates> round_trip_rates(Device& device, const RunLimits& limits) {
+  SPILLWAY_CHECK(device.discrete());
+  const auto compute = device.new_stream(kTrack);
+  const auto up = device.new_stream("ceiling up"), down = device.new_stream("ceiling down");
+  SPILLWAY_ASSIGN_OR_RETURN(const Buffer host, device.allocate(Memory::kPinned, kSmallRowBytes));
+  SPILLWAY_ASSIGN_OR_RETURN(const Buffer own, filled(device, kSmallRowBytes));
+  Status failed;
+  return sample(
+      1, limits,
+      [&] {
+        down->wait(compute->record());
+        down->copy(host.data(), own.data(), kSmallRowBytes);
+        const Status status = down->record().wait();
+        if (!status.ok()) failed = status;
+        up->copy(own.data(), host.data(), kSmallRowBytes);
+        compute->wait(up->record());
+      },
+      [&] { return failed.ok() ? compute->record().wait() : failed; });
 }
 
 Result<WeightPool> WeightPool::open(Device& device, size_t bytes) {

@@ -33,6 +33,15 @@ struct CopyRates {
 };
 Result<CopyRates> copy_rates(Device& device, size_t bytes, const RunLimits& limits);
 
+// Ops per second of one that normalises a single row of 4096 numbers: what any op costs a discrete
+// device, to queue and to run. REQUIRES: the device is discrete.
+Result<Rates> small_op_rates(Device& device, const RunLimits& limits);
+
+// Round trips per second of one row of 4096 float32 numbers between a stream that computes and the
+// host: copied home, waited for and copied back on streams of their own, as for attention by the
+// CPU, before the next leaves. REQUIRES: the device is discrete.
+Result<Rates> round_trip_rates(Device& device, const RunLimits& limits);
+
 // Device memory filled with random weights, finite in every format. Matrices are taken from it in
 // turn, so that a pool several times larger than the last-level cache gives weights from memory.
 class WeightPool {

@@ -150,6 +150,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   const double from_disk = static_cast<double>(plan_.weights_from_disk) / layers * share_of_layer +
                            2 * step.stream * plan_.activations_on_disk;
   const double of_layer = products.layers / layers + activation_seconds(shape, rates_, tokens) +
+                          small_op_seconds(shape, rates_) +
                           from_disk * rates_.compute_per_disk_byte;
   step.qkv = of_layer * qkv_share_;
   step.rest = of_layer - step.qkv;
@@ -281,8 +282,10 @@ Simulation::Task SimulatedMachine::attend_on_host(const Step& step) {
   const Task queries = transfer("queries", down_, rows * 4 * static_cast<double>(shape.qkv_width()),
                                 rates_.to_host, {last_step_});
   const double reading = rates_.host_memory > 0 ? bytes / rates_.host_memory : 0;
-  const Task attended = add(
-      "attention", {{host_, bytes / rates_.host_attention}, {host_memory_, reading}}, {queries});
+  const Task attended =
+      add("attention",
+          {{host_, bytes / rates_.host_attention + rates_.round_trip}, {host_memory_, reading}},
+          {queries});
   return transfer("attention by the host", up_,
                   rows * output_bytes * static_cast<double>(shape.query_width()), rates_.to_device,
                   {attended});

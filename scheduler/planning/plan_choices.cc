@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string>
 
 #include "kernels/base/units.h"
@@ -61,6 +62,11 @@ std::string seconds_above(double seconds) {
 bool better(const CostedChoice& a, const CostedChoice& b) {
   const double speed = a.prediction.tokens_per_second(), other = b.prediction.tokens_per_second();
   if (std::abs(speed - other) > kEqual * other) return speed > other;
+  // A smaller micro-batch saves a little memory, and each costs something that no model knows.
+  const auto micro_batch = [](const CostedChoice& choice) {
+    return choice.flags.micro_batch.value_or(std::numeric_limits<int64_t>::max());
+  };
+  if (micro_batch(a) != micro_batch(b)) return micro_batch(a) > micro_batch(b);
   return bytes_away(a) < bytes_away(b);
 }
 

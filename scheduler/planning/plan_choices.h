@@ -9,7 +9,8 @@
 
 namespace spillway {
 
-// Whether `a` has more tokens per second or, if equal (to half a per cent), moves fewer bytes.
+// Whether `a` has more tokens per second or, if equal (to half a per cent), larger micro-batches
+// or, if these are equal, moves fewer bytes.
 bool better(const CostedChoice& a, const CostedChoice& b);
 
 // The choices that no other beats in both throughput and latency, latency ascending; of equal ones

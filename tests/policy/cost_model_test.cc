@@ -108,6 +108,42 @@ TEST_CASE("what the CPU attends to stays off the link and is its own work") {
         Approx(std::max(cost[0], cost[1]) + links + 320e6 / 25e9));
 }
 
+TEST_CASE("the CPU attends beside the device for other micro-batches, not for the same one") {
+  HardwareProfile hardware = machine();
+  hardware.link = HardwareProfile::Link{figure(100e9), figure(100e9), figure(150e9)};
+  hardware.host.decode_attention = figure(8e9);  // 80 ms
+  CostedPlan costed = plan();
+  costed.discrete = costed.host_attention = true;
+  costed.kv_on_host = 1;
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
+  const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
+  const auto seconds = [&] {
+    return predict(costed, rates_of(hardware, costed), std::vector{sweeps}).seconds();
+  };
+  const auto expected = [&](double batches) {
+    const double device = cost()[0], host = cost()[7];
+    return std::max(device, host) + std::min(device, host) / batches;
+  };
+  CHECK(cost()[7] == Approx(640e6 / 8e9));
+  CHECK(seconds() == Approx(cost()[0] + cost()[7]));
+  for (const int64_t sequences : {8, 4, 1}) {
+    costed.micro_batch.sequences = sequences;
+    CHECK(seconds() == Approx(expected(16.0 / static_cast<double>(sequences))));
+  }
+  // As many small micro-batches as there are sequences cost what is the same for any.
+  const ResourceSeconds before = cost();
+  hardware.link->round_trips = figure(20e3);   // 50 us
+  hardware.compute.small_ops = figure(100e3);  // 10 us
+  CHECK(cost()[7] == Approx(before[7] + 16 * 10 * 50e-6));
+  CHECK(cost()[0] == Approx(before[0] + 16 * 10 * 4 * 10e-6));
+  costed.shape.position = PositionKind::kRotary;
+  costed.shape.mlp_kind = MlpKind::kGated;
+  CHECK(small_op_seconds(costed.shape, rates_of(hardware, costed)) == Approx(6 * 10e-6));
+  // Where the device has the cache, nothing goes to the host and back.
+  costed.kv_on_host = 0;
+  CHECK(cost()[7] == 0);
+}
+
 TEST_CASE("the CPU attends where it reads the cache faster than the link") {
   HardwareProfile hardware = machine();
   hardware.host.decode_attention = figure(25e9);
@@ -239,6 +275,8 @@ TEST_CASE("faster hardware never predicts less throughput") {
     HardwareProfile hardware = machine();
     hardware.host.decode_attention = figure(25e9);
     hardware.link = HardwareProfile::Link{figure(12e9), figure(11e9), figure(20e9)};
+    hardware.link->round_trips = figure(3e4);
+    hardware.compute.small_ops = figure(1e5);
     hardware.disk.processor = figure(4e9);
     const std::vector<RequestGroup> groups = {{static_cast<int64_t>(1 + random() % 500),
                                                static_cast<int64_t>(1 + random() % 50),
@@ -263,6 +301,8 @@ TEST_CASE("faster hardware never predicts less throughput") {
                                &hardware.link->to_host,
                                &hardware.compute.matrix[2].rate,
                                &hardware.host.decode_attention,
+                               &hardware.link->round_trips,
+                               &hardware.compute.small_ops,
                                &hardware.disk.processor};
     Figure& faster = *figures[random() % std::size(figures)];
     faster.value *= 1 + share();

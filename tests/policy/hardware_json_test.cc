@@ -54,6 +54,7 @@ TEST_CASE("a hardware profile reads back as it was") {
     CHECK(profile.compute.prompt_attention.value == before.compute.prompt_attention.value);
     CHECK(profile.compute.decode_attention.source == before.compute.decode_attention.source);
     CHECK(profile.compute.decode_attention_q4.value == before.compute.decode_attention_q4.value);
+    CHECK(profile.compute.small_ops.value == before.compute.small_ops.value);
     REQUIRE(profile.compute.matrix.size() == before.compute.matrix.size());
     for (size_t i = 0; i < profile.compute.matrix.size(); ++i) {
       CHECK(profile.compute.matrix[i].format == before.compute.matrix[i].format);
@@ -67,6 +68,7 @@ TEST_CASE("a hardware profile reads back as it was") {
     REQUIRE(profile.link.has_value() == discrete);
     if (discrete) {
       CHECK(profile.link->both.value == before.link->both.value);
+      CHECK(profile.link->round_trips.high == before.link->round_trips.high);
       REQUIRE(profile.link->small.size() == 1);
       CHECK(profile.link->small[0].bytes == before.link->small[0].bytes);
       CHECK(profile.link->small[0].to_host.value == before.link->small[0].to_host.value);

@@ -74,7 +74,9 @@ inline HardwareProfile sample_hardware(bool discrete) {
     profile.link = {measured(12e9),
                     measured(11e9),
                     measured(20e9),
-                    {{uint64_t{1} << 20, measured(7e9), measured(6e9)}}};
+                    {{uint64_t{1} << 20, measured(7e9), measured(6e9)}},
+                    measured(3e4)};
+    profile.compute.small_ops = measured(2e5);
   }
   profile.disk = {.free_bytes = known(1e12),
                   .read = {{1 << 20, 1, measured(1e9)}, {1 << 20, 8, measured(2e9)}},

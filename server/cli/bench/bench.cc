@@ -83,7 +83,12 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
       run_bench_block(flags, *runtime, *options.log, meter ? &*meter : nullptr, &result));
   note_peaks(*runtime, meter ? meter->bytes() : 0, &result);
   meter.reset();
-  say("Measuring the ceilings again");
+  // Whoever ends it now, for time, has this.
+  std::string ran = text_line("Ran %.1f s%s, %.1f tokens/s; measuring the ceilings again",
+                              result.measured_seconds(), result.cut ? " (projected)" : "",
+                              static_cast<double>(result.generated) / result.total_seconds);
+  ran.pop_back();  // The line's end
+  say(ran);
   // A failure here does not lose the run.
   const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, true);
   if (!after.ok()) {

@@ -82,6 +82,10 @@ class Processors {
     SPILLWAY_RETURN_IF_ERROR(
         decode_attention(device, Format::kQ4, pool_bytes, &compute.decode_attention_q4));
     if (!device.discrete()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
+    if (device.discrete()) {
+      SPILLWAY_ASSIGN_OR_RETURN(compute.small_ops,
+                                figure_of_rates(small_op_rates(device, other())));
+    }
     SPILLWAY_RETURN_IF_ERROR(matrices(device, pool_bytes));
     options_.say("Measuring attention to prompts");
     return prompt_attention(device, &compute.prompt_attention);
@@ -103,10 +107,10 @@ class Processors {
     if (!options_.keep_going()) return interrupted();
     options_.say("Measuring the link");
     SPILLWAY_ASSIGN_OR_RETURN(CopyRates rates, copy_rates(device, kCopyBytes, other()));
-    profile_.link = {figure_of(std::move(rates.to_device)),
-                     figure_of(std::move(rates.to_host)),
-                     figure_of(std::move(rates.both)),
-                     {}};
+    profile_.link = {figure_of(std::move(rates.to_device)), figure_of(std::move(rates.to_host)),
+                     figure_of(std::move(rates.both))};
+    SPILLWAY_ASSIGN_OR_RETURN(profile_.link->round_trips,
+                              figure_of_rates(round_trip_rates(device, other())));
     for (const size_t bytes : kSmallCopyBytes) {
       if (!options_.keep_going()) return interrupted();
       SPILLWAY_ASSIGN_OR_RETURN(CopyRates small, copy_rates(device, bytes, other()));

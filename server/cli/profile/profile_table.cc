@@ -15,6 +15,17 @@ std::string heading(const char* name) {
 }
 
 // `share`: text for the end of the line.
+// Times per second, as the microseconds that each takes.
+std::string duration_line(const std::string& name, const Figure& figure) {
+  const double micro = 1e6;
+  if (!figure.source.empty()) {
+    return text_line("  %-36s %11.2f   %s", name.c_str(), micro / figure.value,
+                     figure.source.c_str());
+  }
+  return text_line("  %-36s %11.2f %11.2f %11.2f %8d", name.c_str(), micro / figure.value,
+                   micro / figure.high, micro / figure.low, figure.samples);
+}
+
 std::string rate_line(const std::string& name, const Figure& figure,
                       const std::string& share = "") {
   const double giga = 1e-9;
@@ -121,6 +132,13 @@ std::string profile_table(const HardwareProfile& profile) {
       const std::string each = ", " + format_bytes(copy.bytes) + " each";
       text += rate_line("host to device" + each, copy.to_device);
       text += rate_line("device to host" + each, copy.to_host);
+    }
+    if (compute.small_ops.value > 0 || profile.link->round_trips.value > 0) {
+      text += heading("what takes as long however little it is, us");
+    }
+    if (compute.small_ops.value > 0) text += duration_line("an op", compute.small_ops);
+    if (profile.link->round_trips.value > 0) {
+      text += duration_line("to the host and back", profile.link->round_trips);
     }
     text += heading("host, GB/s");
     text += rate_line("memory read", profile.host.memory_read);

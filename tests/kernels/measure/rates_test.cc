@@ -45,6 +45,8 @@ TEST_CASE("rates of memory, matrices and attention on every device") {
     for (const Rates& rates : {copies->to_device, copies->to_host, copies->both}) {
       check_rates(rates, 3);
     }
+    check_rates(small_op_rates(*device, kThree), 3);
+    check_rates(round_trip_rates(*device, kThree), 3);
   }
   CHECK(test::accelerator_leaks() == 0);
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "scheduler/planning/plan_choices.h"
 #include "tests/support/costed_plans.h"
 #include "tests/support/test_devices.h"
 
@@ -351,6 +352,33 @@ TEST_CASE("nothing that was looked at beats the frontier") {
     CHECK(found->best.prediction.tokens_per_second() ==
           Approx(frontier.back().prediction.tokens_per_second()).epsilon(0.011));
   }
+}
+
+TEST_CASE("of plans that are as fast the one with larger micro-batches is chosen") {
+  // The link limits, so that for most sizes of micro-batches the same is predicted.
+  HardwareProfile hardware = machine(1.5e9, true);
+  hardware.link->to_device = figure(1e9);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.flags.block = 64;
+  asked.flags.kv = TierPercent{0, 100, 0};
+  asked.flags.attention = "host";
+  const auto found = find_plan(asked);
+  REQUIRE(found.ok());
+  REQUIRE(found->costed.host_attention);
+  int equal = 0;
+  for (const int64_t size : {1, 2, 4, 8, 16, 32}) {
+    EngineFlags flags = found->flags;
+    flags.micro_batch = size;
+    const auto other = evaluate_plan(asked, flags);
+    REQUIRE(other.ok());
+    const double speed = other->prediction.tokens_per_second();
+    CHECK(speed < 1.006 * found->prediction.tokens_per_second());
+    if (speed < 0.996 * found->prediction.tokens_per_second()) continue;
+    ++equal;
+    CHECK_FALSE(better(other.value(), found.value()));
+    CHECK(found->flags.micro_batch.value_or(64) >= size);
+  }
+  CHECK(equal > 2);
 }
 
 TEST_CASE("a micro-batch is chosen only where a machine is faster with it") {

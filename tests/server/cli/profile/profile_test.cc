@@ -64,6 +64,8 @@ TEST_CASE("the table of a profile shows every figure with its spread or its sour
   CHECK_THAT(table, Catch::Contains("a datasheet"));
   CHECK_THAT(table, Catch::Contains("host to device"));
   CHECK_THAT(table, Catch::Contains("device to host, 1.00 MiB each"));
+  CHECK_THAT(table, Catch::Matches("(.|\n)*an op +5\\.00 +3\\.50 +5\\.56 +5\n(.|\n)*"));
+  CHECK_THAT(table, Catch::Contains("to the host and back"));
   CHECK_THAT(table, Catch::Contains("1.00 MiB x 8"));
   const std::string of_cpu = profile_table(test::sample_hardware(false));
   CHECK_THAT(of_cpu, !Catch::Contains("host to device"));
