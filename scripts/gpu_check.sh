@@ -339,7 +339,9 @@ part_trace() {
   local f16=(--format f16 --host-memory "$memory")
   traced opt-6.7b-resident-traced 120 opt-6.7b "${f16[@]}" --sequences 64 --prompt-tokens 512 --new-tokens 8
   traced opt-1.3b-resident-1-traced 60 opt-1.3b "${f16[@]}" --sequences 1 --prompt-tokens 128 --new-tokens 32
-  traced opt-6.7b-6GiB-traced 120 opt-6.7b "${f16[@]}" --device-memory 6GiB --sequences 64 --prompt-tokens 128 --new-tokens 4
+  local block=(--device-memory 6GiB --host-memory "$memory" --sequences 64 --prompt-tokens 128 --new-tokens 4)
+  traced opt-6.7b-6GiB-traced 120 opt-6.7b --format f16 "${block[@]}"
+  traced opt-6.7b-6GiB-q4-traced 120 opt-6.7b --format q4 "${block[@]}"
 }
 
 part_stream() {
