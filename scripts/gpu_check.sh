@@ -265,7 +265,7 @@ tests() {
 bench() {
   local name=$1 status=0 line
   begin
-  within "$2" || { step "$name" bench skipped "no time"; return; }
+  within "$2" || { step "$name" bench skipped "no time"; return 1; }
   shift 2
   limited "${engine[@]}" bench "$@" "${place[@]}" --dummy-weights --json > "$output/$name.json" 2> "$output/$name.log" || status=$?
   if out_of_time "$status"; then

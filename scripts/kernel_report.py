@@ -28,18 +28,13 @@ WIDEN_BF16 = r"IMAD\.U32 R\d+, R\d+, 0x10000"  # As this nvcc shifts by 16
 # Source, kernel, what is counted, how many of it a lane has in one pass, the instruction that the loop has most of, and
 # one that no other such loop has.
 HOT_LOOPS = (
-    ("attention_decode.cu", "split_kernel<1>", "bf16 number of a cached key", 4, WIDEN_BF16, "LDG"),
-    ("attention_decode.cu", "split_kernel<1>", "bf16 number of a cached value", 4, WIDEN_BF16, "LDS"),
-    ("attention_decode.cu", "split_kernel<1>", "4-bit number of a cached key", 4, "I2FP", "LDG"),
-    ("attention_decode.cu", "split_kernel<1>", "4-bit number of a cached value", 4, "I2FP", "LDS"),
-    ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "number of a query, key or value to bf16", 1, "IABS", ""),
-    ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),
-    ("attention_tiles.cu", "tiles_kernel<__half>", "16 x 8 x 16 products (HMMA)", 2, "HMMA", ""),
-    ("attention_tiles.cu", "tiles_kernel<__nv_bfloat16>", "score in its row's sum", 4, r"MUFU\.EX2", ""),
-    ("attention_tiles.cu", "column_sums_kernel<__nv_bfloat16>", "score in its key's sum", 4, r"MUFU\.EX2", ""),
+    ("attention_decode.cu", "split_kernel<1, Wide<__nv_bfloat16, 16> >", "bf16 number of a cached key", 32, "FFMA", "SHFL"),
+    ("attention_decode.cu", "split_kernel<1, Wide<__nv_bfloat16, 16> >", "bf16 number of a cached value", 32, "FFMA", "LDS"),
+    ("attention_decode.cu", "split_kernel<1, AnyRows>", "4-bit number of a cached key", 4, "I2FP", "LDG"),
+    ("attention_decode.cu", "split_kernel<1, AnyRows>", "4-bit number of a cached value", 4, "I2FP", "LDS"),
+    ("attention_tiles.cu", "column_sums_kernel<__nv_bfloat16, 128>", "16 x 8 x 16 product (HMMA)", 64, "HMMA", ""),
     ("expand.cu", "expand_kernel<4, 64, __nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL", ""),
     ("linear_quant.cu", "quant_kernel<4, 64, __nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA", ""),
-    ("linear_quant.cu", "quant_kernel<4, 64, __nv_bfloat16, 8>", "4-bit weight by eight rows", 32, "FFMA", ""),
 )
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -185,8 +180,8 @@ def report_in(folder, nvcc, archs, nvdisasm):
         "# CUDA kernels: registers and spills",
         "",
         f"`scripts/kernel_report.py`, nvcc {release}, `-O3`. Registers of a thread; bytes spilled (stores and loads) where there",
-        "are any; static shared memory of a block (what a launch asks for besides is in the sources). None of these kernels'",
-        "speed has been measured yet: they have run in emulation only.",
+        "are any; static shared memory of a block (what a launch asks for besides is in the sources). What they reach on an",
+        "H200: [gpu-h200.md](gpu-h200.md).",
         "",
         "| source | kernel | " + " | ".join(archs) + " | static shared |",
         "|---|---|" + "---:|" * (len(archs) + 1),

@@ -3,7 +3,9 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "offload/io/file.h"
 #include "policy/hardware_json.h"
@@ -48,15 +50,13 @@ TEST_CASE("every profile in configs/hardware reads, and every figure says where 
       check_source(figure);
     }
     // A tall product is never slower than a low one of the same shape and format.
-    double before = 0;
-    std::optional<Format> format;
+    std::map<std::tuple<Format, int64_t, int64_t>, double> before;
     for (const MatrixFigure& matrix : compute.matrix) {
       INFO(format_name(matrix.format) << ", rows " << matrix.rows);
       check_source(matrix.rate);
-      if (matrix.format != format) before = 0;
-      CHECK(matrix.rate.value >= before);
-      format = matrix.format;
-      before = matrix.rate.value;
+      double& lower = before[{matrix.format, matrix.outputs, matrix.inputs}];
+      CHECK(matrix.rate.value >= lower);
+      lower = matrix.rate.value;
     }
     for (const DiskFigure& disk : profile.disk.read) check_source(disk.rate);
     for (const DiskFigure& disk : profile.disk.write) check_source(disk.rate);

@@ -64,6 +64,7 @@ exec "$@"
 
 NVIDIA_SMI = """#!/bin/sh
 echo "nvidia-smi $*" >> "$CALLS"
+case "$*" in *-i*-L*) echo "ERROR: Option -i is not valid for this command."; exit 2;; esac
 case "$*" in *compute_cap*) echo 8.6; exit;; *nounits*) echo 16384; exit;; esac
 echo "A GPU made up, 16384 MiB, 1.2, 4, 16"
 """
@@ -134,8 +135,9 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(found["spillway"], "spillway 1.2.3")
         self.assertEqual(found["profile"], {"name": "made up"})
         traced = ["opt-6.7b-resident-traced", "opt-1.3b-resident-1-traced", "opt-6.7b-6GiB-traced"]
+        traced += ["opt-6.7b-6GiB-q4-traced"]
         names = ["smoke", "ops", "profile", "opt-1.3b-resident", "opt-1.3b-resident-1", "opt-6.7b-resident"]
-        names += ["opt-6.7b-resident-1", "opt-6.7b-resident-q4"]
+        names += ["llama-3.1-8b-resident", "opt-6.7b-resident-1", "opt-6.7b-resident-q4"]
         names += [name + end for name in traced for end in ("", "-ops")]
         names += ["opt-6.7b-6GiB", "opt-6.7b-6GiB-q4", "end-to-end"]
         names += [f"{tool}-{program}" for tool in ("memcheck", "racecheck") for program in ("kernels_test", "endtoend_test")]
@@ -176,13 +178,14 @@ class GpuCheck(unittest.TestCase):
 
     def test_what_the_time_is_too_short_for_is_skipped_and_nothing_has_failed(self):
         start = time.monotonic()
-        self.assertEqual(self.check("--parts", "ops,smoke,stream", "--seconds", "25", failing="slow"), 0, self.text)
+        self.assertEqual(self.check("--parts", "ops,smoke,trace", "--seconds", "25", failing="slow"), 0, self.text)
         self.assertLess(time.monotonic() - start, 60)
         _, steps = self.results()
         self.assertEqual(steps["ops"]["result"], "skipped")  # 25 of its 240 s are too few.
         self.assertEqual(steps["smoke"]["result"], "skipped")
         self.assertIn("no time: no end within", steps["smoke"]["detail"])
-        self.assertEqual(steps["opt-6.7b-6GiB"]["detail"], "no time")
+        self.assertEqual(steps["opt-6.7b-6GiB-traced"]["detail"], "no time")
+        self.assertNotIn("opt-6.7b-6GiB-traced-ops", steps)
         self.assertEqual(self.check("--seconds", "soon"), 2)
 
     def test_a_large_model_pins_less_memory_where_time_is_short(self):
@@ -228,7 +231,7 @@ class GpuCheck(unittest.TestCase):
 
     def test_a_gpu_is_named_and_demanded(self):
         self.assertEqual(self.check("--gpu", "3"), 0, self.text)
-        self.assertTrue(self.called("nvidia-smi -i 3 -L"))
+        self.assertTrue(self.called("nvidia-smi -i 3"))
         for program in ("kernels_test", "endtoend_test"):
             calls = [call for call in self.called(program) if call.startswith(program)]
             self.assertTrue(calls)
