@@ -85,6 +85,28 @@ __device__ void keep_step(const AttentionOnDevice& a, const ItemOnDevice& item, 
   copy_row(a.value_slot(item, kv_head, from), a.value_slot(item, kv_head, to), a.row_bytes);
 }
 
+// The sums of kHeads numbers over kLanes neighbouring lanes: lane l of these gets that of head
+// l / (kLanes / kHeads). The tree of additions is the same for any kHeads: in each step half of the
+// lanes pass on half of the heads.
+template <int kHeads, int kLanes>
+__device__ float sum_of_heads(float (&dots)[kHeads]) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  int step = kLanes / 2;
+  SPILLWAY_UNROLL
+  for (int left = kHeads / 2; left > 0; left /= 2) {
+    const bool upper = (lane & step) != 0;
+    SPILLWAY_UNROLL
+    for (int h = 0; h < left; ++h) {
+      const float passed = upper ? dots[h] : dots[h + left];
+      const float own = upper ? dots[h + left] : dots[h];
+      dots[h] = own + __shfl_xor_sync(0xffffffffu, passed, step);
+    }
+    step /= 2;
+  }
+  for (; step > 0; step /= 2) dots[0] += __shfl_xor_sync(0xffffffffu, dots[0], step);
+  return dots[0];
+}
+
 // q . k of a cached row for kHeads query heads, the first of them `head`, by all lanes of a warp:
 // lane l gets that of head l / (kWarp / kHeads). The tree of additions is the same for any kHeads:
 // in each step half of the lanes pass on half of the heads.
@@ -114,20 +136,7 @@ __device__ float dot_cached(const AttentionOnDevice& a, const ItemOnDevice& item
       for (int h = 0; h < kHeads; ++h) dots[h] += q[h * a.head_size + i] * x;
     }
   }
-  int step = kWarp / 2;
-  SPILLWAY_UNROLL
-  for (int left = kHeads / 2; left > 0; left /= 2) {
-    const bool upper = (lane & step) != 0;
-    SPILLWAY_UNROLL
-    for (int h = 0; h < left; ++h) {
-      const float passed = upper ? dots[h] : dots[h + left];
-      const float own = upper ? dots[h + left] : dots[h];
-      dots[h] = own + __shfl_xor_sync(0xffffffffu, passed, step);
-    }
-    step /= 2;
-  }
-  for (; step > 0; step /= 2) dots[0] += __shfl_xor_sync(0xffffffffu, dots[0], step);
-  return dots[0] * a.scale;
+  return sum_of_heads<kHeads, kWarp>(dots) * a.scale;
 }
 
 // Rows per block. Fixed, so that a sequence's sums are added in the same order whatever runs beside
@@ -270,35 +279,12 @@ struct WideRows {
           SPILLWAY_UNROLL
           for (int h = 0; h < kHeads; ++h) dots[h] += q[h][c] * x;
         }
-        const float dot = add_up(dots);
+        const float dot = sum_of_heads<kHeads, kLanes>(dots);
         const int at = row + i * kWarps * kRows;
         constexpr int kLanesPerHead = kLanes / kHeads;
         if (lane % kLanesPerHead == 0 && at < rows) weights[lane / kLanesPerHead][at] = dot;
       }
     }
-  }
-
-  // The sums over a row's lanes: lane l gets that of head l / (kLanes / kHeads), as in
-  // dot_cached().
-  __device__ static float add_up(float (&dots)[kHeads]) {
-    const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    int step = kLanes / 2;
-    SPILLWAY_UNROLL
-    for (int left = kHeads / 2; left > 0; left /= 2) {
-      const bool upper = (lane & step) != 0;
-      SPILLWAY_UNROLL
-      for (int h = 0; h < left; ++h) {
-        const float passed = upper ? dots[h] : dots[h + left];
-        const float own = upper ? dots[h + left] : dots[h];
-        dots[h] = own + __shfl_xor_sync(0xffffffffu, passed, step);
-      }
-      step /= 2;
-    }
-    SPILLWAY_UNROLL
-    for (int left = kLanes / kHeads / 2; left > 0; left /= 2) {
-      dots[0] += __shfl_xor_sync(0xffffffffu, dots[0], left);
-    }
-    return dots[0];
   }
 
   // The split's values, weighted, to the heads' parts of the result.

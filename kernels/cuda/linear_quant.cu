@@ -157,13 +157,8 @@ void launch_product(cudaStream_t stream, const QuantProduct<T>& product) {
 // One after the other on the device.
 template <class T>
 void run_rows(CudaContext& context, Format format, const QuantProduct<T>& product) {
-  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
   for (int64_t row = 0; row < product.rows; row += kRowsAtOnce) {
-    QuantProduct<T> part = product;
-    part.rows = std::min(kRowsAtOnce, product.rows - row);
-    part.in += row * product.in_stride;
-    part.out = static_cast<std::byte*>(product.out) +
-               static_cast<size_t>(row * product.out_stride) * out_bytes;
+    const QuantProduct<T> part = rows_of(product, row, kRowsAtOnce);
     with_groups(format, [&](auto bits, auto group) {
       launch_product<decltype(bits)::value, decltype(group)::value>(context.stream(), part);
     });

@@ -254,7 +254,6 @@ void quant_product_mma(CudaContext& context, Format format, int64_t outputs,
   ColumnParts parts{static_cast<int>(std::clamp<int64_t>(kBlocksWanted / blocks(outputs, kOutputs),
                                                          1, std::max<int64_t>(1, chunks / 4))),
                     nullptr};
-  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
   const int64_t each = std::min<int64_t>(kRowsMax, product.rows);
   if (parts.count > 1) {
     parts.sums = reinterpret_cast<float*>(
@@ -262,11 +261,7 @@ void quant_product_mma(CudaContext& context, Format format, int64_t outputs,
     if (parts.sums == nullptr) return;  // The context has the reason.
   }
   for (int64_t row = 0; row < product.rows; row += each) {
-    QuantProduct<T> part = product;
-    part.rows = std::min(each, product.rows - row);
-    part.in += row * product.in_stride;
-    part.out = static_cast<std::byte*>(product.out) +
-               static_cast<size_t>(row * product.out_stride) * out_bytes;
+    const QuantProduct<T> part = rows_of(product, row, each);
     with_groups(format, [&](auto bits, auto group) {
       launch_rows<decltype(bits)::value, decltype(group)::value>(context.stream(), part, parts);
     });
