@@ -108,8 +108,7 @@ __device__ float sum_of_heads(float (&dots)[kHeads]) {
 }
 
 // q . k of a cached row for kHeads query heads, the first of them `head`, by all lanes of a warp:
-// lane l gets that of head l / (kWarp / kHeads). The tree of additions is the same for any kHeads:
-// in each step half of the lanes pass on half of the heads.
+// lane l gets that of head l / (kWarp / kHeads).
 template <int kHeads>
 __device__ float dot_cached(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t head,
                             const std::byte* k) {

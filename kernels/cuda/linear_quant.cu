@@ -154,6 +154,18 @@ void launch_product(cudaStream_t stream, const QuantProduct<T>& product) {
   run(quant_kernel<kBits, kGroup, T, 8>);
 }
 
+// At most `count` rows of a product, from `row` on.
+template <class T>
+QuantProduct<T> rows_of(const QuantProduct<T>& product, int64_t row, int64_t count) {
+  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
+  QuantProduct<T> part = product;
+  part.rows = std::min(count, product.rows - row);
+  part.in += row * product.in_stride;
+  part.out = static_cast<std::byte*>(product.out) +
+             static_cast<size_t>(row * product.out_stride) * out_bytes;
+  return part;
+}
+
 // One after the other on the device.
 template <class T>
 void run_rows(CudaContext& context, Format format, const QuantProduct<T>& product) {

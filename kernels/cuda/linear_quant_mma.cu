@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/quant_product.cuh"
+#include "kernels/ops.h"
 
 namespace spillway::cuda {
 
@@ -22,11 +23,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kOutputs = 32;                   // Of a block; of a warp 16
 constexpr int kSplits = kThreads / kWarp / 2;  // Warps with the same outputs
-constexpr int kRowsMax = 32;                   // Of a launch
-constexpr int kChunk = 256;                    // Columns in half of the shared memory
-constexpr int kStride = kChunk + 8;            // Padded against bank conflicts
-constexpr int kPart = 8;                       // Numbers in 16 bytes
-constexpr int kBlocksWanted = 512;             // So many keep large devices busy
+constexpr int kRowsMax = 32;
+constexpr int kChunk = 256;          // Columns in half of the shared memory
+constexpr int kStride = kChunk + 8;  // Padded against bank conflicts
+constexpr int kPart = 8;             // Numbers in 16 bytes
+constexpr int kBlocksWanted = 512;   // So many keep large devices busy
+static_assert(kFewRows <= kRowsMax);
 static_assert(2 * kRowsMax * kStride * 2 <= static_cast<int>(kSharedBytesMax));
 static_assert(kSplits * kOutputs * kRowsMax * 4 <= 2 * kRowsMax * kStride * 2);
 
@@ -254,18 +256,14 @@ void quant_product_mma(CudaContext& context, Format format, int64_t outputs,
   ColumnParts parts{static_cast<int>(std::clamp<int64_t>(kBlocksWanted / blocks(outputs, kOutputs),
                                                          1, std::max<int64_t>(1, chunks / 4))),
                     nullptr};
-  const int64_t each = std::min<int64_t>(kRowsMax, product.rows);
   if (parts.count > 1) {
-    parts.sums = reinterpret_cast<float*>(
-        context.scratch(static_cast<size_t>(parts.count * each * product.outputs) * sizeof(float)));
+    parts.sums = reinterpret_cast<float*>(context.scratch(
+        static_cast<size_t>(parts.count * product.rows * product.outputs) * sizeof(float)));
     if (parts.sums == nullptr) return;  // The context has the reason.
   }
-  for (int64_t row = 0; row < product.rows; row += each) {
-    const QuantProduct<T> part = rows_of(product, row, each);
-    with_groups(format, [&](auto bits, auto group) {
-      launch_rows<decltype(bits)::value, decltype(group)::value>(context.stream(), part, parts);
-    });
-  }
+  with_groups(format, [&](auto bits, auto group) {
+    launch_rows<decltype(bits)::value, decltype(group)::value>(context.stream(), product, parts);
+  });
 }
 
 template void quant_product_mma(CudaContext&, Format, int64_t, const QuantProduct<__half>&);
