@@ -1,6 +1,7 @@
 #include "policy/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "kernels/base/linear_shapes.h"
@@ -210,10 +211,11 @@ KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work) {
 std::vector<MicroBatch> planned_micro_batches(const CostedPlan& plan, const SweepWork& work) {
   std::vector<MicroBatch> batches;
   add_to_micro_batches(work.decoding, 1, plan.micro_batch, &batches);
-  if (work.prompts == 0) return batches;
+  const int64_t parts = work.prompts + work.prompts_unfinished;
+  if (parts == 0) return batches;
   std::vector<MicroBatch> prompts;
-  add_to_micro_batches(work.prompts, std::max<int64_t>(1, work.prompt_tokens / work.prompts),
-                       plan.micro_batch, &prompts);
+  add_to_micro_batches(parts, std::max<int64_t>(1, work.prompt_tokens / parts), plan.micro_batch,
+                       &prompts);
   for (MicroBatch& batch : prompts) {
     batch.first_item += static_cast<size_t>(work.decoding);
     batches.push_back(batch);
@@ -402,6 +404,17 @@ Prediction predict(const CostedPlan& plan, const MachineRates& rates,
   }
   found.bottleneck =
       static_cast<Resource>(std::max_element(slowest.begin(), slowest.end()) - slowest.begin());
+  return found;
+}
+
+Prediction prolonged(const Prediction& shorter, const Prediction& longer, double times) {
+  const auto more = [&](double less, double much) { return much + times * (much - less); };
+  Prediction found = longer;
+  found.prefill_seconds = more(shorter.prefill_seconds, longer.prefill_seconds);
+  found.decode_seconds = more(shorter.decode_seconds, longer.decode_seconds);
+  found.generated = std::llround(
+      more(static_cast<double>(shorter.generated), static_cast<double>(longer.generated)));
+  for (size_t r = 0; r < kResources; ++r) found.busy[r] = more(shorter.busy[r], longer.busy[r]);
   return found;
 }
 

@@ -206,6 +206,10 @@ struct Prediction {
   }
 };
 
+// The prediction for a longer run, from those of two shorter ones of the same kind: what `longer`
+// takes beyond `shorter`, `times` more.
+Prediction prolonged(const Prediction& shorter, const Prediction& longer, double times);
+
 // `unlimited`: a resource taken as infinitely fast, to show the effect of relieving it.
 Prediction predict(const CostedPlan& plan, const MachineRates& rates,
                    std::span<const PlannedSweeps> sweeps, std::optional<Resource> unlimited = {});

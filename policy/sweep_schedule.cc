@@ -22,6 +22,8 @@ struct LongPrompt {
   Cohort cohort;  // What it is when the prompt has ended
   int64_t prompt;
   int64_t done = 0;  // Tokens of it that have been computed
+
+  int64_t left() const { return prompt - done; }
 };
 
 class Planner {
@@ -37,11 +39,12 @@ class Planner {
     while (group_ < groups_.size() || !running_.empty() || long_) {
       PlannedSweeps sweeps;
       const size_t before = running_.size();
+      if (sequences_ == 0) owed_ = 0;
+      const bool in_debt = owed_ > 0 && group_ < groups_.size();
       // Sequences that decode in this sweep were running before it.
       for (const Cohort& cohort : running_) count_decoding(cohort, &sweeps);
-      admit(&sweeps.work);
-      add_chunk(&sweeps.work);
-      if (sweeps.work.prompt_tokens == 0) sweeps.count = alike();
+      add_prompts(&sweeps.work);
+      if (sweeps.work.prompt_tokens == 0 && !in_debt) sweeps.count = alike();
       advance(before, sweeps.count);
       found_.push_back(sweeps);
     }
@@ -58,32 +61,57 @@ class Planner {
         count * (cohort.kv->kept(cohort.rows + 1) - cohort.kv->kept(cohort.rows));
   }
 
-  void admit(SweepWork* sweep) {
-    while (group_ < groups_.size()) {
-      const RequestGroup& group = groups_[group_];
-      const KvReservation& kv = reservations_[group_];
-      SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
-      const int64_t count = requests_admitted(
-          {waiting_, group.prompt_tokens, kv.bytes},
-          {sequences_, sweep->prompt_tokens, reserved_, long_.has_value()}, limits_);
-      if (count == 0) return;
-      if (goes_in_chunks(group.prompt_tokens, limits_.prefill_tokens)) {
-        begin_long(group, kv);
-        if (!next_group()) return;
-        continue;
+  // Puts the sweep's prompts together.
+  void add_prompts(SweepWork* work) {
+    SweepContents sweep{.sequences = sequences_, .kv_bytes = reserved_, .owed = owed_};
+    if (long_) {
+      const int64_t tokens = next_chunk(sweep.owed);
+      if (tokens == long_->left()) {
+        sweep.prompt_tokens += tokens;
+        add_chunk(tokens, work);
+      } else {
+        sweep.prompt_in_chunks = long_->prompt;
       }
-      const auto each = static_cast<double>(count);
-      sweep->prompts += count;
-      sweep->prompt_tokens += count * group.prompt_tokens;
-      sweep->prompt_rows += each * kv.kept(group.prompt_tokens);
-      sweep->prompt_pairs += each * pairs(kv, 0, group.prompt_tokens);
-      sequences_ += count;
-      reserved_ += static_cast<uint64_t>(count) * kv.bytes;
-      running_.push_back({count, group.prompt_tokens, group.new_tokens, &kv});
-      waiting_ -= count;
-      if (waiting_ > 0) return;
-      next_group();
     }
+    while (group_ < groups_.size()) {
+      if (!admit(&sweep, work)) break;
+    }
+    if (long_) {
+      const int64_t tokens = next_chunk(sweep.owed + sweep.prompt_tokens);
+      sweep.prompt_tokens += tokens;
+      add_chunk(tokens, work);
+    }
+    owed_ = owed_after(sweep, limits_);
+  }
+
+  // Admits requests of the current group; false: some wait.
+  bool admit(SweepContents* sweep, SweepWork* work) {
+    const RequestGroup& group = groups_[group_];
+    const KvReservation& kv = reservations_[group_];
+    SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
+    const AdmittedRequests admitted = requests_admitted(
+        {waiting_, group.prompt_tokens, kv.bytes, may_be_cut(kv.keeps_all_rows, limits_)}, *sweep,
+        limits_);
+    if (admitted.whole > 0) {
+      const int64_t count = admitted.whole;
+      const auto each = static_cast<double>(count);
+      work->prompts += count;
+      work->prompt_tokens += count * group.prompt_tokens;
+      work->prompt_rows += each * kv.kept(group.prompt_tokens);
+      work->prompt_pairs += each * pairs(kv, 0, group.prompt_tokens);
+      sweep->prompt_tokens += count * group.prompt_tokens;
+      running_.push_back({count, group.prompt_tokens, group.new_tokens, &kv});
+    }
+    if (admitted.in_chunks) {
+      long_ = LongPrompt{{1, group.prompt_tokens, group.new_tokens, &kv}, group.prompt_tokens};
+      sweep->prompt_in_chunks = group.prompt_tokens;
+    }
+    sequences_ += admitted.count();
+    reserved_ += static_cast<uint64_t>(admitted.count()) * kv.bytes;
+    sweep->sequences = sequences_;
+    sweep->kv_bytes = reserved_;
+    waiting_ -= admitted.count();
+    return admitted.count() > 0 && next_group();
   }
 
   // Goes on to the next group when none of this one waits any more. False: some wait.
@@ -93,27 +121,25 @@ class Planner {
     return true;
   }
 
-  // Admits one sequence whose prompt goes in chunks.
-  void begin_long(const RequestGroup& group, const KvReservation& kv) {
-    long_ = LongPrompt{{1, group.prompt_tokens, group.new_tokens, &kv}, group.prompt_tokens};
-    ++sequences_;
-    reserved_ += kv.bytes;
-    --waiting_;
+  // Tokens of the long prompt's next chunk beside `taken` others.
+  int64_t next_chunk(int64_t taken) const {
+    return chunk_tokens(long_->done, long_->left(), taken, limits_);
   }
 
   // The long prompt's next chunk; at its end the sequence decodes like the others.
-  void add_chunk(SweepWork* sweep) {
-    if (!long_) return;
+  void add_chunk(int64_t tokens, SweepWork* work) {
     const int64_t done = long_->done;
-    const int64_t tokens = chunk_tokens(done, long_->prompt - done, sweep->prompt_tokens, limits_);
-    sweep->prompt_tokens += tokens;
+    work->prompt_tokens += tokens;
     const KvReservation& kv = *long_->cohort.kv;
-    sweep->prompt_rows += static_cast<double>(tokens);
-    sweep->prompt_pairs += pairs(kv, done, tokens);
-    sweep->cached_rows += kv.mean(done, std::min(done, kv.window - 1));
+    work->prompt_rows += static_cast<double>(tokens);
+    work->prompt_pairs += pairs(kv, done, tokens);
+    work->cached_rows += kv.mean(done, std::min(done, kv.window - 1));
     long_->done += tokens;
-    if (long_->done < long_->prompt) return;
-    ++sweep->prompts;
+    if (long_->left() > 0) {
+      ++work->prompts_unfinished;
+      return;
+    }
+    ++work->prompts;
     running_.push_back(long_->cohort);
     long_.reset();
   }
@@ -160,6 +186,7 @@ class Planner {
   int64_t waiting_ = 0;  // Requests of groups_[group_] not yet admitted
   int64_t sequences_ = 0;
   uint64_t reserved_ = 0;
+  int64_t owed_ = 0;  // SweepContents::owed of the next sweep
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ struct KvReservation {
   int64_t window = 0;  // 0: there are none
   int64_t window_rows_max = 0;
   double window_share = 0;
+  bool keeps_all_rows = false;  // No rule drops a row, and there is no window
 
   // Means over the layers: rows that are kept after `rows`, and that a step then attends to, its
   // own included.

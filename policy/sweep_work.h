@@ -9,9 +9,11 @@
 namespace spillway {
 
 struct SweepWork {
-  int64_t decoding = 0;       // Rows of sequences that decode, one each
-  int64_t prompts = 0;        // Sequences prefilled
-  int64_t prompt_tokens = 0;  // Rows of those sequences
+  int64_t decoding = 0;  // Rows of sequences that decode, one each
+  int64_t prompts = 0;   // Sequences whose prompts end in the sweep
+  // Sequences of whose prompts a chunk is computed that does not end them
+  int64_t prompts_unfinished = 0;
+  int64_t prompt_tokens = 0;  // Rows of all those sequences
   int64_t logit_rows = 0;     // Rows that the head reads
   // Where some layers have a sliding window, means over the layers.
   double prompt_rows = 0;   // Rows of prompt_tokens kept under the KV rule, which leave the device

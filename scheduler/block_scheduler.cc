@@ -17,6 +17,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "policy/batching.h"
+#include "policy/prefill_target.h"
 #include "scheduler/sequence.h"
 #include "scheduler/waiting_queue.h"
 
@@ -33,8 +34,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
       : engine_(std::move(engine)),
         options_(options),
-        positions_per_token_(positions_per_token(engine_->shape())) {
+        limits_{.block_sequences = options.block_sequences_max,
+                .prefill_tokens = options.prefill_tokens_max,
+                .prefill_target = options.prefill_target,
+                .kv_bytes = engine_->kv().total_bytes(),
+                .positions_per_token = positions_per_token(engine_->shape())},
+        target_(options.prefill_target, options.prefill_tokens_max) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
+    stats_.prefill_target = target_.tokens();
     running_.reserve(static_cast<size_t>(options_.block_sequences_max));
     items_.reserve(static_cast<size_t>(options_.block_sequences_max));
     thread_ = std::thread([this] { loop(); });
@@ -113,7 +120,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     KvBudget budget = resolve(rule, prompt, request.max_tokens);
     if (budget.random()) budget.seed = request.sampling.seed;
     return {rule.kind, kv_positions(prompt, request.max_tokens), budget,
-            chunks_of(prompt, options_.prefill_tokens_max),
+            chunks_of(prompt, options_.prefill_tokens_max,
+                      may_be_cut(budget.full() && shape().layers_with_window() == 0, limits_)),
             kv_rows_raised(rule, prompt, request.max_tokens)};
   }
 
@@ -230,15 +238,35 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void admit() {
-    int64_t whole_tokens = 0;
-    Sequence* chunked = nullptr;  // The one whose prompt is in chunks
+    const SweepLimits limits = current_limits();
+    if (running_.empty()) owed_ = 0;
+    SweepContents sweep{.sequences = static_cast<int64_t>(running_.size()), .owed = owed_};
+    Sequence* chunked = nullptr;  // The one whose prompt goes on after this sweep
     for (const auto& sequence : running_) {
-      if (sequence->in_long_prompt()) chunked = sequence.get();
+      if (!sequence->in_chunks()) continue;
+      const int64_t left = sequence->prompt_left();
+      const int64_t tokens =
+          chunk_tokens(sequence->prompt_tokens() - left, left, sweep.owed, limits);
+      sequence->set_chunk(tokens);
+      if (tokens < left) {
+        chunked = sequence.get();
+        sweep.prompt_in_chunks = chunked->prompt_tokens();
+      } else {
+        sweep.prompt_tokens += tokens;
+      }
     }
     bool admitted = false;
+    limited_by_target_ = false;
     while (!waiting_.empty()) {
       Sequence& next = waiting_.front();
-      if (!joins(next, whole_tokens, chunked != nullptr)) break;
+      const WaitingRequests request = request_of(next);
+      sweep.sequences = static_cast<int64_t>(running_.size());
+      sweep.kv_bytes = engine_->kv().reserved_bytes();
+      const AdmittedRequests joins = requests_admitted(request, sweep, limits);
+      if (joins.count() == 0) {
+        limited_by_target_ = joins_but_for_target(request, sweep, limits);
+        break;
+      }
       try {
         const SequenceKv& promise = next.promise();
         Result<std::unique_ptr<KvSequence>> kv =
@@ -253,36 +281,50 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         continue;
       }
       admitted = true;
-      if (next.in_long_prompt()) {
+      if (joins.in_chunks) {
         chunked = &next;
+        sweep.prompt_in_chunks = next.prompt_tokens();
       } else {
-        whole_tokens += next.prompt_tokens();
+        sweep.prompt_tokens += next.prompt_tokens();
       }
       running_.push_back(waiting_.pop());
     }
     if (chunked != nullptr) {
       const int64_t left = chunked->prompt_left();
-      chunked->set_chunk(
-          chunk_tokens(chunked->prompt_tokens() - left, left, whole_tokens, limits()));
+      const int64_t tokens = chunk_tokens(chunked->prompt_tokens() - left, left,
+                                          sweep.owed + sweep.prompt_tokens, limits);
+      chunked->set_chunk(tokens);
+      sweep.prompt_tokens += tokens;
     }
+    owed_ = owed_after(sweep, limits);
     // submit() has checked that every sequence fits an empty cache.
     SPILLWAY_CHECK(waiting_.empty() || !running_.empty());
     if (admitted) publish_counts();
   }
 
-  bool joins(const Sequence& next, int64_t whole_tokens, bool long_prompt) const {
-    const KvCache& kv = engine_->kv();
+  WaitingRequests request_of(const Sequence& next) const {
     const SequenceKv& promise = next.promise();
-    const uint64_t bytes = kv.sequence_bytes(promise.positions, promise.budget, promise.chunks);
-    return requests_admitted({1, next.prompt_tokens(), bytes},
-                             {static_cast<int64_t>(running_.size()), whole_tokens,
-                              kv.reserved_bytes(), long_prompt},
-                             limits()) > 0;
+    const bool longer = goes_in_chunks(next.prompt_tokens(), limits_.prefill_tokens);
+    return {
+        .count = 1,
+        .prompt_tokens = next.prompt_tokens(),
+        .kv_bytes = engine_->kv().sequence_bytes(promise.positions, promise.budget, promise.chunks),
+        .may_be_cut = !longer && promise.chunks.prompt > 0};
   }
 
-  SweepLimits limits() const {
-    return {options_.block_sequences_max, options_.prefill_tokens_max, engine_->kv().total_bytes(),
-            positions_per_token_};
+  // Whether a request that does not join the sweep would if there were no target.
+  static bool joins_but_for_target(const WaitingRequests& next, SweepContents sweep,
+                                   SweepLimits limits) {
+    if (!limits.has_target()) return false;
+    limits.prefill_target = 0;
+    sweep.owed = 0;
+    return requests_admitted(next, sweep, limits).count() > 0;
+  }
+
+  SweepLimits current_limits() const {
+    SweepLimits limits = limits_;
+    limits.prefill_target = target_.tokens();
+    return limits;
   }
 
   void sweep() {
@@ -311,9 +353,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
       sequence->end_sweep();
     }
+    if (status.ok()) correct_target();
     const std::lock_guard lock(mutex_);
     progress_ = steady_seconds();
     ++stats_.sweeps;
+    stats_.prefill_target = target_.tokens();
     if (status.ok()) {
       stats_.failures_in_a_row = 0;
     } else {
@@ -324,6 +368,15 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prompt_tokens += prompt_tokens;
     stats_.generated_tokens += generated_;
     stats_.busy_seconds += progress_ - start;
+  }
+
+  void correct_target() {
+    const LoggedSweep& sweep = engine_->last_sweep();
+    target_.correct({.decoding = sweep.decoding,
+                     .prompt_tokens = sweep.prompt_tokens,
+                     .seconds = sweep.seconds,
+                     .waiting_seconds = sweep.waiting_seconds(),
+                     .limited_by_target = limited_by_target_});
   }
 
   // Runs the sweep; running out of memory in it ends its sequences, not the process.
@@ -397,7 +450,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   std::unique_ptr<Engine> engine_;
   const SchedulerOptions options_;
-  const double positions_per_token_;
+  const SweepLimits limits_;  // Its target is the planned one.
 
   mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;
@@ -416,6 +469,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;
+  PrefillTarget target_;
+  int64_t owed_ = 0;                // SweepContents::owed of the next sweep
+  bool limited_by_target_ = false;  // The current sweep
 
   std::thread thread_;
 };
@@ -425,7 +481,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options) {
   const int64_t prefill = options.prefill_tokens_max;
   // Beside a chunk of at least a quarter there may be a whole prompt of all of them.
-  const int64_t chunk = goes_in_chunks(shape.positions, prefill) ? (prefill + 3) / 4 : 0;
+  const bool chunks = options.prefill_target > 0 || goes_in_chunks(shape.positions, prefill);
+  const int64_t chunk = chunks ? (prefill + 3) / 4 : 0;
   return prefill + chunk + options.block_sequences_max;
 }
 

@@ -18,10 +18,13 @@ namespace spillway {
 struct SchedulerOptions {
   int64_t block_sequences_max = 256;
   int64_t prefill_tokens_max = 2048;  // Prompt tokens per sweep; a longer prompt goes in chunks
-  int64_t queue_max = 8192;           // Waiting requests
-  int64_t sampling_vocabulary = 0;    // Only ids below it are generated; 0: all ids
-  KvRule kv_rule;                     // Of requests that name no other rule
-  double gather_seconds = 0;          // Wait of an idle engine for more requests after the first
+  // Prompt tokens that sweeps take in the mean while requests wait (SweepLimits::prefill_target),
+  // to begin with: measured sweeps correct it (policy/prefill_target.h). 0: as many as fit.
+  int64_t prefill_target = 0;
+  int64_t queue_max = 8192;         // Waiting requests
+  int64_t sampling_vocabulary = 0;  // Only ids below it are generated; 0: all ids
+  KvRule kv_rule;                   // Of requests that name no other rule
+  double gather_seconds = 0;        // Wait of an idle engine for more requests after the first
 };
 
 // Most tokens of one sweep with these options, for EngineOptions::sweep_tokens_max.

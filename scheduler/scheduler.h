@@ -45,6 +45,7 @@ struct SchedulerStats {
   double stalled_seconds = 0;     // With work waiting: time since the last sweep ended; else 0
   uint64_t prompt_tokens = 0;     // Prefilled
   uint64_t generated_tokens = 0;
+  int64_t prefill_target = 0;  // Prompt tokens that sweeps aim at now; 0: there is no target
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;
   KvUsage kv;                                    // Sum over ended sequences

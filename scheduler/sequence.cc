@@ -39,9 +39,8 @@ void Sequence::admit(std::unique_ptr<KvSequence> kv, double now) {
 std::span<const int32_t> Sequence::next_tokens() const {
   if (!prefilling_) return {&last_token_, 1};
   const std::span<const int32_t> prompt = request_.prompt;
-  return in_long_prompt()
-             ? prompt.subspan(static_cast<size_t>(cached_), static_cast<size_t>(chunk_))
-             : prompt;
+  return in_chunks() ? prompt.subspan(static_cast<size_t>(cached_), static_cast<size_t>(chunk_))
+                     : prompt;
 }
 
 int64_t Sequence::next_position() const {

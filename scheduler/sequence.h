@@ -25,9 +25,10 @@ struct SequenceKv {
   int64_t rows_raised = 0;
 };
 
-// The chunks in which a prompt goes through sweeps of so many prompt tokens.
-inline KvChunks chunks_of(int64_t prompt_tokens, int64_t prefill_tokens) {
-  if (!goes_in_chunks(prompt_tokens, prefill_tokens)) return {};
+// The chunks in which a prompt goes through sweeps of so many prompt tokens, if it is longer or may
+// be cut for another reason (may_be_cut()).
+inline KvChunks chunks_of(int64_t prompt_tokens, int64_t prefill_tokens, bool may_be_cut = false) {
+  if (!may_be_cut && !goes_in_chunks(prompt_tokens, prefill_tokens)) return {};
   return {prompt_tokens, prefill_tokens};
 }
 
@@ -49,10 +50,11 @@ class Sequence {
   KvSequence* kv() const { return kv_.get(); }
   std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
 
-  // Whether its prompt goes through in chunks and has not ended.
-  bool in_long_prompt() const { return prefilling_ && kv_promise_.chunks.prompt > 0; }
+  // Whether a chunk of its prompt has been set, and the prompt has not ended.
+  bool in_chunks() const { return prefilling_ && chunk_ > 0; }
   int64_t prompt_left() const { return prefilling_ ? prompt_tokens() - cached_ : 0; }
-  // Sets the tokens of the next sweep. REQUIRES: in_long_prompt(); 1 to prompt_left().
+  // Sets the tokens of the next sweep; without it they are the whole prompt. REQUIRES: promised
+  // chunks; 1 to prompt_left().
   void set_chunk(int64_t tokens) { chunk_ = tokens; }
 
   // The tokens of the next sweep: the prompt or its next chunk, then one token at a time.
@@ -60,7 +62,7 @@ class Sequence {
   int64_t next_position() const;
   bool prefilling() const { return prefilling_; }
   // Whether the next sweep gives logits: not a chunk before the last.
-  bool ends_prompt() const { return !in_long_prompt() || chunk_ == prompt_left(); }
+  bool ends_prompt() const { return !in_chunks() || chunk_ == prompt_left(); }
   bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
 
   // With a count: the next token is sampled by this rule, and nothing else of the logits is needed.
@@ -106,7 +108,7 @@ class Sequence {
   std::unique_ptr<KvSequence> kv_;
   bool prefilling_ = true;
   int64_t cached_ = 0;  // Positions
-  int64_t chunk_ = 0;   // Tokens of the next chunk of a prompt in chunks
+  int64_t chunk_ = 0;   // Tokens of the next chunk of a prompt in chunks; 0: it goes whole
   int64_t generated_ = 0;
   int32_t last_token_ = 0;
   std::vector<TokenLogprobs> prompt_logprobs_;

@@ -116,7 +116,7 @@ class StartPlanner {
     asked.machine = &machine;
     asked.opened = &opened.model;
     int64_t tried = 0;
-    const Result<CostedChoice> best = find_plan(asked, &tried);
+    Result<CostedChoice> best = find_plan(asked, &tried);
     if (!best.ok()) {
       // Infeasibility is reported by the default heuristic, with its own message.
       if (best.status().code() != Code::kInfeasible) {
@@ -133,6 +133,9 @@ class StartPlanner {
       larger.block = std::max(*larger.block, kBlockInPlace);
       Result<Plan> plan = make_plan(opened.model, machine, larger, options_.wishes);
       if (plan.ok()) return std::move(plan).value();
+    }
+    if (workload_[0].count == 0 && !flags_.prefill_target) {
+      best = with_target_for_stream(asked, best.value());
     }
     return *best->plan;
   }

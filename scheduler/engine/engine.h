@@ -116,6 +116,9 @@ class Engine {
   // exactly the inputs and outputs that the range of layers needs.
   Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
+  // What the last sweep did and waited for. REQUIRES: it succeeded.
+  const LoggedSweep& last_sweep() const { return account_.sweep(); }
+
  private:
   Engine(Device& device, WeightStore& weights, const EngineOptions& options);
   Status allocate(EngineScratch scratch);

@@ -11,7 +11,7 @@ int64_t SweepAccount::begin(std::span<const SweepItem> items) {
     work_.logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
     if (!item.is_step()) {
       const bool whole = item.position == 0 && item.ends_prompt();
-      work_.prompts += item.ends_prompt() ? 1 : 0;
+      ++(item.ends_prompt() ? work_.prompts : work_.prompts_unfinished);
       work_.prompt_tokens += tokens;
       work_.prompt_rows += item.kv->mean(
           [&](const KvSequence::Kind& kind) { return whole ? kind.budget.rows(tokens) : tokens; });

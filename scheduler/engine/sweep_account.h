@@ -22,6 +22,10 @@ struct LoggedSweep : SweepWork {
   // The parts of `seconds` in which the engine waited for data.
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
   double staging_wait_seconds = 0;  // A free staging buffer
+
+  double waiting_seconds() const {
+    return weights_wait_seconds + kv_wait_seconds + activations_wait_seconds + staging_wait_seconds;
+  }
 };
 
 // The sweeps that an engine ran, for measurements. Any thread.
@@ -69,6 +73,9 @@ class SweepAccount {
   // included.
   void finish(double seconds, const TransferTotals& now, uint64_t weights_read,
               double kv_wait_seconds);
+
+  // The current sweep, or the last one.
+  const LoggedSweep& sweep() const { return work_; }
 
   // Calls acquire(), adds its time to that member of LoggedSweep, and shows it in the trace.
   template <class Acquire>

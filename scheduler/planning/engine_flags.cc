@@ -18,6 +18,11 @@ Status validate(const EngineFlags& flags) {
     return invalid_argument("--micro-batch " + std::to_string(*flags.micro_batch) +
                             " is larger than --block " + std::to_string(*flags.block));
   }
+  if (flags.prefill_tokens && flags.prefill_target.value_or(0) > *flags.prefill_tokens) {
+    return invalid_argument("--prefill-target " + std::to_string(*flags.prefill_target) +
+                            " is more than --prefill-tokens " +
+                            std::to_string(*flags.prefill_tokens));
+  }
   if (flags.kv_heavy && !has_heavy(kv_rule_of_name(flags.kv_rule).value_or(KvRuleKind::kFull))) {
     return invalid_argument("--kv-heavy needs --kv-rule h2o, random or snap; the rule is " +
                             flags.kv_rule);

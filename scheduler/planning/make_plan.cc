@@ -203,6 +203,7 @@ class Planner {
       plan_.scheduling.prefill_tokens_max =
           flags_.prefill_tokens.value_or(wishes_.prefill_tokens_max);
     }
+    plan_.scheduling.prefill_target = flags_.prefill_target.value_or(0);
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
     engine().expand_layer = expand_layer_;

@@ -43,6 +43,7 @@ struct Plan {
   const KvRule& kv_rule() const { return scheduling.kv_rule; }
   int64_t block_sequences() const { return scheduling.block_sequences_max; }
   int64_t prefill_tokens() const { return scheduling.prefill_tokens_max; }  // Per sweep
+  int64_t prefill_target() const { return scheduling.prefill_target; }      // 0: none
   int64_t micro_batch_tokens() const { return engine.micro_batch_tokens; }
   int64_t micro_batch_sequences() const { return engine.micro_batch_sequences; }  // 0: no limit
   bool host_attention() const { return engine.host_attention; }

@@ -68,6 +68,7 @@ uint64_t kv_bytes(const Plan& plan) {
 SweepLimits limits_of(const Plan& plan) {
   return {.block_sequences = plan.block_sequences(),
           .prefill_tokens = plan.prefill_tokens(),
+          .prefill_target = plan.prefill_target(),
           .kv_bytes = kv_bytes(plan),
           .positions_per_token = positions_per_token(plan.shape)};
 }
@@ -80,6 +81,7 @@ Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
     const SequenceCache cache = cache_of(plan.shape, plan, group);
     const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
     KvReservation reservation{cache.bytes(), cache.kinds[0].budget.rows(positions)};
+    reservation.keeps_all_rows = budget_of(plan, group).full() && cache.kinds[1].layers == 0;
     if (cache.kinds[1].layers > 0) {
       reservation.window = plan.shape.sliding_window;
       reservation.window_rows_max = cache.kinds[1].budget.rows(positions);
@@ -189,6 +191,16 @@ Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
     }
   }
   return plan_sweeps(groups, reservations, limits_of(plan));
+}
+
+std::vector<RequestGroup> thinned(std::span<const RequestGroup> workload, int64_t count) {
+  int64_t all = 0;
+  for (const RequestGroup& group : workload) all += group.count;
+  std::vector<RequestGroup> groups =
+      drawn_evenly(std::vector(workload.begin(), workload.end()), all, count);
+  // A group without requests would stand for a block of them.
+  std::erase_if(groups, [](const RequestGroup& group) { return group.count == 0; });
+  return groups;
 }
 
 Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,

@@ -16,6 +16,10 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
 Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
                                                   std::span<const RequestGroup> workload);
 
+// `count` of a workload's requests, picked evenly in order. REQUIRES: it has more, and knows how
+// many.
+std::vector<RequestGroup> thinned(std::span<const RequestGroup> workload, int64_t count);
+
 // The sweeps of one full block of the workload's requests, or of all of them if fewer: as many as
 // the plan's block and its cache hold, picked evenly from the longest down, the longest always
 // among them. Their time is the plan's latency: the seconds from the start of a full block to its

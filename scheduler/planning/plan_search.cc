@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "policy/placement_program.h"
@@ -20,6 +21,28 @@ namespace {
 // Largest block tried: a larger one gains little and delays its first tokens by hours on a small
 // machine; --block overrides it.
 constexpr int64_t kBlockMost = 1024;
+
+// Parts of the prompt tokens for which sequences that end make room (Search::target_of()). Above 1
+// the block is filled sooner than it empties.
+constexpr double kTargetParts[] = {1.25, 1.1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4};
+constexpr double kTargetGains = 0.005;  // A smaller fraction is no gain.
+
+// Prompt tokens of a workload for each that it generates; of an open number of requests, as many of
+// each group.
+double prompt_tokens_each(std::span<const RequestGroup> workload) {
+  double prompts = 0, generated = 0;
+  for (const RequestGroup& group : workload) {
+    const auto count = static_cast<double>(std::max<int64_t>(1, group.count));
+    prompts += count * static_cast<double>(group.prompt_tokens);
+    generated += count * static_cast<double>(group.new_tokens);
+  }
+  return generated > 0 ? prompts / generated : 0;
+}
+
+int64_t target_of(int64_t block, double part, double prompt_tokens_each) {
+  const double tokens = part * static_cast<double>(block) * prompt_tokens_each;
+  return std::max<int64_t>(1, std::llround(tokens));
+}
 
 // A KV share with a little in host memory: a probe with it includes the buffers of CPU attention.
 constexpr TierPercent kSomeOnHost = {0, 1, 99};
@@ -62,7 +85,9 @@ class Evaluator {
     return made;
   }
 
-  Result<CostedChoice> evaluate(const EngineFlags& flags) {
+  // Costs a run of all requests or, to compare plans quickly, one of some blocks as if it went on
+  // alike: the costs of its beginning and its end are known, and of the blocks between.
+  Result<CostedChoice> evaluate(const EngineFlags& flags, bool all = false) {
     SPILLWAY_ASSIGN_OR_RETURN(const ModelToPlan model, model_in(flags));
     SPILLWAY_ASSIGN_OR_RETURN(Plan plan, make_plan(model, machine_, flags, wishes_));
     CostedChoice choice;
@@ -72,9 +97,21 @@ class Evaluator {
     choice.costed = costed_plan(*choice.plan, workload);
     SPILLWAY_ASSIGN_OR_RETURN(const MachineRates rates,
                               MachineRates::of(*question_->hardware, choice.costed));
-    SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps, planned_sweeps(*choice.plan, workload));
     choice.kv_bytes_wanted = kv_bytes_wanted(*choice.plan, workload);
-    choice.prediction = predict(choice.costed, rates, choice.sweeps);
+    const int64_t some = kBlocksCosted * choice.plan->block_sequences();
+    if (all || requests() <= 2 * some) {
+      SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps, planned_sweeps(*choice.plan, workload));
+      choice.prediction = predict(choice.costed, rates, choice.sweeps);
+    } else {
+      SPILLWAY_ASSIGN_OR_RETURN(const auto fewer,
+                                planned_sweeps(*choice.plan, thinned(workload, some / 2)));
+      SPILLWAY_ASSIGN_OR_RETURN(choice.sweeps,
+                                planned_sweeps(*choice.plan, thinned(workload, some)));
+      const int64_t half = some - some / 2;
+      choice.prediction = prolonged(
+          predict(choice.costed, rates, fewer), predict(choice.costed, rates, choice.sweeps),
+          static_cast<double>(requests() - some) / static_cast<double>(half));
+    }
     SPILLWAY_ASSIGN_OR_RETURN(const auto block, planned_block(*choice.plan, workload));
     for (const PlannedSweeps& sweeps : block) choice.sequences += sweeps.work.prompts;
     choice.latency_seconds = predict(choice.costed, rates, block).seconds();
@@ -82,7 +119,19 @@ class Evaluator {
   }
 
  private:
+  static constexpr int64_t kBlocksCosted = 8;
+
   explicit Evaluator(const PlanQuestion& question) : question_(&question) {}
+
+  // Of the workload; 0: any number.
+  int64_t requests() const {
+    int64_t all = 0;
+    for (const RequestGroup& group : question_->workload) {
+      if (group.count == 0) return 0;
+      all += group.count;
+    }
+    return all;
+  }
 
   Result<ModelToPlan> model_in(const EngineFlags& flags) {
     const auto known = models_.find(flags.format);
@@ -104,7 +153,9 @@ class Search {
       : question_(question), evaluator_(evaluator) {
     for (const RequestGroup& group : question.workload) {
       most_ = std::min(kBlockMost, most_ + (group.count > 0 ? group.count : kBlockMost));
+      requests_ += group.count;
     }
+    prompt_tokens_each_ = prompt_tokens_each(question.workload);
   }
 
   Result<FoundPlans> run() {
@@ -117,6 +168,7 @@ class Search {
       } else {
         try_blocks();
       }
+      try_targets();
       try_micro_batches();
     }
     first_ = 0;
@@ -128,7 +180,7 @@ class Search {
     const CostedChoice* best = best_within_limit();
     if (best == nullptr) return too_slow(candidates_, question_.latency_seconds);
     FoundPlans found;
-    found.best = *best;
+    SPILLWAY_ASSIGN_OR_RETURN(found.best, evaluator_.evaluate(best->flags, true));
     if (question_.frontier) found.frontier = frontier_of(candidates_);
     found.tried = tried_;
     return found;
@@ -186,6 +238,44 @@ class Search {
     }
   }
 
+  // Tries targets of a sweep's prompt tokens where it is known how many requests come, so that some
+  // begin while others decode. Sequences that end make room for so many prompt tokens a sweep:
+  // of a full block of mean ones, its prompts' tokens over the sweeps that a sequence decodes. With
+  // a lower target the block is never full, but has less to read. Then blocks are tried again,
+  // since with a target another one may be best, each with the same part of its tokens.
+  void try_targets() {
+    const CostedChoice* before = best_within_limit();
+    if (before == nullptr || base_.prefill_target || requests_ == 0) return;
+    EngineFlags flags = before->flags;
+    const double speed = before->prediction.tokens_per_second();
+    double best = 0, best_speed = speed;
+    for (const double part : kTargetParts) {
+      flags.prefill_target = target_of(*flags.block, part);
+      const Result<CostedChoice> choice = place(flags);
+      if (!choice.ok() || choice->prediction.tokens_per_second() <= best_speed) continue;
+      best = part;
+      best_speed = choice->prediction.tokens_per_second();
+    }
+    if (best == 0 || best_speed <= speed * (1 + kTargetGains)) return;
+    target_part_ = best;
+    done_.clear();
+    if (base_.block) {
+      try_block(*base_.block);
+    } else {
+      try_blocks();
+    }
+    target_part_ = 0;
+    for (const double part : kTargetParts) {
+      flags = best_within_limit()->flags;
+      flags.prefill_target = target_of(*flags.block, part);
+      consider(flags);
+    }
+  }
+
+  int64_t target_of(int64_t block, double part) const {
+    return spillway::target_of(block, part, prompt_tokens_each_);
+  }
+
   // Tries smaller micro-batches for the best plan so far only: they take no less memory and mostly
   // longer, but a machine may be faster at fewer rows.
   void try_micro_batches() {
@@ -202,6 +292,7 @@ class Search {
     if (!done_.insert(block).second) return;
     EngineFlags flags = base_;
     flags.block = block;
+    if (target_part_ > 0) flags.prefill_target = target_of(block, target_part_);
     if (flags.micro_batch && *flags.micro_batch > block) return;
     consider(flags);
     for (const bool weights_stream : {false, true}) {
@@ -378,6 +469,9 @@ class Search {
   std::vector<CostedChoice> candidates_;  // All that fit, their shares as whole per cents
   size_t first_ = 0;                      // First candidate with the current formats
   int64_t most_ = 0;                      // Largest block to try, in sequences
+  int64_t requests_ = 0;                  // In the workload; 0: any number
+  double prompt_tokens_each_ = 0;  // Prompt tokens of the workload for each that it generates
+  double target_part_ = 0;         // Of the targets of blocks (target_of()); 0: no target
   std::set<int64_t> done_;
   Status first_error_;
   int64_t tried_ = 0;
@@ -387,7 +481,35 @@ class Search {
 
 Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFlags& flags) {
   SPILLWAY_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::open(question));
-  return evaluator.evaluate(flags);
+  return evaluator.evaluate(flags, true);
+}
+
+CostedChoice with_target_for_stream(const PlanQuestion& question, const CostedChoice& choice) {
+  constexpr int64_t kBlocks = 8;  // What the block's filling and emptying take of it is little.
+  PlanQuestion stream = question;
+  const auto groups = static_cast<int64_t>(question.workload.size());
+  for (RequestGroup& group : stream.workload) {
+    group.count = std::max<int64_t>(1, kBlocks * choice.sequences / groups);
+  }
+  const auto speed = [&](const EngineFlags& flags) {
+    const Result<CostedChoice> costed = evaluate_plan(stream, flags);
+    return costed.ok() ? costed->prediction.tokens_per_second() : 0;
+  };
+  EngineFlags flags = choice.flags;
+  double best = (1 + kTargetGains) * speed(flags);
+  CostedChoice found = choice;
+  for (const double part : kTargetParts) {
+    flags.prefill_target = target_of(choice.sequences, part, prompt_tokens_each(question.workload));
+    const double with = speed(flags);
+    if (with <= best) continue;
+    Result<CostedChoice> costed = evaluate_plan(question, flags);
+    const bool within = costed.ok() && (question.latency_seconds <= 0 ||
+                                        costed->latency_seconds <= question.latency_seconds);
+    if (!within) continue;
+    best = with;
+    found = std::move(costed).value();
+  }
+  return found;
 }
 
 Result<FoundPlans> find_plans(const PlanQuestion& question) {

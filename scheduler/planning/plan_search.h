@@ -54,6 +54,11 @@ Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFla
 // and the message names the lowest latency found.
 Result<FoundPlans> find_plans(const PlanQuestion& question);
 
+// The choice with the target of prompt tokens a sweep that is best while more requests of the
+// workload wait than the block holds, however many: `choice` itself where none gains, or where a
+// full block would no longer be within the latency limit.
+CostedChoice with_target_for_stream(const PlanQuestion& question, const CostedChoice& choice);
+
 // Finds the best plan alone. `tried`: number of candidates that were placed.
 Result<CostedChoice> find_plan(const PlanQuestion& question, int64_t* tried = nullptr);
 

@@ -131,6 +131,9 @@ void add_engine(Families& to, const SchedulerStats& stats, bool healthy, const P
              stats.busy_seconds);
   to.counter("spillway_sweeps_failed_total", "Of these, the ones that ended with an error.",
              number(stats.sweeps_failed));
+  to.gauge("spillway_prefill_target_tokens",
+           "Prompt tokens that a sweep aims at while requests wait; 0: as many as fit.",
+           number(stats.prefill_target));
   to.gauge(
       "spillway_engine_healthy",
       "0 while /health answers 503 for the engine: it is lost, no sweep ends, or the last ones "

@@ -1,7 +1,9 @@
 // A prompt that is longer than a sweep's prompt tokens goes through in chunks: with the tokens and
 // logprobs, bit for bit on the CPU, that it has in one piece, under every KV rule, in every format
 // of the cache, from every tier. On a GPU, where there is one, to within rounding.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <random>
 
 #include "server/runtime.h"
@@ -20,11 +22,14 @@ struct Setup {
   Format kv_format = Format::kF32;
   std::optional<TierPercent> kv = {};
   std::optional<int64_t> micro_batch = {};
+  Format format = Format::kF32;
+  int64_t prefill_target = 0;
 };
 
 std::unique_ptr<Runtime> open(const std::string& checkpoint, const Setup& setup) {
   EngineFlags flags;
-  flags.format = Format::kF32;
+  flags.format = setup.format;
+  flags.prefill_target = setup.prefill_target;
   flags.kv_format = setup.kv_format;
   flags.kv = setup.kv;
   flags.micro_batch = setup.micro_batch;
@@ -58,21 +63,28 @@ std::vector<Request> make_requests(const ModelShape& shape, const KvRuleChoice& 
 }
 
 void check_chunks(const std::string& variant, const KvRuleChoice& rule, Format kv_format,
-                  std::optional<TierPercent> kv) {
+                  std::optional<TierPercent> kv, Format format = Format::kF32) {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
   std::vector<Request> requests;
   Answers expected;
   double tolerance = 0;
   {
-    const auto whole = open(checkpoint, {.kv_format = kv_format});
+    const auto whole = open(checkpoint, {.kv_format = kv_format, .format = format});
     requests = make_requests(whole->shape(), rule);
-    tolerance = test::placement_tolerance(*whole, Format::kF32, kv_format);
+    tolerance = test::placement_tolerance(*whole, format, kv_format);
     expected = test::run_together(*whole, requests);
   }
-  for (const int64_t prefill : {1, 7, 64}) {
-    INFO(variant << ", chunks of " << prefill << ", cache " << format_name(kv_format));
-    const auto runtime = open(checkpoint, {prefill, kv_format, kv, prefill == 7 ? 2 : 8});
+  for (const int64_t prefill : {1, 7, 64, -1, -7, -64}) {
+    // Cut by a sweep's prompt tokens, or by the target
+    INFO(variant << (prefill > 0 ? ", chunks of " : ", target of ") << std::abs(prefill)
+                 << ", cache " << format_name(kv_format));
+    const auto runtime = open(checkpoint, {.prefill_tokens = std::max<int64_t>(0, prefill),
+                                           .kv_format = kv_format,
+                                           .kv = kv,
+                                           .micro_batch = std::abs(prefill) == 7 ? 2 : 8,
+                                           .format = format,
+                                           .prefill_target = std::max<int64_t>(0, -prefill)});
     CHECK(test::difference(requests, expected, test::run_together(*runtime, requests), tolerance) ==
           "");
     const SchedulerStats stats = runtime->scheduler().stats();
@@ -101,6 +113,12 @@ TEST_CASE("chunks do not show in a narrower cache either", "[gpu]") {
   const Format format = GENERATE(Format::kBF16, Format::kQ4);
   check_chunks("llama3", KvRuleChoice{}, format, {});
   check_chunks("qwen3", h2o(), format, {});
+}
+
+TEST_CASE("chunks do not show in 16-bit products and attention", "[gpu]") {
+  const Format format = GENERATE(Format::kBF16, Format::kF16);
+  check_chunks("llama3", KvRuleChoice{}, format, {}, format);
+  check_chunks("pre_ln_relu", h2o(), format, TierPercent{0, 0, 100}, format);
 }
 
 TEST_CASE("chunks do not show with a cache on disk", "[gpu]") {

@@ -1,6 +1,7 @@
 // Admission and micro-batches, each against its definition: one request, one sequence at a time.
 #include "policy/batching.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -18,64 +19,137 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+// The definition: whether one request joins, whole or in chunks.
+AdmittedRequests one_joins(const WaitingRequests& next, const SweepContents& sweep,
+                           const SweepLimits& limits) {
+  if (sweep.sequences >= limits.block_sequences) return {};
+  if (next.kv_bytes > 0 && sweep.kv_bytes + next.kv_bytes > limits.kv_bytes) return {};
+  const bool beside = sweep.prompt_in_chunks > 0;
+  const bool beside_long = sweep.prompt_in_chunks > limits.prefill_tokens;
+  const int64_t owed = sweep.owed;
+  const int64_t taken = sweep.prompt_tokens + owed, prompt = next.prompt_tokens;
+  const int64_t target = limits.target(), most = limits.prefill_tokens;
+  if (prompt > most) return {0, !beside && taken <= target / 2};
+  const int64_t share = beside ? target / 2 : target, room = beside ? most / 2 : most;
+  if (next.may_be_cut && !beside_long) {
+    if (taken + prompt <= share) return {1, false};
+    return {0, !beside && share - taken >= std::min<int64_t>(64, target)};
+  }
+  if (sweep.prompt_tokens == 0) return {owed > 0 && taken >= share ? 0 : 1, false};
+  return {taken < share && sweep.prompt_tokens + prompt <= room ? 1 : 0, false};
+}
+
 TEST_CASE("requests alike join a sweep as they would one by one") {
   Random random(1);
-  for (int round = 0; round < 5000; ++round) {
-    const SweepLimits limits{.block_sequences = random.upto(12),
-                             .prefill_tokens = random.upto(100),
-                             .kv_bytes = static_cast<uint64_t>(random.upto(300))};
-    const SweepContents before{.sequences = random.upto(12) - 1,
-                               .prompt_tokens = round % 3 == 0 ? 0 : random.upto(80),
-                               .kv_bytes = static_cast<uint64_t>(random.upto(200) - 1),
-                               .long_prompt = round % 5 == 0};
+  for (int round = 0; round < 20000; ++round) {
+    SweepLimits limits{.block_sequences = random.upto(12),
+                       .prefill_tokens = random.upto(round % 2 == 0 ? 100 : 1000),
+                       .kv_bytes = static_cast<uint64_t>(random.upto(300))};
+    if (round % 3 > 0) limits.prefill_target = random.upto(limits.prefill_tokens);
+    SweepContents before{.sequences = random.upto(12) - 1,
+                         .prompt_tokens = round % 4 == 0 ? 0 : random.upto(80),
+                         .kv_bytes = static_cast<uint64_t>(random.upto(200) - 1)};
+    if (round % 5 == 0) before.prompt_in_chunks = random.upto(2 * limits.prefill_tokens);
+    if (limits.has_target()) before.owed = random.upto(120) - 60;
     const WaitingRequests next{.count = random.upto(10),
-                               .prompt_tokens = random.upto(60),
-                               .kv_bytes = static_cast<uint64_t>(random.upto(80) - 1)};
+                               .prompt_tokens = random.upto(round % 2 == 0 ? 60 : 600),
+                               .kv_bytes = static_cast<uint64_t>(random.upto(80) - 1),
+                               .may_be_cut = limits.has_target() && random.upto(2) == 1};
     SweepContents sweep = before;
-    int64_t joined = 0;
-    const int64_t half = limits.prefill_tokens / 2;
-    const bool chunks = next.prompt_tokens > limits.prefill_tokens;
-    const auto has_room = [&] {
-      if (chunks) return !sweep.long_prompt && sweep.prompt_tokens <= half;
-      const int64_t most = sweep.long_prompt ? half : limits.prefill_tokens;
-      return sweep.prompt_tokens == 0 || sweep.prompt_tokens + next.prompt_tokens <= most;
-    };
-    while (joined < next.count && sweep.sequences < limits.block_sequences &&
-           (next.kv_bytes == 0 || sweep.kv_bytes + next.kv_bytes <= limits.kv_bytes) &&
-           has_room()) {
-      ++joined;
+    AdmittedRequests joined;
+    while (joined.count() < next.count) {
+      const AdmittedRequests one = one_joins(next, sweep, limits);
+      if (one.count() == 0) break;
       ++sweep.sequences;
-      if (chunks) {
-        sweep.long_prompt = true;
-      } else {
-        sweep.prompt_tokens += next.prompt_tokens;
-      }
       sweep.kv_bytes += next.kv_bytes;
+      joined.whole += one.whole;
+      if (one.in_chunks) {
+        joined.in_chunks = true;
+        break;
+      }
+      sweep.prompt_tokens += next.prompt_tokens;
     }
     INFO("round " << round);
-    CHECK(requests_admitted(next, before, limits) == joined);
+    const AdmittedRequests together = requests_admitted(next, before, limits);
+    CHECK(together.whole == joined.whole);
+    CHECK(together.in_chunks == joined.in_chunks);
   }
 }
 
 TEST_CASE("one prompt at a time goes in chunks, and others do not wait for its end") {
   const SweepLimits limits{.block_sequences = 9, .prefill_tokens = 100, .kv_bytes = 10};
+  const auto count = [&](const WaitingRequests& next, const SweepContents& sweep) {
+    return requests_admitted(next, sweep, limits).count();
+  };
   const WaitingRequests longer{.count = 3, .prompt_tokens = 250, .kv_bytes = 1};
-  CHECK(requests_admitted(longer, {}, limits) == 1);
-  CHECK(requests_admitted(longer, {.sequences = 1, .prompt_tokens = 50, .kv_bytes = 1}, limits) ==
-        1);
-  CHECK(requests_admitted(longer, {.sequences = 1, .prompt_tokens = 51, .kv_bytes = 1}, limits) ==
-        0);
-  const SweepContents beside{.sequences = 1, .kv_bytes = 1, .long_prompt = true};
-  CHECK(requests_admitted(longer, beside, limits) == 0);
-  CHECK(requests_admitted({.count = 8, .prompt_tokens = 20, .kv_bytes = 1}, beside, limits) == 2);
-  CHECK(requests_admitted({.count = 8, .prompt_tokens = 90, .kv_bytes = 1}, beside, limits) == 1);
+  CHECK(requests_admitted(longer, {}, limits).in_chunks);
+  CHECK(count(longer, {}) == 1);
+  CHECK(count(longer, {.sequences = 1, .prompt_tokens = 50, .kv_bytes = 1}) == 1);
+  CHECK(count(longer, {.sequences = 1, .prompt_tokens = 51, .kv_bytes = 1}) == 0);
+  const SweepContents beside{.sequences = 1, .kv_bytes = 1, .prompt_in_chunks = 250};
+  CHECK(count(longer, beside) == 0);
+  CHECK(count({.count = 8, .prompt_tokens = 20, .kv_bytes = 1}, beside) == 2);
+  CHECK(count({.count = 8, .prompt_tokens = 90, .kv_bytes = 1}, beside) == 1);
+}
+
+TEST_CASE("sweeps take the target in the mean, and all of it where prompts may be cut") {
+  for (const int64_t prompt : {9, 40, 256, 300, 1000}) {
+    for (const int64_t target : {100, 333, 700}) {
+      for (const bool cut : {false, true}) {
+        INFO("prompts of " << prompt << ", target " << target << (cut ? ", cut" : ""));
+        const SweepLimits limits{.block_sequences = 1 << 20,
+                                 .prefill_tokens = 1000,
+                                 .prefill_target = target,
+                                 .kv_bytes = 1};
+        constexpr int64_t kSweeps = 200;
+        const WaitingRequests next{.count = 1 << 20, .prompt_tokens = prompt, .may_be_cut = cut};
+        int64_t all = 0, owed = 0, left = 0, sequences = 0;
+        for (int64_t i = 0; i < kSweeps; ++i) {
+          SweepContents sweep{.sequences = sequences, .owed = owed};
+          if (left > 0) {
+            const int64_t tokens = chunk_tokens(prompt - left, left, owed, limits);
+            if (tokens == left) {
+              sweep.prompt_tokens = tokens;
+              left = 0;
+            } else {
+              sweep.prompt_in_chunks = prompt;
+            }
+          }
+          const AdmittedRequests admitted = requests_admitted(next, sweep, limits);
+          CHECK((cut || !admitted.in_chunks));
+          sequences += admitted.count();
+          sweep.prompt_tokens += admitted.whole * prompt;
+          if (admitted.in_chunks) left = prompt;
+          if (left > 0) {
+            const int64_t tokens =
+                chunk_tokens(prompt - left, left, owed + sweep.prompt_tokens, limits);
+            sweep.prompt_tokens += tokens;
+            left -= tokens;
+          }
+          CHECK(sweep.prompt_tokens <= limits.prefill_tokens);
+          // Uncut, a prompt's tokens beyond the target at most.
+          CHECK(sweep.prompt_tokens <= (cut ? target + 64 : target + 64 + prompt));
+          all += sweep.prompt_tokens;
+          owed = owed_after(sweep, limits);
+        }
+        const double mean = static_cast<double>(all) / kSweeps;
+        CHECK(mean >= 0.97 * static_cast<double>(target));
+        CHECK(mean <= 1.03 * static_cast<double>(target) + 5);
+      }
+    }
+  }
 }
 
 TEST_CASE("a chunk takes what whole prompts leave, and at least a quarter") {
   const SweepLimits hundred{.prefill_tokens = 100};
   CHECK(chunk_tokens(0, 250, 0, hundred) == 100);
-  CHECK(chunk_tokens(0, 250, 40, hundred) == 60);
+  CHECK(chunk_tokens(0, 250, 30, hundred) == 70);
+  CHECK(chunk_tokens(1, 250, 40, hundred) == 60);
+  CHECK(chunk_tokens(1, 250, 90, hundred) == 25);
   CHECK(chunk_tokens(0, 250, 90, hundred) == 25);
+  CHECK(chunk_tokens(0, 2500, 900, {.prefill_tokens = 1000}) == 100);
+  CHECK(chunk_tokens(0, 2500, 999, {.prefill_tokens = 1000}) == 64);
+  CHECK(chunk_tokens(1, 2500, 999, {.prefill_tokens = 1000}) == 250);
   CHECK(chunk_tokens(0, 7, 0, hundred) == 7);
   CHECK(chunk_tokens(0, 7, 1, {.prefill_tokens = 1}) == 1);
 }

@@ -28,6 +28,39 @@ TEST_CASE("sweeps up to the last prompt are the prefill, the others decode") {
   CHECK(twice.decode_seconds == Approx(alone(steps)));
 }
 
+TEST_CASE("a longer run takes what lies between two shorter ones so many times more") {
+  Prediction shorter, longer;
+  shorter.prefill_seconds = 10;
+  shorter.decode_seconds = 5;
+  shorter.generated = 100;
+  shorter.busy[0] = 7;
+  longer.prefill_seconds = 18;
+  longer.decode_seconds = 5;
+  longer.generated = 200;
+  longer.busy[0] = 13;
+  const Prediction found = prolonged(shorter, longer, 3);
+  CHECK(found.prefill_seconds == Approx(18 + 3 * 8));
+  CHECK(found.decode_seconds == Approx(5));
+  CHECK(found.generated == 500);
+  CHECK(found.busy[0] == Approx(13 + 3 * 6));
+}
+
+TEST_CASE("chunks that do not end their prompts are computed like others") {
+  const CostedPlan plan = test::costed_plan();
+  const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();
+  const auto compute = [&](const SweepWork& work) {
+    return sweep_cost(plan, rates, {.count = 1, .work = work})[index(Resource::kCompute)];
+  };
+  const double without = compute({.decoding = 4, .cached_rows = 400});
+  const double with =
+      compute({.decoding = 4, .prompts_unfinished = 1, .prompt_tokens = 300, .cached_rows = 400});
+  const double ended =
+      compute({.decoding = 4, .prompts = 1, .prompt_tokens = 300, .cached_rows = 400});
+  CHECK(with > 5 * without);
+  CHECK(with < ended);  // Whose last row goes through the head
+  CHECK(with > 0.9 * ended);
+}
+
 TEST_CASE("a head that takes few rows at a time is computed as often as they need") {
   CostedPlan plan = test::costed_plan();
   const MachineRates rates = MachineRates::of(test::cost_machine(), plan).value();

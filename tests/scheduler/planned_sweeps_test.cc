@@ -19,11 +19,12 @@ using test::GateSink;
 
 // What both sides say of a sweep.
 struct Sweep {
-  int64_t tokens = 0, logit_rows = 0, prompts = 0;
+  int64_t tokens = 0, logit_rows = 0, prompts = 0, unfinished = 0;
   double prompt_rows = 0, prompt_pairs = 0, cached_rows = 0;
   friend bool operator==(const Sweep&, const Sweep&) = default;
   friend std::ostream& operator<<(std::ostream& out, const Sweep& s) {
     return out << "{tokens " << s.tokens << ", logits " << s.logit_rows << ", prompts " << s.prompts
+               << " and " << s.unfinished << " unfinished"
                << ", kept " << s.prompt_rows << ", pairs " << s.prompt_pairs << ", rows "
                << s.cached_rows << "}";
   }
@@ -34,8 +35,8 @@ std::vector<Sweep> unfolded(const std::vector<PlannedSweeps>& planned) {
   for (const PlannedSweeps& p : planned) {
     const SweepWork& work = p.work;
     for (int64_t i = 0; i < p.count; ++i) {
-      sweeps.push_back({work.tokens(), work.decoding + work.prompts, work.prompts, work.prompt_rows,
-                        work.prompt_pairs,
+      sweeps.push_back({work.tokens(), work.decoding + work.prompts, work.prompts,
+                        work.prompts_unfinished, work.prompt_rows, work.prompt_pairs,
                         work.cached_rows + p.cached_rows_step * static_cast<double>(i)});
     }
   }
@@ -66,6 +67,7 @@ Case random_case(uint64_t seed, Cache cache, const ModelShape& shape) {
   Case made;
   made.options.block_sequences_max = upto(8);
   made.options.prefill_tokens_max = upto(60);
+  if (seed % 2 == 0) made.options.prefill_target = upto(made.options.prefill_tokens_max);
   const int64_t longest = cache == Cache::kAmple ? 2 * made.options.block_sequences_max : upto(5);
   made.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(64) *
                   static_cast<uint64_t>(shape.layers * longest);
@@ -109,6 +111,10 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
     options.kv_bytes = made.kv_bytes;
     options.log = log;
     auto engine = Engine::open(*device, *weights, options).value();
+    const SweepLimits limits{.block_sequences = made.options.block_sequences_max,
+                             .prefill_tokens = made.options.prefill_tokens_max,
+                             .prefill_target = made.options.prefill_target,
+                             .kv_bytes = engine->kv().total_bytes()};
     std::vector<KvReservation> reservations;
     for (const RequestGroup& group : made.groups) {
       const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
@@ -117,16 +123,13 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
       const KvChunks chunks = chunks_of(group.prompt_tokens, made.options.prefill_tokens_max);
       reservations.push_back(
           {engine->kv().sequence_bytes(positions, budget, chunks), budget.rows(positions)});
+      reservations.back().keeps_all_rows = budget.full() && !window;
       if (!window) continue;
       reservations.back().window = 9;
       reservations.back().window_rows_max = budget.within(9, positions).rows(positions);
       reservations.back().window_share = 0.5;
     }
-    const std::vector<Sweep> planned =
-        unfolded(plan_sweeps(made.groups, reservations,
-                             {.block_sequences = made.options.block_sequences_max,
-                              .prefill_tokens = made.options.prefill_tokens_max,
-                              .kv_bytes = engine->kv().total_bytes()}));
+    const std::vector<Sweep> planned = unfolded(plan_sweeps(made.groups, reservations, limits));
 
     const auto scheduler = start_scheduler(std::move(engine), made.options);
     // All of them come while a sequence of one token holds the engine.
@@ -146,8 +149,8 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
 
     std::vector<Sweep> ran;
     for (const SweepWork& work : log->take()) {
-      ran.push_back({work.tokens(), work.logit_rows, work.prompts, work.prompt_rows,
-                     work.prompt_pairs, work.cached_rows});
+      ran.push_back({work.tokens(), work.logit_rows, work.prompts, work.prompts_unfinished,
+                     work.prompt_rows, work.prompt_pairs, work.cached_rows});
     }
     REQUIRE(!ran.empty());
     ran.erase(ran.begin());  // The one that held it

@@ -39,11 +39,17 @@ Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime&
   return measured;
 }
 
-Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& model) {
+Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   RuntimeOptions options;
   options.log = std::make_shared<SweepLog>();
-  options.wishes.block_sequences = flags.sequences;
-  options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
+  if (flags.requests > 0) {
+    flags.sequences = flags.requests;
+  } else {
+    // They run together, prompts first.
+    if (!engine.prefill_target) engine.prefill_target = 0;
+    options.wishes.block_sequences = flags.sequences;
+    options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
+  }
   options.wishes.prompt_tokens = flags.prompt_tokens;
   options.wishes.new_tokens = flags.new_tokens;
   options.say = say;
@@ -82,6 +88,7 @@ Status bench(BenchFlags flags, const EngineFlags& engine, const std::string& mod
   SPILLWAY_RETURN_IF_ERROR(
       run_bench_block(flags, *runtime, *options.log, meter ? &*meter : nullptr, &result));
   note_peaks(*runtime, meter ? meter->bytes() : 0, &result);
+  result.prefill_target_at_end = runtime->scheduler().stats().prefill_target;
   meter.reset();
   // Whoever ends it now, for time, has this.
   std::string ran = text_line("Ran %.1f s%s, %.1f tokens/s; measuring the ceilings again",
@@ -138,6 +145,9 @@ Command bench_command() {
                        "tokens to generate for each");
   settings.add_integer("sequences", &state->flags.sequences, 0, 65536,
                        "how many at once; 0: as many as the block and the KV cache hold");
+  settings.add_integer("requests", &state->flags.requests, 0, 1 << 20,
+                       "run so many, more than the block holds, instead of one block, and report "
+                       "the time between the first end and the last begin besides; 0: one block");
   settings.add_integer("decode-steps", &state->flags.decode_steps, 0, 1 << 20,
                        "stop after so many decode steps of the whole block and project the rest "
                        "from them; 0: run all");
@@ -146,7 +156,14 @@ Command bench_command() {
                       "exit with 1 where the run beat a bound, which makes its efficiency invalid, "
                       "or a kernel is below its least share of what the hardware gives");
   add_engine_flags(settings, &state->engine);
-  command.check = [state] { return validate(state->engine); };
+  command.check = [state] {
+    if (state->flags.requests > 0 && state->flags.decode_steps > 0) {
+      return invalid_argument(
+          "--decode-steps is for one block, and --requests for a stream of them; give one of the "
+          "two");
+    }
+    return validate(state->engine);
+  };
   command.run = [state] { return run_bench(state->flags, state->engine, state->model); };
   return command;
 }

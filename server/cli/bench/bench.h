@@ -14,6 +14,9 @@ struct BenchFlags {
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 32;
   int64_t sequences = 32;
+  // Requests that wait at the start, more than the block holds; 0: `sequences` run at once. From
+  // then on `sequences` is their number.
+  int64_t requests = 0;
   int64_t decode_steps = 0;  // Steps to run before projecting the rest; 0: all
   bool json = false;
   bool check = false;  // A missed gate or a beaten bound ends it with status 1 (bench_check.h).

@@ -139,6 +139,7 @@ void hold_against_bound(Runtime& runtime, BenchResult* result) {
   result->total = bounds(result->sweeps);
   result->prefill = bounds(prefill_sweeps(result->sweeps));
   result->decode = bounds(decode_sweeps(result->sweeps));
+  result->steady = bounds(steady_sweeps(result->sweeps));
 }
 
 }  // namespace spillway

@@ -46,6 +46,21 @@ json time_object(const TimeByCause& time) {
           {"device_to_host_bytes", time.to_host_bytes}};
 }
 
+// Null: the run has no steady part.
+json steady_object(const BenchResult& result) {
+  const std::vector<LoggedSweep> sweeps = steady_sweeps(result.sweeps);
+  if (sweeps.empty()) return nullptr;
+  const TimeByCause time = time_by_cause(sweeps);
+  const Bound& bound = result.steady.hardware;
+  const int64_t generated = generated_tokens(sweeps);
+  return {{"time", time_object(time)},
+          {"generated_tokens", generated},
+          {"tokens_per_second", ratio(static_cast<double>(generated), time.seconds)},
+          {"bound", bound_object(bound)},
+          {"efficiency", efficiency(bound, time.seconds)},
+          {"efficiency_any_schedule", ratio(bound.seconds_any_schedule, time.seconds)}};
+}
+
 json cut_object(const BenchResult::Cut& cut) {
   return {{"decode_steps", cut.decode_steps},
           {"decode_seconds", cut.decode_seconds},
@@ -183,6 +198,10 @@ std::string bench_json(const BenchResult& result) {
       {"decode_efficiency_of_kernels", efficiency(result.decode.kernels, decode.seconds)},
       {"beaten_bounds", beaten_bounds(result)},
       {"checks", checks_object(result)},
+      {"requests", flags.requests},
+      {"prefill_target", plan.prefill_target()},
+      {"prefill_target_at_end", result.prefill_target_at_end},
+      {"steady", steady_object(result)},
       {"predicted_tokens_per_second", result.predicted ? json(*result.predicted) : json()},
       {"projected", result.cut.has_value()},
       {"measured", result.cut ? cut_object(*result.cut) : json()},

@@ -26,15 +26,17 @@ std::string rate_line(const char* name, double seconds, double tokens, const Bou
       efficiency(bounds.kernels, measured_seconds));
 }
 
+std::string both_bounds(const char* of, const Bound& bound, double seconds) {
+  return text_line(
+      "bounds of %s by the hardware: %.2f s sweep by sweep, where no sweep works for the next "
+      "(efficiency %.2f); %.2f s for any schedule (%.2f)",
+      of, bound.seconds, efficiency(bound, seconds), bound.seconds_any_schedule,
+      ratio(bound.seconds_any_schedule, seconds));
+}
+
 // Both bounds by name, and whether they hold.
 std::string bound_lines(const BenchResult& r) {
-  const Bound& bound = r.total.hardware;
-  const double seconds = r.measured_seconds();
-  std::string text = text_line(
-      "bounds of the total by the hardware: %.2f s sweep by sweep, where no sweep works for the "
-      "next (efficiency %.2f); %.2f s for any schedule (%.2f)",
-      bound.seconds, efficiency(bound, seconds), bound.seconds_any_schedule,
-      ratio(bound.seconds_any_schedule, seconds));
+  std::string text = both_bounds("the total", r.total.hardware, r.measured_seconds());
   for (const std::string& name : beaten_bounds(r)) {
     text += text_line(
         "INVALID: %s took less than its bound allows, so a ceiling below is too low "
@@ -75,6 +77,27 @@ std::string head(const BenchResult& r) {
                           : "");
 }
 
+// A stream of requests: its middle, which is what a longer one would be.
+std::string steady_lines(const BenchResult& r) {
+  const std::vector<LoggedSweep> sweeps = steady_sweeps(r.sweeps);
+  if (sweeps.empty()) {
+    return text_line(
+        "steady   no sequence ended before the last prompt; --requests of several "
+        "blocks have a steady part");
+  }
+  const double seconds = time_by_cause(sweeps).seconds;
+  return rate_line("steady", seconds, static_cast<double>(generated_tokens(sweeps)), r.steady,
+                   seconds) +
+         both_bounds("the steady part", r.steady.hardware, seconds);
+}
+
+std::string target_line(const BenchResult& r) {
+  if (r.plan.prefill_target() == 0) return "";
+  return text_line("prompts  %lld tokens a sweep planned, %lld at the end",
+                   static_cast<long long>(r.plan.prefill_target()),
+                   static_cast<long long>(r.prefill_target_at_end));
+}
+
 std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeByCause& decode) {
   const auto sequences = static_cast<double>(r.flags.sequences);
   const auto generated = static_cast<double>(r.generated);
@@ -83,7 +106,7 @@ std::string rates(const BenchResult& r, const TimeByCause& prefill, const TimeBy
                    prefill.seconds) +
          rate_line("decode", r.decode_seconds, generated - sequences, r.decode, decode.seconds) +
          rate_line("total", r.total_seconds, generated, r.total, r.measured_seconds()) +
-         bound_lines(r) +
+         bound_lines(r) + (r.flags.requests > 0 ? steady_lines(r) : "") + target_line(r) +
          (r.cut ? text_line("projected: decode and total, from %lld of %lld decode steps, %.2f s; "
                             "bound and efficiency are of what ran",
                             static_cast<long long>(r.cut->decode_steps),

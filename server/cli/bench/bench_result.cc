@@ -10,7 +10,7 @@ namespace spillway {
 namespace {
 
 bool has_prompt(const LoggedSweep& work) {
-  return work.prompts > 0;
+  return work.prompts > 0 || work.prompts_unfinished > 0;
 }
 
 }  // namespace
@@ -90,6 +90,26 @@ std::vector<LoggedSweep> prefill_sweeps(std::span<const LoggedSweep> sweeps) {
   std::vector<LoggedSweep> some;
   std::copy_if(sweeps.begin(), sweeps.end(), std::back_inserter(some), has_prompt);
   return some;
+}
+
+std::vector<LoggedSweep> steady_sweeps(std::span<const LoggedSweep> sweeps) {
+  int64_t begun = 0;  // Sequences that have their first token
+  size_t first = 0, end = 0;
+  for (size_t i = 0; i < sweeps.size(); ++i) {
+    // All that have begun decode until they end.
+    if (sweeps[i].decoding == begun && first == i) first = i + 1;
+    begun += sweeps[i].prompts;
+    if (has_prompt(sweeps[i])) end = i + 1;
+  }
+  if (first >= end) return {};
+  return {sweeps.begin() + static_cast<ptrdiff_t>(first),
+          sweeps.begin() + static_cast<ptrdiff_t>(end)};
+}
+
+int64_t generated_tokens(std::span<const LoggedSweep> sweeps) {
+  int64_t tokens = 0;
+  for (const LoggedSweep& sweep : sweeps) tokens += sweep.decoding + sweep.prompts;
+  return tokens;
 }
 
 std::vector<LoggedSweep> decode_sweeps(std::span<const LoggedSweep> sweeps) {

@@ -82,8 +82,10 @@ struct BenchResult {
   // Rates of the CPU's instructions between sweeps, and of memory if nothing is on disk, so that
   // nothing else uses it then.
   MeasuredDuring during;
-  MeasuredCeilings ceilings;      // The bounds' rates: ceilings_of_run()
-  Bounds total, prefill, decode;  // A sweep with a prompt is a prefill.
+  MeasuredCeilings ceilings;          // The bounds' rates: ceilings_of_run()
+  Bounds total, prefill, decode;      // A sweep with a prompt is a prefill.
+  Bounds steady;                      // Of steady_sweeps()
+  int64_t prefill_target_at_end = 0;  // The plan's, corrected by what was measured
 
   // Time of the sweeps and between them.
   double measured_seconds() const { return cut ? cut->total_seconds : total_seconds; }
@@ -111,5 +113,13 @@ constexpr double kEfficiencyMax = 1.02;
 // The sweeps with prompts, and those without.
 std::vector<LoggedSweep> prefill_sweeps(std::span<const LoggedSweep> sweeps);
 std::vector<LoggedSweep> decode_sweeps(std::span<const LoggedSweep> sweeps);
+
+// Of a run of more sequences than a block holds, the sweeps between its filling and its emptying:
+// from the first after a sequence has ended to the last in which a prompt is computed. Empty where
+// none ends before the last prompt.
+std::vector<LoggedSweep> steady_sweeps(std::span<const LoggedSweep> sweeps);
+
+// The tokens that sweeps generate.
+int64_t generated_tokens(std::span<const LoggedSweep> sweeps);
 
 }  // namespace spillway

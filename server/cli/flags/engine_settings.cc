@@ -111,6 +111,10 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
   settings.add_integer("prefill-tokens", &flags->prefill_tokens, 1, kRowsMax,
                        "prompt tokens of one pass; a longer prompt goes through in parts, beside "
                        "the others' tokens (default: 2048, or 8192 where weights stream)");
+  settings.add_integer("prefill-target", &flags->prefill_target, 0, kRowsMax,
+                       "prompt tokens that a pass aims at while requests wait, to compute them "
+                       "while it reads for the others; 0: as many as fit (default: found with the "
+                       "plan)");
   settings.add_integer("max-model-len", &flags->max_model_len, 2, kRowsMax,
                        "most positions of a sequence, prompt and new tokens: buffers go by it "
                        "(default: the model's)");

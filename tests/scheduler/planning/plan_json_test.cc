@@ -66,6 +66,7 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   plan.engine.host_attention = true;
   plan.engine.micro_batch_sequences = 48;
   plan.engine.overlap = false;
+  plan.scheduling.prefill_target = 99;
   plan.asked = {uint64_t{8} << 30, uint64_t{16} << 30, 12345, 777};
   plan.scheduling.kv_rule =
       apply({KvRuleKind::kH2o, KvAmount{0, 0.25}, KvAmount{32, 0}, {}, {}}, {});
@@ -74,6 +75,7 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   CHECK(flags.attention == "host");
   CHECK(flags.micro_batch == 48);
   CHECK(flags.prefill_tokens == 777);
+  CHECK(flags.prefill_target == 99);
   CHECK(flags.no_overlap);
   CHECK(flags.device_memory_bytes == uint64_t{8} << 30);
   CHECK(flags.host_memory_bytes == uint64_t{16} << 30);

@@ -72,6 +72,71 @@ TEST_CASE("attention over a cache in host memory runs where the profile says it 
   CHECK_FALSE(chosen("host"));  // The CPU computes anyway.
 }
 
+TEST_CASE("a stream of requests is planned with a target of prompt tokens where it pays") {
+  // Weights and cache are read from a disk while sequences decode; prompts are arithmetic alone.
+  const HardwareProfile hardware = machine(2.6e9, false);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.workload = {{128, 32, 500}};
+  const auto searched = find_plan(asked);
+  INFO(searched.status().message());
+  REQUIRE(searched.ok());
+  const CostedChoice& found = searched.value();
+  REQUIRE(found.flags.prefill_target);
+  CHECK(*found.flags.prefill_target > 0);
+  CHECK(found.plan->prefill_target() == *found.flags.prefill_target);
+  asked.flags.prefill_target = 0;
+  const CostedChoice without = find_plan(asked).value();
+  CHECK(without.plan->prefill_target() == 0);
+  CHECK(found.prediction.tokens_per_second() > 1.1 * without.prediction.tokens_per_second());
+  // What the search found is what a run under these flags is predicted to be.
+  asked.flags = found.flags;
+  CHECK(evaluate_plan(asked, found.flags).value().prediction.seconds() ==
+        Approx(found.prediction.seconds()));
+  // A single block has nothing to spread, and where nothing is read there is nothing to fill.
+  asked.flags = question(hardware, "opt-1.3b").flags;
+  asked.workload = {{128, 32, 0}};
+  CHECK_FALSE(find_plan(asked).value().flags.prefill_target);
+}
+
+TEST_CASE("where any number of requests may come, the target is for a stream of them") {
+  const HardwareProfile hardware = machine(2.6e9, false);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  const CostedChoice block = find_plan(asked).value();
+  CHECK_FALSE(block.flags.prefill_target);
+  const CostedChoice stream = with_target_for_stream(asked, block);
+  REQUIRE(stream.flags.prefill_target);
+  CHECK(stream.flags.block == block.flags.block);
+  CHECK(stream.flags.weights == block.flags.weights);
+  asked.workload[0].count = 8 * block.sequences;
+  const auto speed = [&](const CostedChoice& choice) {
+    return evaluate_plan(asked, choice.flags).value().prediction.tokens_per_second();
+  };
+  CHECK(speed(stream) > 1.05 * speed(block));
+  // A latency that only the block without a target is within is kept.
+  asked.workload[0].count = 0;
+  REQUIRE(stream.latency_seconds > block.latency_seconds);
+  asked.latency_seconds = block.latency_seconds;
+  CHECK_FALSE(with_target_for_stream(asked, block).flags.prefill_target);
+  // Nothing is read where all of it is in memory.
+  const HardwareProfile large = machine(20e9, false);
+  asked = question(large, "opt-1.3b");
+  const CostedChoice resident = find_plan(asked).value();
+  CHECK(with_target_for_stream(asked, resident).plan->weights.disk == 0);
+}
+
+TEST_CASE("a long run is predicted from its beginning, its end and some blocks between") {
+  const HardwareProfile hardware = machine(2.6e9, false);
+  PlanQuestion asked = question(hardware, "opt-1.3b");
+  asked.workload = {{128, 32, 3000}, {300, 10, 1500}, {20, 60, 4500}};
+  asked.flags.block = 64;
+  asked.flags.prefill_target = 200;
+  const Prediction exact = evaluate_plan(asked, asked.flags).value().prediction;
+  CHECK(exact.generated == 3000 * 32 + 1500 * 10 + 4500 * 60);
+  const Prediction found = find_plan(asked).value().prediction;
+  CHECK(found.generated == exact.generated);
+  CHECK(found.seconds() <= 1.001 * exact.seconds());
+}
+
 TEST_CASE("the search is not beaten by a grid") {
   for (const double memory : {2.6e9, 4e9, 9e9}) {
     const HardwareProfile hardware = machine(memory, false);

@@ -117,6 +117,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   stats.kv_bytes_total = 1200;
   stats.generated_tokens = 123'456'789'012;
   stats.busy_seconds = 0.125;
+  stats.prefill_target = 77;
   const PlanFigures plan = {{{"device", "weights", uint64_t{3} << 40}, {"disk", "kv", 7}}, 12.5};
   const std::string name = "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xff";
   const Metrics::Labels labels = {
@@ -127,6 +128,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   CHECK(metrics.value("spillway_kv_capacity_bytes", labels) == 1200);
   CHECK(metrics.value("vllm:generation_tokens_total", labels) == 123'456'789'012);
   CHECK(metrics.value("spillway_busy_seconds_total", labels) == 0.125);
+  CHECK(metrics.value("spillway_prefill_target_tokens", labels) == 77);
   CHECK(metrics.value("spillway_policy_predicted_tokens_per_second", labels) == 12.5);
   const auto tier = [&](const char* where, const char* kind) {
     Metrics::Labels all = labels;

@@ -147,6 +147,51 @@ TEST_CASE("8-bit products that reach half of the integer peak are half as fast a
   CHECK(efficiency(hardware, own.seconds) == Approx(0.57));
 }
 
+LoggedSweep sweep_of(int64_t decoding, int64_t prompts, int64_t unfinished = 0) {
+  LoggedSweep sweep;
+  sweep.decoding = decoding;
+  sweep.prompts = prompts;
+  sweep.prompts_unfinished = unfinished;
+  sweep.seconds = 2;
+  return sweep;
+}
+
+TEST_CASE("the steady part lies between the first end and the last begin") {
+  // Two begin, two more join, one ends; the last prompt is in the sixth sweep.
+  const std::vector<LoggedSweep> sweeps = {sweep_of(0, 2), sweep_of(2, 0, 1), sweep_of(2, 2),
+                                           sweep_of(3, 1), sweep_of(4, 0),    sweep_of(3, 1),
+                                           sweep_of(3, 0), sweep_of(1, 0)};
+  const std::vector<LoggedSweep> steady = steady_sweeps(sweeps);
+  REQUIRE(steady.size() == 3);
+  CHECK(steady[0].decoding == 3);
+  CHECK(steady[0].prompts == 1);
+  CHECK(generated_tokens(steady) == 4 + 4 + 4);
+  CHECK(generated_tokens(sweeps) == 2 + 2 + 4 + 4 + 4 + 4 + 3 + 1);
+  BenchResult r = made_up();
+  r.flags.requests = 6;
+  CHECK_THAT(bench_table(r), Catch::Contains("no sequence ended before the last prompt"));
+  CHECK(json::parse(bench_json(r))["steady"].is_null());
+  r.sweeps = sweeps;
+  r.steady.hardware.seconds = 3;
+  r.steady.hardware.seconds_any_schedule = 1.5;
+  r.plan.scheduling.prefill_target = 40;
+  r.prefill_target_at_end = 55;
+  const std::string table = bench_table(r);
+  CHECK_THAT(table, Catch::Contains("steady         6.00 s        2.0 tokens/s"));
+  CHECK_THAT(table, Catch::Contains("bounds of the steady part by the hardware: 3.00 s"));
+  CHECK_THAT(table, Catch::Contains("1.50 s for any schedule (0.25)"));
+  CHECK_THAT(table, Catch::Contains("40 tokens a sweep planned, 55 at the end"));
+  const json object = json::parse(bench_json(r));
+  CHECK(object["steady"]["tokens_per_second"].get<double>() == Approx(2));
+  CHECK(object["steady"]["efficiency_any_schedule"].get<double>() == Approx(0.25));
+  CHECK(object["steady"]["time"]["sweeps"] == 3);
+  CHECK(object["prefill_target"] == 40);
+  CHECK(object["prefill_target_at_end"] == 55);
+  // One block: its sequences end together, after the last prompt.
+  CHECK(steady_sweeps(std::vector{sweep_of(0, 3), sweep_of(3, 0), sweep_of(3, 0)}).empty());
+  CHECK(steady_sweeps({}).empty());
+}
+
 TEST_CASE("both bounds are shown by name, and neither for what it is not") {
   const BenchResult r = made_up();
   const std::string table = bench_table(r);

@@ -153,6 +153,7 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
       {"m", "--kv-ratio-of", "prompt"},
       {"m", "--format", "i32"},
       {"m", "--block", "4", "--micro-batch", "5"},
+      {"m", "--prefill-tokens", "100", "--prefill-target", "101"},
       {"m", "--no-overlap=maybe"},
       {"m", "--weights-from", "cloud"},
       {"m", "--weights-from", "checkpoint", "--dummy-weights"},
