@@ -164,7 +164,7 @@ class Placer {
     host_room_ = minus(r_.host.budget_bytes, fixed.host);
     device_room_ = host_room_;
     least_rings_.host = staged_layer_;
-    good_rings_.host = largest(kStagingBytesGood);
+    good_rings_.host = largest(std::max(kStagingBytesGood, r_.kv_ring_bytes_good));
     if (r_.discrete) {
       steps_ = kDiscreteSteps;
       device_room_ = minus(r_.device.budget_bytes, fixed.device);

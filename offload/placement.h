@@ -41,6 +41,8 @@ struct PlacementRequest {
   uint64_t kv_sequence_disk_bytes = 0;
   uint64_t kv_sequence_bytes_max = 0;
   uint64_t kv_bytes_wanted = 0;  // Cache that a full block can use, as in memory
+  // The size of the ring for layers on disk that is worth its memory, where it is more than usual.
+  uint64_t kv_ring_bytes_good = 0;
 
   // Fractions of the total, 0 to 1; the rest is the device's. None: place() decides.
   struct Shares {

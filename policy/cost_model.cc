@@ -211,7 +211,7 @@ KvTraffic kv_traffic(const CostedPlan& plan, const SweepWork& work) {
 std::vector<MicroBatch> planned_micro_batches(const CostedPlan& plan, const SweepWork& work) {
   std::vector<MicroBatch> batches;
   add_to_micro_batches(work.decoding, 1, plan.micro_batch, &batches);
-  const int64_t parts = work.prompts + work.prompts_unfinished;
+  const int64_t parts = work.prompt_parts();
   if (parts == 0) return batches;
   std::vector<MicroBatch> prompts;
   add_to_micro_batches(parts, std::max<int64_t>(1, work.prompt_tokens / parts), plan.micro_batch,

@@ -26,6 +26,7 @@ struct SweepWork {
   double to_device_bytes = 0, to_host_bytes = 0;
   double host_attended_bytes = 0;  // Cached rows that the CPU attends to beside a discrete device
 
+  int64_t prompt_parts() const { return prompts + prompts_unfinished; }
   int64_t tokens() const { return decoding + prompt_tokens; }  // Rows of the linear layers
 };
 

@@ -132,7 +132,7 @@ SimulatedMachine::Step SimulatedMachine::step_of(const SweepWork& sweep, const M
   step.sequences = static_cast<int64_t>(batch.items);
   double tokens = sequences;
   if (prompts) {
-    const double share = sequences / static_cast<double>(sweep.prompts);
+    const double share = sequences / static_cast<double>(sweep.prompt_parts());
     tokens = share * static_cast<double>(sweep.prompt_tokens);
     step.attention = prompt_attention_seconds(shape, rates_, share * sweep.prompt_pairs);
     step.kv_sent = step.kv_down = share * kv.prompts_sent / layers;

@@ -112,7 +112,8 @@ class Choice {
   // The last chosen sweep of the same kind.
   Chosen* find(size_t group) {
     for (auto at = chosen_.rbegin(); at != chosen_.rend(); ++at) {
-      if ((at->sweep.work.prompts > 0) != (sweeps_[group].work.prompts > 0)) continue;
+      const bool prompts = sweeps_[group].work.prompt_parts() > 0;
+      if ((at->sweep.work.prompt_parts() > 0) != prompts) continue;
       if (at->prefill == (group <= last_prefill_)) return &*at;
     }
     return nullptr;

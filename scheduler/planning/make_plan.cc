@@ -27,6 +27,7 @@ constexpr int64_t kPrefillDefaultStreaming = 8192;  // Tokens per sweep
 constexpr int64_t kBlockMax = 65536;
 constexpr double kGatherSeconds = 0.02;
 constexpr uint64_t kExpandedLayerPart = 8;  // At most 1 / this of the device's memory
+constexpr uint64_t kTargetRingPart = 8;     // At most 1 / this of host memory for that ring
 constexpr uint64_t kDiskShareUnasked = 4;   // Without --disk-memory: 1 / this of the free space
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
@@ -247,6 +248,7 @@ class Planner {
     request.kv_sequence_bytes_max = longest.bytes.memory;
     request.kv_bytes_wanted =
         longest.bytes.memory * static_cast<uint64_t>(plan_.scheduling.block_sequences_max);
+    request.kv_ring_bytes_good = kv_ring_bytes_good(request.kv_bytes_wanted);
     if (flags_.weights) request.weights_shares = shares(flags_.weights);
     if (flags_.kv) request.kv_shares = shares(flags_.kv);
     SPILLWAY_ASSIGN_OR_RETURN(plan_.placement, place(request));
@@ -264,6 +266,16 @@ class Planner {
     engine().kv_staging_bytes = plan_.placement.host_rings.kv;
     fill_plan(bytes);
     return {};
+  }
+
+  // Where prompts are computed while the cache of the others is read, a layer's products take as
+  // long as the whole block's cache of the next layer takes to arrive: with room for it the disk
+  // never waits for attention. (Simulated of opt-6.7b in 8 GiB, 72 sequences of 256 + 64: 5.7
+  // tokens/s, with a ring that holds nine tenths of it 5.2.)
+  uint64_t kv_ring_bytes_good(uint64_t wanted) const {
+    if (plan_.scheduling.prefill_target == 0) return 0;
+    const uint64_t layer = wanted / static_cast<uint64_t>(shape().layers);
+    return std::min(layer + layer / 8, host_budget().bytes / kTargetRingPart);
   }
 
   // Bytes of one kind as the plan reports them: on a CPU, whose device tier is host memory, split

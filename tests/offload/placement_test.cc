@@ -149,6 +149,11 @@ TEST_CASE("a cache on disk passes through as large a ring as there is memory for
   CHECK(staging(least + 111 * kMiB) == 64 * kMiB);
   CHECK(staging(least + 241 * kMiB) == 256 * kMiB);
   CHECK(staging(least + kGiB) == 256 * kMiB);
+  // A larger one where it is worth its memory
+  c.request.kv_ring_bytes_good = 700 * kMiB;
+  CHECK(staging(least + kGiB) == 700 * kMiB);
+  CHECK(staging(least + 400 * kMiB) == 350 * kMiB);
+  CHECK(staging(least) == 16 * kMiB);
 }
 
 TEST_CASE("fixed shares that do not fit are refused, not changed") {

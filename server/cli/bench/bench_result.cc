@@ -10,7 +10,7 @@ namespace spillway {
 namespace {
 
 bool has_prompt(const LoggedSweep& work) {
-  return work.prompts > 0 || work.prompts_unfinished > 0;
+  return work.prompt_parts() > 0;
 }
 
 }  // namespace

@@ -56,6 +56,15 @@ struct Scene {
               {.count = static_cast<int64_t>(1 + below(6)),
                .work = {.decoding = decoding, .cached_rows = 101.0 * static_cast<double>(decoding)},
                .cached_rows_step = static_cast<double>(decoding)}};
+    if (chance(0.3)) {  // A chunk that does not end its prompt
+      sweeps.push_back({.count = 1,
+                        .work = {.decoding = decoding,
+                                 .prompts_unfinished = 1,
+                                 .prompt_tokens = 60,
+                                 .prompt_rows = 60,
+                                 .prompt_pairs = 60 * 61 / 2,
+                                 .cached_rows = 100.0 * static_cast<double>(decoding)}});
+    }
     rings.weights_from_disk = ring(250e6);
     rings.weights_to_device = ring(250e6);
     rings.kv_from_disk = ring(100e6);
@@ -244,6 +253,7 @@ TEST_CASE("sweeps that stand for others give nearly the whole run") {
   Scene scene(seed);
   scene.sweeps[0].count = 1;
   scene.sweeps[1].count = 200;
+  scene.sweeps.resize(2);
   const MachineRates rates = scene.rates();
   const SimulatedRun whole = simulate(scene.plan, rates, scene.sweeps, scene.rings, {}, 1 << 30);
   const SimulatedRun some = simulate(scene.plan, rates, scene.sweeps, scene.rings, {}, 10'000);

@@ -54,6 +54,25 @@ TEST_CASE("a sweep's prompt tokens are the flag's, else the command's, else the 
   CHECK(plan.process_bytes == usual.process_bytes);
 }
 
+TEST_CASE("with a target of prompt tokens the ring holds a layer of the block's cache") {
+  Question question;
+  question.wishes.prompt_tokens = 1000;
+  question.wishes.new_tokens = 500;
+  question.flags.block = 128;
+  question.flags.kv = TierPercent{0, 0, 100};
+  const auto ring = [&] { return question.make().value().placement.host_rings.kv; };
+  constexpr uint64_t kUsual = uint64_t{256} << 20;
+  CHECK(ring() == kUsual);
+  question.flags.prefill_target = 300;
+  CHECK(question.make().value().prefill_target() == 300);
+  // 128 layers of 94 KV blocks, keys and values in bf16: 564 MiB, and an eighth more; but not more
+  // than an eighth of the budget.
+  CHECK(ring() == kUsual);
+  question.machine.host_budget.bytes = uint64_t{8} << 30;
+  CHECK(ring() > uint64_t{564} << 20);
+  CHECK(ring() < uint64_t{640} << 20);
+}
+
 TEST_CASE("KV cache and activations on disk are within --disk-memory, or refused") {
   Question question;
   question.flags.activations = TierPercent{0, 0, 100};
