@@ -16,6 +16,28 @@ namespace spillway {
 
 constexpr int64_t kKvBlockRows = 16;
 
+// KV blocks that so many rows take.
+constexpr int64_t kv_blocks(int64_t rows) {
+  return (rows + kKvBlockRows - 1) / kKvBlockRows;
+}
+
+// Where the KV blocks of one sequence in one layer lie: one behind another from `first` on, or each
+// where a block table has its address (PagedAttention, Kwon et al. 2023, arXiv 2309.06180). A view,
+// on devices, too; neither member: nowhere.
+struct KvBlocks {
+  std::byte* first = nullptr;
+  std::byte* const* table = nullptr;  // [blocks]; null: they lie in one piece.
+
+  constexpr KvBlocks() = default;
+  constexpr KvBlocks(std::byte* piece) : first(piece) {}  // NOLINT: a piece of memory is one
+  constexpr explicit KvBlocks(std::byte* const* blocks) : table(blocks) {}
+
+  // The address of block `index`, each of which has so many bytes.
+  constexpr std::byte* block(int64_t index, size_t block_bytes) const {
+    return table == nullptr ? first + static_cast<size_t>(index) * block_bytes : table[index];
+  }
+};
+
 struct KvLayout {
   int64_t heads = 0;  // KV heads
   int64_t head_size = 0;
@@ -27,7 +49,7 @@ struct KvLayout {
 
   // Bytes of one sequence in one layer, whole blocks.
   size_t sequence_bytes(int64_t rows) const {
-    return static_cast<size_t>((rows + kKvBlockRows - 1) / kKvBlockRows) * block_bytes();
+    return static_cast<size_t>(kv_blocks(rows)) * block_bytes();
   }
   // Byte offset of a head's run of keys (values: + heads * run_bytes()) in block `block`.
   size_t run_offset(int64_t block, int64_t head) const {

@@ -8,6 +8,7 @@
 // device's activation_dtype for the weights' format.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -132,16 +133,17 @@ void linear(Stream& stream, const LinearArgs& args);
 // of, whole or a chunk of it; 0 for one token of decode (tokens 1). At position 0 it may be left 0
 // for a whole prompt.
 //
-// `kv` is the sequence's cache of this layer after `position` positions; its capacity is at least
-// budget.span(position + tokens) rows. For a chunk it is at least budget.chunked_span(prompt,
-// position + tokens) rows, until the last chunk's end budget.in_chunks(prompt) rows. `state` is set
-// when budget.has_state(): of KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt).
-// `layer`: by which a budget draws its random numbers.
+// `kv` is the sequence's cache of this layer after `position` positions, with room for capacity()
+// rows at least: in one piece of memory, or in blocks that lie apart. A block table lies in the
+// host's memory and has an entry, not null, for each block of capacity() rows; nothing reads it
+// after attention() has returned. `state` is set when budget.has_state(): of
+// KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt). `layer`: by which a budget draws
+// its random numbers.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;
   int64_t position = 0;
-  std::byte* kv = nullptr;
+  KvBlocks kv = {};
   KvBudget budget = {};
   std::byte* state = nullptr;
   int64_t prompt = 0;
@@ -153,6 +155,13 @@ struct AttentionItem {
   bool whole() const { return position == 0 && tokens == prompt_tokens(); }
   // Whether the rows end a prompt.
   bool ends_prompt() const { return !is_step() && position + tokens == prompt_tokens(); }
+  // Rows that the cache has room for, at least. Of a prompt in chunks it holds all rows until the
+  // end of the last chunk.
+  int64_t capacity() const {
+    const int64_t end = position + tokens;
+    if (is_step() || whole()) return budget.span(end);
+    return std::max(budget.in_chunks(end), budget.chunked_span(prompt, end));
+  }
 };
 
 // Causal attention, softmax(scale q k^T) v per head, the softmax in f32. Stores the new keys and

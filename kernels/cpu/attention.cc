@@ -29,9 +29,10 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
   view.scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(kv.head_size));
   view.kv_format = kv.format;
   view.kv_row_bytes = kv.row_bytes();
-  view.keys = item.kv + kv.run_offset(0, kv_head);
-  view.values = view.keys + kv.value_offset();
+  view.kv = item.kv;
   view.block_bytes = kv.block_bytes();
+  view.keys_at = kv.run_offset(0, kv_head);
+  view.values_at = view.keys_at + kv.value_offset();
   view.out = args.out.row(item.first_row) +
              static_cast<size_t>(head * kv.head_size) * dtype_bytes(args.out.dtype);
   view.out_dtype = args.out.dtype;

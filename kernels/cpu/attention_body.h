@@ -24,9 +24,9 @@ struct HeadView {
   float scale = 1.0f;
   Format kv_format = Format::kF32;
   size_t kv_row_bytes = 0;
-  std::byte* keys = nullptr;  // This head's run in block 0; block b is b * block_bytes further.
-  std::byte* values = nullptr;
+  KvBlocks kv;
   size_t block_bytes = 0;
+  size_t keys_at = 0, values_at = 0;  // This head's runs in every block
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 0;
@@ -35,12 +35,12 @@ struct HeadView {
   float* scores = nullptr;
   KvDraw draw;  // Of a budget that chooses at random
 
-  std::byte* key_at(int64_t slot) const { return keys + offset_of(slot); }
-  std::byte* value_at(int64_t slot) const { return values + offset_of(slot); }
+  std::byte* key_at(int64_t slot) const { return row_at(slot) + keys_at; }
+  std::byte* value_at(int64_t slot) const { return row_at(slot) + values_at; }
 
  private:
-  size_t offset_of(int64_t slot) const {
-    return static_cast<size_t>(slot / kKvBlockRows) * block_bytes +
+  std::byte* row_at(int64_t slot) const {
+    return kv.block(slot / kKvBlockRows, block_bytes) +
            static_cast<size_t>(slot % kKvBlockRows) * kv_row_bytes;
   }
 };

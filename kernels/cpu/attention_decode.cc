@@ -338,16 +338,20 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
 constexpr size_t kAheadBytes = 8192;
 
 // The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
-// block, in a block head by head, where they are contiguous.
+// block, in a block from `offset` on head by head, where they are contiguous.
 struct Runs {
-  const std::byte* first = nullptr;
-  size_t block_bytes = 0, run_bytes = 0, heads = 0, count = 0;
+  KvBlocks kv;
+  size_t block_bytes = 0, offset = 0, run_bytes = 0, heads = 0, count = 0;
+
+  HWY_INLINE const std::byte* of_block(size_t block) const {
+    return kv.block(static_cast<int64_t>(block), block_bytes) + offset;
+  }
 };
 
 // A position in Runs, and in the runs that are read after the last of them.
 class RunCursor {
  public:
-  RunCursor(const Runs& runs, const Runs& then) : runs_(runs), then_(then), at_(runs.first) {}
+  RunCursor(const Runs& runs, const Runs& then) : runs_(runs), then_(then), at_(runs.of_block(0)) {}
 
   const std::byte* at() const { return at_; }
 
@@ -357,7 +361,7 @@ class RunCursor {
     at_ += runs_.run_bytes;
     if (++head_ < runs_.heads) return;
     head_ = 0;
-    at_ += runs_.block_bytes - runs_.heads * runs_.run_bytes;
+    at_ = runs_.of_block(++block_);
   }
 
  private:
@@ -368,13 +372,13 @@ class RunCursor {
     }
     runs_ = then_;
     then_.count = 0;
-    at_ = runs_.first;
-    done_ = head_ = 0;
+    at_ = runs_.of_block(0);
+    done_ = head_ = block_ = 0;
   }
 
   Runs runs_, then_;
   const std::byte* at_;
-  size_t done_ = 0, head_ = 0;
+  size_t done_ = 0, head_ = 0, block_ = 0;
 };
 
 template <class T>
@@ -420,13 +424,14 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   const size_t run_bytes = kRun * first_head.kv_row_bytes, block_bytes = first_head.block_bytes;
   const size_t runs = round_to_runs(rows) / kRun;
   const size_t group = std::max<size_t>(1, step.count / kv_heads);
-  const auto runs_at = [&](const std::byte* first, bool there) {
-    return Runs{first, block_bytes, run_bytes, kv_heads, there ? runs * kv_heads : 0};
+  const auto runs_at = [&](size_t offset, bool there) {
+    return Runs{first_head.kv, block_bytes, offset,
+                run_bytes,     kv_heads,    there ? runs * kv_heads : 0};
   };
   const size_t distance = std::max<size_t>(1, kAheadBytes / run_bytes);
-  const Runs all_keys = runs_at(first_head.keys, true),
-             all_values = runs_at(first_head.values, true);
-  const Runs none, next_keys = runs_at(first_head.keys + kv_heads * run_bytes, step.more);
+  const Runs all_keys = runs_at(first_head.keys_at, true),
+             all_values = runs_at(first_head.values_at, true);
+  const Runs none, next_keys = runs_at(first_head.keys_at + kv_heads * run_bytes, step.more);
   RunCursor ahead(all_keys, all_values);
   for (size_t i = 0; i < std::min(distance, all_keys.count); ++i) {
     prefetch_run(ahead.at(), run_bytes);

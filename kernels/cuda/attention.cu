@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/cuda_context.h"
@@ -74,7 +75,8 @@ ItemOnDevice on_device(const AttentionItem& item) {
   one.highest = budget.score == KvScore::kSnapMax;
   one.scored_from = item.is_step() ? 0 : narrow(budget.scored_from(item.prompt_tokens()));
   one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer) : 0;
-  one.kv = one.source = one.kept_to = item.kv;
+  SPILLWAY_CHECK(item.kv.table == nullptr);  // No kernel reads block tables yet.
+  one.kv = one.source = one.kept_to = item.kv.first;
   one.state = item.state;
   return one;
 }

@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -18,6 +19,12 @@ bool float_or_bf16(DType dtype) {
 // Output formats of row-wise ops: on CUDA also float16.
 bool activation_format(const Stream& stream, DType dtype) {
   return float_or_bf16(dtype) || (dtype == DType::kF16 && stream.kind() == DeviceKind::kCuda);
+}
+
+// Whether a cache has its first `blocks` KV blocks.
+bool all_there(const KvBlocks& kv, int64_t blocks) {
+  if (kv.table == nullptr) return kv.first != nullptr;
+  return std::find(kv.table, kv.table + blocks, nullptr) == kv.table + blocks;
 }
 
 // Runs the body of the stream's device. The name and the rows are for the trace. A stream of a CUDA
@@ -134,11 +141,12 @@ void attention(Stream& stream, const AttentionArgs& args) {
   SPILLWAY_CHECK(args.window == 0 || args.window >= 2);
   SPILLWAY_CHECK(std::isfinite(args.scale) && args.scale >= 0);
   for (const AttentionItem& item : args.items) {
-    SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0 && item.kv != nullptr);
+    SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0);
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
     SPILLWAY_CHECK(item.is_step()
                        ? item.tokens == 1
                        : item.position >= 0 && item.position + item.tokens <= item.prompt_tokens());
+    SPILLWAY_CHECK(all_there(item.kv, kv_blocks(item.capacity())));
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
     SPILLWAY_CHECK(item.budget.first >= 0 && item.budget.first <= item.budget.kept);
     if (item.budget.chunk_ring == 0 || item.is_step() || item.whole()) continue;

@@ -1,14 +1,16 @@
 // What a KV rule costs in attention, against attention that keeps everything: of prompts (scores
 // and selection) and of decode steps (scores, selection, one moved row), at the shape of opt-6.7b.
 // And what heads that share keys and values cost, against heads with keys of their own over a cache
-// of the same size. And the rate of a prompt's chunks behind cached positions, by float32 products
-// and by pairs of bf16. Processor time of all threads, medians of turns in which all variants run,
-// since machines are busy. Usage: attention_bench [SEQUENCES], attention_bench groups [SEQUENCES],
-// or attention_bench chunks [TOKENS]
+// of the same size, and what a block table costs whose blocks lie in no order. And the rate of a
+// prompt's chunks behind cached positions, by float32 products and by pairs of bf16. Processor time
+// of all threads, medians of turns in which all variants run, since machines are busy. Usage:
+// attention_bench [SEQUENCES], attention_bench groups [SEQUENCES], or attention_bench chunks
+// [TOKENS]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,8 +127,8 @@ struct Grouped {
 // One layer of `sequences` sequences with `cached` rows each.
 class GroupedLayer {
  public:
-  GroupedLayer(Stream& stream, const Grouped& shape, Format format, int64_t sequences,
-               int64_t cached, int64_t tokens, DType out_dtype = DType::kF32)
+  GroupedLayer(Device& device, Stream& stream, const Grouped& shape, Format format,
+               int64_t sequences, int64_t cached, int64_t tokens, DType out_dtype = DType::kF32)
       : stream_(stream),
         shape_(shape),
         layout_{shape.kv_heads, shape.head_size, format},
@@ -138,15 +140,26 @@ class GroupedLayer {
         out_(static_cast<size_t>(sequences * tokens * shape.heads * shape.head_size)) {
     const auto noise = test::random_floats(1 << 16, 1, 0.5f);
     for (size_t i = 0; i < qkv_.size(); ++i) qkv_[i] = noise[i % noise.size()];
-    for (int64_t i = 0; i < sequences; ++i)
-      kv_.emplace_back(layout_.sequence_bytes(cached + tokens));
+    const size_t bytes = layout_.sequence_bytes(cached + tokens) * static_cast<size_t>(sequences);
+    kv_ = device.allocate(Memory::kDevice, bytes).value();
+    device.prefault(kv_);
+  }
+  // From now on the sequences' blocks are any of those that there are.
+  void put_under_tables() {
+    for (size_t at = 0; at < kv_.bytes(); at += layout_.block_bytes()) {
+      blocks_.push_back(kv_.data() + at);
+    }
+    std::shuffle(blocks_.begin(), blocks_.end(), std::mt19937_64(1));
   }
   double run() {
     std::vector<AttentionItem> items;
     for (int64_t i = 0; i < sequences_; ++i) {
       const int64_t prompt = tokens_ > 1 ? cached_ + tokens_ : 0;
-      items.push_back(
-          {i * tokens_, tokens_, cached_, kv_[static_cast<size_t>(i)].data(), {}, nullptr, prompt});
+      const int64_t blocks = kv_blocks(cached_ + tokens_);
+      const KvBlocks kv = blocks_.empty()
+                              ? KvBlocks(kv_.data() + i * blocks * layout_.block_bytes())
+                              : KvBlocks(blocks_.data() + i * blocks);
+      items.push_back({i * tokens_, tokens_, cached_, kv, {}, nullptr, prompt});
     }
     const auto view = [&](std::vector<float>& m, DType dtype, int64_t columns) {
       return dense_matrix(reinterpret_cast<std::byte*>(m.data()), dtype, sequences_ * tokens_,
@@ -161,7 +174,7 @@ class GroupedLayer {
     return processor_seconds() - start;
   }
   double cache_bytes() const {
-    return static_cast<double>(layout_.sequence_bytes(cached_) * kv_.size());
+    return static_cast<double>(layout_.sequence_bytes(cached_)) * static_cast<double>(sequences_);
   }
 
  private:
@@ -173,7 +186,8 @@ class GroupedLayer {
   const int64_t sequences_, cached_, tokens_;
   const DType out_dtype_;
   std::vector<float> qkv_, out_;
-  std::vector<std::vector<std::byte>> kv_;
+  Buffer kv_;
+  std::vector<std::byte*> blocks_;  // Of the sequences in turn; none: the caches are in one piece
 };
 
 double median(std::vector<double>& seconds) {
@@ -181,41 +195,48 @@ double median(std::vector<double>& seconds) {
   return seconds[seconds.size() / 2];
 }
 
-void compare_groups(Stream& stream, int64_t sequences) {
+void compare_groups(Device& device, Stream& stream, int64_t sequences) {
   constexpr Grouped kShapes[] = {{"Llama-3.2-1B 32/8 of 64", 32, 8, 64},
                                  {"  its KV heads alone", 8, 8, 64},
                                  {"Qwen2.5-3B 16/2 of 128", 16, 2, 128},
                                  {"  its KV heads alone", 2, 2, 128}};
   for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
-    std::vector<GroupedLayer> steps, prompts;
+    std::vector<GroupedLayer> steps, tables, prompts;
     for (const Grouped& shape : kShapes) {
-      steps.emplace_back(stream, shape, format, sequences, 1024, 1);
-      prompts.emplace_back(stream, shape, format, 1, 0, 512);
+      steps.emplace_back(device, stream, shape, format, sequences, 1024, 1);
+      tables.emplace_back(device, stream, shape, format, sequences, 1024, 1);
+      tables.back().put_under_tables();
+      prompts.emplace_back(device, stream, shape, format, 1, 0, 512);
     }
-    std::vector<double> step_seconds[std::size(kShapes)], prompt_seconds[std::size(kShapes)];
+    std::vector<double> step_seconds[std::size(kShapes)], table_seconds[std::size(kShapes)],
+        prompt_seconds[std::size(kShapes)];
     for (int turn = 0; turn < kTurns; ++turn) {
       for (size_t s = 0; s < std::size(kShapes); ++s) {
         step_seconds[s].push_back(steps[s].run());
+        table_seconds[s].push_back(tables[s].run());
         prompt_seconds[s].push_back(prompts[s].run());
       }
     }
     for (size_t s = 0; s < std::size(kShapes); ++s) {
-      const double step = median(step_seconds[s]);
-      std::printf("%-5s  %-24s %8.3f ms a step  %6.2f GB/s a core   prompt of 512 %8.2f ms\n",
-                  std::string(format_name(format)).c_str(), kShapes[s].name, step * 1e3,
-                  steps[s].cache_bytes() / step / 1e9, median(prompt_seconds[s]) * 1e3);
+      const double step = median(step_seconds[s]), table = median(table_seconds[s]);
+      std::printf(
+          "%-5s  %-24s %8.3f ms a step  %6.2f GB/s a core   block table %8.3f ms  %5.2fx   prompt "
+          "of 512 %8.2f ms\n",
+          std::string(format_name(format)).c_str(), kShapes[s].name, step * 1e3,
+          steps[s].cache_bytes() / step / 1e9, table * 1e3, table / step,
+          median(prompt_seconds[s]) * 1e3);
     }
   }
 }
 
-void compare_chunks(Stream& stream, int64_t tokens) {
+void compare_chunks(Device& device, Stream& stream, int64_t tokens) {
   constexpr Grouped kShapes[] = {{"Llama-3.2-1B 32/8 of 64", 32, 8, 64},
                                  {"Qwen2.5-3B 16/2 of 128", 16, 2, 128}};
   for (const Grouped& shape : kShapes) {
     for (const int64_t cached : {0, 2048, 16384, 65536}) {
       std::printf("%s, %6lld cached:", shape.name, static_cast<long long>(cached));
       for (const DType out : {DType::kF32, DType::kBF16}) {
-        GroupedLayer layer(stream, shape, Format::kBF16, 1, cached, tokens, out);
+        GroupedLayer layer(device, stream, shape, Format::kBF16, 1, cached, tokens, out);
         std::vector<double> seconds;
         for (int turn = 0; turn < (cached > 10000 ? 3 : kTurns); ++turn) {
           seconds.push_back(layer.run());
@@ -238,14 +259,14 @@ int main(int argc, char** argv) {
   const auto device = spillway::open_cpu_device(0).value();
   const auto stream = device->new_stream("bench");
   if (argc > 1 && std::string(argv[1]) == "chunks") {
-    spillway::compare_chunks(*stream, argc > 2 ? std::max(1, std::atoi(argv[2])) : 512);
+    spillway::compare_chunks(*device, *stream, argc > 2 ? std::max(1, std::atoi(argv[2])) : 512);
     return 0;
   }
   if (groups) {
     const int64_t sequences = argc > 2 ? std::max(1, std::atoi(argv[2])) : 32;
     std::printf("%lld sequences with 1,024 cached rows; processor time of all threads\n",
                 static_cast<long long>(sequences));
-    spillway::compare_groups(*stream, sequences);
+    spillway::compare_groups(*device, *stream, sequences);
     return 0;
   }
   const int64_t sequences = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;

@@ -10,6 +10,7 @@
 
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
+#include "tests/support/paged_attention.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
@@ -129,13 +130,15 @@ class Sequence {
           std::vector<std::byte>(static_cast<size_t>(tokens * model_.out_width()) *
                                  dtype_bytes(model_.out)));
       const AttentionItem item{0, tokens, position, cache.data(), budget_, state.data(), prompt};
-      attention(*stream_, {.qkv = in.matrix(tokens, model_.width()),
-                           .items = {&item, 1},
-                           .heads = model_.heads,
-                           .kv = model_.layout(),
-                           .out = dense_matrix(out.data(), model_.out, tokens, model_.out_width()),
-                           .window = model_.window,
-                           .scale = model_.scale});
+      test::attention_both_ways(
+          device_, *stream_,
+          {.qkv = in.matrix(tokens, model_.width()),
+           .items = {&item, 1},
+           .heads = model_.heads,
+           .kv = model_.layout(),
+           .out = dense_matrix(out.data(), model_.out, tokens, model_.out_width()),
+           .window = model_.window,
+           .scale = model_.scale});
       const auto floats = test::floats_of(model_.out, out.read());
       found.out.insert(found.out.end(), floats.begin(), floats.end());
     };
@@ -497,11 +500,12 @@ TEST_CASE("chunks, whole prompts and decode steps share a call") {
           out(*device, *stream, Matrix(static_cast<size_t>(rows * model.out_width())));
       for (size_t i = 0; i < (together ? 1 : items.size()); ++i) {
         const std::span<const AttentionItem> all(items);
-        attention(*stream, {.qkv = in.matrix(rows, model.width()),
-                            .items = together ? all : all.subspan(i, 1),
-                            .heads = model.heads,
-                            .kv = model.layout(),
-                            .out = out.matrix(rows, model.out_width())});
+        test::attention_both_ways(*device, *stream,
+                                  {.qkv = in.matrix(rows, model.width()),
+                                   .items = together ? all : all.subspan(i, 1),
+                                   .heads = model.heads,
+                                   .kv = model.layout(),
+                                   .out = out.matrix(rows, model.out_width())});
       }
       return out.read();
     };

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/ops.h"
+#include "tests/support/paged_attention.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
@@ -68,11 +69,12 @@ void check_attention(Device& device, const AttentionCase& c, Format kv_format, D
     const auto qkv = random_floats(tokens * width, 20 + static_cast<uint64_t>(step));
     const DeviceArray<float> qkv_there(device, *stream, qkv);
     const Output out_there(device, *stream, out_dtype, tokens, c.heads * c.head_size);
-    attention(*stream, {.qkv = qkv_there.matrix(tokens, width),
-                        .items = items,
-                        .heads = c.heads,
-                        .kv = layout,
-                        .out = out_there.matrix()});
+    test::attention_both_ways(device, *stream,
+                              {.qkv = qkv_there.matrix(tokens, width),
+                               .items = items,
+                               .heads = c.heads,
+                               .kv = layout,
+                               .out = out_there.matrix()});
     const std::vector<float> out = out_there.read();
     for (size_t s = 0; s < lengths.size(); ++s) {
       const float* first = qkv.data() + items[s].first_row * width;
@@ -140,11 +142,12 @@ TEST_CASE("NaN in a query or a key stays NaN") {
                                      std::vector<float>(first, first + tokens * kWidth));
       const Output out(*device, *stream, DType::kF32, tokens, kHeads * kSize);
       const AttentionItem item{0, tokens, position, cache.data()};
-      attention(*stream, {.qkv = there.matrix(tokens, kWidth),
-                          .items = std::span(&item, 1),
-                          .heads = kHeads,
-                          .kv = layout,
-                          .out = out.matrix()});
+      test::attention_both_ways(*device, *stream,
+                                {.qkv = there.matrix(tokens, kWidth),
+                                 .items = std::span(&item, 1),
+                                 .heads = kHeads,
+                                 .kv = layout,
+                                 .out = out.matrix()});
       const std::vector<float> found = out.read();
       for (int64_t row = 0; row < tokens; ++row) {
         // Of a key all later rows know; the other head knows nothing.
@@ -192,11 +195,12 @@ TEST_CASE("a decode step over a long cache agrees with its definition") {
     const DeviceArray<float> qkv_there(*device, *stream, qkv);
     const Output out_there(*device, *stream, DType::kF32, 1, kHeads * kSize);
     const AttentionItem item{0, 1, rows, cache.data()};
-    attention(*stream, {.qkv = qkv_there.matrix(1, width),
-                        .items = std::span(&item, 1),
-                        .heads = kHeads,
-                        .kv = layout,
-                        .out = out_there.matrix()});
+    test::attention_both_ways(*device, *stream,
+                              {.qkv = qkv_there.matrix(1, width),
+                               .items = std::span(&item, 1),
+                               .heads = kHeads,
+                               .kv = layout,
+                               .out = out_there.matrix()});
     const std::vector<float> out = out_there.read();
     for (int64_t head = 0; head < kHeads; ++head) {
       const int64_t kv_head = head / (kHeads / kKvHeads);
@@ -309,11 +313,12 @@ TEST_CASE("the scores of a prompt with narrow outputs are the sums of its weight
       INFO(device->name() << ", " << tokens << " tokens, out " << dtype_name(out));
       const Output out_there(*device, *stream, out, tokens, kHeads * kSize);
       const AttentionItem item{0, tokens, 0, cache.data(), budget, state.data()};
-      attention(*stream, {.qkv = qkv_there.matrix(tokens, width),
-                          .items = std::span(&item, 1),
-                          .heads = kHeads,
-                          .kv = layout,
-                          .out = out_there.matrix()});
+      test::attention_both_ways(*device, *stream,
+                                {.qkv = qkv_there.matrix(tokens, width),
+                                 .items = std::span(&item, 1),
+                                 .heads = kHeads,
+                                 .kv = layout,
+                                 .out = out_there.matrix()});
       std::vector<std::byte> got = state.read();
       for (int64_t head = 0; head < kKvHeads; ++head) {
         const KvHeadState one = states.head(got.data(), head);

@@ -6,6 +6,7 @@
 #include "kernels/ops.h"
 #include "tests/support/json_file.h"
 #include "tests/support/kept_rows.h"
+#include "tests/support/paged_attention.h"
 #include "tests/support/places.h"
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
@@ -36,11 +37,12 @@ void check_case(Device& device, const nlohmann::json& one) {
     const DeviceArray<float> out(device, *stream,
                                  std::vector<float>(static_cast<size_t>(tokens * heads * size)));
     const AttentionItem item{0, tokens, position, kv.data(), budget, state.data()};
-    attention(*stream, {.qkv = qkv.matrix(tokens, width),
-                        .items = std::span(&item, 1),
-                        .heads = heads,
-                        .kv = layout,
-                        .out = out.matrix(tokens, heads * size)});
+    test::attention_both_ways(device, *stream,
+                              {.qkv = qkv.matrix(tokens, width),
+                               .items = std::span(&item, 1),
+                               .heads = heads,
+                               .kv = layout,
+                               .out = out.matrix(tokens, heads * size)});
     position += tokens;
     const std::vector<std::byte> kv_bytes = kv.read();
     std::vector<std::byte> state_bytes = state.read();

@@ -8,6 +8,7 @@
 #include "kernels/cpu_scratch.h"
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
+#include "tests/support/paged_attention.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/test_devices.h"
@@ -135,11 +136,12 @@ void check_budgets(Device& device, const Shape& s, Format format,
     const Matrix qkv = random_floats(tokens * s.width(), 70 + static_cast<uint64_t>(step));
     const DeviceArray<float> qkv_there(device, *stream, qkv),
         out_there(device, *stream, Matrix(static_cast<size_t>(tokens * s.heads * s.head_size)));
-    attention(*stream, {.qkv = qkv_there.matrix(tokens, s.width()),
-                        .items = items,
-                        .heads = s.heads,
-                        .kv = layout,
-                        .out = out_there.matrix(tokens, s.heads * s.head_size)});
+    test::attention_both_ways(device, *stream,
+                              {.qkv = qkv_there.matrix(tokens, s.width()),
+                               .items = items,
+                               .heads = s.heads,
+                               .kv = layout,
+                               .out = out_there.matrix(tokens, s.heads * s.head_size)});
     const Matrix out = out_there.read();
     for (size_t i = 0; i < cases.size(); ++i) {
       Case& c = cases[i];
@@ -237,11 +239,12 @@ class OneHead {
     const DeviceArray<float> in(device_, *stream_, qkv),
         out(device_, *stream_, Matrix(static_cast<size_t>(tokens * 8)));
     const AttentionItem item{0, tokens, position, kv_.data(), budget_, state_.data()};
-    attention(*stream_, {.qkv = in.matrix(tokens, 24),
-                         .items = {&item, 1},
-                         .heads = 1,
-                         .kv = layout_,
-                         .out = out.matrix(tokens, 8)});
+    test::attention_both_ways(device_, *stream_,
+                              {.qkv = in.matrix(tokens, 24),
+                               .items = {&item, 1},
+                               .heads = 1,
+                               .kv = layout_,
+                               .out = out.matrix(tokens, 8)});
     REQUIRE(stream_->record().wait().ok());
   }
   void set_scores(float score) {

@@ -6,6 +6,7 @@
 #include "kernels/ops.h"
 #include "tests/support/json_file.h"
 #include "tests/support/kept_rows.h"
+#include "tests/support/paged_attention.h"
 #include "tests/support/places.h"
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
@@ -40,11 +41,12 @@ void check_case(Device& device, const nlohmann::json& one, int64_t chunk) {
     const DeviceArray<float> out(
         device, *stream, std::vector<float>(static_cast<size_t>(tokens * s.heads * s.size)));
     const AttentionItem item{0, tokens, position, kv.data(), budget, state.data(), prompt};
-    attention(*stream, {.qkv = qkv.matrix(tokens, s.width()),
-                        .items = std::span(&item, 1),
-                        .heads = s.heads,
-                        .kv = layout,
-                        .out = out.matrix(tokens, s.heads * s.size)});
+    test::attention_both_ways(device, *stream,
+                              {.qkv = qkv.matrix(tokens, s.width()),
+                               .items = std::span(&item, 1),
+                               .heads = s.heads,
+                               .kv = layout,
+                               .out = out.matrix(tokens, s.heads * s.size)});
     REQUIRE(stream->record().wait().ok());
   }
   const std::vector<std::byte> kv_bytes = kv.read();

@@ -25,9 +25,10 @@ struct PromptRows {
     head.tokens = keys;
     head.kv_format = format;
     head.kv_row_bytes = layout.row_bytes();
-    head.keys = cache.data() + layout.run_offset(0, 1);
-    head.values = head.keys + layout.value_offset();
+    head.kv = cache.data();
     head.block_bytes = layout.block_bytes();
+    head.keys_at = layout.run_offset(0, 1);
+    head.values_at = head.keys_at + layout.value_offset();
     cpu::store_rows(head, 0, keys, 0);
   }
   PromptRows(const PromptRows&) = delete;
