@@ -17,9 +17,8 @@ DeviceRing::~DeviceRing() {
   (void)sync().ok();
 }
 
-std::byte* DeviceRing::upload(const std::byte* from, uint64_t read_bytes, uint64_t bytes,
-                              Event ready) {
-  SPILLWAY_CHECK(read_bytes <= bytes);
+// Memory of the ring; null: it is full.
+std::byte* DeviceRing::take(uint64_t bytes) {
   std::byte* memory = ring_.take(bytes);
   while (memory == nullptr && !finished_.empty()) {
     // Waits only when the memory is needed: the wait delays all later uploads.
@@ -28,12 +27,30 @@ std::byte* DeviceRing::upload(const std::byte* from, uint64_t read_bytes, uint64
     ring_.give_back();
     memory = ring_.take(bytes);
   }
-  if (memory == nullptr) return nullptr;
-  pieces_.push_back(memory);
-  if (read_bytes == 0) return memory;
+  if (memory != nullptr) pieces_.push_back(memory);
+  return memory;
+}
+
+std::byte* DeviceRing::upload(const std::byte* from, uint64_t read_bytes, uint64_t bytes,
+                              Event ready) {
+  SPILLWAY_CHECK(read_bytes <= bytes);
+  std::byte* memory = take(bytes);
+  if (memory == nullptr || read_bytes == 0) return memory;
   up_->wait(ready);
   up_->copy(memory, from, read_bytes);
   h2d_bytes_ += read_bytes;
+  return memory;
+}
+
+std::byte* DeviceRing::upload(std::span<const Part> parts, uint64_t bytes) {
+  std::byte* memory = take(bytes);
+  if (memory == nullptr) return nullptr;
+  for (const Part& part : parts) {
+    SPILLWAY_CHECK(part.at + part.bytes <= bytes);
+    if (part.bytes == 0) continue;
+    up_->copy(memory + part.at, part.host, part.bytes);
+    h2d_bytes_ += part.bytes;
+  }
   return memory;
 }
 
@@ -60,6 +77,19 @@ Event DeviceRing::write_back(std::byte* to, std::span<const ByteRange> changes) 
   for (const ByteRange& change : changes) {
     down_->copy(to + change.from, memory + change.from, change.to - change.from);
     d2h_bytes_ += change.to - change.from;
+  }
+  return finished_.back() = down_->record();
+}
+
+Event DeviceRing::write_back(std::span<const Part> changes) {
+  SPILLWAY_CHECK(!pieces_.empty());
+  const std::byte* memory = pieces_.front();
+  finish(1);
+  if (changes.empty()) return finished_.back();
+  down_->wait(finished_.back());
+  for (const Part& part : changes) {
+    down_->copy(part.host, memory + part.at, part.bytes);
+    d2h_bytes_ += part.bytes;
   }
   return finished_.back() = down_->record();
 }

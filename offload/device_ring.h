@@ -30,6 +30,13 @@ class DeviceRing {
   // compute stream sees the bytes after arrive().
   std::byte* upload(const std::byte* from, uint64_t read_bytes, uint64_t bytes, Event ready = {});
 
+  // The same for bytes that lie apart in host memory: a part goes to its place in the piece.
+  struct Part {
+    std::byte* host = nullptr;
+    uint64_t at = 0, bytes = 0;
+  };
+  std::byte* upload(std::span<const Part> parts, uint64_t bytes);
+
   // Makes later work of the compute stream wait for all uploads so far.
   void arrive();
 
@@ -42,6 +49,7 @@ class DeviceRing {
   // Frees the oldest piece and writes its `changes` back to host memory at `to`; the event
   // happens when they are there.
   Event write_back(std::byte* to, std::span<const ByteRange> changes);
+  Event write_back(std::span<const Part> changes);
 
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
@@ -53,6 +61,8 @@ class DeviceRing {
   void clear();
 
  private:
+  std::byte* take(uint64_t bytes);
+
   Stream& compute_;
   std::unique_ptr<Stream> up_, down_;
   StagingRing ring_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,14 @@
 #include "kernels/base/units.h"
 
 namespace spillway {
+
+namespace {
+
+// Longer runs on disk are cut: the disk reads the parts of a layer at once, and a staging ring
+// loses less at its end.
+constexpr uint64_t kDiskRunBytesMax = uint64_t{2} << 20;
+
+}  // namespace
 
 Result<std::unique_ptr<KvCache>> KvCache::open(Device& device, const KvCacheOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kDevice, options.memory_bytes));
@@ -48,6 +57,12 @@ KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvB
   return layer;
 }
 
+uint64_t KvLayer::staged_bytes() const {
+  if (!in_blocks()) return disk_bytes;
+  // Of a layer in several runs the largest has half of it at most.
+  return disk_bytes + std::min(round_up(disk_bytes / 2, kIoAlignment), kDiskRunBytesMax);
+}
+
 KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
                               const KvBudget& budget, const KvChunks& chunks) {
   const int64_t with_window = shape.layers_with_window();
@@ -58,6 +73,7 @@ KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t ro
     bytes.memory += static_cast<uint64_t>(layers) * one.memory_bytes;
     bytes.disk += static_cast<uint64_t>(layers) * one.disk_bytes;
     bytes.largest_on_disk = std::max(bytes.largest_on_disk, one.disk_bytes);
+    bytes.largest_staged = std::max(bytes.largest_staged, one.staged_bytes());
   };
   add(shape.layers - with_window, 0);
   add(with_window, shape.sliding_window);
@@ -84,11 +100,11 @@ uint64_t KvCache::sequence_bytes(int64_t rows, const KvBudget& budget,
   return unplaced(rows, budget, chunks).memory_bytes();
 }
 
-uint64_t KvCache::disk_layer_bytes(int64_t rows, const KvBudget& budget,
-                                   const KvChunks& chunks) const {
+uint64_t KvCache::staged_layer_bytes(int64_t rows, const KvBudget& budget,
+                                     const KvChunks& chunks) const {
   uint64_t largest = 0;
   for (const KvSequence::Kind& kind : unplaced(rows, budget, chunks).kinds) {
-    if (kind.layers > 0) largest = std::max(largest, kind.disk_bytes);
+    if (kind.layers > 0) largest = std::max(largest, kind.staged_bytes());
   }
   return largest;
 }
@@ -183,7 +199,7 @@ int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget,
 }
 
 Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const {
-  const uint64_t layer = disk_layer_bytes(rows, budget, chunks);
+  const uint64_t layer = staged_layer_bytes(rows, budget, chunks);
   if (disk_bytes() > 0 && layer > options_.staging_bytes) {
     return invalid_argument("a layer of the sequence's KV cache takes " + format_bytes(layer) +
                             " on its way from disk, and there are " +
@@ -210,30 +226,74 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks
       ", shorten it, or let kv_rule keep less of it");
 }
 
-// Takes the bytes of the sequence's split of every tier, or of none.
+RangeAllocator& KvCache::region(Tier tier) {
+  return tier == Tier::kDevice ? memory_ : tier == Tier::kHost ? host_ : disk_;
+}
+
+// Takes what the sequence's split says of every tier, or nothing.
 bool KvCache::take(KvSequence* sequence) {
-  const auto memory = memory_.reserve(sequence->memory_bytes());
-  if (!memory) return false;
-  const auto host = host_.reserve(sequence->host_bytes());
-  if (!host) {
-    memory_.release(*memory, sequence->memory_bytes());
+  const auto fits = [](uint64_t bytes, const RangeAllocator& region) {
+    return bytes <= region.total() - region.reserved();
+  };
+  if (!fits(sequence->memory_bytes(), memory_) || !fits(sequence->host_bytes(), host_) ||
+      !fits(sequence->disk_bytes(), disk_)) {
     return false;
   }
-  const auto disk = disk_.reserve(sequence->disk_bytes());
-  if (!disk) {
-    memory_.release(*memory, sequence->memory_bytes());
-    host_.release(*host, sequence->host_bytes());
+  place(sequence);
+  for (KvSequence::Place& place : sequence->places) {
+    if (take(*sequence, &place)) continue;
+    give_back(sequence);
     return false;
   }
-  sequence->memory_offset = *memory;
-  sequence->host_offset = *host;
-  sequence->disk_offset = *disk;
   return true;
 }
 
-// Gives every layer its place: of each kind those on a slower tier are spread evenly.
+// Takes runs for a layer's blocks, as long as there are. False: not enough, and those taken stay.
+bool KvCache::take(const KvSequence& sequence, KvSequence::Place* place) {
+  const KvLayer& kind = sequence.kinds[place->window ? 1 : 0];
+  const bool disk = place->tier == Tier::kDisk;
+  RangeAllocator& from = region(place->tier);
+  const uint64_t block_bytes = layout().block_bytes();
+  const auto bytes_of = [&](int64_t blocks) {
+    const uint64_t bytes = static_cast<uint64_t>(blocks) * block_bytes;
+    return disk ? round_up(bytes, kIoAlignment) : bytes;
+  };
+  // On disk a run but the last takes whole sectors, so that many take no more than one.
+  const auto unit =
+      static_cast<int64_t>(disk ? kIoAlignment / std::gcd<uint64_t>(kIoAlignment, block_bytes) : 1);
+  if (!kind.in_blocks()) {
+    const uint64_t bytes = disk ? kind.disk_bytes : kind.memory_bytes;
+    const auto offset = from.reserve(bytes);
+    if (offset) place->runs.push_back({*offset, bytes, 0});
+    return offset.has_value();
+  }
+  auto left = static_cast<int64_t>(kind.memory_bytes / block_bytes);
+  const auto most =
+      disk ? static_cast<int64_t>(kDiskRunBytesMax / block_bytes) / unit * unit : left;
+  for (int64_t blocks = std::max(most, unit); left > 0;) {
+    blocks = std::min(blocks, left);
+    const auto offset = from.reserve(bytes_of(blocks));
+    if (!offset) {
+      if (blocks <= unit) return false;
+      blocks = (blocks / 2 + unit - 1) / unit * unit;
+      continue;
+    }
+    place->runs.push_back({*offset, bytes_of(blocks), blocks});
+    left -= blocks;
+  }
+  return true;
+}
+
+void KvCache::give_back(KvSequence* sequence) {
+  for (KvSequence::Place& place : sequence->places) {
+    for (const KvSequence::Run& run : place.runs) region(place.tier).release(run.offset, run.bytes);
+  }
+  sequence->places.clear();
+}
+
+// Gives every layer its tier: of each kind those on a slower tier are spread evenly.
 void KvCache::place(KvSequence* sequence) const {
-  uint64_t device = 0, host = 0, disk = sequence->disk_offset;
+  sequence->places.clear();
   std::array<int64_t, 2> seen{}, others_seen{};  // Of each kind, and of these not on disk
   for (int64_t layer = options_.layers.first; layer < options_.layers.end(); ++layer) {
     const size_t k = has_window(layer) ? 1 : 0;
@@ -242,21 +302,35 @@ void KvCache::place(KvSequence* sequence) const {
     const auto picked = [](int64_t i, int64_t some, int64_t all) {
       return (i + 1) * some / all != i * some / all;
     };
-    KvSequence::Place place{Tier::kDevice, k == 1, 0};
+    KvSequence::Place& place = sequence->places.emplace_back();
+    place.window = k == 1;
     if (picked(seen[k]++, kind.on_disk, kind.layers)) {
       place.tier = Tier::kDisk;
-      place.at = sequence->spilled.size();
-      SpilledObject& object = sequence->spilled.emplace_back();
-      object.offset = std::exchange(disk, disk + kind.disk_bytes);
-      object.head_bytes = kind.disk_state_bytes();
-      object.piece_bytes = layout().block_bytes();
     } else if (picked(others_seen[k]++, kind.on_host, kind.layers - kind.on_disk)) {
       place.tier = Tier::kHost;
-      place.at = std::exchange(host, host + kind.memory_bytes);
-    } else {
-      place.at = std::exchange(device, device + kind.memory_bytes);
     }
-    sequence->places.push_back(place);
+  }
+}
+
+// Sets up the block tables, and the objects in the scratch file.
+void KvCache::fill_tables(KvSequence* sequence) const {
+  for (KvSequence::Place& place : sequence->places) {
+    const KvLayer& kind = sequence->kinds[place.window ? 1 : 0];
+    for (const KvSequence::Run& run : place.runs) {
+      if (place.tier == Tier::kDisk) {
+        SpilledObject& object = place.spilled.emplace_back();
+        object.offset = run.offset;
+        object.head_bytes = kind.disk_state_bytes();
+        object.piece_bytes = layout().block_bytes();
+        object.owner = sequence;
+        continue;
+      }
+      const Buffer& buffer = place.tier == Tier::kHost ? host_buffer_ : buffer_;
+      for (int64_t block = 0; block < run.blocks; ++block) {
+        place.table.push_back(buffer.data() + run.offset +
+                              static_cast<uint64_t>(block) * layout().block_bytes());
+      }
+    }
   }
 }
 
@@ -268,7 +342,7 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
   const TierBytes reserved{memory_.reserved(), host_.reserved(), disk_.reserved()};
   if (split(
           reserved, [&] { return take(sequence.get()); }, sequence.get())) {
-    place(sequence.get());
+    fill_tables(sequence.get());
     return sequence;
   }
   return Status(Code::kCapacity, "the KV cache has no room for " + std::to_string(rows) +
@@ -279,25 +353,25 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudge
 
 void KvCache::release(std::unique_ptr<KvSequence> sequence) {
   SPILLWAY_CHECK(sequence != nullptr);
-  memory_.release(sequence->memory_offset, sequence->memory_bytes());
-  host_.release(sequence->host_offset, sequence->host_bytes());
-  disk_.release(sequence->disk_offset, sequence->disk_bytes());
+  give_back(sequence.get());
+}
+
+std::byte* KvCache::run_at(const KvSequence& sequence, int64_t layer, size_t run) const {
+  SPILLWAY_CHECK(options_.layers.contains(layer) && !sequence.on_disk(layer));
+  const Buffer& buffer = sequence.tier(layer) == Tier::kHost ? host_buffer_ : buffer_;
+  return buffer.data() + sequence.place(layer).runs[run].offset;
 }
 
 KvCache::Layer KvCache::layer(const KvSequence& sequence, int64_t layer) const {
-  SPILLWAY_CHECK(options_.layers.contains(layer) && !sequence.on_disk(layer));
-  std::byte* memory =
-      (sequence.tier(layer) == Tier::kHost ? host_buffer_.data() + sequence.host_offset
-                                           : buffer_.data() + sequence.memory_offset) +
-      sequence.place(layer).at;
-  const uint64_t state = sequence.kind(layer).state_bytes;
-  return {state == 0 ? nullptr : memory, memory + state};
+  const std::vector<std::byte*>& table = sequence.place(layer).table;
+  if (!table.empty()) return {nullptr, KvBlocks(table.data())};
+  return layer_at(sequence, layer, run_at(sequence, layer, 0));
 }
 
-KvCache::Layer KvCache::staged_layer(const KvSequence& sequence, int64_t layer,
-                                     std::byte* memory) const {
+KvCache::Layer KvCache::layer_at(const KvSequence& sequence, int64_t layer, std::byte* memory) {
   const KvLayer& kind = sequence.kind(layer);
-  return {kind.state_bytes == 0 ? nullptr : memory, memory + kind.disk_state_bytes()};
+  const uint64_t state = sequence.on_disk(layer) ? kind.disk_state_bytes() : kind.state_bytes;
+  return {state == 0 ? nullptr : memory, memory + state};
 }
 
 uint64_t KvCache::used_bytes(const KvSequence& sequence, int64_t layer, int64_t positions,
@@ -316,11 +390,35 @@ uint64_t KvCache::needed_bytes(const KvSequence& sequence, int64_t layer, int64_
   return (as_on_disk ? kind.disk_state_bytes() : kind.state_bytes) + layout().sequence_bytes(rows);
 }
 
-SpillUse KvCache::use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const {
-  SPILLWAY_CHECK(sequence.on_disk(layer) && position + tokens <= sequence.rows);
-  return {&sequence.spilled[sequence.place(layer).at],
-          position == 0 ? 0 : used_bytes(sequence, layer, position, true),
-          round_up(needed_bytes(sequence, layer, position, tokens, true), kIoAlignment)};
+void KvCache::find_parts(const KvSequence& sequence, int64_t layer, int64_t position,
+                         int64_t tokens, std::vector<RunPart>* parts) const {
+  SPILLWAY_CHECK(position + tokens <= sequence.rows);
+  parts->clear();
+  const bool disk = sequence.on_disk(layer);
+  const uint64_t filled = position == 0 ? 0 : used_bytes(sequence, layer, position, disk);
+  const uint64_t needed = needed_bytes(sequence, layer, position, tokens, disk);
+  uint64_t before = 0;  // Bytes of the runs before
+  for (const KvSequence::Run& run : sequence.place(layer).runs) {
+    if (needed <= before) return;
+    const bool piece = run.blocks == 0;  // With its state
+    const uint64_t bytes =
+        piece ? run.bytes : static_cast<uint64_t>(run.blocks) * layout().block_bytes();
+    const auto in_run = [&](uint64_t end) { return std::min(bytes, end - std::min(end, before)); };
+    const auto blocks = static_cast<int64_t>(in_run(needed) / layout().block_bytes());
+    parts->push_back({in_run(filled), in_run(needed), piece ? 0 : blocks});
+    before += bytes;
+  }
+}
+
+void KvCache::add_uses(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
+                       std::vector<SpillUse>* uses) const {
+  SPILLWAY_CHECK(sequence.on_disk(layer));
+  std::vector<RunPart> parts;
+  find_parts(sequence, layer, position, tokens, &parts);
+  for (size_t run = 0; run < parts.size(); ++run) {
+    uses->push_back({&sequence.place(layer).spilled[run], parts[run].filled,
+                     round_up(parts[run].needed, kIoAlignment)});
+  }
 }
 
 namespace {
@@ -343,13 +441,14 @@ void merge(std::vector<ByteRange>* ranges) {
 
 }  // namespace
 
-void KvCache::find_changes(const KvSequence& sequence, int64_t layer, const Layer& at,
+void KvCache::find_changes(const KvSequence& sequence, int64_t layer, std::byte* state,
                            int64_t position, int64_t tokens,
                            std::vector<ByteRange>* changes) const {
   changes->clear();
   const KvBudget& budget = sequence.budget(layer);
   const uint64_t block_bytes = layout().block_bytes();
-  const uint64_t rows_at = at.state == nullptr ? 0 : static_cast<uint64_t>(at.rows - at.state);
+  const KvLayer& kind = sequence.kind(layer);
+  const uint64_t rows_at = sequence.on_disk(layer) ? kind.disk_state_bytes() : kind.state_bytes;
   const int64_t end = position + tokens;
   const bool in_prompt = end <= sequence.chunked_prompt;
   if (position == 0 || (in_prompt && end == sequence.chunked_prompt && !budget.full())) {
@@ -373,7 +472,7 @@ void KvCache::find_changes(const KvSequence& sequence, int64_t layer, const Laye
   add(budget.slot(position));
   if (!budget.has_state()) return;
   for (int64_t head = 0; head < layout().heads; ++head) {
-    const int32_t moved = *state_layout(sequence, layer).head(at.state, head).moved;
+    const int32_t moved = *state_layout(sequence, layer).head(state, head).moved;
     if (moved >= 0) add(moved);
   }
   merge(changes);  // Several heads may have changed one block.

@@ -3,9 +3,12 @@
 // the most rows it can ever have, made at admission and never changed, so that no sequence is ever
 // evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one tier;
 // layers on slower tiers are spread evenly, those with a sliding window and those without each
-// among themselves, so that every layer of a sweep moves the same amount over a link. In front of a
-// layer lies the state of a limited budget (kernels/kv_state.h), on disk in sectors of its own,
-// since every step changes it.
+// among themselves, so that every layer of a sweep moves the same amount over a link.
+//
+// The KV blocks of a layer that keeps every row lie in runs wherever there is room, and a block
+// table finds them (PagedAttention, arXiv 2309.06180): free room in small pieces is room, too. A
+// limited budget's layer lies in one piece: its state (kernels/kv_state.h), on disk in sectors of
+// its own, since every step changes it, and its rows behind it.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in each tier; no two
 // reservations overlap (verify()).
@@ -13,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -43,6 +47,11 @@ struct KvLayer {
   KvBudget budget;           // Which positions are kept
   uint64_t state_bytes = 0;  // In front of the rows, in memory
   uint64_t memory_bytes = 0, disk_bytes = 0;
+  // What staging memory must have for it: its runs one behind another in a ring, whose end none of
+  // them goes around.
+  uint64_t staged_bytes() const;
+  // Whether its blocks may lie apart: those of a layer without state, which keeps every row.
+  bool in_blocks() const { return budget.full() && state_bytes == 0; }
   uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
 };
 // Of a layer with a window (ModelShape::window(); 0: none), where the sequence may have `rows`
@@ -53,12 +62,12 @@ KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvB
 // Bytes over all layers of a model, and of the largest of them.
 struct KvLayersBytes {
   uint64_t memory = 0, disk = 0;
-  uint64_t largest_on_disk = 0;
+  uint64_t largest_on_disk = 0, largest_staged = 0;
 };
 KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
                               const KvBudget& budget, const KvChunks& chunks);
 
-// A sequence's reservation in the cache.
+// A sequence's reservation in the cache. It stays where it is while it lives.
 struct KvSequence {
   // The layers without a window, and those with one.
   struct Kind : KvLayer {
@@ -66,11 +75,23 @@ struct KvSequence {
     int64_t layers = 0;
     int64_t on_disk = 0, on_host = 0;  // Of these
   };
+  // Contiguous bytes of a layer, from `offset` of its tier on.
+  struct Run {
+    uint64_t offset = 0, bytes = 0;
+    int64_t blocks = 0;  // KV blocks
+  };
   struct Place {
     Tier tier = Tier::kDevice;
-    bool window = false;  // Of the second kind
-    uint64_t at = 0;      // Offset in its tier's memory, from the sequence's on; disk: in `spilled`
+    bool window = false;    // Of the second kind
+    std::vector<Run> runs;  // In the order of the blocks; of a limited budget one, with its state
+    // Off the disk, where every row is kept: the block table, which attention reads.
+    std::vector<std::byte*> table;
+    std::deque<SpilledObject> spilled;  // On disk, by run
   };
+
+  KvSequence() = default;
+  KvSequence(KvSequence&&) = default;
+  KvSequence& operator=(KvSequence&&) = default;
 
   int64_t rows = 0;  // Most positions it can have
   // The length of a prompt that goes through in chunks, whose rows are cached until its end; 0: it
@@ -79,12 +100,11 @@ struct KvSequence {
   LayerRange layers;
   std::array<Kind, 2> kinds;
   std::vector<Place> places;  // By layer, from the first one
-  uint64_t memory_offset = 0, host_offset = 0, disk_offset = 0;
-  std::vector<SpilledObject> spilled;  // The layers on disk, in order
 
   const Place& place(int64_t layer) const {
     return places[static_cast<size_t>(layer - layers.first)];
   }
+  Place& place(int64_t layer) { return places[static_cast<size_t>(layer - layers.first)]; }
   const Kind& kind(int64_t layer) const { return kinds[place(layer).window ? 1 : 0]; }
   const KvBudget& budget(int64_t layer) const { return kind(layer).budget; }
   Tier tier(int64_t layer) const { return place(layer).tier; }
@@ -176,12 +196,14 @@ class KvCache {
   // A sequence's cache of one layer.
   struct Layer {
     std::byte* state = nullptr;  // Null when everything is kept
-    std::byte* rows = nullptr;
+    KvBlocks rows;
   };
   // The addresses of a layer in memory. REQUIRES: not on_disk(layer).
   Layer layer(const KvSequence& sequence, int64_t layer) const;
-  // The addresses of a layer on disk whose bytes are staged in `memory`.
-  Layer staged_layer(const KvSequence& sequence, int64_t layer, std::byte* memory) const;
+  // The addresses of a layer in one piece whose bytes, as its tier has them, are at `memory`.
+  static Layer layer_at(const KvSequence& sequence, int64_t layer, std::byte* memory);
+  // The beginnings of a layer's runs off the disk. REQUIRES: not on_disk(layer).
+  std::byte* run_at(const KvSequence& sequence, int64_t layer, size_t run) const;
 
   // Bytes of a layer after `positions` positions, state and rows, in memory or as on disk.
   uint64_t used_bytes(const KvSequence& sequence, int64_t layer, int64_t positions,
@@ -195,18 +217,29 @@ class KvCache {
     return {layout().heads, sequence.budget(layer)};
   }
 
-  // The staged use of a layer on disk in a sweep that adds `tokens` positions after `position`.
-  SpillUse use(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens) const;
+  // The parts of a layer's runs that such a sweep needs: of each run, in order, the bytes that are
+  // filled before it, and those that it needs. Runs behind the last needed block are left out.
+  struct RunPart {
+    uint64_t filled = 0, needed = 0;
+    int64_t blocks = 0;  // Needed
+  };
+  void find_parts(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
+                  std::vector<RunPart>* parts) const;
 
-  // Byte ranges of a layer that lies `at` some memory, from its beginning, that this sweep has
-  // changed: in order, in whole KV blocks. REQUIRES: the sweep's work is done, or the positions are
-  // of a prompt, or the budget has no state.
-  void find_changes(const KvSequence& sequence, int64_t layer, const Layer& at, int64_t position,
+  // The staged uses of a layer on disk in such a sweep, one for each of these parts, added to
+  // `uses`.
+  void add_uses(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
+                std::vector<SpillUse>* uses) const;
+
+  // Byte ranges of a layer, as if it lay in one piece, from its beginning, that this sweep has
+  // changed: in order, in whole KV blocks. `state`: where the state lies. REQUIRES: the sweep's
+  // work is done, or the positions are of a prompt, or the budget has no state.
+  void find_changes(const KvSequence& sequence, int64_t layer, std::byte* state, int64_t position,
                     int64_t tokens, std::vector<ByteRange>* changes) const;
 
-  // Bytes of a layer of `rows` positions, the largest of them, on disk and in the staging ring.
-  uint64_t disk_layer_bytes(int64_t rows, const KvBudget& budget,
-                            const KvChunks& chunks = {}) const;
+  // KvLayer::staged_bytes() of a layer of `rows` positions, the largest of them.
+  uint64_t staged_layer_bytes(int64_t rows, const KvBudget& budget,
+                              const KvChunks& chunks = {}) const;
 
   void verify() const;
 
@@ -220,7 +253,11 @@ class KvCache {
   template <class Take>
   bool split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const;
   bool take(KvSequence* sequence);
+  bool take(const KvSequence& sequence, KvSequence::Place* place);
+  void give_back(KvSequence* sequence);
+  RangeAllocator& region(Tier tier);
   void place(KvSequence* sequence) const;
+  void fill_tables(KvSequence* sequence) const;
 
   Buffer buffer_, host_buffer_;
   KvCacheOptions options_;

@@ -17,7 +17,7 @@ namespace {
 // Most uses in the ring at once, of any size, and most copies being written.
 constexpr size_t kUnitsMax = 1024;
 
-// A change is small if it is at most 1 / kSmallShare of the use's bytes.
+// A change is small if it is at most 1 / kSmallShare of the use's bytes, or one piece.
 constexpr uint64_t kSmallShare = 4;
 
 // The checksum includes the place, so that equal bytes of two objects have different checksums.
@@ -231,7 +231,10 @@ void SpillStager::prepare_write(const Unit& unit, const ByteRange& change, Trans
 // A copy of the bytes of `write`, ready to start, if it is small and the outbox has space; else
 // null.
 SpillStager::WriteBack* SpillStager::copy_out(const Unit& unit, const Transfer& write) {
-  if (!outbox_ || write.bytes > unit.use.bytes / kSmallShare) return nullptr;
+  // A piece that changes in an object of few pieces is a decode step's, too.
+  const uint64_t piece = round_up(unit.use.object->piece_bytes, kIoAlignment) + kIoAlignment;
+  const uint64_t small = std::max(unit.use.bytes / kSmallShare, piece);
+  if (!outbox_ || write.bytes > small) return nullptr;
   WriteBack* copy;
   std::byte* memory;
   {
@@ -282,14 +285,13 @@ void SpillStager::abandon() {
   flush();
 }
 
-void SpillStager::forget(std::span<const SpilledObject> objects) {
+void SpillStager::forget(const void* owner) {
   {
     std::unique_lock lock(mutex_);
     const auto prefetches = uses_.subspan(sure_);
     const bool prefetched =
-        std::any_of(prefetches.begin(), prefetches.end(), [&](const SpillUse& use) {
-          return use.object >= objects.data() && use.object < objects.data() + objects.size();
-        });
+        std::any_of(prefetches.begin(), prefetches.end(),
+                    [&](const SpillUse& use) { return use.object->owner == owner; });
     if (prefetched) drop(base_ + sure_, lock);
   }
   flush();

@@ -34,6 +34,7 @@ struct SpilledObject {
   uint64_t head_bytes = 0;  // Size of the first piece, a multiple of kIoAlignment; 0: as the others
   uint64_t piece_bytes = 0;
   std::vector<uint64_t> checksums;  // By piece; of pieces written so far
+  const void* owner = nullptr;      // Whose object it is, for forget()
 
   // The offset of a piece in the object, and the number of pieces that the first `bytes` reach
   // into.
@@ -95,9 +96,9 @@ class SpillStager {
   // Blocks until the changes of all finished uses are on disk.
   void flush();
 
-  // Call between sweeps, before the objects are destroyed. Blocks until their changes are on disk
-  // and drops their speculative prefetches.
-  void forget(std::span<const SpilledObject> objects);
+  // Call between sweeps, before the owner's objects are destroyed. Blocks until their changes are
+  // on disk and drops their speculative prefetches.
+  void forget(const void* owner);
 
   // Total seconds spent in wait() because the ring was full.
   double room_wait_seconds() const { return room_wait_seconds_; }

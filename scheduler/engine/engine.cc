@@ -156,8 +156,8 @@ Status Engine::allocate(EngineScratch scratch) {
     SPILLWAY_ASSIGN_OR_RETURN(
         Buffer staging,
         device_.allocate(Memory::kPinned, round_up(options_.kv_staging_bytes, kIoAlignment)));
-    const uint64_t outbox =
-        outbox_bytes(staging.bytes(), kv_->disk_layer_bytes(model.positions, {}, model.positions));
+    const uint64_t outbox = outbox_bytes(
+        staging.bytes(), kv_->staged_layer_bytes(model.positions, {}, model.positions));
     kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap,
                        outbox);
   }
@@ -201,27 +201,43 @@ Status Engine::to_host(std::byte* to, const std::byte* from, size_t bytes) {
 
 void Engine::release(std::unique_ptr<KvSequence> sequence) {
   // Its range may be reused at once, and it may be among the speculative prefetches.
-  if (kv_stager_) kv_stager_->forget(sequence->spilled);
+  if (kv_stager_) kv_stager_->forget(sequence.get());
   kv_->release(std::move(sequence));
 }
 
 Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                        std::vector<std::byte>* state, std::vector<std::byte>* rows) {
-  const auto copy = [&](const KvCache::Layer& from) {
-    state->resize(from.state == nullptr ? 0 : sequence.kind(layer).state_bytes);
-    rows->resize(kv_->layout().sequence_bytes(
-        sequence.budget(layer).chunked_span(sequence.chunked_prompt, positions)));
-    if (!state->empty()) stream_->copy(state->data(), from.state, state->size());
-    return to_host(rows->data(), from.rows, rows->size());
+  const KvSequence::Kind& kind = sequence.kind(layer);
+  const bool disk = sequence.on_disk(layer);
+  std::vector<KvCache::RunPart> parts;
+  kv_->find_parts(sequence, layer, positions, 0, &parts);
+  std::vector<std::byte> all;  // As if it lay in one piece
+  const auto add = [&](const std::byte* from, uint64_t bytes) {
+    const size_t at = all.size();
+    all.resize(at + bytes);
+    return to_host(all.data() + at, from, bytes);
   };
-  if (!sequence.on_disk(layer)) return copy(kv_->layer(sequence, layer));
-  const SpillUse use = kv_->use(sequence, layer, positions, 0);
-  kv_stager_->begin({&use, 1});
-  const Result<std::byte*> memory = kv_stager_->wait(0);
-  Status status = memory.status();
-  if (status.ok()) status = copy(kv_->staged_layer(sequence, layer, memory.value()));
-  kv_stager_->finish(0, {});
-  return status;
+  Status status;
+  if (disk) {
+    std::vector<SpillUse> uses;
+    kv_->add_uses(sequence, layer, positions, 0, &uses);
+    kv_stager_->begin(uses);
+    for (size_t run = 0; run < uses.size(); ++run) {
+      const Result<std::byte*> memory = kv_stager_->wait(run);
+      if (status.ok()) status = memory.status();
+      if (status.ok()) status = add(memory.value(), parts[run].filled);
+      kv_stager_->finish(run, {});
+    }
+  } else {
+    for (size_t run = 0; run < parts.size() && status.ok(); ++run) {
+      status = add(kv_->run_at(sequence, layer, run), parts[run].filled);
+    }
+  }
+  SPILLWAY_RETURN_IF_ERROR(status);
+  const uint64_t rows_at = disk ? kind.disk_state_bytes() : kind.state_bytes;
+  state->assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(kind.state_bytes));
+  rows->assign(all.begin() + static_cast<ptrdiff_t>(rows_at), all.end());
+  return {};
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows) {

@@ -1,5 +1,7 @@
 #include "scheduler/engine/kv_feed.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 
@@ -11,10 +13,6 @@ AttentionItem at(AttentionItem item, const KvCache::Layer& layer) {
   item.kv = layer.rows;
   item.state = layer.state;
   return item;
-}
-
-std::byte* layer_address(const KvCache::Layer& layer) {
-  return layer.state != nullptr ? layer.state : layer.rows;
 }
 
 }  // namespace
@@ -41,8 +39,8 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
     for (const MicroBatch& batch : batches) {
       for (const SweepItem& item : items.subspan(batch.first_item, batch.items)) {
         if (!item.kv->on_disk(layer)) continue;
-        uses_.push_back(
-            cache_.use(*item.kv, layer, item.position, static_cast<int64_t>(item.tokens.size())));
+        cache_.add_uses(*item.kv, layer, item.position, static_cast<int64_t>(item.tokens.size()),
+                        &uses_);
       }
     }
   }
@@ -61,7 +59,7 @@ void KvFeed::prefetch_next_sweep(std::span<const SweepItem> items, const LayerRa
       // The next chunk of a prompt is as long as the next sweep has room for.
       const bool in_prompt = position < item.kv->chunked_prompt;
       if (!item.kv->on_disk(layer) || position >= item.kv->rows || in_prompt) continue;
-      uses_.push_back(cache_.use(*item.kv, layer, position, 1));
+      cache_.add_uses(*item.kv, layer, position, 1, &uses_);
     }
   }
 }
@@ -71,6 +69,8 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
   resident_.clear();
   host_items_.clear();
   staged_.clear();
+  parts_.clear();
+  tables_.clear();
   ready_.clear();
   next_staged_ = finished_staged_ = 0;
   int64_t row = 0;
@@ -86,7 +86,7 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     row += tokens;
     const Tier tier = item.kv->tier(layer);
     if (tier == Tier::kDisk) {
-      staged_.push_back({i, attention, tier, next_use_++});
+      add_staged(i, attention);
     } else if (!failed_[i].ok()) {
       continue;
     } else if (tier == Tier::kDevice) {
@@ -94,23 +94,36 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     } else if (host_attends_ && item.is_step()) {
       host_items_.push_back(at(attention, cache_.layer(*item.kv, layer)));
     } else {
-      std::byte* address = layer_address(cache_.layer(*item.kv, layer));
-      staged_.push_back({i, attention, tier, 0, address});
+      add_staged(i, attention);
     }
+  }
+  // Enough that no table moves while attention reads it
+  size_t blocks = 0;
+  for (const Part& part : parts_) blocks += static_cast<size_t>(part.blocks);
+  tables_.reserve(blocks);
+}
+
+void KvFeed::add_staged(size_t item, const AttentionItem& attention) {
+  const SweepItem& its = items_[item];
+  const Tier tier = its.kv->tier(layer_);
+  cache_.find_parts(*its.kv, layer_, its.position, static_cast<int64_t>(its.tokens.size()),
+                    &found_);
+  const bool disk = tier == Tier::kDisk;
+  staged_.push_back({.item = item,
+                     .attention = attention,
+                     .tier = tier,
+                     .use = next_use_,
+                     .first_part = parts_.size(),
+                     .parts = found_.size(),
+                     .there = !disk});
+  if (disk) next_use_ += found_.size();
+  for (size_t run = 0; run < found_.size(); ++run) {
+    parts_.push_back({found_[run], disk ? nullptr : cache_.run_at(*its.kv, layer_, run)});
   }
 }
 
 int64_t KvFeed::tokens(const Staged& staged) const {
   return static_cast<int64_t>(items_[staged.item].tokens.size());
-}
-
-// The item's layer when its bytes, in the layout of its tier, are at `memory`.
-KvCache::Layer KvFeed::layer_at(const Staged& staged, std::byte* memory) const {
-  const KvSequence& sequence = *items_[staged.item].kv;
-  const int64_t layer = staged.attention.layer;  // Write-backs outlive begin().
-  if (staged.tier == Tier::kDisk) return cache_.staged_layer(sequence, layer, memory);
-  const uint64_t state = sequence.kind(layer).state_bytes;
-  return {state == 0 ? nullptr : memory, memory + state};
 }
 
 std::span<const AttentionItem> KvFeed::next() {
@@ -139,41 +152,62 @@ std::span<const AttentionItem> KvFeed::next() {
 }
 
 bool KvFeed::there(const Staged& staged) {
-  return staged.memory != nullptr || stager_->ready(staged.use);
+  if (staged.there) return true;
+  for (size_t i = 0; i < staged.parts; ++i) {
+    if (!stager_->ready(staged.use + i)) return false;
+  }
+  return true;
 }
 
 // Waits until the item's bytes are in host memory, or it failed.
 void KvFeed::fetch(Staged& staged) {
-  if (staged.memory != nullptr) return;
+  if (staged.there) return;
+  staged.there = true;
   const double start = steady_seconds();
-  // The stager's ring may be held by uses whose write-back from the device is not finished.
-  if (!stager_->ready(staged.use)) finish_write_backs(true);
-  const Result<std::byte*> memory = stager_->wait(staged.use);
+  Status& failed = failed_[staged.item];
+  for (size_t i = 0; i < staged.parts; ++i) {
+    // The stager's ring may be held by uses whose write-back from the device is not finished.
+    if (!stager_->ready(staged.use + i)) finish_write_backs(true);
+    const Result<std::byte*> memory = stager_->wait(staged.use + i);
+    if (failed.ok()) failed = memory.status();
+    if (memory.ok()) parts_of(staged)[i].memory = memory.value();
+  }
   const double end = steady_seconds();
   wait_seconds_ += end - start;
   if (trace_ != nullptr && end - start > kWaitShownSeconds) {
     trace_->span(track_, "wait for KV cache", start, end, "layer", layer_);
   }
-  Status& failed = failed_[staged.item];
-  if (failed.ok()) failed = memory.status();
-  if (failed.ok()) staged.memory = memory.value();
 }
 
-// Uploads the item's cache to where the kernels see it. False: the ring is full.
+// Brings the item's cache to where the kernels see it. False: the ring is full.
 bool KvFeed::upload(Staged& staged) {
-  std::byte* memory = staged.memory;
+  const KvSequence& sequence = *items_[staged.item].kv;
+  const bool in_blocks = sequence.kind(layer_).in_blocks();
+  const std::span<const Part> parts = parts_of(staged);
+  AttentionItem attention = staged.attention;
   if (ring_ != nullptr) {
-    const SweepItem& item = items_[staged.item];
-    const bool disk = staged.tier == Tier::kDisk;
-    const uint64_t filled =
-        item.position == 0 ? 0 : cache_.used_bytes(*item.kv, layer_, item.position, disk);
-    memory =
-        ring_->upload(staged.memory, filled,
-                      cache_.needed_bytes(*item.kv, layer_, item.position, tokens(staged), disk));
+    copies_.clear();
+    uint64_t before = 0;
+    for (const Part& part : parts) {
+      copies_.push_back({part.memory, before, part.filled});
+      before += part.needed;
+    }
+    std::byte* memory = ring_->upload(copies_, before);
     if (memory == nullptr) return false;
     staged.uploaded = true;
+    attention = at(attention, KvCache::layer_at(sequence, layer_, memory));
+  } else if (in_blocks) {
+    const size_t first = tables_.size();
+    for (const Part& part : parts) {
+      for (int64_t block = 0; block < part.blocks; ++block) {
+        tables_.push_back(part.memory + static_cast<size_t>(block) * cache_.layout().block_bytes());
+      }
+    }
+    attention.kv = KvBlocks(tables_.data() + first);
+  } else {
+    attention = at(attention, KvCache::layer_at(sequence, layer_, parts[0].memory));
   }
-  ready_.push_back(at(staged.attention, layer_at(staged, memory)));
+  ready_.push_back(attention);
   return true;
 }
 
@@ -183,7 +217,8 @@ void KvFeed::finish_handed_out() {
 }
 
 void KvFeed::finish(const Staged& staged) {
-  if (ring_ == nullptr) return finish_use(staged);
+  const std::span<const Part> parts = parts_of(staged);
+  if (ring_ == nullptr) return finish_uses(staged, parts);
   Event written_back;
   if (staged.uploaded) {
     const SweepItem& item = items_[staged.item];
@@ -194,20 +229,40 @@ void KvFeed::finish(const Staged& staged) {
       changes_.push_back({0, cache_.used_bytes(*item.kv, staged.attention.layer, positions,
                                                staged.tier == Tier::kDisk)});
     } else {
-      find_changes(staged);
+      find_changes(staged, parts[0].memory);
     }
-    written_back = ring_->write_back(staged.memory, changes_);
+    copies_.clear();
+    for (const ByteRange& change : changes_) {
+      for_parts(parts, change, [&](size_t i, const ByteRange& range, uint64_t before) {
+        copies_.push_back(
+            {parts[i].memory + range.from, before + range.from, range.to - range.from});
+      });
+    }
+    written_back = ring_->write_back(copies_);
   }
   if (staged.tier != Tier::kDisk) return;
-  write_backs_.push_back({staged, written_back});
+  write_backs_.push_back({staged, {parts.begin(), parts.end()}, written_back});
   finish_write_backs(false);
 }
 
-// Sets changes_ to what the layer changed of the item.
-void KvFeed::find_changes(const Staged& staged) {
+// Sets changes_ to what the layer changed of the item, whose bytes begin at `memory`.
+void KvFeed::find_changes(const Staged& staged, std::byte* memory) {
   const SweepItem& item = items_[staged.item];
-  cache_.find_changes(*item.kv, staged.attention.layer, layer_at(staged, staged.memory),
+  const int64_t layer = staged.attention.layer;  // Write-backs outlive begin().
+  cache_.find_changes(*item.kv, layer, KvCache::layer_at(*item.kv, layer, memory).state,
                       item.position, tokens(staged), &changes_);
+}
+
+template <class Changed>
+void KvFeed::for_parts(std::span<const Part> parts, const ByteRange& range,
+                       const Changed& part_changed) {
+  uint64_t before = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const uint64_t from = std::max(range.from, before);
+    const uint64_t to = std::min(range.to, before + parts[i].needed);
+    if (from < to) part_changed(i, ByteRange{from - before, to - before}, before);
+    before += parts[i].needed;
+  }
 }
 
 // Finishes the stager's uses whose write-back from the device is done, in order.
@@ -216,16 +271,24 @@ void KvFeed::finish_write_backs(bool wait) {
     const WriteBack& first = write_backs_.front();
     const Status status = first.written_back.wait();
     if (failed_[first.staged.item].ok()) failed_[first.staged.item] = status;
-    finish_use(first.staged);
+    finish_uses(first.staged, first.parts);
     write_backs_.pop_front();
   }
 }
 
-// Finishes a use. REQUIRES: host memory has the bytes as the layer left them.
-void KvFeed::finish_use(const Staged& staged) {
+// Finishes an item's uses. REQUIRES: host memory has the bytes as the layer left them.
+void KvFeed::finish_uses(const Staged& staged, std::span<const Part> parts) {
   changes_.clear();
-  if (failed_[staged.item].ok()) find_changes(staged);
-  stager_->finish(staged.use, changes_);
+  if (failed_[staged.item].ok()) find_changes(staged, parts[0].memory);
+  for (size_t use = 0; use < parts.size(); ++use) {
+    part_changes_.clear();
+    for (const ByteRange& change : changes_) {
+      for_parts(parts, change, [&](size_t i, const ByteRange& range, uint64_t) {
+        if (i == use) part_changes_.push_back(range);
+      });
+    }
+    stager_->finish(staged.use + use, part_changes_);
+  }
 }
 
 Status KvFeed::end_sweep() {

@@ -48,31 +48,45 @@ class KvFeed final : public AttentionFeed {
   double wait_seconds() const { return wait_seconds_; }  // Of this sweep
 
  private:
+  // A run of a cache that is not resident on the device: what is filled and needed of it.
+  struct Part : KvCache::RunPart {
+    std::byte* memory = nullptr;  // Host memory; null: not yet read, or failed
+  };
   // An item whose cache is not resident on the device.
   struct Staged {
     size_t item;
     AttentionItem attention;
     Tier tier;
-    size_t use;                   // The stager's, if on disk
-    std::byte* memory = nullptr;  // Host memory; null: not yet read, or failed
-    bool uploaded = false;        // Into the ring
+    size_t use;                // The stager's first, if on disk: one for each part
+    size_t first_part, parts;  // In parts_
+    bool there = false;        // All parts are in host memory.
+    bool uploaded = false;     // Into the ring
   };
-  // A use of the stager that is finished once its bytes are copied back from the device.
+  // Uses of the stager that are finished once their bytes are copied back from the device.
   struct WriteBack {
     Staged staged;
+    std::vector<Part> parts;  // Its own, since the next layer's replace the others
     Event written_back;
   };
+  void add_staged(size_t item, const AttentionItem& attention);
   void finish_handed_out();
   void finish(const Staged& staged);
-  void finish_use(const Staged& staged);
-  void find_changes(const Staged& staged);
+  void finish_uses(const Staged& staged, std::span<const Part> parts);
+  void find_changes(const Staged& staged, std::byte* memory);
+  std::span<Part> parts_of(const Staged& staged) {
+    return std::span(parts_).subspan(staged.first_part, staged.parts);
+  }
+  // Calls part_changed(part, range in the part) for each part that a range of the layer, as if it
+  // lay in one piece, lies in.
+  template <class Changed>
+  static void for_parts(std::span<const Part> parts, const ByteRange& range,
+                        const Changed& part_changed);
   void finish_write_backs(bool wait);
   bool there(const Staged& staged);
   void fetch(Staged& staged);
   bool upload(Staged& staged);
   void prefetch_next_sweep(std::span<const SweepItem> items, const LayerRange& layers);
   int64_t tokens(const Staged& staged) const;
-  KvCache::Layer layer_at(const Staged& staged, std::byte* memory) const;
 
   KvCache& cache_;
   SpillStager* stager_;
@@ -83,14 +97,20 @@ class KvFeed final : public AttentionFeed {
   std::span<const SweepItem> items_;
   std::vector<Status> failed_;              // By item
   std::vector<SpillUse> uses_, last_uses_;  // This sweep's and the last one's
-  std::vector<ByteRange> changes_;          // In one layer of one sequence
+  std::vector<ByteRange> changes_;          // In one layer of one sequence, or a part of it
+  std::vector<ByteRange> part_changes_;
 
   int64_t layer_ = 0;
   std::vector<AttentionItem> resident_;  // In this layer and micro-batch
   std::vector<AttentionItem> host_items_;
   std::vector<Staged> staged_;
-  std::vector<AttentionItem> ready_;  // The staged items handed out last
-  size_t next_staged_ = 0;            // Into staged_: the next to wait for
+  std::vector<Part> parts_;              // Of the staged items
+  std::vector<KvCache::RunPart> found_;  // Of one of them
+  std::vector<std::byte*>
+      tables_;  // Block tables of staged items on a device with the host's memory
+  std::vector<DeviceRing::Part> copies_;  // Of one of them
+  std::vector<AttentionItem> ready_;      // The staged items handed out last
+  size_t next_staged_ = 0;                // Into staged_: the next to wait for
   size_t finished_staged_ = 0;
   size_t next_use_ = 0;  // The stager's next use in the sweep
   std::deque<WriteBack> write_backs_;

@@ -133,7 +133,7 @@ class Planner {
   // those lengths.
   struct LongestKv {
     KvLayersBytes bytes;
-    uint64_t disk_layer_max;  // A layer on disk under any rule a request may name
+    uint64_t staged_layer_max;  // Of a layer on disk under any rule a request may name
     int64_t positions;
     KvBudget budget;
     KvChunks chunks;
@@ -151,11 +151,14 @@ class Planner {
       return kv_layers_bytes(shape, plan_.kv_format(), positions, budget, longest.chunks);
     };
     longest.bytes = bytes(longest.budget, longest.positions);
+    longest.staged_layer_max = longest.bytes.largest_staged;
+    if (known) return longest;
     // The costliest rule keeps nearly every position, all but one of them by score.
-    longest.disk_layer_max =
-        known ? longest.bytes.largest_on_disk
-              : bytes({1, std::max<int64_t>(1, shape.positions - 2), true}, shape.positions)
-                    .largest_on_disk;
+    const KvBudget costliest{1, std::max<int64_t>(1, shape.positions - 2), true};
+    for (const KvBudget& budget : {costliest, KvBudget()}) {
+      longest.staged_layer_max =
+          std::max(longest.staged_layer_max, bytes(budget, shape.positions).largest_staged);
+    }
     return longest;
   }
 
@@ -242,7 +245,7 @@ class Planner {
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = model_.dummy();
-    request.kv_staged_bytes_max = longest.disk_layer_max;
+    request.kv_staged_bytes_max = longest.staged_layer_max;
     request.kv_layer_disk_bytes = longest.bytes.largest_on_disk;
     request.kv_sequence_disk_bytes = longest.bytes.disk;
     request.kv_sequence_bytes_max = longest.bytes.memory;

@@ -28,8 +28,36 @@ std::unique_ptr<KvCache> open(Device& device, const KvLayout& layout, uint64_t m
   return KvCache::open(device, sized(layout, memory, disk)).value();
 }
 
-bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
-  return a + a_bytes <= b || b + b_bytes <= a;
+// Whether no run of two sequences overlaps.
+bool apart(const KvSequence& a, const KvSequence& b) {
+  for (const KvSequence::Place& one : a.places) {
+    for (const KvSequence::Place& other : b.places) {
+      if (one.tier != other.tier) continue;
+      for (const KvSequence::Run& run : one.runs) {
+        for (const KvSequence::Run& than : other.runs) {
+          const bool before = run.offset + run.bytes <= than.offset;
+          if (!before && than.offset + than.bytes > run.offset) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+// A layer's rows, whose blocks lie in one piece.
+std::byte* rows_of(const KvCache& cache, const KvSequence& kv, int64_t layer) {
+  CHECK(kv.place(layer).runs.size() == 1);
+  const KvCache::Layer at = cache.layer(kv, layer);
+  return at.rows.block(0, cache.layout().block_bytes());
+}
+
+// The one use of a layer on disk in one piece.
+SpillUse use_of(const KvCache& cache, KvSequence& kv, int64_t layer, int64_t position,
+                int64_t tokens) {
+  std::vector<SpillUse> uses;
+  cache.add_uses(kv, layer, position, tokens, &uses);
+  REQUIRE(uses.size() == 1);
+  return uses.front();
 }
 
 TEST_CASE("reservations never overlap and all room comes back") {
@@ -45,6 +73,7 @@ TEST_CASE("reservations never overlap and all room comes back") {
   std::mt19937 random(seed);
   std::vector<std::unique_ptr<KvSequence>> held;
   int refused = 0;
+  size_t pieces = 0;
   for (int step = 0; step < 2000; ++step) {
     if (held.empty() || random() % 5 < 3) {
       const auto rows = static_cast<int64_t>(1 + random() % 90);
@@ -57,9 +86,14 @@ TEST_CASE("reservations never overlap and all room comes back") {
         CHECK(a.memory_bytes() / layout.sequence_bytes(rows) +
                   static_cast<uint64_t>(a.disk_layers()) ==
               static_cast<uint64_t>(kLayers));
-        for (const auto& b : held) {
-          CHECK(apart(a.memory_offset, a.memory_bytes(), b->memory_offset, b->memory_bytes()));
-          CHECK(apart(a.disk_offset, a.disk_bytes(), b->disk_offset, b->disk_bytes()));
+        for (const auto& b : held) CHECK(apart(a, *b));
+        for (const KvSequence::Place& place : a.places) {
+          int64_t blocks = 0;
+          for (const KvSequence::Run& run : place.runs) blocks += run.blocks;
+          CHECK(blocks == kv_blocks(rows));
+          CHECK(place.table.size() == static_cast<size_t>(place.tier == Tier::kDisk ? 0 : blocks));
+          CHECK(place.spilled.size() == (place.tier == Tier::kDisk ? place.runs.size() : 0));
+          pieces = std::max(pieces, place.runs.size());
         }
         held.push_back(std::move(got).value());
       }
@@ -71,9 +105,76 @@ TEST_CASE("reservations never overlap and all room comes back") {
     cache->verify();
   }
   CHECK(refused > 0);
+  if (disk_tenths < 10) CHECK(pieces > 1);  // Room in pieces is used.
   for (auto& sequence : held) cache->release(std::move(sequence));
   cache->verify();
   CHECK(cache->reserved_bytes() == 0);
+}
+
+TEST_CASE("room in pieces is room for a layer that keeps every row") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{2, 8, Format::kF16};
+  const uint64_t block = layout.block_bytes();
+  const auto cache = open(*device, layout, block * kLayers * 12, 0);
+  std::vector<std::unique_ptr<KvSequence>> held;
+  for (int i = 0; i < 12; ++i) held.push_back(cache->reserve(16).value());
+  for (size_t i = 0; i < held.size(); i += 2) cache->release(std::move(held[i]));
+  // Six blocks of every layer are free, each between two that are not.
+  CHECK_FALSE(cache->reserve(5000, {10, 90, true}).ok());  // Seven blocks, and in one piece
+  const auto kv = cache->reserve(6 * 16).value();
+  CHECK(cache->reserved_bytes() == cache->total_bytes());
+  std::vector<std::byte*> seen;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const KvCache::Layer at = cache->layer(*kv, layer);
+    REQUIRE(at.rows.table != nullptr);
+    size_t next = 0;
+    for (size_t run = 0; run < kv->place(layer).runs.size(); ++run) {
+      for (int64_t b = 0; b < kv->place(layer).runs[run].blocks; ++b) {
+        std::byte* expected = cache->run_at(*kv, layer, run) + static_cast<uint64_t>(b) * block;
+        CHECK(at.rows.table[next] == expected);
+        seen.push_back(at.rows.table[next++]);
+      }
+    }
+    CHECK(next == 6);
+  }
+  std::sort(seen.begin(), seen.end());
+  CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
+  // What a sweep needs of the runs, in their order: a step at position 40 fills three blocks.
+  std::vector<KvCache::RunPart> parts;
+  cache->find_parts(*kv, 0, 40, 1, &parts);
+  int64_t blocks = 0;
+  uint64_t filled = 0, needed = 0;
+  for (const KvCache::RunPart& part : parts) {
+    blocks += part.blocks;
+    filled += part.filled;
+    needed += part.needed;
+  }
+  CHECK(blocks == 3);
+  CHECK(filled == 3 * block);
+  CHECK(needed == 3 * block);
+  cache->find_parts(*kv, 0, 48, 1, &parts);
+  filled = needed = 0;
+  for (const KvCache::RunPart& part : parts) filled += part.filled, needed += part.needed;
+  CHECK(filled == 3 * block);
+  CHECK(needed == 4 * block);
+}
+
+TEST_CASE("a long layer on disk goes in parts, and the staging has room for them") {
+  const auto device = open_cpu_device(1).value();
+  const KvLayout layout{8, 128, Format::kF16};  // Blocks of 64 KiB
+  const int64_t rows = 16 * 100;
+  const auto cache = open(*device, layout, 0, uint64_t{64} << 20);
+  auto kv = cache->reserve(rows).value();
+  CHECK(kv->kind(0).staged_bytes() == kv->kind(0).disk_bytes + (uint64_t{2} << 20));
+  std::vector<SpillUse> uses;
+  cache->add_uses(*kv, 0, 16 * 70 + 3, 1, &uses);
+  REQUIRE(uses.size() == 3);  // 71 blocks of runs of 32
+  CHECK(uses[0].read_bytes == 32 * layout.block_bytes());
+  CHECK(uses[2].read_bytes == 7 * layout.block_bytes());
+  CHECK(uses[2].bytes == 7 * layout.block_bytes());
+  CHECK(uses[1].object->offset % kIoAlignment == 0);
+  CHECK(uses[1].object->owner == kv.get());
+  cache->release(std::move(kv));
 }
 
 TEST_CASE("everything released is one stretch again") {
@@ -102,7 +203,7 @@ TEST_CASE("layers of a reservation lie apart, and those on disk are spread") {
     int64_t found = 0, gap = 0, gap_max = 0;
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       if (kv->on_disk(layer)) {
-        const SpillUse use = cache->use(*kv, layer, 40, 1);
+        const SpillUse use = use_of(*cache, *kv, layer, 40, 1);
         CHECK(use.object->offset % kIoAlignment == 0);
         CHECK(use.read_bytes == layout.sequence_bytes(40));
         CHECK(use.bytes >= layout.sequence_bytes(41));
@@ -111,7 +212,7 @@ TEST_CASE("layers of a reservation lie apart, and those on disk are spread") {
         continue;
       }
       gap_max = std::max(gap_max, ++gap);
-      std::byte* data = cache->layer(*kv, layer).rows;
+      std::byte* data = rows_of(*cache, *kv, layer);
       CHECK(cache->layer(*kv, layer).state == nullptr);
       if (last != nullptr) CHECK(data - last == static_cast<std::ptrdiff_t>(bytes));
       last = data;
@@ -155,9 +256,9 @@ TEST_CASE("a limited budget takes the rows that it keeps, and what it remembers 
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     if (kv->on_disk(layer)) continue;
     const KvCache::Layer at = cache->layer(*kv, layer);
-    CHECK(at.rows - at.state == static_cast<std::ptrdiff_t>(state));
+    CHECK(at.rows.first - at.state == static_cast<std::ptrdiff_t>(state));
     if (last != nullptr) CHECK(at.state >= last + rows);
-    last = at.rows;
+    last = at.rows.first;
   }
 }
 
@@ -170,15 +271,15 @@ TEST_CASE("what a step has changed is found by whole blocks") {
   const auto cache = open(*device, layout, 0, uint64_t{1} << 24);
   auto kv = cache->reserve(1000, budget).value();
   const uint64_t head = kv->kind(0).disk_state_bytes();
-  const SpillUse use = cache->use(*kv, 0, 500, 1);
+  const SpillUse use = use_of(*cache, *kv, 0, 500, 1);
   CHECK(use.read_bytes == head + layout.sequence_bytes(101));
   std::vector<std::byte> memory(use.bytes);
-  const KvCache::Layer staged = cache->staged_layer(*kv, 0, memory.data());
+  const KvCache::Layer staged = KvCache::layer_at(*kv, 0, memory.data());
   const auto changes_of = [&](int32_t moved_a, int32_t moved_b) {
     *cache->state_layout(*kv, 0).head(staged.state, 0).moved = moved_a;
     *cache->state_layout(*kv, 0).head(staged.state, 1).moved = moved_b;
     std::vector<ByteRange> changes;
-    cache->find_changes(*kv, 0, staged, 500, 1, &changes);
+    cache->find_changes(*kv, 0, staged.state, 500, 1, &changes);
     std::vector<std::pair<uint64_t, uint64_t>> blocks;  // Behind the state
     CHECK(changes.front().from == 0);
     for (const ByteRange& change : changes) {
@@ -207,9 +308,9 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
       INFO(on_disk << " layers on disk, " << on_host << " on the host");
       const auto disk = static_cast<uint64_t>(on_disk), host = static_cast<uint64_t>(on_host);
       KvCacheOptions options = sized(layout, bytes * (kLayers - disk - host),
-                                     (bytes + kIoAlignment) * disk, bytes + kIoAlignment);
+                                     (bytes + kIoAlignment) * disk, 2 * (bytes + kIoAlignment));
       options.host_bytes = bytes * host;
-      options.device_staging_bytes = bytes + kIoAlignment;
+      options.device_staging_bytes = 2 * (bytes + kIoAlignment);
       const auto cache = KvCache::open(*device, options).value();
       CHECK(cache->check_holds(100).ok());
       auto kv = cache->reserve(100).value();
@@ -220,7 +321,7 @@ TEST_CASE("layers of a reservation over three tiers lie apart, each tier's sprea
         const auto tier = static_cast<size_t>(kv->tier(layer));
         ++count[tier];
         if (kv->tier(layer) == Tier::kDisk) continue;
-        std::byte* data = cache->layer(*kv, layer).rows;
+        std::byte* data = rows_of(*cache, *kv, layer);
         if (last[tier] != nullptr) CHECK(data - last[tier] == static_cast<std::ptrdiff_t>(bytes));
         last[tier] = data;
       }
@@ -250,11 +351,11 @@ TEST_CASE("a cache of layers in the middle of a model knows them by their number
     const std::byte* memory[2] = {nullptr, nullptr};
     for (int64_t layer = kv.layers.first; layer < kv.layers.end(); ++layer) {
       if (kv.on_disk(layer)) {
-        found.push_back(cache.use(kv, layer, 0, 1).object->offset);
+        found.push_back(use_of(cache, kv, layer, 0, 1).object->offset);
         continue;
       }
       const std::byte*& first_there = memory[static_cast<size_t>(kv.tier(layer))];
-      const std::byte* here = cache.layer(kv, layer).rows;
+      const std::byte* here = rows_of(cache, kv, layer);
       if (first_there == nullptr) first_there = here;
       found.push_back(static_cast<uint64_t>(here - first_there));
     }
@@ -314,7 +415,8 @@ TEST_CASE("a sequence that can never be held is refused, by what is too small") 
   CHECK(message(*memory, 64) == "");
   CHECK_THAT(message(*memory, 65), Catch::Contains("of KV cache, and there are"));
   // One layer at a time passes through the staging.
-  const uint64_t staged = (layer + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+  // Several parts may have to go around the end of a ring.
+  const uint64_t staged = 2 * ((layer + kIoAlignment - 1) / kIoAlignment * kIoAlignment);
   KvCacheOptions options = sized(layout, 0, 100 * kIoAlignment, staged);
   CHECK(message(*KvCache::open(*device, options).value(), 64) == "");
   options.staging_bytes = staged - kIoAlignment;
@@ -356,7 +458,7 @@ TEST_CASE("a layer with a window takes the window's rows alone") {
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     const KvCache::Layer at = cache->layer(*kv, layer);
     CHECK((at.state == nullptr) == (kv->budget(layer) == KvBudget{19}));
-    const std::byte* begin = at.state == nullptr ? at.rows : at.state;
+    const std::byte* begin = at.state == nullptr ? at.rows.first : at.state;
     CHECK(begin == end);
     end = begin + (at.state == nullptr ? few : kept);
   }
@@ -410,11 +512,10 @@ TEST_CASE("a chunk changes two ends of a ring, in whole blocks") {
   const auto cache = KvCache::open(*device, options).value();
   auto kv = cache->reserve(1000, {}, {900, 40}).value();  // A ring of 64
   const uint64_t block = layout.block_bytes();
-  std::vector<std::byte> memory(cache->disk_layer_bytes(1000, {}, {900, 40}));
+  std::vector<std::byte> memory(cache->staged_layer_bytes(1000, {}, {900, 40}));
   const auto changes = [&](int64_t position, int64_t tokens) {
     std::vector<ByteRange> found;
-    cache->find_changes(*kv, 1, cache->staged_layer(*kv, 1, memory.data()), position, tokens,
-                        &found);
+    cache->find_changes(*kv, 1, nullptr, position, tokens, &found);
     std::vector<std::pair<uint64_t, uint64_t>> blocks;
     for (const ByteRange& range : found) blocks.push_back({range.from / block, range.to / block});
     return blocks;

@@ -225,6 +225,7 @@ TEST_CASE("a guess about what could not be written, or never was, reads nothing"
                 .error = ENOSPC});
   std::vector<SpillUse> uses;
   for (size_t i = 0; i < 2; ++i) uses.push_back({&objects.all[i], 0, kPiece});
+  for (SpilledObject& object : objects.all) object.owner = &objects;
   // The first is lost, or the third, which nobody has written, is guessed at its place.
   uses.push_back({&objects.all[lost == 0 ? 0 : 2], kPiece, kPiece});
   stager.begin(uses, 1);
@@ -234,7 +235,7 @@ TEST_CASE("a guess about what could not be written, or never was, reads nothing"
   }
   stager.flush();
   CHECK(stager.bytes_read() == 0);
-  stager.forget(objects.all);
+  stager.forget(&objects);
   CHECK(io.in_flight() == 0);
 }
 
