@@ -225,16 +225,18 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void cancel_sequences(std::vector<RequestId> ids, bool everything) {
     if (ids.empty() && !everything) return;
-    std::sort(ids.begin(), ids.end());  // A client that leaves may cancel thousands.
-    const auto apply = [&](Sequence& sequence) {
-      if (everything || std::binary_search(ids.begin(), ids.end(), sequence.id())) {
-        sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
-      }
+    const auto end = [](Sequence& sequence) {
+      sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
     };
-    for (const auto& sequence : running_) apply(*sequence);
-    waiting_.for_each(apply);
-    waiting_ended_ = true;
-    retire();
+    std::sort(ids.begin(), ids.end());  // A client that leaves may cancel thousands.
+    for (const auto& sequence : running_) {
+      if (everything || std::binary_search(ids.begin(), ids.end(), sequence->id())) end(*sequence);
+    }
+    WaitingQueue::Sequences ended;
+    if (everything) ended = waiting_.take_all();
+    for (const RequestId id : ids) ended.splice(ended.end(), waiting_.take(id));
+    for (const auto& sequence : ended) end(*sequence);
+    retire(std::move(ended));
   }
 
   void admit() {
@@ -276,8 +278,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         next.admit(std::move(kv).value(), steady_seconds());
       } catch (const std::exception& error) {
         next.finish(FinishReason::kError, out_of_memory(error));
-        waiting_ended_ = true;
-        retire();
+        retire(waiting_.take(next.id()));
         continue;
       }
       admitted = true;
@@ -424,11 +425,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   // Frees the memory of finished sequences, then reports them: a reported ending is already in the
   // statistics, and drain() returns after the last report. Allocates nothing, so that it works when
   // memory has run out.
-  void retire() {
+  // `waiting`: finished sequences that have not run.
+  void retire(WaitingQueue::Sequences waiting = {}) {
     const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
     const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
-    WaitingQueue::Sequences waiting;
-    if (std::exchange(waiting_ended_, false)) waiting = waiting_.take_finished();
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
@@ -465,7 +465,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   // Engine thread only.
   WaitingQueue waiting_;
-  bool waiting_ended_ = false;  // Some were cancelled or could not be admitted
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;

@@ -1,22 +1,26 @@
 #include "scheduler/waiting_queue.h"
 
-#include <iterator>
 #include <utility>
 
 namespace spillway {
 
 void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   const Who who = {sequence->priority(), sequence->client()};
+  const RequestId id = sequence->id();
   Sequences one;
   one.push_back(std::move(sequence));
+  // All nodes are allocated before the first is inserted, and only the table of ids, which comes
+  // first, allocates when it is.
+  Lines line;
+  std::map<Who, Turn> entry;
   auto turn = turns_.find(who);
   if (turn == turns_.end()) {
-    // Both nodes are allocated before either is inserted, since inserting cannot fail.
     const Turn next = {who.priority, last_turn_ + 1};
-    std::map<Turn, Line> line;
     line.try_emplace(next, Line{who.client, {}});
-    std::map<Who, Turn> entry;
     entry.emplace(who, next);
+  }
+  by_id_.emplace(id, one.begin());
+  if (turn == turns_.end()) {
     ++last_turn_;
     lines_.merge(line);
     turns_.merge(entry);
@@ -24,52 +28,55 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   }
   Sequences& waiting = lines_.find(turn->second)->second.waiting;
   waiting.splice(waiting.end(), one);
-  ++size_;
+}
+
+// Takes a sequence out of its line, which may be empty then.
+WaitingQueue::Sequences WaitingQueue::take(Lines::iterator line, Sequences::iterator sequence) {
+  Sequences one;
+  one.splice(one.end(), line->second.waiting, sequence);
+  by_id_.erase(one.front()->id());
+  return one;
+}
+
+// Removes an empty line, and with it the client's turn.
+void WaitingQueue::close(Lines::iterator line) {
+  turns_.erase({line->first.priority, line->second.client});
+  lines_.erase(line);
 }
 
 std::unique_ptr<Sequence> WaitingQueue::pop() {
   const auto first = lines_.begin();
-  Sequences& waiting = first->second.waiting;
-  std::unique_ptr<Sequence> sequence = std::move(waiting.front());
-  waiting.pop_front();
-  --size_;
-  const auto turn = turns_.find({first->first.priority, first->second.client});
-  if (waiting.empty()) {
-    turns_.erase(turn);
-    lines_.erase(first);
+  Sequences one = take(first, first->second.waiting.begin());
+  if (first->second.waiting.empty()) {
+    close(first);
   } else {
     // Moves the line to the end of its priority by its node, without allocating.
+    const auto turn = turns_.find({first->first.priority, first->second.client});
     auto line = lines_.extract(first);
     line.key().number = ++last_turn_;
     turn->second = line.key();
     lines_.insert(std::move(line));
   }
-  return sequence;
+  return std::move(one.front());
 }
 
-void WaitingQueue::for_each(const std::function<void(Sequence&)>& visit) {
-  for (auto& [turn, line] : lines_) {
-    for (const std::unique_ptr<Sequence>& sequence : line.waiting) visit(*sequence);
-  }
+WaitingQueue::Sequences WaitingQueue::take(RequestId id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return {};
+  const Sequence& sequence = **found->second;
+  const auto line = lines_.find(turns_.at({sequence.priority(), sequence.client()}));
+  Sequences one = take(line, found->second);
+  if (line->second.waiting.empty()) close(line);
+  return one;
 }
 
-WaitingQueue::Sequences WaitingQueue::take_finished() {
-  Sequences finished;
-  for (auto line = lines_.begin(); line != lines_.end();) {
-    Sequences& waiting = line->second.waiting;
-    for (auto at = waiting.begin(); at != waiting.end();) {
-      const auto sequence = at++;
-      if ((*sequence)->finished()) finished.splice(finished.end(), waiting, sequence);
-    }
-    if (!waiting.empty()) {
-      ++line;
-      continue;
-    }
-    turns_.erase({line->first.priority, line->second.client});
-    line = lines_.erase(line);
-  }
-  size_ -= finished.size();
-  return finished;
+WaitingQueue::Sequences WaitingQueue::take_all() {
+  Sequences all;
+  for (auto& [turn, line] : lines_) all.splice(all.end(), line.waiting);
+  lines_.clear();
+  turns_.clear();
+  by_id_.clear();
+  return all;
 }
 
 }  // namespace spillway

@@ -2,17 +2,18 @@
 // turns, one sequence each, and a client's own run in order of arrival. A new client waits for one
 // sequence of each waiting client, however many these have sent.
 //
-// An operation takes logarithmic time in the number of waiting clients. Only push() allocates, so
-// that the others work when memory runs out. Engine thread only.
+// An operation takes logarithmic time in the number of waiting clients, whoever it is about: a
+// client that leaves costs no walk through all that wait. Only push() allocates, so that the others
+// work when memory runs out. Engine thread only.
 #pragma once
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <unordered_map>
 
 #include "scheduler/sequence.h"
 
@@ -25,17 +26,18 @@ class WaitingQueue {
   // An exception leaves the queue unchanged.
   void push(std::unique_ptr<Sequence> sequence);
 
-  bool empty() const { return size_ == 0; }
-  size_t size() const { return size_; }
+  bool empty() const { return by_id_.empty(); }
+  size_t size() const { return by_id_.size(); }
 
   // The next sequence; only a later push() of a lower priority changes it. REQUIRES: not empty.
   Sequence& front() { return *lines_.begin()->second.waiting.front(); }
   std::unique_ptr<Sequence> pop();
 
-  void for_each(const std::function<void(Sequence&)>& visit);
+  // Removes that sequence; none: it does not wait.
+  Sequences take(RequestId id);
 
-  // Removes the finished sequences.
-  Sequences take_finished();
+  // Removes all of them.
+  Sequences take_all();
 
  private:
   struct Who {
@@ -53,10 +55,15 @@ class WaitingQueue {
     Sequences waiting;  // Never empty
   };
 
-  std::map<Turn, Line> lines_;
+  using Lines = std::map<Turn, Line>;
+
+  Sequences take(Lines::iterator line, Sequences::iterator sequence);
+  void close(Lines::iterator line);
+
+  Lines lines_;
   std::map<Who, Turn> turns_;  // The turn of each line
+  std::unordered_map<RequestId, Sequences::iterator> by_id_;
   uint64_t last_turn_ = 0;
-  size_t size_ = 0;
 };
 
 }  // namespace spillway

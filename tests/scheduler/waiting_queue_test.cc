@@ -82,21 +82,25 @@ TEST_CASE("priority goes before turns") {
   CHECK(drain(queue) == std::vector<uint64_t>{5, 4, 1, 3, 2, 6});
 }
 
-TEST_CASE("what has finished leaves the queue, and a client without any its turn") {
+TEST_CASE("what is taken leaves the queue, and a client without any its turn") {
   WaitingQueue queue;
   for (uint64_t id = 1; id <= 6; ++id) queue.push(sequence(id, 1 + id % 3));
-  queue.for_each([](Sequence& waiting) {
-    if (id_of(waiting) != 4 && id_of(waiting) != 5) {
-      waiting.finish(FinishReason::kCancelled, {});
-    }
-  });
-  const WaitingQueue::Sequences finished = queue.take_finished();
-  CHECK(finished.size() == 4);
-  for (const auto& ended : finished) CHECK(ended->finished());
+  for (const uint64_t id : {1, 6, 2, 3}) {
+    const WaitingQueue::Sequences taken = queue.take(RequestId{id});
+    REQUIRE(taken.size() == 1);
+    CHECK(id_of(*taken.front()) == id);
+  }
+  CHECK(queue.take(RequestId{3}).empty());
+  CHECK(queue.take(RequestId{99}).empty());
   CHECK(queue.size() == 2);
   queue.push(sequence(7, 1));  // Client 1 had 3 and 6: it joins anew.
   CHECK(drain(queue) == std::vector<uint64_t>{4, 5, 7});
-  CHECK(queue.take_finished().empty());
+  CHECK(queue.take(RequestId{7}).empty());
+  for (uint64_t id = 8; id <= 12; ++id) queue.push(sequence(id, 1 + id % 3));
+  CHECK(queue.take_all().size() == 5);
+  CHECK(queue.empty());
+  queue.push(sequence(13, 1));
+  CHECK(drain(queue) == std::vector<uint64_t>{13});
 }
 
 // The definition: a list of lines in the order of their turns.
@@ -160,10 +164,7 @@ TEST_CASE("any order of arrivals, admissions and cancellations goes as defined")
       REQUIRE(id_of(*queue.pop()) == plain.pop());
     } else {
       const uint64_t divisor = 2 + random() % 3;
-      queue.for_each([&](Sequence& waiting) {
-        if (id_of(waiting) % divisor == 0) waiting.finish(FinishReason::kCancelled, {});
-      });
-      queue.take_finished();
+      for (uint64_t one = divisor; one <= id; one += divisor) queue.take(RequestId{one});
       plain.remove(divisor);
     }
     REQUIRE(queue.size() == plain.size());
