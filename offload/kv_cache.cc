@@ -18,6 +18,8 @@ namespace {
 // loses less at its end.
 constexpr uint64_t kDiskRunBytesMax = uint64_t{2} << 20;
 
+constexpr int64_t kGrowthBlocks = 4;  // With which a sequence grows, where there is room
+
 }  // namespace
 
 Result<std::unique_ptr<KvCache>> KvCache::open(Device& device, const KvCacheOptions& options) {
@@ -37,7 +39,8 @@ KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
       options_(options),
       memory_(options.memory_bytes),
       host_(options.host_bytes),
-      disk_(options.disk_bytes) {
+      disk_(options.disk_bytes),
+      aside_(options.aside_bytes) {
   SPILLWAY_CHECK(options.windowed.empty() ||
                  options.layers.end() <= static_cast<int64_t>(options.windowed.size()));
   for (int64_t layer = options.layers.first; layer < options.layers.end(); ++layer) {
@@ -226,69 +229,152 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks
       ", shorten it, or let kv_rule keep less of it");
 }
 
-RangeAllocator& KvCache::region(Tier tier) {
-  return tier == Tier::kDevice ? memory_ : tier == Tier::kHost ? host_ : disk_;
+int64_t KvSequence::positions() const {
+  int64_t least = rows;
+  for (const Place& place : places) {
+    if (!kinds[place.window ? 1 : 0].in_blocks()) continue;
+    int64_t blocks = 0;
+    for (const Run& run : place.runs) blocks += run.blocks;
+    least = std::min(least, blocks * kKvBlockRows);
+  }
+  return least;
 }
 
-// Takes what the sequence's split says of every tier, or nothing.
-bool KvCache::take(KvSequence* sequence) {
-  const auto fits = [](uint64_t bytes, const RangeAllocator& region) {
-    return bytes <= region.total() - region.reserved();
+RangeAllocator& KvCache::region(const KvSequence& sequence, const KvSequence::Place& place) {
+  if (sequence.aside) return aside_;
+  return place.tier == Tier::kDevice ? memory_ : place.tier == Tier::kHost ? host_ : disk_;
+}
+
+// Takes what the sequence's split says of every tier for its first `rows` positions, or nothing.
+bool KvCache::take(KvSequence* sequence, int64_t rows) {
+  const auto bytes = [&](bool disk, const auto& layers) {
+    uint64_t sum = 0;
+    for (const KvSequence::Kind& kind : sequence->kinds) {
+      uint64_t each = disk ? kind.disk_bytes : kind.memory_bytes;
+      if (kind.in_blocks()) each = layout().sequence_bytes(rows);
+      sum += static_cast<uint64_t>(layers(kind)) * each;
+    }
+    return sum;
   };
-  if (!fits(sequence->memory_bytes(), memory_) || !fits(sequence->host_bytes(), host_) ||
-      !fits(sequence->disk_bytes(), disk_)) {
-    return false;
-  }
+  const auto fits = [](uint64_t needed, const RangeAllocator& region) {
+    return needed <= region.total() - region.reserved();
+  };
+  using Kind = KvSequence::Kind;
+  const bool all_fit =
+      fits(bytes(false, [](const Kind& k) { return k.layers - k.on_disk - k.on_host; }), memory_) &&
+      fits(bytes(false, [](const Kind& k) { return k.on_host; }), host_) &&
+      fits(bytes(true, [](const Kind& k) { return k.on_disk; }), disk_);
+  if (!all_fit) return false;
   place(sequence);
   for (KvSequence::Place& place : sequence->places) {
-    if (take(*sequence, &place)) continue;
+    if (take(*sequence, kv_blocks(rows), &place)) continue;
     give_back(sequence);
     return false;
   }
   return true;
 }
 
-// Takes runs for a layer's blocks, as long as there are. False: not enough, and those taken stay.
-bool KvCache::take(const KvSequence& sequence, KvSequence::Place* place) {
+// Takes runs for so many blocks of a layer, or the piece in which it lies, as long as there is
+// room. False: not enough, and those taken stay.
+bool KvCache::take(const KvSequence& sequence, int64_t blocks, KvSequence::Place* place) {
   const KvLayer& kind = sequence.kinds[place->window ? 1 : 0];
   const bool disk = place->tier == Tier::kDisk;
-  RangeAllocator& from = region(place->tier);
+  RangeAllocator& from = region(sequence, *place);
+  const uint64_t base = sequence.aside ? options_.disk_bytes : 0;
   const uint64_t block_bytes = layout().block_bytes();
-  const auto bytes_of = [&](int64_t blocks) {
-    const uint64_t bytes = static_cast<uint64_t>(blocks) * block_bytes;
+  const auto bytes_of = [&](int64_t some) {
+    const uint64_t bytes = static_cast<uint64_t>(some) * block_bytes;
     return disk ? round_up(bytes, kIoAlignment) : bytes;
   };
-  // On disk a run but the last takes whole sectors, so that many take no more than one.
-  const auto unit =
-      static_cast<int64_t>(disk ? kIoAlignment / std::gcd<uint64_t>(kIoAlignment, block_bytes) : 1);
   if (!kind.in_blocks()) {
     const uint64_t bytes = disk ? kind.disk_bytes : kind.memory_bytes;
     const auto offset = from.reserve(bytes);
-    if (offset) place->runs.push_back({*offset, bytes, 0});
+    if (offset) place->runs.push_back({base + *offset, bytes, 0});
     return offset.has_value();
   }
-  auto left = static_cast<int64_t>(kind.memory_bytes / block_bytes);
+  // On disk a run but the last takes whole sectors, so that many take no more than one.
+  const auto unit =
+      static_cast<int64_t>(disk ? kIoAlignment / std::gcd<uint64_t>(kIoAlignment, block_bytes) : 1);
   const auto most =
-      disk ? static_cast<int64_t>(kDiskRunBytesMax / block_bytes) / unit * unit : left;
-  for (int64_t blocks = std::max(most, unit); left > 0;) {
-    blocks = std::min(blocks, left);
-    const auto offset = from.reserve(bytes_of(blocks));
+      disk ? static_cast<int64_t>(kDiskRunBytesMax / block_bytes) / unit * unit : blocks;
+  for (int64_t some = std::max(most, unit), left = blocks; left > 0;) {
+    some = std::min(some, left);
+    const auto offset = from.reserve(bytes_of(some));
     if (!offset) {
-      if (blocks <= unit) return false;
-      blocks = (blocks / 2 + unit - 1) / unit * unit;
+      if (some <= unit) return false;
+      some = (some / 2 + unit - 1) / unit * unit;
       continue;
     }
-    place->runs.push_back({*offset, bytes_of(blocks), blocks});
-    left -= blocks;
+    place->runs.push_back({base + *offset, bytes_of(some), some});
+    left -= some;
   }
   return true;
 }
 
 void KvCache::give_back(KvSequence* sequence) {
+  const uint64_t base = sequence->aside ? options_.disk_bytes : 0;
   for (KvSequence::Place& place : sequence->places) {
-    for (const KvSequence::Run& run : place.runs) region(place.tier).release(run.offset, run.bytes);
+    for (const KvSequence::Run& run : place.runs) {
+      region(*sequence, place).release(run.offset - base, run.bytes);
+    }
   }
   sequence->places.clear();
+}
+
+bool KvCache::grow(KvSequence& sequence, int64_t positions) {
+  SPILLWAY_CHECK(positions <= sequence.rows && !sequence.aside);
+  const int64_t has = sequence.positions();
+  if (positions <= has) return true;
+  std::vector<size_t> before;
+  for (const KvSequence::Place& place : sequence.places) before.push_back(place.runs.size());
+  const int64_t blocks = kv_blocks(has), wanted = kv_blocks(positions);
+  // Blocks for some steps at once lie together.
+  const int64_t more = std::min(kv_blocks(sequence.rows), std::max(wanted, blocks + kGrowthBlocks));
+  for (const int64_t to : {more, wanted}) {
+    bool enough = true;
+    for (KvSequence::Place& place : sequence.places) {
+      if (!sequence.kinds[place.window ? 1 : 0].in_blocks()) continue;
+      enough = take(sequence, to - blocks, &place);
+      if (!enough) break;
+    }
+    if (enough) {
+      fill_tables(&sequence);
+      return true;
+    }
+    for (size_t i = 0; i < before.size(); ++i) {
+      KvSequence::Place& place = sequence.places[i];
+      for (; place.runs.size() > before[i]; place.runs.pop_back()) {
+        region(sequence, place).release(place.runs.back().offset, place.runs.back().bytes);
+      }
+    }
+    if (to == wanted) break;
+  }
+  return false;
+}
+
+Result<std::unique_ptr<KvSequence>> KvCache::reserve_aside(const KvSequence& sequence,
+                                                           int64_t positions) {
+  auto copy = std::make_unique<KvSequence>();
+  copy->rows = sequence.rows;
+  copy->chunked_prompt = sequence.chunked_prompt;
+  copy->layers = sequence.layers;
+  copy->kinds = sequence.kinds;
+  copy->aside = true;
+  for (KvSequence::Kind& kind : copy->kinds) {
+    kind.on_disk = kind.layers;
+    kind.on_host = 0;
+  }
+  place(copy.get());
+  for (KvSequence::Place& place : copy->places) {
+    if (take(*copy, kv_blocks(positions), &place)) continue;
+    give_back(copy.get());
+    return Status(Code::kCapacity,
+                  "no room to set a sequence of " + std::to_string(positions) +
+                      " positions aside: " + format_bytes(aside_.total() - aside_.reserved()) +
+                      " of " + format_bytes(aside_.total()) + " are free");
+  }
+  fill_tables(copy.get());
+  return copy;
 }
 
 // Gives every layer its tier: of each kind those on a slower tier are spread evenly.
@@ -312,36 +398,42 @@ void KvCache::place(KvSequence* sequence) const {
   }
 }
 
-// Sets up the block tables, and the objects in the scratch file.
+// Sets up the block tables, and the objects in the scratch file, of runs that are new.
 void KvCache::fill_tables(KvSequence* sequence) const {
   for (KvSequence::Place& place : sequence->places) {
     const KvLayer& kind = sequence->kinds[place.window ? 1 : 0];
-    for (const KvSequence::Run& run : place.runs) {
-      if (place.tier == Tier::kDisk) {
+    if (place.tier == Tier::kDisk) {
+      for (size_t run = place.spilled.size(); run < place.runs.size(); ++run) {
         SpilledObject& object = place.spilled.emplace_back();
-        object.offset = run.offset;
+        object.offset = place.runs[run].offset;
         object.head_bytes = kind.disk_state_bytes();
         object.piece_bytes = layout().block_bytes();
         object.owner = sequence;
-        continue;
       }
-      const Buffer& buffer = place.tier == Tier::kHost ? host_buffer_ : buffer_;
-      for (int64_t block = 0; block < run.blocks; ++block) {
+      continue;
+    }
+    const Buffer& buffer = place.tier == Tier::kHost ? host_buffer_ : buffer_;
+    auto known = static_cast<int64_t>(place.table.size());
+    for (const KvSequence::Run& run : place.runs) {
+      for (int64_t block = std::min(known, run.blocks); block < run.blocks; ++block) {
         place.table.push_back(buffer.data() + run.offset +
                               static_cast<uint64_t>(block) * layout().block_bytes());
       }
+      known -= std::min(known, run.blocks);
     }
   }
 }
 
 Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget,
-                                                     const KvChunks& chunks) {
+                                                     const KvChunks& chunks, int64_t rows_now) {
+  SPILLWAY_CHECK(rows_now >= 0 && rows_now <= rows);
   SPILLWAY_CHECK(rows > 0 && (budget.full() || budget.recent + budget.kept < rows));
   auto sequence = std::make_unique<KvSequence>(unplaced(rows, budget, chunks));
   const uint64_t all = sequence->memory_bytes();
   const TierBytes reserved{memory_.reserved(), host_.reserved(), disk_.reserved()};
   if (split(
-          reserved, [&] { return take(sequence.get()); }, sequence.get())) {
+          reserved, [&] { return take(sequence.get(), rows_now > 0 ? rows_now : rows); },
+          sequence.get())) {
     fill_tables(sequence.get());
     return sequence;
   }
@@ -482,6 +574,7 @@ void KvCache::verify() const {
   memory_.verify();
   host_.verify();
   disk_.verify();
+  aside_.verify();
 }
 
 }  // namespace spillway

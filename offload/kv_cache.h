@@ -1,14 +1,16 @@
 // The KV cache of all sequences, over the tiers: a region of the device's memory, one of host
-// memory (for a discrete device), and one of a scratch file. Each sequence gets a reservation for
-// the most rows it can ever have, made at admission and never changed, so that no sequence is ever
-// evicted. A layer of a sequence, laid out as kernels/kv_layout.h says, is wholly in one tier;
-// layers on slower tiers are spread evenly, those with a sliding window and those without each
-// among themselves, so that every layer of a sweep moves the same amount over a link.
+// memory (for a discrete device), and one of a scratch file. A layer of a sequence, laid out as
+// kernels/kv_layout.h says, is wholly in one tier; layers on slower tiers are spread evenly, those
+// with a sliding window and those without each among themselves, so that every layer of a sweep
+// moves the same amount over a link.
 //
 // The KV blocks of a layer that keeps every row lie in runs wherever there is room, and a block
-// table finds them (PagedAttention, arXiv 2309.06180): free room in small pieces is room, too. A
-// limited budget's layer lies in one piece: its state (kernels/kv_state.h), on disk in sectors of
-// its own, since every step changes it, and its rows behind it.
+// table finds them (PagedAttention, arXiv 2309.06180): free room in small pieces is room, too, and
+// a sequence gets blocks as it grows. A limited budget's layer lies in one piece, reserved whole:
+// its state (kernels/kv_state.h), on disk in sectors of its own, since every step changes it, and
+// its rows behind it.
+//
+// A second region of the scratch file is for sequences that were set aside to make room for others.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in each tier; no two
 // reservations overlap (verify()).
@@ -104,6 +106,10 @@ struct KvSequence {
   const Place& place(int64_t layer) const {
     return places[static_cast<size_t>(layer - layers.first)];
   }
+  bool aside = false;  // All of its layers are in the region for sequences set aside.
+
+  // Positions for which there are blocks; of layers in one piece all that it can have.
+  int64_t positions() const;
   Place& place(int64_t layer) { return places[static_cast<size_t>(layer - layers.first)]; }
   const Kind& kind(int64_t layer) const { return kinds[place(layer).window ? 1 : 0]; }
   const KvBudget& budget(int64_t layer) const { return kind(layer).budget; }
@@ -145,7 +151,8 @@ struct KvCacheOptions {
   KvLayout layout;
   LayerRange layers;           // The cached layers, by the model's numbers
   uint64_t memory_bytes = 0;   // Device memory
-  uint64_t disk_bytes = 0;     // Size of the scratch file
+  uint64_t disk_bytes = 0;     // Of the scratch file, from its beginning
+  uint64_t aside_bytes = 0;    // Of it, behind these: for sequences set aside
   uint64_t staging_bytes = 0;  // Staging memory for layers on disk
   // For a discrete device: host memory for layers, and the device's staging ring for layers that
   // are not resident on it.
@@ -186,9 +193,19 @@ class KvCache {
 
   // Reserves `rows` positions; a budget that is not full keeps fewer of them, but not before the
   // end of a prompt in chunks. Splits the layers over the tiers as nearly as possible in proportion
-  // to the tiers' sizes. kCapacity: not enough free bytes now.
+  // to the tiers' sizes. `rows_now`: the positions for which layers that grow get blocks now; 0:
+  // all. kCapacity: not enough free bytes now.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
-                                              const KvChunks& chunks = {});
+                                              const KvChunks& chunks = {}, int64_t rows_now = 0);
+
+  // Blocks for as many positions, at most the reserved ones, in layers that grow; some more where
+  // there is room. False: there is not enough now, and nothing has changed. Call between sweeps.
+  bool grow(KvSequence& sequence, int64_t positions);
+
+  // A sequence with the same layers in the region for sequences set aside, for its first
+  // `positions` positions. kCapacity: no room there.
+  Result<std::unique_ptr<KvSequence>> reserve_aside(const KvSequence& sequence, int64_t positions);
+  uint64_t aside_bytes() const { return aside_.total(); }
 
   // REQUIRES: no transfer of the sequence is under way.
   void release(std::unique_ptr<KvSequence> sequence);
@@ -252,10 +269,10 @@ class KvCache {
   KvSequence unplaced(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
   template <class Take>
   bool split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const;
-  bool take(KvSequence* sequence);
-  bool take(const KvSequence& sequence, KvSequence::Place* place);
+  bool take(KvSequence* sequence, int64_t rows);
+  bool take(const KvSequence& sequence, int64_t blocks, KvSequence::Place* place);
   void give_back(KvSequence* sequence);
-  RangeAllocator& region(Tier tier);
+  RangeAllocator& region(const KvSequence& sequence, const KvSequence::Place& place);
   void place(KvSequence* sequence) const;
   void fill_tables(KvSequence* sequence) const;
 
@@ -263,6 +280,7 @@ class KvCache {
   KvCacheOptions options_;
   std::array<int64_t, 2> layers_{};  // Without a window, and with one
   RangeAllocator memory_, host_, disk_;
+  RangeAllocator aside_;  // Offsets from its beginning
 };
 
 }  // namespace spillway

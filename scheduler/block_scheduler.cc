@@ -17,6 +17,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "policy/batching.h"
+#include "policy/expected_tokens.h"
 #include "policy/prefill_target.h"
 #include "scheduler/sequence.h"
 #include "scheduler/waiting_queue.h"
@@ -39,10 +40,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                 .prefill_target = options.prefill_target,
                 .kv_bytes = engine_->kv().total_bytes(),
                 .positions_per_token = positions_per_token(engine_->shape())},
-        target_(options.prefill_target, options.prefill_tokens_max) {
+        target_(options.prefill_target, options.prefill_tokens_max),
+        grows_(engine_->kv().aside_bytes() > 0 && shape().layers_with_window() == 0),
+        promised_max_(std::max(engine_->kv().total_bytes(), engine_->kv().aside_bytes())) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
     running_.reserve(static_cast<size_t>(options_.block_sequences_max));
+    aside_.reserve(static_cast<size_t>(options_.block_sequences_max));
     items_.reserve(static_cast<size_t>(options_.block_sequences_max));
     thread_ = std::thread([this] { loop(); });
     pthread_setname_np(thread_.native_handle(), "engine");
@@ -153,6 +157,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void loop() {
     while (take_mail()) {
+      if (make_room()) bring_back();
       admit();
       if (!running_.empty()) sweep();
       retire();
@@ -164,8 +169,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   bool take_mail() {
     std::unique_lock lock(mutex_);
     const auto something = [&] {
-      return !mailbox_.empty() || !running_.empty() || !waiting_.empty() || stopping_ ||
-             cancel_all_;
+      return !mailbox_.empty() || !running_.empty() || !aside_.empty() || !waiting_.empty() ||
+             stopping_ || cancel_all_;
     };
     wake_.wait(lock, something);
     if (options_.gather_seconds > 0 && running_.empty() && waiting_.empty() && !stopping_) {
@@ -229,14 +234,101 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
     };
     std::sort(ids.begin(), ids.end());  // A client that leaves may cancel thousands.
-    for (const auto& sequence : running_) {
-      if (everything || std::binary_search(ids.begin(), ids.end(), sequence->id())) end(*sequence);
+    for (const auto* some : {&running_, &aside_}) {
+      for (const auto& sequence : *some) {
+        if (everything || std::binary_search(ids.begin(), ids.end(), sequence->id())) {
+          end(*sequence);
+        }
+      }
     }
     WaitingQueue::Sequences ended;
     if (everything) ended = waiting_.take_all();
     for (const RequestId id : ids) ended.splice(ended.end(), waiting_.take(id));
     for (const auto& sequence : ended) end(*sequence);
     retire(std::move(ended));
+  }
+
+  // Whether the sequence gets its cache as it grows, and may be set aside.
+  bool grows(const Sequence& sequence) const { return grows_ && sequence.promise().budget.full(); }
+
+  // What the sequence will likely take of the cache.
+  uint64_t expected_bytes(const Sequence& sequence) const {
+    const SequenceKv& promise = sequence.promise();
+    int64_t positions = promise.positions;
+    if (grows(sequence)) {
+      const int64_t more = expected_.left(sequence.generated(), sequence.tokens_max());
+      positions = std::min(positions, std::max(sequence.prompt_tokens(), sequence.cached()) + more);
+    }
+    return engine_->kv().sequence_bytes(positions, promise.budget, promise.chunks);
+  }
+  uint64_t most_bytes(const Sequence& sequence) const {
+    const SequenceKv& promise = sequence.promise();
+    return engine_->kv().sequence_bytes(promise.positions, promise.budget, promise.chunks);
+  }
+
+  // Gives every running sequence the blocks for its next token and the one after, which is read
+  // ahead. Where there are not enough, the youngest sequences are set aside for the older ones.
+  // False: some were.
+  bool make_room() {
+    if (!grows_) return true;
+    bool enough = true;
+    for (size_t i = 0; i < running_.size();) {
+      Sequence& sequence = *running_[i];
+      const int64_t most = sequence.kv()->rows;
+      if (!grows(sequence) || sequence.prefilling() ||
+          engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + 2)) ||
+          engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + 1))) {
+        ++i;
+        continue;
+      }
+      // It is itself the youngest that can go, where all behind it are in their prompts.
+      size_t youngest = running_.size() - 1;
+      while (youngest > i && (!grows(*running_[youngest]) || running_[youngest]->prefilling())) {
+        --youngest;
+      }
+      set_aside(youngest);
+      enough = false;
+    }
+    return enough;
+  }
+
+  void set_aside(size_t index) {
+    const auto at = running_.begin() + static_cast<ptrdiff_t>(index);
+    Sequence& sequence = **at;
+    const Status status = engine_->set_aside(sequence.kv_place(), sequence.cached());
+    // An error is this sequence's: there is no room for it where it is.
+    if (!status.ok()) sequence.finish(FinishReason::kError, status);
+    // Older ones come first.
+    const auto place = std::lower_bound(aside_.begin(), aside_.end(), *at, older);
+    aside_.insert(place, std::move(*at));
+    running_.erase(at);
+    if (!status.ok()) retire();
+    const std::lock_guard lock(mutex_);
+    ++stats_.set_aside;
+  }
+
+  static bool older(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
+    return a->admission() < b->admission();
+  }
+
+  // Sequences that were set aside go on before any other begins, the oldest first, as soon as there
+  // is room for what they will likely need.
+  void bring_back() {
+    while (!aside_.empty() && static_cast<int64_t>(running_.size()) < limits_.block_sequences) {
+      Sequence& oldest = *aside_.front();
+      uint64_t bytes = expected_bytes(oldest);
+      for (const auto& sequence : running_) bytes += expected_bytes(*sequence);
+      if (!running_.empty() && bytes > limits_.kv_bytes) return;
+      const SequenceKv& promise = oldest.promise();
+      const Status status =
+          engine_->bring_back(oldest.kv_place(), promise.budget, promise.chunks, oldest.cached());
+      if (status.code() == Code::kCapacity && !running_.empty()) return;
+      if (!status.ok()) oldest.finish(FinishReason::kError, status);
+      const auto place = std::lower_bound(running_.begin(), running_.end(), aside_.front(), older);
+      running_.insert(place, std::move(aside_.front()));
+      aside_.erase(aside_.begin());
+      retire();
+    }
   }
 
   void admit() {
@@ -259,11 +351,20 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     bool admitted = false;
     limited_by_target_ = false;
-    while (!waiting_.empty()) {
+    uint64_t expected = 0, promised = 0;
+    if (grows_) {
+      for (const auto& sequence : running_) {
+        expected += expected_bytes(*sequence);
+        promised += most_bytes(*sequence);
+      }
+    }
+    while (!waiting_.empty() && aside_.empty()) {
       Sequence& next = waiting_.front();
       const WaitingRequests request = request_of(next);
       sweep.sequences = static_cast<int64_t>(running_.size());
-      sweep.kv_bytes = engine_->kv().reserved_bytes();
+      sweep.kv_bytes = grows_ ? expected : engine_->kv().reserved_bytes();
+      // All but one can be set aside, however long they get.
+      if (grows_ && !running_.empty() && promised + most_bytes(next) > promised_max_) break;
       const AdmittedRequests joins = requests_admitted(request, sweep, limits);
       if (joins.count() == 0) {
         limited_by_target_ = joins_but_for_target(request, sweep, limits);
@@ -271,17 +372,20 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
       try {
         const SequenceKv& promise = next.promise();
+        const int64_t now = grows(next) ? std::min(promise.positions, next.prompt_tokens() + 1) : 0;
         Result<std::unique_ptr<KvSequence>> kv =
-            engine_->reserve(promise.positions, promise.budget, promise.chunks);
+            engine_->reserve(promise.positions, promise.budget, promise.chunks, now);
         // The free bytes may be fragmented.
         if (!kv.ok()) break;
-        next.admit(std::move(kv).value(), steady_seconds());
+        next.admit(std::move(kv).value(), ++admissions_, steady_seconds());
       } catch (const std::exception& error) {
         next.finish(FinishReason::kError, out_of_memory(error));
         retire(waiting_.take(next.id()));
         continue;
       }
       admitted = true;
+      expected += request.kv_bytes;
+      promised += most_bytes(next);
       if (joins.in_chunks) {
         chunked = &next;
         sweep.prompt_in_chunks = next.prompt_tokens();
@@ -299,18 +403,17 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     owed_ = owed_after(sweep, limits);
     // submit() has checked that every sequence fits an empty cache.
-    SPILLWAY_CHECK(waiting_.empty() || !running_.empty());
+    SPILLWAY_CHECK((waiting_.empty() && aside_.empty()) || !running_.empty());
     if (admitted) publish_counts();
   }
 
   WaitingRequests request_of(const Sequence& next) const {
     const SequenceKv& promise = next.promise();
     const bool longer = goes_in_chunks(next.prompt_tokens(), limits_.prefill_tokens);
-    return {
-        .count = 1,
-        .prompt_tokens = next.prompt_tokens(),
-        .kv_bytes = engine_->kv().sequence_bytes(promise.positions, promise.budget, promise.chunks),
-        .may_be_cut = !longer && promise.chunks.prompt > 0};
+    return {.count = 1,
+            .prompt_tokens = next.prompt_tokens(),
+            .kv_bytes = expected_bytes(next),
+            .may_be_cut = !longer && promise.chunks.prompt > 0};
   }
 
   // Whether a request that does not join the sweep would if there were no target.
@@ -355,6 +458,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence->end_sweep();
     }
     if (status.ok()) correct_target();
+    const auto ended = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
+      return sequence->finished() && sequence->ending().reason == FinishReason::kStop;
+    });
+    expected_.add(static_cast<int64_t>(generated_), ended);
     const std::lock_guard lock(mutex_);
     progress_ = steady_seconds();
     ++stats_.sweeps;
@@ -407,7 +514,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->finish(FinishReason::kError, status);
   }
 
-  void publish_counts() { publish_counts(running_.size(), waiting_.size()); }
+  void publish_counts() { publish_counts(running_.size() + aside_.size(), waiting_.size()); }
   void publish_counts(size_t running, size_t waiting) {
     const std::lock_guard lock(mutex_);
     stats_.running = static_cast<int64_t>(running);
@@ -429,19 +536,24 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void retire(WaitingQueue::Sequences waiting = {}) {
     const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
     const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
+    const auto aside = std::stable_partition(aside_.begin(), aside_.end(), lives);
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
       if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
     };
     std::for_each(running, running_.end(), settle);
+    std::for_each(aside, aside_.end(), settle);
     std::for_each(waiting.begin(), waiting.end(), settle);
-    publish_counts(static_cast<size_t>(running - running_.begin()), waiting_.size());
+    publish_counts(static_cast<size_t>((running - running_.begin()) + (aside - aside_.begin())),
+                   waiting_.size());
     const auto report = [](const std::unique_ptr<Sequence>& sequence) {
       tell(sequence->sink(), sequence->ending());
     };
     std::for_each(running, running_.end(), report);
+    std::for_each(aside, aside_.end(), report);
     std::for_each(waiting.begin(), waiting.end(), report);
     running_.erase(running, running_.end());
+    aside_.erase(aside, aside_.end());
     waiting.clear();
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
@@ -465,12 +577,17 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   // Engine thread only.
   WaitingQueue waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // In the order of their admission
+  std::vector<std::unique_ptr<Sequence>> aside_;    // Admitted, and set aside: likewise
+  uint64_t admissions_ = 0;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;
   PrefillTarget target_;
   int64_t owed_ = 0;                // SweepContents::owed of the next sweep
   bool limited_by_target_ = false;  // The current sweep
+  const bool grows_;                // Sequences get their cache as they grow.
+  const uint64_t promised_max_;     // The most that all admitted ones together may ever need
+  ExpectedTokens expected_;
 
   std::thread thread_;
 };

@@ -26,7 +26,8 @@ Sequence::Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sin
   }
 }
 
-void Sequence::admit(std::unique_ptr<KvSequence> kv, double now) {
+void Sequence::admit(std::unique_ptr<KvSequence> kv, uint64_t number, double now) {
+  admission_ = number;
   kv_ = std::move(kv);
   admitted_ = now;
   if (request_.prompt_logprobs >= 0) {

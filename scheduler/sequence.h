@@ -45,10 +45,16 @@ class Sequence {
 
   const SequenceKv& promise() const { return kv_promise_; }
 
-  void admit(std::unique_ptr<KvSequence> kv, double now);
+  // `number`: counts all admissions.
+  void admit(std::unique_ptr<KvSequence> kv, uint64_t number, double now);
+  uint64_t admission() const { return admission_; }
   bool admitted() const { return admitted_ > 0; }
   KvSequence* kv() const { return kv_.get(); }
   std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
+  // The cache itself, to be moved to another place.
+  std::unique_ptr<KvSequence>* kv_place() { return &kv_; }
+  int64_t cached() const { return cached_; }  // Positions
+  int64_t tokens_max() const { return request_.max_tokens; }
 
   // Whether a chunk of its prompt has been set, and the prompt has not ended.
   bool in_chunks() const { return prefilling_ && chunk_ > 0; }
@@ -107,6 +113,7 @@ class Sequence {
   size_t sampling_vocabulary_;
   std::unique_ptr<KvSequence> kv_;
   bool prefilling_ = true;
+  uint64_t admission_ = 0;
   int64_t cached_ = 0;  // Positions
   int64_t chunk_ = 0;   // Tokens of the next chunk of a prompt in chunks; 0: it goes whole
   int64_t generated_ = 0;

@@ -113,7 +113,12 @@ class Opener {
   // Data on disk needs transfers; data that is not in a model file needs scratch files.
   Status open_disk() {
     Plan& plan = this->plan();
-    if (plan.weights.disk + plan.kv.disk + plan.activations.disk == 0) return {};
+    uint64_t& aside = engine_.kv_aside_bytes;
+    plan.disk_dir = scratch_directory(flags_.disk_dir);
+    // Nobody asked for it.
+    if (plan.disk_dir.empty() || !SpillDirectory::open(plan.disk_dir).ok()) aside = 0;
+    const std::string scratch_at = std::exchange(plan.disk_dir, "");
+    if (plan.weights.disk + plan.kv.disk + plan.activations.disk + aside == 0) return {};
     SPILLWAY_ASSIGN_OR_RETURN(state_.io, open_io(IoOptions()));
     if (state_.io->name() != "io_uring") {
       say("The kernel gives no io_uring here; the disk is read and written by threads, which cost "
@@ -121,8 +126,8 @@ class Opener {
     }
     state_.transfers = std::make_unique<TransferQueue>(*state_.io, state_.opened.trace.get());
     const uint64_t dummy = model_.dummy() ? plan.weights.disk : 0;
-    if (dummy + plan.kv.disk + plan.activations.disk == 0) return {};
-    plan.disk_dir = scratch_directory(flags_.disk_dir);
+    if (dummy + plan.kv.disk + plan.activations.disk + aside == 0) return {};
+    plan.disk_dir = scratch_at;
     if (plan.disk_dir.empty()) {
       return invalid_argument("there is no home directory for scratch files; give --disk-dir");
     }
@@ -133,7 +138,9 @@ class Opener {
       return {};
     };
     SPILLWAY_RETURN_IF_ERROR(create(dummy, &dummy_file_));
-    SPILLWAY_RETURN_IF_ERROR(create(plan.kv.disk, &files_.kv));
+    if (plan.kv.disk + aside > 0) {
+      SPILLWAY_ASSIGN_OR_RETURN(files_.kv, scratch.create(plan.kv.disk, aside));
+    }
     if (plan.kv.disk > 0) plan.kv_file = proc_name(files_.kv);
     return create(plan.activations.disk, &files_.activations);
   }

@@ -128,7 +128,8 @@ class StartPlanner {
     say("Plan: the best of " + std::to_string(tried) + " for " + text_of(workload_) + "; " +
         format_rate(best->prediction.tokens_per_second()) + " tokens/s predicted, limited by " +
         std::string(resource_name(best->prediction.bottleneck)));
-    if (workload_[0].count == 0 && all_in_place(best->flags)) {
+    const bool any = workload_[0].count == 0 || options_.wishes.may_end_early;
+    if (any && all_in_place(best->flags)) {
       EngineFlags larger = best->flags;
       larger.block = std::max(*larger.block, kBlockInPlace);
       Result<Plan> plan = make_plan(opened.model, machine, larger, options_.wishes);

@@ -88,8 +88,8 @@ Result<SpillDirectory> SpillDirectory::open(const std::string& name) {
   return SpillDirectory(path);
 }
 
-Result<File> SpillDirectory::create(uint64_t bytes) const {
-  SPILLWAY_CHECK(bytes > 0);
+Result<File> SpillDirectory::create(uint64_t bytes, uint64_t later_bytes) const {
+  SPILLWAY_CHECK(bytes + later_bytes > 0);
   // Checks the free space first, so that a file that cannot fit does not fill a shared disk for a
   // moment.
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_disk_bytes(path_));
@@ -99,16 +99,21 @@ Result<File> SpillDirectory::create(uint64_t bytes) const {
   SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(path, O_RDWR | O_CREAT | O_EXCL, 0600));
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return io_error("unlink " + path, errno);
 
-  int reserved;
-  do {
-    reserved = ::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes));
-  } while (reserved != 0 && errno == EINTR);
+  int reserved = 0;
+  if (bytes > 0) {
+    do {
+      reserved = ::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes));
+    } while (reserved != 0 && errno == EINTR);
+  }
   // Where space cannot be reserved (some network and FUSE file systems), a disk that fills up later
   // is an error of the failing write.
   if (reserved != 0 && errno == EOPNOTSUPP) {
     reserved = ::ftruncate(file.fd(), static_cast<off_t>(bytes));
   }
   if (reserved != 0 && (errno == ENOSPC || errno == EDQUOT)) return no_room(path_, bytes, free);
+  if (reserved == 0 && later_bytes > 0) {
+    reserved = ::ftruncate(file.fd(), static_cast<off_t>(bytes + later_bytes));
+  }
   if (reserved != 0) return io_error("reserve " + format_bytes(bytes) + " in " + path_, errno);
 
   // O_DIRECT is set after opening, since open(2) may leave a file behind when it refuses the flag.

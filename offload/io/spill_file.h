@@ -31,8 +31,9 @@ class SpillDirectory {
 
   // A new file of `bytes` bytes (0600), open for O_DIRECT reads and writes where the file system
   // has that, plain ones elsewhere. Its space is reserved where the file system supports that;
-  // kCapacity names the missing bytes. File::path() is its former name. REQUIRES: bytes > 0.
-  Result<File> create(uint64_t bytes) const;
+  // kCapacity names the missing bytes. Behind them lie `later_bytes` whose space is taken when they
+  // are written. File::path() is its former name. REQUIRES: bytes + later_bytes > 0.
+  Result<File> create(uint64_t bytes, uint64_t later_bytes = 0) const;
 
  private:
   explicit SpillDirectory(std::string path) : path_(std::move(path)) {}

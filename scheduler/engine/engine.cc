@@ -104,6 +104,7 @@ Engine::~Engine() {
   kv_feed_.reset();
   kv_ring_.reset();
   kv_stager_.reset();
+  aside_stager_.reset();
   activations_.reset();
 }
 
@@ -141,6 +142,7 @@ Status Engine::allocate(EngineScratch scratch) {
                           .layers = layers_,
                           .memory_bytes = options_.kv_bytes,
                           .disk_bytes = options_.kv_disk_bytes,
+                          .aside_bytes = options_.kv_aside_bytes,
                           .staging_bytes = options_.kv_staging_bytes,
                           .host_bytes = options_.kv_host_bytes,
                           .device_staging_bytes = options_.kv_ring_bytes,
@@ -160,6 +162,12 @@ Status Engine::allocate(EngineScratch scratch) {
         staging.bytes(), kv_->staged_layer_bytes(model.positions, {}, model.positions));
     kv_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap,
                        outbox);
+  }
+  if (options_.kv_aside_bytes > 0) {
+    SPILLWAY_CHECK(scratch_.transfers != nullptr);
+    SPILLWAY_ASSIGN_OR_RETURN(Buffer staging,
+                              device_.allocate(Memory::kPinned, kAsideStagingBytes));
+    aside_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap);
   }
   weights_.attach(*stream_);
   SPILLWAY_RETURN_IF_ERROR(allocate_rings());
@@ -202,6 +210,7 @@ Status Engine::to_host(std::byte* to, const std::byte* from, size_t bytes) {
 void Engine::release(std::unique_ptr<KvSequence> sequence) {
   // Its range may be reused at once, and it may be among the speculative prefetches.
   if (kv_stager_) kv_stager_->forget(sequence.get());
+  if (aside_stager_) aside_stager_->forget(sequence.get());
   kv_->release(std::move(sequence));
 }
 
@@ -221,12 +230,13 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
   if (disk) {
     std::vector<SpillUse> uses;
     kv_->add_uses(sequence, layer, positions, 0, &uses);
-    kv_stager_->begin(uses);
+    SpillStager& stager = stager_of(sequence);
+    stager.begin(uses);
     for (size_t run = 0; run < uses.size(); ++run) {
-      const Result<std::byte*> memory = kv_stager_->wait(run);
+      const Result<std::byte*> memory = stager.wait(run);
       if (status.ok()) status = memory.status();
       if (status.ok()) status = add(memory.value(), parts[run].filled);
-      kv_stager_->finish(run, {});
+      stager.finish(run, {});
     }
   } else {
     for (size_t run = 0; run < parts.size() && status.ok(); ++run) {
@@ -238,6 +248,73 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
   state->assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(kind.state_bytes));
   rows->assign(all.begin() + static_cast<ptrdiff_t>(rows_at), all.end());
   return {};
+}
+
+// The opposite of read_kv(), of a sequence whose cache is empty.
+Status Engine::write_kv(KvSequence& sequence, int64_t layer, int64_t positions,
+                        std::span<const std::byte> state, std::span<const std::byte> rows) {
+  std::vector<KvCache::RunPart> parts;
+  kv_->find_parts(sequence, layer, positions, 0, &parts);
+  const bool disk = sequence.on_disk(layer);
+  const KvSequence::Kind& kind = sequence.kind(layer);
+  std::vector<std::byte> all(disk ? kind.disk_state_bytes() : kind.state_bytes);
+  std::copy(state.begin(), state.end(), all.begin());
+  all.insert(all.end(), rows.begin(), rows.end());
+  uint64_t before = 0;
+  if (!disk) {
+    for (size_t run = 0; run < parts.size(); ++run) {
+      stream_->copy(kv_->run_at(sequence, layer, run), all.data() + before, parts[run].filled);
+      before += parts[run].filled;
+    }
+    return stream_->record().wait();  // The copied bytes are this call's.
+  }
+  std::vector<SpillUse> uses;
+  kv_->add_uses(sequence, layer, positions, 0, &uses);
+  SpillStager& stager = stager_of(sequence);
+  for (SpillUse& use : uses) use.read_bytes = 0;
+  stager.begin(uses);
+  Status status;
+  for (size_t run = 0; run < uses.size(); ++run) {
+    const Result<std::byte*> memory = stager.wait(run);
+    if (status.ok()) status = memory.status();
+    const ByteRange change{0, parts[run].filled};
+    if (status.ok()) std::copy_n(all.data() + before, parts[run].filled, memory.value());
+    before += parts[run].filled;
+    stager.finish(run, status.ok() ? std::span(&change, 1) : std::span<const ByteRange>());
+  }
+  stager.flush();
+  for (const SpillUse& use : uses) {
+    if (status.ok()) status = use.object->failed;
+  }
+  return status;
+}
+
+Status Engine::move_kv(KvSequence& from, KvSequence& to, int64_t positions) {
+  std::vector<std::byte> state, rows;
+  for (int64_t layer = from.layers.first; layer < from.layers.end() && positions > 0; ++layer) {
+    SPILLWAY_RETURN_IF_ERROR(read_kv(from, layer, positions, &state, &rows));
+    SPILLWAY_RETURN_IF_ERROR(write_kv(to, layer, positions, state, rows));
+  }
+  return {};
+}
+
+Status Engine::set_aside(std::unique_ptr<KvSequence>* sequence, int64_t positions) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto aside, kv_->reserve_aside(**sequence, positions));
+  const Status moved = move_kv(**sequence, *aside, positions);
+  if (moved.ok()) std::swap(*sequence, aside);
+  release(std::move(aside));
+  return moved;
+}
+
+Status Engine::bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget& budget,
+                          const KvChunks& chunks, int64_t positions) {
+  const int64_t now = std::max((*sequence)->chunked_prompt, positions + 1);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      auto back, kv_->reserve((*sequence)->rows, budget, chunks, std::min(now, (*sequence)->rows)));
+  const Status moved = move_kv(**sequence, *back, positions);
+  if (moved.ok()) std::swap(*sequence, back);
+  release(std::move(back));
+  return moved;
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows) {

@@ -30,6 +30,9 @@
 
 namespace spillway {
 
+// Host memory through which sequences are set aside.
+constexpr uint64_t kAsideStagingBytes = uint64_t{4} << 20;
+
 struct EngineOptions {
   std::optional<LayerRange> layers;  // The layers it runs, as in `weights`; none: all
   Format kv_format = Format::kF32;
@@ -37,6 +40,7 @@ struct EngineOptions {
   uint64_t kv_host_bytes = 0;     // KV cache in host memory; discrete devices only
   uint64_t kv_disk_bytes = 0;     // KV cache in the scratch file
   uint64_t kv_staging_bytes = 0;  // Staging for it; at least one layer of the longest sequence
+  uint64_t kv_aside_bytes = 0;    // Of the scratch file, behind these: sequences set aside
   uint64_t kv_ring_bytes = 0;     // Staging ring of a discrete device, for host and disk
   double activations_disk_share = 0;
   double activations_host_share = 0;  // Discrete devices only
@@ -100,11 +104,22 @@ class Engine {
   const KvCache& kv() const { return *kv_; }
 
   // Reserves a cache for `rows` positions, until release(). kCapacity: not enough free bytes now.
+  // `rows_now`: as in KvCache::reserve().
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
-                                              const KvChunks& chunks = {}) {
-    return kv_->reserve(rows, budget, chunks);
+                                              const KvChunks& chunks = {}, int64_t rows_now = 0) {
+    return kv_->reserve(rows, budget, chunks, rows_now);
   }
   void release(std::unique_ptr<KvSequence> sequence);
+
+  // Blocks for as many positions; false: no room now. Between sweeps.
+  bool grow(KvSequence& sequence, int64_t positions) { return kv_->grow(sequence, positions); }
+
+  // Moves the cache of a sequence that has `positions` positions to the region for sequences set
+  // aside, or back to where there is room. Blocks. An error leaves it where it is; kCapacity: there
+  // is not enough room. Between sweeps.
+  Status set_aside(std::unique_ptr<KvSequence>* sequence, int64_t positions);
+  Status bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget& budget,
+                    const KvChunks& chunks, int64_t positions);
 
   // Copies a sequence's cache of one layer, after `positions` positions, from the tier it lives on.
   Status read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
@@ -137,6 +152,12 @@ class Engine {
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
+  Status write_kv(KvSequence& sequence, int64_t layer, int64_t positions,
+                  std::span<const std::byte> state, std::span<const std::byte> rows);
+  Status move_kv(KvSequence& from, KvSequence& to, int64_t positions);
+  SpillStager& stager_of(const KvSequence& sequence) {
+    return sequence.aside ? *aside_stager_ : *kv_stager_;
+  }
   Result<MatrixView> acquire_activations();
   TransferTotals transfer_totals() const;
   void abandon();
@@ -148,7 +169,7 @@ class Engine {
   EngineScratch scratch_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<KvCache> kv_;
-  std::optional<SpillStager> kv_stager_;
+  std::optional<SpillStager> kv_stager_, aside_stager_;
   std::optional<KvFeed> kv_feed_;
   std::unique_ptr<HostAttention> host_attention_;  // Null: the device attends to everything
   std::unique_ptr<ActivationStore> activations_;

@@ -58,7 +58,7 @@ void KvFeed::prefetch_next_sweep(std::span<const SweepItem> items, const LayerRa
       const int64_t position = item.position + static_cast<int64_t>(item.tokens.size());
       // The next chunk of a prompt is as long as the next sweep has room for.
       const bool in_prompt = position < item.kv->chunked_prompt;
-      if (!item.kv->on_disk(layer) || position >= item.kv->rows || in_prompt) continue;
+      if (!item.kv->on_disk(layer) || position >= item.kv->positions() || in_prompt) continue;
       cache_.add_uses(*item.kv, layer, position, 1, &uses_);
     }
   }

@@ -13,6 +13,7 @@
 #include "offload/io/io.h"
 #include "policy/cost_model.h"
 #include "scheduler/block_scheduler.h"
+#include "scheduler/engine/engine.h"
 #include "scheduler/engine/expanded_layer.h"
 #include "scheduler/sequence.h"
 
@@ -28,7 +29,10 @@ constexpr int64_t kBlockMax = 65536;
 constexpr double kGatherSeconds = 0.02;
 constexpr uint64_t kExpandedLayerPart = 8;  // At most 1 / this of the device's memory
 constexpr uint64_t kTargetRingPart = 8;     // At most 1 / this of host memory for that ring
-constexpr uint64_t kDiskShareUnasked = 4;   // Without --disk-memory: 1 / this of the free space
+// Scratch space for sequences set aside: as many caches. In simulation requests that end after an
+// eighth of their most need less (ExpectedTokens).
+constexpr uint64_t kAsideCaches = 8;
+constexpr uint64_t kDiskShareUnasked = 4;  // Without --disk-memory: 1 / this of the free space
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
 double disk_share(const std::optional<TierPercent>& percent) {
@@ -189,6 +193,7 @@ class Planner {
     }
     if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);
     plan.process_bytes = process_bytes(wishes_.requests ? plan.requests.total() : 0, scratch);
+    if (may_set_aside()) plan.process_bytes += kAsideStagingBytes;
   }
 
   // `long_sweeps`: many sequences and prompt tokens share a sweep.
@@ -267,8 +272,26 @@ class Planner {
     engine().kv_disk_bytes = plan_.placement.kv.disk;
     engine().kv_ring_bytes = plan_.placement.device_rings.kv;
     engine().kv_staging_bytes = plan_.placement.host_rings.kv;
+    engine().kv_aside_bytes =
+        kv_aside_bytes(request.disk_bytes - std::min(request.disk_bytes, plan_.placement.kv.disk));
     fill_plan(bytes);
     return {};
+  }
+
+  // Whether sequences get their cache as they grow, and are set aside on disk where too many grow:
+  // those that keep every row, and may end before the most that they may have.
+  bool may_set_aside() const {
+    return wishes_.may_end_early && plan_.kv_rule().kind == KvRuleKind::kFull &&
+           shape().layers_with_window() == 0;
+  }
+
+  // Scratch space for sequences that are set aside, of `free` bytes that may be taken: all that are
+  // admitted, up to a multiple of what the cache holds. Less than that is not worth it.
+  uint64_t kv_aside_bytes(uint64_t free) const {
+    const TierBytes& kv = plan_.placement.kv;
+    const uint64_t cache = kv.device + kv.host + kv.disk;
+    if (!may_set_aside() || free <= cache) return 0;
+    return std::min(free, kAsideCaches * cache) / kIoAlignment * kIoAlignment;
   }
 
   // Where prompts are computed while the cache of the others is read, a layer's products take as

@@ -25,10 +25,11 @@ struct PlanMachine {
 
 // A command's requirements in addition to the flags.
 struct PlanWishes {
-  int64_t block_sequences = 0;            // Block where flags name none; 0: the default
-  int64_t prefill_tokens_max = 0;         // Per sweep; 0: the default
-  int64_t prompt_tokens = 0;              // Of every sequence; 0: unknown
-  int64_t new_tokens = 0;                 // At most, of every sequence
+  int64_t block_sequences = 0;     // Block where flags name none; 0: the default
+  int64_t prefill_tokens_max = 0;  // Per sweep; 0: the default
+  int64_t prompt_tokens = 0;       // Of every sequence; 0: unknown
+  int64_t new_tokens = 0;          // At most, of every sequence
+  bool may_end_early = false;      // Sequences may end before: the cache is given out as they grow.
   std::optional<RequestMemory> requests;  // For a command that answers over HTTP
 };
 

@@ -89,6 +89,7 @@ OpenModel model_opener() {
             const OpenFor& purpose) -> Result<ServedModel> {
     RuntimeOptions options;
     options.wishes.requests = purpose.requests;
+    options.wishes.may_end_early = !purpose.workload.empty();
     options.accepts_source = purpose.accepts_source;
     options.say = [](const std::string& line) { log_info(line); };
     if (purpose.tokenizer_only) {

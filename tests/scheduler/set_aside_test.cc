@@ -1,0 +1,186 @@
+// A cache that is given out as sequences grow: more of them run at once than could if all became as
+// long as they may, and where they do, the youngest are set aside on disk and come back, with the
+// tokens of a cache that holds all.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <random>
+#include <thread>
+
+#include "scheduler/block_scheduler.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/fake_io.h"
+#include "tests/support/seed.h"
+#include "tests/support/tiny_shape.h"
+
+namespace spillway::set_aside_test {
+namespace {
+
+using test::CollectingSink;
+using test::FakeIo;
+using test::IoFault;
+
+constexpr int64_t kPositions = 256;
+
+struct Setup {
+  int64_t memory_sequences = 0, disk_sequences = 0;  // Longest ones that each tier holds
+  int64_t aside_sequences = 0;
+  int64_t prefill_target = 0;
+};
+
+struct Fixture {
+  Fixture(const Setup& setup, FakeIo& io) : transfers(io, nullptr) {
+    shape.positions = kPositions;
+    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
+    SchedulerOptions scheduling;
+    scheduling.block_sequences_max = 40;
+    scheduling.prefill_tokens_max = 200;
+    scheduling.prefill_target = setup.prefill_target;
+    const uint64_t layer = kv_layout(shape, Format::kF32).sequence_bytes(kPositions);
+    const auto bytes = [&](int64_t sequences) {
+      return static_cast<uint64_t>(sequences * shape.layers) * layer;
+    };
+    EngineOptions options;
+    options.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
+    options.kv_bytes = bytes(setup.memory_sequences);
+    options.kv_disk_bytes = bytes(setup.disk_sequences);
+    options.kv_staging_bytes = 4 * layer;
+    options.kv_aside_bytes = bytes(setup.aside_sequences);
+    EngineScratch scratch;
+    scratch.transfers = &transfers;
+    const uint64_t file = options.kv_disk_bytes + options.kv_aside_bytes;
+    if (file > 0) scratch.kv = test::memory_file(file);
+    scheduler = start_scheduler(
+        Engine::open(*device, *weights, options, std::move(scratch)).value(), scheduling);
+  }
+
+  ModelShape shape = test::tiny_shape();
+  std::unique_ptr<Device> device = open_cpu_device(1).value();
+  TransferQueue transfers;
+  std::unique_ptr<WeightStore> weights;
+  std::unique_ptr<Scheduler> scheduler;
+};
+
+struct Job {
+  Request request;
+  size_t length = 0;  // Tokens until its client has enough
+};
+
+// `longs`: the part of them that become as long as they may.
+std::vector<Job> make_jobs(uint64_t seed, double longs) {
+  std::mt19937_64 random(seed);
+  std::vector<Job> jobs(50);
+  for (Job& job : jobs) {
+    for (uint64_t n = 1 + random() % 40; n > 0; --n) {
+      job.request.prompt.push_back(static_cast<int32_t>(random() % 90));
+    }
+    job.request.max_tokens = 180;
+    job.request.ignore_eos = true;
+    job.request.sampling.temperature = random() % 2 == 0 ? 0.0f : 0.9f;
+    job.request.sampling.seed = random();
+    const bool whole = static_cast<double>(random() % 1000) < 1000 * longs;
+    job.length = whole ? 180 : 1 + random() % 30;
+    if (random() % 5 == 0) {
+      job.request.kv = {KvRuleKind::kH2o, KvAmount{10, 0}, KvAmount{12, 0}, {}, {}};
+    }
+  }
+  return jobs;
+}
+
+struct Answers {
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Finish> ends;
+  SchedulerStats stats;
+  int64_t most_running = 0;
+};
+
+Answers run(const Setup& setup, const std::vector<Job>& jobs, FakeIo& io) {
+  Fixture f(setup, io);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Job& job : jobs) {
+    sinks.push_back(std::make_shared<CollectingSink>(job.length));
+    REQUIRE(f.scheduler->submit(job.request, sinks.back()).ok());
+  }
+  Answers answers;
+  for (bool busy = true; busy;) {
+    const SchedulerStats stats = f.scheduler->stats();
+    busy = stats.running + stats.waiting > 0;
+    answers.most_running = std::max(answers.most_running, stats.running);
+    std::this_thread::yield();
+  }
+  for (const auto& sink : sinks) {
+    answers.ends.push_back(sink->wait());
+    answers.tokens.push_back(sink->tokens);
+  }
+  answers.stats = f.scheduler->stats();
+  CHECK(answers.stats.kv_bytes_used == 0);
+  CHECK(answers.stats.running == 0);
+  return answers;
+}
+
+TEST_CASE("sequences that grow beyond the cache are set aside and lose nothing") {
+  const uint64_t seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
+  const double longs = GENERATE(0.0, 0.5, 1.0);
+  const Setup setup = GENERATE(Setup{3, 0, 60}, Setup{1, 2, 60}, Setup{0, 3, 60}, Setup{3, 0, 5},
+                               Setup{2, 1, 60, 50});
+  INFO(longs << " long, " << setup.memory_sequences << " in memory, " << setup.disk_sequences
+             << " on disk, target " << setup.prefill_target);
+  const std::vector<Job> jobs = make_jobs(seed, longs);
+  FakeIo io({.seed = seed}), other({.seed = seed});
+  const Answers expected = run({60, 0, 0}, jobs, other);
+  const Answers found = run(setup, jobs, io);
+  CHECK(found.tokens == expected.tokens);
+  for (const Finish& end : found.ends) CHECK(end.status.ok());
+  CHECK(expected.stats.set_aside == 0);
+  if (setup.aside_sequences < 60) return;
+  CHECK(found.most_running > 3);
+  if (longs > 0.9) CHECK(found.stats.set_aside > 0);
+}
+
+TEST_CASE("a disk that fails under a sequence set aside ends that one alone") {
+  const std::vector<Job> jobs = make_jobs(3, 1);
+  const bool reads = GENERATE(false, true);
+  FakeIo quiet({.seed = 3}), io({.seed = 3});
+  const Setup setup{3, 0, 60};
+  const Answers expected = run({60, 0, 0}, jobs, quiet);
+  io.add_fault({.effect = IoFault::Effect::kError,
+                .kind = reads ? IoRequest::Kind::kRead : IoRequest::Kind::kWrite,
+                .begin = 0,
+                .end = 1 << 20,
+                .error = EIO});
+  const Answers found = run(setup, jobs, io);
+  size_t failed = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (found.ends[i].status.ok()) {
+      CHECK(found.tokens[i] == expected.tokens[i]);
+    } else {
+      ++failed;
+      CHECK(found.ends[i].reason == FinishReason::kError);
+    }
+  }
+  CHECK(failed >= 1);
+  CHECK(failed < jobs.size() / 2);
+}
+
+TEST_CASE("sequences set aside can be cancelled, and a drain waits for them") {
+  FakeIo io({.seed = 5});
+  Fixture f({3, 0, 60}, io);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  std::vector<RequestId> ids;
+  for (const Job& job : make_jobs(5, 1)) {
+    sinks.push_back(std::make_shared<CollectingSink>(job.length));
+    ids.push_back(f.scheduler->submit(job.request, sinks.back()).value());
+  }
+  while (f.scheduler->stats().set_aside < 3) std::this_thread::yield();
+  for (size_t i = 0; i < ids.size(); i += 2) f.scheduler->cancel(ids[i]);
+  f.scheduler->drain(1e6);
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const Finish end = sinks[i]->wait();
+    if (i % 2 == 1) CHECK(end.status.ok());
+  }
+  CHECK(f.scheduler->stats().kv_bytes_used == 0);
+}
+
+}  // namespace
+}  // namespace spillway::set_aside_test
