@@ -1,11 +1,10 @@
-// Attention on the device: a call's items are passed as kernel parameters if few, else uploaded;
-// prompts and decode steps have launches of their own.
+// Attention on the device: a call's items are passed as kernel parameters if few, else uploaded,
+// and so are their block tables; prompts and decode steps have launches of their own.
 #include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
 
-#include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/cuda_context.h"
@@ -35,26 +34,58 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
   return a;
 }
 
+// An item on its way to the device.
+struct QueuedItem {
+  ItemOnDevice one;    // Its block table is still the caller's.
+  int64_t blocks = 0;  // Entries of the block table
+
+  int64_t bytes() const {
+    return static_cast<int64_t>(sizeof(one)) + blocks * static_cast<int64_t>(sizeof(std::byte*));
+  }
+};
+
+// How many of the items go at once, from the first on. One whose block table is large goes alone.
+size_t part_of(std::span<const QueuedItem> items) {
+  constexpr int64_t kBytes = CudaContext::kUploadCount<std::byte>;
+  int64_t bytes = 0;
+  size_t count = 0;
+  while (count < items.size() && (count == 0 || bytes + items[count].bytes() <= kBytes)) {
+    bytes += items[count++].bytes();
+  }
+  return count;
+}
+
 // Calls launch() for as many of the items at once as fit.
 template <class Launch>
-void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const ItemOnDevice> items,
+void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const QueuedItem> items,
                const Launch& launch) {
-  if (items.size() <= static_cast<size_t>(kFewItems)) {
-    std::copy(items.begin(), items.end(), a.few);
-    a.items = nullptr;
-    if (!items.empty()) launch(static_cast<int64_t>(items.size()));
-    return;
-  }
-  constexpr size_t kEach = CudaContext::kUploadCount<ItemOnDevice>;
-  for (size_t first = 0; first < items.size(); first += kEach) {
-    const auto part = items.subspan(first, std::min(kEach, items.size() - first));
-    a.items = context.upload(part);
+  std::vector<ItemOnDevice> part;
+  std::vector<std::byte*> tables;
+  while (!items.empty()) {
+    const auto queued = items.first(part_of(items));
+    items = items.subspan(queued.size());
+    tables.clear();
+    for (const QueuedItem& item : queued) {
+      tables.insert(tables.end(), item.one.kv.table, item.one.kv.table + item.blocks);
+    }
+    std::byte* const* table = nullptr;
+    if (!tables.empty()) table = context.upload(std::span<std::byte* const>(tables));
+    part.clear();
+    for (const QueuedItem& item : queued) {
+      part.push_back(item.one);
+      if (item.blocks == 0) continue;
+      part.back().kv.table = table;
+      table += item.blocks;
+    }
+    const bool few = part.size() <= static_cast<size_t>(kFewItems);
+    if (few) std::copy(part.begin(), part.end(), a.few);
+    a.items = few ? nullptr : context.upload(std::span<const ItemOnDevice>(part));
     if (!context.status().ok()) return;
     launch(static_cast<int64_t>(part.size()));
   }
 }
 
-ItemOnDevice on_device(const AttentionItem& item) {
+QueuedItem on_device(const AttentionItem& item) {
   const KvBudget& budget = item.budget;
   const auto narrow = [](int64_t number) { return static_cast<int32_t>(number); };
   ItemOnDevice one{};
@@ -75,10 +106,9 @@ ItemOnDevice on_device(const AttentionItem& item) {
   one.highest = budget.score == KvScore::kSnapMax;
   one.scored_from = item.is_step() ? 0 : narrow(budget.scored_from(item.prompt_tokens()));
   one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer) : 0;
-  SPILLWAY_CHECK(item.kv.table == nullptr);  // No kernel reads block tables yet.
-  one.kv = one.source = one.kept_to = item.kv.first;
+  one.kv = item.kv;
   one.state = item.state;
-  return one;
+  return {one, item.kv.table == nullptr ? 0 : kv_blocks(item.capacity())};
 }
 
 // Scratch of a prompt beside the statistics of its rows: sums of a whole prompt's weights, which a
@@ -120,15 +150,16 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
   if (scored) a.statistics = reinterpret_cast<float*>(scratch);
   scratch += (statistics + 255) / 256 * 256;
 
-  std::vector<ItemOnDevice> items, ending;
+  std::vector<QueuedItem> items, ending;
   int64_t tokens_max = 0, keys_max = 0;
   bool chosen = false;  // Some prompt keeps positions beside its last ones.
   bool snaps = false;   // Some prompt's scores are snap's.
   bool moved = false;   // Some prompt's rows move in the cache.
   for (const AttentionItem* item : prompts) {
-    ItemOnDevice one = on_device(*item);
+    QueuedItem queued = on_device(*item);
+    ItemOnDevice& one = queued.one;
     const PromptScratch own = scratch_of(args, *item);
-    if (own.rows > 0) (item->whole() ? one.source : one.kept_to) = scratch;
+    if (own.rows > 0) one.scratch = scratch;
     scratch += own.rows;
     if (one.scored) {
       const KvStateLayout layout{args.kv.heads, item->budget};
@@ -136,14 +167,14 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
                               : layout.prompt_scores_at(item->state, 0, item->prompt_tokens());
     }
     scratch += own.sums;
-    items.push_back(one);
+    items.push_back(queued);
     tokens_max = std::max(tokens_max, item->tokens);
     keys_max = std::max(keys_max, item->position + item->tokens);
     if (one.recent == 0 || !item->ends_prompt()) continue;
-    ending.push_back(one);
+    ending.push_back(queued);
     chosen = chosen || one.kept > 0;
     snaps = snaps || one.snaps;
-    moved = moved || one.kept_to != one.kv;
+    moved = moved || !item->whole();
   }
   for_parts(context, a, items,
             [&](int64_t count) { launch_prompts(context, a, count, tokens_max, keys_max); });
@@ -162,15 +193,15 @@ void run(CudaContext& context, const AttentionArgs& args) {
 void attention_within(CudaContext& context, const AttentionArgs& args, int64_t scratch_bytes) {
   if (!context.ready()) return;
   std::vector<const AttentionItem*> prompts;
-  std::vector<ItemOnDevice> steps;
+  std::vector<QueuedItem> steps;
   int64_t rows_max = 0;
   size_t bytes = 0;
   bool scored = false;  // Some decode step's budget is by score.
   for (const AttentionItem& item : args.items) {
     if (item.is_step()) {
       steps.push_back(on_device(item));
-      rows_max = std::max<int64_t>(rows_max, steps.back().rows);
-      scored = scored || steps.back().scored;
+      rows_max = std::max<int64_t>(rows_max, steps.back().one.rows);
+      scored = scored || steps.back().one.scored;
       continue;
     }
     bytes += scratch_of(args, item).bytes();

@@ -25,13 +25,12 @@ struct ItemOnDevice {
   bool highest;                // A prompt's sums are the highest weights instead (kSnapMax)
   int32_t scored_from;         // KvBudget::scored_from()
   uint64_t draw_key;           // KvDraw::key_of(), where it is random
-  std::byte* kv;
+  KvBlocks kv;
   std::byte* state;
-  // Of a prompt: where its rows are read, position p in slot p, laid out as the cache: the cache,
-  // or scratch while they are not in it. And where those that stay are put in their slots when it
-  // ends: the cache, or scratch when they are read from the cache itself.
-  std::byte* source;
-  std::byte* kept_to;
+  // Rows of a prompt in one piece, laid out as the cache: of a whole prompt all rows, while they
+  // are not in the cache; of the last chunk of one those that stay, on the way to their slots in
+  // the cache. Null: of neither kind.
+  std::byte* scratch;
   float* sums;  // Sums (`highest`: maxima) of a prompt's softmax weights by KV head, sums_of()
                 // apart; or null
 
@@ -40,6 +39,13 @@ struct ItemOnDevice {
   __device__ KvDraw draw(int64_t kv_head) const { return KvDraw(draw_key, kv_head); }
   __device__ int64_t ring() const { return recent + 1; }
   __device__ int64_t keys() const { return position + tokens; }
+  __device__ bool whole() const { return position == 0 && tokens == prompt; }
+  // Where a prompt's rows are read, position p in slot p or in a ring of `rows` slots.
+  __device__ KvBlocks source() const {
+    return whole() && scratch != nullptr ? KvBlocks(scratch) : kv;
+  }
+  // Where those that stay are put in their slots when it ends: not where they are read.
+  __device__ bool keeps_in_scratch() const { return !whole() && scratch != nullptr; }
   // The slot of `source` in which a prompt's row lies.
   __device__ int64_t source_slot(int64_t row_position) const {
     return rows == 0 ? row_position : row_position % rows;
@@ -55,7 +61,7 @@ constexpr size_t kParameterBytesMax = 4096;
 // Most items that are passed as kernel parameters, without a copy that the kernels before and after
 // it would wait for. (Uploading the items of all layers at once is not possible: the addresses of
 // the caches are known layer by layer.) With more items a layer takes so long that the copy matters
-// little.
+// little. Block tables are uploaded in any case.
 constexpr int64_t kFewItems = 40;
 
 // Arguments of a call: what all its items share, and the items.
@@ -101,9 +107,9 @@ struct AttentionOnDevice {
     return key(row, kv_head) + kv_heads * head_size;
   }
   // A key in memory that is laid out as the cache; its value is value_offset() further.
-  __device__ std::byte* slot_in(std::byte* memory, int64_t kv_head, int64_t slot) const {
-    return memory + slot / kKvBlockRows * block_bytes + kv_head * run_bytes +
-           slot % kKvBlockRows * row_bytes;
+  __device__ std::byte* slot_in(const KvBlocks& blocks, int64_t kv_head, int64_t slot) const {
+    return blocks.block(slot / kKvBlockRows, static_cast<size_t>(block_bytes)) +
+           kv_head * run_bytes + slot % kKvBlockRows * row_bytes;
   }
   __device__ int64_t value_offset() const { return kv_heads * run_bytes; }
   __device__ std::byte* key_slot(const ItemOnDevice& item, int64_t kv_head, int64_t slot) const {

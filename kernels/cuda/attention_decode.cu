@@ -161,6 +161,16 @@ struct Partials {
 };
 static_assert(sizeof(AttentionOnDevice) + sizeof(Partials) <= kParameterBytesMax);
 
+// The addresses of a KV head's runs of keys in a split, block by block. They are in shared memory,
+// so that a block table is read once and a row's address takes no branch.
+using SplitRuns = const std::byte * [kSplitRows / kKvBlockRows];
+
+// The key of a row of a split; its value is value_offset() further.
+__device__ const std::byte* key_in(const AttentionOnDevice& a, const SplitRuns& runs, int row) {
+  constexpr int kBlock = static_cast<int>(kKvBlockRows);
+  return runs[row / kBlock] + row % kBlock * static_cast<int>(a.row_bytes);
+}
+
 // Turns a head's scores of a split into exp(score - maximum), by all lanes of a warp; the maximum
 // and the sum go to the first numbers of `out`.
 __device__ void softmax_split(float* weights, int64_t rows, float* kept_scores, float* out) {
@@ -184,13 +194,13 @@ __device__ void softmax_split(float* weights, int64_t rows, float* kept_scores, 
 // weighted values of a split's rows, each row read once.
 template <int kHeads>
 __device__ void attend_split(const AttentionOnDevice& a, const ItemOnDevice& item,
-                             const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
-                             int64_t rows, float (*weights)[kSplitRows]) {
+                             const Partials& partials, const SplitRuns& runs, int64_t head,
+                             int64_t first, int rows, float (*weights)[kSplitRows]) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const unsigned warps = blockDim.x / kWarp;
   constexpr unsigned kLanesPerHead = kWarp / kHeads;
-  for (int64_t row = warp; row < rows; row += warps) {
-    const float dot = dot_cached<kHeads>(a, item, head, a.key_slot(item, kv_head, first + row));
+  for (int row = static_cast<int>(warp); row < rows; row += static_cast<int>(warps)) {
+    const float dot = dot_cached<kHeads>(a, item, head, key_in(a, runs, row));
     if (lane % kLanesPerHead == 0) weights[lane / kLanesPerHead][row] = dot;
   }
   __syncthreads();
@@ -201,8 +211,8 @@ __device__ void attend_split(const AttentionOnDevice& a, const ItemOnDevice& ite
   __syncthreads();
   for (int64_t i = threadIdx.x; i < a.head_size; i += blockDim.x) {
     float values[kHeads] = {};
-    for (int64_t row = 0; row < rows; ++row) {
-      const float x = cached(a, a.value_slot(item, kv_head, first + row), i);
+    for (int row = 0; row < rows; ++row) {
+      const float x = cached(a, key_in(a, runs, row) + a.value_offset(), i);
       SPILLWAY_UNROLL
       for (int h = 0; h < kHeads; ++h) values[h] += weights[h][row] * x;
     }
@@ -229,17 +239,19 @@ struct WideRows {
   };
 
   const AttentionOnDevice& a;
-  const std::byte* first;  // Of the split's keys, or values
+  const SplitRuns& runs;
   int rows;
+  unsigned offset = 0;  // From a key to what is read: the key, or its value
 
   // The columns of this lane in a row of the split; zeros after the last.
   __device__ Part part(int row) const {
     Part found{};
     if (row < rows) {
-      const auto block = row / static_cast<int>(kKvBlockRows) * static_cast<int>(a.block_bytes);
-      const auto within = row % static_cast<int>(kKvBlockRows) * static_cast<int>(a.row_bytes);
-      const int column = static_cast<int>(threadIdx.x) % kLanes * kColumns;
-      found = *reinterpret_cast<const Part*>(first + block + within + column * sizeof(T));
+      constexpr auto kBlock = static_cast<unsigned>(kKvBlockRows);
+      const auto at = static_cast<unsigned>(row);
+      const unsigned within = at % kBlock * static_cast<unsigned>(a.row_bytes);
+      const unsigned column = threadIdx.x % kLanes * kColumns * sizeof(T);
+      found = *reinterpret_cast<const Part*>(runs[at / kBlock] + (offset + column + within));
     }
     return found;
   }
@@ -332,10 +344,9 @@ struct WideRows {
 // attend_split() for rows of T, kLanes * 8 of them.
 template <class T, int kHeads, int kLanes>
 __device__ void attend_wide(const AttentionOnDevice& a, const ItemOnDevice& item,
-                            const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
-                            int64_t rows, float (*weights)[kSplitRows], float* sums) {
-  const std::byte* keys = a.key_slot(item, kv_head, first);
-  WideRows<T, kHeads, kLanes> wide{a, keys, static_cast<int>(rows)};
+                            const Partials& partials, const SplitRuns& runs, int64_t head,
+                            int64_t first, int rows, float (*weights)[kSplitRows], float* sums) {
+  WideRows<T, kHeads, kLanes> wide{a, runs, rows};
   wide.scores(a.query(item.first_row, head), weights);
   __syncthreads();
   for (unsigned h = threadIdx.x / kWarp; h < kHeads; h += blockDim.x / kWarp) {
@@ -343,7 +354,7 @@ __device__ void attend_wide(const AttentionOnDevice& a, const ItemOnDevice& item
     softmax_split(weights[h], rows, scores, partials.split(a, blockIdx.x, head + h, blockIdx.z));
   }
   __syncthreads();
-  wide.first = keys + a.value_offset();
+  wide.offset = static_cast<unsigned>(a.value_offset());
   wide.values(partials, head, weights, sums);
 }
 
@@ -355,15 +366,15 @@ struct Wide {};
 
 template <int kHeads>
 __device__ void attend(AnyRows, const AttentionOnDevice& a, const ItemOnDevice& item,
-                       const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
-                       int64_t rows, float (*weights)[kSplitRows], float*) {
-  attend_split<kHeads>(a, item, partials, kv_head, head, first, rows, weights);
+                       const Partials& partials, const SplitRuns& runs, int64_t head, int64_t first,
+                       int rows, float (*weights)[kSplitRows], float*) {
+  attend_split<kHeads>(a, item, partials, runs, head, first, rows, weights);
 }
 template <int kHeads, class T, int kLanes>
 __device__ void attend(Wide<T, kLanes>, const AttentionOnDevice& a, const ItemOnDevice& item,
-                       const Partials& partials, int64_t kv_head, int64_t head, int64_t first,
-                       int64_t rows, float (*weights)[kSplitRows], float* sums) {
-  attend_wide<T, kHeads, kLanes>(a, item, partials, kv_head, head, first, rows, weights, sums);
+                       const Partials& partials, const SplitRuns& runs, int64_t head, int64_t first,
+                       int rows, float (*weights)[kSplitRows], float* sums) {
+  attend_wide<T, kHeads, kLanes>(a, item, partials, runs, head, first, rows, weights, sums);
 }
 
 // One block per sequence, KV head and split of its rows. Stores the new row where it is in the
@@ -373,10 +384,15 @@ __global__ void __launch_bounds__(kThreads)
     split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
   __shared__ float weights[kHeads][kSplitRows];
   __shared__ float sums[kThreads / kWarp * kWideMax];
+  __shared__ SplitRuns runs;
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kSplitRows;
   if (first >= item.rows) return;  // The whole block
-  const int64_t rows = item.rows - first < kSplitRows ? item.rows - first : kSplitRows;
+  const auto rows =
+      static_cast<int>(item.rows - first < kSplitRows ? item.rows - first : kSplitRows);
+  if (threadIdx.x < (rows + kKvBlockRows - 1) / kKvBlockRows) {
+    runs[threadIdx.x] = a.key_slot(item, kv_head, first + threadIdx.x * kKvBlockRows);
+  }
   const unsigned warp = threadIdx.x / kWarp;
   if (item.slot >= first && item.slot < first + rows) {
     if (warp == 0) {
@@ -390,11 +406,11 @@ __global__ void __launch_bounds__(kThreads)
   int64_t head = kv_head * a.group();
   const int64_t end = head + a.group();
   for (; head + kHeads <= end; head += kHeads) {
-    attend<kHeads>(Rows{}, a, item, partials, kv_head, head, first, rows, weights, sums);
+    attend<kHeads>(Rows{}, a, item, partials, runs, head, first, rows, weights, sums);
   }
   if constexpr (kHeads > 1) {
     for (; head < end; ++head) {
-      attend<1>(Rows{}, a, item, partials, kv_head, head, first, rows, weights, sums);
+      attend<1>(Rows{}, a, item, partials, runs, head, first, rows, weights, sums);
     }
   }
 }

@@ -27,7 +27,7 @@ __device__ void load_tile(const AttentionOnDevice& a, const ItemOnDevice& item, 
     const int64_t row = i / a.head_size, column = i % a.head_size;
     float x = 0;
     if (first + row < item.keys()) {
-      const std::byte* at = a.slot_in(item.source, kv_head, item.source_slot(first + row));
+      const std::byte* at = a.slot_in(item.source(), kv_head, item.source_slot(first + row));
       x = cached(a, values ? at + a.value_offset() : at, column);
     }
     tile[row * (a.head_size + 1) + column] = x;
@@ -290,18 +290,18 @@ __global__ void store_rows_kernel(const __grid_constant__ AttentionOnDevice a) {
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
   const int64_t last = first + kStoreRows < item.tokens ? first + kStoreRows : item.tokens;
   for (int64_t token = first + threadIdx.x / kWarp; token < last; token += kWarps) {
-    std::byte* at = a.slot_in(item.source, kv_head, item.source_slot(item.position + token));
+    std::byte* at = a.slot_in(item.source(), kv_head, item.source_slot(item.position + token));
     store_cached(a, a.key(item.first_row + token, kv_head), at);
     store_cached(a, a.value(item.first_row + token, kv_head), at + a.value_offset());
   }
 }
 
-// Puts the rows that stay of a prompt, its last ones and the chosen ones, into their slots of
-// item.kept_to. `back`: brings them from there into the same slots of the cache. One block per
-// kStoreRows rows of a sequence and KV head.
+// Puts the rows that stay of a prompt, its last ones and the chosen ones, into their slots: of the
+// cache, or of scratch where they are read from the cache itself. `back`: brings them from there
+// into the same slots of the cache. One block per kStoreRows rows of a sequence and KV head.
 __global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bool back) {
   const ItemOnDevice item = a.item(blockIdx.x);
-  if (back && item.kept_to == item.kv) return;  // The whole block
+  if (back && !item.keeps_in_scratch()) return;  // The whole block
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
   const int64_t old = before_recent(item), recent = item.keys() - old;
   const int64_t rows = recent + kept_of(item);
@@ -314,8 +314,9 @@ __global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bo
       slot = item.ring() + row - recent;
     }
     const std::byte* from =
-        back ? a.slot_in(item.kept_to, kv_head, slot) : a.slot_in(item.source, kv_head, token);
-    std::byte* to = a.slot_in(back ? item.kv : item.kept_to, kv_head, slot);
+        back ? a.slot_in(item.scratch, kv_head, slot) : a.slot_in(item.source(), kv_head, token);
+    const KvBlocks kept = !back && item.keeps_in_scratch() ? KvBlocks(item.scratch) : item.kv;
+    std::byte* to = a.slot_in(kept, kv_head, slot);
     for (int64_t i = lane; i < a.row_bytes; i += kWarp) {
       to[i] = from[i];
       to[i + a.value_offset()] = from[i + a.value_offset()];

@@ -37,31 +37,38 @@ __device__ bool same_format(const AttentionOnDevice& a) {
   return a.kv_format == (std::is_same_v<T, __half> ? Format::kF16 : Format::kBF16);
 }
 
-// Begins to copy a tile's keys or values; zeros after the last. end_of_copies() follows.
+// Begins to copy a tile's keys or values, KV block by KV block; zeros after the last.
+// end_of_copies() follows. REQUIRES: the tile has a key.
 template <class T, int kColumns>
 __device__ void load_tile(const AttentionOnDevice& a, const ItemOnDevice& item, int64_t kv_head,
                           int first, bool values, T* to) {
-  constexpr int kParts = kColumns / kPart;
+  constexpr int kParts = kColumns / kPart, kBlock = static_cast<int>(kKvBlockRows);
   const int keys = static_cast<int>(item.keys()), size = static_cast<int>(a.head_size);
   const bool same = same_format<T>(a);
-  for (int i = static_cast<int>(threadIdx.x); i < kKeys * kParts; i += static_cast<int>(kThreads)) {
-    const int row = i / kParts, column = i % kParts * kPart;
-    const bool there = first + row < keys && column < size;
-    const int position = there ? first + row : 0;
-    const int slot = item.rows == 0 ? position : position % item.rows;
-    const std::byte* at = a.slot_in(item.source, kv_head, slot);
-    if (values) at += a.value_offset();
-    T* const into = to + row * stride_of(kColumns) + column;
-    if (same) {
-      copy_ahead(into, at + (there ? column : 0) * static_cast<int>(sizeof(T)), there);
-      continue;
+  const KvBlocks source = item.source();
+  const int first_slot = item.rows == 0 ? first : first % item.rows;  // A ring has whole tiles.
+  for (int begin = 0; begin < kKeys; begin += kBlock) {
+    // A block without a key need not exist: nothing is read of the tile's first one in its place.
+    const int slot = first_slot + (first + begin < keys ? begin : 0);
+    const std::byte* run = a.slot_in(source, kv_head, slot);
+    if (values) run += a.value_offset();
+    for (int i = static_cast<int>(threadIdx.x); i < kBlock * kParts;
+         i += static_cast<int>(kThreads)) {
+      const int row = i / kParts, column = i % kParts * kPart;
+      const bool there = first + begin + row < keys && column < size;
+      const std::byte* at = run + row * static_cast<int>(a.row_bytes);
+      T* const into = to + (begin + row) * stride_of(kColumns) + column;
+      if (same) {
+        copy_ahead(into, at + (there ? column : 0) * static_cast<int>(sizeof(T)), there);
+        continue;
+      }
+      float eight[kPart] = {};
+      if (there) {
+        cached4(a, at, column, eight);
+        cached4(a, at, column + 4, eight + 4);
+      }
+      for (int j = 0; j < kPart; ++j) into[j] = narrow<T>(eight[j]);
     }
-    float eight[kPart] = {};
-    if (there) {
-      cached4(a, at, column, eight);
-      cached4(a, at, column + 4, eight + 4);
-    }
-    for (int j = 0; j < kPart; ++j) into[j] = narrow<T>(eight[j]);
   }
 }
 

@@ -96,7 +96,6 @@ class PagedItem {
 }  // namespace
 
 void attention_both_ways(Device& device, Stream& stream, const AttentionArgs& args) {
-  if (device.kind() == DeviceKind::kCuda) return attention(stream, args);  // It has no tables yet.
   std::vector<std::unique_ptr<PagedItem>> copies;
   std::vector<AttentionItem> items;
   for (const AttentionItem& item : args.items) {
