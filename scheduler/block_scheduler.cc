@@ -17,8 +17,8 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "policy/batching.h"
-#include "policy/expected_tokens.h"
 #include "policy/prefill_target.h"
+#include "scheduler/kv_needs.h"
 #include "scheduler/sequence.h"
 #include "scheduler/waiting_queue.h"
 
@@ -41,7 +41,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                 .kv_bytes = engine_->kv().total_bytes(),
                 .positions_per_token = positions_per_token(engine_->shape())},
         target_(options.prefill_target, options.prefill_tokens_max),
-        grows_(engine_->kv().aside_bytes() > 0 && shape().layers_with_window() == 0),
+        needs_(engine_->kv(),
+               engine_->kv().aside_bytes() > 0 && engine_->shape().layers_with_window() == 0),
         promised_max_(std::max(engine_->kv().total_bytes(), engine_->kv().aside_bytes())) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
@@ -248,34 +249,16 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     retire(std::move(ended));
   }
 
-  // Whether the sequence gets its cache as it grows, and may be set aside.
-  bool grows(const Sequence& sequence) const { return grows_ && sequence.promise().budget.full(); }
-
-  // What the sequence will likely take of the cache.
-  uint64_t expected_bytes(const Sequence& sequence) const {
-    const SequenceKv& promise = sequence.promise();
-    int64_t positions = promise.positions;
-    if (grows(sequence)) {
-      const int64_t more = expected_.left(sequence.generated(), sequence.tokens_max());
-      positions = std::min(positions, std::max(sequence.prompt_tokens(), sequence.cached()) + more);
-    }
-    return engine_->kv().sequence_bytes(positions, promise.budget, promise.chunks);
-  }
-  uint64_t most_bytes(const Sequence& sequence) const {
-    const SequenceKv& promise = sequence.promise();
-    return engine_->kv().sequence_bytes(promise.positions, promise.budget, promise.chunks);
-  }
-
   // Gives every running sequence the blocks for its next token and the one after, which is read
   // ahead. Where there are not enough, the youngest sequences are set aside for the older ones.
   // False: some were.
   bool make_room() {
-    if (!grows_) return true;
+    if (!needs_.grow()) return true;
     bool enough = true;
     for (size_t i = 0; i < running_.size();) {
       Sequence& sequence = *running_[i];
       const int64_t most = sequence.kv()->rows;
-      if (!grows(sequence) || sequence.prefilling() ||
+      if (!needs_.grows(sequence) || sequence.prefilling() ||
           engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + 2)) ||
           engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + 1))) {
         ++i;
@@ -283,7 +266,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
       // It is itself the youngest that can go, where all behind it are in their prompts.
       size_t youngest = running_.size() - 1;
-      while (youngest > i && (!grows(*running_[youngest]) || running_[youngest]->prefilling())) {
+      while (youngest > i &&
+             (!needs_.grows(*running_[youngest]) || running_[youngest]->prefilling())) {
         --youngest;
       }
       set_aside(youngest);
@@ -316,8 +300,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void bring_back() {
     while (!aside_.empty() && static_cast<int64_t>(running_.size()) < limits_.block_sequences) {
       Sequence& oldest = *aside_.front();
-      uint64_t bytes = expected_bytes(oldest);
-      for (const auto& sequence : running_) bytes += expected_bytes(*sequence);
+      uint64_t bytes = needs_.likely_bytes(oldest);
+      for (const auto& sequence : running_) bytes += needs_.likely_bytes(*sequence);
       if (!running_.empty() && bytes > limits_.kv_bytes) return;
       const SequenceKv& promise = oldest.promise();
       const Status status =
@@ -352,19 +336,20 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     bool admitted = false;
     limited_by_target_ = false;
     uint64_t expected = 0, promised = 0;
-    if (grows_) {
+    if (needs_.grow()) {
       for (const auto& sequence : running_) {
-        expected += expected_bytes(*sequence);
-        promised += most_bytes(*sequence);
+        expected += needs_.likely_bytes(*sequence);
+        promised += needs_.most_bytes(*sequence);
       }
     }
     while (!waiting_.empty() && aside_.empty()) {
       Sequence& next = waiting_.front();
       const WaitingRequests request = request_of(next);
       sweep.sequences = static_cast<int64_t>(running_.size());
-      sweep.kv_bytes = grows_ ? expected : engine_->kv().reserved_bytes();
+      sweep.kv_bytes = needs_.grow() ? expected : engine_->kv().reserved_bytes();
       // All but one can be set aside, however long they get.
-      if (grows_ && !running_.empty() && promised + most_bytes(next) > promised_max_) break;
+      if (needs_.grow() && !running_.empty() && promised + needs_.most_bytes(next) > promised_max_)
+        break;
       const AdmittedRequests joins = requests_admitted(request, sweep, limits);
       if (joins.count() == 0) {
         limited_by_target_ = joins_but_for_target(request, sweep, limits);
@@ -372,7 +357,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
       try {
         const SequenceKv& promise = next.promise();
-        const int64_t now = grows(next) ? std::min(promise.positions, next.prompt_tokens() + 1) : 0;
+        const int64_t now = needs_.positions_at_first(next);
         Result<std::unique_ptr<KvSequence>> kv =
             engine_->reserve(promise.positions, promise.budget, promise.chunks, now);
         // The free bytes may be fragmented.
@@ -385,7 +370,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
       admitted = true;
       expected += request.kv_bytes;
-      promised += most_bytes(next);
+      promised += needs_.most_bytes(next);
       if (joins.in_chunks) {
         chunked = &next;
         sweep.prompt_in_chunks = next.prompt_tokens();
@@ -412,7 +397,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const bool longer = goes_in_chunks(next.prompt_tokens(), limits_.prefill_tokens);
     return {.count = 1,
             .prompt_tokens = next.prompt_tokens(),
-            .kv_bytes = expected_bytes(next),
+            .kv_bytes = needs_.likely_bytes(next),
             .may_be_cut = !longer && promise.chunks.prompt > 0};
   }
 
@@ -461,7 +446,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const auto ended = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
       return sequence->finished() && sequence->ending().reason == FinishReason::kStop;
     });
-    expected_.add(static_cast<int64_t>(generated_), ended);
+    needs_.count(static_cast<int64_t>(generated_), ended);
     const std::lock_guard lock(mutex_);
     progress_ = steady_seconds();
     ++stats_.sweeps;
@@ -585,9 +570,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   PrefillTarget target_;
   int64_t owed_ = 0;                // SweepContents::owed of the next sweep
   bool limited_by_target_ = false;  // The current sweep
-  const bool grows_;                // Sequences get their cache as they grow.
-  const uint64_t promised_max_;     // The most that all admitted ones together may ever need
-  ExpectedTokens expected_;
+  KvNeeds needs_;
+  const uint64_t promised_max_;  // The most that all admitted ones together may ever need
 
   std::thread thread_;
 };

@@ -118,6 +118,9 @@ void add_kv_rule(Families& to, const SchedulerStats& stats) {
              "Bytes that the KV reservations of sequences that have ended were smaller than the "
              "full cache's, thanks to KV rules.",
              number(stats.kv.bytes_saved));
+  to.counter("vllm:num_preemptions_total",
+             "Times that a sequence was set aside on disk to make room for older ones.",
+             number(stats.set_aside));
   to.gauge("spillway_kv_reserved_bytes", "KV cache reserved for the sequences in the block.",
            number(stats.kv_bytes_used));
   to.gauge("spillway_kv_capacity_bytes", "KV cache on all tiers together.",

@@ -118,6 +118,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   stats.generated_tokens = 123'456'789'012;
   stats.busy_seconds = 0.125;
   stats.prefill_target = 77;
+  stats.set_aside = 5;
   const PlanFigures plan = {{{"device", "weights", uint64_t{3} << 40}, {"disk", "kv", 7}}, 12.5};
   const std::string name = "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xff";
   const Metrics::Labels labels = {
@@ -129,6 +130,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   CHECK(metrics.value("vllm:generation_tokens_total", labels) == 123'456'789'012);
   CHECK(metrics.value("spillway_busy_seconds_total", labels) == 0.125);
   CHECK(metrics.value("spillway_prefill_target_tokens", labels) == 77);
+  CHECK(metrics.value("vllm:num_preemptions_total", labels) == 5);
   CHECK(metrics.value("spillway_policy_predicted_tokens_per_second", labels) == 12.5);
   const auto tier = [&](const char* where, const char* kind) {
     Metrics::Labels all = labels;

@@ -1,0 +1,25 @@
+#include "scheduler/kv_needs.h"
+
+#include <algorithm>
+
+namespace spillway {
+
+uint64_t KvNeeds::most_bytes(const Sequence& sequence) const {
+  const SequenceKv& promise = sequence.promise();
+  return cache_.sequence_bytes(promise.positions, promise.budget, promise.chunks);
+}
+
+uint64_t KvNeeds::likely_bytes(const Sequence& sequence) const {
+  if (!grows(sequence)) return most_bytes(sequence);
+  const SequenceKv& promise = sequence.promise();
+  const int64_t now = std::max(sequence.prompt_tokens(), sequence.cached());
+  const int64_t more = expected_.left(sequence.generated(), sequence.tokens_max());
+  return cache_.sequence_bytes(std::min(promise.positions, now + more), promise.budget,
+                               promise.chunks);
+}
+
+int64_t KvNeeds::positions_at_first(const Sequence& sequence) const {
+  return grows(sequence) ? std::min(sequence.promise().positions, sequence.prompt_tokens() + 1) : 0;
+}
+
+}  // namespace spillway
