@@ -169,6 +169,8 @@ Status Engine::allocate(EngineScratch scratch) {
                               device_.allocate(Memory::kPinned, kAsideStagingBytes));
     aside_stager_.emplace(*scratch_.transfers, scratch_.kv, std::move(staging), options_.overlap);
   }
+  kv_mover_.emplace(device_, *stream_, *kv_, kv_stager_ ? &*kv_stager_ : nullptr,
+                    aside_stager_ ? &*aside_stager_ : nullptr);
   weights_.attach(*stream_);
   SPILLWAY_RETURN_IF_ERROR(allocate_rings());
   kv_feed_.emplace(*kv_, kv_stager_ ? &*kv_stager_ : nullptr, kv_ring_ ? &*kv_ring_ : nullptr,
@@ -216,91 +218,12 @@ void Engine::release(std::unique_ptr<KvSequence> sequence) {
 
 Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
                        std::vector<std::byte>* state, std::vector<std::byte>* rows) {
-  const KvSequence::Kind& kind = sequence.kind(layer);
-  const bool disk = sequence.on_disk(layer);
-  std::vector<KvCache::RunPart> parts;
-  kv_->find_parts(sequence, layer, positions, 0, &parts);
-  std::vector<std::byte> all;  // As if it lay in one piece
-  const auto add = [&](const std::byte* from, uint64_t bytes) {
-    const size_t at = all.size();
-    all.resize(at + bytes);
-    return to_host(all.data() + at, from, bytes);
-  };
-  Status status;
-  if (disk) {
-    std::vector<SpillUse> uses;
-    kv_->add_uses(sequence, layer, positions, 0, &uses);
-    SpillStager& stager = stager_of(sequence);
-    stager.begin(uses);
-    for (size_t run = 0; run < uses.size(); ++run) {
-      const Result<std::byte*> memory = stager.wait(run);
-      if (status.ok()) status = memory.status();
-      if (status.ok()) status = add(memory.value(), parts[run].filled);
-      stager.finish(run, {});
-    }
-  } else {
-    for (size_t run = 0; run < parts.size() && status.ok(); ++run) {
-      status = add(kv_->run_at(sequence, layer, run), parts[run].filled);
-    }
-  }
-  SPILLWAY_RETURN_IF_ERROR(status);
-  const uint64_t rows_at = disk ? kind.disk_state_bytes() : kind.state_bytes;
-  state->assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(kind.state_bytes));
-  rows->assign(all.begin() + static_cast<ptrdiff_t>(rows_at), all.end());
-  return {};
-}
-
-// The opposite of read_kv(), of a sequence whose cache is empty.
-Status Engine::write_kv(KvSequence& sequence, int64_t layer, int64_t positions,
-                        std::span<const std::byte> state, std::span<const std::byte> rows) {
-  std::vector<KvCache::RunPart> parts;
-  kv_->find_parts(sequence, layer, positions, 0, &parts);
-  const bool disk = sequence.on_disk(layer);
-  const KvSequence::Kind& kind = sequence.kind(layer);
-  std::vector<std::byte> all(disk ? kind.disk_state_bytes() : kind.state_bytes);
-  std::copy(state.begin(), state.end(), all.begin());
-  all.insert(all.end(), rows.begin(), rows.end());
-  uint64_t before = 0;
-  if (!disk) {
-    for (size_t run = 0; run < parts.size(); ++run) {
-      stream_->copy(kv_->run_at(sequence, layer, run), all.data() + before, parts[run].filled);
-      before += parts[run].filled;
-    }
-    return stream_->record().wait();  // The copied bytes are this call's.
-  }
-  std::vector<SpillUse> uses;
-  kv_->add_uses(sequence, layer, positions, 0, &uses);
-  SpillStager& stager = stager_of(sequence);
-  for (SpillUse& use : uses) use.read_bytes = 0;
-  stager.begin(uses);
-  Status status;
-  for (size_t run = 0; run < uses.size(); ++run) {
-    const Result<std::byte*> memory = stager.wait(run);
-    if (status.ok()) status = memory.status();
-    const ByteRange change{0, parts[run].filled};
-    if (status.ok()) std::copy_n(all.data() + before, parts[run].filled, memory.value());
-    before += parts[run].filled;
-    stager.finish(run, status.ok() ? std::span(&change, 1) : std::span<const ByteRange>());
-  }
-  stager.flush();
-  for (const SpillUse& use : uses) {
-    if (status.ok()) status = use.object->failed;
-  }
-  return status;
-}
-
-Status Engine::move_kv(KvSequence& from, KvSequence& to, int64_t positions) {
-  std::vector<std::byte> state, rows;
-  for (int64_t layer = from.layers.first; layer < from.layers.end() && positions > 0; ++layer) {
-    SPILLWAY_RETURN_IF_ERROR(read_kv(from, layer, positions, &state, &rows));
-    SPILLWAY_RETURN_IF_ERROR(write_kv(to, layer, positions, state, rows));
-  }
-  return {};
+  return kv_mover_->read(sequence, layer, positions, state, rows);
 }
 
 Status Engine::set_aside(std::unique_ptr<KvSequence>* sequence, int64_t positions) {
   SPILLWAY_ASSIGN_OR_RETURN(auto aside, kv_->reserve_aside(**sequence, positions));
-  const Status moved = move_kv(**sequence, *aside, positions);
+  const Status moved = kv_mover_->move(**sequence, *aside, positions);
   if (moved.ok()) std::swap(*sequence, aside);
   release(std::move(aside));
   return moved;
@@ -311,7 +234,7 @@ Status Engine::bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget&
   const int64_t now = std::max((*sequence)->chunked_prompt, positions + 1);
   SPILLWAY_ASSIGN_OR_RETURN(
       auto back, kv_->reserve((*sequence)->rows, budget, chunks, std::min(now, (*sequence)->rows)));
-  const Status moved = move_kv(**sequence, *back, positions);
+  const Status moved = kv_mover_->move(**sequence, *back, positions);
   if (moved.ok()) std::swap(*sequence, back);
   release(std::move(back));
   return moved;

@@ -24,6 +24,7 @@
 #include "scheduler/engine/head.h"
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
+#include "scheduler/engine/kv_mover.h"
 #include "scheduler/engine/rotary_table.h"
 #include "scheduler/engine/rounded_biases.h"
 #include "scheduler/engine/sweep_account.h"
@@ -152,12 +153,6 @@ class Engine {
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
-  Status write_kv(KvSequence& sequence, int64_t layer, int64_t positions,
-                  std::span<const std::byte> state, std::span<const std::byte> rows);
-  Status move_kv(KvSequence& from, KvSequence& to, int64_t positions);
-  SpillStager& stager_of(const KvSequence& sequence) {
-    return sequence.aside ? *aside_stager_ : *kv_stager_;
-  }
   Result<MatrixView> acquire_activations();
   TransferTotals transfer_totals() const;
   void abandon();
@@ -171,6 +166,7 @@ class Engine {
   std::unique_ptr<KvCache> kv_;
   std::optional<SpillStager> kv_stager_, aside_stager_;
   std::optional<KvFeed> kv_feed_;
+  std::optional<KvMover> kv_mover_;
   std::unique_ptr<HostAttention> host_attention_;  // Null: the device attends to everything
   std::unique_ptr<ActivationStore> activations_;
   Buffer memory_;

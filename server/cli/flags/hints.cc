@@ -14,8 +14,8 @@ struct ForeignFlag {
 
 constexpr std::string_view kModel = "the model is the first word: spillway COMMAND MODEL";
 constexpr std::string_view kLength =
-    "use --max-model-len N (positions of the longest sequence); memory is reserved by each "
-    "request's own length";
+    "use --max-model-len N (positions of the longest sequence); memory is taken as each "
+    "sequence grows";
 constexpr std::string_view kWeights =
     "use --weights D,H,K (per cent on device, host and disk), or leave it to the plan";
 constexpr std::string_view kSequences = "use --block N (sequences at once)";
