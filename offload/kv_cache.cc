@@ -230,14 +230,14 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks
 }
 
 int64_t KvSequence::positions() const {
-  int64_t least = rows;
+  // Layers whose blocks may lie apart have as many as each other.
   for (const Place& place : places) {
     if (!kinds[place.window ? 1 : 0].in_blocks()) continue;
     int64_t blocks = 0;
     for (const Run& run : place.runs) blocks += run.blocks;
-    least = std::min(least, blocks * kKvBlockRows);
+    return std::min(rows, blocks * kKvBlockRows);
   }
-  return least;
+  return rows;
 }
 
 RangeAllocator& KvCache::region(const KvSequence& sequence, const KvSequence::Place& place) {
@@ -299,6 +299,7 @@ bool KvCache::take(const KvSequence& sequence, int64_t blocks, KvSequence::Place
       disk ? static_cast<int64_t>(kDiskRunBytesMax / block_bytes) / unit * unit : blocks;
   for (int64_t some = std::max(most, unit), left = blocks; left > 0;) {
     some = std::min(some, left);
+    place->runs.reserve(place->runs.size() + 1);  // Noting what was taken cannot fail.
     const auto offset = from.reserve(bytes_of(some));
     if (!offset) {
       if (some <= unit) return false;
@@ -482,10 +483,10 @@ uint64_t KvCache::needed_bytes(const KvSequence& sequence, int64_t layer, int64_
   return (as_on_disk ? kind.disk_state_bytes() : kind.state_bytes) + layout().sequence_bytes(rows);
 }
 
-void KvCache::find_parts(const KvSequence& sequence, int64_t layer, int64_t position,
-                         int64_t tokens, std::vector<RunPart>* parts) const {
+template <class Each>
+void KvCache::for_parts(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
+                        const Each& each) const {
   SPILLWAY_CHECK(position + tokens <= sequence.rows);
-  parts->clear();
   const bool disk = sequence.on_disk(layer);
   const uint64_t filled = position == 0 ? 0 : used_bytes(sequence, layer, position, disk);
   const uint64_t needed = needed_bytes(sequence, layer, position, tokens, disk);
@@ -497,20 +498,25 @@ void KvCache::find_parts(const KvSequence& sequence, int64_t layer, int64_t posi
         piece ? run.bytes : static_cast<uint64_t>(run.blocks) * layout().block_bytes();
     const auto in_run = [&](uint64_t end) { return std::min(bytes, end - std::min(end, before)); };
     const auto blocks = static_cast<int64_t>(in_run(needed) / layout().block_bytes());
-    parts->push_back({in_run(filled), in_run(needed), piece ? 0 : blocks});
+    each(RunPart{in_run(filled), in_run(needed), piece ? 0 : blocks});
     before += bytes;
   }
+}
+
+void KvCache::find_parts(const KvSequence& sequence, int64_t layer, int64_t position,
+                         int64_t tokens, std::vector<RunPart>* parts) const {
+  parts->clear();
+  for_parts(sequence, layer, position, tokens,
+            [&](const RunPart& part) { parts->push_back(part); });
 }
 
 void KvCache::add_uses(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
                        std::vector<SpillUse>* uses) const {
   SPILLWAY_CHECK(sequence.on_disk(layer));
-  std::vector<RunPart> parts;
-  find_parts(sequence, layer, position, tokens, &parts);
-  for (size_t run = 0; run < parts.size(); ++run) {
-    uses->push_back({&sequence.place(layer).spilled[run], parts[run].filled,
-                     round_up(parts[run].needed, kIoAlignment)});
-  }
+  auto object = sequence.place(layer).spilled.begin();
+  for_parts(sequence, layer, position, tokens, [&](const RunPart& part) {
+    uses->push_back({&*object++, part.filled, round_up(part.needed, kIoAlignment)});
+  });
 }
 
 namespace {

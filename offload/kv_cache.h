@@ -170,6 +170,7 @@ class KvCache {
   void prefault(Device& device) const;
 
   const KvLayout& layout() const { return options_.layout; }
+  const LayerRange& layers() const { return options_.layers; }
   uint64_t memory_bytes() const { return memory_.total(); }
   uint64_t host_bytes() const { return host_.total(); }
   uint64_t disk_bytes() const { return disk_.total(); }
@@ -272,6 +273,9 @@ class KvCache {
   bool take(KvSequence* sequence, int64_t rows);
   bool take(const KvSequence& sequence, int64_t blocks, KvSequence::Place* place);
   void give_back(KvSequence* sequence);
+  template <class Each>
+  void for_parts(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
+                 const Each& each) const;
   RangeAllocator& region(const KvSequence& sequence, const KvSequence::Place& place);
   void place(KvSequence* sequence) const;
   void fill_tables(KvSequence* sequence) const;

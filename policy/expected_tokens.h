@@ -12,10 +12,9 @@ namespace spillway {
 // that have not ended, of which short ones would be seen first, and what ends by its limit does not
 // count as an end. Before any has ended, one is counted for as many tokens as a sequence may have.
 //
-// What a sequence is expected to need is half of the mean that is left. In simulation (2,000
-// sequences of at most 512 tokens, blocks by cost of a sweep) that holds 3.3 times as many
-// sequences at once as the most would, with none set aside, where lengths are geometric with mean
-// 60; where 90 % are long, a quarter is set aside once and the run is not slower.
+// What a sequence is expected to need is half of the mean that is left: sequences are at different
+// points of their way, and not all need theirs at once. Where that is too little, some are set
+// aside, which costs a transfer and nothing else.
 class ExpectedTokens {
  public:
   void add(int64_t tokens, int64_t ends) {

@@ -258,9 +258,15 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     for (size_t i = 0; i < running_.size();) {
       Sequence& sequence = *running_[i];
       const int64_t most = sequence.kv()->rows;
-      if (!needs_.grows(sequence) || sequence.prefilling() ||
-          engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + 2)) ||
-          engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + 1))) {
+      const auto grow = [&](int64_t more) {
+        try {
+          return engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + more));
+        } catch (const std::exception& error) {
+          sequence.finish(FinishReason::kError, out_of_memory(error));
+          return true;
+        }
+      };
+      if (!needs_.grows(sequence) || sequence.prefilling() || grow(2) || grow(1)) {
         ++i;
         continue;
       }
@@ -273,6 +279,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       set_aside(youngest);
       enough = false;
     }
+    retire();
     return enough;
   }
 
@@ -282,11 +289,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const Status status = engine_->set_aside(sequence.kv_place(), sequence.cached());
     // An error is this sequence's: there is no room for it where it is.
     if (!status.ok()) sequence.finish(FinishReason::kError, status);
-    // Older ones come first.
     const auto place = std::lower_bound(aside_.begin(), aside_.end(), *at, older);
     aside_.insert(place, std::move(*at));
     running_.erase(at);
-    if (!status.ok()) retire();
+    if (!status.ok()) return retire();
     const std::lock_guard lock(mutex_);
     ++stats_.set_aside;
   }
@@ -339,7 +345,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (needs_.grow()) {
       for (const auto& sequence : running_) {
         expected += needs_.likely_bytes(*sequence);
-        promised += needs_.most_bytes(*sequence);
+        promised += needs_.aside_bytes(*sequence);
       }
     }
     while (!waiting_.empty() && aside_.empty()) {
@@ -348,7 +354,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sweep.sequences = static_cast<int64_t>(running_.size());
       sweep.kv_bytes = needs_.grow() ? expected : engine_->kv().reserved_bytes();
       // All but one can be set aside, however long they get.
-      if (needs_.grow() && !running_.empty() && promised + needs_.most_bytes(next) > promised_max_)
+      if (needs_.grow() && !running_.empty() && promised + needs_.aside_bytes(next) > promised_max_)
         break;
       const AdmittedRequests joins = requests_admitted(request, sweep, limits);
       if (joins.count() == 0) {
@@ -370,7 +376,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       }
       admitted = true;
       expected += request.kv_bytes;
-      promised += needs_.most_bytes(next);
+      promised += needs_.aside_bytes(next);
       if (joins.in_chunks) {
         chunked = &next;
         sweep.prompt_in_chunks = next.prompt_tokens();

@@ -9,6 +9,10 @@ uint64_t KvNeeds::most_bytes(const Sequence& sequence) const {
   return cache_.sequence_bytes(promise.positions, promise.budget, promise.chunks);
 }
 
+uint64_t KvNeeds::aside_bytes(const Sequence& sequence) const {
+  return most_bytes(sequence) + static_cast<uint64_t>(cache_.layers().count) * kIoAlignment;
+}
+
 uint64_t KvNeeds::likely_bytes(const Sequence& sequence) const {
   if (!grows(sequence)) return most_bytes(sequence);
   const SequenceKv& promise = sequence.promise();

@@ -21,6 +21,8 @@ class KvNeeds {
   bool grows(const Sequence& sequence) const { return grow_ && sequence.promise().budget.full(); }
 
   uint64_t most_bytes(const Sequence& sequence) const;
+  // The most that it takes when it is set aside, where each layer takes whole sectors.
+  uint64_t aside_bytes(const Sequence& sequence) const;
   uint64_t likely_bytes(const Sequence& sequence) const;
 
   // The positions for which a sequence that joins a sweep gets its cache; 0: all.

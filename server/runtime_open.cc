@@ -110,14 +110,22 @@ class Opener {
     device().limit_memory(plan().device_limit_bytes);
   }
 
+  // As many bytes, or 0 where there can be no scratch files, which nobody has asked for.
+  uint64_t aside_in_scratch(uint64_t bytes) {
+    const std::string directory = scratch_directory(flags_.disk_dir);
+    const Status opened = directory.empty() ? Status(Code::kNotFound, "there is no home directory")
+                                            : SpillDirectory::open(directory).status();
+    if (opened.ok()) return bytes;
+    say("Each sequence reserves the cache that it may need at most, since none can be set aside: " +
+        std::string(opened.message()) + "; give --disk-dir");
+    return 0;
+  }
+
   // Data on disk needs transfers; data that is not in a model file needs scratch files.
   Status open_disk() {
     Plan& plan = this->plan();
     uint64_t& aside = engine_.kv_aside_bytes;
-    plan.disk_dir = scratch_directory(flags_.disk_dir);
-    // Nobody asked for it.
-    if (plan.disk_dir.empty() || !SpillDirectory::open(plan.disk_dir).ok()) aside = 0;
-    const std::string scratch_at = std::exchange(plan.disk_dir, "");
+    if (aside > 0) aside = aside_in_scratch(aside);
     if (plan.weights.disk + plan.kv.disk + plan.activations.disk + aside == 0) return {};
     SPILLWAY_ASSIGN_OR_RETURN(state_.io, open_io(IoOptions()));
     if (state_.io->name() != "io_uring") {
@@ -127,7 +135,7 @@ class Opener {
     state_.transfers = std::make_unique<TransferQueue>(*state_.io, state_.opened.trace.get());
     const uint64_t dummy = model_.dummy() ? plan.weights.disk : 0;
     if (dummy + plan.kv.disk + plan.activations.disk + aside == 0) return {};
-    plan.disk_dir = scratch_at;
+    plan.disk_dir = scratch_directory(flags_.disk_dir);
     if (plan.disk_dir.empty()) {
       return invalid_argument("there is no home directory for scratch files; give --disk-dir");
     }

@@ -1,6 +1,7 @@
 #include "scheduler/engine/engine.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "kernels/base/check.h"
@@ -221,12 +222,23 @@ Status Engine::read_kv(KvSequence& sequence, int64_t layer, int64_t positions,
   return kv_mover_->read(sequence, layer, positions, state, rows);
 }
 
+// Moves a sequence's cache to `place`, and releases what it leaves, or `place` after an error.
+Status Engine::move_kv(std::unique_ptr<KvSequence>* sequence, std::unique_ptr<KvSequence> place,
+                       int64_t positions) {
+  Status moved;
+  try {
+    moved = kv_mover_->move(**sequence, *place, positions);
+  } catch (const std::exception& error) {
+    moved = Status(Code::kCapacity, std::string("moving a KV cache failed: ") + error.what());
+  }
+  if (moved.ok()) std::swap(*sequence, place);
+  release(std::move(place));
+  return moved;
+}
+
 Status Engine::set_aside(std::unique_ptr<KvSequence>* sequence, int64_t positions) {
   SPILLWAY_ASSIGN_OR_RETURN(auto aside, kv_->reserve_aside(**sequence, positions));
-  const Status moved = kv_mover_->move(**sequence, *aside, positions);
-  if (moved.ok()) std::swap(*sequence, aside);
-  release(std::move(aside));
-  return moved;
+  return move_kv(sequence, std::move(aside), positions);
 }
 
 Status Engine::bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget& budget,
@@ -234,10 +246,7 @@ Status Engine::bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget&
   const int64_t now = std::max((*sequence)->chunked_prompt, positions + 1);
   SPILLWAY_ASSIGN_OR_RETURN(
       auto back, kv_->reserve((*sequence)->rows, budget, chunks, std::min(now, (*sequence)->rows)));
-  const Status moved = kv_mover_->move(**sequence, *back, positions);
-  if (moved.ok()) std::swap(*sequence, back);
-  release(std::move(back));
-  return moved;
+  return move_kv(sequence, std::move(back), positions);
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows) {

@@ -152,6 +152,8 @@ class Engine {
   Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
+  Status move_kv(std::unique_ptr<KvSequence>* sequence, std::unique_ptr<KvSequence> place,
+                 int64_t positions);
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
   Result<MatrixView> acquire_activations();
   TransferTotals transfer_totals() const;

@@ -280,13 +280,15 @@ void KvFeed::finish_write_backs(bool wait) {
 void KvFeed::finish_uses(const Staged& staged, std::span<const Part> parts) {
   changes_.clear();
   if (failed_[staged.item].ok()) find_changes(staged, parts[0].memory);
+  uint64_t before = 0;
   for (size_t use = 0; use < parts.size(); ++use) {
     part_changes_.clear();
     for (const ByteRange& change : changes_) {
-      for_parts(parts, change, [&](size_t i, const ByteRange& range, uint64_t) {
-        if (i == use) part_changes_.push_back(range);
-      });
+      const uint64_t from = std::max(change.from, before);
+      const uint64_t to = std::min(change.to, before + parts[use].needed);
+      if (from < to) part_changes_.push_back({from - before, to - before});
     }
+    before += parts[use].needed;
     stager_->finish(staged.use + use, part_changes_);
   }
 }

@@ -29,8 +29,8 @@ constexpr int64_t kBlockMax = 65536;
 constexpr double kGatherSeconds = 0.02;
 constexpr uint64_t kExpandedLayerPart = 8;  // At most 1 / this of the device's memory
 constexpr uint64_t kTargetRingPart = 8;     // At most 1 / this of host memory for that ring
-// Scratch space for sequences set aside: as many caches. In simulation requests that end after an
-// eighth of their most need less (ExpectedTokens).
+// Scratch space for sequences set aside: as many caches. It limits how many are admitted, by the
+// most that they may need: enough for those that end after an eighth of it.
 constexpr uint64_t kAsideCaches = 8;
 constexpr uint64_t kDiskShareUnasked = 4;  // Without --disk-memory: 1 / this of the free space
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk

@@ -32,6 +32,7 @@ TEST_CASE("a sequence that grows is likely to need less than it may") {
   CHECK(needs.grows(full));
   CHECK_FALSE(needs.grows(limited));
   CHECK(needs.most_bytes(full) == 3 * layout.sequence_bytes(419));
+  CHECK(needs.aside_bytes(full) == needs.most_bytes(full) + 3 * kIoAlignment);
   CHECK(needs.likely_bytes(full) == 3 * layout.sequence_bytes(20 + 200));
   CHECK(needs.positions_at_first(full) == 21);
   CHECK(needs.likely_bytes(limited) == needs.most_bytes(limited));

@@ -116,11 +116,6 @@ TEST_CASE("where any number of requests may come, the target is for a stream of 
   asked.workload[0].count = 0;
   asked.latency_seconds = 1;
   CHECK_FALSE(with_target_for_stream(asked, block).flags.prefill_target);
-  // Nothing is read where all of it is in memory.
-  const HardwareProfile large = machine(20e9, false);
-  asked = question(large, "opt-1.3b");
-  const CostedChoice resident = find_plan(asked).value();
-  CHECK(with_target_for_stream(asked, resident).plan->weights.disk == 0);
 }
 
 TEST_CASE("a long run is predicted from its beginning, its end and some blocks between") {
