@@ -14,10 +14,6 @@ namespace spillway {
 
 namespace {
 
-// Longer runs on disk are cut: the disk reads the parts of a layer at once, and a staging ring
-// loses less at its end.
-constexpr uint64_t kDiskRunBytesMax = uint64_t{2} << 20;
-
 constexpr int64_t kGrowthBlocks = 4;  // With which a sequence grows, where there is room
 
 }  // namespace
@@ -46,41 +42,6 @@ KvCache::KvCache(Buffer buffer, Buffer host, const KvCacheOptions& options)
   for (int64_t layer = options.layers.first; layer < options.layers.end(); ++layer) {
     ++layers_[has_window(layer) ? 1 : 0];
   }
-}
-
-KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvBudget& budget,
-                 const KvChunks& chunks) {
-  KvLayer layer;
-  layer.budget = budget.within(window, rows, chunks.prompt > 0 ? chunks.most : 0);
-  const KvStateLayout state{layout.heads, layer.budget};
-  layer.state_bytes = chunks.prompt > 0 ? state.chunked_bytes(chunks.prompt) : state.bytes();
-  const uint64_t row_bytes = layout.sequence_bytes(layer.budget.chunked_slots(chunks.prompt, rows));
-  layer.memory_bytes = layer.state_bytes + row_bytes;
-  layer.disk_bytes = layer.disk_state_bytes() + round_up(row_bytes, kIoAlignment);
-  return layer;
-}
-
-uint64_t KvLayer::staged_bytes() const {
-  if (!in_blocks()) return disk_bytes;
-  // Of a layer in several runs the largest has half of it at most.
-  return disk_bytes + std::min(round_up(disk_bytes / 2, kIoAlignment), kDiskRunBytesMax);
-}
-
-KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
-                              const KvBudget& budget, const KvChunks& chunks) {
-  const int64_t with_window = shape.layers_with_window();
-  KvLayersBytes bytes;
-  const auto add = [&](int64_t layers, int64_t window) {
-    if (layers == 0) return;
-    const KvLayer one = kv_layer(kv_layout(shape, format), window, rows, budget, chunks);
-    bytes.memory += static_cast<uint64_t>(layers) * one.memory_bytes;
-    bytes.disk += static_cast<uint64_t>(layers) * one.disk_bytes;
-    bytes.largest_on_disk = std::max(bytes.largest_on_disk, one.disk_bytes);
-    bytes.largest_staged = std::max(bytes.largest_staged, one.staged_bytes());
-  };
-  add(shape.layers - with_window, 0);
-  add(with_window, shape.sliding_window);
-  return bytes;
 }
 
 // The sequence with its kinds of layers, all of them on the device.
@@ -229,15 +190,15 @@ Status KvCache::check_holds(int64_t rows, const KvBudget& budget, const KvChunks
       ", shorten it, or let kv_rule keep less of it");
 }
 
-int64_t KvSequence::positions() const {
-  // Layers whose blocks may lie apart have as many as each other.
-  for (const Place& place : places) {
-    if (!kinds[place.window ? 1 : 0].in_blocks()) continue;
-    int64_t blocks = 0;
-    for (const Run& run : place.runs) blocks += run.blocks;
-    return std::min(rows, blocks * kKvBlockRows);
-  }
-  return rows;
+// Puts the blocks of a beginning in front of the sequence's own.
+void KvCache::share(KvSequence* sequence, std::span<const KvPages* const> beginning) const {
+  for (const KvPages* pages : beginning) sequence->shared_blocks += pages->blocks;
+  if (sequence->shared_blocks == 0) return;
+  KvSequence::Kind& kind = sequence->kinds[0];
+  SPILLWAY_CHECK(kind.in_blocks() && layers_[1] == 0);
+  SPILLWAY_CHECK(sequence->shared_blocks * kKvBlockRows < sequence->chunked_prompt);
+  kind.memory_bytes = sequence->own_bytes(layout(), sequence->rows);
+  kind.disk_bytes = round_up(kind.memory_bytes, kIoAlignment);
 }
 
 RangeAllocator& KvCache::region(const KvSequence& sequence, const KvSequence::Place& place) {
@@ -251,7 +212,7 @@ bool KvCache::take(KvSequence* sequence, int64_t rows) {
     uint64_t sum = 0;
     for (const KvSequence::Kind& kind : sequence->kinds) {
       uint64_t each = disk ? kind.disk_bytes : kind.memory_bytes;
-      if (kind.in_blocks()) each = layout().sequence_bytes(rows);
+      if (kind.in_blocks()) each = sequence->own_bytes(layout(), rows);
       sum += static_cast<uint64_t>(layers(kind)) * each;
     }
     return sum;
@@ -267,7 +228,7 @@ bool KvCache::take(KvSequence* sequence, int64_t rows) {
   if (!all_fit) return false;
   place(sequence);
   for (KvSequence::Place& place : sequence->places) {
-    if (take(*sequence, kv_blocks(rows), &place)) continue;
+    if (take(*sequence, kv_blocks(rows) - sequence->shared_blocks, &place)) continue;
     give_back(sequence);
     return false;
   }
@@ -281,41 +242,67 @@ bool KvCache::take(const KvSequence& sequence, int64_t blocks, KvSequence::Place
   const bool disk = place->tier == Tier::kDisk;
   RangeAllocator& from = region(sequence, *place);
   const uint64_t base = sequence.aside ? options_.disk_bytes : 0;
-  const uint64_t block_bytes = layout().block_bytes();
-  const auto bytes_of = [&](int64_t some) {
-    const uint64_t bytes = static_cast<uint64_t>(some) * block_bytes;
-    return disk ? round_up(bytes, kIoAlignment) : bytes;
-  };
   if (!kind.in_blocks()) {
     const uint64_t bytes = disk ? kind.disk_bytes : kind.memory_bytes;
     const auto offset = from.reserve(bytes);
     if (offset) place->runs.push_back({base + *offset, bytes, 0});
     return offset.has_value();
   }
+  return take_blocks(from, base, disk, blocks, &place->runs);
+}
+
+// Takes runs for so many blocks, as long as there is room.
+bool KvCache::take_blocks(RangeAllocator& from, uint64_t base, bool disk, int64_t blocks,
+                          std::vector<KvRun>* runs) const {
+  const uint64_t block_bytes = layout().block_bytes();
+  const auto bytes_of = [&](int64_t some) {
+    const uint64_t bytes = static_cast<uint64_t>(some) * block_bytes;
+    return disk ? round_up(bytes, kIoAlignment) : bytes;
+  };
   // On disk a run but the last takes whole sectors, so that many take no more than one.
   const auto unit =
       static_cast<int64_t>(disk ? kIoAlignment / std::gcd<uint64_t>(kIoAlignment, block_bytes) : 1);
   const auto most =
-      disk ? static_cast<int64_t>(kDiskRunBytesMax / block_bytes) / unit * unit : blocks;
+      disk ? static_cast<int64_t>(kKvDiskRunBytesMax / block_bytes) / unit * unit : blocks;
   for (int64_t some = std::max(most, unit), left = blocks; left > 0;) {
     some = std::min(some, left);
-    place->runs.reserve(place->runs.size() + 1);  // Noting what was taken cannot fail.
+    runs->reserve(runs->size() + 1);  // Noting what was taken cannot fail.
     const auto offset = from.reserve(bytes_of(some));
     if (!offset) {
       if (some <= unit) return false;
       some = (some / 2 + unit - 1) / unit * unit;
       continue;
     }
-    place->runs.push_back({base + *offset, bytes_of(some), some});
+    runs->push_back({base + *offset, bytes_of(some), some});
     left -= some;
   }
   return true;
 }
 
+std::optional<KvPages> KvCache::reserve_pages(int64_t blocks) {
+  SPILLWAY_CHECK(blocks > 0 && layers_[1] == 0);
+  if (static_cast<uint64_t>(blocks) * page_bytes() > memory_.total() - memory_.reserved())
+    return {};
+  KvPages pages{blocks,
+                std::vector<std::vector<KvRun>>(static_cast<size_t>(options_.layers.count))};
+  for (std::vector<KvRun>& runs : pages.runs) {
+    if (take_blocks(memory_, 0, false, blocks, &runs)) continue;
+    release(pages);
+    return {};
+  }
+  return pages;
+}
+
+void KvCache::release(const KvPages& pages) {
+  for (const std::vector<KvRun>& runs : pages.runs) {
+    for (const KvRun& run : runs) memory_.release(run.offset, run.bytes);
+  }
+}
+
 void KvCache::give_back(KvSequence* sequence) {
   const uint64_t base = sequence->aside ? options_.disk_bytes : 0;
   for (KvSequence::Place& place : sequence->places) {
-    for (const KvSequence::Run& run : place.runs) {
+    for (const KvRun& run : place.runs) {
       region(*sequence, place).release(run.offset - base, run.bytes);
     }
   }
@@ -360,6 +347,11 @@ Result<std::unique_ptr<KvSequence>> KvCache::reserve_aside(const KvSequence& seq
   copy->chunked_prompt = sequence.chunked_prompt;
   copy->layers = sequence.layers;
   copy->kinds = sequence.kinds;
+  for (KvSequence::Kind& kind : copy->kinds) {  // Shared rows are copied, too.
+    if (!kind.in_blocks()) continue;
+    kind.memory_bytes = layout().sequence_bytes(copy->rows);
+    kind.disk_bytes = round_up(kind.memory_bytes, kIoAlignment);
+  }
   copy->aside = true;
   for (KvSequence::Kind& kind : copy->kinds) {
     kind.on_disk = kind.layers;
@@ -399,6 +391,20 @@ void KvCache::place(KvSequence* sequence) const {
   }
 }
 
+void KvCache::fill_shared(KvSequence* sequence, std::span<const KvPages* const> beginning) const {
+  for (const KvPages* pages : beginning) {
+    for (size_t layer = 0; layer < sequence->places.size(); ++layer) {
+      std::vector<std::byte*>& table = sequence->places[layer].table;
+      for (const KvRun& run : pages->runs[layer]) {
+        for (int64_t block = 0; block < run.blocks; ++block) {
+          table.push_back(buffer_.data() + run.offset +
+                          static_cast<uint64_t>(block) * layout().block_bytes());
+        }
+      }
+    }
+  }
+}
+
 // Sets up the block tables, and the objects in the scratch file, of runs that are new.
 void KvCache::fill_tables(KvSequence* sequence) const {
   for (KvSequence::Place& place : sequence->places) {
@@ -414,8 +420,8 @@ void KvCache::fill_tables(KvSequence* sequence) const {
       continue;
     }
     const Buffer& buffer = place.tier == Tier::kHost ? host_buffer_ : buffer_;
-    auto known = static_cast<int64_t>(place.table.size());
-    for (const KvSequence::Run& run : place.runs) {
+    auto known = static_cast<int64_t>(place.table.size()) - sequence->shared_blocks;
+    for (const KvRun& run : place.runs) {
       for (int64_t block = std::min(known, run.blocks); block < run.blocks; ++block) {
         place.table.push_back(buffer.data() + run.offset +
                               static_cast<uint64_t>(block) * layout().block_bytes());
@@ -426,15 +432,18 @@ void KvCache::fill_tables(KvSequence* sequence) const {
 }
 
 Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget,
-                                                     const KvChunks& chunks, int64_t rows_now) {
+                                                     const KvChunks& chunks, int64_t rows_now,
+                                                     std::span<const KvPages* const> beginning) {
   SPILLWAY_CHECK(rows_now >= 0 && rows_now <= rows);
   SPILLWAY_CHECK(rows > 0 && (budget.full() || budget.recent + budget.kept < rows));
   auto sequence = std::make_unique<KvSequence>(unplaced(rows, budget, chunks));
+  share(sequence.get(), beginning);
   const uint64_t all = sequence->memory_bytes();
   const TierBytes reserved{memory_.reserved(), host_.reserved(), disk_.reserved()};
   if (split(
           reserved, [&] { return take(sequence.get(), rows_now > 0 ? rows_now : rows); },
           sequence.get())) {
+    fill_shared(sequence.get(), beginning);
     fill_tables(sequence.get());
     return sequence;
   }
@@ -465,115 +474,6 @@ KvCache::Layer KvCache::layer_at(const KvSequence& sequence, int64_t layer, std:
   const KvLayer& kind = sequence.kind(layer);
   const uint64_t state = sequence.on_disk(layer) ? kind.disk_state_bytes() : kind.state_bytes;
   return {state == 0 ? nullptr : memory, memory + state};
-}
-
-uint64_t KvCache::used_bytes(const KvSequence& sequence, int64_t layer, int64_t positions,
-                             bool as_on_disk) const {
-  const KvLayer& kind = sequence.kind(layer);
-  const int64_t rows = kind.budget.chunked_span(sequence.chunked_prompt, positions);
-  return (as_on_disk ? kind.disk_state_bytes() : kind.state_bytes) + layout().sequence_bytes(rows);
-}
-
-uint64_t KvCache::needed_bytes(const KvSequence& sequence, int64_t layer, int64_t position,
-                               int64_t tokens, bool as_on_disk) const {
-  const int64_t end = position + tokens;
-  if (end != sequence.chunked_prompt) return used_bytes(sequence, layer, end, as_on_disk);
-  const KvLayer& kind = sequence.kind(layer);
-  const int64_t rows = std::max(kind.budget.in_chunks(end), kind.budget.span(end));
-  return (as_on_disk ? kind.disk_state_bytes() : kind.state_bytes) + layout().sequence_bytes(rows);
-}
-
-template <class Each>
-void KvCache::for_parts(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
-                        const Each& each) const {
-  SPILLWAY_CHECK(position + tokens <= sequence.rows);
-  const bool disk = sequence.on_disk(layer);
-  const uint64_t filled = position == 0 ? 0 : used_bytes(sequence, layer, position, disk);
-  const uint64_t needed = needed_bytes(sequence, layer, position, tokens, disk);
-  uint64_t before = 0;  // Bytes of the runs before
-  for (const KvSequence::Run& run : sequence.place(layer).runs) {
-    if (needed <= before) return;
-    const bool piece = run.blocks == 0;  // With its state
-    const uint64_t bytes =
-        piece ? run.bytes : static_cast<uint64_t>(run.blocks) * layout().block_bytes();
-    const auto in_run = [&](uint64_t end) { return std::min(bytes, end - std::min(end, before)); };
-    const auto blocks = static_cast<int64_t>(in_run(needed) / layout().block_bytes());
-    each(RunPart{in_run(filled), in_run(needed), piece ? 0 : blocks});
-    before += bytes;
-  }
-}
-
-void KvCache::find_parts(const KvSequence& sequence, int64_t layer, int64_t position,
-                         int64_t tokens, std::vector<RunPart>* parts) const {
-  parts->clear();
-  for_parts(sequence, layer, position, tokens,
-            [&](const RunPart& part) { parts->push_back(part); });
-}
-
-void KvCache::add_uses(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
-                       std::vector<SpillUse>* uses) const {
-  SPILLWAY_CHECK(sequence.on_disk(layer));
-  auto object = sequence.place(layer).spilled.begin();
-  for_parts(sequence, layer, position, tokens, [&](const RunPart& part) {
-    uses->push_back({&*object++, part.filled, round_up(part.needed, kIoAlignment)});
-  });
-}
-
-namespace {
-
-// Sorts ranges and merges those that touch.
-void merge(std::vector<ByteRange>* ranges) {
-  std::sort(ranges->begin(), ranges->end(),
-            [](const ByteRange& a, const ByteRange& b) { return a.from < b.from; });
-  size_t last = 0;
-  for (size_t i = 1; i < ranges->size(); ++i) {
-    const ByteRange& next = (*ranges)[i];
-    if (next.from <= (*ranges)[last].to) {
-      (*ranges)[last].to = std::max((*ranges)[last].to, next.to);
-    } else {
-      (*ranges)[++last] = next;
-    }
-  }
-  ranges->resize(last + 1);
-}
-
-}  // namespace
-
-void KvCache::find_changes(const KvSequence& sequence, int64_t layer, std::byte* state,
-                           int64_t position, int64_t tokens,
-                           std::vector<ByteRange>* changes) const {
-  changes->clear();
-  const KvBudget& budget = sequence.budget(layer);
-  const uint64_t block_bytes = layout().block_bytes();
-  const KvLayer& kind = sequence.kind(layer);
-  const uint64_t rows_at = sequence.on_disk(layer) ? kind.disk_state_bytes() : kind.state_bytes;
-  const int64_t end = position + tokens;
-  const bool in_prompt = end <= sequence.chunked_prompt;
-  if (position == 0 || (in_prompt && end == sequence.chunked_prompt && !budget.full())) {
-    const int64_t rows = budget.chunked_span(sequence.chunked_prompt, end);
-    changes->push_back({0, rows_at + layout().sequence_bytes(rows)});
-    return;
-  }
-  const auto add_slots = [&](int64_t from, int64_t to) {
-    changes->push_back({rows_at + static_cast<uint64_t>(from / kKvBlockRows) * block_bytes,
-                        rows_at + layout().sequence_bytes(to)});
-  };
-  if (rows_at > 0) changes->push_back({0, rows_at});
-  if (in_prompt) {  // A chunk: its own rows, and the scores of all
-    const int64_t from = budget.chunked_slot(position), to = budget.chunked_slot(end - 1) + 1;
-    if (from < to) return add_slots(from, to);
-    add_slots(0, to);  // In a ring, around its end
-    add_slots(from, budget.chunk_ring);
-    return merge(changes);
-  }
-  const auto add = [&](int64_t slot) { add_slots(slot, slot + 1); };
-  add(budget.slot(position));
-  if (!budget.has_state()) return;
-  for (int64_t head = 0; head < layout().heads; ++head) {
-    const int32_t moved = *state_layout(sequence, layer).head(state, head).moved;
-    if (moved >= 0) add(moved);
-  }
-  merge(changes);  // Several heads may have changed one block.
 }
 
 void KvCache::verify() const {

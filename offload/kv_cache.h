@@ -10,6 +10,10 @@
 // its state (kernels/kv_state.h), on disk in sectors of its own, since every step changes it, and
 // its rows behind it.
 //
+// Sequences whose prompts begin alike may share the KV blocks of that beginning (KvPages), which
+// lie in the device's memory, whatever tier a sequence's own rows are on: each step of each of them
+// reads them.
+//
 // A second region of the scratch file is for sequences that were set aside to make room for others.
 //
 // Thread rule: the engine thread. Invariant: free + reserved bytes == total in each tier; no two
@@ -18,11 +22,11 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
-#include "kernels/base/checked_math.h"
 #include "kernels/base/layer_range.h"
 #include "kernels/base/status.h"
 #include "kernels/device.h"
@@ -31,121 +35,11 @@
 #include "offload/io/io.h"
 #include "offload/io/range_allocator.h"
 #include "offload/io/spill_stager.h"
+#include "offload/kv_layer.h"
+#include "offload/kv_sequence.h"
 #include "offload/tier.h"
 
 namespace spillway {
-
-// The chunks of a prompt that does not go through at once: its length, 0 if it does, and the most
-// tokens of a chunk (0: any number).
-struct KvChunks {
-  int64_t prompt = 0, most = 0;
-  KvChunks(int64_t prompt_tokens = 0, int64_t most_tokens = 0)  // NOLINT: a length says that
-      : prompt(prompt_tokens), most(most_tokens) {}
-};
-
-// What one layer of a sequence takes of the cache. Layers with a sliding window keep other rows
-// than those without, so that a sequence may have layers of two sizes.
-struct KvLayer {
-  KvBudget budget;           // Which positions are kept
-  uint64_t state_bytes = 0;  // In front of the rows, in memory
-  uint64_t memory_bytes = 0, disk_bytes = 0;
-  // What staging memory must have for it: its runs one behind another in a ring, whose end none of
-  // them goes around.
-  uint64_t staged_bytes() const;
-  // Whether its blocks may lie apart: those of a layer without state, which keeps every row.
-  bool in_blocks() const { return budget.full() && state_bytes == 0; }
-  uint64_t disk_state_bytes() const { return round_up(state_bytes, kIoAlignment); }
-};
-// Of a layer with a window (ModelShape::window(); 0: none), where the sequence may have `rows`
-// positions and keeps what `budget` says.
-KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvBudget& budget,
-                 const KvChunks& chunks);
-
-// Bytes over all layers of a model, and of the largest of them.
-struct KvLayersBytes {
-  uint64_t memory = 0, disk = 0;
-  uint64_t largest_on_disk = 0, largest_staged = 0;
-};
-KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
-                              const KvBudget& budget, const KvChunks& chunks);
-
-// A sequence's reservation in the cache. It stays where it is while it lives.
-struct KvSequence {
-  // The layers without a window, and those with one.
-  struct Kind : KvLayer {
-    int64_t window = 0;  // 0: none
-    int64_t layers = 0;
-    int64_t on_disk = 0, on_host = 0;  // Of these
-  };
-  // Contiguous bytes of a layer, from `offset` of its tier on.
-  struct Run {
-    uint64_t offset = 0, bytes = 0;
-    int64_t blocks = 0;  // KV blocks
-  };
-  struct Place {
-    Tier tier = Tier::kDevice;
-    bool window = false;    // Of the second kind
-    std::vector<Run> runs;  // In the order of the blocks; of a limited budget one, with its state
-    // Off the disk, where every row is kept: the block table, which attention reads.
-    std::vector<std::byte*> table;
-    std::deque<SpilledObject> spilled;  // On disk, by run
-  };
-
-  KvSequence() = default;
-  KvSequence(KvSequence&&) = default;
-  KvSequence& operator=(KvSequence&&) = default;
-
-  int64_t rows = 0;  // Most positions it can have
-  // The length of a prompt that goes through in chunks, whose rows are cached until its end; 0: it
-  // goes through at once.
-  int64_t chunked_prompt = 0;
-  LayerRange layers;
-  std::array<Kind, 2> kinds;
-  std::vector<Place> places;  // By layer, from the first one
-
-  const Place& place(int64_t layer) const {
-    return places[static_cast<size_t>(layer - layers.first)];
-  }
-  bool aside = false;  // All of its layers are in the region for sequences set aside.
-
-  // Positions for which there are blocks; of layers in one piece all that it can have.
-  int64_t positions() const;
-  Place& place(int64_t layer) { return places[static_cast<size_t>(layer - layers.first)]; }
-  const Kind& kind(int64_t layer) const { return kinds[place(layer).window ? 1 : 0]; }
-  const KvBudget& budget(int64_t layer) const { return kind(layer).budget; }
-  Tier tier(int64_t layer) const { return place(layer).tier; }
-  bool on_disk(int64_t layer) const { return tier(layer) == Tier::kDisk; }
-  int64_t disk_layers() const { return kinds[0].on_disk + kinds[1].on_disk; }
-  int64_t host_layers() const { return kinds[0].on_host + kinds[1].on_host; }
-  uint64_t memory_bytes() const {
-    return sum([](const Kind& k) {
-      return static_cast<uint64_t>(k.layers - k.on_disk - k.on_host) * k.memory_bytes;
-    });
-  }
-  uint64_t host_bytes() const {
-    return sum([](const Kind& k) { return static_cast<uint64_t>(k.on_host) * k.memory_bytes; });
-  }
-  uint64_t disk_bytes() const {
-    return sum([](const Kind& k) { return static_cast<uint64_t>(k.on_disk) * k.disk_bytes; });
-  }
-  // A number of positions by layer, as the mean over the layers.
-  template <class Of>
-  double mean(const Of& of) const {
-    double total = 0;
-    int64_t count = 0;
-    for (const Kind& k : kinds) {
-      total += static_cast<double>(k.layers * of(k));
-      count += k.layers;
-    }
-    return total / static_cast<double>(count);
-  }
-
- private:
-  template <class Bytes>
-  uint64_t sum(const Bytes& bytes) const {
-    return bytes(kinds[0]) + bytes(kinds[1]);
-  }
-};
 
 struct KvCacheOptions {
   KvLayout layout;
@@ -195,9 +89,21 @@ class KvCache {
   // Reserves `rows` positions; a budget that is not full keeps fewer of them, but not before the
   // end of a prompt in chunks. Splits the layers over the tiers as nearly as possible in proportion
   // to the tiers' sizes. `rows_now`: the positions for which layers that grow get blocks now; 0:
-  // all. kCapacity: not enough free bytes now.
+  // all. `beginning`: pages of its first positions, one behind another, which must outlive it.
+  // kCapacity: not enough free bytes now. REQUIRES with a beginning: no window, a full budget,
+  // chunks of a longer prompt.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
-                                              const KvChunks& chunks = {}, int64_t rows_now = 0);
+                                              const KvChunks& chunks = {}, int64_t rows_now = 0,
+                                              std::span<const KvPages* const> beginning = {});
+
+  // Pages of so many KV blocks; none: the device's memory has no room for them now.
+  std::optional<KvPages> reserve_pages(int64_t blocks);
+  // REQUIRES: no sequence has them.
+  void release(const KvPages& pages);
+  // Bytes of a KV block in all layers.
+  uint64_t page_bytes() const {
+    return static_cast<uint64_t>(options_.layers.count) * layout().block_bytes();
+  }
 
   // Blocks for as many positions, at most the reserved ones, in layers that grow; some more where
   // there is room. False: there is not enough now, and nothing has changed. Call between sweeps.
@@ -220,40 +126,36 @@ class KvCache {
   Layer layer(const KvSequence& sequence, int64_t layer) const;
   // The addresses of a layer in one piece whose bytes, as its tier has them, are at `memory`.
   static Layer layer_at(const KvSequence& sequence, int64_t layer, std::byte* memory);
-  // The beginnings of a layer's runs off the disk. REQUIRES: not on_disk(layer).
+  // The address of one of a layer's runs off the disk. REQUIRES: not on_disk(layer).
   std::byte* run_at(const KvSequence& sequence, int64_t layer, size_t run) const;
 
-  // Bytes of a layer after `positions` positions, state and rows, in memory or as on disk.
+  // KvSequence's functions of the same names, with this layout.
   uint64_t used_bytes(const KvSequence& sequence, int64_t layer, int64_t positions,
-                      bool as_on_disk) const;
-  // Bytes that a sweep needs that adds `tokens` positions after `position`: those after it, or more
-  // where it ends a prompt in chunks, of whose rows only a part stays.
+                      bool as_on_disk) const {
+    return sequence.used_bytes(layout(), layer, positions, as_on_disk);
+  }
   uint64_t needed_bytes(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
-                        bool as_on_disk) const;
+                        bool as_on_disk) const {
+    return sequence.needed_bytes(layout(), layer, position, tokens, as_on_disk);
+  }
 
   KvStateLayout state_layout(const KvSequence& sequence, int64_t layer) const {
     return {layout().heads, sequence.budget(layer)};
   }
 
-  // The parts of a layer's runs that such a sweep needs: of each run, in order, the bytes that are
-  // filled before it, and those that it needs. Runs behind the last needed block are left out.
-  struct RunPart {
-    uint64_t filled = 0, needed = 0;
-    int64_t blocks = 0;  // Needed
-  };
+  using RunPart = KvSequence::RunPart;
   void find_parts(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
-                  std::vector<RunPart>* parts) const;
-
-  // The staged uses of a layer on disk in such a sweep, one for each of these parts, added to
-  // `uses`.
+                  std::vector<RunPart>* parts) const {
+    sequence.find_parts(layout(), layer, position, tokens, parts);
+  }
   void add_uses(KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
-                std::vector<SpillUse>* uses) const;
-
-  // Byte ranges of a layer, as if it lay in one piece, from its beginning, that this sweep has
-  // changed: in order, in whole KV blocks. `state`: where the state lies. REQUIRES: the sweep's
-  // work is done, or the positions are of a prompt, or the budget has no state.
+                std::vector<SpillUse>* uses) const {
+    sequence.add_uses(layout(), layer, position, tokens, uses);
+  }
   void find_changes(const KvSequence& sequence, int64_t layer, std::byte* state, int64_t position,
-                    int64_t tokens, std::vector<ByteRange>* changes) const;
+                    int64_t tokens, std::vector<ByteRange>* changes) const {
+    sequence.find_changes(layout(), layer, state, position, tokens, changes);
+  }
 
   // KvLayer::staged_bytes() of a layer of `rows` positions, the largest of them.
   uint64_t staged_layer_bytes(int64_t rows, const KvBudget& budget,
@@ -268,16 +170,17 @@ class KvCache {
            (options_.windowed.empty() || options_.windowed[static_cast<size_t>(layer)] != 0);
   }
   KvSequence unplaced(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
+  void share(KvSequence* sequence, std::span<const KvPages* const> beginning) const;
   template <class Take>
   bool split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const;
   bool take(KvSequence* sequence, int64_t rows);
   bool take(const KvSequence& sequence, int64_t blocks, KvSequence::Place* place);
+  bool take_blocks(RangeAllocator& from, uint64_t base, bool disk, int64_t blocks,
+                   std::vector<KvRun>* runs) const;
   void give_back(KvSequence* sequence);
-  template <class Each>
-  void for_parts(const KvSequence& sequence, int64_t layer, int64_t position, int64_t tokens,
-                 const Each& each) const;
   RangeAllocator& region(const KvSequence& sequence, const KvSequence::Place& place);
   void place(KvSequence* sequence) const;
+  void fill_shared(KvSequence* sequence, std::span<const KvPages* const> beginning) const;
   void fill_tables(KvSequence* sequence) const;
 
   Buffer buffer_, host_buffer_;

@@ -18,17 +18,14 @@
 #include "kernels/base/units.h"
 #include "policy/batching.h"
 #include "policy/prefill_target.h"
-#include "scheduler/kv_needs.h"
+#include "scheduler/check_request.h"
+#include "scheduler/kv_room.h"
 #include "scheduler/sequence.h"
 #include "scheduler/waiting_queue.h"
 
 namespace spillway {
 
 namespace {
-
-std::string number(int64_t value) {
-  return std::to_string(value);
-}
 
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
@@ -40,10 +37,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                 .prefill_target = options.prefill_target,
                 .kv_bytes = engine_->kv().total_bytes(),
                 .positions_per_token = positions_per_token(engine_->shape())},
+        room_(*engine_, options.prefix_cache_bytes),
         target_(options.prefill_target, options.prefill_tokens_max),
-        needs_(engine_->kv(),
-               engine_->kv().aside_bytes() > 0 && engine_->shape().layers_with_window() == 0),
-        promised_max_(std::max(engine_->kv().total_bytes(), engine_->kv().aside_bytes())) {
+        needs_(room_.needs()) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
     running_.reserve(static_cast<size_t>(options_.block_sequences_max));
@@ -72,7 +68,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (draining_) return Status(Code::kCancelled, "the server is shutting down");
     if (!stats_.healthy) return Status(Code::kDeviceLost, "the engine has failed; restart it");
     if (stats_.waiting >= options_.queue_max) {
-      return Status(Code::kCapacity, "the queue is full (" + number(options_.queue_max) +
+      return Status(Code::kCapacity, "the queue is full (" + std::to_string(options_.queue_max) +
                                          " requests wait); try again later");
     }
     const RequestId id{++last_id_};
@@ -125,33 +121,18 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     KvBudget budget = resolve(rule, prompt, request.max_tokens);
     if (budget.random()) budget.seed = request.sampling.seed;
     return {rule.kind, kv_positions(prompt, request.max_tokens), budget,
-            chunks_of(prompt, options_.prefill_tokens_max,
-                      may_be_cut(budget.full() && shape().layers_with_window() == 0, limits_)),
+            chunks_of(prompt, options_.prefill_tokens_max, may_be_cut(budget) || shares(budget)),
             kv_rows_raised(rule, prompt, request.max_tokens)};
   }
 
+  bool may_be_cut(const KvBudget& budget) const {
+    return spillway::may_be_cut(budget.full() && shape().layers_with_window() == 0, limits_);
+  }
+  // Whether it may go on behind the cached beginning of another prompt.
+  bool shares(const KvBudget& budget) const { return budget.full() && room_.shares(); }
+
   Status check(const Request& request) const {
-    const ModelShape& model = shape();
-    const auto prompt = static_cast<int64_t>(request.prompt.size());
-    if (prompt == 0) return invalid_argument("the prompt is empty; give at least one token");
-    if (request.max_tokens < 0 || request.min_tokens < 0 ||
-        request.min_tokens > request.max_tokens) {
-      return invalid_argument("min_tokens (" + number(request.min_tokens) +
-                              ") must lie between 0 and max_tokens (" + number(request.max_tokens) +
-                              ")");
-    }
-    if (prompt + request.max_tokens > model.positions) {
-      return invalid_argument("the model has " + number(model.positions) + " positions; prompt (" +
-                              number(prompt) + ") and max_tokens (" + number(request.max_tokens) +
-                              ") need " + number(prompt + request.max_tokens) +
-                              "; shorten the prompt or lower max_tokens");
-    }
-    for (int32_t token : request.prompt) {
-      if (token < 0 || token >= model.vocabulary) {
-        return invalid_argument("prompt token " + number(token) + " is outside the vocabulary of " +
-                                number(model.vocabulary));
-      }
-    }
+    SPILLWAY_RETURN_IF_ERROR(check_request(request, shape()));
     const SequenceKv promise = kv_of(request);
     return engine_->kv().check_holds(promise.positions, promise.budget, promise.chunks);
   }
@@ -260,7 +241,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       const int64_t most = sequence.kv()->rows;
       const auto grow = [&](int64_t more) {
         try {
-          return engine_->grow(*sequence.kv(), std::min(most, sequence.cached() + more));
+          return room_.grow(sequence, std::min(most, sequence.cached() + more));
         } catch (const std::exception& error) {
           sequence.finish(FinishReason::kError, out_of_memory(error));
           return true;
@@ -286,7 +267,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void set_aside(size_t index) {
     const auto at = running_.begin() + static_cast<ptrdiff_t>(index);
     Sequence& sequence = **at;
-    const Status status = engine_->set_aside(sequence.kv_place(), sequence.cached());
+    const Status status = room_.set_aside(sequence);
     // An error is this sequence's: there is no room for it where it is.
     if (!status.ok()) sequence.finish(FinishReason::kError, status);
     const auto place = std::lower_bound(aside_.begin(), aside_.end(), *at, older);
@@ -306,12 +287,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void bring_back() {
     while (!aside_.empty() && static_cast<int64_t>(running_.size()) < limits_.block_sequences) {
       Sequence& oldest = *aside_.front();
-      uint64_t bytes = needs_.likely_bytes(oldest);
+      uint64_t bytes = needs_.likely_bytes(oldest) + room_.prefixes().used_bytes();
       for (const auto& sequence : running_) bytes += needs_.likely_bytes(*sequence);
       if (!running_.empty() && bytes > limits_.kv_bytes) return;
-      const SequenceKv& promise = oldest.promise();
-      const Status status =
-          engine_->bring_back(oldest.kv_place(), promise.budget, promise.chunks, oldest.cached());
+      const Status status = room_.bring_back(oldest);
       if (status.code() == Code::kCapacity && !running_.empty()) return;
       if (!status.ok()) oldest.finish(FinishReason::kError, status);
       const auto place = std::lower_bound(running_.begin(), running_.end(), aside_.front(), older);
@@ -334,27 +313,35 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence->set_chunk(tokens);
       if (tokens < left) {
         chunked = sequence.get();
-        sweep.prompt_in_chunks = chunked->prompt_tokens();
+        sweep.prompt_in_chunks = chunked->prompt_computed();
       } else {
         sweep.prompt_tokens += tokens;
       }
     }
     bool admitted = false;
     limited_by_target_ = false;
-    uint64_t expected = 0, promised = 0;
+    uint64_t expected = 0, promised = 0;  // By each beside what others share
     if (needs_.grow()) {
       for (const auto& sequence : running_) {
         expected += needs_.likely_bytes(*sequence);
         promised += needs_.aside_bytes(*sequence);
       }
     }
-    while (!waiting_.empty() && aside_.empty()) {
+    waiting_.resume();
+    while (waiting_.has_next() && aside_.empty()) {
       Sequence& next = waiting_.front();
-      const WaitingRequests request = request_of(next);
+      const KvRoom::Offer offer = room_.offer(next);
+      if (offer.better_later && !running_.empty()) {
+        waiting_.hold();
+        continue;
+      }
+      const WaitingRequests request = request_of(next, offer);
       sweep.sequences = static_cast<int64_t>(running_.size());
-      sweep.kv_bytes = needs_.grow() ? expected : engine_->kv().reserved_bytes();
+      sweep.kv_bytes =
+          needs_.grow() ? expected + room_.prefixes().used_bytes() : room_.used_bytes();
       // All but one can be set aside, however long they get.
-      if (needs_.grow() && !running_.empty() && promised + needs_.aside_bytes(next) > promised_max_)
+      if (needs_.grow() && !running_.empty() &&
+          promised + needs_.aside_bytes(next) > room_.promised_max())
         break;
       const AdmittedRequests joins = requests_admitted(request, sweep, limits);
       if (joins.count() == 0) {
@@ -362,26 +349,29 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         break;
       }
       try {
-        const SequenceKv& promise = next.promise();
-        const int64_t now = needs_.positions_at_first(next);
-        Result<std::unique_ptr<KvSequence>> kv =
-            engine_->reserve(promise.positions, promise.budget, promise.chunks, now);
-        // The free bytes may be fragmented.
-        if (!kv.ok()) break;
-        next.admit(std::move(kv).value(), ++admissions_, steady_seconds());
+        const Status status = room_.admit(next, admissions_ + 1, steady_seconds());
+        // The free bytes may be fragmented. What it shares with nobody may lie on every tier.
+        if (!status.ok() && running_.empty() && !next.alone()) {
+          next.stay_alone();
+          continue;
+        }
+        if (!status.ok()) break;
+        ++admissions_;
       } catch (const std::exception& error) {
         next.finish(FinishReason::kError, out_of_memory(error));
         retire(waiting_.take(next.id()));
         continue;
       }
       admitted = true;
-      expected += request.kv_bytes;
+      expected += needs_.likely_bytes(next);
       promised += needs_.aside_bytes(next);
+      count_prefix(next);
       if (joins.in_chunks) {
         chunked = &next;
-        sweep.prompt_in_chunks = next.prompt_tokens();
+        sweep.prompt_in_chunks = next.prompt_computed();
       } else {
-        sweep.prompt_tokens += next.prompt_tokens();
+        sweep.prompt_tokens += next.prompt_computed();
+        if (next.found_cached() > 0) next.set_chunk(next.prompt_left());
       }
       running_.push_back(waiting_.pop());
     }
@@ -398,13 +388,20 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (admitted) publish_counts();
   }
 
-  WaitingRequests request_of(const Sequence& next) const {
-    const SequenceKv& promise = next.promise();
-    const bool longer = goes_in_chunks(next.prompt_tokens(), limits_.prefill_tokens);
+  WaitingRequests request_of(const Sequence& next, const KvRoom::Offer& offer) const {
+    const int64_t left = next.prompt_tokens() - offer.cached;
+    const bool longer = goes_in_chunks(left, limits_.prefill_tokens);
     return {.count = 1,
-            .prompt_tokens = next.prompt_tokens(),
-            .kv_bytes = needs_.likely_bytes(next),
-            .may_be_cut = !longer && promise.chunks.prompt > 0};
+            .prompt_tokens = left,
+            .kv_bytes = offer.bytes,
+            .may_be_cut = !longer && may_be_cut(next.promise().budget)};
+  }
+
+  void count_prefix(const Sequence& next) {
+    if (!room_.shares()) return;
+    const std::lock_guard lock(mutex_);
+    stats_.prefix_queries += static_cast<uint64_t>(next.prompt_tokens());
+    stats_.prefix_hits += static_cast<uint64_t>(next.found_cached());
   }
 
   // Whether a request that does not join the sweep would if there were no target.
@@ -447,6 +444,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     for (const auto& sequence : running_) {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
       sequence->end_sweep();
+      room_.end_sweep(*sequence);
     }
     if (status.ok()) correct_target();
     const auto ended = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
@@ -510,7 +508,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const std::lock_guard lock(mutex_);
     stats_.running = static_cast<int64_t>(running);
     stats_.waiting = static_cast<int64_t>(waiting + mailbox_.size());
-    stats_.kv_bytes_used = static_cast<int64_t>(engine_->kv().reserved_bytes());
+    stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
+    stats_.prefix_bytes = static_cast<int64_t>(room_.prefixes().bytes());
   }
 
   void count_ended(const Finish& finish) {
@@ -530,7 +529,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const auto aside = std::stable_partition(aside_.begin(), aside_.end(), lives);
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
-      if (sequence->kv() != nullptr) engine_->release(sequence->take_kv());
+      room_.release(*sequence);
     };
     std::for_each(running, running_.end(), settle);
     std::for_each(aside, aside_.end(), settle);
@@ -554,6 +553,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   std::unique_ptr<Engine> engine_;
   const SchedulerOptions options_;
   const SweepLimits limits_;  // Its target is the planned one.
+  KvRoom room_;               // Outlives the sequences; the engine thread's
 
   mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;
@@ -576,8 +576,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   PrefillTarget target_;
   int64_t owed_ = 0;                // SweepContents::owed of the next sweep
   bool limited_by_target_ = false;  // The current sweep
-  KvNeeds needs_;
-  const uint64_t promised_max_;  // The most that all admitted ones together may ever need
+  KvNeeds& needs_;
 
   std::thread thread_;
 };

@@ -24,7 +24,10 @@ struct SchedulerOptions {
   int64_t queue_max = 8192;         // Waiting requests
   int64_t sampling_vocabulary = 0;  // Only ids below it are generated; 0: all ids
   KvRule kv_rule;                   // Of requests that name no other rule
-  double gather_seconds = 0;        // Wait of an idle engine for more requests after the first
+  // The most that cached beginnings of prompts take of the KV cache; 0: none is shared. Requests
+  // that need the memory get it from those that nobody uses.
+  uint64_t prefix_cache_bytes = 0;
+  double gather_seconds = 0;  // Wait of an idle engine for more requests after the first
 };
 
 // Most tokens of one sweep with these options, for EngineOptions::sweep_tokens_max.

@@ -18,8 +18,10 @@ uint64_t KvNeeds::likely_bytes(const Sequence& sequence) const {
   const SequenceKv& promise = sequence.promise();
   const int64_t now = std::max(sequence.prompt_tokens(), sequence.cached());
   const int64_t more = expected_.left(sequence.generated(), sequence.tokens_max());
-  return cache_.sequence_bytes(std::min(promise.positions, now + more), promise.budget,
-                               promise.chunks);
+  const uint64_t bytes = cache_.sequence_bytes(std::min(promise.positions, now + more),
+                                               promise.budget, promise.chunks);
+  const int64_t shared = sequence.kv() == nullptr ? 0 : sequence.kv()->shared_blocks;
+  return bytes - std::min(bytes, static_cast<uint64_t>(shared) * cache_.page_bytes());
 }
 
 int64_t KvNeeds::positions_at_first(const Sequence& sequence) const {

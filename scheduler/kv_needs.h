@@ -23,6 +23,7 @@ class KvNeeds {
   uint64_t most_bytes(const Sequence& sequence) const;
   // The most that it takes when it is set aside, where each layer takes whole sectors.
   uint64_t aside_bytes(const Sequence& sequence) const;
+  // Beside the blocks that it shares.
   uint64_t likely_bytes(const Sequence& sequence) const;
 
   // The positions for which a sequence that joins a sweep gets its cache; 0: all.

@@ -45,6 +45,9 @@ struct Request {
   int32_t priority = 0;          // Lower runs first; equal: clients take turns
   uint64_t client = 0;           // One client's requests run in order of arrival
   KvRuleChoice kv;               // Overrides the scheduler's KV rule
+  // Prompts with different ones share no cached beginning, so that nobody learns from the time that
+  // a prompt takes what others have asked.
+  uint64_t cache_salt = 0;
 };
 
 // The log-probabilities at one position, of the model's distribution (before sampling parameters).
@@ -77,6 +80,7 @@ struct KvUsage {
 
 struct Usage {
   int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // Of these: not computed, since another prompt began with them
   int64_t generated_tokens = 0;
   KvUsage kv;
   double queue_seconds = 0;    // Submitted until admitted

@@ -45,9 +45,12 @@ struct SchedulerStats {
   double failed_seconds_ago = 0;  // Time since the last failed sweep
   double stalled_seconds = 0;     // With work waiting: time since the last sweep ended; else 0
   uint64_t prompt_tokens = 0;     // Prefilled
+  // Tokens of admitted prompts that were looked up in the prefix cache, and of these those found.
+  uint64_t prefix_queries = 0, prefix_hits = 0;
   uint64_t generated_tokens = 0;
   int64_t prefill_target = 0;  // Prompt tokens that sweeps aim at now; 0: there is no target
-  int64_t kv_bytes_used = 0;
+  int64_t kv_bytes_used = 0;   // By sequences, those set aside left out
+  int64_t prefix_bytes = 0;    // Of beginnings of prompts, whether they are in use or not
   int64_t kv_bytes_total = 0;
   KvUsage kv;                                    // Sum over ended sequences
   std::array<uint64_t, kFinishReasons> ended{};  // Sequences, by FinishReason

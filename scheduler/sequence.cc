@@ -26,9 +26,12 @@ Sequence::Sequence(RequestId id, Request request, std::shared_ptr<TokenSink> sin
   }
 }
 
-void Sequence::admit(std::unique_ptr<KvSequence> kv, uint64_t number, double now) {
+void Sequence::admit(std::unique_ptr<KvSequence> kv, PrefixCache::Use prefix, int64_t cached,
+                     uint64_t number, double now) {
   admission_ = number;
   kv_ = std::move(kv);
+  prefix_ = std::move(prefix);
+  cached_ = found_cached_ = cached;
   admitted_ = now;
   if (request_.prompt_logprobs >= 0) {
     prompt_logprobs_.reserve(request_.prompt.size());
@@ -171,6 +174,7 @@ const Finish& Sequence::sum_up(const KvCache& cache, double now) {
   SPILLWAY_CHECK(finished());
   Usage& usage = finish_->usage;
   usage.prompt_tokens = prompt_tokens();
+  usage.cached_tokens = found_cached_;
   usage.generated_tokens = generated_;
   usage.kv = kv_usage(cache);
   usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;

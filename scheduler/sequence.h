@@ -10,6 +10,7 @@
 #include "kernels/base/model_shape.h"
 #include "offload/kv_cache.h"
 #include "policy/batching.h"
+#include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/sampler.h"
 
@@ -45,15 +46,30 @@ class Sequence {
 
   const SequenceKv& promise() const { return kv_promise_; }
 
-  // `number`: counts all admissions.
-  void admit(std::unique_ptr<KvSequence> kv, uint64_t number, double now);
+  std::span<const int32_t> prompt() const { return request_.prompt; }
+  uint64_t salt() const { return request_.cache_salt; }
+
+  // `number`: counts all admissions. `prefix`: of its prompt's beginning, the blocks that it
+  // shares; the first `cached` tokens have been computed. With shared blocks it goes on in chunks:
+  // set_chunk() must follow.
+  void admit(std::unique_ptr<KvSequence> kv, PrefixCache::Use prefix, int64_t cached,
+             uint64_t number, double now);
   uint64_t admission() const { return admission_; }
   bool admitted() const { return admitted_ > 0; }
   KvSequence* kv() const { return kv_.get(); }
   std::unique_ptr<KvSequence> take_kv() { return std::move(kv_); }
   // The cache itself, to be moved to another place.
   std::unique_ptr<KvSequence>* kv_place() { return &kv_; }
+  PrefixCache::Use& prefix() { return prefix_; }
+  const PrefixCache::Use& prefix() const { return prefix_; }
   int64_t cached() const { return cached_; }  // Positions
+  // Tokens of its prompt that it does not compute.
+  int64_t found_cached() const { return found_cached_; }
+  int64_t prompt_computed() const { return prompt_tokens() - found_cached_; }
+
+  // Whether it shares nothing with others, because there was no room for it otherwise.
+  bool alone() const { return alone_; }
+  void stay_alone() { alone_ = true; }
   int64_t tokens_max() const { return request_.max_tokens; }
 
   // Whether a chunk of its prompt has been set, and the prompt has not ended.
@@ -69,7 +85,8 @@ class Sequence {
   bool prefilling() const { return prefilling_; }
   // Whether the next sweep gives logits: not a chunk before the last.
   bool ends_prompt() const { return !in_chunks() || chunk_ == prompt_left(); }
-  bool wants_all_logits() const { return prefilling_ && request_.prompt_logprobs >= 0; }
+  bool wants_all_logits() const { return prefilling_ && wants_prompt_logits(); }
+  bool wants_prompt_logits() const { return request_.prompt_logprobs >= 0; }
 
   // With a count: the next token is sampled by this rule, and nothing else of the logits is needed.
   SampleRule sample_rule() const;
@@ -112,6 +129,9 @@ class Sequence {
   int64_t positions_;
   size_t sampling_vocabulary_;
   std::unique_ptr<KvSequence> kv_;
+  PrefixCache::Use prefix_;  // Longer than kv_, which has its blocks in front
+  int64_t found_cached_ = 0;
+  bool alone_ = false;
   bool prefilling_ = true;
   uint64_t admission_ = 0;
   int64_t cached_ = 0;  // Positions

@@ -19,7 +19,7 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
     line.try_emplace(next, Line{who.client, {}});
     entry.emplace(who, next);
   }
-  by_id_.emplace(id, one.begin());
+  by_id_.emplace(id, Place{one.begin()});
   if (turn == turns_.end()) {
     ++last_turn_;
     lines_.merge(line);
@@ -30,14 +30,6 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   waiting.splice(waiting.end(), one);
 }
 
-// Takes a sequence out of its line, which may be empty then.
-WaitingQueue::Sequences WaitingQueue::take(Lines::iterator line, Sequences::iterator sequence) {
-  Sequences one;
-  one.splice(one.end(), line->second.waiting, sequence);
-  by_id_.erase(one.front()->id());
-  return one;
-}
-
 // Removes an empty line, and with it the client's turn.
 void WaitingQueue::close(Lines::iterator line) {
   turns_.erase({line->first.priority, line->second.client});
@@ -45,9 +37,33 @@ void WaitingQueue::close(Lines::iterator line) {
 }
 
 std::unique_ptr<Sequence> WaitingQueue::pop() {
+  Sequences one = take_next();
+  by_id_.erase(one.front()->id());
+  return std::move(one.front());
+}
+
+void WaitingQueue::hold() {
+  if (turned_next()) {
+    ++next_;
+    return;
+  }
+  Sequences one = take_next();
+  by_id_.at(one.front()->id()).turned = true;
+  turned_.splice(next_, one);
+}
+
+// Takes the next sequence, which keeps its entry in by_id_.
+WaitingQueue::Sequences WaitingQueue::take_next() {
+  Sequences one;
+  if (turned_next()) {
+    const auto at = next_++;
+    one.splice(one.end(), turned_, at);
+    return one;
+  }
   const auto first = lines_.begin();
-  Sequences one = take(first, first->second.waiting.begin());
-  if (first->second.waiting.empty()) {
+  Sequences& waiting = first->second.waiting;
+  one.splice(one.end(), waiting, waiting.begin());
+  if (waiting.empty()) {
     close(first);
   } else {
     // Moves the line to the end of its priority by its node, without allocating.
@@ -57,21 +73,31 @@ std::unique_ptr<Sequence> WaitingQueue::pop() {
     turn->second = line.key();
     lines_.insert(std::move(line));
   }
-  return std::move(one.front());
+  return one;
 }
 
 WaitingQueue::Sequences WaitingQueue::take(RequestId id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return {};
-  const Sequence& sequence = **found->second;
+  const Place place = found->second;
+  const Sequence& sequence = **place.at;
+  by_id_.erase(found);
+  Sequences one;
+  if (place.turned) {
+    if (next_ == place.at) ++next_;
+    one.splice(one.end(), turned_, place.at);
+    return one;
+  }
   const auto line = lines_.find(turns_.at({sequence.priority(), sequence.client()}));
-  Sequences one = take(line, found->second);
+  one.splice(one.end(), line->second.waiting, place.at);
   if (line->second.waiting.empty()) close(line);
   return one;
 }
 
 WaitingQueue::Sequences WaitingQueue::take_all() {
   Sequences all;
+  all.splice(all.end(), turned_);
+  next_ = turned_.end();
   for (auto& [turn, line] : lines_) all.splice(all.end(), line.waiting);
   lines_.clear();
   turns_.clear();

@@ -103,12 +103,14 @@ class Engine {
   const ModelShape& shape() const { return weights_.shape(); }
   const EngineOptions& options() const { return options_; }
   const KvCache& kv() const { return *kv_; }
+  KvCache& kv() { return *kv_; }
 
   // Reserves a cache for `rows` positions, until release(). kCapacity: not enough free bytes now.
-  // `rows_now`: as in KvCache::reserve().
+  // `rows_now`, `beginning`: as in KvCache::reserve().
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
-                                              const KvChunks& chunks = {}, int64_t rows_now = 0) {
-    return kv_->reserve(rows, budget, chunks, rows_now);
+                                              const KvChunks& chunks = {}, int64_t rows_now = 0,
+                                              std::span<const KvPages* const> beginning = {}) {
+    return kv_->reserve(rows, budget, chunks, rows_now, beginning);
   }
   void release(std::unique_ptr<KvSequence> sequence);
 
@@ -116,11 +118,13 @@ class Engine {
   bool grow(KvSequence& sequence, int64_t positions) { return kv_->grow(sequence, positions); }
 
   // Moves the cache of a sequence that has `positions` positions to the region for sequences set
-  // aside, or back to where there is room. Blocks. An error leaves it where it is; kCapacity: there
-  // is not enough room. Between sweeps.
+  // aside, blocks that it shares included, or back to where there is room, behind the blocks of
+  // `beginning`, if any. Blocks. An error leaves it where it is; kCapacity: there is not enough
+  // room. Between sweeps.
   Status set_aside(std::unique_ptr<KvSequence>* sequence, int64_t positions);
   Status bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget& budget,
-                    const KvChunks& chunks, int64_t positions);
+                    const KvChunks& chunks, int64_t positions,
+                    std::span<const KvPages* const> beginning = {});
 
   // Copies a sequence's cache of one layer, after `positions` positions, from the tier it lives on.
   Status read_kv(KvSequence& sequence, int64_t layer, int64_t positions,

@@ -98,9 +98,10 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
     }
   }
   // Enough that no table moves while attention reads it
-  size_t blocks = 0;
-  for (const Part& part : parts_) blocks += static_cast<size_t>(part.blocks);
-  tables_.reserve(blocks);
+  int64_t blocks = 0;
+  for (const Part& part : parts_) blocks += part.blocks;
+  for (const Staged& staged : staged_) blocks += items_[staged.item].kv->shared_blocks;
+  tables_.reserve(static_cast<size_t>(blocks));
 }
 
 void KvFeed::add_staged(size_t item, const AttentionItem& attention) {
@@ -185,28 +186,41 @@ bool KvFeed::upload(Staged& staged) {
   const bool in_blocks = sequence.kind(layer_).in_blocks();
   const std::span<const Part> parts = parts_of(staged);
   AttentionItem attention = staged.attention;
-  if (ring_ != nullptr) {
-    copies_.clear();
-    uint64_t before = 0;
-    for (const Part& part : parts) {
-      copies_.push_back({part.memory, before, part.filled});
-      before += part.needed;
+  const size_t first = tables_.size();
+  // Shared blocks are resident, wherever the others come from.
+  const std::vector<std::byte*>& table = sequence.place(layer_).table;
+  tables_.insert(tables_.end(), table.begin(), table.begin() + sequence.shared_blocks);
+  const auto add_blocks = [&](const Part& part, std::byte* at) {
+    for (int64_t block = 0; block < part.blocks; ++block) {
+      tables_.push_back(at + static_cast<size_t>(block) * cache_.layout().block_bytes());
     }
-    std::byte* memory = ring_->upload(copies_, before);
-    if (memory == nullptr) return false;
+  };
+  if (ring_ != nullptr && !parts.empty()) {
+    copies_.clear();
+    uint64_t bytes = 0;
+    for (const Part& part : parts) {
+      copies_.push_back({part.memory, bytes, part.filled});
+      bytes += part.needed;
+    }
+    std::byte* memory = ring_->upload(copies_, bytes);
+    if (memory == nullptr) {
+      tables_.resize(first);
+      return false;
+    }
     staged.uploaded = true;
     attention = at(attention, KvCache::layer_at(sequence, layer_, memory));
-  } else if (in_blocks) {
-    const size_t first = tables_.size();
-    for (const Part& part : parts) {
-      for (int64_t block = 0; block < part.blocks; ++block) {
-        tables_.push_back(part.memory + static_cast<size_t>(block) * cache_.layout().block_bytes());
+    if (sequence.shared_blocks > 0) {
+      for (const Part& part : parts) {
+        add_blocks(part, memory);
+        memory += part.needed;
       }
     }
-    attention.kv = KvBlocks(tables_.data() + first);
+  } else if (in_blocks) {
+    for (const Part& part : parts) add_blocks(part, part.memory);
   } else {
     attention = at(attention, KvCache::layer_at(sequence, layer_, parts[0].memory));
   }
+  if (tables_.size() > first) attention.kv = KvBlocks(tables_.data() + first);
   ready_.push_back(attention);
   return true;
 }
@@ -229,7 +243,7 @@ void KvFeed::finish(const Staged& staged) {
       changes_.push_back({0, cache_.used_bytes(*item.kv, staged.attention.layer, positions,
                                                staged.tier == Tier::kDisk)});
     } else {
-      find_changes(staged, parts[0].memory);
+      find_changes(staged, parts[0].memory);  // It was uploaded: there are parts.
     }
     copies_.clear();
     for (const ByteRange& change : changes_) {
@@ -278,6 +292,7 @@ void KvFeed::finish_write_backs(bool wait) {
 
 // Finishes an item's uses. REQUIRES: host memory has the bytes as the layer left them.
 void KvFeed::finish_uses(const Staged& staged, std::span<const Part> parts) {
+  if (parts.empty()) return;  // It needed nothing but shared blocks.
   changes_.clear();
   if (failed_[staged.item].ok()) find_changes(staged, parts[0].memory);
   uint64_t before = 0;

@@ -106,8 +106,9 @@ class KvFeed final : public AttentionFeed {
   std::vector<Staged> staged_;
   std::vector<Part> parts_;              // Of the staged items
   std::vector<KvCache::RunPart> found_;  // Of one of them
-  std::vector<std::byte*>
-      tables_;  // Block tables of staged items on a device with the host's memory
+  // Block tables of staged items that lie in several pieces: on a device with the host's memory, or
+  // with shared blocks.
+  std::vector<std::byte*> tables_;
   std::vector<DeviceRing::Part> copies_;  // Of one of them
   std::vector<AttentionItem> ready_;      // The staged items handed out last
   size_t next_staged_ = 0;                // Into staged_: the next to wait for

@@ -29,39 +29,51 @@ Status KvMover::read(KvSequence& sequence, int64_t layer, int64_t positions,
   return {};
 }
 
+// Calls take(bytes, their number) for so many bytes of device or host memory.
+Status KvMover::read_memory(const std::byte* from, uint64_t bytes, const TakeBytes& take) {
+  if (!device_.discrete()) return take(from, bytes);
+  piece_.resize(kMovedBytes);
+  for (uint64_t at = 0; at < bytes; at += kMovedBytes) {
+    const uint64_t some = std::min(kMovedBytes, bytes - at);
+    stream_.copy(piece_.data(), from + at, some);
+    SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
+    SPILLWAY_RETURN_IF_ERROR(take(piece_.data(), some));
+  }
+  return {};
+}
+
 // Calls take(bytes, their number) for a layer's bytes, as if it lay in one piece, in their order
 // and in pieces of host memory, until it returns an error.
 Status KvMover::read_runs(KvSequence& sequence, int64_t layer, int64_t positions,
                           const TakeBytes& take) {
+  const uint64_t block_bytes = cache_.layout().block_bytes();
+  const auto blocks = static_cast<size_t>(std::min(sequence.shared_blocks, kv_blocks(positions)));
+  const std::vector<std::byte*>& shared = sequence.place(layer).table;
+  for (size_t block = 0, count = 0; block < blocks; block += count) {  // In runs
+    for (count = 1; block + count < blocks; ++count) {
+      if (shared[block + count] != shared[block] + count * block_bytes) break;
+    }
+    SPILLWAY_RETURN_IF_ERROR(read_memory(shared[block], count * block_bytes, take));
+  }
   std::vector<KvCache::RunPart> parts;
   cache_.find_parts(sequence, layer, positions, 0, &parts);
-  Status status;
-  if (sequence.on_disk(layer)) {
-    std::vector<SpillUse> uses;
-    cache_.add_uses(sequence, layer, positions, 0, &uses);
-    SpillStager& stager = stager_of(sequence);
-    stager.begin(uses);
-    for (size_t run = 0; run < uses.size(); ++run) {
-      const Result<std::byte*> memory = stager.wait(run);
-      if (status.ok()) status = memory.status();
-      if (status.ok()) status = take(memory.value(), parts[run].filled);
-      stager.finish(run, {});
+  if (!sequence.on_disk(layer)) {
+    for (size_t run = 0; run < parts.size(); ++run) {
+      const std::byte* from = cache_.run_at(sequence, layer, run);
+      SPILLWAY_RETURN_IF_ERROR(read_memory(from, parts[run].filled, take));
     }
-    return status;
+    return {};
   }
-  std::vector<std::byte> piece(device_.discrete() ? kMovedBytes : 0);
-  for (size_t run = 0; run < parts.size(); ++run) {
-    const std::byte* from = cache_.run_at(sequence, layer, run);
-    for (uint64_t at = 0; at < parts[run].filled && status.ok(); at += kMovedBytes) {
-      const uint64_t bytes = std::min(kMovedBytes, parts[run].filled - at);
-      if (!device_.discrete()) {
-        status = take(from + at, bytes);
-        continue;
-      }
-      stream_.copy(piece.data(), from + at, bytes);
-      status = stream_.record().wait();
-      if (status.ok()) status = take(piece.data(), bytes);
-    }
+  std::vector<SpillUse> uses;
+  cache_.add_uses(sequence, layer, positions, 0, &uses);
+  SpillStager& stager = stager_of(sequence);
+  stager.begin(uses);
+  Status status;
+  for (size_t run = 0; run < uses.size(); ++run) {
+    const Result<std::byte*> memory = stager.wait(run);
+    if (status.ok()) status = memory.status();
+    if (status.ok()) status = take(memory.value(), parts[run].filled);
+    stager.finish(run, {});
   }
   return status;
 }
@@ -144,9 +156,13 @@ Status KvMover::move(KvSequence& from, KvSequence& to, int64_t positions) {
   for (int64_t layer = from.layers.first; layer < from.layers.end() && positions > 0; ++layer) {
     SPILLWAY_CHECK(from.kind(layer).in_blocks());
     Writer writer(*this, to, layer, positions);
-    const Status read = read_runs(
-        from, layer, positions,
-        [&](const std::byte* bytes, uint64_t count) { return writer.write(bytes, count); });
+    uint64_t shared = static_cast<uint64_t>(to.shared_blocks) * cache_.layout().block_bytes();
+    const Status read =
+        read_runs(from, layer, positions, [&](const std::byte* bytes, uint64_t count) {
+          const uint64_t there = std::min(shared, count);
+          shared -= there;
+          return writer.write(bytes + there, count - there);
+        });
     const Status written = writer.end();
     SPILLWAY_RETURN_IF_ERROR(read);
     SPILLWAY_RETURN_IF_ERROR(written);

@@ -26,8 +26,8 @@ class KvMover {
   Status read(KvSequence& sequence, int64_t layer, int64_t positions, std::vector<std::byte>* state,
               std::vector<std::byte>* rows);
 
-  // Copies all layers of `from`, which has `positions` positions, to `to`. Blocks. REQUIRES: the
-  // blocks of every layer may lie apart (KvLayer::in_blocks()).
+  // Copies all layers of `from`, which has `positions` positions, to `to`, except those blocks that
+  // `to` shares. Blocks. REQUIRES: the blocks of every layer may lie apart (KvLayer::in_blocks()).
   Status move(KvSequence& from, KvSequence& to, int64_t positions);
 
  private:
@@ -35,6 +35,7 @@ class KvMover {
   using TakeBytes = std::function<Status(const std::byte* bytes, uint64_t count)>;
 
   Status read_runs(KvSequence& sequence, int64_t layer, int64_t positions, const TakeBytes& take);
+  Status read_memory(const std::byte* from, uint64_t bytes, const TakeBytes& take);
   SpillStager& stager_of(const KvSequence& sequence) {
     return sequence.aside ? *aside_ : *on_disk_;
   }
@@ -44,6 +45,7 @@ class KvMover {
   KvCache& cache_;
   SpillStager* const on_disk_;
   SpillStager* const aside_;
+  std::vector<std::byte> piece_;  // Of a discrete device's memory, on its way
 };
 
 }  // namespace spillway

@@ -33,8 +33,8 @@ bool apart(const KvSequence& a, const KvSequence& b) {
   for (const KvSequence::Place& one : a.places) {
     for (const KvSequence::Place& other : b.places) {
       if (one.tier != other.tier) continue;
-      for (const KvSequence::Run& run : one.runs) {
-        for (const KvSequence::Run& than : other.runs) {
+      for (const KvRun& run : one.runs) {
+        for (const KvRun& than : other.runs) {
           const bool before = run.offset + run.bytes <= than.offset;
           if (!before && than.offset + than.bytes > run.offset) return false;
         }
@@ -89,7 +89,7 @@ TEST_CASE("reservations never overlap and all room comes back") {
         for (const auto& b : held) CHECK(apart(a, *b));
         for (const KvSequence::Place& place : a.places) {
           int64_t blocks = 0;
-          for (const KvSequence::Run& run : place.runs) blocks += run.blocks;
+          for (const KvRun& run : place.runs) blocks += run.blocks;
           CHECK(blocks == kv_blocks(rows));
           CHECK(place.table.size() == static_cast<size_t>(place.tier == Tier::kDisk ? 0 : blocks));
           CHECK(place.spilled.size() == (place.tier == Tier::kDisk ? place.runs.size() : 0));

@@ -17,7 +17,7 @@ constexpr int32_t kVocabulary = 100;
 struct Alone {
   explicit Alone(Request request)
       : sequence(RequestId{1}, std::move(request), sink, test::tiny_shape(), {}, 0, 0.0) {
-    sequence.admit(nullptr, 1, 1.0);
+    sequence.admit(nullptr, {}, 0, 1, 1.0);
   }
   // Logits whose highest is `best`'s.
   void give(int64_t token, int32_t best, float bad = 0) {
@@ -95,7 +95,7 @@ TEST_CASE("logits beyond the sampling vocabulary that are no numbers are an erro
   Request request = scored({5}, 3);
   request.prompt_logprobs = -1;
   Sequence sequence(RequestId{1}, request, sink, test::tiny_shape(), {}, 50, 0.0);
-  sequence.admit(nullptr, 1, 1.0);
+  sequence.admit(nullptr, {}, 0, 1, 1.0);
   std::vector<float> row(kVocabulary, 0.0f);
   row[60] = std::nanf("");
   sequence.take_logits(0, row, 2.0);

@@ -48,6 +48,48 @@ TEST_CASE("clients take turns, and each one's sequences go in the order in which
   CHECK(drain(queue) == std::vector<uint64_t>{1, 6, 8, 2, 7, 3, 4, 5});
 }
 
+TEST_CASE("sequences that are held let others pass, and come back before them in their order") {
+  WaitingQueue queue;
+  for (uint64_t id = 1; id <= 6; ++id) queue.push(sequence(id, 7));
+  queue.hold();  // 1
+  CHECK(id_of(*queue.pop()) == 2);
+  queue.hold();  // 3
+  CHECK(id_of(queue.front()) == 4);
+  CHECK(queue.size() == 5);
+  queue.resume();
+  CHECK(id_of(queue.front()) == 1);
+  queue.hold();  // 1 again
+  CHECK(id_of(*queue.pop()) == 3);
+  queue.hold();  // 4
+  queue.push(sequence(7, 8, -1));
+  CHECK(id_of(queue.front()) == 7);
+  queue.resume();
+  CHECK(id_of(*queue.pop()) == 7);  // Of a lower priority value
+  CHECK(id_of(*queue.take(RequestId{1}).front()) == 1);
+  CHECK(queue.take(RequestId{1}).empty());
+  CHECK(drain(queue) == std::vector<uint64_t>{4, 5, 6});
+}
+
+TEST_CASE("when all are held there is no next one until they are resumed") {
+  WaitingQueue queue;
+  queue.push(sequence(1, 7));
+  queue.push(sequence(2, 8));
+  queue.hold();
+  queue.hold();
+  CHECK_FALSE(queue.has_next());
+  CHECK_FALSE(queue.empty());
+  queue.push(sequence(3, 7));
+  CHECK(id_of(queue.front()) == 3);
+  CHECK(id_of(*queue.take(RequestId{2}).front()) == 2);
+  queue.resume();
+  CHECK(drain(queue) == std::vector<uint64_t>{1, 3});
+  queue.push(sequence(4, 7));
+  queue.hold();
+  CHECK(queue.take_all().size() == 1);
+  CHECK(queue.empty());
+  CHECK_FALSE(queue.has_next());
+}
+
 TEST_CASE("one client's queue is first come, first served") {
   WaitingQueue queue;
   std::vector<uint64_t> ids;

@@ -1,0 +1,23 @@
+// Remembers the beginnings of the last prompts by hashes of their KV blocks, so that memory is
+// given to a beginning only when a second prompt has it. A false match costs memory that nobody
+// shares, and nothing else. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_set>
+
+namespace spillway {
+
+class SeenBeginnings {
+ public:
+  // Notes the first `blocks` KV blocks of a prompt, and returns how many of these, from the
+  // beginning on, an earlier one with the same salt began with.
+  int64_t note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks);
+
+ private:
+  // Of prompts: the newer half is full when the older is forgotten.
+  std::unordered_set<uint64_t> newer_, older_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,239 @@
+// Prompts that begin alike share their beginning: the tokens of a scheduler that shares are those
+// of one that does not, on every tier, and what is shared is computed once.
+#include "scheduler/kv_room.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <thread>
+
+#include "scheduler/block_scheduler.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/fake_io.h"
+#include "tests/support/gate_sink.h"
+#include "tests/support/seed.h"
+#include "tests/support/tiny_shape.h"
+
+namespace spillway::kv_room_test {
+namespace {
+
+using test::CollectingSink;
+using test::FakeIo;
+
+constexpr int64_t kPositions = 256;
+
+struct Setup {
+  int64_t memory_sequences = 0, disk_sequences = 0;  // Longest ones that each tier holds
+  int64_t aside_sequences = 0;
+  int64_t prefill_tokens = 300;
+  int64_t prefill_target = 0;
+  int64_t prefix_sequences = 1000;  // What may be shared; 0: nothing
+};
+
+struct Fixture {
+  Fixture(const Setup& setup, FakeIo& io) : transfers(io, nullptr) {
+    shape.positions = kPositions;
+    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
+    SchedulerOptions scheduling;
+    scheduling.block_sequences_max = 40;
+    scheduling.prefill_tokens_max = setup.prefill_tokens;
+    scheduling.prefill_target = setup.prefill_target;
+    const uint64_t layer = kv_layout(shape, Format::kF32).sequence_bytes(kPositions);
+    const auto bytes = [&](int64_t sequences) {
+      return static_cast<uint64_t>(sequences * shape.layers) * layer;
+    };
+    scheduling.prefix_cache_bytes = bytes(setup.prefix_sequences);
+    EngineOptions options;
+    options.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
+    options.kv_bytes = bytes(setup.memory_sequences);
+    options.kv_disk_bytes = bytes(setup.disk_sequences);
+    options.kv_staging_bytes = 4 * layer;
+    options.kv_aside_bytes = bytes(setup.aside_sequences);
+    EngineScratch scratch;
+    scratch.transfers = &transfers;
+    const uint64_t file = options.kv_disk_bytes + options.kv_aside_bytes;
+    if (file > 0) scratch.kv = test::memory_file(file);
+    scheduler = start_scheduler(
+        Engine::open(*device, *weights, options, std::move(scratch)).value(), scheduling);
+  }
+
+  ModelShape shape = test::rotary_shape(3);
+  std::unique_ptr<Device> device = open_cpu_device(1).value();
+  TransferQueue transfers;
+  std::unique_ptr<WeightStore> weights;
+  std::unique_ptr<Scheduler> scheduler;
+};
+
+struct Job {
+  Request request;
+  size_t length = 0;  // Tokens until its client has enough
+};
+
+// Prompts from a tree of beginnings, some of them longer than a sweep, of several rules and salts.
+std::vector<Job> make_jobs(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<int32_t>> beginnings(1);
+  for (int i = 0; i < 12; ++i) {
+    std::vector<int32_t> longer = beginnings[random() % beginnings.size()];
+    for (uint64_t n = 8 + random() % 40; n > 0 && longer.size() < 150; --n) {
+      longer.push_back(static_cast<int32_t>(random() % 90));
+    }
+    beginnings.push_back(longer);
+  }
+  std::vector<Job> jobs(80);
+  for (Job& job : jobs) {
+    job.request.prompt = beginnings[random() % beginnings.size()];
+    for (uint64_t n = 1 + random() % 25; n > 0; --n) {
+      job.request.prompt.push_back(static_cast<int32_t>(random() % 90));
+    }
+    job.request.max_tokens = 60;
+    job.request.ignore_eos = true;
+    job.request.sampling.temperature = random() % 2 == 0 ? 0.0f : 0.9f;
+    job.request.sampling.seed = random();
+    job.request.cache_salt = random() % 10 == 0 ? 1 : 0;
+    if (random() % 12 == 0) job.request.prompt_logprobs = 0;
+    job.length = random() % 3 == 0 ? 60 : 1 + random() % 20;
+    if (random() % 6 == 0) {
+      job.request.kv = {KvRuleKind::kH2o, KvAmount{10, 0}, KvAmount{12, 0}, {}, {}};
+    }
+  }
+  return jobs;
+}
+
+struct Answers {
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Finish> ends;
+  SchedulerStats stats;
+};
+
+Answers run(const Setup& setup, const std::vector<Job>& jobs, FakeIo& io) {
+  Fixture f(setup, io);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Job& job : jobs) {
+    sinks.push_back(std::make_shared<CollectingSink>(job.length));
+    REQUIRE(f.scheduler->submit(job.request, sinks.back()).ok());
+  }
+  Answers answers;
+  for (const auto& sink : sinks) {
+    answers.ends.push_back(sink->wait());
+    answers.tokens.push_back(sink->tokens);
+  }
+  f.scheduler->drain(1e6);
+  answers.stats = f.scheduler->stats();
+  CHECK(answers.stats.kv_bytes_used == 0);
+  CHECK(answers.stats.running == 0);
+  return answers;
+}
+
+TEST_CASE("prompts that share their beginnings give the tokens of those that do not") {
+  const uint64_t seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
+  const Setup setup =
+      GENERATE(Setup{20, 0, 60}, Setup{3, 0, 60}, Setup{3, 0, 0}, Setup{2, 2, 60}, Setup{1, 3, 0},
+               Setup{0, 4, 60}, Setup{4, 0, 60, 50}, Setup{4, 0, 60, 90, 40},
+               Setup{3, 1, 60, 300, 0, 1}, Setup{1, 0, 60, 60});
+  INFO(setup.memory_sequences << " in memory, " << setup.disk_sequences << " on disk, "
+                              << setup.aside_sequences << " aside, prefill " << setup.prefill_tokens
+                              << ", target " << setup.prefill_target);
+  const std::vector<Job> jobs = make_jobs(seed);
+  FakeIo io({.seed = seed}), other({.seed = seed});
+  const Answers expected = run({100, 0, 0, 300, 0, 0}, jobs, other);
+  const Answers found = run(setup, jobs, io);
+  CHECK(found.tokens == expected.tokens);
+  uint64_t prompts = 0, cached = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Finish& end = found.ends[i];
+    CHECK(end.status.ok());
+    CHECK(end.usage.prompt_tokens == static_cast<int64_t>(jobs[i].request.prompt.size()));
+    CHECK(end.usage.cached_tokens % kKvBlockRows == 0);
+    CHECK(end.usage.cached_tokens < end.usage.prompt_tokens);
+    const bool shares = jobs[i].request.prompt_logprobs < 0 && !jobs[i].request.kv.kind;
+    if (!shares) CHECK(end.usage.cached_tokens == 0);
+    prompts += static_cast<uint64_t>(end.usage.prompt_tokens);
+    cached += static_cast<uint64_t>(end.usage.cached_tokens);
+    CHECK(expected.ends[i].usage.cached_tokens == 0);
+  }
+  CHECK(expected.stats.prompt_tokens == prompts);
+  CHECK(found.stats.prompt_tokens == prompts - cached);
+  CHECK(found.stats.prefix_hits == cached);
+  if (setup.memory_sequences >= 20) CHECK(cached > prompts / 5);
+  if (setup.memory_sequences == 0) CHECK(cached == 0);
+}
+
+Request request_of(const std::vector<int32_t>& beginning, int32_t last) {
+  Request request;
+  request.prompt = beginning;
+  request.prompt.push_back(last);
+  request.max_tokens = 4;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  return request;
+}
+
+TEST_CASE("requests that arrive together compute their common beginning once") {
+  FakeIo io({.seed = 1});
+  Fixture f({100}, io);
+  const std::vector<int32_t> beginning(160, 5);
+  // The first holds the engine until all are there.
+  const auto gate = std::make_shared<test::GateSink>();
+  REQUIRE(f.scheduler->submit(request_of({1, 2, 3}, 4), gate).ok());
+  gate->wait_held();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int32_t i = 0; i < 30; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(f.scheduler->submit(request_of(beginning, 10 + i), sinks.back()).ok());
+  }
+  gate->open();
+  int64_t computed = 0;
+  for (const auto& sink : sinks) {
+    const Finish end = sink->wait();
+    computed += end.usage.prompt_tokens - end.usage.cached_tokens;
+  }
+  CHECK(computed == 160 + 30);
+  CHECK(f.scheduler->stats().prefix_hits == 29 * 160);
+}
+
+TEST_CASE("a conversation goes on behind its last prompt, and salts share nothing") {
+  FakeIo io({.seed = 1});
+  Fixture f({10}, io);
+  const auto ask = [&](std::vector<int32_t> prompt, uint64_t salt) {
+    Request request = request_of({prompt.begin(), prompt.end() - 1}, prompt.back());
+    request.cache_salt = salt;
+    const auto sink = std::make_shared<CollectingSink>();
+    REQUIRE(f.scheduler->submit(std::move(request), sink).ok());
+    return sink->wait().usage.cached_tokens;
+  };
+  std::vector<int32_t> prompt(50, 3);
+  CHECK(ask(prompt, 0) == 0);
+  prompt.resize(90, 7);
+  CHECK(ask(prompt, 0) == 48);
+  CHECK(ask(prompt, 0) == 80);
+  CHECK(ask(prompt, 9) == 0);
+  CHECK(ask(prompt, 9) == 80);
+}
+
+TEST_CASE("a sequence that is cancelled while it computes a beginning leaves nothing behind") {
+  FakeIo io({.seed = 1});
+  Fixture f({10, 0, 0, 20}, io);  // In chunks
+  const std::vector<int32_t> beginning(200, 5);
+  const auto gate = std::make_shared<test::GateSink>();
+  REQUIRE(f.scheduler->submit(request_of({1}, 4), gate).ok());
+  gate->wait_held();
+  const auto first = std::make_shared<CollectingSink>(),
+             second = std::make_shared<CollectingSink>();
+  const RequestId id = f.scheduler->submit(request_of(beginning, 10), first).value();
+  REQUIRE(f.scheduler->submit(request_of(beginning, 11), second).ok());
+  gate->open();
+  f.scheduler->cancel(id);
+  first->wait();
+  const Finish end = second->wait();
+  CHECK(end.status.ok());
+  FakeIo other({.seed = 1});
+  Fixture plain({10, 0, 0, 300, 0, 0}, other);
+  const auto expected = std::make_shared<CollectingSink>();
+  REQUIRE(plain.scheduler->submit(request_of(beginning, 11), expected).ok());
+  expected->wait();
+  CHECK(second->tokens == expected->tokens);
+}
+
+}  // namespace
+}  // namespace spillway::kv_room_test
