@@ -31,7 +31,8 @@ struct EngineFlags {
   std::optional<int64_t> micro_batch;     // Sequences
   std::optional<int64_t> prefill_tokens;  // Of prompts in a sweep, at most
   std::optional<int64_t> prefill_target;  // Of prompts in a sweep while requests wait; 0: no target
-  std::optional<int64_t> max_model_len;   // Positions of the longest sequence; none: the model's
+  std::optional<uint64_t> prefix_cache_bytes;  // Of the KV cache, for beginnings of prompts; 0: off
+  std::optional<int64_t> max_model_len;  // Positions of the longest sequence; none: the model's
 
   std::optional<Format> format;     // Weights' format; none: the checkpoint's
   std::optional<Format> kv_format;  // None: the compute format

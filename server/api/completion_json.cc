@@ -98,7 +98,7 @@ Json usage_json(const CompletionUsage& usage) {
   Json json = {{"prompt_tokens", usage.prompt_tokens},
                {"completion_tokens", usage.generated_tokens},
                {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
-               {"prompt_tokens_details", {{"cached_tokens", 0}}}};
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
   if (usage.kv.rule != KvRuleKind::kFull) {
     json["kv_cache"] = {{"rule", kv_rule_name(usage.kv.rule)},
                         {"rows_kept", usage.kv.rows_kept},

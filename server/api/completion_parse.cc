@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/base/quote.h"
+#include "server/api/cache_salt.h"
 #include "server/api/completion.h"
 #include "server/api/completion_fields.h"
 #include "server/api/completion_prompt.h"
@@ -157,6 +158,22 @@ int32_t read_priority(FieldReader& fields, const ApiContext& context) {
   const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0);
   if (priority < 0 && !context.limits.priority) fields.fail(priority_not_allowed());
   return static_cast<int32_t>(priority);
+}
+
+uint64_t read_cache_salt(FieldReader& fields) {
+  constexpr size_t kSaltBytesMax = 256;
+  const nlohmann::json* salt = fields.find("cache_salt");
+  if (salt == nullptr) return 0;
+  if (!salt->is_string()) {
+    fields.fail(invalid_type("cache_salt", "a string"));
+    return 0;
+  }
+  const auto& text = salt->get_ref<const std::string&>();
+  if (text.empty() || text.size() > kSaltBytesMax) {
+    fields.fail(
+        invalid_value("cache_salt", "must have 1 to " + std::to_string(kSaltBytesMax) + " bytes"));
+  }
+  return salt_of_text(text);
 }
 
 void read_stops(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
@@ -376,6 +393,7 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   base.min_tokens = static_cast<int32_t>(fields.integer("min_tokens", 0, kIntMax).value_or(0));
   base.ignore_eos = fields.flag("ignore_eos", false);
   base.priority = read_priority(fields, context);
+  base.cache_salt = read_cache_salt(fields);
   const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
   call.samples =
       static_cast<int32_t>(fields.integer("n", 1, context.limits.samples_max).value_or(1));

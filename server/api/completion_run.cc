@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "server/api/sequence_text.h"
@@ -24,6 +25,7 @@ class CompletionRun::State {
       usage_.prompt_tokens +=
           static_cast<int64_t>(call_.requests[static_cast<size_t>(i)].prompt.size());
     }
+    cached_.resize(static_cast<size_t>(call_.prompts()));
     if (!call_.stream) result_.choices.resize(call_.requests.size());
   }
 
@@ -48,6 +50,7 @@ class CompletionRun::State {
   void deliver(size_t index);               // Under the lock
   void note_failure(const Finish& finish);  // Under the lock
   void note_times(const Usage& usage);
+  void note_cached(size_t index, int64_t tokens);
   void finish_call(std::unique_lock<std::mutex> lock);
 
   enum class Phase : uint8_t { kSubmitting, kRunning, kAbandoned };
@@ -61,7 +64,8 @@ class CompletionRun::State {
   std::vector<ChoiceText> early_;  // Pieces delivered before all sequences were submitted
   CompletionResult result_;
   CompletionUsage usage_;
-  int32_t left_ = 0;  // Sequences that have not finished
+  std::vector<std::optional<int64_t>> cached_;  // Of each prompt; none: no choice has ended
+  int32_t left_ = 0;                            // Sequences that have not finished
   bool cancelled_ = false;
   Phase phase_ = Phase::kSubmitting;
 };
@@ -202,11 +206,21 @@ void CompletionRun::State::note_times(const Usage& usage) {
   result_.decode_seconds = std::max(result_.decode_seconds, usage.decode_seconds);
 }
 
+// A prompt that is counted once was computed as far as the one of its choices had to that found
+// least.
+void CompletionRun::State::note_cached(size_t index, int64_t tokens) {
+  std::optional<int64_t>& least = cached_[index / static_cast<size_t>(call_.samples)];
+  const int64_t now = std::min(least.value_or(tokens), tokens);
+  usage_.cached_tokens += now - least.value_or(0);
+  least = now;
+}
+
 void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   std::unique_lock lock(mutex_);
   --left_;
   std::vector<RequestId> others;
   note_times(finish.usage);
+  note_cached(index, finish.usage.cached_tokens);
   usage_.kv.add(finish.usage.kv);
   if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kCancelled) {
     if (!result_.error) others = ids_;  // No answer without one choice: the rest is wasted work.

@@ -28,6 +28,7 @@ struct TokenScore {
 
 struct CompletionUsage {
   int64_t prompt_tokens = 0;     // Each prompt once, whatever n is
+  int64_t cached_tokens = 0;     // Of these: not computed; of choices that have ended
   int64_t generated_tokens = 0;  // All choices
   KvUsage kv;                    // Sum over choices that have ended
 };

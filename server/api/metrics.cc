@@ -77,7 +77,12 @@ void add_requests(Families& to, const SchedulerStats& stats) {
       "vllm:kv_cache_usage_perc",
       "Share of the KV cache, on all tiers together, that is reserved: 0 to 1.",
       stats.kv_bytes_total > 0 ? number(stats.kv_bytes_used) / number(stats.kv_bytes_total) : 0);
-  to.counter("vllm:prompt_tokens_total", "Prompt tokens prefilled.", number(stats.prompt_tokens));
+  to.counter("vllm:prompt_tokens_total", "Prompt tokens prefilled, those found cached included.",
+             number(stats.prompt_tokens + stats.prefix_hits));
+  to.counter("vllm:prompt_tokens_cached_total",
+             "Prompt tokens that were not computed, since the cache had the beginning of their "
+             "prompt.",
+             number(stats.prefix_hits));
   to.counter("vllm:generation_tokens_total", "Tokens generated.", number(stats.generated_tokens));
   to.counter("vllm:request_success_total",
              "Sequences that have ended: by a stop (token or string), by length, aborted (client "
@@ -121,6 +126,14 @@ void add_kv_rule(Families& to, const SchedulerStats& stats) {
   to.counter("vllm:num_preemptions_total",
              "Times that a sequence was set aside on disk to make room for older ones.",
              number(stats.set_aside));
+  to.counter("vllm:prefix_cache_queries_total",
+             "Prompt tokens of admitted sequences that were looked up in the prefix cache.",
+             number(stats.prefix_queries));
+  to.counter("vllm:prefix_cache_hits_total", "Of these, the ones that were there.",
+             number(stats.prefix_hits));
+  to.gauge("spillway_prefix_cache_bytes",
+           "KV cache that holds beginnings of prompts, whether sequences use them now or not.",
+           number(stats.prefix_bytes));
   to.gauge("spillway_kv_reserved_bytes", "KV cache reserved for the sequences in the block.",
            number(stats.kv_bytes_used));
   to.gauge("spillway_kv_capacity_bytes", "KV cache on all tiers together.",

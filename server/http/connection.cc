@@ -197,7 +197,8 @@ std::optional<HttpResponse> Connection::read_head() {
   if (auto* refusal = std::get_if<HttpResponse>(&found)) return std::move(*refusal);
   route_ = std::get<const Route*>(found);
   const Access& access = core_->router.access();
-  head.client = access.api_keys.empty() ? peer_->number : access.key_of(head);
+  head.api_key = access.key_of(head);
+  head.client = access.api_keys.empty() ? peer_->number : head.api_key;
   if (core_->draining && !route_->open) return error_response(shutting_down());
   return {};
 }

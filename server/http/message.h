@@ -29,7 +29,8 @@ struct HttpRequest {
   bool http_1_0 = false;
   bool keep_alive = true;
   std::shared_ptr<void> body_lease;  // Its share of HttpLimits::bodies_bytes_max
-  uint64_t client = 0;  // The client: its API key's number, or without keys its address's
+  uint64_t client = 0;   // The client: its API key's number, or without keys its address's
+  uint64_t api_key = 0;  // Its API key's number, from 1; 0: the server asks for none
 };
 
 using HttpFields = std::vector<std::pair<std::string, std::string>>;

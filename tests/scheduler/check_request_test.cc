@@ -15,7 +15,7 @@ std::string error_of(const std::function<void(Request*)>& change) {
   change(&request);
   const Status status = check_request(request, test::tiny_shape());  // 64 positions, 100 tokens
   if (!status.ok()) CHECK(status.code() == Code::kInvalidArgument);
-  return status.message();
+  return std::string(status.message());
 }
 
 TEST_CASE("a request that no model of this shape can run is refused with its numbers") {

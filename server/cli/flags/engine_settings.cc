@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "kernels/base/quote.h"
+#include "kernels/base/units.h"
 
 namespace spillway {
 
@@ -74,6 +75,11 @@ Result<Format> parse_kv_format(const std::string& text) {
   return not_a_format(text, kv_format_names());
 }
 
+Result<uint64_t> parse_size_or_off(const std::string& text) {
+  if (text == "off") return uint64_t{0};
+  return parse_bytes(text);
+}
+
 template <class T>
 void add_optional(Settings& settings, const char* name, std::optional<T>* field,
                   std::string meaning, const char* help, Result<T> (*parse)(const std::string&)) {
@@ -115,6 +121,11 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                        "prompt tokens that a pass aims at while requests wait, to compute them "
                        "while it reads for the others; 0: as many as fit (default: found with the "
                        "plan)");
+  add_optional(settings, "prefix-cache", &flags->prefix_cache_bytes, "SIZE|off",
+               "of the KV cache, the most for beginnings that prompts share: they are computed "
+               "once, and kept while the memory is free (default: no limit for serve and batch, "
+               "else off)",
+               parse_size_or_off);
   settings.add_integer("max-model-len", &flags->max_model_len, 2, kRowsMax,
                        "most positions of a sequence, prompt and new tokens: buffers go by it "
                        "(default: the model's)");
