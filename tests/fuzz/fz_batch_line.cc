@@ -19,7 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int64_t number = 1; !rest.empty() && number < 100; ++number) {
     const std::string_view text = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), text.size() + 1));
-    BatchLine line = read_batch_line({number, text, false}, context);
+    std::string prompt = "not empty";
+    BatchLine line = read_batch_line({number, text, false}, context, &prompt);
+    if (line.error && !prompt.empty()) std::abort();
     ids.check(&line);
     std::string row;
     if (line.error) {

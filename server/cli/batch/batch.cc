@@ -13,6 +13,7 @@
 
 #include "kernels/base/units.h"
 #include "server/cli/batch/batch_input.h"
+#include "server/cli/batch/batch_order.h"
 #include "server/cli/batch/batch_output.h"
 #include "server/cli/batch/batch_run.h"
 #include "server/cli/batch/workload_file.h"
@@ -247,10 +248,13 @@ std::string last_words(const BatchFlags& flags) {
 // A run ready to start: its identity, and the results of an earlier one.
 struct Prepared {
   InputSummary summary;
-  std::vector<RequestGroup> workload;
   JournalHead head;
   std::string run_id;
   OutputFound output;
+  bool retries = false;       // Failed lines of a finished output run again.
+  bool has_finished = false;  // There is nothing to do; the fields below are empty.
+  BatchOrder order;
+  std::vector<RequestGroup> workload;
   std::optional<Journal> journal;
 };
 
@@ -261,6 +265,20 @@ Status check_source(const Journal& journal, const std::string& source) {
     if (name == "model" && value.starts_with(source + " ")) return {};
   }
   return journal.check({{"model", source}});
+}
+
+// The order in which the lines start; says so when that is not as usual.
+Result<BatchOrder> order_of(const BatchFlags& flags, BatchInput& input, const ApiContext& context,
+                            int64_t rows) {
+  if (flags.no_reorder) return BatchOrder();
+  SPILLWAY_ASSIGN_OR_RETURN(BatchOrder order, BatchOrder::of(input, rows, context));
+  if (order.too_many()) {
+    log_info("Lines run in the order of the file: one by their beginnings would take more than " +
+             format_bytes(kOrderBytesMax) + " of memory.");
+  } else if (!order.lines().empty()) {
+    log_info("Lines that begin alike run near each other (--no-reorder: in the file's order).");
+  }
+  return order;
 }
 
 // Refuses everything that can be refused before weights are packed or loaded.
@@ -288,6 +306,10 @@ Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, Batch
                             " exists and is not the output of this run; choose another --output, "
                             "or --overwrite to replace it");
   }
+  run.retries = flags.retry_errors && run.output.failed > 0;
+  run.has_finished = !run.journal && run.output.whole && continues(flags) && !run.retries;
+  if (run.has_finished) return run;
+  SPILLWAY_ASSIGN_OR_RETURN(run.order, order_of(flags, input, model.context, run.summary.rows));
   SPILLWAY_ASSIGN_OR_RETURN(run.workload, expected_workload(input, model, setup.seed, run.summary));
   return run;
 }
@@ -302,6 +324,7 @@ Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const Serv
   IgnoredNames ignored;
   BatchJob job;
   job.input = &input;
+  if (!run.order.lines().empty()) job.order = &run.order;
   job.ignored = &ignored;
   job.journal = &journal;
   job.scheduler = model.scheduler;
@@ -365,6 +388,9 @@ void add_batch_flags(Settings& settings, BatchFlags* flags) {
   settings.add_integer("answers-bytes-max", &flags->answers_bytes_max, 1, int64_t{1} << 40,
                        "memory of --host-memory for prompts and answers in flight; lines wait "
                        "while it is full (with logprobs answers are large)");
+  settings.add_switch("no-reorder", &flags->no_reorder,
+                      "start lines in the order of the file; without it those that begin alike "
+                      "near each other, to share their KV cache. No result depends on it");
   settings.add_switch("dry-run", &flags->dry_run, "check every line and count tokens; run nothing");
   settings.add_choice("progress", &flags->progress, {"auto", "plain", "json", "none"},
                       "what stderr shows; auto: one moving line on a terminal, else plain lines");
@@ -388,8 +414,7 @@ Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup)
   SPILLWAY_RETURN_IF_ERROR(check_files(flags));
   SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(flags.input));
   SPILLWAY_ASSIGN_OR_RETURN(Prepared run, prepare(flags, setup, input));
-  const bool retries = flags.retry_errors && run.output.failed > 0;
-  if (!run.journal && run.output.whole && continues(flags) && !retries) {
+  if (run.has_finished) {
     say("Nothing to resume: " + flags.output + " is the finished output of this run.");
     return BatchOutcome{run.output.failed};
   }
@@ -404,7 +429,7 @@ Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup)
     if (flags.retry_errors) SPILLWAY_RETURN_IF_ERROR(run.journal->forget_failed());
   } else {
     ::unlink(mark_path(flags).c_str());  // The mark belongs to an earlier run.
-    SPILLWAY_ASSIGN_OR_RETURN(run.journal, run.output.whole && retries
+    SPILLWAY_ASSIGN_OR_RETURN(run.journal, run.output.whole && run.retries
                                                ? reopen_output(flags, run.head)
                                                : Journal::create(journal_path(flags), run.head));
   }

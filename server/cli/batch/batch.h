@@ -1,6 +1,7 @@
 // `spillway batch`: completes a file of requests, row by row, and survives being killed.
 //
-//   input file -> BatchInput -> BatchLine -> scheduler -> Journal (SQLite) -> output file
+//   input file -> BatchInput -> BatchOrder -> BatchLine -> scheduler -> Journal (SQLite) -> output
+//   file
 //
 // The output appears at the end, whole and in input order; until then everything finished is in
 // OUTPUT.journal, from which --resume continues and --export writes the finished lines.
@@ -32,6 +33,7 @@ struct BatchFlags {
   // Memory of prompts and answers in flight together (answer_bytes()); rows wait when it is full.
   // The default is part of kProcessBytes, so that no plan is smaller for it.
   int64_t answers_bytes_max = int64_t{128} << 20;
+  bool no_reorder = false;  // Lines start in the order of the input
   std::string progress = "auto";
 };
 

@@ -8,13 +8,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 namespace spillway {
 
 namespace {
 
-constexpr size_t kChunkBytes = size_t{256} << 10;
+// Also what is read for one line in another order than the file's, so not much more than a line.
+constexpr size_t kChunkBytes = size_t{64} << 10;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 struct FreeHash {
@@ -42,6 +44,7 @@ class BatchInput::Body {
 
   Result<bool> next(InputLine* line) {
     for (;;) {
+      const uint64_t start = offset_ - filled_ + at_ + skipped_;
       SPILLWAY_ASSIGN_OR_RETURN(const bool found, gather());
       if (!found) return false;
       ++number_;
@@ -49,7 +52,7 @@ class BatchInput::Body {
       if (number_ == 1 && text.substr(0, 3) == kByteOrderMark) text.remove_prefix(3);
       if (!text.empty() && text.back() == '\r') text.remove_suffix(1);
       if (too_long_ || !is_blank(text)) {
-        *line = {number_, too_long_ ? std::string_view() : text, too_long_};
+        *line = {number_, too_long_ ? std::string_view() : text, too_long_, start};
         return true;
       }
     }
@@ -59,8 +62,22 @@ class BatchInput::Body {
     SPILLWAY_CHECK(offset_ == bytes_ || known_);
     known_ = true;
     offset_ = 0;
-    at_ = filled_ = 0;
+    at_ = filled_ = skipped_ = 0;
     number_ = 0;
+  }
+
+  void go_to(uint64_t offset, int64_t number) {
+    SPILLWAY_CHECK(offset < bytes_ && (offset_ == bytes_ || known_));
+    known_ = true;
+    number_ = number - 1;
+    const uint64_t chunk_offset = offset / kChunkBytes * kChunkBytes;
+    if (filled_ > 0 && chunk_offset == offset_ - filled_) {
+      at_ = offset - chunk_offset;
+      return;
+    }
+    offset_ = chunk_offset;
+    at_ = filled_ = 0;
+    skipped_ = offset - chunk_offset;
   }
 
   std::string hash() const {
@@ -97,30 +114,30 @@ class BatchInput::Body {
     }
   }
 
-  // Reads the next bytes into chunk_; none at the end.
+  // Reads the next bytes into chunk_; none at the end, and none after an error.
   Status read_chunk() {
     at_ = 0;
     filled_ = 0;
     const size_t wanted = std::min<uint64_t>(chunk_.size(), bytes_ - offset_);
-    while (filled_ < wanted) {
-      const ssize_t got = ::pread(fd_, chunk_.data() + filled_, wanted - filled_,
-                                  static_cast<off_t>(offset_ + filled_));
+    for (size_t read = 0; read < wanted;) {
+      const ssize_t got =
+          ::pread(fd_, chunk_.data() + read, wanted - read, static_cast<off_t>(offset_ + read));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return io_error("read " + path_, errno);
       if (got == 0) return changed("is shorter than it was");
-      filled_ += static_cast<size_t>(got);
+      read += static_cast<size_t>(got);
     }
-    if (filled_ == 0) return {};
-    const uint64_t part = XXH3_64bits(chunk_.data(), filled_);
-    const size_t index = offset_ / kChunkBytes;
+    if (wanted == 0) return {};
+    const uint64_t part = XXH3_64bits(chunk_.data(), wanted);
     if (!known_) {
       parts_.push_back(part);
-      XXH3_128bits_update(hash_.get(), chunk_.data(), filled_);
-    } else if (parts_[index] != part) {
-      filled_ = 0;
+      XXH3_128bits_update(hash_.get(), chunk_.data(), wanted);
+    } else if (parts_[offset_ / kChunkBytes] != part) {
       return changed("has changed");
     }
+    filled_ = wanted;
     offset_ += filled_;
+    at_ = std::exchange(skipped_, 0);
     return {};
   }
 
@@ -138,6 +155,7 @@ class BatchInput::Body {
   std::vector<char> chunk_;
   size_t at_ = 0;
   size_t filled_ = 0;
+  size_t skipped_ = 0;  // Bytes of the next chunk that are in front of the next line
   std::string line_;
   bool too_long_ = false;
   int64_t number_ = 0;
@@ -176,6 +194,10 @@ std::string BatchInput::hash() const {
 
 void BatchInput::rewind() {
   body_->rewind();
+}
+
+void BatchInput::go_to(uint64_t offset, int64_t number) {
+  body_->go_to(offset, number);
 }
 
 Result<InputSummary> summarize(BatchInput& input) {

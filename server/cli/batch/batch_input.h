@@ -1,7 +1,7 @@
-// The input of a batch: JSON Lines, read from front to back in bounded memory, several times. The
-// input is the file's contents when it was opened: later appends do not count, and the bytes of a
-// later pass are compared with the first pass's hashes, 256 KiB at a time, before a line of them is
-// used.
+// The input of a batch: JSON Lines, read in bounded memory, first from front to back and then
+// again, in that order or line by line in another. The input is the file's contents when it was
+// opened: later appends do not count, and bytes that are read again are compared with the first
+// pass's hashes, 64 KiB at a time, before a line of them is used.
 //
 // A line ends with LF or CR LF; the last one may lack it. Blank lines are counted but skipped. A
 // byte order mark at the start of the file is skipped. One thread.
@@ -23,6 +23,7 @@ struct InputLine {
   int64_t number = 0;     // From 1, blank lines included
   std::string_view text;  // Without its end; empty when too long. Valid until the next next().
   bool too_long = false;  // More than kBatchLineBytesMax
+  uint64_t offset = 0;    // In the file, of its first byte
 };
 
 class BatchInput {
@@ -40,6 +41,10 @@ class BatchInput {
 
   // Goes back to the first line. REQUIRES: the first pass has reached the end.
   void rewind();
+
+  // Goes to the line with this offset and number, which the next next() returns. Reads nothing.
+  // REQUIRES: the first pass has reached the end, and next() has given a line with both.
+  void go_to(uint64_t offset, int64_t number);
 
   // Hash of all bytes of the first pass so far, 32 hex digits (XXH3-128).
   std::string hash() const;

@@ -1,5 +1,7 @@
 #include "server/cli/batch/batch_line.h"
 
+#include <xxhash.h>
+
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,7 +15,7 @@ namespace {
 constexpr size_t kCustomIdBytesMax = 512;
 
 // Reads only the fields of the envelope; the body is left to parse_completion() or parse_chat().
-void read_envelope(nlohmann::json& object, BatchLine* line) {
+void read_envelope(nlohmann::json& object, BatchLine* line, std::string* prompt) {
   FieldReader fields(object);
   const auto id = fields.string("custom_id");
   if (id && id->size() > kCustomIdBytesMax) {
@@ -48,6 +50,10 @@ void read_envelope(nlohmann::json& object, BatchLine* line) {
   const auto seed = body->find("seed");
   line->seeded = seed != body->end() && !seed->is_null() && *seed != -1;
   line->body = body->dump();
+  if (prompt == nullptr) return;
+  const auto found = body->find(line->chat ? "messages" : "prompt");
+  if (found == body->end()) return;
+  *prompt = found->is_string() ? found->get<std::string>() : found->dump();
 }
 
 // Rewords an error about a request's body, since here the JSON reader read the whole line.
@@ -86,8 +92,9 @@ std::string envelope(const std::string& run_id, const BatchLine& line, int statu
 
 }  // namespace
 
-BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
+BatchLine read_batch_line(const InputLine& line, const ApiContext& context, std::string* prompt) {
   BatchLine read;
+  if (prompt != nullptr) prompt->clear();
   read.number = line.number;
   if (line.too_long) {
     read.error = ApiError();
@@ -99,7 +106,7 @@ BatchLine read_batch_line(const InputLine& line, const ApiContext& context) {
   if (auto* error = std::get_if<ApiError>(&parsed)) {
     read.error = about_line(std::move(*error));
   } else {
-    read_envelope(std::get<nlohmann::json>(parsed), &read);
+    read_envelope(std::get<nlohmann::json>(parsed), &read, prompt);
   }
   return read;
 }
@@ -119,6 +126,22 @@ ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiConte
     call->requests[i].sampling.seed = sample_seed(row_seed(run_seed, line.number, prompt), sample);
   }
   return parsed;
+}
+
+bool CustomIds::check(BatchLine* line) {
+  if (!line->custom_id) return false;
+  const XXH128_hash_t hash = XXH3_128bits(line->custom_id->data(), line->custom_id->size());
+  const auto* bytes = reinterpret_cast<const char*>(&hash);
+  if (seen_.emplace(bytes, sizeof(hash)).second || line->error) return false;
+  refuse_repeated_id(line);
+  return true;
+}
+
+void refuse_repeated_id(BatchLine* line) {
+  if (line->error) return;
+  line->error = invalid_value("custom_id", "is that of an earlier line, too");
+  line->error->code = "duplicate_custom_id";
+  line->body.clear();
 }
 
 void IgnoredNames::add(const CompletionCall& call) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 
 #include "server/api/completion.h"
 #include "server/api/completion_json.h"
@@ -26,13 +27,31 @@ struct BatchLine {
   std::optional<ApiError> error;         // Set: body is empty
 };
 
-BatchLine read_batch_line(const InputLine& line, const ApiContext& context);
+// `prompt`, unless null, becomes what tells whether prompts begin alike: the text of the body's
+// `prompt`, JSON where it is none (token ids, several, a chat's `messages`), empty when the line
+// has an error or nothing of these.
+BatchLine read_batch_line(const InputLine& line, const ApiContext& context,
+                          std::string* prompt = nullptr);
 
 // The call of a line that has no error. The samples of a body without a seed follow from
 // `run_seed`, the line's number and the prompt's place in it, so a resumed run gives the same
 // samples as an uninterrupted one.
 ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiContext& context,
                                            uint64_t run_seed);
+
+// Finds duplicate custom_ids. Remembers 128 bits of each, so millions fit.
+class CustomIds {
+ public:
+  // Turns a line into an error if a line before it in the input has the same custom_id; then true.
+  // REQUIRES: lines come in the input's order.
+  bool check(BatchLine* line);
+
+ private:
+  std::unordered_set<std::string> seen_;  // Digests
+};
+
+// Turns a line that has no error into that of a duplicate custom_id.
+void refuse_repeated_id(BatchLine* line);
 
 // Collects parameters in lines of a batch that have no effect here.
 class IgnoredNames {

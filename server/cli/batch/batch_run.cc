@@ -1,7 +1,5 @@
 #include "server/cli/batch/batch_run.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -191,16 +189,41 @@ class Runner {
     return {};
   }
 
-  // Reads one line. Leaves it in next_ if it has to run now; otherwise it has its result or waits.
-  Status read_next() {
+  Result<bool> next_of_file(BatchLine* line) {
     InputLine text;
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, job_.input->next(&text));
+    if (!found) return false;
+    *line = read_batch_line(text, *job_.context);
+    ids_.check(line);
+    return true;
+  }
+
+  // As next_of_file(), but skips lines with a result: every line is a read of its own.
+  Result<bool> next_of_order(BatchLine* line) {
+    const std::vector<BatchOrder::Line>& lines = job_.order->lines();
+    while (started_lines_ < lines.size() && job_.journal->finished(lines[started_lines_].number)) {
+      ++started_lines_;
+    }
+    if (started_lines_ == lines.size()) return false;
+    const BatchOrder::Line& place = lines[started_lines_++];
+    job_.input->go_to(place.offset, place.number);
+    InputLine text;
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, job_.input->next(&text));
+    SPILLWAY_CHECK(found && text.number == place.number);  // The bytes are those of the first pass.
+    *line = read_batch_line(text, *job_.context);
+    if (place.repeats_id) refuse_repeated_id(line);
+    return true;
+  }
+
+  // Reads one line. Leaves it in next_ if it has to run now; otherwise it has its result or waits.
+  Status read_next() {
+    BatchLine line;
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found,
+                              job_.order == nullptr ? next_of_file(&line) : next_of_order(&line));
     if (!found) {
       at_end_ = true;
       return {};
     }
-    BatchLine line = read_batch_line(text, *job_.context);
-    ids_.check(&line);
     if (job_.journal->finished(line.number)) return {};
     const Suspect* suspect = job_.journal->suspect(line.number);
     if (!line.error && suspect != nullptr && suspect->convicted) line.error = crashed_row();
@@ -434,7 +457,8 @@ class Runner {
   const int64_t window_;  // Sequences in flight at most: enough to fill the block and its queue
   const int64_t refill_;  // Capacity that is worth a round of starts
   std::shared_ptr<Mailbox> mailbox_;
-  CustomIds ids_;
+  CustomIds ids_;             // Of lines in the input's order
+  size_t started_lines_ = 0;  // Of job_.order
 
   bool at_end_ = false;
   std::optional<Ready> next_;
@@ -463,16 +487,6 @@ class Runner {
 
 Result<BatchProgress> run_rows(const BatchJob& job) {
   return Runner(job).run();
-}
-
-void CustomIds::check(BatchLine* line) {
-  if (!line->custom_id) return;
-  const XXH128_hash_t hash = XXH3_128bits(line->custom_id->data(), line->custom_id->size());
-  const auto* bytes = reinterpret_cast<const char*>(&hash);
-  if (seen_.emplace(bytes, sizeof(hash)).second || line->error) return;
-  line->error = invalid_value("custom_id", "is that of an earlier line, too");
-  line->error->code = "duplicate_custom_id";
-  line->body.clear();
 }
 
 }  // namespace spillway

@@ -14,7 +14,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <unordered_set>
 
 #include "kernels/base/status.h"
 #include "scheduler/journal.h"
@@ -22,6 +21,7 @@
 #include "server/api/completion.h"
 #include "server/cli/batch/batch_input.h"
 #include "server/cli/batch/batch_line.h"
+#include "server/cli/batch/batch_order.h"
 #include "server/cli/batch/batch_progress.h"
 #include "server/cli/batch/batch_retry.h"
 #include "server/cli/common/interrupt.h"
@@ -30,6 +30,8 @@ namespace spillway {
 
 struct BatchJob {
   BatchInput* input = nullptr;  // Positioned at its first line
+  // The order in which rows start; null: the input's.
+  const BatchOrder* order = nullptr;
   Journal* journal = nullptr;
   Scheduler* scheduler = nullptr;
   const ApiContext* context = nullptr;
@@ -54,15 +56,5 @@ struct BatchJob {
 // engine fails rows, or too many failed by themselves; rows that the engine failed have no result.
 // Blocks; checks `interrupted` a few times a second.
 Result<BatchProgress> run_rows(const BatchJob& job);
-
-// Finds duplicate custom_ids. Remembers 128 bits of each, so millions fit.
-class CustomIds {
- public:
-  // Turns a line into an error if an earlier line has the same custom_id.
-  void check(BatchLine* line);
-
- private:
-  std::unordered_set<std::string> seen_;  // Digests
-};
 
 }  // namespace spillway
