@@ -262,7 +262,7 @@ void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadS
   const HeadView& view = prompt.head;
   const int64_t tokens = prompt.keys(), old = std::max<int64_t>(0, tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
-  if (budget.snaps()) smooth(budget, tokens, prompt.group, view.scores);
+  if (budget.scored() && budget.snaps()) smooth(budget, tokens, prompt.group, view.scores);
   choose(budget, prompt, old, count, state.positions);
   if (prompt.cached) {
     RowMoves(view, budget, tokens, state.positions, count, scratch).run();
