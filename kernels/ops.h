@@ -139,6 +139,20 @@ void linear(Stream& stream, const LinearArgs& args);
 // after attention() has returned. `state` is set when budget.has_state(): of
 // KvStateLayout::bytes(), for a chunk of chunked_bytes(prompt). `layer`: by which a budget draws
 // its random numbers.
+//
+// `beginning`: under a limited budget the end of a prompt may go through at once behind the
+// prompt's beginning, which other sequences share. These blocks have the rows of positions [0,
+// position), position p in slot p. They are only read, and several items of a call may have the
+// same ones; a block table lies in the host's memory, as that of `kv`. `kv` and `state` are those
+// of a whole prompt, with nothing of it in them yet, and get what attention() to the whole prompt
+// would leave there. REQUIRES: `position` is a multiple of kKvBlockRows and not 0, position +
+// tokens == prompt, the budget has no chunk_ring, and AttentionArgs::window is 0.
+//
+// `beginning_scores`: the sums of the weights that the queries before `position` gave to each
+// position before it, in memory of the stream's device; those of KV head h start at
+// beginning_scores + h * beginning_scores_stride. They are what chunks of a longer prompt leave at
+// KvStateLayout::prompt_scores_at(). Null where these queries count in no score. REQUIRES: for snap
+// they do not, budget.scored_from(prompt) >= position.
 struct AttentionItem {
   int64_t first_row = 0;
   int64_t tokens = 0;
@@ -148,11 +162,16 @@ struct AttentionItem {
   std::byte* state = nullptr;
   int64_t prompt = 0;
   int64_t layer = 0;
+  KvBlocks beginning = {};
+  const float* beginning_scores = nullptr;
+  int64_t beginning_scores_stride = 0;
 
   bool is_step() const { return prompt == 0 && position > 0; }
   int64_t prompt_tokens() const { return prompt > 0 || position > 0 ? prompt : tokens; }
-  // Whether a prompt goes through at once; else it is a chunk.
-  bool whole() const { return position == 0 && tokens == prompt_tokens(); }
+  bool behind_beginning() const { return beginning.first != nullptr || beginning.table != nullptr; }
+  // Whether a prompt, or all of it that lies behind its beginning, goes through at once; else it is
+  // a chunk.
+  bool whole() const { return behind_beginning() || (position == 0 && tokens == prompt_tokens()); }
   // Whether the rows end a prompt.
   bool ends_prompt() const { return !is_step() && position + tokens == prompt_tokens(); }
   // Rows that the cache has room for, at least. Of a prompt in chunks it holds all rows until the
@@ -175,7 +194,8 @@ struct AttentionItem {
 // A prompt may go through in chunks, in calls one after another: a chunk attends to the cached rows
 // before it and to itself. Its rows have the same bits whatever the cuts, a single row included
 // (which is no decode step: that sums in another order), on the CPU. On CUDA a row's arithmetic
-// does not depend on the cuts either; the sums of its weights by key do, to within rounding.
+// does not depend on the cuts either; the sums of its weights by key do, to within rounding. The
+// same holds of a prompt behind a beginning.
 //
 // `window`: 0, or a query attends to the last `window` positions up to its own alone (Mistral's
 // sliding window; at least 2). That is for prompts; a decode step attends to all rows that the

@@ -62,7 +62,8 @@ PromptView prompt_view(const CpuContext& context, const AttentionArgs& args,
           group,
           item.position,
           args.window,
-          stays_in_cache(item),
+          item.behind_beginning() ? item.beginning : item.kv,
+          item.position + (stays_in_cache(item) ? item.tokens : 0),
           item.budget.scored_from(item.prompt_tokens()),
           item.budget.score == KvScore::kSnapMax,
           item.budget.chunk_ring,
@@ -109,13 +110,17 @@ void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionI
   const size_t bytes = std::max(prompt_scratch_bytes(args.kv.head_size, view.keys(), scored),
                                 scored ? keep_scratch_bytes(item.budget, args.kv.row_bytes()) : 0);
   // Scores of a whole prompt live in the scratch, behind the rest.
-  const bool own_scores = scored && !view.cached;
+  const bool own_scores = scored && !view.in_place();
   const auto sums =
-      own_scores ? static_cast<size_t>(round_up(static_cast<uint64_t>(item.tokens), 64)) : 0;
+      own_scores ? static_cast<size_t>(round_up(static_cast<uint64_t>(view.keys()), 64)) : 0;
   std::byte* scratch = context.thread_scratch(bytes + sums * sizeof(float));
   if (own_scores) {
     view.head.scores = reinterpret_cast<float*>(scratch + bytes);
     std::fill_n(view.head.scores, sums, 0.0f);
+    if (item.beginning_scores != nullptr) {  // Those of the queries before these
+      std::copy_n(item.beginning_scores + kv_head * item.beginning_scores_stride, item.position,
+                  view.head.scores);
+    }
   } else if (scored) {
     const KvStateLayout layout{args.kv.heads, item.budget};
     view.head.scores = layout.prompt_scores_at(item.state, kv_head, item.prompt_tokens());

@@ -53,13 +53,12 @@ inline void round_row(const float* from, int64_t count, uint16_t* to) {
 Bf16Rows rows_of(const PromptView& view, bool values, int64_t first, int64_t count,
                  float* scratch) {
   const HeadView& head = view.head;
-  if (view.cached) {  // In one block, in a ring as well
+  if (first < view.cached) {  // In one block, in a ring as well
     const int64_t slot = view.chunk_ring == 0 ? first : first % view.chunk_ring;
-    const std::byte* cached = values ? head.value_at(slot) : head.key_at(slot);
-    return {reinterpret_cast<const uint16_t*>(cached), head.head_size};
+    return {reinterpret_cast<const uint16_t*>(view.cached_row(values, slot)), head.head_size};
   }
   auto* rounded = reinterpret_cast<uint16_t*>(scratch);
-  const float* source = (values ? head.v : head.k) + first * head.stride;
+  const float* source = view.new_row(values, first);
   for (int64_t i = 0; i < count; ++i) {
     round_row(source + i * head.stride, head.head_size, rounded + i * head.head_size);
   }

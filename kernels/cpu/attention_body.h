@@ -35,12 +35,11 @@ struct HeadView {
   float* scores = nullptr;
   KvDraw draw;  // Of a budget that chooses at random
 
-  std::byte* key_at(int64_t slot) const { return row_at(slot) + keys_at; }
-  std::byte* value_at(int64_t slot) const { return row_at(slot) + values_at; }
-
- private:
-  std::byte* row_at(int64_t slot) const {
-    return kv.block(slot / kKvBlockRows, block_bytes) +
+  std::byte* key_at(int64_t slot) const { return row_in(kv, slot) + keys_at; }
+  std::byte* value_at(int64_t slot) const { return row_in(kv, slot) + values_at; }
+  // The row of all heads in a slot of any blocks that are laid out as the cache
+  std::byte* row_in(const KvBlocks& blocks, int64_t slot) const {
+    return blocks.block(slot / kKvBlockRows, block_bytes) +
            static_cast<size_t>(slot % kKvBlockRows) * kv_row_bytes;
   }
 };
@@ -52,10 +51,12 @@ struct PromptView {
   int64_t group = 1;
   int64_t position = 0;  // Of the first token
   int64_t window = 0;    // 0, or the positions up to its own that a query attends to
-  // Keys and values: those of the cache, position p in slot p, or in a ring of `chunk_ring` slots;
-  // or those of head.k and head.v, rounded to its format, as long as they are not there (position
-  // is 0 then).
-  bool cached = true;
+  // Keys and values of positions before `cached`: those of `source`, position p in slot p, or in a
+  // ring of `chunk_ring` slots. The others are not there yet: those of head.k and head.v, rounded
+  // to the cache's format. All are cached, or none, or those before `position`, which is a multiple
+  // of kKvBlockRows then.
+  KvBlocks source;
+  int64_t cached = 0;
   // Rows of positions before it are in no score; and whether a score is the highest weight of its
   // rows instead of their sum.
   int64_t scored_from = 0;
@@ -67,6 +68,15 @@ struct PromptView {
 
   int64_t keys() const { return position + head.tokens; }
   int64_t rows() const { return head.tokens * group; }
+  // Whether the rows lie in the sequence's own cache, where those that stay move to their slots.
+  bool in_place() const { return cached == keys(); }
+  // The key or the value in a slot of `source`, and that of a position that is not cached.
+  const std::byte* cached_row(bool value, int64_t slot) const {
+    return head.row_in(source, slot) + (value ? head.values_at : head.keys_at);
+  }
+  const float* new_row(bool value, int64_t at) const {
+    return (value ? head.v : head.k) + (at - position) * head.stride;
+  }
 };
 
 // Rows of a tile of scores, and which of its keys they see: those up to their own position, of
@@ -93,8 +103,9 @@ struct StepView {
 // Stores the keys and values of `count` of the item's tokens into slots from `slot` on.
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot);
 
-// Keeps the rows of a prompt that a limited budget keeps, after its last row: those of the whole
-// prompt are stored, those that lie in the cache move to their slots. Sets up `state`.
+// Keeps the rows of a prompt that a limited budget keeps, after its last row: those that lie in the
+// cache move to their slots, others are stored there, or copied from the prompt's beginning. Sets
+// up `state`.
 // view.head.scores: the scores of all its positions, or null when the budget stores none.
 // scratch: keep_scratch_bytes(budget, head size).
 void keep_prompt(const PromptView& view, const KvBudget& budget, const KvHeadState& state,

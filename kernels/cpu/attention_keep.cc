@@ -16,13 +16,25 @@ namespace spillway::cpu {
 
 namespace {
 
-// Stores the last `budget.recent` positions into the ring, in one or two runs of slots.
-void store_recent(const HeadView& view, const KvBudget& budget) {
-  for (int64_t token = std::max<int64_t>(0, view.tokens - budget.recent); token < view.tokens;) {
-    const int64_t slot = budget.slot(token);
-    const int64_t count = std::min(view.tokens - token, budget.ring() - slot);
-    store_rows(view, token, count, slot);
-    token += count;
+// Puts the row of a position into a slot: from the prompt's beginning, or a new one. REQUIRES: the
+// prompt's rows are not in place.
+void keep_row(const PromptView& prompt, int64_t position, int64_t slot) {
+  const HeadView& view = prompt.head;
+  if (position >= prompt.cached) return store_rows(view, position - prompt.position, 1, slot);
+  std::memcpy(view.key_at(slot), prompt.cached_row(false, position), view.kv_row_bytes);
+  std::memcpy(view.value_at(slot), prompt.cached_row(true, position), view.kv_row_bytes);
+}
+
+// Puts the last `budget.recent` positions into the ring, the new rows in one or two runs of slots.
+void keep_recent(const PromptView& prompt, const KvBudget& budget) {
+  const int64_t end = prompt.keys();
+  int64_t position = std::max<int64_t>(0, end - budget.recent);
+  for (; position < prompt.cached; ++position) keep_row(prompt, position, budget.slot(position));
+  while (position < end) {
+    const int64_t slot = budget.slot(position);
+    const int64_t count = std::min(end - position, budget.ring() - slot);
+    store_rows(prompt.head, position - prompt.position, count, slot);
+    position += count;
   }
 }
 
@@ -262,15 +274,13 @@ void keep_prompt(const PromptView& prompt, const KvBudget& budget, const KvHeadS
   const HeadView& view = prompt.head;
   const int64_t tokens = prompt.keys(), old = std::max<int64_t>(0, tokens - budget.recent);
   const int64_t count = std::min(budget.kept, old);
-  if (budget.snaps()) smooth(budget, tokens, prompt.group, view.scores);
+  if (budget.scored() && budget.snaps()) smooth(budget, tokens, prompt.group, view.scores);
   choose(budget, prompt, old, count, state.positions);
-  if (prompt.cached) {
+  if (prompt.in_place()) {
     RowMoves(view, budget, tokens, state.positions, count, scratch).run();
   } else {
-    store_recent(view, budget);
-    for (int64_t i = 0; i < count; ++i) {
-      store_rows(view, state.positions[i], 1, budget.ring() + i);
-    }
+    keep_recent(prompt, budget);
+    for (int64_t i = 0; i < count; ++i) keep_row(prompt, state.positions[i], budget.ring() + i);
   }
   if (state.moved != nullptr) *state.moved = -1;
   if (!budget.scored()) return;

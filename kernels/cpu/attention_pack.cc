@@ -90,20 +90,20 @@ FloatRows rows_of(const PromptView& view, bool values, int64_t first, int64_t co
   const HeadView& head = view.head;
   // These lie in one block, in a ring as well.
   const int64_t slot = view.chunk_ring == 0 ? first : first % view.chunk_ring;
-  const float* source = (values ? head.v : head.k) + first * head.stride;
+  const bool cached = first < view.cached;
   if (head.kv_format == Format::kF32) {
-    if (!view.cached) return {source, head.stride};
-    const std::byte* cached = values ? head.value_at(slot) : head.key_at(slot);
-    return {reinterpret_cast<const float*>(cached), head.head_size};
+    if (!cached) return {view.new_row(values, first), head.stride};
+    return {reinterpret_cast<const float*>(view.cached_row(values, slot)), head.head_size};
   }
   auto* stored = reinterpret_cast<std::byte*>(scratch + kPanelKeys * head.head_size);
   const auto size = static_cast<size_t>(head.head_size);
   for (int64_t i = 0; i < count; ++i) {
     const std::byte* row = stored;
-    if (view.cached) {
-      row = values ? head.value_at(slot + i) : head.key_at(slot + i);
+    if (cached) {
+      row = view.cached_row(values, slot + i);
     } else {
-      HWY_DYNAMIC_DISPATCH(StoreKvRow)(head.kv_format, source + i * head.stride, size, stored);
+      HWY_DYNAMIC_DISPATCH(StoreKvRow)
+      (head.kv_format, view.new_row(values, first + i), size, stored);
     }
     HWY_DYNAMIC_DISPATCH(ExpandRow)(head.kv_format, row, size, scratch + i * head.head_size);
   }

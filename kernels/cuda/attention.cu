@@ -38,7 +38,12 @@ AttentionOnDevice view_of(const AttentionArgs& args) {
 struct QueuedItem {
   ItemOnDevice one;    // Its block table is still the caller's.
   int64_t blocks = 0;  // Entries of the block table
+  // Of a prompt behind a beginning: the table of the blocks that it reads, and after these the
+  // `kept_blocks` of its cache; in place of the caller's tables.
+  std::vector<std::byte*> own;
+  int64_t kept_blocks = 0;
 
+  std::byte* const* table() const { return own.empty() ? one.kv.table : own.data(); }
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(one)) + blocks * static_cast<int64_t>(sizeof(std::byte*));
   }
@@ -66,7 +71,7 @@ void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const Queue
     items = items.subspan(queued.size());
     tables.clear();
     for (const QueuedItem& item : queued) {
-      tables.insert(tables.end(), item.one.kv.table, item.one.kv.table + item.blocks);
+      tables.insert(tables.end(), item.table(), item.table() + item.blocks);
     }
     std::byte* const* table = nullptr;
     if (!tables.empty()) table = context.upload(std::span<std::byte* const>(tables));
@@ -76,6 +81,7 @@ void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const Queue
       if (item.blocks == 0) continue;
       part.back().kv.table = table;
       table += item.blocks;
+      if (item.kept_blocks > 0) part.back().set_kept_table(table - item.kept_blocks);
     }
     const bool few = part.size() <= static_cast<size_t>(kFewItems);
     if (few) std::copy(part.begin(), part.end(), a.few);
@@ -99,7 +105,7 @@ QueuedItem on_device(const AttentionItem& item) {
   one.rows = narrow(item.is_step() ? budget.attended(item.position)
                     : item.whole() ? 0
                                    : budget.chunk_ring);
-  one.slot = narrow(budget.slot(item.position));
+  one.slot = item.behind_beginning() ? ItemOnDevice::kBehind : narrow(budget.slot(item.position));
   one.scored = budget.scored();
   one.random = budget.random();
   one.snaps = budget.scored() && budget.snaps();
@@ -108,11 +114,32 @@ QueuedItem on_device(const AttentionItem& item) {
   one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer) : 0;
   one.kv = item.kv;
   one.state = item.state;
-  return {one, item.kv.table == nullptr ? 0 : kv_blocks(item.capacity())};
+  QueuedItem queued;
+  queued.one = one;
+  queued.blocks = item.kv.table == nullptr ? 0 : kv_blocks(item.capacity());
+  return queued;
+}
+
+// Makes the block tables of a prompt behind a beginning, whose rows are read where they lie, while
+// those of the prompt itself are put into `rows`, memory of their size.
+void put_behind(const AttentionArgs& args, const AttentionItem& item, std::byte* rows,
+                QueuedItem& queued) {
+  const size_t bytes = args.kv.block_bytes();
+  const auto append = [&](const KvBlocks& from, int64_t count) {
+    for (int64_t block = 0; block < count; ++block) {
+      queued.own.push_back(from.block(block, bytes));
+    }
+  };
+  queued.kept_blocks = kv_blocks(item.capacity());
+  append(item.beginning, kv_blocks(item.position));
+  append(rows, kv_blocks(item.tokens));
+  append(item.kv, queued.kept_blocks);
+  queued.blocks = static_cast<int64_t>(queued.own.size());
 }
 
 // Scratch of a prompt beside the statistics of its rows: sums of a whole prompt's weights, which a
 // chunk has in its state; rows that are not in the cache yet, or that wait for their slots in it.
+// The rows of a beginning are read where they lie.
 struct PromptScratch {
   size_t sums = 0, rows = 0;
   size_t bytes() const { return sums + rows; }
@@ -124,12 +151,22 @@ PromptScratch scratch_of(const AttentionArgs& args, const AttentionItem& item) {
   if (item.whole()) {
     found.rows = args.kv.sequence_bytes(item.tokens);
     const KvStateLayout layout{args.kv.heads, budget};
-    found.sums = layout.chunked_bytes(item.tokens) - layout.bytes();
+    found.sums = layout.chunked_bytes(item.prompt_tokens()) - layout.bytes();
   } else if (item.ends_prompt()) {
     found.rows = args.kv.sequence_bytes(budget.span(item.position + item.tokens));
   }
   found.rows = (found.rows + 255) / 256 * 256;
   return found;
+}
+
+// Gives a prompt behind a beginning the sums that the beginning has.
+void begin_sums(CudaContext& context, const AttentionArgs& args, const AttentionItem& item,
+                float* sums) {
+  const KvStateLayout layout{args.kv.heads, item.budget};
+  launch_first_sums(context,
+                    {item.beginning_scores, item.beginning_scores_stride, sums,
+                     layout.prompt_scores(item.prompt), item.position},
+                    args.kv.heads);
 }
 
 // Prompts whose scratch is there at once.
@@ -159,7 +196,11 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
     QueuedItem queued = on_device(*item);
     ItemOnDevice& one = queued.one;
     const PromptScratch own = scratch_of(args, *item);
-    if (own.rows > 0) one.scratch = scratch;
+    if (item->behind_beginning()) {
+      put_behind(args, *item, scratch, queued);
+    } else if (own.rows > 0) {
+      one.scratch = scratch;
+    }
     scratch += own.rows;
     if (one.scored) {
       const KvStateLayout layout{args.kv.heads, item->budget};
@@ -167,6 +208,7 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
                               : layout.prompt_scores_at(item->state, 0, item->prompt_tokens());
     }
     scratch += own.sums;
+    if (one.scored && item->behind_beginning()) begin_sums(context, args, *item, one.sums);
     items.push_back(queued);
     tokens_max = std::max(tokens_max, item->tokens);
     keys_max = std::max(keys_max, item->position + item->tokens);

@@ -20,20 +20,29 @@ struct ItemOnDevice {
   int32_t first;  // KvBudget::first
   // Rows that a decode step attends to; of a chunk of a prompt KvBudget::chunk_ring, else 0
   int32_t rows;
-  int32_t slot;                // Slot of its own row
+  int32_t slot;                // Of a decode step's own row; of a prompt behind a beginning kBehind
   bool scored, random, snaps;  // KvBudget's
   bool highest;                // A prompt's sums are the highest weights instead (kSnapMax)
   int32_t scored_from;         // KvBudget::scored_from()
   uint64_t draw_key;           // KvDraw::key_of(), where it is random
+  // The cache; of a prompt behind a beginning the blocks of the beginning and behind them those of
+  // scratch for its own rows, under a block table.
   KvBlocks kv;
   std::byte* state;
   // Rows of a prompt in one piece, laid out as the cache: of a whole prompt all rows, while they
   // are not in the cache; of the last chunk of one those that stay, on the way to their slots in
-  // the cache. Null: of neither kind.
+  // the cache. Null: of neither kind. Of a prompt behind a beginning the block table of its cache,
+  // where the rows that stay go: set_kept_table().
   std::byte* scratch;
   float* sums;  // Sums (`highest`: maxima) of a prompt's softmax weights by KV head, sums_of()
                 // apart; or null
 
+  static constexpr int32_t kBehind = -1;  // No row's slot
+
+  void set_kept_table(std::byte* const* table) {
+    scratch = reinterpret_cast<std::byte*>(const_cast<std::byte**>(table));
+  }
+  __device__ bool behind() const { return slot == kBehind; }
   __device__ bool full() const { return recent == 0; }
   __device__ bool by_score() const { return scored || random; }
   __device__ KvDraw draw(int64_t kv_head) const { return KvDraw(draw_key, kv_head); }
@@ -44,8 +53,13 @@ struct ItemOnDevice {
   __device__ KvBlocks source() const {
     return whole() && scratch != nullptr ? KvBlocks(scratch) : kv;
   }
-  // Where those that stay are put in their slots when it ends: not where they are read.
-  __device__ bool keeps_in_scratch() const { return !whole() && scratch != nullptr; }
+  // Where those that stay are put in their slots when it ends: not where they are read. From
+  // scratch, keeps_in_scratch(), they then go into the same slots of the cache.
+  __device__ bool keeps_in_scratch() const { return !whole() && !behind() && scratch != nullptr; }
+  __device__ KvBlocks kept_in() const {
+    if (behind()) return KvBlocks(reinterpret_cast<std::byte* const*>(scratch));
+    return keeps_in_scratch() ? KvBlocks(scratch) : kv;
+  }
   // The slot of `source` in which a prompt's row lies.
   __device__ int64_t source_slot(int64_t row_position) const {
     return rows == 0 ? row_position : row_position % rows;

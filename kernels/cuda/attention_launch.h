@@ -27,6 +27,17 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
 // rows, run in parts whose rows fit this many bytes of scratch.
 constexpr int64_t kPromptScratchBytes = int64_t{64} << 20;
 
+// Sums of the weights of a prompt's first `count` positions, by KV head; from null: zeros.
+struct FirstSums {
+  const float* from;
+  int64_t from_stride;
+  float* to;
+  int64_t to_stride;
+  int64_t count;
+};
+// Copies them, for a prompt that goes on from there.
+void launch_first_sums(CudaContext& context, const FirstSums& sums, int64_t kv_heads);
+
 // `items` prompts or chunks, none of more than `tokens_max` tokens, `keys_max` keys up to its end:
 // stores their rows where they are read, and computes the output and, where a.statistics is not
 // null, sums of weights.

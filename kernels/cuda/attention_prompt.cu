@@ -146,6 +146,15 @@ __global__ void column_sums_kernel(const __grid_constant__ AttentionOnDevice a) 
   *at = key < item.position ? with_weight(item, *at, total) : total;
 }
 
+// The sums that a prompt behind a beginning begins with.
+__global__ void first_sums_kernel(const __grid_constant__ FirstSums sums) {
+  const int64_t key = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (key >= sums.count) return;
+  const int64_t kv_head = blockIdx.y;
+  sums.to[kv_head * sums.to_stride + key] =
+      sums.from == nullptr ? 0.0f : sums.from[kv_head * sums.from_stride + key];
+}
+
 // Positions of the prompt before its last ones, which stay in any case; and the number of them that
 // are chosen to stay.
 __device__ int64_t before_recent(const ItemOnDevice& item) {
@@ -297,8 +306,9 @@ __global__ void store_rows_kernel(const __grid_constant__ AttentionOnDevice a) {
 }
 
 // Puts the rows that stay of a prompt, its last ones and the chosen ones, into their slots: of the
-// cache, or of scratch where they are read from the cache itself. `back`: brings them from there
-// into the same slots of the cache. One block per kStoreRows rows of a sequence and KV head.
+// cache, or of scratch where they are read from the cache itself (kept_in()). `back`: brings them
+// from there into the same slots of the cache. One block per kStoreRows rows of a sequence and KV
+// head.
 __global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bool back) {
   const ItemOnDevice item = a.item(blockIdx.x);
   if (back && !item.keeps_in_scratch()) return;  // The whole block
@@ -315,8 +325,7 @@ __global__ void move_kept_kernel(const __grid_constant__ AttentionOnDevice a, bo
     }
     const std::byte* from =
         back ? a.slot_in(item.scratch, kv_head, slot) : a.slot_in(item.source(), kv_head, token);
-    const KvBlocks kept = !back && item.keeps_in_scratch() ? KvBlocks(item.scratch) : item.kv;
-    std::byte* to = a.slot_in(kept, kv_head, slot);
+    std::byte* to = a.slot_in(back ? item.kv : item.kept_in(), kv_head, slot);
     for (int64_t i = lane; i < a.row_bytes; i += kWarp) {
       to[i] = from[i];
       to[i + a.value_offset()] = from[i + a.value_offset()];
@@ -352,6 +361,13 @@ void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t it
     plain();
   }
   context.check_launch("prompt attention");
+}
+
+void launch_first_sums(CudaContext& context, const FirstSums& sums, int64_t kv_heads) {
+  launch(context.stream(),
+         {dim3(blocks(sums.count, kThreads), static_cast<unsigned>(kv_heads)), dim3(kThreads)},
+         first_sums_kernel, sums);
+  context.check_launch("scores of prompts' beginnings");
 }
 
 void launch_snap(CudaContext& context, const AttentionOnDevice& a, int64_t items) {

@@ -27,6 +27,19 @@ bool all_there(const KvBlocks& kv, int64_t blocks) {
   return std::find(kv.table, kv.table + blocks, nullptr) == kv.table + blocks;
 }
 
+// A prompt behind a beginning: AttentionItem says what it needs.
+void check_beginning(const AttentionArgs& args, const AttentionItem& item) {
+  const KvBudget& budget = item.budget;
+  SPILLWAY_CHECK(item.position > 0 && item.position % kKvBlockRows == 0);
+  SPILLWAY_CHECK(item.position + item.tokens == item.prompt);
+  SPILLWAY_CHECK(all_there(item.beginning, kv_blocks(item.position)));
+  SPILLWAY_CHECK(!budget.full() && budget.chunk_ring == 0 && args.window == 0);
+  const bool counted = budget.scored() && budget.scored_from(item.prompt) < item.position;
+  SPILLWAY_CHECK(!counted || !budget.snaps());
+  SPILLWAY_CHECK(counted == (item.beginning_scores != nullptr));
+  SPILLWAY_CHECK(!counted || args.kv.heads == 1 || item.beginning_scores_stride >= item.position);
+}
+
 // Runs the body of the stream's device. The name and the rows are for the trace. A stream of a CUDA
 // device that could not be made has no context: it skips its work and reports the reason when it is
 // waited for.
@@ -149,6 +162,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(all_there(item.kv, kv_blocks(item.capacity())));
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);
     SPILLWAY_CHECK(item.budget.first >= 0 && item.budget.first <= item.budget.kept);
+    if (item.behind_beginning()) check_beginning(args, item);
     if (item.budget.chunk_ring == 0 || item.is_step() || item.whole()) continue;
     // No row is lost that a query of the chunk attends to or that stays; tiles are not cut.
     SPILLWAY_CHECK(item.budget.chunk_ring % 64 == 0 && item.budget.kept == 0);

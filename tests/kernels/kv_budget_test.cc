@@ -196,7 +196,10 @@ TEST_CASE("attention under a limited KV budget agrees with its definition", "[sa
       {5, 40, true, 20, KvScore::kSnapMean},
       {10, 25, true, 0, KvScore::kSnapMax},
       {4, 9, true, 0, KvScore::kSnapMax},
-      {33, 20, true, 3, KvScore::kSnapMax}};
+      {33, 20, true, 3, KvScore::kSnapMax},
+      // Snap of the last rows alone, as ratios of a short sequence have it
+      {4, 0, true, 0, KvScore::kSnapMean},
+      {1, 0, true, 0, KvScore::kSnapMax}};
   const std::vector<int64_t> prompts =
       test::thorough() ? std::vector<int64_t>{1, 5, 31, 97, 200} : std::vector<int64_t>{1, 31, 70};
   std::vector<Sequence> sequences;

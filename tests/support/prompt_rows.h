@@ -2,6 +2,7 @@
 // the second of two KV heads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -26,10 +27,29 @@ struct PromptRows {
     head.kv_format = format;
     head.kv_row_bytes = layout.row_bytes();
     head.kv = cache.data();
+    view.source = head.kv;
+    view.cached = keys;
     head.block_bytes = layout.block_bytes();
     head.keys_at = layout.run_offset(0, 1);
     head.values_at = head.keys_at + layout.value_offset();
     cpu::store_rows(head, 0, keys, 0);
+  }
+  // The prompt as it is while only the first `cached` of its keys are in the cache: the others have
+  // zeros there.
+  cpu::PromptView with_cached(int64_t cached) {
+    cpu::PromptView found = view;
+    found.cached = cached;
+    if (cached == found.keys()) return found;
+    found.position = cached;
+    found.head.tokens -= cached;
+    found.head.k += cached * found.head.stride;
+    found.head.v += cached * found.head.stride;
+    const size_t bytes = view.head.kv_row_bytes;
+    for (int64_t key = cached; key < view.keys(); ++key) {
+      std::fill_n(view.head.key_at(key), bytes, std::byte{0});
+      std::fill_n(view.head.value_at(key), bytes, std::byte{0});
+    }
+    return found;
   }
   PromptRows(const PromptRows&) = delete;
   PromptRows& operator=(const PromptRows&) = delete;

@@ -2,6 +2,7 @@
 // even, and the softmax of a tile against its definition.
 #include "kernels/cpu/attention_bf16.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -26,10 +27,10 @@ TEST_CASE("packed pairs have the rows of the cache, or those that it would give 
   if (!cpu::has_bf16_dot()) return;
   const int64_t size = GENERATE(5, 64, 80), keys = GENERATE(1, 64, 101, 130);
   INFO("head size " << size << ", " << keys << " keys");
-  const test::PromptRows prompt(Format::kBF16, size, keys);
+  test::PromptRows prompt(Format::kBF16, size, keys);
   const auto& rows = prompt.rows;
-  cpu::PromptView view = prompt.view;
-  view.cached = GENERATE(true, false);
+  const int64_t cached = GENERATE(0, 48, 96, 130);
+  const cpu::PromptView view = prompt.with_cached(std::min(cached, keys));
   const int64_t tiles = (keys + cpu::kTileKeys - 1) / cpu::kTileKeys;
   const int64_t first = keys > cpu::kTileKeys ? 1 : 0;
   const int64_t pairs = cpu::key_pairs(size), width = cpu::value_width(size);

@@ -1,6 +1,7 @@
 // Packed tiles of keys and values: every number at its place, as the cache gives it back.
 #include "kernels/cpu/attention_pack.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -14,10 +15,10 @@ TEST_CASE("packed tiles have the rows of the cache, or those that it would give 
   const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
   const int64_t size = GENERATE(5, 64, 80), keys = GENERATE(1, 64, 100, 130);
   INFO(format_name(format) << ", head size " << size << ", " << keys << " keys");
-  const test::PromptRows prompt(format, size, keys);
+  test::PromptRows prompt(format, size, keys);
   const auto& rows = prompt.rows;
-  cpu::PromptView view = prompt.view;
-  view.cached = GENERATE(true, false);
+  const int64_t cached = GENERATE(0, 48, 96, 130);
+  const cpu::PromptView view = prompt.with_cached(std::min(cached, keys));
   const int64_t tiles = (keys + cpu::kTileKeys - 1) / cpu::kTileKeys;
   const int64_t first = keys > cpu::kTileKeys ? 1 : 0;
   const int64_t depth = cpu::key_depth(size), width = cpu::value_width(size);
