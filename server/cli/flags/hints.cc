@@ -19,6 +19,8 @@ constexpr std::string_view kLength =
 constexpr std::string_view kWeights =
     "use --weights D,H,K (per cent on device, host and disk), or leave it to the plan";
 constexpr std::string_view kSequences = "use --block N (sequences at once)";
+constexpr std::string_view kPrefixCache =
+    "use --prefix-cache SIZE|off (serve and batch share beginnings unless told off)";
 constexpr std::string_view kKvFormat = "use --kv-format f32|bf16|f16|q4";
 constexpr std::string_view kNewTokens =
     "use --max-tokens N (generate) or max_tokens in the request";
@@ -46,6 +48,9 @@ constexpr ForeignFlag kForeign[] = {
     {"--ubatch-size", "use --micro-batch N (sequences)"},
     {"-ub", "use --micro-batch N (sequences)"},
     {"--max-num-batched-tokens", "use --prefill-tokens N (prompt tokens of one pass)"},
+    {"--enable-prefix-caching", kPrefixCache},
+    {"--no-enable-prefix-caching", kPrefixCache},
+    {"--cache-reuse", kPrefixCache},
     {"--gpu-memory-utilization", "use --device-memory SIZE, such as 16GiB"},
     {"--swap-space", "use --host-memory SIZE and --disk-memory SIZE"},
     {"--cpu-offload-gb", kWeights},
