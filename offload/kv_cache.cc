@@ -279,17 +279,32 @@ bool KvCache::take_blocks(RangeAllocator& from, uint64_t base, bool disk, int64_
   return true;
 }
 
-std::optional<KvPages> KvCache::reserve_pages(int64_t blocks) {
+std::optional<KvPages> KvCache::reserve_pages(int64_t blocks, const KvBudget& scored,
+                                              int64_t prompt) {
   SPILLWAY_CHECK(blocks > 0 && layers_[1] == 0);
-  if (static_cast<uint64_t>(blocks) * page_bytes() > memory_.total() - memory_.reserved())
-    return {};
-  KvPages pages{blocks,
-                std::vector<std::vector<KvRun>>(static_cast<size_t>(options_.layers.count))};
-  for (std::vector<KvRun>& runs : pages.runs) {
-    if (take_blocks(memory_, 0, false, blocks, &runs)) continue;
+  const auto layers = static_cast<size_t>(options_.layers.count);
+  const KvStateLayout state{layout().heads, scored};
+  const uint64_t state_bytes = scored.scored() ? state.chunked_bytes(prompt) : 0;
+  const uint64_t bytes = static_cast<uint64_t>(blocks) * page_bytes() + layers * state_bytes;
+  if (bytes > memory_.total() - memory_.reserved()) return {};
+  KvPages pages;
+  pages.blocks = blocks;
+  pages.runs.resize(layers);
+  bool enough = true;
+  for (size_t layer = 0; layer < layers && enough; ++layer) {
+    enough = take_blocks(memory_, 0, false, blocks, &pages.runs[layer]);
+    if (!enough || state_bytes == 0) continue;
+    pages.states.reserve(layers);
+    const auto offset = memory_.reserve(state_bytes);
+    if (offset) pages.states.push_back({*offset, state_bytes, 0});
+    enough = offset.has_value();
+  }
+  if (!enough) {
     release(pages);
     return {};
   }
+  pages.scores_at = state.bytes();
+  pages.scores_stride = state.prompt_scores(prompt);
   return pages;
 }
 
@@ -297,6 +312,34 @@ void KvCache::release(const KvPages& pages) {
   for (const std::vector<KvRun>& runs : pages.runs) {
     for (const KvRun& run : runs) memory_.release(run.offset, run.bytes);
   }
+  for (const KvRun& state : pages.states) memory_.release(state.offset, state.bytes);
+}
+
+// Adds the addresses of a layer's blocks.
+void KvCache::add_addresses(const KvPages& pages, size_t layer,
+                            std::vector<std::byte*>* table) const {
+  for (const KvRun& run : pages.runs[layer]) {
+    for (int64_t block = 0; block < run.blocks; ++block) {
+      table->push_back(buffer_.data() + run.offset +
+                       static_cast<uint64_t>(block) * layout().block_bytes());
+    }
+  }
+}
+
+void KvCache::begin_behind(KvSequence* sequence, const KvPages& pages) const {
+  SPILLWAY_CHECK(layers_[1] == 0 && !sequence->kinds[0].in_blocks());
+  SPILLWAY_CHECK(sequence->chunked_prompt == 0);
+  KvSequence::Beginning& beginning = sequence->beginning;
+  beginning.layers.resize(pages.runs.size());
+  for (size_t layer = 0; layer < pages.runs.size(); ++layer) {
+    KvSequence::Beginning::Layer& one = beginning.layers[layer];
+    add_addresses(pages, layer, &one.table);
+    if (pages.states.empty()) continue;
+    one.state = buffer_.data() + pages.states[layer].offset;
+    one.scores = reinterpret_cast<const float*>(one.state + pages.scores_at);
+  }
+  beginning.scores_stride = pages.scores_stride;
+  beginning.positions = pages.blocks * kKvBlockRows;
 }
 
 void KvCache::give_back(KvSequence* sequence) {
@@ -394,13 +437,7 @@ void KvCache::place(KvSequence* sequence) const {
 void KvCache::fill_shared(KvSequence* sequence, std::span<const KvPages* const> beginning) const {
   for (const KvPages* pages : beginning) {
     for (size_t layer = 0; layer < sequence->places.size(); ++layer) {
-      std::vector<std::byte*>& table = sequence->places[layer].table;
-      for (const KvRun& run : pages->runs[layer]) {
-        for (int64_t block = 0; block < run.blocks; ++block) {
-          table.push_back(buffer_.data() + run.offset +
-                          static_cast<uint64_t>(block) * layout().block_bytes());
-        }
-      }
+      add_addresses(*pages, layer, &sequence->places[layer].table);
     }
   }
 }

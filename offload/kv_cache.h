@@ -96,8 +96,13 @@ class KvCache {
                                               const KvChunks& chunks = {}, int64_t rows_now = 0,
                                               std::span<const KvPages* const> beginning = {});
 
-  // Pages of so many KV blocks; none: the device's memory has no room for them now.
-  std::optional<KvPages> reserve_pages(int64_t blocks);
+  // Pages of so many KV blocks; none: the device's memory has no room for them now. With a `scored`
+  // budget, of the beginning of a prompt of so many tokens, with their scores.
+  std::optional<KvPages> reserve_pages(int64_t blocks, const KvBudget& scored = {},
+                                       int64_t prompt = 0);
+  // Puts pages in front of a sequence under a limited budget until its prompt's end. REQUIRES: no
+  // window; its prompt goes through in at most two parts, the pages and the rest.
+  void begin_behind(KvSequence* sequence, const KvPages& pages) const;
   // REQUIRES: no sequence has them.
   void release(const KvPages& pages);
   // Bytes of a KV block in all layers.
@@ -180,6 +185,7 @@ class KvCache {
   void give_back(KvSequence* sequence);
   RangeAllocator& region(const KvSequence& sequence, const KvSequence::Place& place);
   void place(KvSequence* sequence) const;
+  void add_addresses(const KvPages& pages, size_t layer, std::vector<std::byte*>* table) const;
   void fill_shared(KvSequence* sequence, std::span<const KvPages* const> beginning) const;
   void fill_tables(KvSequence* sequence) const;
 

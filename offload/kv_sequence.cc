@@ -19,7 +19,9 @@ int64_t KvSequence::positions() const {
 
 KvPages KvPages::split_off(int64_t count, uint64_t block_bytes) {
   SPILLWAY_CHECK(0 < count && count < blocks);
-  KvPages rest{blocks - count, {}};
+  SPILLWAY_CHECK(states.empty());
+  KvPages rest;
+  rest.blocks = blocks - count;
   rest.runs.reserve(runs.size());
   for (const std::vector<KvRun>& own : runs) {  // Nothing changes before all memory is there.
     int64_t left = count;
@@ -67,7 +69,7 @@ void KvSequence::for_parts(const KvLayout& layout, int64_t layer, int64_t positi
                            const Each& each) const {
   SPILLWAY_CHECK(position + tokens <= rows);
   const bool disk = on_disk(layer);
-  const uint64_t filled = position == 0 ? 0 : used_bytes(layout, layer, position, disk);
+  const uint64_t filled = begins_at(position) ? 0 : used_bytes(layout, layer, position, disk);
   const uint64_t needed = needed_bytes(layout, layer, position, tokens, disk);
   uint64_t before = 0;  // Bytes of the runs before
   for (const KvRun& run : place(layer).runs) {
@@ -127,7 +129,7 @@ void KvSequence::find_changes(const KvLayout& layout, int64_t layer, std::byte* 
   const uint64_t rows_at = on_disk(layer) ? its.disk_state_bytes() : its.state_bytes;
   const int64_t end = position + tokens;
   const bool in_prompt = end <= chunked_prompt;
-  if (position == 0 || (in_prompt && end == chunked_prompt && !budget.full())) {
+  if (begins_at(position) || (in_prompt && end == chunked_prompt && !budget.full())) {
     const int64_t used = budget.chunked_span(chunked_prompt, end);
     const uint64_t behind = rows_at + own_bytes(layout, used);
     if (behind > 0) changes->push_back({0, behind});

@@ -29,6 +29,12 @@ struct KvRun {
 struct KvPages {
   int64_t blocks = 0;
   std::vector<std::vector<KvRun>> runs;  // By layer, from the first one, in the order of the blocks
+  // Of pages that are used whole by sequences under a limited budget that goes by scores: by layer,
+  // the state of the prompt in chunks that computes them, with the scores of their positions at
+  // `scores_at`, one KV head's every `scores_stride` numbers. Empty: none.
+  std::vector<KvRun> states;
+  uint64_t scores_at = 0;
+  int64_t scores_stride = 0;
 
   // Takes off those behind the first `count`. REQUIRES: 0 < count < blocks.
   KvPages split_off(int64_t count, uint64_t block_bytes);
@@ -54,6 +60,19 @@ struct KvSequence {
     std::deque<SpilledObject> spilled;  // On disk, by run
   };
 
+  // The beginning of its prompt in pages, under a limited budget, which chooses what it keeps of it
+  // at the prompt's end; until then its own rows are empty.
+  struct Beginning {
+    int64_t positions = 0;  // 0: there is none
+    struct Layer {
+      std::vector<std::byte*> table;
+      std::byte* state = nullptr;
+      const float* scores = nullptr;
+    };
+    std::vector<Layer> layers;  // From the first one
+    int64_t scores_stride = 0;
+  };
+
   KvSequence() = default;
   KvSequence(KvSequence&&) = default;
   KvSequence& operator=(KvSequence&&) = default;
@@ -66,6 +85,7 @@ struct KvSequence {
   LayerRange layers;
   std::array<Kind, 2> kinds;
   std::vector<Place> places;  // By layer, from the first one
+  Beginning beginning;
 
   const Place& place(int64_t layer) const {
     return places[static_cast<size_t>(layer - layers.first)];
@@ -112,6 +132,13 @@ struct KvSequence {
   Place& place(int64_t layer) { return places[static_cast<size_t>(layer - layers.first)]; }
   const Kind& kind(int64_t layer) const { return kinds[place(layer).window ? 1 : 0]; }
   const KvBudget& budget(int64_t layer) const { return kind(layer).budget; }
+  const Beginning::Layer& beginning_of(int64_t layer) const {
+    return beginning.layers[static_cast<size_t>(layer - layers.first)];
+  }
+  // Whether its own rows are empty before `position`.
+  bool begins_at(int64_t position) const {
+    return position == 0 || (beginning.positions > 0 && position <= beginning.positions);
+  }
   Tier tier(int64_t layer) const { return place(layer).tier; }
   bool on_disk(int64_t layer) const { return tier(layer) == Tier::kDisk; }
   int64_t disk_layers() const { return kinds[0].on_disk + kinds[1].on_disk; }

@@ -287,7 +287,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void bring_back() {
     while (!aside_.empty() && static_cast<int64_t>(running_.size()) < limits_.block_sequences) {
       Sequence& oldest = *aside_.front();
-      uint64_t bytes = needs_.likely_bytes(oldest) + room_.prefixes().used_bytes();
+      uint64_t bytes = needs_.likely_bytes(oldest) + room_.prefix_used_bytes();
       for (const auto& sequence : running_) bytes += needs_.likely_bytes(*sequence);
       if (!running_.empty() && bytes > limits_.kv_bytes) return;
       const Status status = room_.bring_back(oldest);
@@ -308,8 +308,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     for (const auto& sequence : running_) {
       if (!sequence->in_chunks()) continue;
       const int64_t left = sequence->prompt_left();
+      // Behind the beginning that others share, the rest of a prompt goes at once.
       const int64_t tokens =
-          chunk_tokens(sequence->prompt_tokens() - left, left, sweep.owed, limits);
+          sequence->beginning() != nullptr
+              ? left
+              : chunk_tokens(sequence->prompt_tokens() - left, left, sweep.owed, limits);
       sequence->set_chunk(tokens);
       if (tokens < left) {
         chunked = sequence.get();
@@ -318,7 +321,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         sweep.prompt_tokens += tokens;
       }
     }
-    bool admitted = false;
+    bool admitted = false, begins = false;
     limited_by_target_ = false;
     uint64_t expected = 0, promised = 0;  // By each beside what others share
     if (needs_.grow()) {
@@ -331,14 +334,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     while (waiting_.has_next() && aside_.empty()) {
       Sequence& next = waiting_.front();
       const KvRoom::Offer offer = room_.offer(next);
-      if (offer.better_later && !running_.empty()) {
+      // One beginning a sweep, since the rest of its prompt goes at once in the next.
+      if (!running_.empty() && (offer.better_later || (begins && offer.begins > 0))) {
         waiting_.hold();
         continue;
       }
       const WaitingRequests request = request_of(next, offer);
       sweep.sequences = static_cast<int64_t>(running_.size());
-      sweep.kv_bytes =
-          needs_.grow() ? expected + room_.prefixes().used_bytes() : room_.used_bytes();
+      sweep.kv_bytes = needs_.grow() ? expected + room_.prefix_used_bytes() : room_.used_bytes();
       // All but one can be set aside, however long they get.
       if (needs_.grow() && !running_.empty() &&
           promised + needs_.aside_bytes(next) > room_.promised_max())
@@ -349,9 +352,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         break;
       }
       try {
-        const Status status = room_.admit(next, admissions_ + 1, steady_seconds());
+        const Status status = room_.admit(next, offer, admissions_ + 1, steady_seconds());
         // The free bytes may be fragmented. What it shares with nobody may lie on every tier.
-        if (!status.ok() && running_.empty() && !next.alone()) {
+        if (!status.ok() && !next.alone() && (running_.empty() || offer.begins > 0)) {
           next.stay_alone();
           continue;
         }
@@ -370,8 +373,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         chunked = &next;
         sweep.prompt_in_chunks = next.prompt_computed();
       } else {
-        sweep.prompt_tokens += next.prompt_computed();
         if (next.found_cached() > 0) next.set_chunk(next.prompt_left());
+        begins = begins || (next.in_chunks() && !next.ends_prompt());
+        sweep.prompt_tokens += static_cast<int64_t>(next.next_tokens().size());
       }
       running_.push_back(waiting_.pop());
     }
@@ -389,12 +393,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   WaitingRequests request_of(const Sequence& next, const KvRoom::Offer& offer) const {
-    const int64_t left = next.prompt_tokens() - offer.cached;
+    const int64_t left = offer.begins > 0 ? offer.begins : next.prompt_tokens() - offer.cached;
     const bool longer = goes_in_chunks(left, limits_.prefill_tokens);
-    return {.count = 1,
-            .prompt_tokens = left,
-            .kv_bytes = offer.bytes,
-            .may_be_cut = !longer && may_be_cut(next.promise().budget)};
+    return {1, left, offer.bytes, !longer && may_be_cut(next.promise().budget)};
   }
 
   void count_prefix(const Sequence& next) {
@@ -509,7 +510,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.running = static_cast<int64_t>(running);
     stats_.waiting = static_cast<int64_t>(waiting + mailbox_.size());
     stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
-    stats_.prefix_bytes = static_cast<int64_t>(room_.prefixes().bytes());
+    stats_.prefix_bytes = static_cast<int64_t>(room_.prefix_bytes());
   }
 
   void count_ended(const Finish& finish) {

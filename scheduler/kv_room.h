@@ -1,7 +1,13 @@
 // Gives sequences their room in the KV cache: what they need when they begin and as they grow,
 // behind the beginning of their prompt where another sequence has computed that already. Where
 // there is no room, beginnings that nobody uses any more go first; the scheduler decides which
-// sequence has to make room after that. Owned by the scheduler. Thread rule: the engine thread.
+// sequence has to make room after that.
+//
+// Sequences that keep every row write their prompts where others find them (PrefixCache). Under a
+// limited rule a prompt leaves nothing to share: where an earlier one began alike, the next one
+// computes that beginning by itself first, for all that follow (WholeBeginnings).
+//
+// Owned by the scheduler. Thread rule: the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +18,7 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/seen_beginnings.h"
 #include "scheduler/sequence.h"
+#include "scheduler/whole_beginnings.h"
 
 namespace spillway {
 
@@ -26,25 +33,29 @@ class KvRoom {
   bool shares() const { return prefixes_.enabled(); }
 
   KvNeeds& needs() { return needs_; }
-  const KvNeeds& needs() const { return needs_; }
-  const PrefixCache& prefixes() const { return prefixes_; }
 
-  // The most that all admitted sequences together may ever need, and bytes that sequences have or
-  // share now.
+  // The most that all admitted sequences together may ever need.
   uint64_t promised_max() const;
-  uint64_t used_bytes() const { return engine_.kv().reserved_bytes() - prefixes_.unused_bytes(); }
+  // Bytes that sequences have or share now; of beginnings, those that sequences use, and all.
+  uint64_t used_bytes() const {
+    return engine_.kv().reserved_bytes() - (prefix_bytes() - prefix_used_bytes());
+  }
+  uint64_t prefix_used_bytes() const { return prefixes_.used_bytes() + whole_.used_bytes(); }
+  uint64_t prefix_bytes() const { return prefixes_.bytes() + whole_.bytes(); }
 
   // What a waiting sequence finds in the cache.
   struct Offer {
-    int64_t cached = 0;         // Tokens of its prompt that are there
-    bool better_later = false;  // Another sequence computes most of the others in these sweeps
+    int64_t cached = 0;  // Tokens of its prompt that are there
+    // Tokens of its prompt that it computes for others to share, before it computes the rest; 0: it
+    // does not.
+    int64_t begins = 0;
+    bool better_later = false;  // Another sequence computes most of the others in these sweeps.
     uint64_t bytes = 0;         // That it likely needs, beside those that others use
   };
   Offer offer(const Sequence& next);
 
-  // Gives a sequence its cache and tells it that it is admitted. kCapacity: no room now. REQUIRES:
-  // offer() was called for it since the last sweep.
-  Status admit(Sequence& next, uint64_t number, double now);
+  // Gives a sequence its cache and tells it that it is admitted. kCapacity: no room now.
+  Status admit(Sequence& next, const Offer& offer, uint64_t number, double now);
 
   // Blocks for so many positions. False: no room now.
   bool grow(Sequence& sequence, int64_t positions);
@@ -54,21 +65,36 @@ class KvRoom {
   Status bring_back(Sequence& sequence);
 
   // After a sweep of the sequence: what it has computed may be shared.
-  void end_sweep(const Sequence& sequence);
+  void end_sweep(Sequence& sequence);
 
   // Allocates nothing.
   void release(Sequence& sequence);
 
  private:
   bool may_share(const Sequence& sequence) const;
+  void offer_prefix(const Sequence& next, Offer* offer);
+  void offer_beginning(const Sequence& next, Offer* offer);
+  Status admit_behind_prefix(Sequence& next, uint64_t number, double now);
+  Status admit_behind_beginning(Sequence& next, const Offer& offer, uint64_t number, double now);
+  Status give(Sequence& next, PrefixCache::Use prefix, int64_t cached, uint64_t number, double now);
+
+  PrefixCache::Use extend(const Sequence& next, const PrefixCache::Found& found);
+  WholeBeginnings::Found find_beginning(const Sequence& next);
+  WholeBeginnings::Use begin(const Sequence& next, int64_t tokens);
+  uint64_t blocks_bytes(int64_t blocks) const {
+    return static_cast<uint64_t>(blocks) * engine_.kv().page_bytes();
+  }
+
   template <class Reserve>
   auto reserve(uint64_t bytes, const Reserve& try_reserve);
-  Status reserve(Sequence& next, PrefixCache::Use use, int64_t cached, uint64_t number, double now);
-  PrefixCache::Use extend(const Sequence& next, const PrefixCache::Found& found);
+  bool within_prefix_limit(uint64_t bytes);
+  bool evict() { return prefixes_.evict() || whole_.evict(); }
 
   Engine& engine_;
   KvNeeds needs_;
+  const uint64_t prefix_bytes_max_;
   PrefixCache prefixes_;
+  WholeBeginnings whole_;
   SeenBeginnings seen_;
 };
 

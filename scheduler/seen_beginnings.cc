@@ -12,21 +12,30 @@ namespace {
 
 constexpr size_t kBlocksMax = 32768;  // In each half
 
+// Of all tokens up to a block's end, from that of the block before.
+uint64_t hash_of(uint64_t before, std::span<const int32_t> prompt, int64_t block) {
+  const auto tokens = prompt.subspan(static_cast<size_t>(block * kKvBlockRows), kKvBlockRows);
+  return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), before);
+}
+
 }  // namespace
 
-int64_t SeenBeginnings::note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) {
-  int64_t seen = 0;
-  uint64_t hash = salt;  // Of all tokens up to a block's end
+int64_t SeenBeginnings::seen(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) const {
+  uint64_t hash = salt;
   for (int64_t block = 0; block < blocks; ++block) {
-    const auto tokens = prompt.subspan(static_cast<size_t>(block * kKvBlockRows), kKvBlockRows);
-    hash = XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), hash);
-    if (seen == block && (newer_.contains(hash) || older_.contains(hash))) ++seen;
+    hash = hash_of(hash, prompt, block);
+    if (!has(hash)) return block;
+  }
+  return blocks;
+}
+
+void SeenBeginnings::note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) {
+  uint64_t hash = salt;
+  for (int64_t block = 0; block < blocks; ++block) {
+    hash = hash_of(hash, prompt, block);
     newer_.insert(hash);
   }
-  if (newer_.size() > kBlocksMax) {
-    older_ = std::exchange(newer_, {});
-  }
-  return seen;
+  if (newer_.size() > kBlocksMax) older_ = std::exchange(newer_, {});
 }
 
 }  // namespace spillway

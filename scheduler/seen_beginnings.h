@@ -11,11 +11,15 @@ namespace spillway {
 
 class SeenBeginnings {
  public:
-  // Notes the first `blocks` KV blocks of a prompt, and returns how many of these, from the
-  // beginning on, an earlier one with the same salt began with.
-  int64_t note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks);
+  // How many of the first `blocks` KV blocks of a prompt an earlier one with the same salt began
+  // with.
+  int64_t seen(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) const;
+  // Notes the first `blocks` KV blocks of a prompt.
+  void note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks);
 
  private:
+  bool has(uint64_t hash) const { return newer_.contains(hash) || older_.contains(hash); }
+
   // Of prompts: the newer half is full when the older is forgotten.
   std::unordered_set<uint64_t> newer_, older_;
 };

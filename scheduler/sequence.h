@@ -13,6 +13,7 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/sampler.h"
+#include "scheduler/whole_beginnings.h"
 
 namespace spillway {
 
@@ -62,6 +63,9 @@ class Sequence {
   std::unique_ptr<KvSequence>* kv_place() { return &kv_; }
   PrefixCache::Use& prefix() { return prefix_; }
   const PrefixCache::Use& prefix() const { return prefix_; }
+  // Until the end of its prompt, under a limited rule: what it goes on behind, or computes first.
+  const WholeBeginnings::Use& beginning() const { return beginning_; }
+  void set_beginning(WholeBeginnings::Use beginning) { beginning_ = std::move(beginning); }
   int64_t cached() const { return cached_; }  // Positions
   // Tokens of its prompt that it does not compute.
   int64_t found_cached() const { return found_cached_; }
@@ -76,7 +80,7 @@ class Sequence {
   bool in_chunks() const { return prefilling_ && chunk_ > 0; }
   int64_t prompt_left() const { return prefilling_ ? prompt_tokens() - cached_ : 0; }
   // Sets the tokens of the next sweep; without it they are the whole prompt. REQUIRES: promised
-  // chunks; 1 to prompt_left().
+  // chunks, or a beginning; 1 to prompt_left().
   void set_chunk(int64_t tokens) { chunk_ = tokens; }
 
   // The tokens of the next sweep: the prompt or its next chunk, then one token at a time.
@@ -129,6 +133,7 @@ class Sequence {
   int64_t positions_;
   size_t sampling_vocabulary_;
   std::unique_ptr<KvSequence> kv_;
+  WholeBeginnings::Use beginning_;
   PrefixCache::Use prefix_;  // Longer than kv_, which has its blocks in front
   int64_t found_cached_ = 0;
   bool alone_ = false;

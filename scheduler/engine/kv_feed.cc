@@ -15,6 +15,20 @@ AttentionItem at(AttentionItem item, const KvCache::Layer& layer) {
   return item;
 }
 
+// Whether its rows are those of a beginning in pages, and its own cache is left alone.
+bool computes_beginning(const SweepItem& item) {
+  return !item.is_step() && item.position < item.kv->beginning.positions;
+}
+
+// The rows of a beginning are computed as a chunk of the prompt, all of which are kept; with the
+// state of a budget that goes by scores, where there is one.
+AttentionItem in_pages(AttentionItem item, const KvSequence::Beginning::Layer& pages) {
+  item.kv = KvBlocks(pages.table.data());
+  item.state = pages.state;
+  if (pages.state == nullptr) item.budget = {};
+  return item;
+}
+
 }  // namespace
 
 KvFeed::KvFeed(KvCache& cache, SpillStager* stager, DeviceRing* ring, bool host_attends,
@@ -38,7 +52,7 @@ void KvFeed::begin_sweep(std::span<const SweepItem> items, std::span<const Micro
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
     for (const MicroBatch& batch : batches) {
       for (const SweepItem& item : items.subspan(batch.first_item, batch.items)) {
-        if (!item.kv->on_disk(layer)) continue;
+        if (!item.kv->on_disk(layer) || computes_beginning(item)) continue;
         cache_.add_uses(*item.kv, layer, item.position, static_cast<int64_t>(item.tokens.size()),
                         &uses_);
       }
@@ -57,7 +71,7 @@ void KvFeed::prefetch_next_sweep(std::span<const SweepItem> items, const LayerRa
     for (const SweepItem& item : items) {
       const int64_t position = item.position + static_cast<int64_t>(item.tokens.size());
       // The next chunk of a prompt is as long as the next sweep has room for.
-      const bool in_prompt = position < item.kv->chunked_prompt;
+      const bool in_prompt = !item.is_step() && !item.ends_prompt();
       if (!item.kv->on_disk(layer) || position >= item.kv->positions() || in_prompt) continue;
       cache_.add_uses(*item.kv, layer, position, 1, &uses_);
     }
@@ -84,6 +98,19 @@ void KvFeed::begin(int64_t layer, const MicroBatch& batch) {
                             .prompt = item.is_step() ? 0 : item.prompt_tokens(),
                             .layer = layer};
     row += tokens;
+    const KvSequence::Beginning& beginning = item.kv->beginning;
+    if (computes_beginning(item)) {
+      resident_.push_back(in_pages(attention, item.kv->beginning_of(layer)));
+      continue;
+    }
+    if (!item.is_step() && beginning.positions > 0) {
+      const KvSequence::Beginning::Layer& pages = item.kv->beginning_of(layer);
+      attention.beginning = KvBlocks(pages.table.data());
+      if (attention.budget.scored() && !attention.budget.snaps()) {
+        attention.beginning_scores = pages.scores;
+        attention.beginning_scores_stride = beginning.scores_stride;
+      }
+    }
     const Tier tier = item.kv->tier(layer);
     if (tier == Tier::kDisk) {
       add_staged(i, attention);

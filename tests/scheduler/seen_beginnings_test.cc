@@ -17,23 +17,32 @@ std::vector<int32_t> prompt(int32_t first, int64_t blocks, int32_t last) {
   return tokens;
 }
 
+// How much of it was seen before it was noted.
+int64_t note(SeenBeginnings& seen, uint64_t salt, const std::vector<int32_t>& tokens,
+             int64_t blocks) {
+  const int64_t before = seen.seen(salt, tokens, blocks);
+  CHECK(seen.seen(salt, tokens, blocks) == before);  // Looking notes nothing.
+  seen.note(salt, tokens, blocks);
+  return before;
+}
+
 TEST_CASE("a prompt has seen as many blocks as an earlier one began with") {
   SeenBeginnings seen;
-  CHECK(seen.note(1, prompt(7, 5, 1), 5) == 0);
-  CHECK(seen.note(1, prompt(7, 5, 1), 5) == 5);
-  CHECK(seen.note(1, prompt(7, 5, 2), 5) == 4);
-  CHECK(seen.note(1, prompt(8, 5, 1), 5) == 0);
-  CHECK(seen.note(2, prompt(7, 5, 1), 5) == 0);  // Another salt
-  CHECK(seen.note(1, prompt(7, 3, 1), 2) == 2);
+  CHECK(note(seen, 1, prompt(7, 5, 1), 5) == 0);
+  CHECK(note(seen, 1, prompt(7, 5, 1), 5) == 5);
+  CHECK(note(seen, 1, prompt(7, 5, 2), 5) == 4);
+  CHECK(note(seen, 1, prompt(8, 5, 1), 5) == 0);
+  CHECK(note(seen, 2, prompt(7, 5, 1), 5) == 0);  // Another salt
+  CHECK(note(seen, 1, prompt(7, 3, 1), 2) == 2);
 }
 
 TEST_CASE("what was seen long ago is forgotten, and what came since is not") {
   SeenBeginnings seen;
-  CHECK(seen.note(1, prompt(-1, 2, 0), 2) == 0);
-  for (int32_t i = 0; i < 20000; ++i) CHECK(seen.note(1, prompt(i, 2, 0), 2) == 0);
-  CHECK(seen.note(1, prompt(19999, 2, 0), 2) == 2);
-  for (int32_t i = 20000; i < 60000; ++i) CHECK(seen.note(1, prompt(i, 2, 0), 2) == 0);
-  CHECK(seen.note(1, prompt(-1, 2, 0), 2) == 0);
+  CHECK(note(seen, 1, prompt(-1, 2, 0), 2) == 0);
+  for (int32_t i = 0; i < 20000; ++i) CHECK(note(seen, 1, prompt(i, 2, 0), 2) == 0);
+  CHECK(note(seen, 1, prompt(19999, 2, 0), 2) == 2);
+  for (int32_t i = 20000; i < 60000; ++i) CHECK(note(seen, 1, prompt(i, 2, 0), 2) == 0);
+  CHECK(note(seen, 1, prompt(-1, 2, 0), 2) == 0);
 }
 
 }  // namespace

@@ -125,12 +125,16 @@ void print_summary(const BatchProgress& progress, const BatchFlags& flags,
   // The prediction does not apply to the rest of an earlier run.
   const std::string expected =
       predicted && progress.lines_before == 0 ? " (" + format_rate(*predicted) + " predicted)" : "";
+  const std::string cached =
+      progress.cached_tokens == 0
+          ? ""
+          : " (" + std::to_string(progress.cached_tokens) + " of them shared with other lines)";
   say("Done in " + format_seconds(progress.seconds) + ": " +
       std::to_string(progress.lines_done - progress.lines_failed) + " of " +
       std::to_string(progress.lines_total) + " lines completed, " +
       std::to_string(progress.lines_failed) + " failed; " + std::to_string(progress.prompt_tokens) +
-      " prompt tokens, " + std::to_string(progress.generated_tokens) + " generated, " +
-      format_rate(progress.tokens_per_second()) + " tokens/s" + expected + ".");
+      " prompt tokens" + cached + ", " + std::to_string(progress.generated_tokens) +
+      " generated, " + format_rate(progress.tokens_per_second()) + " tokens/s" + expected + ".");
   if (progress.lines_failed > 0) say("Lines that failed say why in their \"error\".");
   say("Output: " + flags.output);
 }

@@ -77,6 +77,7 @@ std::string progress_json(const BatchProgress& progress, const char* state) {
                                  {"lines_done", progress.lines_done},
                                  {"lines_failed", progress.lines_failed},
                                  {"prompt_tokens", progress.prompt_tokens},
+                                 {"cached_tokens", progress.cached_tokens},
                                  {"generated_tokens", progress.generated_tokens},
                                  {"tokens_per_second", progress.tokens_per_second()},
                                  {"seconds", progress.seconds}};

@@ -447,8 +447,10 @@ class Runner {
     progress_.lines_done = counts.finished;
     progress_.lines_failed = counts.failed;
     progress_.prompt_tokens = counts.prompt_tokens;
+    const SchedulerStats stats = job_.scheduler->stats();
+    progress_.cached_tokens = static_cast<int64_t>(stats.prefix_hits);
     progress_.generated_tokens_now =
-        static_cast<int64_t>(job_.scheduler->stats().generated_tokens - generated_at_start_);
+        static_cast<int64_t>(stats.generated_tokens - generated_at_start_);
     progress_.generated_tokens = generated_before_ + progress_.generated_tokens_now;
     progress_.seconds = steady_seconds() - started_;
   }
