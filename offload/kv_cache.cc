@@ -75,10 +75,11 @@ uint64_t KvCache::staged_layer_bytes(int64_t rows, const KvBudget& budget,
 
 namespace {
 
-// Calls try_count(n) for n in [0, most], nearest to `wanted` first, until it returns true.
+// Calls try_count(n) for n in [0, most], nearest to `wanted` first, until it returns true. `near`:
+// only for those at a distance of an eighth at most.
 template <class Try>
-bool nearest_first(int64_t wanted, int64_t most, const Try& try_count) {
-  for (int64_t distance = 0; distance <= most; ++distance) {
+bool nearest_first(int64_t wanted, int64_t most, bool near, const Try& try_count) {
+  for (int64_t distance = 0; distance <= (near ? most / 8 : most); ++distance) {
     if (wanted + distance <= most && try_count(wanted + distance)) return true;
     if (distance > 0 && wanted >= distance && try_count(wanted - distance)) return true;
   }
@@ -110,7 +111,8 @@ double part(uint64_t bytes, uint64_t all) {
 // that keep the tiers in proportion to their sizes. Where there are two kinds of layers, both are
 // on a tier in the same proportion, to within a layer.
 template <class Take>
-bool KvCache::split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const {
+bool KvCache::split(const TierBytes& reserved, const Take& take, KvSequence* sequence,
+                    bool near) const {
   auto& kinds = sequence->kinds;
   const uint64_t all = sequence->memory_bytes();
   const auto try_host = [&](int64_t host_layers) {
@@ -132,7 +134,7 @@ bool KvCache::split(const TierBytes& reserved, const Take& take, KvSequence* seq
     const double after = static_cast<double>(reserved.device + reserved.host + rest);
     const int64_t wanted = layers_due(part(host_bytes(), host_bytes() + memory_bytes()), after,
                                       reserved.host, rest, others);
-    return nearest_first(wanted, others, try_host);
+    return nearest_first(wanted, others, near, try_host);
   };
   // With this many layers on disk the tiers fill at the same pace; neighbouring numbers are tried
   // when one tier is full first.
@@ -141,7 +143,7 @@ bool KvCache::split(const TierBytes& reserved, const Take& take, KvSequence* seq
   for (const auto& kind : kinds) on_disk += static_cast<uint64_t>(kind.layers) * kind.disk_bytes;
   const int64_t wanted = layers_due(part(disk_bytes(), total_bytes()), after, reserved.disk,
                                     on_disk, options_.layers.count);
-  return nearest_first(wanted, options_.layers.count, try_disk);
+  return nearest_first(wanted, options_.layers.count, near, try_disk);
 }
 
 int64_t KvCache::sequences_at_once(int64_t rows, const KvBudget& budget,
@@ -227,12 +229,18 @@ bool KvCache::take(KvSequence* sequence, int64_t rows) {
       fits(bytes(true, [](const Kind& k) { return k.on_disk; }), disk_);
   if (!all_fit) return false;
   place(sequence);
-  for (KvSequence::Place& place : sequence->places) {
-    if (take(*sequence, kv_blocks(rows) - sequence->shared_blocks, &place)) continue;
+  bool enough = true;
+  try {
+    for (KvSequence::Place& place : sequence->places) {
+      enough = take(*sequence, kv_blocks(rows) - sequence->shared_blocks, &place);
+      if (!enough) break;
+    }
+  } catch (...) {
     give_back(sequence);
-    return false;
+    throw;
   }
-  return true;
+  if (!enough) give_back(sequence);
+  return enough;
 }
 
 // Takes runs for so many blocks of a layer, or the piece in which it lies, as long as there is
@@ -290,14 +298,19 @@ std::optional<KvPages> KvCache::reserve_pages(int64_t blocks, const KvBudget& sc
   KvPages pages;
   pages.blocks = blocks;
   pages.runs.resize(layers);
+  pages.states.reserve(state_bytes > 0 ? layers : 0);
   bool enough = true;
-  for (size_t layer = 0; layer < layers && enough; ++layer) {
-    enough = take_blocks(memory_, 0, false, blocks, &pages.runs[layer]);
-    if (!enough || state_bytes == 0) continue;
-    pages.states.reserve(layers);
-    const auto offset = memory_.reserve(state_bytes);
-    if (offset) pages.states.push_back({*offset, state_bytes, 0});
-    enough = offset.has_value();
+  try {
+    for (size_t layer = 0; layer < layers && enough; ++layer) {
+      enough = take_blocks(memory_, 0, false, blocks, &pages.runs[layer]);
+      if (!enough || state_bytes == 0) continue;
+      const auto offset = memory_.reserve(state_bytes);
+      if (offset) pages.states.push_back({*offset, state_bytes, 0});
+      enough = offset.has_value();
+    }
+  } catch (...) {
+    release(pages);
+    throw;
   }
   if (!enough) {
     release(pages);
@@ -470,16 +483,17 @@ void KvCache::fill_tables(KvSequence* sequence) const {
 
 Result<std::unique_ptr<KvSequence>> KvCache::reserve(int64_t rows, const KvBudget& budget,
                                                      const KvChunks& chunks, int64_t rows_now,
-                                                     std::span<const KvPages* const> beginning) {
+                                                     std::span<const KvPages* const> beginning,
+                                                     const KvVacant& vacant) {
   SPILLWAY_CHECK(rows_now >= 0 && rows_now <= rows);
   SPILLWAY_CHECK(rows > 0 && (budget.full() || budget.recent + budget.kept < rows));
   auto sequence = std::make_unique<KvSequence>(unplaced(rows, budget, chunks));
   share(sequence.get(), beginning);
   const uint64_t all = sequence->memory_bytes();
-  const TierBytes reserved{memory_.reserved(), host_.reserved(), disk_.reserved()};
+  const TierBytes reserved{memory_.reserved() - vacant.bytes, host_.reserved(), disk_.reserved()};
   if (split(
           reserved, [&] { return take(sequence.get(), rows_now > 0 ? rows_now : rows); },
-          sequence.get())) {
+          sequence.get(), vacant.bytes > 0)) {
     fill_shared(sequence.get(), beginning);
     fill_tables(sequence.get());
     return sequence;

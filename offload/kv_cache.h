@@ -56,6 +56,12 @@ struct KvCacheOptions {
   std::vector<uint8_t> windowed;  // ModelShape::sliding_layers, by the model's numbers
 };
 
+// Pages that would be given up for a sequence: its layers are split over the tiers as if these were
+// free, to within an eighth of the layers, or it is not placed.
+struct KvVacant {
+  uint64_t bytes = 0;  // 0: there are none, and it is placed wherever there is room
+};
+
 class KvCache {
  public:
   // Allocates the cache's memory; its pages are faulted in when sequences first use them.
@@ -69,6 +75,7 @@ class KvCache {
   uint64_t host_bytes() const { return host_.total(); }
   uint64_t disk_bytes() const { return disk_.total(); }
   uint64_t total_bytes() const { return memory_.total() + host_.total() + disk_.total(); }
+  uint64_t memory_free_bytes() const { return memory_.total() - memory_.reserved(); }
   uint64_t reserved_bytes() const {
     return memory_.reserved() + host_.reserved() + disk_.reserved();
   }
@@ -94,7 +101,8 @@ class KvCache {
   // chunks of a longer prompt.
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
                                               const KvChunks& chunks = {}, int64_t rows_now = 0,
-                                              std::span<const KvPages* const> beginning = {});
+                                              std::span<const KvPages* const> beginning = {},
+                                              const KvVacant& vacant = {});
 
   // Pages of so many KV blocks; none: the device's memory has no room for them now. With a `scored`
   // budget, of the beginning of a prompt of so many tokens, with their scores.
@@ -177,7 +185,8 @@ class KvCache {
   KvSequence unplaced(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
   void share(KvSequence* sequence, std::span<const KvPages* const> beginning) const;
   template <class Take>
-  bool split(const TierBytes& reserved, const Take& take, KvSequence* sequence) const;
+  bool split(const TierBytes& reserved, const Take& take, KvSequence* sequence,
+             bool near = false) const;
   bool take(KvSequence* sequence, int64_t rows);
   bool take(const KvSequence& sequence, int64_t blocks, KvSequence::Place* place);
   bool take_blocks(RangeAllocator& from, uint64_t base, bool disk, int64_t blocks,

@@ -50,6 +50,13 @@ AdmittedRequests requests_admitted(const WaitingRequests& next, const SweepConte
   return {std::clamp<int64_t>(whole, 0, places), false};
 }
 
+bool joins_but_for_target(const WaitingRequests& next, SweepContents sweep, SweepLimits limits) {
+  if (!limits.has_target()) return false;
+  limits.prefill_target = 0;
+  sweep.owed = 0;
+  return requests_admitted(next, sweep, limits).count() > 0;
+}
+
 int64_t owed_after(const SweepContents& sweep, const SweepLimits& limits) {
   if (!limits.has_target()) return 0;
   const int64_t target = limits.target();

@@ -81,6 +81,9 @@ inline bool may_be_cut(bool keeps_all_rows, const SweepLimits& limits) {
 AdmittedRequests requests_admitted(const WaitingRequests& next, const SweepContents& sweep,
                                    const SweepLimits& limits);
 
+// Whether a request that does not join the sweep would if there were no target.
+bool joins_but_for_target(const WaitingRequests& next, SweepContents sweep, SweepLimits limits);
+
 // What the sweep after this one owes, so that the mean is the target: the tokens that this one
 // took above the target, its chunk's among `prompt_tokens`; negative, to a chunk of the least
 // length, if it took fewer. 0 without a target.

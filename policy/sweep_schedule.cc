@@ -20,10 +20,11 @@ struct Cohort {
 // A sequence whose prompt goes in chunks.
 struct LongPrompt {
   Cohort cohort;  // What it is when the prompt has ended
-  int64_t prompt;
-  int64_t done = 0;  // Tokens of it that have been computed
+  int64_t prompt, shared;
+  int64_t done = shared;  // Tokens of it that have been computed
 
   int64_t left() const { return prompt - done; }
+  int64_t computed() const { return prompt - shared; }
 };
 
 class Planner {
@@ -70,7 +71,7 @@ class Planner {
         sweep.prompt_tokens += tokens;
         add_chunk(tokens, work);
       } else {
-        sweep.prompt_in_chunks = long_->prompt;
+        sweep.prompt_in_chunks = long_->computed();
       }
     }
     while (group_ < groups_.size()) {
@@ -90,21 +91,26 @@ class Planner {
     const KvReservation& kv = reservations_[group_];
     SPILLWAY_CHECK(kv.bytes <= limits_.kv_bytes);
     const AdmittedRequests admitted = requests_admitted(
-        {waiting_, group.prompt_tokens, kv.bytes, may_be_cut(kv.keeps_all_rows, limits_)}, *sweep,
-        limits_);
+        {waiting_, group.computed_tokens(), kv.bytes, may_be_cut(kv.keeps_all_rows, limits_)},
+        *sweep, limits_);
     if (admitted.whole > 0) {
       const int64_t count = admitted.whole;
       const auto each = static_cast<double>(count);
+      const int64_t tokens = group.computed_tokens(), shared = group.shared_tokens;
       work->prompts += count;
-      work->prompt_tokens += count * group.prompt_tokens;
-      work->prompt_rows += each * kv.kept(group.prompt_tokens);
-      work->prompt_pairs += each * pairs(kv, 0, group.prompt_tokens);
-      sweep->prompt_tokens += count * group.prompt_tokens;
+      work->prompt_tokens += count * tokens;
+      work->prompt_rows +=
+          each * std::min<double>(kv.kept(group.prompt_tokens), static_cast<double>(tokens));
+      work->prompt_pairs += each * pairs(kv, shared, tokens);
+      work->cached_rows += each * static_cast<double>(shared);
+      sweep->prompt_tokens += count * tokens;
       running_.push_back({count, group.prompt_tokens, group.new_tokens, &kv});
     }
     if (admitted.in_chunks) {
-      long_ = LongPrompt{{1, group.prompt_tokens, group.new_tokens, &kv}, group.prompt_tokens};
-      sweep->prompt_in_chunks = group.prompt_tokens;
+      long_ = LongPrompt{{1, group.prompt_tokens, group.new_tokens, &kv},
+                         group.prompt_tokens,
+                         group.shared_tokens};
+      sweep->prompt_in_chunks = group.computed_tokens();
     }
     sequences_ += admitted.count();
     reserved_ += static_cast<uint64_t>(admitted.count()) * kv.bytes;

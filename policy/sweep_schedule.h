@@ -19,6 +19,11 @@ struct RequestGroup {
   int64_t prompt_tokens = 0, new_tokens = 0;  // Both at least 1
   int64_t count = 1;     // 0 in a request for a plan: as many as its block and its cache hold
   KvRuleChoice kv = {};  // Overrides the plan's rule
+  // Of a prompt, the first tokens that an earlier request has computed, so that they are shared;
+  // less than all.
+  int64_t shared_tokens = 0;
+
+  int64_t computed_tokens() const { return prompt_tokens - shared_tokens; }
 };
 
 // KV cache that a request reserves until it ends. The engine rounds it; the caller knows how.

@@ -27,6 +27,9 @@ namespace spillway {
 
 namespace {
 
+// Requests that are held in a sweep, at most: each is looked up in the prefix cache.
+constexpr int64_t kHeldMax = 1024;
+
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
   BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
@@ -139,7 +142,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void loop() {
     while (take_mail()) {
-      if (make_room()) bring_back();
+      // One that made room for nobody but itself comes back where there is room.
+      if (make_room() || running_.empty()) bring_back();
       admit();
       if (!running_.empty()) sweep();
       retire();
@@ -290,7 +294,12 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       uint64_t bytes = needs_.likely_bytes(oldest) + room_.prefix_used_bytes();
       for (const auto& sequence : running_) bytes += needs_.likely_bytes(*sequence);
       if (!running_.empty() && bytes > limits_.kv_bytes) return;
-      const Status status = room_.bring_back(oldest);
+      Status status;
+      try {
+        status = room_.bring_back(oldest);
+      } catch (const std::exception& error) {
+        status = out_of_memory(error);
+      }
       if (status.code() == Code::kCapacity && !running_.empty()) return;
       if (!status.ok()) oldest.finish(FinishReason::kError, status);
       const auto place = std::lower_bound(running_.begin(), running_.end(), aside_.front(), older);
@@ -301,18 +310,22 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void admit() {
-    const SweepLimits limits = current_limits();
+    SweepLimits limits = limits_;
+    limits.prefill_target = target_.tokens();
     if (running_.empty()) owed_ = 0;
     SweepContents sweep{.sequences = static_cast<int64_t>(running_.size()), .owed = owed_};
     Sequence* chunked = nullptr;  // The one whose prompt goes on after this sweep
     for (const auto& sequence : running_) {
-      if (!sequence->in_chunks()) continue;
+      if (!sequence->in_chunks() || sequence->beginning() == nullptr) continue;
+      // Behind the beginning that it has computed for others, the rest of a prompt goes at once.
+      sequence->set_chunk(sequence->prompt_left());
+      sweep.prompt_tokens += sequence->prompt_left();
+    }
+    for (const auto& sequence : running_) {
+      if (!sequence->in_chunks() || sequence->beginning() != nullptr) continue;
       const int64_t left = sequence->prompt_left();
-      // Behind the beginning that others share, the rest of a prompt goes at once.
-      const int64_t tokens =
-          sequence->beginning() != nullptr
-              ? left
-              : chunk_tokens(sequence->prompt_tokens() - left, left, sweep.owed, limits);
+      const int64_t tokens = chunk_tokens(sequence->prompt_tokens() - left, left,
+                                          sweep.owed + sweep.prompt_tokens, limits);
       sequence->set_chunk(tokens);
       if (tokens < left) {
         chunked = sequence.get();
@@ -321,7 +334,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         sweep.prompt_tokens += tokens;
       }
     }
-    bool admitted = false, begins = false;
+    bool admitted = false;
     limited_by_target_ = false;
     uint64_t expected = 0, promised = 0;  // By each beside what others share
     if (needs_.grow()) {
@@ -330,54 +343,61 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         promised += needs_.aside_bytes(*sequence);
       }
     }
+    // Tokens that the next sweep has for the rests of prompts whose beginnings go in this one; and
+    // whether the next request may be one of these.
+    int64_t rests = limits.prefill_tokens, held = 0;
+    bool may_begin = true;
     waiting_.resume();
-    while (waiting_.has_next() && aside_.empty()) {
+    while (waiting_.has_next() && aside_.empty() && held < kHeldMax &&
+           static_cast<int64_t>(running_.size()) < limits.block_sequences) {
       Sequence& next = waiting_.front();
-      const KvRoom::Offer offer = room_.offer(next);
-      // One beginning a sweep, since the rest of its prompt goes at once in the next.
-      if (!running_.empty() && (offer.better_later || (begins && offer.begins > 0))) {
-        waiting_.hold();
-        continue;
-      }
-      const WaitingRequests request = request_of(next, offer);
-      sweep.sequences = static_cast<int64_t>(running_.size());
-      sweep.kv_bytes = needs_.grow() ? expected + room_.prefix_used_bytes() : room_.used_bytes();
-      // All but one can be set aside, however long they get.
-      if (needs_.grow() && !running_.empty() &&
-          promised + needs_.aside_bytes(next) > room_.promised_max())
-        break;
-      const AdmittedRequests joins = requests_admitted(request, sweep, limits);
-      if (joins.count() == 0) {
-        limited_by_target_ = joins_but_for_target(request, sweep, limits);
-        break;
-      }
       try {
-        const Status status = room_.admit(next, offer, admissions_ + 1, steady_seconds());
-        // The free bytes may be fragmented. What it shares with nobody may lie on every tier.
-        if (!status.ok() && !next.alone() && (running_.empty() || offer.begins > 0)) {
-          next.stay_alone();
+        const KvRoom::Offer offer = room_.offer(next, may_begin ? rests : 0);
+        if (offer.better_later && !running_.empty()) {
+          waiting_.hold();
+          ++held;
           continue;
         }
-        if (!status.ok()) break;
+        const WaitingRequests request = request_of(next, offer);
+        sweep.sequences = static_cast<int64_t>(running_.size());
+        sweep.kv_bytes = needs_.grow() ? expected + room_.prefix_used_bytes() : room_.used_bytes();
+        // All but one can be set aside, however long they get.
+        if (needs_.grow() && !running_.empty() &&
+            promised + needs_.aside_bytes(next) > room_.promised_max())
+          break;
+        const AdmittedRequests joins = requests_admitted(request, sweep, limits);
+        const bool fits =
+            joins.count() > 0 && room_.admit(next, offer, admissions_ + 1, steady_seconds()).ok();
+        if (!fits) {
+          // Without a beginning for others it takes less, and one that shares nothing may lie on
+          // every tier. The free bytes may be fragmented.
+          const bool alone = running_.empty() && offer.begins == 0 && !next.alone();
+          if (offer.begins == 0 && !alone) {
+            limited_by_target_ = joins.count() == 0 && joins_but_for_target(request, sweep, limits);
+            break;
+          }
+          may_begin = false;
+          if (alone) next.stay_alone();
+          continue;
+        }
         ++admissions_;
+        admitted = true;
+        may_begin = true;
+        expected += needs_.likely_bytes(next);
+        promised += needs_.aside_bytes(next);
+        if (offer.begins > 0) rests -= next.prompt_tokens() - offer.begins;
+        if (joins.in_chunks) {
+          chunked = &next;
+          sweep.prompt_in_chunks = next.prompt_computed();
+        } else {
+          if (next.found_cached() > 0) next.set_chunk(next.prompt_left());
+          sweep.prompt_tokens += static_cast<int64_t>(next.next_tokens().size());
+        }
+        running_.push_back(waiting_.pop());
       } catch (const std::exception& error) {
         next.finish(FinishReason::kError, out_of_memory(error));
         retire(waiting_.take(next.id()));
-        continue;
       }
-      admitted = true;
-      expected += needs_.likely_bytes(next);
-      promised += needs_.aside_bytes(next);
-      count_prefix(next);
-      if (joins.in_chunks) {
-        chunked = &next;
-        sweep.prompt_in_chunks = next.prompt_computed();
-      } else {
-        if (next.found_cached() > 0) next.set_chunk(next.prompt_left());
-        begins = begins || (next.in_chunks() && !next.ends_prompt());
-        sweep.prompt_tokens += static_cast<int64_t>(next.next_tokens().size());
-      }
-      running_.push_back(waiting_.pop());
     }
     if (chunked != nullptr) {
       const int64_t left = chunked->prompt_left();
@@ -396,28 +416,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const int64_t left = offer.begins > 0 ? offer.begins : next.prompt_tokens() - offer.cached;
     const bool longer = goes_in_chunks(left, limits_.prefill_tokens);
     return {1, left, offer.bytes, !longer && may_be_cut(next.promise().budget)};
-  }
-
-  void count_prefix(const Sequence& next) {
-    if (!room_.shares()) return;
-    const std::lock_guard lock(mutex_);
-    stats_.prefix_queries += static_cast<uint64_t>(next.prompt_tokens());
-    stats_.prefix_hits += static_cast<uint64_t>(next.found_cached());
-  }
-
-  // Whether a request that does not join the sweep would if there were no target.
-  static bool joins_but_for_target(const WaitingRequests& next, SweepContents sweep,
-                                   SweepLimits limits) {
-    if (!limits.has_target()) return false;
-    limits.prefill_target = 0;
-    sweep.owed = 0;
-    return requests_admitted(next, sweep, limits).count() > 0;
-  }
-
-  SweepLimits current_limits() const {
-    SweepLimits limits = limits_;
-    limits.prefill_target = target_.tokens();
-    return limits;
   }
 
   void sweep() {
@@ -487,17 +485,15 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void on_logits(size_t item, int64_t token, std::span<float> logits) override {
-    Sequence& sequence = *running_[item];
-    const int64_t before = sequence.generated();
-    sequence.take_logits(token, logits, steady_seconds());
-    generated_ += static_cast<uint64_t>(sequence.generated() - before);
+    generated_ -= static_cast<uint64_t>(running_[item]->generated());
+    running_[item]->take_logits(token, logits, steady_seconds());
+    generated_ += static_cast<uint64_t>(running_[item]->generated());
   }
 
   void on_sampled(size_t item, int64_t, int32_t index) override {
-    Sequence& sequence = *running_[item];
-    const int64_t before = sequence.generated();
-    sequence.take_sampled(index, steady_seconds());
-    generated_ += static_cast<uint64_t>(sequence.generated() - before);
+    generated_ -= static_cast<uint64_t>(running_[item]->generated());
+    running_[item]->take_sampled(index, steady_seconds());
+    generated_ += static_cast<uint64_t>(running_[item]->generated());
   }
 
   void on_failure(size_t item, const Status& status) override {
@@ -511,6 +507,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.waiting = static_cast<int64_t>(waiting + mailbox_.size());
     stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
     stats_.prefix_bytes = static_cast<int64_t>(room_.prefix_bytes());
+    stats_.prefix_queries = room_.prefix_queries();
+    stats_.prefix_hits = room_.prefix_hits();
   }
 
   void count_ended(const Finish& finish) {

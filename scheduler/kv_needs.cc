@@ -21,7 +21,9 @@ uint64_t KvNeeds::likely_bytes(const Sequence& sequence) const {
   const uint64_t bytes = cache_.sequence_bytes(std::min(promise.positions, now + more),
                                                promise.budget, promise.chunks);
   const int64_t shared = sequence.kv() == nullptr ? 0 : sequence.kv()->shared_blocks;
-  return bytes - std::min(bytes, static_cast<uint64_t>(shared) * cache_.page_bytes());
+  // Of a shared block it has an address in each layer's block table.
+  const uint64_t saved = cache_.page_bytes() - static_cast<uint64_t>(cache_.layers().count) * 8;
+  return bytes - std::min(bytes, static_cast<uint64_t>(shared) * saved);
 }
 
 int64_t KvNeeds::positions_at_first(const Sequence& sequence) const {

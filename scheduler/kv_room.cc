@@ -7,9 +7,6 @@ namespace spillway {
 
 namespace {
 
-// KV blocks of a beginning that is worth a sweep of its own, at least.
-constexpr int64_t kBeginningBlocks = 4;
-
 // Beginnings lie in the device's memory, in the blocks that attention reads there.
 uint64_t prefix_bytes_max(const Engine& engine, uint64_t wanted) {
   const bool possible =
@@ -55,10 +52,10 @@ bool KvRoom::may_share(const Sequence& sequence) const {
          (keeps_all(sequence) || sequence.promise().chunks.prompt == 0);
 }
 
-KvRoom::Offer KvRoom::offer(const Sequence& next) {
+KvRoom::Offer KvRoom::offer(const Sequence& next, int64_t rest_max) {
   Offer offer{.bytes = needs_.likely_bytes(next)};
   if (!may_share(next)) return offer;
-  keeps_all(next) ? offer_prefix(next, &offer) : offer_beginning(next, &offer);
+  keeps_all(next) ? offer_prefix(next, &offer) : offer_beginning(next, rest_max, &offer);
   return offer;
 }
 
@@ -70,7 +67,7 @@ void KvRoom::offer_prefix(const Sequence& next, Offer* offer) {
   offer->better_later = 2 * found.computing_blocks * kKvBlockRows >= left;
 }
 
-void KvRoom::offer_beginning(const Sequence& next, Offer* offer) {
+void KvRoom::offer_beginning(const Sequence& next, int64_t rest_max, Offer* offer) {
   const WholeBeginnings::Found found = find_beginning(next);
   const int64_t there = found.beginning == nullptr ? 0 : found.beginning->blocks();
   offer->cached = there * kKvBlockRows;
@@ -78,25 +75,14 @@ void KvRoom::offer_beginning(const Sequence& next, Offer* offer) {
   if (offer->better_later) return;
   const int64_t seen = seen_.seen(next.salt(), next.prompt(), beginning_blocks_max(next));
   if (!much_longer(seen, there)) return;
+  if (next.prompt_tokens() - seen * kKvBlockRows > rest_max) return;
   offer->begins = seen * kKvBlockRows;
   offer->bytes += blocks_bytes(seen);
 }
 
-// Calls try_reserve() until it succeeds, as long as there are beginnings that nobody uses to make
-// room for `bytes`.
-template <class Reserve>
-auto KvRoom::reserve(uint64_t bytes, const Reserve& try_reserve) {
-  const KvCache& kv = engine_.kv();
-  for (;;) {
-    auto reserved = try_reserve();
-    const bool may_fit = bytes <= kv.total_bytes() - used_bytes();
-    if (reserved || !may_fit || !evict()) return reserved;
-  }
-}
-
 // Whether beginnings may take so many bytes more, once others are gone.
 bool KvRoom::within_prefix_limit(uint64_t bytes) {
-  if (bytes > prefix_bytes_max_) return false;
+  if (prefix_used_bytes() + bytes > prefix_bytes_max_) return false;
   while (prefix_bytes() > prefix_bytes_max_ - bytes) {
     if (!evict()) return false;
   }
@@ -106,9 +92,8 @@ bool KvRoom::within_prefix_limit(uint64_t bytes) {
 // Pages for what the sequence computes of its prompt. Where they could lie on other tiers, only for
 // what an earlier prompt began with, too.
 PrefixCache::Use KvRoom::extend(const Sequence& next, const PrefixCache::Found& found) {
-  const KvCache& kv = engine_.kv();
   int64_t blocks = PrefixCache::blocks_of(next.prompt_tokens());
-  if (kv.host_bytes() + kv.disk_bytes() > 0) {
+  if (has_tiers()) {
     blocks = seen_.seen(next.salt(), next.prompt(), blocks);
   }
   blocks -= found.blocks;
@@ -116,12 +101,10 @@ PrefixCache::Use KvRoom::extend(const Sequence& next, const PrefixCache::Found& 
   const PrefixCache::Use hold(prefixes_, found.entry);
   const uint64_t bytes = blocks_bytes(blocks);
   if (!within_prefix_limit(bytes)) return {};
-  PrefixCache::Use use;
-  reserve(bytes, [&] {
-    use = prefixes_.extend(next.salt(), next.prompt(), found, blocks);
-    return !use.empty();
-  });
-  return use;
+  for (;;) {
+    PrefixCache::Use use = prefixes_.extend(next.salt(), next.prompt(), found, blocks);
+    if (!use.empty() || bytes > device_free_bytes() || !evict()) return use;
+  }
 }
 
 WholeBeginnings::Found KvRoom::find_beginning(const Sequence& next) {
@@ -131,36 +114,36 @@ WholeBeginnings::Found KvRoom::find_beginning(const Sequence& next) {
 }
 
 // Pages for the first tokens of a prompt, which the sequence computes before its rest.
-WholeBeginnings::Use KvRoom::begin(const Sequence& next, int64_t tokens) {
+WholeBeginnings::Use KvRoom::add_beginning(const Sequence& next, int64_t tokens) {
   const int64_t blocks = tokens / kKvBlockRows;
   const KvBudget& budget = next.promise().budget;
   const uint64_t bytes = whole_.bytes_for(blocks, budget, next.prompt_tokens());
-  WholeBeginnings::Use use;
-  if (!within_prefix_limit(bytes)) return use;
-  reserve(bytes, [&] {
-    use = whole_.add(next.salt(), next.prompt(), blocks, budget);
-    return use != nullptr;
-  });
-  return use;
+  if (!within_prefix_limit(bytes)) return {};
+  for (;;) {
+    WholeBeginnings::Use use = whole_.add(next.salt(), next.prompt(), blocks, budget);
+    if (use != nullptr || bytes > device_free_bytes() || !evict()) return use;
+  }
 }
 
 // Reserves a sequence's own cache, and admits it.
-Status KvRoom::give(Sequence& next, PrefixCache::Use prefix, int64_t cached, uint64_t number,
-                    double now) {
+Status KvRoom::reserve_and_admit(Sequence& next, PrefixCache::Use prefix, int64_t cached,
+                                 uint64_t number, double now) {
   const SequenceKv& promise = next.promise();
   const std::vector<const KvPages*> pages = prefix.pages();
   const int64_t first = needs_.positions_at_first(next);
   const int64_t rows = (first > 0 ? first : promise.positions) - prefix.blocks() * kKvBlockRows;
-  Status status;
-  std::unique_ptr<KvSequence> kv = reserve(
-      engine_.kv().sequence_bytes(rows, promise.budget), [&]() -> std::unique_ptr<KvSequence> {
-        auto found =
-            engine_.reserve(promise.positions, promise.budget, promise.chunks, first, pages);
-        status = found.status();
-        return found.ok() ? std::move(found).value() : nullptr;
-      });
-  if (kv != nullptr) next.admit(std::move(kv), std::move(prefix), cached, number, now);
-  return status;
+  const uint64_t bytes = engine_.kv().sequence_bytes(rows, promise.budget, promise.chunks);
+  for (;;) {
+    auto kv =
+        engine_.reserve(promise.positions, promise.budget, promise.chunks, first, pages, vacant());
+    if (kv.ok()) {
+      next.admit(std::move(kv).value(), std::move(prefix), cached, number, now);
+      return {};
+    }
+    if (kv.status().code() != Code::kCapacity || bytes > free_bytes() || !evict()) {
+      return kv.status();
+    }
+  }
 }
 
 Status KvRoom::admit_behind_prefix(Sequence& next, uint64_t number, double now) {
@@ -169,20 +152,21 @@ Status KvRoom::admit_behind_prefix(Sequence& next, uint64_t number, double now) 
   PrefixCache::Use known(prefixes_, found.entry);
   PrefixCache::Use longer = extend(next, found);
   if (!longer.empty()) {
-    const Status status = give(next, std::move(longer), cached, number, now);
+    const Status status = reserve_and_admit(next, std::move(longer), cached, number, now);
     if (status.code() != Code::kCapacity) return status;
   }
-  return give(next, std::move(known), cached, number, now);
+  return reserve_and_admit(next, std::move(known), cached, number, now);
 }
 
 Status KvRoom::admit_behind_beginning(Sequence& next, const Offer& offer, uint64_t number,
                                       double now) {
   WholeBeginnings::Use use =
-      offer.begins > 0 ? begin(next, offer.begins) : find_beginning(next).beginning;
+      offer.begins > 0 ? add_beginning(next, offer.begins) : find_beginning(next).beginning;
   if (use == nullptr && offer.begins > 0) {
     return {Code::kCapacity, "no room for a beginning that others share"};
   }
-  SPILLWAY_RETURN_IF_ERROR(give(next, {}, offer.begins > 0 ? 0 : offer.cached, number, now));
+  SPILLWAY_RETURN_IF_ERROR(
+      reserve_and_admit(next, {}, offer.begins > 0 ? 0 : offer.cached, number, now));
   if (use == nullptr) return {};
   engine_.kv().begin_behind(next.kv(), use->pages);
   if (offer.begins > 0) next.set_chunk(offer.begins);
@@ -191,19 +175,28 @@ Status KvRoom::admit_behind_beginning(Sequence& next, const Offer& offer, uint64
 }
 
 Status KvRoom::admit(Sequence& next, const Offer& offer, uint64_t number, double now) {
-  if (!may_share(next)) return give(next, {}, 0, number, now);
+  if (!may_share(next)) return reserve_and_admit(next, {}, 0, number, now);
   const Status admitted = keeps_all(next) ? admit_behind_prefix(next, number, now)
                                           : admit_behind_beginning(next, offer, number, now);
-  if (admitted.ok()) {
-    seen_.note(next.salt(), next.prompt(), PrefixCache::blocks_of(next.prompt_tokens()));
-  }
-  return admitted;
+  if (!admitted.ok()) return admitted;
+  seen_.note(next.salt(), next.prompt(), PrefixCache::blocks_of(next.prompt_tokens()));
+  prefix_queries_ += static_cast<uint64_t>(next.prompt_tokens());
+  prefix_hits_ += static_cast<uint64_t>(next.found_cached());
+  return {};
 }
 
 bool KvRoom::grow(Sequence& sequence, int64_t positions) {
-  const int64_t more = std::max<int64_t>(0, positions - sequence.kv()->positions());
-  return reserve(blocks_bytes(kv_blocks(more)),
-                 [&] { return engine_.grow(*sequence.kv(), positions); });
+  const KvSequence& kv = *sequence.kv();
+  const int64_t more = std::max<int64_t>(0, positions - kv.positions());
+  const int64_t on_device = kv.layers.count - kv.disk_layers() - kv.host_layers();
+  const uint64_t bytes =
+      static_cast<uint64_t>(kv_blocks(more) * on_device) * engine_.kv().layout().block_bytes();
+  for (;;) {
+    if (engine_.grow(*sequence.kv(), positions)) return true;
+    // Only the device's memory gets more room when beginnings go.
+    const bool helps = bytes > engine_.kv().memory_free_bytes() && bytes <= device_free_bytes();
+    if (!helps || !evict()) return false;
+  }
 }
 
 Status KvRoom::set_aside(Sequence& sequence) {
@@ -220,13 +213,12 @@ Status KvRoom::bring_back(Sequence& sequence) {
   }
   const auto try_back = [&](int64_t rows) {
     const std::vector<const KvPages*> pages = use.pages();
-    Status status;
-    reserve(engine_.kv().sequence_bytes(rows), [&] {
-      status = engine_.bring_back(sequence.kv_place(), promise.budget, promise.chunks,
-                                  sequence.cached(), pages);
-      return status.code() != Code::kCapacity;
-    });
-    return status;
+    for (;;) {
+      const Status status = engine_.bring_back(sequence.kv_place(), promise.budget, promise.chunks,
+                                               sequence.cached(), pages, vacant());
+      const bool no_room = status.code() == Code::kCapacity;
+      if (!no_room || engine_.kv().sequence_bytes(rows) > free_bytes() || !evict()) return status;
+    }
   };
   const int64_t rows = std::min(promise.positions, sequence.cached() + 1);
   Status status = try_back(rows - use.blocks() * kKvBlockRows);
@@ -239,7 +231,7 @@ Status KvRoom::bring_back(Sequence& sequence) {
 }
 
 void KvRoom::end_sweep(Sequence& sequence) {
-  if (!sequence.prefilling()) prefixes_.computed(sequence.prefix());
+  prefixes_.computed(sequence.prefix(), sequence.cached() / kKvBlockRows);
   const WholeBeginnings::Use& beginning = sequence.beginning();
   if (beginning == nullptr) return;
   if (sequence.cached() >= beginning->blocks() * kKvBlockRows) beginning->computed = true;

@@ -37,11 +37,13 @@ class KvRoom {
   // The most that all admitted sequences together may ever need.
   uint64_t promised_max() const;
   // Bytes that sequences have or share now; of beginnings, those that sequences use, and all.
-  uint64_t used_bytes() const {
-    return engine_.kv().reserved_bytes() - (prefix_bytes() - prefix_used_bytes());
-  }
+  uint64_t used_bytes() const { return engine_.kv().reserved_bytes() - unused_bytes(); }
   uint64_t prefix_used_bytes() const { return prefixes_.used_bytes() + whole_.used_bytes(); }
   uint64_t prefix_bytes() const { return prefixes_.bytes() + whole_.bytes(); }
+
+  // Tokens of prompts that were looked up when they were admitted, and of these those found.
+  uint64_t prefix_queries() const { return prefix_queries_; }
+  uint64_t prefix_hits() const { return prefix_hits_; }
 
   // What a waiting sequence finds in the cache.
   struct Offer {
@@ -52,7 +54,9 @@ class KvRoom {
     bool better_later = false;  // Another sequence computes most of the others in these sweeps.
     uint64_t bytes = 0;         // That it likely needs, beside those that others use
   };
-  Offer offer(const Sequence& next);
+  // `rest_max`: the most tokens that may be left for the sweep after, of a prompt whose beginning
+  // it computes for others first; 0: it does not.
+  Offer offer(const Sequence& next, int64_t rest_max);
 
   // Gives a sequence its cache and tells it that it is admitted. kCapacity: no room now.
   Status admit(Sequence& next, const Offer& offer, uint64_t number, double now);
@@ -64,29 +68,34 @@ class KvRoom {
   Status set_aside(Sequence& sequence);
   Status bring_back(Sequence& sequence);
 
-  // After a sweep of the sequence: what it has computed may be shared.
+  // After a sweep of the sequence: what it has computed of its prompt may be shared.
   void end_sweep(Sequence& sequence);
 
-  // Allocates nothing.
   void release(Sequence& sequence);
 
  private:
   bool may_share(const Sequence& sequence) const;
   void offer_prefix(const Sequence& next, Offer* offer);
-  void offer_beginning(const Sequence& next, Offer* offer);
+  void offer_beginning(const Sequence& next, int64_t rest_max, Offer* offer);
   Status admit_behind_prefix(Sequence& next, uint64_t number, double now);
   Status admit_behind_beginning(Sequence& next, const Offer& offer, uint64_t number, double now);
-  Status give(Sequence& next, PrefixCache::Use prefix, int64_t cached, uint64_t number, double now);
+  Status reserve_and_admit(Sequence& next, PrefixCache::Use prefix, int64_t cached, uint64_t number,
+                           double now);
 
   PrefixCache::Use extend(const Sequence& next, const PrefixCache::Found& found);
   WholeBeginnings::Found find_beginning(const Sequence& next);
-  WholeBeginnings::Use begin(const Sequence& next, int64_t tokens);
+  WholeBeginnings::Use add_beginning(const Sequence& next, int64_t tokens);
   uint64_t blocks_bytes(int64_t blocks) const {
     return static_cast<uint64_t>(blocks) * engine_.kv().page_bytes();
   }
 
-  template <class Reserve>
-  auto reserve(uint64_t bytes, const Reserve& try_reserve);
+  // What sequences on any tier, and pages on the device, may get if unused beginnings go.
+  uint64_t free_bytes() const { return engine_.kv().total_bytes() - used_bytes(); }
+  uint64_t device_free_bytes() const { return engine_.kv().memory_free_bytes() + unused_bytes(); }
+  uint64_t unused_bytes() const { return prefix_bytes() - prefix_used_bytes(); }
+  // Whether the cache has other tiers than the device's memory.
+  bool has_tiers() const { return engine_.kv().host_bytes() + engine_.kv().disk_bytes() > 0; }
+  KvVacant vacant() const { return {has_tiers() ? unused_bytes() : 0}; }
   bool within_prefix_limit(uint64_t bytes);
   bool evict() { return prefixes_.evict() || whole_.evict(); }
 
@@ -96,6 +105,7 @@ class KvRoom {
   PrefixCache prefixes_;
   WholeBeginnings whole_;
   SeenBeginnings seen_;
+  uint64_t prefix_queries_ = 0, prefix_hits_ = 0;
 };
 
 }  // namespace spillway

@@ -8,7 +8,7 @@
 namespace spillway {
 
 struct PrefixCache::Entry {
-  uint64_t salt = 0;
+  CacheSalt salt;
   Entry* parent = nullptr;
   std::vector<int32_t> tokens;  // Of its blocks
   KvPages pages;
@@ -73,13 +73,13 @@ PrefixCache::Block PrefixCache::block_at(std::span<const int32_t> tokens, int64_
 }
 
 // The entries behind one, or those of a salt from which prompts begin; null: none.
-PrefixCache::Entries* PrefixCache::behind(uint64_t salt, Entry* entry) {
+PrefixCache::Entries* PrefixCache::behind(const CacheSalt& salt, Entry* entry) {
   if (entry != nullptr) return &entry->behind;
   const auto found = first_.find(salt);
   return found == first_.end() ? nullptr : &found->second;
 }
 
-PrefixCache::Found PrefixCache::find(uint64_t salt, std::span<const int32_t> prompt) {
+PrefixCache::Found PrefixCache::find(const CacheSalt& salt, std::span<const int32_t> prompt) {
   Found found;
   if (!enabled()) return found;
   const int64_t most = blocks_of(static_cast<int64_t>(prompt.size()));
@@ -137,7 +137,7 @@ PrefixCache::Entry* PrefixCache::cut(Entry* entry, int64_t blocks) {
   return place.get();
 }
 
-PrefixCache::Use PrefixCache::extend(uint64_t salt, std::span<const int32_t> prompt,
+PrefixCache::Use PrefixCache::extend(const CacheSalt& salt, std::span<const int32_t> prompt,
                                      const Found& found, int64_t blocks) {
   if (!enabled() || blocks <= 0 || found.computing_blocks > 0) return {};
   const uint64_t bytes = static_cast<uint64_t>(blocks) * cache_.page_bytes();
@@ -170,8 +170,15 @@ PrefixCache::Use PrefixCache::extend(uint64_t salt, std::span<const int32_t> pro
   return Use(*this, added);
 }
 
-void PrefixCache::computed(const Use& use) {
-  if (use.entry_ != nullptr) use.entry_->computed = true;
+void PrefixCache::computed(const Use& use, int64_t blocks) {
+  Entry* const entry = use.entry_;
+  if (entry == nullptr || entry->computed) return;
+  const int64_t there = blocks - (entry->end - entry->pages.blocks);
+  if (there >= entry->pages.blocks) {
+    entry->computed = true;
+  } else if (there > 0) {
+    cut(entry, there);
+  }
 }
 
 void PrefixCache::hold(Entry* entry) {
@@ -202,7 +209,7 @@ void PrefixCache::remove(Entry* entry) {
   unused_.erase(entry->at);
   blocks_ -= entry->pages.blocks;
   cache_.release(entry->pages);
-  const uint64_t salt = entry->salt;
+  const CacheSalt salt = entry->salt;
   const bool at_first = entry->parent == nullptr;
   Entries& beside = *behind(salt, entry->parent);
   beside.erase(block_at(entry->tokens, 0));

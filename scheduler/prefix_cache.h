@@ -21,8 +21,12 @@
 #include <vector>
 
 #include "offload/kv_cache.h"
+#include "scheduler/request.h"
 
 namespace spillway {
+
+// KV blocks of a beginning that is worth a sweep of its own, at least.
+constexpr int64_t kBeginningBlocks = 4;
 
 class PrefixCache {
  public:
@@ -71,15 +75,16 @@ class PrefixCache {
   };
   // The longest beginning of the prompt that has been computed. Cuts an entry in two where the
   // prompt leaves it.
-  Found find(uint64_t salt, std::span<const int32_t> prompt);
+  Found find(const CacheSalt& salt, std::span<const int32_t> prompt);
 
   // Adds pages for the next `blocks` KV blocks of the prompt behind what find() has found, which
   // whoever gets them computes. Empty: there is no room for them (evict() may make some), or
   // another sequence computes the same.
-  Use extend(uint64_t salt, std::span<const int32_t> prompt, const Found& found, int64_t blocks);
+  Use extend(const CacheSalt& salt, std::span<const int32_t> prompt, const Found& found,
+             int64_t blocks);
 
-  // All that it uses has been computed.
-  void computed(const Use& use);
+  // The first `blocks` KV blocks of what it uses have been computed, so that others find them.
+  void computed(const Use& use, int64_t blocks);
 
   // Removes the entry that was used least recently, of those that no sequence uses. False: none.
   // Allocates nothing.
@@ -102,11 +107,11 @@ class PrefixCache {
   void let_go(Entry* entry);
   void remove(Entry* entry);
   Entry* cut(Entry* entry, int64_t blocks);
-  Entries* behind(uint64_t salt, Entry* entry);
+  Entries* behind(const CacheSalt& salt, Entry* entry);
 
   KvCache& cache_;
   const uint64_t bytes_max_;
-  std::map<uint64_t, Entries> first_;  // By salt
+  std::map<CacheSalt, Entries> first_;  // By salt
   // In the order in which the last use of each ended: an entry comes after those behind it.
   std::list<Entry*> unused_;
   int64_t blocks_ = 0, used_blocks_ = 0;

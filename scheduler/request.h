@@ -2,6 +2,7 @@
 // those). Requests are plain values; a TokenSink is called by the engine thread only.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,14 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias;  // Added to the logit of a token id.
 };
 
+// Whose prompts share cached beginnings: those with equal salts alone, so that nobody learns from
+// the time that a prompt takes what others have asked.
+struct CacheSalt {
+  uint64_t key = 0;   // Of the client's credentials; 0: none
+  uint64_t text = 0;  // That a request chooses; 0: none
+  friend auto operator<=>(const CacheSalt&, const CacheSalt&) = default;
+};
+
 struct Request {
   std::vector<int32_t> prompt;  // 1 .. positions tokens, each in [0, vocabulary)
   int32_t max_tokens = 16;      // 0: only score the prompt
@@ -45,9 +54,7 @@ struct Request {
   int32_t priority = 0;          // Lower runs first; equal: clients take turns
   uint64_t client = 0;           // One client's requests run in order of arrival
   KvRuleChoice kv;               // Overrides the scheduler's KV rule
-  // Prompts with different ones share no cached beginning, so that nobody learns from the time that
-  // a prompt takes what others have asked.
-  uint64_t cache_salt = 0;
+  CacheSalt cache_salt;
 };
 
 // The log-probabilities at one position, of the model's distribution (before sampling parameters).

@@ -20,8 +20,9 @@ uint64_t hash_of(uint64_t before, std::span<const int32_t> prompt, int64_t block
 
 }  // namespace
 
-int64_t SeenBeginnings::seen(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) const {
-  uint64_t hash = salt;
+int64_t SeenBeginnings::seen(const CacheSalt& salt, std::span<const int32_t> prompt,
+                             int64_t blocks) const {
+  uint64_t hash = XXH3_64bits_withSeed(&salt, sizeof(salt), 0);
   for (int64_t block = 0; block < blocks; ++block) {
     hash = hash_of(hash, prompt, block);
     if (!has(hash)) return block;
@@ -29,8 +30,8 @@ int64_t SeenBeginnings::seen(uint64_t salt, std::span<const int32_t> prompt, int
   return blocks;
 }
 
-void SeenBeginnings::note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) {
-  uint64_t hash = salt;
+void SeenBeginnings::note(const CacheSalt& salt, std::span<const int32_t> prompt, int64_t blocks) {
+  uint64_t hash = XXH3_64bits_withSeed(&salt, sizeof(salt), 0);
   for (int64_t block = 0; block < blocks; ++block) {
     hash = hash_of(hash, prompt, block);
     newer_.insert(hash);

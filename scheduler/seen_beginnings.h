@@ -7,15 +7,17 @@
 #include <span>
 #include <unordered_set>
 
+#include "scheduler/request.h"
+
 namespace spillway {
 
 class SeenBeginnings {
  public:
   // How many of the first `blocks` KV blocks of a prompt an earlier one with the same salt began
   // with.
-  int64_t seen(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks) const;
+  int64_t seen(const CacheSalt& salt, std::span<const int32_t> prompt, int64_t blocks) const;
   // Notes the first `blocks` KV blocks of a prompt.
-  void note(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks);
+  void note(const CacheSalt& salt, std::span<const int32_t> prompt, int64_t blocks);
 
  private:
   bool has(uint64_t hash) const { return newer_.contains(hash) || older_.contains(hash); }

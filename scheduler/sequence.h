@@ -48,7 +48,7 @@ class Sequence {
   const SequenceKv& promise() const { return kv_promise_; }
 
   std::span<const int32_t> prompt() const { return request_.prompt; }
-  uint64_t salt() const { return request_.cache_salt; }
+  const CacheSalt& salt() const { return request_.cache_salt; }
 
   // `number`: counts all admissions. `prefix`: of its prompt's beginning, the blocks that it
   // shares; the first `cached` tokens have been computed. With shared blocks it goes on in chunks:
@@ -134,7 +134,7 @@ class Sequence {
   size_t sampling_vocabulary_;
   std::unique_ptr<KvSequence> kv_;
   WholeBeginnings::Use beginning_;
-  PrefixCache::Use prefix_;  // Longer than kv_, which has its blocks in front
+  PrefixCache::Use prefix_;  // Of the blocks in front of kv_'s own
   int64_t found_cached_ = 0;
   bool alone_ = false;
   bool prefilling_ = true;

@@ -21,7 +21,7 @@ WholeBeginnings::~WholeBeginnings() {
   SPILLWAY_CHECK(all_.empty());
 }
 
-WholeBeginnings::Found WholeBeginnings::find(uint64_t salt, std::span<const int32_t> prompt,
+WholeBeginnings::Found WholeBeginnings::find(const CacheSalt& salt, std::span<const int32_t> prompt,
                                              int64_t blocks_max, bool scored) {
   Found found;
   auto best = all_.end();
@@ -41,7 +41,7 @@ WholeBeginnings::Found WholeBeginnings::find(uint64_t salt, std::span<const int3
   return found;
 }
 
-WholeBeginnings::Use WholeBeginnings::add(uint64_t salt, std::span<const int32_t> prompt,
+WholeBeginnings::Use WholeBeginnings::add(const CacheSalt& salt, std::span<const int32_t> prompt,
                                           int64_t blocks, const KvBudget& budget) {
   auto added = std::make_shared<Beginning>();
   const auto tokens = prompt.first(static_cast<size_t>(blocks * kKvBlockRows));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "offload/kv_cache.h"
+#include "scheduler/request.h"
 
 namespace spillway {
 
@@ -27,7 +28,7 @@ class WholeBeginnings {
   WholeBeginnings& operator=(const WholeBeginnings&) = delete;
 
   struct Beginning {
-    uint64_t salt = 0;
+    CacheSalt salt;
     std::vector<int32_t> tokens;
     KvPages pages;
     bool computed = false;
@@ -45,12 +46,14 @@ class WholeBeginnings {
     int64_t computing_blocks = 0;  // Of the longest that somebody computes now
   };
   // Of those of at most so many blocks with which the prompt begins; `scored`: with scores alone.
-  Found find(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks_max, bool scored);
+  Found find(const CacheSalt& salt, std::span<const int32_t> prompt, int64_t blocks_max,
+             bool scored);
 
   // Adds the first `blocks` KV blocks of a prompt, with scores where the budget needs them, for
   // whoever gets them to compute and then to mark. Null: there is no room now (evict() may make
   // some).
-  Use add(uint64_t salt, std::span<const int32_t> prompt, int64_t blocks, const KvBudget& budget);
+  Use add(const CacheSalt& salt, std::span<const int32_t> prompt, int64_t blocks,
+          const KvBudget& budget);
   // The bytes that it takes.
   uint64_t bytes_for(int64_t blocks, const KvBudget& budget, int64_t prompt) const;
 

@@ -243,10 +243,11 @@ Status Engine::set_aside(std::unique_ptr<KvSequence>* sequence, int64_t position
 
 Status Engine::bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget& budget,
                           const KvChunks& chunks, int64_t positions,
-                          std::span<const KvPages* const> beginning) {
+                          std::span<const KvPages* const> beginning, const KvVacant& vacant) {
   const int64_t now = std::max((*sequence)->chunked_prompt, positions + 1);
-  SPILLWAY_ASSIGN_OR_RETURN(auto back, kv_->reserve((*sequence)->rows, budget, chunks,
-                                                    std::min(now, (*sequence)->rows), beginning));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      auto back, kv_->reserve((*sequence)->rows, budget, chunks, std::min(now, (*sequence)->rows),
+                              beginning, vacant));
   return move_kv(sequence, std::move(back), positions);
 }
 

@@ -106,11 +106,12 @@ class Engine {
   KvCache& kv() { return *kv_; }
 
   // Reserves a cache for `rows` positions, until release(). kCapacity: not enough free bytes now.
-  // `rows_now`, `beginning`: as in KvCache::reserve().
+  // `rows_now`, `beginning`, `vacant`: as in KvCache::reserve().
   Result<std::unique_ptr<KvSequence>> reserve(int64_t rows, const KvBudget& budget = {},
                                               const KvChunks& chunks = {}, int64_t rows_now = 0,
-                                              std::span<const KvPages* const> beginning = {}) {
-    return kv_->reserve(rows, budget, chunks, rows_now, beginning);
+                                              std::span<const KvPages* const> beginning = {},
+                                              const KvVacant& vacant = {}) {
+    return kv_->reserve(rows, budget, chunks, rows_now, beginning, vacant);
   }
   void release(std::unique_ptr<KvSequence> sequence);
 
@@ -124,7 +125,7 @@ class Engine {
   Status set_aside(std::unique_ptr<KvSequence>* sequence, int64_t positions);
   Status bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget& budget,
                     const KvChunks& chunks, int64_t positions,
-                    std::span<const KvPages* const> beginning = {});
+                    std::span<const KvPages* const> beginning = {}, const KvVacant& vacant = {});
 
   // Copies a sequence's cache of one layer, after `positions` positions, from the tier it lives on.
   Status read_kv(KvSequence& sequence, int64_t layer, int64_t positions,

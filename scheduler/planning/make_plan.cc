@@ -213,7 +213,8 @@ class Planner {
           flags_.prefill_tokens.value_or(wishes_.prefill_tokens_max);
     }
     plan_.scheduling.prefill_target = flags_.prefill_target.value_or(0);
-    // A command that measures computes all prompts, unless it is told not to.
+    // serve and batch, whose requests may end early, share; a command that measures computes all
+    // prompts, unless it is told not to.
     plan_.scheduling.prefix_cache_bytes =
         flags_.prefix_cache_bytes.value_or(wishes_.may_end_early ? UINT64_MAX : 0);
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);

@@ -26,6 +26,13 @@ KvBudget budget_of(const Plan& plan, const RequestGroup& group) {
   return resolve(apply(group.kv, plan.kv_rule()), group.prompt_tokens, group.new_tokens);
 }
 
+// Bytes of the beginning that a group's requests share, in whole KV blocks of all layers.
+uint64_t shared_bytes(const Plan& plan, const RequestGroup& group) {
+  const KvLayout layout = kv_layout(plan.shape, plan.kv_format());
+  return static_cast<uint64_t>(group.shared_tokens / kKvBlockRows * plan.shape.layers) *
+         layout.block_bytes();
+}
+
 // A sequence's cache: its layers without a sliding window and those with one, at their largest.
 struct SequenceCache {
   struct Kind : KvLayer {
@@ -65,11 +72,26 @@ uint64_t kv_bytes(const Plan& plan) {
   return plan.kv.device + plan.kv.host + plan.kv.disk;
 }
 
-SweepLimits limits_of(const Plan& plan) {
+// Bytes that a request needs for itself.
+uint64_t own_bytes(const Plan& plan, const RequestGroup& group) {
+  const uint64_t bytes = cache_of(plan.shape, plan, group).bytes();
+  // A limited budget's rows are its own in any case.
+  if (!budget_of(plan, group).full()) return bytes;
+  return bytes - std::min(bytes, shared_bytes(plan, group));
+}
+
+// What the cache has beside the largest of the shared beginnings: groups run one after another.
+uint64_t kv_bytes_free(const Plan& plan, std::span<const RequestGroup> groups) {
+  uint64_t shared = 0;
+  for (const RequestGroup& group : groups) shared = std::max(shared, shared_bytes(plan, group));
+  return kv_bytes(plan) - std::min(kv_bytes(plan), shared);
+}
+
+SweepLimits limits_of(const Plan& plan, std::span<const RequestGroup> groups) {
   return {.block_sequences = plan.block_sequences(),
           .prefill_tokens = plan.prefill_tokens(),
           .prefill_target = plan.prefill_target(),
-          .kv_bytes = kv_bytes(plan),
+          .kv_bytes = kv_bytes_free(plan, groups),
           .positions_per_token = positions_per_token(plan.shape)};
 }
 
@@ -80,7 +102,7 @@ Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
   for (const RequestGroup& group : groups) {
     const SequenceCache cache = cache_of(plan.shape, plan, group);
     const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
-    KvReservation reservation{cache.bytes(), cache.kinds[0].budget.rows(positions)};
+    KvReservation reservation{own_bytes(plan, group), cache.kinds[0].budget.rows(positions)};
     reservation.keeps_all_rows = budget_of(plan, group).full() && cache.kinds[1].layers == 0;
     if (cache.kinds[1].layers > 0) {
       reservation.window = plan.shape.sliding_window;
@@ -89,7 +111,7 @@ Result<std::vector<KvReservation>> reservations_of(const Plan& plan,
           static_cast<double>(cache.kinds[1].layers) / static_cast<double>(plan.shape.layers);
     }
     reservations.push_back(reservation);
-    if (reservations.back().bytes > kv_bytes(plan)) {
+    if (reservations.back().bytes > kv_bytes_free(plan, groups)) {
       return Status(Code::kInfeasible, "the KV cache of one sequence of " +
                                            std::to_string(positions) + " positions takes " +
                                            format_bytes(reservations.back().bytes) +
@@ -186,11 +208,11 @@ Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,
     if (groups[i].count > 0) continue;
     groups[i].count = plan.block_sequences();
     if (reservations[i].bytes > 0) {
-      groups[i].count =
-          std::min(groups[i].count, static_cast<int64_t>(kv_bytes(plan) / reservations[i].bytes));
+      const uint64_t fit = kv_bytes_free(plan, groups) / reservations[i].bytes;
+      groups[i].count = std::min(groups[i].count, static_cast<int64_t>(fit));
     }
   }
-  return plan_sweeps(groups, reservations, limits_of(plan));
+  return plan_sweeps(groups, reservations, limits_of(plan, groups));
 }
 
 std::vector<RequestGroup> thinned(std::span<const RequestGroup> workload, int64_t count) {
@@ -222,21 +244,23 @@ Result<std::vector<PlannedSweeps>> planned_block(const Plan& plan,
     for (size_t i = 0; i < drawn.size(); ++i) {
       bytes += static_cast<uint64_t>(drawn[i].count) * reservations[i].bytes;
     }
-    if (bytes <= kv_bytes(plan) || block == 1) {
-      return sweeps_of(drawn, reservations, limits_of(plan));
+    const uint64_t all_bytes = kv_bytes_free(plan, groups);
+    if (bytes <= all_bytes || block == 1) {
+      return sweeps_of(drawn, reservations, limits_of(plan, groups));
     }
-    const double part = static_cast<double>(kv_bytes(plan)) / static_cast<double>(bytes);
+    const double part = static_cast<double>(all_bytes) / static_cast<double>(bytes);
     const auto fewer = static_cast<int64_t>(part * static_cast<double>(block));
     block = std::clamp<int64_t>(fewer, 1, block - 1);
   }
 }
 
 uint64_t kv_bytes_wanted(const Plan& plan, std::span<const RequestGroup> workload) {
-  uint64_t sequence = 0;
+  uint64_t sequence = 0, shared = 0;
   for (const RequestGroup& group : workload) {
-    sequence = std::max(sequence, cache_of(plan.shape, plan, group).bytes());
+    sequence = std::max(sequence, own_bytes(plan, group));
+    shared = std::max(shared, shared_bytes(plan, group));
   }
-  return sequence * static_cast<uint64_t>(plan.block_sequences());
+  return sequence * static_cast<uint64_t>(plan.block_sequences()) + shared;
 }
 
 ResidualRows residual_rows(const Plan& plan) {

@@ -27,13 +27,13 @@ constexpr int64_t kBlockMost = 1024;
 constexpr double kTargetParts[] = {1.25, 1.1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4};
 constexpr double kTargetGains = 0.005;  // A smaller fraction is no gain.
 
-// Prompt tokens of a workload for each that it generates; of an open number of requests, as many of
-// each group.
+// Prompt tokens that a workload computes for each that it generates; of an open number of requests,
+// as many of each group.
 double prompt_tokens_each(std::span<const RequestGroup> workload) {
   double prompts = 0, generated = 0;
   for (const RequestGroup& group : workload) {
     const auto count = static_cast<double>(std::max<int64_t>(1, group.count));
-    prompts += count * static_cast<double>(group.prompt_tokens);
+    prompts += count * static_cast<double>(group.computed_tokens());
     generated += count * static_cast<double>(group.new_tokens);
   }
   return generated > 0 ? prompts / generated : 0;

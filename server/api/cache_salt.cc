@@ -2,14 +2,16 @@
 
 #include <xxhash.h>
 
+#include <random>
+
 namespace spillway {
 
 uint64_t salt_of_text(std::string_view text) {
-  return XXH3_64bits(text.data(), text.size());
-}
-
-uint64_t salt_of_key(uint64_t salt, uint64_t key) {
-  return key == 0 ? salt : XXH3_64bits_withSeed(&salt, sizeof(salt), key);
+  static const uint64_t secret = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return XXH3_64bits_withSeed(text.data(), text.size(), secret);
 }
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-// The salts by which prompts share cached beginnings or do not (Request::cache_salt).
+// The salts by which prompts share cached beginnings or do not (CacheSalt).
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,8 @@
 
 namespace spillway {
 
-// Of a request's own `cache_salt` (as in vLLM): requests with equal ones share.
+// Of a request's own `cache_salt` (as in vLLM): requests with equal ones share. It differs from one
+// process to the next, so that no text can be made that has the salt of another.
 uint64_t salt_of_text(std::string_view text);
-
-// Of a request with an API key: different keys share nothing. `key`: its number; 0: none.
-uint64_t salt_of_key(uint64_t salt, uint64_t key);
 
 }  // namespace spillway

@@ -393,7 +393,7 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   base.min_tokens = static_cast<int32_t>(fields.integer("min_tokens", 0, kIntMax).value_or(0));
   base.ignore_eos = fields.flag("ignore_eos", false);
   base.priority = read_priority(fields, context);
-  base.cache_salt = read_cache_salt(fields);
+  base.cache_salt.text = read_cache_salt(fields);
   const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
   call.samples =
       static_cast<int32_t>(fields.integer("n", 1, context.limits.samples_max).value_or(1));

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "kernels/base/clock.h"
-#include "server/api/cache_salt.h"
 #include "server/api/completion_json.h"
 #include "server/api/completion_run.h"
 #include "server/api/service.h"
@@ -81,7 +80,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
   call_ = std::get<CompletionCall>(std::move(parsed));
   for (Request& sequence : call_.requests) {
     sequence.client = request.client;
-    sequence.cache_salt = salt_of_key(sequence.cache_salt, request.api_key);
+    sequence.cache_salt.key = request.api_key;
   }
   if (!ticket_.grow_to(static_cast<int64_t>(call_.requests.size()))) {
     return refuse(queue_full(api_.admission.retry_after_seconds()));

@@ -83,6 +83,8 @@ class Batch {
     for (std::string line; std::getline(in, line);) {
       rows.push_back(nlohmann::json::parse(line));
       rows.back()["response"]["body"].erase("created");
+      // What a line finds cached depends on which lines ran before it in the same process.
+      rows.back()["response"]["body"]["usage"].erase("prompt_tokens_details");
     }
     return rows;
   }

@@ -3,6 +3,7 @@
 #include "scheduler/kv_room.h"
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <random>
 #include <thread>
 
@@ -98,7 +99,7 @@ std::vector<Job> make_jobs(uint64_t seed, int rules) {
     job.request.ignore_eos = true;
     job.request.sampling.temperature = random() % 2 == 0 ? 0.0f : 0.9f;
     job.request.sampling.seed = random();
-    job.request.cache_salt = random() % 10 == 0 ? 1 : 0;
+    job.request.cache_salt.text = random() % 10 == 0 ? 1 : 0;
     if (random() % 12 == 0) job.request.prompt_logprobs = 0;
     job.length = random() % 3 == 0 ? 60 : 1 + random() % 20;
     job.request.kv = kRules[rules == 0 ? random() % 12 : rules == 1 ? 0 : random() % 5 + 1];
@@ -177,6 +178,37 @@ Request request_of(const std::vector<int32_t>& beginning, int32_t last) {
   return request;
 }
 
+TEST_CASE(
+    "a disk that fails ends the sequences that it fails, and what they computed misleads none") {
+  const uint64_t seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
+  const bool reads = GENERATE(false, true);
+  const int rules = GENERATE(0, 1, 2);
+  CAPTURE(reads, rules);
+  const std::vector<Job> jobs = make_jobs(seed, rules);
+  FakeIo io({.seed = seed}), other({.seed = seed});
+  const Answers expected = run({100, 0, 0, 300, 0, 0}, jobs, other);
+  const Setup setup{4, 3, 60};
+  const uint64_t bytes = kv_layout(test::rotary_shape(3), Format::kF32).sequence_bytes(kPositions);
+  io.add_fault({.effect = test::IoFault::Effect::kError,
+                .kind = reads ? IoRequest::Kind::kRead : IoRequest::Kind::kWrite,
+                .begin = bytes,
+                .end = bytes + 40000,
+                .error = EIO});
+  const Answers found = run(setup, jobs, io);
+  size_t failed = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (found.ends[i].status.ok()) {
+      CHECK(found.tokens[i] == expected.tokens[i]);
+    } else {
+      ++failed;
+      CHECK(found.ends[i].reason == FinishReason::kError);
+    }
+  }
+  CHECK(failed >= 1);
+  CHECK(failed < jobs.size());
+}
+
 TEST_CASE("requests that arrive together compute their common beginning once") {
   FakeIo io({.seed = 1});
   Fixture f({100}, io);
@@ -232,7 +264,7 @@ TEST_CASE("a conversation goes on behind its last prompt, and salts share nothin
   Fixture f({10}, io);
   const auto ask = [&](std::vector<int32_t> prompt, uint64_t salt) {
     Request request = request_of({prompt.begin(), prompt.end() - 1}, prompt.back());
-    request.cache_salt = salt;
+    request.cache_salt.key = salt;
     const auto sink = std::make_shared<CollectingSink>();
     REQUIRE(f.scheduler->submit(std::move(request), sink).ok());
     return sink->wait().usage.cached_tokens;

@@ -94,6 +94,32 @@ Request request_of(const RequestGroup& group) {
   return request;
 }
 
+// The sweeps of requests that all come while a first one, of one token, holds the engine; without
+// that one's.
+std::vector<Sweep> ran_sweeps(std::unique_ptr<Engine> engine, const SchedulerOptions& options,
+                              SweepLog& log, Request first, const std::vector<Request>& requests) {
+  const auto scheduler = start_scheduler(std::move(engine), options);
+  const auto held = std::make_shared<GateSink>();
+  REQUIRE(scheduler->submit(std::move(first), held).ok());
+  held->wait_held();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(scheduler->submit(request, sinks.back()).ok());
+  }
+  held->open();
+  scheduler->drain(1e6);
+  for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
+  std::vector<Sweep> ran;
+  for (const SweepWork& work : log.take()) {
+    ran.push_back({work.tokens(), work.logit_rows, work.prompts, work.prompts_unfinished,
+                   work.prompt_rows, work.prompt_pairs, work.cached_rows});
+  }
+  REQUIRE(!ran.empty());
+  ran.erase(ran.begin());
+  return ran;
+}
+
 TEST_CASE("planned sweeps are those that the scheduler runs") {
   ModelShape shape = test::tiny_shape();
   const bool window = GENERATE(false, true);
@@ -131,29 +157,13 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
     }
     const std::vector<Sweep> planned = unfolded(plan_sweeps(made.groups, reservations, limits));
 
-    const auto scheduler = start_scheduler(std::move(engine), made.options);
-    // All of them come while a sequence of one token holds the engine.
-    const auto held = std::make_shared<GateSink>();
-    REQUIRE(scheduler->submit(request_of({.prompt_tokens = 1, .new_tokens = 1}), held).ok());
-    held->wait_held();
-    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    std::vector<Request> requests;
     for (const RequestGroup& group : made.groups) {
-      for (int64_t i = 0; i < group.count; ++i) {
-        sinks.push_back(std::make_shared<CollectingSink>());
-        REQUIRE(scheduler->submit(request_of(group), sinks.back()).ok());
-      }
+      requests.insert(requests.end(), static_cast<size_t>(group.count), request_of(group));
     }
-    held->open();
-    scheduler->drain(1e6);
-    for (const auto& sink : sinks) CHECK(sink->wait().reason == FinishReason::kLength);
-
-    std::vector<Sweep> ran;
-    for (const SweepWork& work : log->take()) {
-      ran.push_back({work.tokens(), work.logit_rows, work.prompts, work.prompts_unfinished,
-                     work.prompt_rows, work.prompt_pairs, work.cached_rows});
-    }
-    REQUIRE(!ran.empty());
-    ran.erase(ran.begin());  // The one that held it
+    const std::vector<Sweep> ran =
+        ran_sweeps(std::move(engine), made.options, *log,
+                   request_of({.prompt_tokens = 1, .new_tokens = 1}), requests);
     for (const Sweep& sweep : ran) {
       most_at_once = std::max(most_at_once, static_cast<size_t>(sweep.logit_rows));
     }
@@ -166,6 +176,55 @@ TEST_CASE("planned sweeps are those that the scheduler runs") {
     CHECK(ran.size() <= planned.size() * 3 / 2 + 2);
   }
   CHECK(most_at_once >= 4);
+}
+
+TEST_CASE(
+    "planned sweeps of prompts that share their beginning are those that the scheduler runs") {
+  constexpr int64_t kShared = 48;
+  ModelShape shape = test::tiny_shape();
+  shape.positions = 128;
+  const auto device = open_cpu_device(1).value();
+  const auto weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    INFO("seed " << seed);
+    Case made = random_case(seed, Cache::kAmple, shape);
+    made.options.prefix_cache_bytes = uint64_t{1} << 40;
+    made.kv_bytes *= 8;
+    const auto log = std::make_shared<SweepLog>();
+    EngineOptions options;
+    options.sweep_tokens_max = sweep_tokens_max(shape, made.options);
+    options.kv_bytes = made.kv_bytes;
+    options.log = log;
+    auto engine = Engine::open(*device, *weights, options).value();
+    const SweepLimits limits{.block_sequences = made.options.block_sequences_max,
+                             .prefill_tokens = made.options.prefill_tokens_max,
+                             .prefill_target = made.options.prefill_target,
+                             .kv_bytes = made.kv_bytes};
+    std::vector<KvReservation> reservations;
+    std::vector<Request> requests;
+    for (RequestGroup& group : made.groups) {
+      group.kv = {};
+      group.prompt_tokens += kShared;
+      group.shared_tokens = kShared;
+      const int64_t positions = kv_positions(group.prompt_tokens, group.new_tokens);
+      reservations.push_back({engine->kv().sequence_bytes(positions - kShared), positions});
+      reservations.back().keeps_all_rows = true;
+      for (int64_t i = 0; i < group.count; ++i) {
+        requests.push_back(request_of(group));
+        // Each goes on in its own way.
+        requests.back().prompt[kShared] = static_cast<int32_t>(10 + requests.size());
+      }
+    }
+    // The first one leaves the beginning in the cache.
+    const RequestGroup first{.prompt_tokens = kShared + 1, .new_tokens = 1};
+    const std::vector<Sweep> ran =
+        ran_sweeps(std::move(engine), made.options, *log, request_of(first), requests);
+    const std::vector<Sweep> planned = unfolded(plan_sweeps(made.groups, reservations, limits));
+    // The first one may take several sweeps.
+    REQUIRE(ran.size() >= planned.size());
+    CHECK(std::vector<Sweep>(ran.end() - static_cast<ptrdiff_t>(planned.size()), ran.end()) ==
+          planned);
+  }
 }
 
 }  // namespace

@@ -25,20 +25,20 @@ struct Fixture {
     cache.emplace(*kv, bytes_max);
   }
 
-  PrefixCache::Use hold(const std::vector<int32_t>& prompt, uint64_t salt = 0) {
+  PrefixCache::Use hold(const std::vector<int32_t>& prompt, const CacheSalt& salt = {}) {
     return PrefixCache::Use(*cache, cache->find(salt, prompt).entry);
   }
   // Computes all of a prompt that could be shared.
-  PrefixCache::Use add(const std::vector<int32_t>& prompt, uint64_t salt = 0) {
+  PrefixCache::Use add(const std::vector<int32_t>& prompt, const CacheSalt& salt = {}) {
     const PrefixCache::Found found = cache->find(salt, prompt);
     const int64_t blocks = PrefixCache::blocks_of(static_cast<int64_t>(prompt.size()));
     if (blocks == found.blocks) return PrefixCache::Use(*cache, found.entry);
     PrefixCache::Use use = cache->extend(salt, prompt, found, blocks - found.blocks);
-    cache->computed(use);
+    cache->computed(use, use.blocks());
     cache->verify();
     return use;
   }
-  int64_t found(const std::vector<int32_t>& prompt, uint64_t salt = 0) {
+  int64_t found(const std::vector<int32_t>& prompt, const CacheSalt& salt = {}) {
     const int64_t blocks = cache->find(salt, prompt).blocks;
     cache->verify();
     return blocks;
@@ -66,7 +66,7 @@ TEST_CASE("prompts find the longest beginning that was computed") {
   CHECK(f.found(prompt({1, 2, 3, 4, 5})) == 4);
   CHECK(f.found(prompt({1, 2, 7, 4})) == 2);
   CHECK(f.found(prompt({2, 2})) == 0);
-  CHECK(f.found(prompt({1, 2, 3, 4}), 5) == 0);  // Another salt
+  CHECK(f.found(prompt({1, 2, 3, 4}), {0, 5}) == 0);  // Another salt
   std::vector<int32_t> last = prompt({1, 2, 3, 4});
   last.pop_back();  // Its last token is computed in any case.
   CHECK(f.found(last) == 3);
@@ -98,21 +98,42 @@ TEST_CASE("what is being computed is found by nobody, and goes if it is not fini
   Fixture f(100);
   f.add(prompt({1, 2}));
   {
-    const PrefixCache::Found found = f.cache->find(0, prompt({1, 2, 3, 4}));
+    const PrefixCache::Found found = f.cache->find({}, prompt({1, 2, 3, 4}));
     CHECK(found.blocks == 2);
     CHECK(found.used_blocks == 0);
-    PrefixCache::Use computing = f.cache->extend(0, prompt({1, 2, 3, 4}), found, 2);
+    PrefixCache::Use computing = f.cache->extend({}, prompt({1, 2, 3, 4}), found, 2);
     REQUIRE_FALSE(computing.empty());
     f.cache->verify();
-    const PrefixCache::Found other = f.cache->find(0, prompt({1, 2, 3, 5}));
+    const PrefixCache::Found other = f.cache->find({}, prompt({1, 2, 3, 5}));
     CHECK(other.blocks == 2);
     CHECK(other.used_blocks == 2);
     CHECK(other.computing_blocks == 1);
-    CHECK(f.cache->extend(0, prompt({1, 2, 3, 5}), other, 2).empty());
+    CHECK(f.cache->extend({}, prompt({1, 2, 3, 5}), other, 2).empty());
     CHECK(f.cache->bytes() == 4 * f.kv->page_bytes());
   }
   CHECK(f.cache->bytes() == 2 * f.kv->page_bytes());
   CHECK(f.found(prompt({1, 2, 3, 4})) == 2);
+}
+
+TEST_CASE("what of a beginning has been computed is found while its rest is computed") {
+  Fixture f(100);
+  const std::vector<int32_t> long_prompt = prompt({1, 2, 3, 4, 5});
+  PrefixCache::Use use = f.cache->extend({}, long_prompt, f.cache->find({}, long_prompt), 5);
+  f.cache->computed(use, 0);
+  CHECK(f.cache->find({}, long_prompt).computing_blocks == 5);
+  f.cache->computed(use, 2);
+  f.cache->verify();
+  const PrefixCache::Found found = f.cache->find({}, prompt({1, 2, 3, 9}));
+  CHECK(found.blocks == 2);
+  CHECK(found.computing_blocks == 1);
+  CHECK(f.found(prompt({1, 7})) == 1);
+  f.cache->computed(use, 4);
+  CHECK(f.found(long_prompt) == 4);
+  CHECK(use.blocks() == 5);
+  use.reset();  // It was not finished.
+  f.cache->verify();
+  CHECK(f.found(long_prompt) == 4);
+  CHECK(f.cache->bytes() == 4 * f.kv->page_bytes());
 }
 
 TEST_CASE("the least recently used beginnings go first, ends before what they stand behind") {
@@ -159,7 +180,7 @@ TEST_CASE("a random workload finds what a list of prompts says, and loses no mem
   for (int step = 0; step < 3000; ++step) {
     std::vector<int32_t> blocks;
     for (int n = 1 + draw(6); n > 0; --n) blocks.push_back(draw(3));
-    const PrefixCache::Found found = f.cache->find(0, prompt(blocks));
+    const PrefixCache::Found found = f.cache->find({}, prompt(blocks));
     f.cache->verify();
     // Nothing is found that was not computed, and nothing is lost that somebody uses.
     const std::vector<int32_t> there(blocks.begin(), blocks.begin() + found.blocks);
@@ -173,10 +194,10 @@ TEST_CASE("a random workload finds what a list of prompts says, and loses no mem
     if (more > 0) {
       PrefixCache::Use longer;
       do {
-        longer = f.cache->extend(0, prompt(blocks), found, more);
+        longer = f.cache->extend({}, prompt(blocks), found, more);
       } while (longer.empty() && f.cache->evict());
       if (!longer.empty() && draw(5) > 0) {
-        f.cache->computed(longer);
+        f.cache->computed(longer, longer.blocks());
         use = std::move(longer);
         for (size_t n = 1; n <= blocks.size(); ++n) {
           computed.insert({blocks.begin(), blocks.begin() + static_cast<ptrdiff_t>(n)});

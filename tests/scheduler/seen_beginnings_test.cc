@@ -18,11 +18,11 @@ std::vector<int32_t> prompt(int32_t first, int64_t blocks, int32_t last) {
 }
 
 // How much of it was seen before it was noted.
-int64_t note(SeenBeginnings& seen, uint64_t salt, const std::vector<int32_t>& tokens,
+int64_t note(SeenBeginnings& seen, uint64_t key, const std::vector<int32_t>& tokens,
              int64_t blocks) {
-  const int64_t before = seen.seen(salt, tokens, blocks);
-  CHECK(seen.seen(salt, tokens, blocks) == before);  // Looking notes nothing.
-  seen.note(salt, tokens, blocks);
+  const int64_t before = seen.seen({key, 0}, tokens, blocks);
+  CHECK(seen.seen({key, 0}, tokens, blocks) == before);  // Looking notes nothing.
+  seen.note({key, 0}, tokens, blocks);
   return before;
 }
 

@@ -12,6 +12,8 @@
 #include <filesystem>
 
 #include "kernels/base/units.h"
+#include "scheduler/prefix_cache.h"
+#include "scheduler/seen_beginnings.h"
 #include "server/cli/batch/batch_input.h"
 #include "server/cli/batch/batch_order.h"
 #include "server/cli/batch/batch_output.h"
@@ -125,10 +127,9 @@ void print_summary(const BatchProgress& progress, const BatchFlags& flags,
   // The prediction does not apply to the rest of an earlier run.
   const std::string expected =
       predicted && progress.lines_before == 0 ? " (" + format_rate(*predicted) + " predicted)" : "";
-  const std::string cached =
-      progress.cached_tokens == 0
-          ? ""
-          : " (" + std::to_string(progress.cached_tokens) + " of them shared with other lines)";
+  const std::string cached = progress.cached_tokens == 0
+                                 ? ""
+                                 : " (" + std::to_string(progress.cached_tokens) + " found cached)";
   say("Done in " + format_seconds(progress.seconds) + ": " +
       std::to_string(progress.lines_done - progress.lines_failed) + " of " +
       std::to_string(progress.lines_total) + " lines completed, " +
@@ -186,9 +187,13 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
                           " lines would fail");
 }
 
-// The workload estimated from the first lines, for the plan search.
+// The workload estimated from the first lines, for the plan search. What a prompt shares with lines
+// before it counts as computed, from the length on that is worth it under every rule.
 Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const ServedModel& model,
-                                                    uint64_t seed, const InputSummary& summary) {
+                                                    const BatchSetup& setup,
+                                                    const InputSummary& summary) {
+  const bool shares = setup.shares_beginnings && model.context.shape->layers_with_window() == 0;
+  SeenBeginnings seen;
   constexpr int64_t kSampledLines = 2000;
   constexpr size_t kSampledBytes = size_t{4} << 20;
   constexpr size_t kGroups = 32;
@@ -201,12 +206,16 @@ Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const Ser
     bytes += text.text.size();
     const BatchLine line = read_batch_line(text, model.context);
     if (line.error) continue;
-    const auto parsed = parse_batch_line(line, model.context, seed);
+    const auto parsed = parse_batch_line(line, model.context, setup.seed);
     const auto* call = std::get_if<CompletionCall>(&parsed);
     if (call == nullptr) continue;
     for (const Request& request : call->requests) {
-      sample.push_back({std::max<int64_t>(1, static_cast<int64_t>(request.prompt.size())),
-                        std::max<int64_t>(1, request.max_tokens), 1, request.kv});
+      const auto prompt = static_cast<int64_t>(request.prompt.size());
+      const int64_t blocks = shares ? PrefixCache::blocks_of(prompt) : 0;
+      const int64_t before = seen.seen(request.cache_salt, request.prompt, blocks);
+      seen.note(request.cache_salt, request.prompt, blocks);
+      sample.push_back({std::max<int64_t>(1, prompt), std::max<int64_t>(1, request.max_tokens), 1,
+                        request.kv, before >= kBeginningBlocks ? before * kKvBlockRows : 0});
     }
   }
   input.rewind();
@@ -272,9 +281,9 @@ Status check_source(const Journal& journal, const std::string& source) {
 }
 
 // The order in which the lines start; says so when that is not as usual.
-Result<BatchOrder> order_of(const BatchFlags& flags, BatchInput& input, const ApiContext& context,
-                            int64_t rows) {
-  if (flags.no_reorder) return BatchOrder();
+Result<BatchOrder> order_of(const BatchFlags& flags, bool shares_beginnings, BatchInput& input,
+                            const ApiContext& context, int64_t rows) {
+  if (flags.no_reorder || !shares_beginnings) return BatchOrder();
   SPILLWAY_ASSIGN_OR_RETURN(BatchOrder order, BatchOrder::of(input, rows, context));
   if (order.too_many()) {
     log_info("Lines run in the order of the file: one by their beginnings would take more than " +
@@ -313,8 +322,9 @@ Result<Prepared> prepare(const BatchFlags& flags, const BatchSetup& setup, Batch
   run.retries = flags.retry_errors && run.output.failed > 0;
   run.has_finished = !run.journal && run.output.whole && continues(flags) && !run.retries;
   if (run.has_finished) return run;
-  SPILLWAY_ASSIGN_OR_RETURN(run.order, order_of(flags, input, model.context, run.summary.rows));
-  SPILLWAY_ASSIGN_OR_RETURN(run.workload, expected_workload(input, model, setup.seed, run.summary));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      run.order, order_of(flags, setup.shares_beginnings, input, model.context, run.summary.rows));
+  SPILLWAY_ASSIGN_OR_RETURN(run.workload, expected_workload(input, model, setup, run.summary));
   return run;
 }
 
@@ -503,6 +513,7 @@ Command batch_command(const OpenModel& open) {
   };
   command.run = [state, open]() -> int {
     BatchSetup setup;
+    setup.shares_beginnings = state->engine.prefix_cache_bytes.value_or(1) > 0;
     setup.seed = state->engine.seed;
     setup.settings = result_settings(state->engine);
     setup.open = [&](const OpenFor& purpose) { return open(state->model, state->engine, purpose); };

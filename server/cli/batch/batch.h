@@ -40,7 +40,8 @@ struct BatchFlags {
 // Arguments of run_batch() besides the flags.
 struct BatchSetup {
   uint64_t seed = 0;
-  JournalHead settings;  // All flags that change results, by name
+  bool shares_beginnings = true;  // --prefix-cache is not off
+  JournalHead settings;           // All flags that change results, by name
   std::function<Result<ServedModel>(const OpenFor&)> open;
   BatchRetry::Limits retry;
 };

@@ -131,8 +131,7 @@ ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiConte
 bool CustomIds::check(BatchLine* line) {
   if (!line->custom_id) return false;
   const XXH128_hash_t hash = XXH3_128bits(line->custom_id->data(), line->custom_id->size());
-  const auto* bytes = reinterpret_cast<const char*>(&hash);
-  if (seen_.emplace(bytes, sizeof(hash)).second || line->error) return false;
+  if (seen_.emplace(hash.low64, hash.high64).second || line->error) return false;
   refuse_repeated_id(line);
   return true;
 }

@@ -46,8 +46,17 @@ class CustomIds {
   // REQUIRES: lines come in the input's order.
   bool check(BatchLine* line);
 
+  // Memory of them, about.
+  size_t bytes() const { return seen_.size() * kEntryBytes; }
+
  private:
-  std::unordered_set<std::string> seen_;  // Digests
+  using Digest = std::pair<uint64_t, uint64_t>;
+  struct HashOfDigest {
+    size_t operator()(const Digest& digest) const { return digest.first; }
+  };
+  static constexpr size_t kEntryBytes = 48;  // A node of the table, and its place there
+
+  std::unordered_set<Digest, HashOfDigest> seen_;
 };
 
 // Turns a line that has no error into that of a duplicate custom_id.

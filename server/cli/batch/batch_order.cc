@@ -101,14 +101,14 @@ Result<BatchOrder> BatchOrder::of(BatchInput& input, int64_t rows, const ApiCont
     place.repeats_id = ids.check(&line);
     place.hashes = static_cast<uint32_t>(hashes.size());
     place.beginnings = add_hashes(prompt, hashes);
-    order.too_many_ = lines_bytes + hashes.size() * sizeof(uint64_t) > bytes_max;
+    order.too_many_ = lines_bytes + ids.bytes() + hashes.size() * sizeof(uint64_t) > bytes_max;
     if (order.too_many_) break;
   }
   input.rewind();
   const auto earlier = [](const Line& a, const Line& b) { return a.offset < b.offset; };
   if (!order.too_many_) group(order.lines_, hashes, 0);
   if (order.too_many_ || std::is_sorted(order.lines_.begin(), order.lines_.end(), earlier)) {
-    order.lines_ = {};
+    order.lines_ = std::vector<Line>();  // Without its memory
   }
   return order;
 }

@@ -21,8 +21,8 @@
 
 namespace spillway {
 
-// Memory in which the order is made, enough for a million lines of 500 bytes; 32 bytes a line of it
-// stay in use.
+// Memory in which the order is made, enough for half a million lines of 500 bytes; 32 bytes a line
+// of it stay in use.
 constexpr size_t kOrderBytesMax = size_t{64} << 20;
 
 class BatchOrder {

@@ -94,8 +94,8 @@ Result<std::vector<RequestGroup>> read_workload(const std::string& path,
 std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t most) {
   if (groups.size() <= most) return groups;
   std::sort(groups.begin(), groups.end(), [](const RequestGroup& a, const RequestGroup& b) {
-    return std::tuple(a.kv.kind, tokens_of(a), a.prompt_tokens) <
-           std::tuple(b.kv.kind, tokens_of(b), b.prompt_tokens);
+    return std::tuple(a.kv.kind, tokens_of(a), a.prompt_tokens, a.shared_tokens) <
+           std::tuple(b.kv.kind, tokens_of(b), b.prompt_tokens, b.shared_tokens);
   });
   int64_t requests = 0;
   for (const RequestGroup& group : groups) requests += group.count;
@@ -105,11 +105,12 @@ std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t mo
   for (size_t next = 0; next < groups.size();) {
     // Ends where the next part of the requests begins, rounded up, so that each has some.
     const int64_t until = ((before * parts / requests + 1) * requests + parts - 1) / parts;
-    RequestGroup sum{0, 0, 0}, longest = groups[next];
+    RequestGroup sum{0, 0, 0, {}, 0}, longest = groups[next];
     for (; next < groups.size() && before < until; ++next) {
       const RequestGroup& group = groups[next];
       sum.prompt_tokens += group.count * group.prompt_tokens;
       sum.new_tokens += group.count * group.new_tokens;
+      sum.shared_tokens += group.count * group.shared_tokens;
       sum.count += group.count;
       before += group.count;
       if (tokens_of(group) > tokens_of(longest)) longest = group;
@@ -117,7 +118,9 @@ std::vector<RequestGroup> few_groups(std::vector<RequestGroup> groups, size_t mo
     const auto mean = [&](int64_t tokens) { return (tokens + sum.count - 1) / sum.count; };
     const int64_t more = mean(sum.new_tokens);
     const int64_t most_prompt = tokens_of(longest) - more;
-    found.push_back({std::min(mean(sum.prompt_tokens), most_prompt), more, sum.count, longest.kv});
+    const int64_t prompt = std::min(mean(sum.prompt_tokens), most_prompt);
+    const int64_t shared = std::min(sum.shared_tokens / sum.count, prompt - 1);
+    found.push_back({prompt, more, sum.count, longest.kv, shared});
   }
   return found;
 }

@@ -93,9 +93,11 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
     const auto length = [&](int most) {
       return static_cast<int64_t>(1 + random() % static_cast<uint64_t>(1 + random() % most));
     };
-    int64_t requests = 0, tokens = 0, longest = 0;
+    int64_t requests = 0, tokens = 0, longest = 0, shared = 0;
     for (RequestGroup& group : groups) {
       group = {length(2000), length(500), length(9)};
+      group.shared_tokens = length(2000) % group.prompt_tokens;
+      shared += group.count * group.shared_tokens;
       if (round % 2 == 1 && group.count > 4) group.kv.kind = KvRuleKind::kH2o;
       requests += group.count;
       tokens += group.count * group.new_tokens;
@@ -106,9 +108,11 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
     const auto few = few_groups(groups, most);
     CHECK(few.size() <= most);
     if (groups.size() <= most) CHECK(few.size() == groups.size());
-    int64_t few_requests = 0, few_tokens = 0, few_longest = 0, changes = 0;
+    int64_t few_requests = 0, few_tokens = 0, few_longest = 0, few_shared = 0, changes = 0;
     for (const RequestGroup& group : few) {
       CHECK(group.prompt_tokens >= 1);
+      CHECK(group.computed_tokens() >= 1);
+      few_shared += group.count * group.shared_tokens;
       few_requests += group.count;
       few_tokens += group.count * group.new_tokens;
       few_longest = std::max(few_longest, group.prompt_tokens + group.new_tokens);
@@ -118,6 +122,9 @@ TEST_CASE("many lengths become few, rounded up and never longer than the longest
     if (groups.size() > most) CHECK(changes <= round % 2);
     CHECK(few_requests == requests);
     CHECK(few_tokens >= tokens);
+    // No more is shared than was.
+    CHECK(few_shared <= shared);
+    if (groups.size() <= most) CHECK(few_shared == shared);
     CHECK(few_longest <= longest);
     // Means are rounded up: a token each at most.
     CHECK(few_tokens <= tokens + requests);
