@@ -84,7 +84,8 @@ class Batch {
       rows.push_back(nlohmann::json::parse(line));
       rows.back()["response"]["body"].erase("created");
       // What a line finds cached depends on which lines ran before it in the same process.
-      rows.back()["response"]["body"]["usage"].erase("prompt_tokens_details");
+      auto& body = rows.back()["response"]["body"];
+      if (body.contains("usage")) body["usage"].erase("prompt_tokens_details");
     }
     return rows;
   }
