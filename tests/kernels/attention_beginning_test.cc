@@ -395,6 +395,7 @@ TEST_CASE("a prompt behind a shared beginning is the prompt as a whole") {
   const int64_t begun = GENERATE(16, 48, 64, 160), tokens = GENERATE(1, 7, 40, 150);
   const bool small = begun != 160 && tokens != 150 && (begun == 64) == (tokens == 40);
   if (!test::thorough() && (!small || format == Format::kBF16)) return;
+  if (!test::thorough() && format == Format::kF16 && begun != 48) return;
   const Model model{4, 2, 16, format};
   auto sequences = sequences_of(begun, tokens);
   add_others(&sequences);
