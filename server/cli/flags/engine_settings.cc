@@ -77,7 +77,9 @@ Result<Format> parse_kv_format(const std::string& text) {
 
 Result<uint64_t> parse_size_or_off(const std::string& text) {
   if (text == "off") return uint64_t{0};
-  return parse_bytes(text);
+  const Result<uint64_t> size = parse_bytes(text);
+  if (size.ok()) return size;
+  return invalid_argument(in_quotes(text) + " is neither off nor a size, such as 16GiB");
 }
 
 template <class T>
