@@ -445,7 +445,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence->end_sweep();
       room_.end_sweep(*sequence);
     }
-    if (status.ok()) correct_target();
+    if (status.ok() && options_.corrects_target) correct_target();
     const auto ended = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
       return sequence->finished() && sequence->ending().reason == FinishReason::kStop;
     });

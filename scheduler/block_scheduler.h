@@ -22,6 +22,7 @@ struct SchedulerOptions {
   // Prompt tokens that sweeps take in the mean while requests wait (SweepLimits::prefill_target),
   // to begin with: measured sweeps correct it (policy/prefill_target.h). 0: as many as fit.
   int64_t prefill_target = 0;
+  bool corrects_target = true;      // False, for tests: the target stays, whatever sweeps wait for.
   int64_t queue_max = 8192;         // Waiting requests
   int64_t sampling_vocabulary = 0;  // Only ids below it are generated; 0: all ids
   KvRule kv_rule;                   // Of requests that name no other rule
