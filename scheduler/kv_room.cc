@@ -38,7 +38,7 @@ KvRoom::KvRoom(Engine& engine, uint64_t prefix_bytes)
       needs_(engine.kv(),
              engine.kv().aside_bytes() > 0 && engine.shape().layers_with_window() == 0),
       prefix_bytes_max_(prefix_bytes_max(engine, prefix_bytes)),
-      prefixes_(engine.kv(), prefix_bytes_max_),
+      prefixes_(engine.kv()),
       whole_(engine.kv()) {}
 
 uint64_t KvRoom::promised_max() const {

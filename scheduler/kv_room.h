@@ -30,7 +30,7 @@ class KvRoom {
 
   // Whether requests may share beginnings at all: not in models with sliding windows, and not where
   // the CPU attends to a part of a GPU's cache.
-  bool shares() const { return prefixes_.enabled(); }
+  bool shares() const { return prefix_bytes_max_ > 0; }
 
   KvNeeds& needs() { return needs_; }
 

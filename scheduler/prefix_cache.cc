@@ -1,6 +1,7 @@
 #include "scheduler/prefix_cache.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -57,8 +58,7 @@ std::vector<const KvPages*> PrefixCache::Use::pages() const {
   return pages;
 }
 
-PrefixCache::PrefixCache(KvCache& cache, uint64_t bytes_max)
-    : cache_(cache), bytes_max_(bytes_max) {}
+PrefixCache::PrefixCache(KvCache& cache) : cache_(cache) {}
 
 PrefixCache::~PrefixCache() {
   while (evict()) {
@@ -81,7 +81,6 @@ PrefixCache::Entries* PrefixCache::behind(const CacheSalt& salt, Entry* entry) {
 
 PrefixCache::Found PrefixCache::find(const CacheSalt& salt, std::span<const int32_t> prompt) {
   Found found;
-  if (!enabled()) return found;
   const int64_t most = blocks_of(static_cast<int64_t>(prompt.size()));
   while (found.blocks < most) {
     Entries* const entries = behind(salt, found.entry);
@@ -139,13 +138,7 @@ PrefixCache::Entry* PrefixCache::cut(Entry* entry, int64_t blocks) {
 
 PrefixCache::Use PrefixCache::extend(const CacheSalt& salt, std::span<const int32_t> prompt,
                                      const Found& found, int64_t blocks) {
-  if (!enabled() || blocks <= 0 || found.computing_blocks > 0) return {};
-  const uint64_t bytes = static_cast<uint64_t>(blocks) * cache_.page_bytes();
-  if (used_bytes() + bytes > bytes_max_) return {};
-  const Use hold_found(*this, found.entry);
-  while (this->bytes() + bytes > bytes_max_) {
-    if (!evict()) return {};
-  }
+  if (blocks <= 0 || found.computing_blocks > 0) return {};
   auto entry = std::make_unique<Entry>();
   const auto tokens = prompt.subspan(static_cast<size_t>(found.blocks * kKvBlockRows),
                                      static_cast<size_t>(blocks * kKvBlockRows));
@@ -177,7 +170,10 @@ void PrefixCache::computed(const Use& use, int64_t blocks) {
   if (there >= entry->pages.blocks) {
     entry->computed = true;
   } else if (there > 0) {
-    cut(entry, there);
+    try {
+      cut(entry, there);
+    } catch (const std::bad_alloc&) {  // It is whole still.
+    }
   }
 }
 

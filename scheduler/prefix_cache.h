@@ -30,14 +30,11 @@ constexpr int64_t kBeginningBlocks = 4;
 
 class PrefixCache {
  public:
-  // `bytes_max`: the most that entries take; 0: nothing is kept, and nothing found. The cache must
-  // outlive the object.
-  PrefixCache(KvCache& cache, uint64_t bytes_max);
+  // The cache must outlive the object.
+  explicit PrefixCache(KvCache& cache);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
-
-  bool enabled() const { return bytes_max_ > 0; }
 
   // An entry: the pages of some KV blocks behind those of its parent.
   struct Entry;
@@ -83,7 +80,8 @@ class PrefixCache {
   Use extend(const CacheSalt& salt, std::span<const int32_t> prompt, const Found& found,
              int64_t blocks);
 
-  // The first `blocks` KV blocks of what it uses have been computed, so that others find them.
+  // The first `blocks` KV blocks of what it uses have been computed, so that others find them:
+  // where memory has run out, not before all of them are.
   void computed(const Use& use, int64_t blocks);
 
   // Removes the entry that was used least recently, of those that no sequence uses. False: none.
@@ -110,7 +108,6 @@ class PrefixCache {
   Entries* behind(const CacheSalt& salt, Entry* entry);
 
   KvCache& cache_;
-  const uint64_t bytes_max_;
   std::map<CacheSalt, Entries> first_;  // By salt
   // In the order in which the last use of each ended: an entry comes after those behind it.
   std::list<Entry*> unused_;

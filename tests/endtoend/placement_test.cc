@@ -21,7 +21,6 @@ namespace spillway::endtoend_placement_test {
 namespace {
 
 using test::Answers;
-using test::CollectingSink;
 
 struct Setup {
   const char* name = "";
@@ -107,17 +106,6 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   return requests;
 }
 
-// Some arrive while others run.
-Answers run(Runtime& runtime, const std::vector<Request>& requests) {
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(runtime.scheduler().submit(requests[i], sinks.back()).ok());
-    if (i % 11 == 10) sinks.back()->wait_tokens(1);
-  }
-  return test::answers_of(sinks);
-}
-
 constexpr uint64_t kSeed = 20261122;
 
 void check_shares(const TierBytes& bytes, const TierPercent& wanted, double slack) {
@@ -138,7 +126,7 @@ Answers check_placements(const std::string& variant, Format format, Format kv_fo
     requests = make_requests(runtime->shape(), kSeed);
     tolerance = test::placement_tolerance(*runtime, format, kv_format);
     if (tolerance > 0) test::ask_logprobs(&requests);
-    expected = run(*runtime, requests);
+    expected = test::run_arriving(*runtime, requests);
   }
   for (const Setup& setup : setups()) {
     INFO(setup.name << (setup.overlap ? "" : ", no overlap") << ", micro-batch "
@@ -149,7 +137,8 @@ Answers check_placements(const std::string& variant, Format format, Format kv_fo
     check_shares(runtime->plan().weights, setup.weights,
                  static_cast<double>(runtime->shape().vocabulary * runtime->shape().hidden * 4 +
                                      int64_t{4} * 4096));
-    CHECK(test::difference(requests, expected, run(*runtime, requests), tolerance) == "");
+    CHECK(test::difference(requests, expected, test::run_arriving(*runtime, requests), tolerance) ==
+          "");
     CHECK(runtime->scheduler().stats().kv_bytes_used == 0);
   }
   return expected;
@@ -178,7 +167,7 @@ TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products
   const auto runtime = open(test::read_golden(variant).checkpoints.front(), Format::kQ4,
                             Format::kBF16, {}, "auto", true);
   const std::vector<Request> requests = make_requests(runtime->shape(), kSeed);
-  CHECK(test::difference(requests, run(*runtime, requests), answers, 0) != "");
+  CHECK(test::difference(requests, test::run_arriving(*runtime, requests), answers, 0) != "");
 }
 
 TEST_CASE("every placement gives the tokens of the run in memory, post-norm with projections",

@@ -7,7 +7,6 @@
 
 #include "server/runtime.h"
 #include "tests/support/answers.h"
-#include "tests/support/collecting_sink.h"
 #include "tests/support/golden.h"
 #include "tests/support/random_data.h"
 #include "tests/support/seed.h"
@@ -18,7 +17,6 @@ namespace spillway::shared_beginnings_test {
 namespace {
 
 using test::Answers;
-using test::CollectingSink;
 
 constexpr TierPercent kAllDevice = {100, 0, 0};
 
@@ -91,17 +89,6 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   return requests;
 }
 
-// Some arrive while others run.
-Answers run(Runtime& runtime, const std::vector<Request>& requests) {
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(runtime.scheduler().submit(requests[i], sinks.back()).ok());
-    if (i % 11 == 10) sinks.back()->wait_tokens(1);
-  }
-  return test::answers_of(sinks);
-}
-
 std::vector<Setup> setups() {
   return {
       {.name = "in memory"},
@@ -135,7 +122,7 @@ void check_setups(const std::string& variant, Format format, Format kv_format, b
     requests = make_requests(runtime->shape(), kSeed);
     tolerance = test::placement_tolerance(*runtime, format, kv_format);
     if (tolerance > 0) test::ask_logprobs(&requests);
-    expected = run(*runtime, requests);
+    expected = test::run_arriving(*runtime, requests);
     CHECK(runtime->scheduler().stats().prefix_hits == 0);
   }
   uint64_t order = 1;
@@ -145,7 +132,8 @@ void check_setups(const std::string& variant, Format format, Format kv_format, b
     if (test::has_accelerator()) test::shuffle_accelerator(order);
     if (!all && order % 3 != 2) continue;
     const auto runtime = open(checkpoint, format, kv_format, setup, uint64_t{1} << 30);
-    CHECK(test::difference(requests, expected, run(*runtime, requests), tolerance) == "");
+    CHECK(test::difference(requests, expected, test::run_arriving(*runtime, requests), tolerance) ==
+          "");
     const SchedulerStats stats = runtime->scheduler().stats();
     CHECK(stats.kv_bytes_used == 0);
     CHECK(stats.prefix_hits > 0);

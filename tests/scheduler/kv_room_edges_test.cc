@@ -1,10 +1,12 @@
 // Shared beginnings where room is short: what fits alone is always finished, nothing is given up in
 // vain, and nobody waits for what is there.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "scheduler/block_scheduler.h"
 #include "scheduler/kv_room.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/engine_on_tiers.h"
 #include "tests/support/fake_io.h"
 #include "tests/support/gate_sink.h"
 #include "tests/support/tiny_shape.h"
@@ -23,31 +25,31 @@ struct Setup {
   uint64_t prefix = UINT64_MAX;
 };
 
-struct Fixture {
-  Fixture(const Setup& setup, FakeIo& io) : transfers(io, nullptr) {
-    shape.positions = setup.positions;
-    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
+ModelShape shape_of(const Setup& setup) {
+  ModelShape shape = test::rotary_shape(3);
+  shape.positions = setup.positions;
+  return shape;
+}
+
+struct Fixture : test::EngineOnTiers {
+  Fixture(const Setup& setup, FakeIo& io)
+      : EngineOnTiers(shape_of(setup), options_of(setup), bytes_of(setup, shape_of(setup)), io) {}
+  static SchedulerOptions options_of(const Setup& setup) {
+    SchedulerOptions scheduling;
     scheduling.block_sequences_max = setup.block;
     scheduling.prefill_tokens_max = setup.prefill;
     scheduling.prefix_cache_bytes = setup.prefix;
+    return scheduling;
+  }
+  static KvBytes bytes_of(const Setup& setup, const ModelShape& shape) {
     const KvLayout layout = kv_layout(shape, Format::kF32);
     const auto bytes = [&](int64_t blocks) {
       return static_cast<uint64_t>(blocks * shape.layers) * layout.block_bytes();
     };
-    EngineOptions options;
-    options.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
-    options.kv_bytes = bytes(setup.memory);
-    options.kv_disk_bytes = bytes(setup.disk);
-    options.kv_staging_bytes = 4 * layout.sequence_bytes(setup.positions);
-    options.kv_aside_bytes = bytes(setup.aside);
-    EngineScratch scratch;
-    scratch.transfers = &transfers;
-    const uint64_t file = options.kv_disk_bytes + options.kv_aside_bytes;
-    if (file > 0) scratch.kv = test::memory_file(file);
-    engine = Engine::open(*device, *weights, options, std::move(scratch)).value();
+    return {bytes(setup.memory), bytes(setup.disk), bytes(setup.aside),
+            4 * layout.sequence_bytes(setup.positions)};
   }
 
-  void start() { scheduler = start_scheduler(std::move(engine), scheduling); }
   std::shared_ptr<CollectingSink> submit(Request request) const {
     const auto sink = std::make_shared<CollectingSink>();
     REQUIRE(scheduler->submit(std::move(request), sink).ok());
@@ -55,14 +57,6 @@ struct Fixture {
   }
   // Holds the engine in the middle of a sequence that goes on for long.
   std::shared_ptr<GateSink> hold(int32_t tokens) const;
-
-  SchedulerOptions scheduling;
-  ModelShape shape = test::rotary_shape(3);
-  std::unique_ptr<Device> device = open_cpu_device(1).value();
-  TransferQueue transfers;
-  std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<Scheduler> scheduler;
 };
 
 const KvRuleChoice kFull = {};
@@ -219,6 +213,21 @@ TEST_CASE("beginnings that nobody uses push nobody to a slower tier") {
   CHECK(r.pages(r.room.prefix_bytes()) > 50);
   CHECK(disk_layers(10) == expected);
   CHECK(r.pages(r.room.prefix_bytes()) < 50);
+}
+
+TEST_CASE("beginnings take no more than their limit, and the oldest go for new ones") {
+  FakeIo io({.seed = 1});
+  Room r({.memory = 256}, 20, io);
+  for (int32_t i = 0; i < 5; ++i) {
+    const auto sequence = r.make(10 * 16 + 1, 10 + i);
+    r.compute(*sequence);
+    CHECK(sequence->prefix().blocks() == 10);
+    r.room.release(*sequence);
+    CHECK(r.pages(r.room.prefix_bytes()) == std::min(20, 10 * (i + 1)));
+  }
+  const auto last = r.make(10 * 16 + 1, 14), first = r.make(10 * 16 + 1, 10);
+  CHECK(r.room.offer(*last, 0).cached == 160);
+  CHECK(r.room.offer(*first, 0).cached == 0);
 }
 
 TEST_CASE("a beginning that exceeds the limit beside those in use evicts nothing") {

@@ -9,6 +9,7 @@
 
 #include "scheduler/block_scheduler.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/engine_on_tiers.h"
 #include "tests/support/fake_io.h"
 #include "tests/support/gate_sink.h"
 #include "tests/support/seed.h"
@@ -30,38 +31,34 @@ struct Setup {
   int64_t prefix_sequences = 1000;  // What may be shared; 0: nothing
 };
 
-struct Fixture {
-  Fixture(const Setup& setup, FakeIo& io) : transfers(io, nullptr) {
-    shape.positions = kPositions;
-    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
+ModelShape shape_of_tests() {
+  ModelShape shape = test::rotary_shape(3);
+  shape.positions = kPositions;
+  return shape;
+}
+
+struct Fixture : test::EngineOnTiers {
+  Fixture(const Setup& setup, FakeIo& io)
+      : EngineOnTiers(shape_of_tests(), options_of(setup), bytes_of(setup, shape_of_tests()), io) {
+    start();
+  }
+  static SchedulerOptions options_of(const Setup& setup) {
     SchedulerOptions scheduling;
     scheduling.block_sequences_max = 40;
     scheduling.prefill_tokens_max = setup.prefill_tokens;
     scheduling.prefill_target = setup.prefill_target;
-    const uint64_t layer = kv_layout(shape, Format::kF32).sequence_bytes(kPositions);
-    const auto bytes = [&](int64_t sequences) {
-      return static_cast<uint64_t>(sequences * shape.layers) * layer;
-    };
-    scheduling.prefix_cache_bytes = bytes(setup.prefix_sequences);
-    EngineOptions options;
-    options.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
-    options.kv_bytes = bytes(setup.memory_sequences);
-    options.kv_disk_bytes = bytes(setup.disk_sequences);
-    options.kv_staging_bytes = 4 * layer;
-    options.kv_aside_bytes = bytes(setup.aside_sequences);
-    EngineScratch scratch;
-    scratch.transfers = &transfers;
-    const uint64_t file = options.kv_disk_bytes + options.kv_aside_bytes;
-    if (file > 0) scratch.kv = test::memory_file(file);
-    scheduler = start_scheduler(
-        Engine::open(*device, *weights, options, std::move(scratch)).value(), scheduling);
+    Setup shared;
+    shared.memory_sequences = setup.prefix_sequences;
+    scheduling.prefix_cache_bytes = bytes_of(shared, shape_of_tests()).memory;
+    return scheduling;
   }
-
-  ModelShape shape = test::rotary_shape(3);
-  std::unique_ptr<Device> device = open_cpu_device(1).value();
-  TransferQueue transfers;
-  std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<Scheduler> scheduler;
+  static test::EngineOnTiers::KvBytes bytes_of(const Setup& setup, const ModelShape& shape) {
+    const uint64_t layer = kv_layout(shape, Format::kF32).sequence_bytes(kPositions);
+    const uint64_t one = static_cast<uint64_t>(shape.layers) * layer;
+    const auto bytes = [&](int64_t sequences) { return static_cast<uint64_t>(sequences) * one; };
+    return {bytes(setup.memory_sequences), bytes(setup.disk_sequences),
+            bytes(setup.aside_sequences), 4 * layer};
+  }
 };
 
 struct Job {
@@ -209,45 +206,15 @@ TEST_CASE(
   CHECK(failed < jobs.size());
 }
 
-TEST_CASE("requests that arrive together compute their common beginning once") {
-  FakeIo io({.seed = 1});
-  Fixture f({100}, io);
-  const std::vector<int32_t> beginning(160, 5);
-  // The first holds the engine until all are there.
+// Prompt tokens that requests compute which all come while another one holds the engine.
+int64_t computed_together(Fixture& f, const std::vector<Request>& requests) {
   const auto gate = std::make_shared<test::GateSink>();
   REQUIRE(f.scheduler->submit(request_of({1, 2, 3}, 4), gate).ok());
   gate->wait_held();
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int32_t i = 0; i < 30; ++i) {
+  for (const Request& request : requests) {
     sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(f.scheduler->submit(request_of(beginning, 10 + i), sinks.back()).ok());
-  }
-  gate->open();
-  int64_t computed = 0;
-  for (const auto& sink : sinks) {
-    const Finish end = sink->wait();
-    computed += end.usage.prompt_tokens - end.usage.cached_tokens;
-  }
-  CHECK(computed == 160 + 30);
-  CHECK(f.scheduler->stats().prefix_hits == 29 * 160);
-}
-
-TEST_CASE("under a limited rule the second prompt computes the beginning that the others share") {
-  FakeIo io({.seed = 1});
-  Fixture f({100}, io);
-  const std::vector<int32_t> beginning(160, 5);
-  const KvRuleChoice rule = GENERATE(from_range(kRules + 1, kRules + 6));
-  CAPTURE(static_cast<int>(*rule.kind));
-  const auto gate = std::make_shared<test::GateSink>();
-  REQUIRE(f.scheduler->submit(request_of({1, 2, 3}, 4), gate).ok());
-  gate->wait_held();
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int32_t i = 0; i < 30; ++i) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    Request request = request_of(beginning, 10 + i);
-    request.prompt.insert(request.prompt.end(), 40, 11 + i);
-    request.kv = rule;
-    REQUIRE(f.scheduler->submit(std::move(request), sinks.back()).ok());
+    REQUIRE(f.scheduler->submit(request, sinks.back()).ok());
   }
   gate->open();
   int64_t computed = 0;
@@ -256,7 +223,32 @@ TEST_CASE("under a limited rule the second prompt computes the beginning that th
     CHECK(end.status.ok());
     computed += end.usage.prompt_tokens - end.usage.cached_tokens;
   }
-  CHECK(computed == 2 * 160 + 30 * 41);
+  return computed;
+}
+
+TEST_CASE("requests that arrive together compute their common beginning once") {
+  FakeIo io({.seed = 1});
+  Fixture f({100}, io);
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 30; ++i) {
+    requests.push_back(request_of(std::vector<int32_t>(160, 5), 10 + i));
+  }
+  CHECK(computed_together(f, requests) == 160 + 30);
+  CHECK(f.scheduler->stats().prefix_hits == 29 * 160);
+}
+
+TEST_CASE("under a limited rule the second prompt computes the beginning that the others share") {
+  FakeIo io({.seed = 1});
+  Fixture f({100}, io);
+  const KvRuleChoice rule = GENERATE(from_range(kRules + 1, kRules + 6));
+  CAPTURE(static_cast<int>(*rule.kind));
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 30; ++i) {
+    Request& request = requests.emplace_back(request_of(std::vector<int32_t>(160, 5), 10 + i));
+    request.prompt.insert(request.prompt.end(), 40, 11 + i);
+    request.kv = rule;
+  }
+  CHECK(computed_together(f, requests) == 2 * 160 + 30 * 41);
 }
 
 TEST_CASE("a conversation goes on behind its last prompt, and salts share nothing") {

@@ -13,16 +13,15 @@ namespace {
 
 constexpr int64_t kLayers = 2;
 const KvLayout kLayout{1, 8, Format::kF32};
-constexpr uint64_t kAll = uint64_t{1} << 40;
 
 struct Fixture {
-  explicit Fixture(int64_t blocks, uint64_t bytes_max = kAll) {
+  explicit Fixture(int64_t blocks) {
     KvCacheOptions options;
     options.layout = kLayout;
     options.layers = {0, kLayers};
     options.memory_bytes = static_cast<uint64_t>(blocks * kLayers) * kLayout.block_bytes();
     kv = KvCache::open(*device, options).value();
-    cache.emplace(*kv, bytes_max);
+    cache.emplace(*kv);
   }
 
   PrefixCache::Use hold(const std::vector<int32_t>& prompt, const CacheSalt& salt = {}) {
@@ -151,21 +150,6 @@ TEST_CASE("the least recently used beginnings go first, ends before what they st
   CHECK(f.cache->evict());
   CHECK_FALSE(f.cache->evict());
   CHECK(f.found(prompt({9})) == 1);
-}
-
-TEST_CASE("entries take no more than they may") {
-  Fixture f(100, 4 * kLayers * kLayout.block_bytes());
-  PrefixCache::Use used = f.add(prompt({1, 2, 3}));
-  CHECK(f.add(prompt({4, 5})).empty());
-  CHECK_FALSE(f.add(prompt({4})).empty());
-  CHECK_FALSE(f.add(prompt({5})).empty());  // In place of the other
-  CHECK(f.found(prompt({4})) == 0);
-  used.reset();
-  CHECK_FALSE(f.add(prompt({6, 7, 8, 9})).empty());
-  CHECK(f.found(prompt({1, 2, 3})) == 0);
-  Fixture none(100, 0);
-  CHECK_FALSE(none.cache->enabled());
-  CHECK(none.add(prompt({1})).empty());
 }
 
 TEST_CASE("a random workload finds what a list of prompts says, and loses no memory") {

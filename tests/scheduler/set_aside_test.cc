@@ -9,6 +9,7 @@
 
 #include "scheduler/block_scheduler.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/engine_on_tiers.h"
 #include "tests/support/fake_io.h"
 #include "tests/support/seed.h"
 #include "tests/support/tiny_shape.h"
@@ -28,37 +29,31 @@ struct Setup {
   int64_t prefill_target = 0;
 };
 
-struct Fixture {
-  Fixture(const Setup& setup, FakeIo& io) : transfers(io, nullptr) {
-    shape.positions = kPositions;
-    weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
+ModelShape shape_of_tests() {
+  ModelShape shape = test::tiny_shape();
+  shape.positions = kPositions;
+  return shape;
+}
+
+struct Fixture : test::EngineOnTiers {
+  Fixture(const Setup& setup, FakeIo& io)
+      : EngineOnTiers(shape_of_tests(), options_of(setup), bytes_of(setup, shape_of_tests()), io) {
+    start();
+  }
+  static SchedulerOptions options_of(const Setup& setup) {
     SchedulerOptions scheduling;
     scheduling.block_sequences_max = 40;
     scheduling.prefill_tokens_max = 200;
     scheduling.prefill_target = setup.prefill_target;
-    const uint64_t layer = kv_layout(shape, Format::kF32).sequence_bytes(kPositions);
-    const auto bytes = [&](int64_t sequences) {
-      return static_cast<uint64_t>(sequences * shape.layers) * layer;
-    };
-    EngineOptions options;
-    options.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
-    options.kv_bytes = bytes(setup.memory_sequences);
-    options.kv_disk_bytes = bytes(setup.disk_sequences);
-    options.kv_staging_bytes = 4 * layer;
-    options.kv_aside_bytes = bytes(setup.aside_sequences);
-    EngineScratch scratch;
-    scratch.transfers = &transfers;
-    const uint64_t file = options.kv_disk_bytes + options.kv_aside_bytes;
-    if (file > 0) scratch.kv = test::memory_file(file);
-    scheduler = start_scheduler(
-        Engine::open(*device, *weights, options, std::move(scratch)).value(), scheduling);
+    return scheduling;
   }
-
-  ModelShape shape = test::tiny_shape();
-  std::unique_ptr<Device> device = open_cpu_device(1).value();
-  TransferQueue transfers;
-  std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<Scheduler> scheduler;
+  static test::EngineOnTiers::KvBytes bytes_of(const Setup& setup, const ModelShape& shape) {
+    const uint64_t layer = kv_layout(shape, Format::kF32).sequence_bytes(kPositions);
+    const uint64_t one = static_cast<uint64_t>(shape.layers) * layer;
+    const auto bytes = [&](int64_t sequences) { return static_cast<uint64_t>(sequences) * one; };
+    return {bytes(setup.memory_sequences), bytes(setup.disk_sequences),
+            bytes(setup.aside_sequences), 4 * layer};
+  }
 };
 
 struct Job {

@@ -114,6 +114,16 @@ Answers answers_of(const std::vector<std::shared_ptr<CollectingSink>>& sinks) {
   return answers;
 }
 
+Answers run_arriving(Runtime& runtime, const std::vector<Request>& requests) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    REQUIRE(runtime.scheduler().submit(requests[i], sinks.back()).ok());
+    if (i % 11 == 10) sinks.back()->wait_tokens(1);
+  }
+  return answers_of(sinks);
+}
+
 Answers run_together(Runtime& runtime, const std::vector<Request>& requests) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (const Request& request : requests) {

@@ -42,6 +42,9 @@ Answers answers_of(const std::vector<std::shared_ptr<CollectingSink>>& sinks);
 // Submits the requests and waits.
 Answers run_together(Runtime& runtime, const std::vector<Request>& requests);
 
+// The same, where some are submitted while others run.
+Answers run_arriving(Runtime& runtime, const std::vector<Request>& requests);
+
 // The first difference between runs of the same requests, in words; empty: they are the same.
 // With a tolerance: of each sequence the log-probabilities are compared up to the first token that
 // differs. A greedy one's must be about as likely there; a draw may fall to either side of a border
