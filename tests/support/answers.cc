@@ -109,7 +109,7 @@ Answers answers_of(const std::vector<std::shared_ptr<CollectingSink>>& sinks) {
     const Finish finish = sink->wait();
     INFO(finish.status.message());
     REQUIRE(finish.status.ok());
-    answers.push_back({sink->tokens, sink->logprobs});
+    answers.push_back({sink->tokens, sink->logprobs, finish.usage.cached_tokens});
   }
   return answers;
 }

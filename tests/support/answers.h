@@ -20,6 +20,7 @@ namespace spillway::test {
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;  // With ask_logprobs()
+  int64_t cached_tokens = 0;            // Of its prompt, not computed; not a part of the answer
 };
 using Answers = std::vector<Answer>;
 
