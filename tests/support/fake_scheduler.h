@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "scheduler/scheduler.h"
+#include "tests/support/patience.h"
 
 namespace spillway {
 
@@ -57,9 +58,9 @@ class FakeScheduler : public Scheduler {
   int64_t finished(FinishReason reason) const;
   std::vector<Request> seen() const;  // Every accepted request
   // Waits until nothing runs or waits; false after `seconds`.
-  bool wait_idle(double seconds) const;
+  bool wait_idle(double seconds = test::kPatience) const;
   // Waits until `count` requests were accepted.
-  bool wait_submitted(int64_t count, double seconds) const;
+  bool wait_submitted(int64_t count, double seconds = test::kPatience) const;
 
  private:
   struct Sequence {

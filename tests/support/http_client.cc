@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "tests/support/patience.h"
+
 namespace spillway {
 namespace {
 
-constexpr int kWaitMilliseconds = 10'000;
+constexpr int kWaitMilliseconds = static_cast<int>(1000 * test::kPatience);
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),

@@ -64,7 +64,7 @@ TEST_CASE("an answer that would not fit is refused before it costs anything") {
     clients.push_back(std::make_unique<HttpClient>(test.server->port()));
     clients.back()->send(post_text("/v1/completions", small.dump()));
   }
-  REQUIRE(test.engine.wait_submitted(80 + 10, 10));  // For more than ten there is no memory.
+  REQUIRE(test.engine.wait_submitted(80 + 10));  // For more than ten there is no memory.
   const HttpAnswer later = test.post("/v1/completions", small);
   CHECK(later.status == 429);
   CHECK(Json::parse(later.body)["error"]["code"] == "answers_full");

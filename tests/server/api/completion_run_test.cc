@@ -8,6 +8,7 @@
 #include "server/api/completion_run.h"
 #include "server/tokenizer/utf8.h"
 #include "tests/server/api/api_support.h"
+#include "tests/support/patience.h"
 
 namespace spillway::completion_run_test {
 namespace {
@@ -46,7 +47,8 @@ struct Runner {
 
   CompletionResult finish() {
     std::unique_lock lock(mutex);
-    REQUIRE(changed.wait_for(lock, std::chrono::seconds(10), [this] { return done > 0; }));
+    REQUIRE(changed.wait_for(lock, std::chrono::duration<double>(test::kPatience),
+                             [this] { return done > 0; }));
     return last;
   }
 
@@ -200,7 +202,7 @@ TEST_CASE("who leaves in the middle of a sweep is cancelled, not stopped") {
   run = runner.start({{"prompt", "x"}, {"n", 2}, {"max_tokens", 3}});
   runner.engine.release();
   CHECK(runner.finish().cancelled);
-  REQUIRE(runner.engine.wait_idle(10));
+  REQUIRE(runner.engine.wait_idle());
   CHECK(runner.engine.finished(FinishReason::kCancelled) == 2);
   CHECK(runner.engine.stats().times.whole.count() == 0);
 }
@@ -354,7 +356,7 @@ TEST_CASE("all sequences are submitted or none") {
   REQUIRE(std::holds_alternative<ApiError>(started));
   CHECK(std::get<ApiError>(started).status == 429);
   CHECK(std::get<ApiError>(started).code == "queue_full");
-  CHECK(runner.engine.wait_idle(10));
+  CHECK(runner.engine.wait_idle());
   CHECK(runner.engine.submitted() == 2);
   const std::lock_guard lock(runner.mutex);
   CHECK(runner.done == 0);
@@ -384,7 +386,7 @@ TEST_CASE("one failing sequence fails the call once, and frees the others") {
   CHECK(result.error->status == 500);
   CHECK(result.error->code == "engine_error");
   CHECK(result.error->message.find("secret") == std::string::npos);
-  CHECK(runner.engine.wait_idle(10));
+  CHECK(runner.engine.wait_idle());
   const std::lock_guard lock(runner.mutex);
   CHECK(runner.done == 1);
 }
@@ -398,7 +400,7 @@ TEST_CASE("cancel ends every sequence and reports once") {
   const CompletionResult result = runner.finish();
   CHECK(result.cancelled);
   CHECK(result.error);
-  CHECK(runner.engine.wait_idle(10));
+  CHECK(runner.engine.wait_idle());
   CHECK(runner.engine.finished(FinishReason::kCancelled) == 6);
   const std::lock_guard lock(runner.mutex);
   CHECK(runner.done == 1);

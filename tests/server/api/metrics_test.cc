@@ -89,14 +89,14 @@ TEST_CASE("metrics count what runs, stops, fails and is given up") {
   {
     HttpClient leaving(test.server->port());
     leaving.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5,"n":2})"));
-    REQUIRE(test.engine.wait_submitted(4, 10));
+    REQUIRE(test.engine.wait_submitted(4));
     const Metrics metrics = scrape(test);
     CHECK(metrics.value("vllm:num_requests_running", kModel) +
               metrics.value("vllm:num_requests_waiting", kModel) ==
           2);
     leaving.reset();
   }
-  REQUIRE(test.engine.wait_idle(10));
+  REQUIRE(test.engine.wait_idle());
   test.engine.set_healthy(false);
   const Metrics metrics = scrape(test);  // Where /health answers 503
   CHECK(metrics.value("vllm:request_success_total", finished("stop")) == 2);

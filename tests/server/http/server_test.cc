@@ -7,6 +7,7 @@
 
 #include "server/api/health.h"
 #include "tests/server/api/api_support.h"
+#include "tests/support/patience.h"
 #include "tests/support/prometheus_text.h"
 
 namespace spillway::server_test {
@@ -292,10 +293,10 @@ TEST_CASE("a client that leaves frees its sequences") {
       const int64_t before = test.engine.submitted();
       HttpClient client(test.server->port());
       client.send(post_text("/v1/completions", body + stream));
-      REQUIRE(test.engine.wait_submitted(before + 6, 10));
+      REQUIRE(test.engine.wait_submitted(before + 6));
       // The engine is held: what is not cancelled stays.
       reset ? client.reset() : client.half_close();
-      CHECK(test.engine.wait_idle(10));
+      CHECK(test.engine.wait_idle());
     }
   }
   CHECK(test.engine.finished(FinishReason::kCancelled) == 24);
@@ -322,7 +323,7 @@ TEST_CASE("a storm of clients that leave at any moment leaks nothing") {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  CHECK(test.engine.wait_idle(20));
+  CHECK(test.engine.wait_idle());
   CHECK(soon([&] { return test.api.admission.held() == 0; }));
   CHECK(test.post("/v1/completions", {{"prompt", "a"}}).status == 200);
 }
@@ -334,13 +335,13 @@ TEST_CASE("the queue is counted when a request arrives") {
   test.engine.hold();
   HttpClient holder(test.server->port());
   holder.send(post_text("/v1/completions", R"({"prompt":"a","n":3})"));
-  REQUIRE(test.engine.wait_submitted(3, 10));
+  REQUIRE(test.engine.wait_submitted(3));
   // One place is left: two sequences do not fit, one does.
   check_error(test.post("/v1/completions", {{"prompt", "a"}, {"n", 2}}), 429, "rate_limit_error",
               "queue_full");
   HttpClient last(test.server->port());
   last.send(post_text("/v1/completions", R"({"prompt":"a"})"));
-  REQUIRE(test.engine.wait_submitted(4, 10));
+  REQUIRE(test.engine.wait_submitted(4));
   // Full: refused before the body is looked at.
   check_error(HttpClient(test.server->port()).post("/v1/completions", "{"), 429, "rate_limit_error",
               "queue_full");
@@ -359,7 +360,7 @@ TEST_CASE("a request can outlast its time") {
   const HttpAnswer answer = test.post("/v1/completions", {{"prompt", "a"}});
   check_error(answer, 503, "unavailable_error", "request_timeout");
   CHECK(answer.fields.at("x-should-retry") == "false");
-  CHECK(test.engine.wait_idle(10));
+  CHECK(test.engine.wait_idle());
 }
 
 TEST_CASE("keys are asked for everywhere but at the door") {
@@ -442,7 +443,7 @@ TEST_CASE("failures of an engine that nobody asks anything any more do not count
   test.engine.hold();
   HttpClient asking(test.server->port());
   asking.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":1})"));
-  REQUIRE(test.engine.wait_submitted(1, 10));
+  REQUIRE(test.engine.wait_submitted(1));
   check_error(client.get("/health"), 503, "unavailable_error", "sweeps_failed");
   CHECK_FALSE(healthy());
   test.engine.release();
@@ -493,7 +494,7 @@ TEST_CASE("draining finishes what runs and refuses what is new") {
   CHECK(idle.get("/version").status == 200);
   HttpClient busy(test.server->port());
   busy.send("GET /version HTTP/1.1\r\nHost: a\r\n");  // Its request is under way.
-  REQUIRE(test.engine.wait_submitted(1, 10));
+  REQUIRE(test.engine.wait_submitted(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   test.api.draining = true;
   test.server->begin_drain();
@@ -505,7 +506,7 @@ TEST_CASE("draining finishes what runs and refuses what is new") {
   CHECK(HttpClient(test.server->port()).get("/version").status == 0);
   CHECK_FALSE(test.server->wait_quiet(0.05));
   test.engine.release();
-  CHECK(test.server->wait_quiet(10));
+  CHECK(test.server->wait_quiet(test::kPatience));
   const HttpAnswer answer = running.read_answer();
   CHECK(answer.status == 200);
   CHECK(answer.fields.at("connection") == "close");

@@ -129,7 +129,7 @@ TEST_CASE("a signal lets running answers finish") {
   running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
   HttpClient streaming(served.port);
   streaming.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5,"stream":true})"));
-  REQUIRE(served.engine.wait_submitted(2, 10));
+  REQUIRE(served.engine.wait_submitted(2));
   std::raise(SIGINT);
   CHECK_FALSE(served.ended_within(0.2));
   CHECK(HttpClient(served.port).get("/health").status == 0);  // Nobody new
@@ -148,7 +148,7 @@ TEST_CASE("a terminal that closes is a signal to stop, unless nohup started the 
     served.engine.hold();
     HttpClient running(served.port);
     running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
-    REQUIRE(served.engine.wait_submitted(1, 10));
+    REQUIRE(served.engine.wait_submitted(1));
     std::raise(SIGHUP);
     CHECK_FALSE(served.ended_within(0.2));
     served.engine.release();
@@ -175,7 +175,7 @@ TEST_CASE("what does not finish in time is cancelled with an error") {
   served.engine.hold();
   HttpClient running(served.port);
   running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
-  REQUIRE(served.engine.wait_submitted(1, 10));
+  REQUIRE(served.engine.wait_submitted(1));
   std::raise(SIGTERM);
   CHECK(running.read_answer().status == 503);
   REQUIRE(served.ended_within(10));
@@ -189,7 +189,7 @@ TEST_CASE("a second signal does not wait") {
   served.engine.hold();
   HttpClient running(served.port);
   running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
-  REQUIRE(served.engine.wait_submitted(1, 10));
+  REQUIRE(served.engine.wait_submitted(1));
   std::raise(SIGTERM);
   CHECK_FALSE(served.ended_within(0.3));
   std::raise(SIGTERM);
@@ -205,7 +205,7 @@ TEST_CASE("an engine that only a restart cures ends serve with an error") {
   served.engine.hold();
   HttpClient running(served.port);
   running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
-  REQUIRE(served.engine.wait_submitted(1, 10));
+  REQUIRE(served.engine.wait_submitted(1));
   CHECK_FALSE(served.ended_within(1.2));  // Looked at once, and found well
   served.engine.set_healthy(false);
   CHECK(running.read_answer().status == 503);
@@ -220,7 +220,7 @@ TEST_CASE("a failed engine does not hold back a signal") {
   served.engine.hold();
   HttpClient running(served.port);
   running.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
-  REQUIRE(served.engine.wait_submitted(1, 10));
+  REQUIRE(served.engine.wait_submitted(1));
   served.engine.set_healthy(false);
   CHECK_FALSE(served.ended_within(1.5));  // It drains.
   std::raise(SIGTERM);
