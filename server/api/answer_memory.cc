@@ -16,6 +16,9 @@ constexpr uint64_t kStopBytes = 128;  // A stop string in a search, beside its b
 // A scored token, and each of its candidates: the entry, and its JSON as tree and as text.
 constexpr uint64_t kScoreBytes = 256;
 constexpr uint64_t kCandidateBytes = 72;
+// The same of chats, which name each with its bytes: three JSON values and two names more.
+constexpr uint64_t kChatScoreBytes = 896;
+constexpr uint64_t kChatCandidateBytes = 640;
 
 ApiError answers_full() {
   ApiError error = queue_full(1);
@@ -41,8 +44,10 @@ ApiError answer_too_large(uint64_t bytes, uint64_t most) {
 
 uint64_t answer_bytes(const CompletionCall& call) {
   uint64_t bytes = 0;
+  const uint64_t entry = call.chat ? kChatScoreBytes : kScoreBytes;
+  const uint64_t candidate = call.chat ? kChatCandidateBytes : kCandidateBytes;
   const uint64_t scored =
-      call.logprobs < 0 ? 0 : kScoreBytes + kCandidateBytes * static_cast<uint64_t>(call.logprobs);
+      call.logprobs < 0 ? 0 : entry + candidate * static_cast<uint64_t>(call.logprobs);
   // Each sequence has its own search: each byte, and the fallback position after it.
   uint64_t stops = 0;
   for (const std::string& stop : call.stop) stops += kStopBytes + 3 * stop.size();

@@ -1,18 +1,16 @@
-// The JSON of /v1/chat/completions answers. Pure functions, any thread.
+// The choices of /v1/chat/completions answers as JSON. Pure functions, any thread.
 #pragma once
 
-#include <string>
-
-#include "server/api/completion_json.h"
+#include "server/api/answer_parts.h"
 
 namespace spillway {
 
-// The whole answer, a chat.completion, of a chat that does not stream. REQUIRES: !result.error.
-std::string chat_body(const CompletionHead& head, const CompletionCall& call,
-                      const ApiContext& context, const CompletionResult& result);
+// One choice of a chat.completion, with `message`. REQUIRES: choice.finished.
+AnswerJson chat_choice(const CompletionCall& call, const ApiContext& context,
+                       const ChoiceText& choice);
 
-// The answer in the form that the call asked for: chat_body() or completion_body().
-std::string answer_body(const CompletionHead& head, const CompletionCall& call,
-                        const ApiContext& context, const CompletionResult& result);
+// What a chat.completion.chunk has of a choice, with `delta`; the first has the role, too.
+AnswerJson chat_delta(const CompletionCall& call, const ApiContext& context,
+                      const ChoiceText& piece);
 
 }  // namespace spillway

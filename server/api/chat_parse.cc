@@ -130,11 +130,11 @@ json taken(json* body, const char* name) {
 // Fields of chats that are refused unless they ask for nothing.
 std::optional<ApiError> refuse_unsupported(json* body) {
   for (const char* name :
-       {"prompt", "echo", "tools", "functions", "function_call", "logprobs", "top_logprobs",
-        "audio", "prediction", "web_search_options", "continue_final_message", "documents",
-        "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "mm_processor_kwargs"}) {
+       {"prompt", "echo", "tools", "functions", "function_call", "audio", "prediction",
+        "web_search_options", "continue_final_message", "documents", "add_special_tokens",
+        "truncate_prompt_tokens", "truncation_side", "mm_processor_kwargs"}) {
     const json value = taken(body, name);
-    if (is_neutral(value) || (value == 0 && std::string_view(name) == "top_logprobs")) continue;
+    if (is_neutral(value)) continue;
     return unsupported_parameter(name, "this server does not implement it for chats");
   }
   const json choice = taken(body, "tool_choice");
@@ -164,6 +164,22 @@ std::optional<ApiError> rename_max_tokens(json* body) {
   return std::nullopt;
 }
 
+// `logprobs` says whether, and `top_logprobs` how many others are named with each token: together
+// what `logprobs` alone says for completions.
+std::optional<ApiError> join_logprobs(const ApiLimits& limits, json* body) {
+  const json named = {{"logprobs", taken(body, "logprobs")},
+                      {"top_logprobs", taken(body, "top_logprobs")}};
+  FieldReader fields(named);
+  const bool wanted = fields.flag("logprobs", false);
+  const int64_t others = fields.integer("top_logprobs", 0, limits.logprobs_max).value_or(0);
+  if (fields.failed()) return fields.error();
+  if (others > 0 && !wanted) {
+    return invalid_value("top_logprobs", "can only be set when logprobs is true");
+  }
+  if (wanted) (*body)["logprobs"] = others;
+  return std::nullopt;
+}
+
 }  // namespace
 
 ApiResult<CompletionCall> parse_chat(std::string_view json_body, const ApiContext& context) {
@@ -172,6 +188,7 @@ ApiResult<CompletionCall> parse_chat(std::string_view json_body, const ApiContex
   json& body = std::get<json>(parsed);
   if (auto error = refuse_unsupported(&body)) return std::move(*error);
   if (auto error = rename_max_tokens(&body)) return std::move(*error);
+  if (auto error = join_logprobs(context.limits, &body)) return std::move(*error);
   CompletionFields own;
   own.tokens_default = kChatTokensDefault;
   own.prompts = [&](FieldReader& fields, int64_t) -> std::vector<std::vector<int32_t>> {

@@ -19,7 +19,7 @@ constexpr int32_t kChatTokensDefault = 1024;
 
 // Validates a body strictly, as parse_completion() does. Messages are of system (or developer),
 // user and assistant, and of text; text parts are joined with line breaks. What other servers know
-// and this one does not (tools, images, logprobs ...) is refused by its name.
+// and this one does not (tools, images ...) is refused by its name.
 ApiResult<CompletionCall> parse_chat(std::string_view json_body, const ApiContext& context);
 
 }  // namespace spillway

@@ -1,7 +1,8 @@
-// One /v1/completions body after validation. `serve` and `batch` share it, together with
-// completion_run.h (which runs it) and completion_json.h (which writes the answer).
+// One /v1/completions body after validation, or one of /v1/chat/completions (chat_parse.h). `serve`
+// and `batch` share it, together with completion_run.h (which runs it) and answer_json.h (which
+// writes the answer).
 //
-//   parse_completion(body)  ->  CompletionCall  ->  CompletionRun::start  ->  completion_body()
+//   parse_completion(body)  ->  CompletionCall  ->  CompletionRun::start  ->  answer_body()
 //
 // Plain values, any thread. parse_completion tokenises, so it may take long for a long prompt: call
 // it neither on the network thread nor on the engine thread.
@@ -63,7 +64,7 @@ struct CompletionCall {
   std::vector<Request> requests;
   int32_t samples = 1;  // n
 
-  bool chat = false;  // The answer is a chat.completion (chat_json.h)
+  bool chat = false;  // The answer is a chat.completion
   bool echo = false;
   std::vector<std::string> stop;  // None is empty
   bool include_stop = false;      // include_stop_str_in_output

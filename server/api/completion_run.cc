@@ -171,9 +171,10 @@ AfterToken CompletionRun::State::on_token(size_t index, int32_t token,
     sequences_[index].add_stop_token(token, logprobs);
     return AfterToken::kStop;
   }
-  // The token that completes a stop string is the last: its text goes out with the finish.
+  // The text of the last token goes out with the finish, which follows at once: benchmarks count
+  // the pieces of a stream as tokens.
   if (!sequences_[index].add_token(token, logprobs)) return AfterToken::kStop;
-  deliver(index);
+  if (!sequences_[index].complete()) deliver(index);
   return AfterToken::kGoOn;
 }
 

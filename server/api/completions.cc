@@ -1,10 +1,11 @@
-// POST /v1/completions: connects the exchange with a CompletionRun.
+// POST /v1/completions and /v1/chat/completions: connects the exchange with a CompletionRun.
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "kernels/base/clock.h"
-#include "server/api/completion_json.h"
+#include "server/api/answer_json.h"
+#include "server/api/chat_parse.h"
 #include "server/api/completion_run.h"
 #include "server/api/service.h"
 #include "server/http/sse.h"
@@ -21,17 +22,26 @@ void post_work(Exchange& exchange, bool is_short, std::function<void()> task) {
   is_short ? exchange.post_work(std::move(task)) : exchange.post_bulk_work(std::move(task));
 }
 
-ApiError logged_here(const ApiError& error) {
-  return logged(error, "/v1/completions");
-}
+// What the two endpoints differ in.
+struct Endpoint {
+  const char* path;
+  ApiResult<CompletionCall> (*parse)(std::string_view json_body, const ApiContext& context);
+};
+
+constexpr Endpoint kCompletions = {"/v1/completions", parse_completion};
+constexpr Endpoint kChatCompletions = {"/v1/chat/completions", parse_chat};
 
 // One answer. work() runs on a worker thread and starts the run; everything after that is posted
 // to the network thread, in the order of the engine's events. Kept alive by the run's callbacks and
 // the exchange's, which both end with the answer.
 class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
  public:
-  CompletionAnswer(ApiService& api, ExchangePtr exchange, Admission::Ticket ticket)
-      : api_(api), exchange_(std::move(exchange)), ticket_(std::move(ticket)) {}
+  CompletionAnswer(ApiService& api, const Endpoint& endpoint, ExchangePtr exchange,
+                   Admission::Ticket ticket)
+      : api_(api),
+        endpoint_(endpoint),
+        exchange_(std::move(exchange)),
+        ticket_(std::move(ticket)) {}
 
   void watch();
   void work(const HttpRequest& request);
@@ -50,7 +60,10 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void ping_if_silent();
   HttpFields fields() const;
 
+  ApiError logged_here(const ApiError& error) const { return logged(error, endpoint_.path); }
+
   ApiService& api_;
+  const Endpoint& endpoint_;
   const ExchangePtr exchange_;
   Admission::Ticket ticket_;
   const double arrived_ = steady_seconds();
@@ -73,7 +86,7 @@ void CompletionAnswer::watch() {
 }
 
 void CompletionAnswer::work(const HttpRequest& request) {
-  auto parsed = parse_completion(request.body, api_.context);
+  auto parsed = endpoint_.parse(request.body, api_.context);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     return refuse(*error);
   }
@@ -136,7 +149,7 @@ void CompletionAnswer::on_text(const ChoiceText& piece) {
   if (gone_ || ended_) return;
   begin_stream();
   last_sent_ = steady_seconds();
-  exchange_->send(sse_event(completion_chunk(head_, call_, api_.context, piece)),
+  exchange_->send(sse_event(answer_chunk(head_, call_, api_.context, piece)),
                   piece.first && call_.echo);
 }
 
@@ -150,7 +163,7 @@ void CompletionAnswer::on_done(const CompletionResult& result) {
   if (!call_.stream) return respond_whole(result);
   begin_stream();
   if (call_.include_usage) {
-    exchange_->send(sse_event(completion_usage_chunk(head_, call_, api_.context, result.usage)));
+    exchange_->send(sse_event(answer_usage_chunk(head_, call_, api_.context, result.usage)));
   }
   exchange_->send(std::string(kSseDone));
   exchange_->end_stream();
@@ -163,7 +176,7 @@ void CompletionAnswer::respond_whole(CompletionResult result) {
   const bool is_short = answer_bytes(call_) <= kShortAnswerBytes;
   post_work(*exchange_, is_short, [self = shared_from_this(), moved = std::move(result)] {
     HttpResponse response;
-    response.body = completion_body(self->head_, self->call_, self->api_.context, moved);
+    response.body = answer_body(self->head_, self->call_, self->api_.context, moved);
     response.fields = self->fields();
     response.lease = self->memory_;
     self->exchange_->respond(std::move(response));
@@ -201,7 +214,7 @@ void CompletionAnswer::ping_if_silent() {
   last_sent_ = steady_seconds();
   // Some readers lose the event that follows a comment arriving alone; clients that asked for usage
   // already read chunks without choices.
-  exchange_->send(call_.include_usage ? sse_event(completion_ping_chunk(head_, call_, api_.context))
+  exchange_->send(call_.include_usage ? sse_event(answer_ping_chunk(head_, call_, api_.context))
                                       : std::string(kSsePing));
 }
 
@@ -215,17 +228,27 @@ HttpFields CompletionAnswer::fields() const {
   return {{"x-ignored-parameters", names}};
 }
 
-}  // namespace
-
-void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+void answer(ApiService& api, const Endpoint& endpoint, HttpRequest request,
+            const ExchangePtr& exchange) {
   auto ticket = api.admission.enter();
   if (!ticket) {
     return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
   }
-  const auto answer = std::make_shared<CompletionAnswer>(api, exchange, *std::move(ticket));
+  const auto answer =
+      std::make_shared<CompletionAnswer>(api, endpoint, exchange, *std::move(ticket));
   answer->watch();
   const bool is_short = request.body.size() <= kShortBodyBytes;
   post_work(*exchange, is_short, [answer, moved = std::move(request)] { answer->work(moved); });
+}
+
+}  // namespace
+
+void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  answer(api, kCompletions, std::move(request), exchange);
+}
+
+void handle_chat_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  answer(api, kChatCompletions, std::move(request), exchange);
 }
 
 }  // namespace spillway

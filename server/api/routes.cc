@@ -15,6 +15,7 @@ struct ApiRoute {
 
 constexpr ApiRoute kRoutes[] = {
     {"POST", "/v1/completions", handle_completions, true},
+    {"POST", "/v1/chat/completions", handle_chat_completions, true},
     {"GET", "/v1/models", handle_models},
     {"GET", "/v1/models/{*}", handle_model},
     {"POST", "/tokenize", handle_tokenize, true},

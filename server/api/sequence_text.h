@@ -22,6 +22,9 @@ class SequenceText {
   // False: a stop string was found, the sequence ends.
   bool add_token(int32_t token, const TokenLogprobs* logprobs);
 
+  // Whether it has as many tokens as were asked for: its finish follows at once.
+  bool complete() const { return generated_tokens_ >= request().max_tokens; }
+
   // The stop token that ends the choice counts and is scored like any other; it has no text.
   void add_stop_token(int32_t token, const TokenLogprobs* logprobs);
 

@@ -41,6 +41,7 @@ Router make_router(ApiService& api, Access access);
 
 // The handlers, one file a subject.
 void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_chat_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_models(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_health(ApiService& api, HttpRequest request, const ExchangePtr& exchange);

@@ -46,6 +46,11 @@ std::string token_name(const Tokenizer* tokenizer, int32_t token, bool as_id) {
   return text == bytes ? text : escaped_bytes(bytes);
 }
 
+std::vector<uint8_t> token_bytes(const Tokenizer& tokenizer, int32_t token) {
+  const std::string_view bytes = tokenizer.token_bytes(token);
+  return {bytes.begin(), bytes.end()};
+}
+
 int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });

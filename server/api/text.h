@@ -29,6 +29,9 @@ std::string decode_tokens(const Tokenizer& tokenizer, std::span<const int32_t> t
 // "token_id:7" when asked for or without a tokenizer.
 std::string token_name(const Tokenizer* tokenizer, int32_t token, bool as_id);
 
+// A token's bytes within a text, perhaps a part of a character; empty if there is no such token.
+std::vector<uint8_t> token_bytes(const Tokenizer& tokenizer, int32_t token);
+
 // The number of code points of valid UTF-8, in which clients count string indices.
 int64_t count_characters(std::string_view text);
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "server/api/completion_json.h"
+#include "server/api/answer_json.h"
 #include "server/http/message.h"
 #include "server/http/sse.h"
 #include "tests/support/tiny_shape.h"
@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   call.requests.resize(1);
   ChoiceText piece;
   piece.text.assign(reinterpret_cast<const char*>(data), size);
-  const std::string json = completion_chunk({"cmpl-1", 1}, call, context, piece);
+  const std::string json = answer_chunk({"cmpl-1", 1}, call, context, piece);
   const std::string event = sse_event(json);
   SPILLWAY_CHECK(unchunk(chunk(event)) == event);
   const auto events = read_events(std::string(kSsePing) + event + std::string(kSseDone));

@@ -10,7 +10,7 @@
 #include <unordered_set>
 
 #include "server/api/completion.h"
-#include "server/api/completion_json.h"
+#include "server/api/answer_json.h"
 #include "server/cli/batch/batch_input.h"
 #include "server/http/error.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/base/units.h"
-#include "server/api/chat_json.h"
+#include "server/api/answer_json.h"
 #include "server/api/chat_parse.h"
 #include "server/api/completion_run.h"
 #include "server/cli/common/interrupt.h"

@@ -42,6 +42,16 @@ TEST_CASE("stop strings count for every sequence that looks for them") {
   CHECK(answer_bytes(call) - without >= 10 * 64 * 256 * (sizeof(char) + sizeof(uint16_t)));
 }
 
+TEST_CASE("log-probabilities of chats, which have bytes, count for more") {
+  CompletionCall call;
+  call.requests.resize(1);
+  call.requests[0].max_tokens = 100;
+  call.logprobs = 20;
+  const uint64_t plain = answer_bytes(call);
+  call.chat = true;
+  CHECK(answer_bytes(call) - plain > uint64_t{100} * 20 * 256);
+}
+
 TEST_CASE("an answer that would not fit is refused before it costs anything") {
   TestServer::Options options;
   options.answers_bytes_max = 64 << 10;

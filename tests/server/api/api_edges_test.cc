@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "server/api/completion_json.h"
+#include "server/api/answer_json.h"
 #include "server/api/completion_run.h"
 #include "tests/server/api/api_support.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/api/service.h"
+#include "server/chat/chat_template.h"
 #include "server/http/server.h"
 #include "tests/server/tokenizer/tokenizer_support.h"
 #include "tests/support/fake_scheduler.h"
@@ -95,6 +96,7 @@ struct TestServer {
     ApiContext made = fake_context(engine.shape(), options.with_tokenizer ? &tokenizer : nullptr);
     made.limits.strict_params = options.strict_params;
     if (!options.model_names.empty()) made.model_names = options.model_names;
+    if (options.with_tokenizer) made.chat = &chat;
     return made;
   }
 
@@ -103,6 +105,7 @@ struct TestServer {
   }
 
   Tokenizer tokenizer = byte_tokenizer();
+  ChatTemplate chat = ChatTemplate::load({});  // The plain one
   FakeScheduler engine;
   ApiService api;
   std::unique_ptr<HttpServer> server;

@@ -1,10 +1,9 @@
-// parse_chat: what is accepted, which error each wrong body gets, and the answer's JSON.
+// parse_chat: what is accepted, and which error each wrong body gets.
 #include "server/api/chat_parse.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "server/api/chat_json.h"
 #include "server/chat/chat_template.h"
 #include "tests/server/api/api_support.h"
 
@@ -103,6 +102,16 @@ TEST_CASE("the other fields are those of completions") {
   CHECK(f.with(R"("max_tokens":5,"max_completion_tokens":5)").requests[0].max_tokens == 5);
 }
 
+TEST_CASE("logprobs of a chat are a switch and a number of others") {
+  Fixture f;
+  CHECK(f.with(R"("top_logprobs":0)").logprobs == -1);
+  CHECK(f.with(R"("logprobs":true)").requests[0].logprobs == 0);
+  const CompletionCall call = f.with(R"("logprobs":true,"top_logprobs":20)");
+  CHECK(call.logprobs == 20);
+  CHECK(call.requests[0].logprobs == 20);
+  CHECK(call.requests[0].prompt_logprobs == -1);
+}
+
 TEST_CASE("what chats of other servers know is refused by its name") {
   Fixture f;
   const std::pair<const char*, const char*> cases[] = {
@@ -110,8 +119,9 @@ TEST_CASE("what chats of other servers know is refused by its name") {
       {R"("functions":[{}])", "functions"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("response_format":{"type":"json_object"})", "response_format"},
-      {R"("logprobs":true)", "logprobs"},
+      {R"("logprobs":1)", "logprobs"},
       {R"("top_logprobs":2)", "top_logprobs"},
+      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
       {R"("modalities":["audio"])", "modalities"},
       {R"("prompt":"a")", "prompt"},
       {R"("echo":true)", "echo"},
@@ -173,41 +183,6 @@ TEST_CASE("what the template refuses is the messages' fault") {
   CHECK(longer.error_with(R"("n":1)").param == "messages");
   Fixture fits_not("{{ 'a' * 5000 }}");
   fits_not.error_with(R"("max_tokens":1)");
-}
-
-TEST_CASE("the answer is a chat.completion") {
-  Fixture f;
-  CompletionCall call = f.with(R"("n":2,"return_token_ids":true)");
-  CompletionResult result;
-  for (int32_t i = 0; i < 2; ++i) {
-    ChoiceText choice;
-    choice.index = i;
-    choice.text = i == 0 ? "Hello" : "\"ä\"";
-    choice.tokens = {5, 6};
-    choice.finished = true;
-    choice.hit_length = i == 1;
-    if (i == 0) choice.stop_string = "x";
-    result.choices.push_back(choice);
-  }
-  result.usage.prompt_tokens = 3;
-  result.usage.generated_tokens = 4;
-  const auto json = nlohmann::json::parse(answer_body({"chatcmpl-1", 7}, call, f.context, result));
-  CHECK(json["id"] == "chatcmpl-1");
-  CHECK(json["object"] == "chat.completion");
-  CHECK(json["created"] == 7);
-  CHECK(json["model"] == call.model);
-  CHECK(json["choices"][0]["message"] ==
-        nlohmann::json{{"role", "assistant"}, {"content", "Hello"}});
-  CHECK(json["choices"][0]["finish_reason"] == "stop");
-  CHECK(json["choices"][0]["stop_reason"] == "x");
-  CHECK(json["choices"][0]["token_ids"] == nlohmann::json{5, 6});
-  CHECK(json["choices"][1]["finish_reason"] == "length");
-  CHECK(json["choices"][1]["message"]["content"] == "\"ä\"");
-  CHECK(json["usage"]["total_tokens"] == 7);
-  CHECK(make_completion_head(call).id.find("chatcmpl-") == 0);
-  call.chat = false;
-  CHECK(nlohmann::json::parse(answer_body({"a", 7}, call, f.context, result))["object"] ==
-        "text_completion");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "server/api/completion_json.h"
+#include "server/api/answer_json.h"
 #include "server/api/completion_run.h"
 #include "server/tokenizer/utf8.h"
 #include "tests/server/api/api_support.h"
@@ -328,7 +328,7 @@ TEST_CASE("streamed pieces join to the whole answer") {
   CHECK(result.usage.generated_tokens == 80);
   Json joined = Json::array({Json(), Json(), Json(), Json()});
   for (const ChoiceText& piece : streamed.pieces) {
-    const Json chunk = Json::parse(completion_chunk(make_completion_head(streamed.call),
+    const Json chunk = Json::parse(answer_chunk(make_completion_head(streamed.call),
                                                     streamed.call, streamed.context, piece));
     REQUIRE(chunk["choices"].size() == 1);
     const Json& part = chunk["choices"][0];

@@ -15,10 +15,10 @@ struct Stream {
   std::vector<Json> events;  // Without [DONE]
 };
 
-Stream stream(TestServer& test, Json body) {
+Stream stream(TestServer& test, Json body, const std::string& path = "/v1/completions") {
   body["stream"] = true;
   Stream result;
-  result.answer = test.post("/v1/completions", body);
+  result.answer = test.post(path, body);
   REQUIRE(result.answer.status == 200);
   REQUIRE(result.answer.complete);
   std::vector<std::string> data = sse_data(result.answer.chunks);
@@ -38,7 +38,7 @@ TEST_CASE("a stream has the head and events that clients expect") {
   CHECK(s.answer.fields.at("connection") == "keep-alive");
   CHECK(s.answer.fields.at("transfer-encoding") == "chunked");
   CHECK(s.answer.fields.contains("x-request-id"));
-  REQUIRE(s.events.size() == 6);  // A token each, and the end
+  REQUIRE(s.events.size() == 5);  // A token each; the last one carries the end
   std::string text;
   for (const Json& event : s.events) {
     CHECK(event["id"] == s.events[0]["id"]);
@@ -50,23 +50,93 @@ TEST_CASE("a stream has the head and events that clients expect") {
   }
   CHECK(text == fake_text("hi", 5));
   CHECK(s.events[0]["choices"][0].at("finish_reason").is_null());
-  CHECK(s.events[5]["choices"][0]["finish_reason"] == "length");
+  CHECK(s.events[4]["choices"][0]["finish_reason"] == "length");
 }
 
 TEST_CASE("usage comes in a chunk of its own, or in every one") {
   TestServer test;
   Json body = {{"prompt", "hi"}, {"max_tokens", 3}, {"stream_options", {{"include_usage", true}}}};
   Stream s = stream(test, body);
-  REQUIRE(s.events.size() == 5);
-  for (size_t i = 0; i < 4; ++i) CHECK(s.events[i].at("usage").is_null());
-  CHECK(s.events[4]["choices"] == Json::array());
-  CHECK(s.events[4]["usage"]["prompt_tokens"] == 3);
-  CHECK(s.events[4]["usage"]["completion_tokens"] == 3);
-  CHECK(s.events[4]["usage"]["total_tokens"] == 6);
+  REQUIRE(s.events.size() == 4);
+  for (size_t i = 0; i < 3; ++i) CHECK(s.events[i].at("usage").is_null());
+  CHECK(s.events[3]["choices"] == Json::array());
+  CHECK(s.events[3]["usage"]["prompt_tokens"] == 3);
+  CHECK(s.events[3]["usage"]["completion_tokens"] == 3);
+  CHECK(s.events[3]["usage"]["total_tokens"] == 6);
   body["stream_options"]["continuous_usage_stats"] = true;
   s = stream(test, body);
   CHECK(s.events[0]["usage"]["completion_tokens"] == 1);
   CHECK(s.events[1]["usage"]["completion_tokens"] == 2);
+}
+
+TEST_CASE("a chat streams deltas, whose first has the role and whose last has the end") {
+  TestServer test;
+  const Json message = {{"role", "user"}, {"content", "hi"}};
+  Json body = {{"messages", {message}},  {"max_completion_tokens", 4}, {"temperature", 0},
+               {"logprobs", true},       {"top_logprobs", 2},
+               {"stream_options", {{"include_usage", true}}}};
+  const Stream s = stream(test, body, "/v1/chat/completions");
+  REQUIRE(s.events.size() == 5);
+  std::string text;
+  for (size_t i = 0; i < 4; ++i) {
+    const Json& event = s.events[i];
+    CHECK(event["id"].get<std::string>().starts_with("chatcmpl-"));
+    CHECK(event["object"] == "chat.completion.chunk");
+    REQUIRE(event["choices"].size() == 1);
+    const Json& choice = event["choices"][0];
+    CHECK(choice["delta"].contains("role") == (i == 0));
+    CHECK(choice["finish_reason"].is_null() == (i < 3));
+    REQUIRE(choice["logprobs"]["content"].size() == 1);
+    CHECK(choice["logprobs"]["content"][0]["top_logprobs"].size() == 2);
+    text += choice["delta"]["content"].get<std::string>();
+  }
+  CHECK(s.events[0]["choices"][0]["delta"]["role"] == "assistant");
+  CHECK(s.events[3]["choices"][0]["finish_reason"] == "length");
+  CHECK(s.events[4]["object"] == "chat.completion.chunk");
+  CHECK(s.events[4]["choices"] == Json::array());
+  CHECK(s.events[4]["usage"]["completion_tokens"] == 4);
+  body.erase("stream_options");
+  const HttpAnswer whole = test.post("/v1/chat/completions", body);
+  REQUIRE(whole.status == 200);
+  const Json answer = Json::parse(whole.body);
+  CHECK(answer["object"] == "chat.completion");
+  CHECK(answer["choices"][0]["message"]["content"] == text);
+  CHECK(answer["choices"][0]["logprobs"]["content"].size() == 4);
+  // The plain template's text, as a prompt.
+  const Json plain = {{"prompt", "User: hi\n\nAssistant:"}, {"max_tokens", 4}, {"temperature", 0}};
+  CHECK(Json::parse(test.post("/v1/completions", plain).body)["choices"][0]["text"] == text);
+}
+
+TEST_CASE("a chat that is refused names its field, whole and streamed") {
+  TestServer test;
+  for (const bool streamed : {false, true}) {
+    const Json body = {{"messages", Json::array()}, {"stream", streamed}};
+    const HttpAnswer refused = test.post("/v1/chat/completions", body);
+    CHECK(refused.status == 400);
+    CHECK(Json::parse(refused.body)["error"]["param"] == "messages");
+  }
+  TestServer::Options options;
+  options.with_tokenizer = false;
+  TestServer mute(options);
+  const Json message = {{"role", "user"}, {"content", "hi"}};
+  const HttpAnswer refused = mute.post("/v1/chat/completions", {{"messages", {message}}});
+  CHECK(refused.status == 400);
+  CHECK(Json::parse(refused.body)["error"]["message"].get<std::string>().find("tokenizer") !=
+        std::string::npos);
+}
+
+TEST_CASE("a stop token and a stop string end a stream with an event of their own or the last") {
+  TestServer::Options options;
+  options.engine = say("ab;cd");
+  TestServer test(options);
+  // The stop string is found with the token that completes it.
+  Stream s = stream(test, {{"prompt", "x"}, {"max_tokens", 50}, {"stop", ";"}});
+  REQUIRE(s.events.size() == 3);
+  CHECK(s.events[2]["choices"][0]["text"] == "");
+  CHECK(s.events[2]["choices"][0]["finish_reason"] == "stop");
+  s = stream(test, {{"prompt", "x"}, {"max_tokens", 50}, {"stop_token_ids", {';' + 1}}});
+  REQUIRE(s.events.size() == 3);
+  CHECK(s.events[2]["choices"][0]["stop_reason"] == ';' + 1);
 }
 
 TEST_CASE("several choices interleave by index") {
