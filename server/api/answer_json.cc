@@ -45,6 +45,30 @@ AnswerJson usage_json(const CompletionUsage& usage) {
   return json;
 }
 
+AnswerJson seconds_per(double seconds, int64_t count, const char* each, const char* rate) {
+  AnswerJson json = AnswerJson::object();
+  const auto n = static_cast<double>(count);
+  json[each] = count > 0 ? AnswerJson(static_cast<float>(1000 * seconds / n)) : AnswerJson();
+  json[rate] = seconds > 0 ? AnswerJson(static_cast<float>(n / seconds)) : AnswerJson();
+  return json;
+}
+
+// llama.cpp's timings, and the time in the queue. What was found in the prefix cache is known once
+// a choice has ended.
+AnswerJson timings_json(const CompletionUsage& usage, const CompletionTimes& times) {
+  const int64_t computed = usage.prompt_tokens - usage.cached_tokens;
+  AnswerJson json = {{"queue_ms", static_cast<float>(1000 * times.queue)},
+                     {"cache_n", usage.cached_tokens},
+                     {"prompt_n", computed},
+                     {"prompt_ms", static_cast<float>(1000 * times.prompt)}};
+  json.update(seconds_per(times.prompt, computed, "prompt_per_token_ms", "prompt_per_second"));
+  json["predicted_n"] = usage.generated_tokens;
+  json["predicted_ms"] = static_cast<float>(1000 * times.generation);
+  json.update(seconds_per(times.generation, usage.generated_tokens, "predicted_per_token_ms",
+                          "predicted_per_second"));
+  return json;
+}
+
 }  // namespace
 
 CompletionHead make_completion_head(const CompletionCall& call) {
@@ -65,7 +89,9 @@ std::string answer_body(const CompletionHead& head, const CompletionCall& call,
     text += dump(call.chat ? chat_choice(call, context, choice)
                            : completion_choice(call, context, choice));
   }
-  return text + "],\"usage\":" + dump(usage_json(result.usage)) + "}";
+  text += "],\"usage\":" + dump(usage_json(result.usage));
+  if (call.timings) text += ",\"timings\":" + dump(timings_json(result.usage, result.times));
+  return text + "}";
 }
 
 std::string answer_chunk(const CompletionHead& head, const CompletionCall& call,
@@ -78,6 +104,7 @@ std::string answer_chunk(const CompletionHead& head, const CompletionCall& call,
   } else if (call.include_usage) {
     json["usage"] = nullptr;
   }
+  if (call.timings) json["timings"] = timings_json(piece.usage, piece.times);
   return dump(json);
 }
 

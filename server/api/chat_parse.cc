@@ -148,22 +148,6 @@ std::optional<ApiError> refuse_unsupported(json* body) {
   return std::nullopt;
 }
 
-// max_completion_tokens is the newer name of max_tokens.
-std::optional<ApiError> rename_max_tokens(json* body) {
-  const json newer = taken(body, "max_completion_tokens");
-  if (newer.is_null()) return std::nullopt;
-  const json named = {{"max_completion_tokens", newer}};
-  FieldReader fields(named);
-  fields.integer("max_completion_tokens", 0, INT32_MAX);
-  if (fields.failed()) return fields.error();
-  const auto older = body->find("max_tokens");
-  if (older != body->end() && !older->is_null() && *older != newer) {
-    return invalid_value("max_completion_tokens", "must not differ from max_tokens");
-  }
-  (*body)["max_tokens"] = newer;
-  return std::nullopt;
-}
-
 // `logprobs` says whether, and `top_logprobs` how many others are named with each token: together
 // what `logprobs` alone says for completions.
 std::optional<ApiError> join_logprobs(const ApiLimits& limits, json* body) {
@@ -182,30 +166,35 @@ std::optional<ApiError> join_logprobs(const ApiLimits& limits, json* body) {
 
 }  // namespace
 
+std::vector<int32_t> read_chat_prompt(FieldReader& fields, const ApiContext& context) {
+  const json* list = fields.find("messages");
+  const bool add_generation_prompt = fields.flag("add_generation_prompt", true);
+  if (fields.failed()) return {};
+  auto messages = read_messages(list);
+  if (auto* error = std::get_if<ApiError>(&messages)) {
+    fields.fail(std::move(*error));
+    return {};
+  }
+  auto ids = encode(std::get<Messages>(messages), add_generation_prompt, context);
+  if (auto* error = std::get_if<ApiError>(&ids)) {
+    fields.fail(std::move(*error));
+    return {};
+  }
+  return std::get<std::vector<int32_t>>(std::move(ids));
+}
+
 ApiResult<CompletionCall> parse_chat(std::string_view json_body, const ApiContext& context) {
   auto parsed = parse_body(json_body, context.limits.json_values_max);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   json& body = std::get<json>(parsed);
   if (auto error = refuse_unsupported(&body)) return std::move(*error);
-  if (auto error = rename_max_tokens(&body)) return std::move(*error);
   if (auto error = join_logprobs(context.limits, &body)) return std::move(*error);
   CompletionFields own;
   own.tokens_default = kChatTokensDefault;
   own.prompts = [&](FieldReader& fields, int64_t) -> std::vector<std::vector<int32_t>> {
-    const json* list = fields.find("messages");
-    const bool add_generation_prompt = fields.flag("add_generation_prompt", true);
+    std::vector<int32_t> ids = read_chat_prompt(fields, context);
     if (fields.failed()) return {};
-    auto messages = read_messages(list);
-    if (auto* error = std::get_if<ApiError>(&messages)) {
-      fields.fail(std::move(*error));
-      return {};
-    }
-    auto ids = encode(std::get<Messages>(messages), add_generation_prompt, context);
-    if (auto* error = std::get_if<ApiError>(&ids)) {
-      fields.fail(std::move(*error));
-      return {};
-    }
-    return {std::get<std::vector<int32_t>>(std::move(ids))};
+    return {std::move(ids)};
   };
   auto call = parse_completion_fields(body, context, own);
   if (auto* made = std::get_if<CompletionCall>(&call)) {

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "server/api/completion.h"
+#include "server/api/json_input.h"
 
 namespace spillway {
 
@@ -16,6 +18,10 @@ constexpr size_t kChatMessagesMax = 4096;
 // New tokens of a request that names no limit, if that many fit. OpenAI's default, all that fits,
 // would reserve the whole context's memory for every answer.
 constexpr int32_t kChatTokensDefault = 1024;
+
+// Reads `messages` and add_generation_prompt: the token ids that the template makes of them, at
+// least one, all in [0, vocabulary). Errors go to `fields`; the result is then empty.
+std::vector<int32_t> read_chat_prompt(FieldReader& fields, const ApiContext& context);
 
 // Validates a body strictly, as parse_completion() does. Messages are of system (or developer),
 // user and assistant, and of text; text parts are joined with line breaks. What other servers know

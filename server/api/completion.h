@@ -73,7 +73,11 @@ struct CompletionCall {
   bool tokens_as_ids = false;  // return_tokens_as_token_ids: "token_id:123" for token strings
   bool skip_special_tokens = true;
 
+  bool timings = false;        // timings_per_token: `timings` in every chunk, and in a whole answer
+  double timeout_seconds = 0;  // `timeout`: the request ends in an error after so long; 0: never
+
   bool stream = false;
+  int32_t stream_interval = 1;    // Tokens of a chunk behind a choice's first one, at least
   bool include_usage = false;     // A last chunk with the usage
   bool continuous_usage = false;  // Running usage in every chunk
   int32_t ping_seconds = 0;       // sse_ping_interval; 0: the server's default, -1: never

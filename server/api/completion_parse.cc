@@ -18,6 +18,9 @@ namespace {
 constexpr int64_t kIntMax = INT32_MAX;
 constexpr size_t kIgnoredListed = 32;
 
+// A year, in seconds.
+constexpr double kTimeoutMax = 365.0 * 24 * 3600;
+
 // Limit for the KV rule, in positions.
 constexpr int64_t kRowsMax = int64_t{1} << 20;
 
@@ -262,6 +265,16 @@ void read_sampling(FieldReader& fields, const ApiContext& context, SamplingParam
   read_logit_bias(fields, context, sampling);
 }
 
+// max_completion_tokens is the newer name of max_tokens.
+std::optional<int64_t> read_max_tokens(FieldReader& fields) {
+  const auto older = fields.integer("max_tokens", 0, kIntMax);
+  const auto newer = fields.integer("max_completion_tokens", 0, kIntMax);
+  if (older && newer && *older != *newer) {
+    fields.fail(invalid_value("max_completion_tokens", "must not differ from max_tokens"));
+  }
+  return newer ? newer : older;
+}
+
 void read_answer_form(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
   call.echo = fields.flag("echo", false);
   call.include_stop = fields.flag("include_stop_str_in_output", false);
@@ -270,7 +283,11 @@ void read_answer_form(FieldReader& fields, const ApiContext& context, Completion
   call.skip_special_tokens = fields.flag("skip_special_tokens", true);
   call.logprobs =
       static_cast<int32_t>(fields.integer("logprobs", 0, context.limits.logprobs_max).value_or(-1));
+  call.timings = fields.flag("timings_per_token", false);
+  call.timeout_seconds = fields.number("timeout", 0, kTimeoutMax).value_or(0);
   call.stream = fields.flag("stream", false);
+  call.stream_interval =
+      static_cast<int32_t>(fields.integer("stream_interval", 1, kIntMax).value_or(1));
   call.ping_seconds =
       static_cast<int32_t>(fields.integer("sse_ping_interval", -1, 3600).value_or(0));
   const nlohmann::json* options = fields.find("stream_options");
@@ -388,7 +405,7 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   read_model(fields, context, call);
   read_request_id(fields, call);
   reject_unsupported(fields);
-  const auto max_tokens = fields.integer("max_tokens", 0, kIntMax);
+  const auto max_tokens = read_max_tokens(fields);
   base.max_tokens = static_cast<int32_t>(max_tokens.value_or(base.max_tokens));
   base.min_tokens = static_cast<int32_t>(fields.integer("min_tokens", 0, kIntMax).value_or(0));
   base.ignore_eos = fields.flag("ignore_eos", false);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/base/clock.h"
 #include "server/api/sequence_text.h"
 
 namespace spillway {
@@ -36,6 +37,7 @@ class CompletionRun::State {
 
   void on_admitted() {
     const std::lock_guard lock(mutex_);
+    if (!admitted_) admitted_ = steady_seconds();
     if (phase_ == Phase::kAbandoned || !events_.on_admitted) return;
     std::exchange(events_.on_admitted, nullptr)();
   }
@@ -48,6 +50,7 @@ class CompletionRun::State {
 
  private:
   void deliver(size_t index);               // Under the lock
+  CompletionTimes times() const;            // Under the lock
   void note_failure(const Finish& finish);  // Under the lock
   void note_times(const Usage& usage);
   void note_cached(size_t index, int64_t tokens);
@@ -65,7 +68,9 @@ class CompletionRun::State {
   CompletionResult result_;
   CompletionUsage usage_;
   std::vector<std::optional<int64_t>> cached_;  // Of each prompt; none: no choice has ended
-  int32_t left_ = 0;                            // Sequences that have not finished
+  const double submitted_ = steady_seconds();
+  std::optional<double> admitted_, first_token_;  // Of the first sequence to get there
+  int32_t left_ = 0;                              // Sequences that have not finished
   bool cancelled_ = false;
   Phase phase_ = Phase::kSubmitting;
 };
@@ -85,6 +90,7 @@ void append(ChoiceText& whole, ChoiceText piece) {
   whole.stop_token = piece.stop_token;
   whole.stop_string = std::move(piece.stop_string);
   whole.usage = piece.usage;
+  whole.times = piece.times;
 }
 
 ApiError error_of(const Finish& finish) {
@@ -167,6 +173,7 @@ AfterToken CompletionRun::State::on_token(size_t index, int32_t token,
   const std::lock_guard lock(mutex_);
   if (cancelled_ || result_.error || phase_ == Phase::kAbandoned) return AfterToken::kCancel;
   ++usage_.generated_tokens;
+  if (!first_token_) first_token_ = steady_seconds();
   if (stop) {
     sequences_[index].add_stop_token(token, logprobs);
     return AfterToken::kStop;
@@ -183,6 +190,7 @@ void CompletionRun::State::deliver(size_t index) {
   if (!sequence.ready()) return;
   ChoiceText piece = sequence.take();
   piece.usage = usage_;
+  if (call_.timings) piece.times = times();
   if (!call_.stream) {
     append(result_.choices[index], std::move(piece));
   } else if (phase_ == Phase::kSubmitting) {
@@ -190,6 +198,13 @@ void CompletionRun::State::deliver(size_t index) {
   } else if (phase_ == Phase::kRunning) {
     events_.on_text(std::move(piece));
   }
+}
+
+CompletionTimes CompletionRun::State::times() const {
+  const double now = steady_seconds();
+  const double admitted = admitted_.value_or(now);
+  const double first = first_token_.value_or(now);
+  return {admitted - submitted_, first - admitted, now - first};
 }
 
 void CompletionRun::State::note_failure(const Finish& finish) {
@@ -202,9 +217,10 @@ void CompletionRun::State::note_failure(const Finish& finish) {
 }
 
 void CompletionRun::State::note_times(const Usage& usage) {
-  result_.queue_seconds = std::max(result_.queue_seconds, usage.queue_seconds);
-  result_.prefill_seconds = std::max(result_.prefill_seconds, usage.prefill_seconds);
-  result_.decode_seconds = std::max(result_.decode_seconds, usage.decode_seconds);
+  CompletionTimes& times = result_.times;
+  times.queue = std::max(times.queue, usage.queue_seconds);
+  times.prompt = std::max(times.prompt, usage.prefill_seconds);
+  times.generation = std::max(times.generation, usage.decode_seconds);
 }
 
 // A prompt that is counted once was computed as far as the one of its choices had to that found

@@ -33,6 +33,13 @@ struct CompletionUsage {
   KvUsage kv;                    // Sum over choices that have ended
 };
 
+// Where a call's time went, in seconds; of several sequences the longest.
+struct CompletionTimes {
+  double queue = 0;       // Submitted until admitted
+  double prompt = 0;      // Admitted until the first token
+  double generation = 0;  // First token until the last
+};
+
 // A piece of one choice (streaming), or, all pieces joined, the whole choice.
 struct ChoiceText {
   int32_t index = 0;
@@ -45,6 +52,7 @@ struct ChoiceText {
   std::optional<int32_t> stop_token;       // The stop token that was named in the request
   std::optional<std::string> stop_string;  // The stop string that matched
   CompletionUsage usage;                   // For the whole call so far
+  CompletionTimes times;                   // Likewise
 };
 
 struct CompletionResult {
@@ -54,9 +62,7 @@ struct CompletionResult {
   Status engine;                    // The engine's status, when the error is its own
   std::vector<ChoiceText> choices;  // By index; empty when streaming
   CompletionUsage usage;
-  double queue_seconds = 0;    // The longest of the sequences
-  double prefill_seconds = 0;  // The longest of the sequences
-  double decode_seconds = 0;
+  CompletionTimes times;
 };
 
 struct CompletionEvents {

@@ -57,6 +57,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void begin_stream();
   void end_with(const ApiError& error);
   void respond_whole(CompletionResult result);
+  std::optional<ApiError> too_late() const;
   void ping_if_silent();
   HttpFields fields() const;
 
@@ -199,13 +200,21 @@ void CompletionAnswer::on_gone() {
 
 void CompletionAnswer::on_tick() {
   if (ended_) return;
-  const int64_t most = api_.request_seconds_max;
-  if (most > 0 && steady_seconds() - arrived_ > static_cast<double>(most)) {
-    end_with(request_timeout(most));
+  if (const auto late = too_late()) {
+    end_with(*late);
     if (run_) run_->cancel();
     return;
   }
   if (begun_) ping_if_silent();
+}
+
+std::optional<ApiError> CompletionAnswer::too_late() const {
+  const double taken = steady_seconds() - arrived_;
+  const double own = run_ ? call_.timeout_seconds : 0;  // Before that work() may be reading it
+  const auto most = static_cast<double>(api_.request_seconds_max);
+  if (own > 0 && taken > own) return request_timeout(own, true);
+  if (most > 0 && taken > most) return request_timeout(most, false);
+  return {};
 }
 
 void CompletionAnswer::ping_if_silent() {

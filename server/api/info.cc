@@ -1,4 +1,4 @@
-// GET endpoints about the server: models, health, version.
+// GET endpoints about the server: models, health, load, version.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -55,6 +55,11 @@ void handle_health(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   Json health = {{"status", "ok"}};
   if (std::string doubt = engine_doubt(stats); !doubt.empty()) health["reason"] = std::move(doubt);
   exchange->respond(json_response(health));
+}
+
+// vLLM's: the requests that are being answered. A call of several sequences counts them all.
+void handle_load(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
+  exchange->respond(json_response({{"server_load", api.admission.held()}}));
 }
 
 void handle_version(ApiService&, HttpRequest, const ExchangePtr& exchange) {

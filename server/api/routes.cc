@@ -20,6 +20,8 @@ constexpr ApiRoute kRoutes[] = {
     {"GET", "/v1/models/{*}", handle_model},
     {"POST", "/tokenize", handle_tokenize, true},
     {"POST", "/detokenize", handle_detokenize, true},
+    {"GET", "/tokenizer_info", handle_tokenizer_info},
+    {"GET", "/load", handle_load},
     {"GET", "/version", handle_version},
     {"GET", "/metrics", handle_metrics},
     {"GET", "/health", handle_health, false, true},

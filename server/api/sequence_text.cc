@@ -57,8 +57,10 @@ void SequenceText::finish(FinishReason reason, std::optional<int32_t> stop_token
 }
 
 bool SequenceText::ready() const {
-  return piece_.finished || !piece_.text.empty() ||
-         (tokenizer_ == nullptr && !piece_.tokens.empty());
+  if (piece_.finished) return true;
+  const bool enough = piece_.first || !call_->stream ||
+                      static_cast<int64_t>(piece_.tokens.size()) >= call_->stream_interval;
+  return enough && (!piece_.text.empty() || (tokenizer_ == nullptr && !piece_.tokens.empty()));
 }
 
 ChoiceText SequenceText::take() {

@@ -31,8 +31,8 @@ class SequenceText {
   // Ends the choice. `stop_token` as in Finish.
   void finish(FinishReason reason, std::optional<int32_t> stop_token);
 
-  // Whether a piece should be sent: it has text, or tokens of a model without text, or is the last
-  // one.
+  // Whether a piece should be sent: it has text, or tokens of a model without text, of as many
+  // tokens as the call wants in a piece (the first alone), or is the last one.
   bool ready() const;
 
   // Returns everything collected since the last take().

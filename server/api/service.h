@@ -47,6 +47,8 @@ void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& excha
 void handle_health(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_version(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_metrics(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_load(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_tokenizer_info(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_tokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_detokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 

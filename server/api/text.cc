@@ -26,10 +26,15 @@ std::string escaped_bytes(std::string_view bytes) {
 }  // namespace
 
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
-                                           bool add_special_tokens) {
+                                           bool add_special_tokens, bool parse_special) {
   EncodeOptions options;
   options.add_bos = add_special_tokens;
+  options.parse_special = parse_special;
   return tokenizer.encode(text, options);
+}
+
+SpecialTokens special_tokens(const Tokenizer& tokenizer) {
+  return {tokenizer.bos(), tokenizer.eos(), tokenizer.pad(), tokenizer.adds_bos()};
 }
 
 std::string decode_tokens(const Tokenizer& tokenizer, std::span<const int32_t> tokens,

@@ -16,10 +16,20 @@ namespace spillway {
 
 class Tokenizer;
 
-// Token ids of a text; special tokens written in it stay text. `add_special_tokens`: with the
-// model's start-of-text token, if it has one. Errors as Tokenizer::encode().
+// Token ids of a text. `add_special_tokens`: with the model's start-of-text token, if it has one.
+// `parse_special`: special tokens written in the text are these tokens; else they stay text. Errors
+// as Tokenizer::encode().
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
-                                           bool add_special_tokens);
+                                           bool add_special_tokens, bool parse_special = false);
+
+// Ids that the tokenizer's files name; -1: none.
+struct SpecialTokens {
+  int32_t bos = -1;
+  int32_t eos = -1;
+  int32_t pad = -1;
+  bool adds_bos = false;  // In front of every text
+};
+SpecialTokens special_tokens(const Tokenizer& tokenizer);
 
 // Text of complete token ids that begin a text; invalid UTF-8 becomes U+FFFD.
 std::string decode_tokens(const Tokenizer& tokenizer, std::span<const int32_t> tokens,

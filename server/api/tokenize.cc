@@ -1,12 +1,15 @@
-// POST /tokenize and /detokenize: vLLM's shapes, with llama.cpp's names as aliases.
+// POST /tokenize and /detokenize, GET /tokenizer_info: vLLM's shapes, with llama.cpp's names as
+// aliases.
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "server/api/chat_parse.h"
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 #include "server/api/service.h"
 #include "server/api/text.h"
+#include "server/chat/chat_template.h"
 
 namespace spillway {
 namespace {
@@ -30,30 +33,39 @@ void check_model(FieldReader& fields, const ApiContext& context) {
   }
 }
 
-ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) {
-  FieldReader fields(body);
-  check_model(fields, context);
+// The ids of `prompt`, or of llama.cpp's `content`.
+std::vector<int32_t> read_text(FieldReader& fields, const ApiContext& context) {
   const bool add_special = fields.flag("add_special_tokens", fields.flag("add_special", true));
-  const bool with_names = fields.flag("return_token_strs", false);
-  if (fields.find("messages") != nullptr) {
-    fields.fail(unsupported_parameter("messages", "only prompt is"));
-  }
+  const bool parse_special = fields.flag("parse_special", true);
   const auto prompt = fields.string("prompt");
   const auto content = fields.string("content");
   const auto text = prompt ? prompt : content;
   if (!text) fields.fail(missing_parameter("prompt"));
-  if (context.limits.strict_params) fields.refuse_unknown();
   if (text && static_cast<int64_t>(text->size()) > context.limits.tokenize_bytes_max) {
     fields.fail(invalid_value(
         "prompt",
         "must not have more than " + std::to_string(context.limits.tokenize_bytes_max) + " bytes"));
   }
-  if (fields.failed()) return fields.error();
-  const auto encoded = encode_prompt(*context.tokenizer, *text, add_special);
-  if (!encoded.ok()) {
-    return invalid_value("prompt", "cannot be read: " + std::string(encoded.status().message()));
+  if (fields.failed()) return {};
+  auto encoded = encode_prompt(*context.tokenizer, *text, add_special, parse_special);
+  if (encoded.ok()) return std::move(encoded).value();
+  fields.fail(
+      invalid_value("prompt", "cannot be read: " + std::string(encoded.status().message())));
+  return {};
+}
+
+ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) {
+  FieldReader fields(body);
+  check_model(fields, context);
+  const bool with_names = fields.flag("return_token_strs", false);
+  const bool chat = fields.find("messages") != nullptr;
+  if (chat && fields.find("prompt") != nullptr) {
+    fields.fail(invalid_value("messages", "cannot be given beside prompt"));
   }
-  const std::vector<int32_t>& ids = encoded.value();
+  const std::vector<int32_t> ids =
+      chat ? read_chat_prompt(fields, context) : read_text(fields, context);
+  if (context.limits.strict_params) fields.refuse_unknown();
+  if (fields.failed()) return fields.error();
   Json names;
   if (with_names) {
     names = Json::array();
@@ -104,7 +116,31 @@ void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& e
   });
 }
 
+Json special_token(const ApiContext& context, int32_t token) {
+  if (token < 0) return {};
+  return token_name(context.tokenizer, token, false);
+}
+
 }  // namespace
+
+void handle_tokenizer_info(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
+  const ApiContext& context = api.context;
+  if (context.tokenizer == nullptr) {
+    return exchange->respond(error_response(no_tokenizer(context)));
+  }
+  const SpecialTokens special = special_tokens(*context.tokenizer);
+  Json info = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+               {"bos_token", special_token(context, special.bos)},
+               {"eos_token", special_token(context, special.eos)},
+               {"pad_token", special_token(context, special.pad)},
+               {"add_bos_token", special.adds_bos},
+               {"model_max_length", context.shape->positions},
+               {"chat_template", nullptr}};
+  if (context.chat != nullptr) info["chat_template"] = context.chat->source();
+  HttpResponse response;
+  response.body = info.dump(-1, ' ', false, Json::error_handler_t::replace);
+  exchange->respond(std::move(response));
+}
 
 void handle_tokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
   answer_on_worker(api, std::move(request), exchange, tokenize);

@@ -76,7 +76,8 @@ Status ChatTemplate::read(Files files) {
     if (token.empty()) token = token_text(map, name);
     if (!token.empty()) token_texts_.emplace_back(name, std::move(token));
   }
-  auto parsed = JinjaTemplate::parse(is_own() ? std::string_view(text) : kPlainChatTemplate);
+  source_ = is_own() ? std::move(text) : std::string(kPlainChatTemplate);
+  auto parsed = JinjaTemplate::parse(source_);
   if (!parsed.ok()) return parsed.status().at("the chat template in " + file_);
   template_ = std::move(parsed).value();
   return {};

@@ -49,6 +49,8 @@ class ChatTemplate {
   // The file that it is from; empty: the plain one.
   const std::string& file() const { return file_; }
   const Status& status() const { return status_; }
+  // The Jinja2 text of the template in use; empty when it could not be read.
+  const std::string& source() const { return source_; }
 
   // The text of a conversation. `add_generation_prompt`: up to where the assistant's answer begins.
   // kInvalidArgument: status(), or what the template refuses, with its line.
@@ -60,6 +62,7 @@ class ChatTemplate {
   Status read(std::span<const std::pair<std::string, std::string>> files);
 
   std::string file_;
+  std::string source_;
   Status status_;
   std::optional<JinjaTemplate> template_;  // Set when status_ is OK
   std::vector<std::pair<std::string, std::string>>

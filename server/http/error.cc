@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/units.h"
 #include "server/log.h"
 
 namespace spillway {
@@ -139,10 +140,10 @@ ApiError engine_failed() {
   return error;
 }
 
-ApiError request_timeout(int64_t seconds) {
-  ApiError error = unavailable("The request took longer than the " + std::to_string(seconds) +
-                                   " s that this server allows. Use a smaller max_tokens, or a "
-                                   "batch.",
+ApiError request_timeout(double seconds, bool own) {
+  ApiError error = unavailable("The request took longer than the " + format_seconds(seconds) +
+                                   (own ? " of its timeout." : " that this server allows.") +
+                                   " Use a smaller max_tokens, or a batch.",
                                "request_timeout");
   error.retry_is_useless = true;
   return error;

@@ -50,7 +50,8 @@ ApiError queue_full(int retry_after_seconds);
 ApiError shutting_down();
 ApiError engine_error();
 ApiError engine_failed();  // Only a restart cures it.
-ApiError request_timeout(int64_t seconds);
+// `own`: the time is the request's, not the server's.
+ApiError request_timeout(double seconds, bool own);
 
 // Writes the cause, if there is one, to the log, and mentions the log in the message: for HTTP
 // clients, which must not learn the machine's files and addresses. `where` begins the line:

@@ -233,6 +233,57 @@ TEST_CASE("a stream that takes too long ends with an error") {
   CHECK(test.engine.wait_idle());
 }
 
+TEST_CASE("a request may have a time of its own") {
+  TestServer test;
+  test.engine.hold();
+  const HttpAnswer whole = test.post("/v1/completions", {{"prompt", "hi"}, {"timeout", 0.4}});
+  CHECK(whole.status == 503);
+  CHECK(whole.fields.at("x-should-retry") == "false");
+  CHECK(Json::parse(whole.body)["error"]["code"] == "request_timeout");
+  const Stream s = stream(test, {{"prompt", "hi"}, {"timeout", 0.4}});
+  REQUIRE(s.events.size() == 1);
+  CHECK(s.events[0]["error"]["code"] == "request_timeout");
+  CHECK(test.engine.wait_idle(10));
+  CHECK(test.post("/v1/completions", {{"prompt", "hi"}, {"timeout", -1}}).status == 400);
+  test.engine.release();
+  CHECK(test.post("/v1/completions", {{"prompt", "hi"}, {"timeout", 600}}).status == 200);
+}
+
+TEST_CASE("stream_interval joins tokens behind the first") {
+  TestServer test;
+  const Stream s =
+      stream(test, {{"prompt", "hi"}, {"max_tokens", 9}, {"temperature", 0}, {"stream_interval", 3}});
+  std::vector<size_t> sizes;
+  std::string text;
+  for (const Json& event : s.events) {
+    sizes.push_back(event["choices"][0]["text"].get<std::string>().size());
+    text += event["choices"][0]["text"].get<std::string>();
+  }
+  CHECK(sizes == std::vector<size_t>{1, 3, 3, 2});
+  CHECK(text == fake_text("hi", 9));
+  CHECK(test.post("/v1/completions", {{"prompt", "hi"}, {"stream_interval", 0}}).status == 400);
+}
+
+TEST_CASE("timings are in every chunk, and in a whole answer, when they are asked for") {
+  TestServer test;
+  Json body = {{"prompt", "hi"}, {"max_tokens", 3}, {"timings_per_token", true}};
+  const Stream s = stream(test, body);
+  REQUIRE(s.events.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const Json& timings = s.events[i]["timings"];
+    CHECK(timings["prompt_n"] == 3);
+    CHECK(timings["predicted_n"] == i + 1);
+    for (const char* name : {"queue_ms", "prompt_ms", "predicted_ms"}) {
+      CHECK(timings[name].get<double>() >= 0);
+    }
+  }
+  const Json timings = Json::parse(test.post("/v1/completions", body).body)["timings"];
+  CHECK(timings["predicted_n"] == 3);
+  CHECK(timings.contains("prompt_per_second"));
+  body.erase("timings_per_token");
+  CHECK_FALSE(Json::parse(test.post("/v1/completions", body).body).contains("timings"));
+}
+
 TEST_CASE("silence is filled with pings by the clock") {
   TestServer::Options options;
   options.ping_seconds = 0.3;

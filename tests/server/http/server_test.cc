@@ -485,6 +485,55 @@ TEST_CASE("tokenize and detokenize are each other's inverse") {
   CHECK(without.post("/v1/completions", {{"prompt", {5, 7}}}).status == 200);
 }
 
+TEST_CASE("tokenize takes special tokens in a text, and chats") {
+  TestServer test;
+  const auto tokens = [&](const Json& body) {
+    return Json::parse(test.post("/tokenize", body).body)["tokens"];
+  };
+  // lm-eval's remote tokenizer finds the id of the end token so.
+  CHECK(tokens({{"prompt", "</s>a"}, {"add_special_tokens", false}}) == Json({0, 'a' + 1}));
+  CHECK(tokens({{"prompt", "</s>a"}, {"add_special_tokens", false}, {"parse_special", false}})
+            .size() == 5);
+  const Json message = {{"role", "user"}, {"content", "hi"}};
+  const Json chat = {{"messages", {message}}};
+  CHECK(tokens(chat) == tokens({{"prompt", "User: hi\n\nAssistant:"}}));
+  Json bare = chat;
+  bare["add_generation_prompt"] = false;
+  CHECK(tokens(bare) == tokens({{"prompt", "User: hi\n\n"}}));
+  check_error(test.post("/tokenize", {{"messages", {message}}, {"prompt", "a"}}), 400, kInvalid,
+              "invalid_value");
+  check_error(test.post("/tokenize", {{"messages", {{{"role", "x"}}}}}), 400, kInvalid,
+              "unsupported_parameter");
+}
+
+TEST_CASE("tokenizer_info names the special tokens and the template") {
+  TestServer test;
+  const Json info = Json::parse(HttpClient(test.server->port()).get("/tokenizer_info").body);
+  CHECK(info["eos_token"] == "</s>");
+  CHECK(info["add_bos_token"] == true);
+  CHECK(info["chat_template"] == std::string(kPlainChatTemplate));
+  CHECK(info["model_max_length"] == 128);
+  TestServer::Options options;
+  options.with_tokenizer = false;
+  TestServer without(options);
+  check_error(HttpClient(without.server->port()).get("/tokenizer_info"), 501, kInvalid,
+              "no_tokenizer");
+}
+
+TEST_CASE("load counts the sequences that are being answered") {
+  TestServer test;
+  const auto load = [&] {
+    return Json::parse(HttpClient(test.server->port()).get("/load").body)["server_load"];
+  };
+  CHECK(load() == 0);
+  test.engine.hold();
+  HttpClient client(test.server->port());
+  client.send(post_text("/v1/completions", R"({"prompt":"hi","n":3,"stream":true})"));
+  REQUIRE(client.read_head().status == 200);
+  CHECK(load() == 3);
+  test.engine.release();
+}
+
 TEST_CASE("draining finishes what runs and refuses what is new") {
   TestServer test;
   test.engine.hold();
