@@ -60,6 +60,7 @@ struct Request {
 // The log-probabilities at one position, of the model's distribution (before sampling parameters).
 struct TokenLogprobs {
   float logprob = 0;                            // Of the token itself
+  int32_t rank = 0;                             // 1: no token is likelier; 0: not known
   std::vector<std::pair<int32_t, float>> best;  // Highest first
 };
 
@@ -113,6 +114,7 @@ enum class AfterToken : uint8_t {
 };
 
 // Receives a sequence's results. Called on the engine thread, in order: on_admitted, then
+// on_prompt_progress, at least once, then
 // on_prompt_logprobs (if asked for), then on_token per token, then on_finish exactly once. Must not
 // block. The scheduler keeps the sink alive until on_finish has returned.
 class TokenSink {
@@ -120,6 +122,10 @@ class TokenSink {
   virtual ~TokenSink() = default;
 
   virtual void on_admitted() {}
+
+  // `tokens` of the prompt are in the KV cache, of a prompt that is not done: first those that
+  // another prompt left there, then more with each chunk.
+  virtual void on_prompt_progress(int64_t tokens) { static_cast<void>(tokens); }
 
   // One entry per prompt token; the first has no distribution and is {0, {}}.
   virtual void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) {

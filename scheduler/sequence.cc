@@ -38,6 +38,7 @@ void Sequence::admit(std::unique_ptr<KvSequence> kv, PrefixCache::Use prefix, in
     prompt_logprobs_.push_back({});  // The first token has no distribution.
   }
   sink_->on_admitted();
+  sink_->on_prompt_progress(cached_);
 }
 
 std::span<const int32_t> Sequence::next_tokens() const {
@@ -153,6 +154,7 @@ void Sequence::end_sweep() {
   if (finish_ && finish_->reason == FinishReason::kError) return;
   cached_ += prefilling_ ? static_cast<int64_t>(next_tokens().size()) : 1;
   prefilling_ = cached_ < prompt_tokens();
+  if (prefilling_ && !finished()) sink_->on_prompt_progress(cached_);
 }
 
 KvUsage Sequence::kv_usage(const KvCache& cache) const {

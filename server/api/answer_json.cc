@@ -53,8 +53,7 @@ AnswerJson seconds_per(double seconds, int64_t count, const char* each, const ch
   return json;
 }
 
-// llama.cpp's timings, and the time in the queue. What was found in the prefix cache is known once
-// a choice has ended.
+// llama.cpp's timings, and the time in the queue.
 AnswerJson timings_json(const CompletionUsage& usage, const CompletionTimes& times) {
   const int64_t computed = usage.prompt_tokens - usage.cached_tokens;
   AnswerJson json = {{"queue_ms", static_cast<float>(1000 * times.queue)},
@@ -90,6 +89,10 @@ std::string answer_body(const CompletionHead& head, const CompletionCall& call,
                            : completion_choice(call, context, choice));
   }
   text += "],\"usage\":" + dump(usage_json(result.usage));
+  if (call.chat && call.prompt_logprobs >= 0) {  // There is one prompt
+    text += ",\"prompt_logprobs\":" +
+            dump(prompt_logprobs_json(call, context, result.choices.front().prompt_scores));
+  }
   if (call.timings) text += ",\"timings\":" + dump(timings_json(result.usage, result.times));
   return text + "}";
 }
@@ -112,6 +115,16 @@ std::string answer_usage_chunk(const CompletionHead& head, const CompletionCall&
                                const ApiContext& context, const CompletionUsage& usage) {
   AnswerJson json = chunk_without_choices(head, call, context);
   json["usage"] = usage_json(usage);
+  return dump(json);
+}
+
+std::string answer_progress_chunk(const CompletionHead& head, const CompletionCall& call,
+                                  const ApiContext& context, const PromptProgress& progress) {
+  AnswerJson json = chunk_without_choices(head, call, context);
+  json["prompt_progress"] = {{"total", progress.tokens},
+                             {"cache", progress.cached},
+                             {"processed", progress.processed},
+                             {"time_ms", static_cast<int64_t>(1000 * progress.seconds)}};
   return dump(json);
 }
 

@@ -32,6 +32,10 @@ std::string answer_chunk(const CompletionHead& head, const CompletionCall& call,
 std::string answer_usage_chunk(const CompletionHead& head, const CompletionCall& call,
                                const ApiContext& context, const CompletionUsage& usage);
 
+// How far the prompts are (llama.cpp's prompt_progress): `choices` empty.
+std::string answer_progress_chunk(const CompletionHead& head, const CompletionCall& call,
+                                  const ApiContext& context, const PromptProgress& progress);
+
 // Keeps a silent stream alive: `choices` empty, `usage` null.
 std::string answer_ping_chunk(const CompletionHead& head, const CompletionCall& call,
                               const ApiContext& context);

@@ -16,7 +16,7 @@ constexpr uint64_t kStopBytes = 128;  // A stop string in a search, beside its b
 // A scored token, and each of its candidates: the entry, and its JSON as tree and as text.
 constexpr uint64_t kScoreBytes = 256;
 constexpr uint64_t kCandidateBytes = 72;
-// The same of chats, which name each with its bytes: three JSON values and two names more.
+// The same of chats and of prompt_logprobs, where each is an object of three values.
 constexpr uint64_t kChatScoreBytes = 896;
 constexpr uint64_t kChatCandidateBytes = 640;
 
@@ -48,6 +48,10 @@ uint64_t answer_bytes(const CompletionCall& call) {
   const uint64_t candidate = call.chat ? kChatCandidateBytes : kCandidateBytes;
   const uint64_t scored =
       call.logprobs < 0 ? 0 : entry + candidate * static_cast<uint64_t>(call.logprobs);
+  const uint64_t prompt_scored =
+      call.prompt_logprobs < 0
+          ? 0
+          : kChatScoreBytes + kChatCandidateBytes * static_cast<uint64_t>(call.prompt_logprobs);
   // Each sequence has its own search: each byte, and the fallback position after it.
   uint64_t stops = 0;
   for (const std::string& stop : call.stop) stops += kStopBytes + 3 * stop.size();
@@ -55,7 +59,7 @@ uint64_t answer_bytes(const CompletionCall& call) {
     const uint64_t prompt = request.prompt.size();
     const auto made = static_cast<uint64_t>(request.max_tokens);
     bytes += kSequenceBytes + stops + prompt * kPromptTokenBytes + made * kNewTokenBytes;
-    bytes += scored * (made + (call.echo ? prompt : 0));
+    bytes += scored * (made + (call.echo ? prompt : 0)) + prompt_scored * prompt;
     bytes += request.sampling.logit_bias.size() * 3 * sizeof(request.sampling.logit_bias[0]);
   }
   return bytes;

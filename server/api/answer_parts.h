@@ -18,6 +18,11 @@ inline float finite_logprob(float logprob) {
   return std::isfinite(logprob) ? logprob : -9999.0f;
 }
 
+// vLLM's prompt_logprobs: for each prompt token but the first, which is null, the likeliest tokens
+// and itself, {"id": {"logprob","rank","decoded_token"}}.
+AnswerJson prompt_logprobs_json(const CompletionCall& call, const ApiContext& context,
+                                const std::vector<TokenScore>& scores);
+
 // The end of a choice, null before it: "stop" or "length".
 inline AnswerJson finish_reason_json(const ChoiceText& piece) {
   if (!piece.finished) return {};

@@ -69,11 +69,13 @@ struct CompletionCall {
   std::vector<std::string> stop;  // None is empty
   bool include_stop = false;      // include_stop_str_in_output
   int32_t logprobs = -1;          // -1: `logprobs` is null in the answer
+  int32_t prompt_logprobs = -1;   // -1: none; not with a stream
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // return_tokens_as_token_ids: "token_id:123" for token strings
   bool skip_special_tokens = true;
 
   bool timings = false;        // timings_per_token: `timings` in every chunk, and in a whole answer
+  bool progress = false;       // return_progress: chunks that say how far the prompts are
   double timeout_seconds = 0;  // `timeout`: the request ends in an error after so long; 0: never
 
   bool stream = false;

@@ -43,6 +43,30 @@ struct Writer {
 
 }  // namespace
 
+AnswerJson prompt_logprobs_json(const CompletionCall& call, const ApiContext& context,
+                                const std::vector<TokenScore>& scores) {
+  AnswerJson list = AnswerJson::array();
+  for (const TokenScore& score : scores) {
+    if (!score.scored) {
+      list.push_back(nullptr);
+      continue;
+    }
+    AnswerJson entry = AnswerJson::object();
+    const auto add = [&](int32_t token, float logprob, int32_t rank) {
+      entry.emplace(std::to_string(token),
+                    AnswerJson{{"logprob", finite_logprob(logprob)},
+                               {"rank", rank},
+                               {"decoded_token", token_name(context.tokenizer, token,
+                                                            call.tokens_as_ids)}});
+    };
+    int32_t rank = 0;
+    for (const auto& [token, logprob] : score.logprobs.best) add(token, logprob, ++rank);
+    add(score.token, score.logprobs.logprob, score.logprobs.rank);  // If it is not there already
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
 AnswerJson completion_choice(const CompletionCall& call, const ApiContext& context,
                              const ChoiceText& piece) {
   AnswerJson json = {{"index", piece.index},
@@ -51,6 +75,9 @@ AnswerJson completion_choice(const CompletionCall& call, const ApiContext& conte
                      {"finish_reason", finish_reason_json(piece)},
                      {"stop_reason", stop_reason_json(piece)}};
   if (call.logprobs >= 0) json["logprobs"] = Writer{call, context}.logprobs(piece.scores);
+  if (call.prompt_logprobs >= 0) {
+    json["prompt_logprobs"] = prompt_logprobs_json(call, context, piece.prompt_scores);
+  }
   if (call.return_token_ids) {
     json["token_ids"] = piece.tokens;
     if (piece.first) {

@@ -111,9 +111,8 @@ bool is_neutral(const nlohmann::json& value) {
 void reject_unsupported(FieldReader& fields) {
   for (const char* name :
        {"suffix", "allowed_token_ids", "bad_words", "logprob_token_ids", "use_beam_search",
-        "structured_outputs", "prompt_embeds", "prompt_logprobs", "guided_json", "guided_regex",
-        "guided_choice", "guided_grammar", "grammar", "json_schema", "chat_template",
-        "chat_template_kwargs"}) {
+        "structured_outputs", "prompt_embeds", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "grammar", "json_schema", "chat_template", "chat_template_kwargs"}) {
     const nlohmann::json* value = fields.find(name);
     if (value != nullptr && !is_neutral(*value)) {
       fields.fail(unsupported_parameter(name, "this server does not implement it"));
@@ -283,11 +282,17 @@ void read_answer_form(FieldReader& fields, const ApiContext& context, Completion
   call.skip_special_tokens = fields.flag("skip_special_tokens", true);
   call.logprobs =
       static_cast<int32_t>(fields.integer("logprobs", 0, context.limits.logprobs_max).value_or(-1));
+  call.prompt_logprobs = static_cast<int32_t>(
+      fields.integer("prompt_logprobs", 0, context.limits.logprobs_max).value_or(-1));
   call.timings = fields.flag("timings_per_token", false);
+  call.progress = fields.flag("return_progress", false);
   call.timeout_seconds = fields.number("timeout", 0, kTimeoutMax).value_or(0);
   call.stream = fields.flag("stream", false);
   call.stream_interval =
       static_cast<int32_t>(fields.integer("stream_interval", 1, kIntMax).value_or(1));
+  if (call.stream && call.prompt_logprobs >= 0) {
+    fields.fail(invalid_value("prompt_logprobs", "cannot be had in a stream; echo with logprobs can"));
+  }
   call.ping_seconds =
       static_cast<int32_t>(fields.integer("sse_ping_interval", -1, 3600).value_or(0));
   const nlohmann::json* options = fields.find("stream_options");
@@ -420,7 +425,7 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   read_stop_tokens(fields, context, base);
   base.kv = read_kv_rule(fields, context.kv_rule);
   base.logprobs = call.logprobs;
-  base.prompt_logprobs = call.echo ? call.logprobs : -1;
+  base.prompt_logprobs = std::max(call.prompt_logprobs, call.echo ? call.logprobs : -1);
   // Cheap checks first: the prompt is tokenised only when all else is right.
   auto prompts = own.prompts(fields, base.max_tokens);
   read_names(fields, context, call);

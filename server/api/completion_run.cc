@@ -27,6 +27,7 @@ class CompletionRun::State {
           static_cast<int64_t>(call_.requests[static_cast<size_t>(i)].prompt.size());
     }
     cached_.resize(static_cast<size_t>(call_.prompts()));
+    processed_.resize(call_.requests.size(), -1);
     if (!call_.stream) result_.choices.resize(call_.requests.size());
   }
 
@@ -41,6 +42,7 @@ class CompletionRun::State {
     if (phase_ == Phase::kAbandoned || !events_.on_admitted) return;
     std::exchange(events_.on_admitted, nullptr)();
   }
+  void on_prompt_progress(size_t index, int64_t tokens);
   void on_prompt_logprobs(size_t index, std::span<const TokenLogprobs> logprobs) {
     const std::lock_guard lock(mutex_);
     sequences_[index].add_prompt_scores(logprobs);
@@ -67,7 +69,8 @@ class CompletionRun::State {
   std::vector<ChoiceText> early_;  // Pieces delivered before all sequences were submitted
   CompletionResult result_;
   CompletionUsage usage_;
-  std::vector<std::optional<int64_t>> cached_;  // Of each prompt; none: no choice has ended
+  std::vector<std::optional<int64_t>> cached_;  // Of each prompt; none: no choice is admitted
+  std::vector<int64_t> processed_;              // Prompt tokens by sequence; -1: not admitted
   const double submitted_ = steady_seconds();
   std::optional<double> admitted_, first_token_;  // Of the first sequence to get there
   int32_t left_ = 0;                              // Sequences that have not finished
@@ -106,6 +109,7 @@ class Sink : public TokenSink {
       : state_(std::move(state)), index_(index) {}
 
   void on_admitted() override { state_->on_admitted(); }
+  void on_prompt_progress(int64_t tokens) override { state_->on_prompt_progress(index_, tokens); }
   void on_prompt_logprobs(std::span<const TokenLogprobs> logprobs) override {
     state_->on_prompt_logprobs(index_, logprobs);
   }
@@ -168,11 +172,28 @@ void CompletionRun::State::cancel() {
   for (const RequestId id : ids) scheduler_->cancel(id);
 }
 
+void CompletionRun::State::on_prompt_progress(size_t index, int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  if (processed_[index] < 0) note_cached(index, tokens);
+  processed_[index] = tokens;
+  if (phase_ != Phase::kRunning || cancelled_ || !events_.on_progress) return;
+  PromptProgress progress{usage_.prompt_tokens, usage_.cached_tokens, 0, times().prompt};
+  const auto samples = static_cast<size_t>(call_.samples);
+  for (size_t prompt = 0; prompt * samples < processed_.size(); ++prompt) {
+    const auto first = processed_.begin() + static_cast<std::ptrdiff_t>(prompt * samples);
+    // Of several choices the one that is behind.
+    const int64_t least = *std::min_element(first, first + call_.samples);
+    progress.processed += std::max<int64_t>(0, least);
+  }
+  events_.on_progress(progress);
+}
+
 AfterToken CompletionRun::State::on_token(size_t index, int32_t token,
                                           const TokenLogprobs* logprobs, bool stop) {
   const std::lock_guard lock(mutex_);
   if (cancelled_ || result_.error || phase_ == Phase::kAbandoned) return AfterToken::kCancel;
   ++usage_.generated_tokens;
+  processed_[index] = static_cast<int64_t>(call_.requests[index].prompt.size());
   if (!first_token_) first_token_ = steady_seconds();
   if (stop) {
     sequences_[index].add_stop_token(token, logprobs);

@@ -40,12 +40,21 @@ struct CompletionTimes {
   double generation = 0;  // First token until the last
 };
 
+// How far a call's prompts are, each counted once.
+struct PromptProgress {
+  int64_t tokens = 0;     // Of all prompts
+  int64_t cached = 0;     // Of these: found in the prefix cache
+  int64_t processed = 0;  // In the KV cache, those found among them
+  double seconds = 0;     // Since the first was admitted
+};
+
 // A piece of one choice (streaming), or, all pieces joined, the whole choice.
 struct ChoiceText {
   int32_t index = 0;
   std::string text;                // Valid UTF-8; with echo the first piece begins with the prompt
   std::vector<int32_t> tokens;     // Generated tokens of this piece
   std::vector<TokenScore> scores;  // If logprobs were asked for
+  std::vector<TokenScore> prompt_scores;  // If prompt_logprobs were asked for
   bool first = false;              // The first piece of its choice
   bool finished = false;           // The last one; the fields below are set
   bool hit_length = false;         // finish_reason "length", else "stop"
@@ -67,6 +76,7 @@ struct CompletionResult {
 
 struct CompletionEvents {
   std::function<void()> on_admitted;              // Once, when the first sequence enters the block
+  std::function<void(PromptProgress)> on_progress;  // Streaming calls that want it only
   std::function<void(ChoiceText)> on_text;        // Streaming calls only; never empty-texted early
   std::function<void(CompletionResult)> on_done;  // Exactly once, after every sequence has ended
 };

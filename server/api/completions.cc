@@ -49,6 +49,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
  private:
   void refuse(const ApiError& error);
   void on_started(std::shared_ptr<CompletionRun> run);
+  void on_progress(const PromptProgress& progress);
   void on_text(const ChoiceText& piece);
   void on_done(const CompletionResult& result);
   void on_gone();
@@ -107,6 +108,11 @@ void CompletionAnswer::work(const HttpRequest& request) {
   head_ = make_completion_head(call_);
   const auto self = shared_from_this();
   CompletionEvents events;
+  if (call_.stream && call_.progress) {
+    events.on_progress = [self](PromptProgress progress) {
+      self->exchange_->post([self, progress] { self->on_progress(progress); });
+    };
+  }
   events.on_text = [self](ChoiceText piece) {
     self->exchange_->post([self, moved = std::move(piece)] { self->on_text(moved); });
   };
@@ -144,6 +150,13 @@ void CompletionAnswer::begin_stream() {
   begun_ = true;
   last_sent_ = steady_seconds();
   exchange_->begin_stream(fields());
+}
+
+void CompletionAnswer::on_progress(const PromptProgress& progress) {
+  if (gone_ || ended_) return;
+  begin_stream();
+  last_sent_ = steady_seconds();
+  exchange_->send(sse_event(answer_progress_chunk(head_, call_, api_.context, progress)));
 }
 
 void CompletionAnswer::on_text(const ChoiceText& piece) {

@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace spillway {
+namespace {
+
+// Leaves `count` of the likeliest; the engine was asked for those of the field that wants most.
+void cut(TokenScore& score, int32_t count) {
+  auto& best = score.logprobs.best;
+  if (best.size() > static_cast<size_t>(count)) best.resize(static_cast<size_t>(count));
+}
+
+}  // namespace
 
 SequenceText::SequenceText(const Tokenizer* tokenizer, const CompletionCall& call, int32_t index)
     : tokenizer_(tokenizer),
@@ -16,6 +25,13 @@ SequenceText::SequenceText(const Tokenizer* tokenizer, const CompletionCall& cal
 }
 
 void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
+  if (call_->prompt_logprobs >= 0) {
+    for (size_t i = 0; i < std::min(request().prompt.size(), logprobs.size()); ++i) {
+      piece_.prompt_scores.push_back({request().prompt[i], 0, i > 0, logprobs[i]});
+      cut(piece_.prompt_scores.back(), call_->prompt_logprobs);
+    }
+  }
+  if (!call_->echo || call_->logprobs < 0) return;
   // A second stream finds the offset of each prompt token's text in the echo.
   TextStream echo(tokenizer_, call_->skip_special_tokens, {}, false, /*begins_text=*/true);
   const std::vector<int32_t>& prompt = request().prompt;
@@ -23,6 +39,7 @@ void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
   for (size_t i = 0; i < std::min(prompt.size(), logprobs.size()); ++i) {
     add_score(prompt[i], offset, &logprobs[i]);
     piece_.scores.back().scored = i > 0;
+    cut(piece_.scores.back(), call_->logprobs);
     offset += echo.push(prompt[i], false).decoded;
   }
 }

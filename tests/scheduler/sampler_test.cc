@@ -287,6 +287,9 @@ TEST_CASE("logprobs are the log of the softmax, the best sorted") {
   const double sum = std::exp(1.0) + 2 * std::exp(3.0) + std::exp(2.0);
   const TokenLogprobs found = token_logprobs(logits, 2, 3);
   CHECK(found.logprob == Approx(2 - std::log(sum)).epsilon(1e-6));
+  CHECK(found.rank == 3);
+  CHECK(token_logprobs(logits, 3, 0).rank == 1);
+  CHECK(token_logprobs(logits, 4, 0).rank == 5);
   REQUIRE(found.best.size() == 3);
   CHECK(found.best[0].first == 1);  // Of equal ones the lower id
   CHECK(found.best[1].first == 3);

@@ -195,6 +195,7 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
   if (!sequence.admitted) {
     sequence.admitted = true;
     sequence.sink->on_admitted();
+    sequence.sink->on_prompt_progress(0);
     if (request.prompt_logprobs >= 0) {
       std::vector<TokenLogprobs> logprobs(1);
       for (size_t i = 1; i < request.prompt.size(); ++i) {
@@ -202,6 +203,12 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
       }
       sequence.sink->on_prompt_logprobs(logprobs);
     }
+  }
+  const int64_t chunk = options_.prompt_chunk;
+  if (chunk > 0 && sequence.processed + chunk < static_cast<int64_t>(request.prompt.size())) {
+    sequence.processed += chunk;
+    sequence.sink->on_prompt_progress(sequence.processed);
+    return {};
   }
   if (sequence.generated == options_.fail_after_tokens) {
     Finish finish = end(FinishReason::kError);

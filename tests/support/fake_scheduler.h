@@ -29,6 +29,7 @@ class FakeScheduler : public Scheduler {
     int64_t queue_max = 64;
     KvRule kv_rule = {};
     double round_seconds = 0;  // Pause between rounds
+    int64_t prompt_chunk = 0;  // Prompt tokens of a round; 0: all
     // Token `t` of a sequence; fake_token if empty.
     std::function<int32_t(const Request&, int64_t)> token;
     int64_t fail_after_tokens = -1;  // The sequence ends with kError after this many
@@ -68,6 +69,7 @@ class FakeScheduler : public Scheduler {
     Request request;
     std::shared_ptr<TokenSink> sink;
     int64_t generated = 0;
+    int64_t processed = 0;  // Of the prompt
     bool admitted = false;
   };
 

@@ -195,7 +195,6 @@ TEST_CASE("unsupported parameters are refused by name, their empty forms are not
       {"response_format", R"({"type":"json_object"})"},
       {"structured_outputs", R"({"regex":"a"})"},
       {"prompt_embeds", "\"x\""},
-      {"prompt_logprobs", "0"},
       {"guided_json", R"({"a":1})"},
       {"chat_template", "\"{{x}}\""},
   };

@@ -264,6 +264,55 @@ TEST_CASE("stream_interval joins tokens behind the first") {
   CHECK(test.post("/v1/completions", {{"prompt", "hi"}, {"stream_interval", 0}}).status == 400);
 }
 
+TEST_CASE("prompt_logprobs name each prompt token by its id") {
+  TestServer test;
+  Json body = {{"prompt", "hi"}, {"max_tokens", 1}, {"prompt_logprobs", 2}};
+  const Json answer = Json::parse(test.post("/v1/completions", body).body);
+  const Json& found = answer["choices"][0]["prompt_logprobs"];
+  REQUIRE(found.size() == 3);  // </s>, h, i
+  CHECK(found[0].is_null());
+  const Json& h = found[1].at(std::to_string('h' + 1));
+  CHECK(h["decoded_token"] == "h");
+  CHECK(h["logprob"].is_number());
+  CHECK(h["rank"].is_number_integer());
+  CHECK(answer["choices"][0]["logprobs"].is_null());
+  // Beside an echo, each with its own number.
+  body.update({{"echo", true}, {"logprobs", 0}});
+  const Json both = Json::parse(test.post("/v1/completions", body).body)["choices"][0];
+  CHECK(both["prompt_logprobs"] == found);
+  CHECK(both["logprobs"]["top_logprobs"][1].size() == 1);
+  body["stream"] = true;
+  CHECK(Json::parse(test.post("/v1/completions", body).body)["error"]["param"] == "prompt_logprobs");
+  const Json message = {{"role", "user"}, {"content", "hi"}};
+  const Json chat = {{"messages", {message}}, {"max_tokens", 1}, {"prompt_logprobs", 0}};
+  CHECK(Json::parse(test.post("/v1/chat/completions", chat).body)["prompt_logprobs"].size() == 21);
+}
+
+TEST_CASE("a stream tells how far its prompts are when it is asked to") {
+  TestServer::Options options;
+  options.engine.prompt_chunk = 4;
+  TestServer test(options);
+  Json body = {{"prompt", {"123456789", "ab"}}, {"n", 2}, {"max_tokens", 2},
+               {"return_progress", true}};
+  const Stream s = stream(test, body);
+  int64_t before = 0;
+  size_t events = 0;
+  for (const Json& event : s.events) {
+    if (!event.contains("prompt_progress")) continue;
+    ++events;
+    CHECK(event["choices"] == Json::array());
+    const Json& progress = event["prompt_progress"];
+    CHECK(progress["total"] == 13);  // With </s> each
+    CHECK(progress["cache"] == 0);
+    CHECK(progress["processed"] >= before);
+    before = progress["processed"];
+  }
+  CHECK(events >= 4);
+  CHECK(before >= 8);
+  body.erase("return_progress");
+  for (const Json& event : stream(test, body).events) CHECK_FALSE(event.contains("prompt_progress"));
+}
+
 TEST_CASE("timings are in every chunk, and in a whole answer, when they are asked for") {
   TestServer test;
   Json body = {{"prompt", "hi"}, {"max_tokens", 3}, {"timings_per_token", true}};
