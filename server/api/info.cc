@@ -1,8 +1,10 @@
-// GET endpoints about the server: models, health, load, version.
+// GET endpoints about the server: models, health, load, version, and
+// the description of the API.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "server/api/health.h"
+#include "server/api/openapi.h"
 #include "server/api/service.h"
 
 namespace spillway {
@@ -60,6 +62,10 @@ void handle_health(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
 // vLLM's: the requests that are being answered. A call of several sequences counts them all.
 void handle_load(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   exchange->respond(json_response({{"server_load", api.admission.held()}}));
+}
+
+void handle_openapi(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
+  exchange->respond(json_response(openapi_document(api.context)));
 }
 
 void handle_version(ApiService&, HttpRequest, const ExchangePtr& exchange) {

@@ -23,6 +23,7 @@ constexpr ApiRoute kRoutes[] = {
     {"GET", "/tokenizer_info", handle_tokenizer_info},
     {"GET", "/load", handle_load},
     {"GET", "/version", handle_version},
+    {"GET", "/openapi.json", handle_openapi},
     {"GET", "/metrics", handle_metrics},
     {"GET", "/health", handle_health, false, true},
 };

@@ -46,6 +46,7 @@ void handle_models(ApiService& api, HttpRequest request, const ExchangePtr& exch
 void handle_model(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_health(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_version(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_openapi(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_metrics(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_load(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_tokenizer_info(ApiService& api, HttpRequest request, const ExchangePtr& exchange);

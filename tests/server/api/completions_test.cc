@@ -291,6 +291,7 @@ TEST_CASE("prompt_logprobs name each prompt token by its id") {
 TEST_CASE("a stream tells how far its prompts are when it is asked to") {
   TestServer::Options options;
   options.engine.prompt_chunk = 4;
+  options.engine.round_seconds = 0.02;
   TestServer test(options);
   Json body = {{"prompt", {"123456789", "ab"}}, {"n", 2}, {"max_tokens", 2},
                {"return_progress", true}};
