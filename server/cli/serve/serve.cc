@@ -241,8 +241,8 @@ Command serve_command(const OpenModel& open) {
   command.name = "serve";
   command.summary = "answer completions over HTTP, OpenAI-compatible";
   command.description =
-      "Loads the model and serves POST /v1/completions (also streaming), GET /v1/models, GET "
-      "/health, GET /version, GET /metrics (Prometheus), POST /tokenize and POST /detokenize. "
+      "Loads the model and answers OpenAI's POST /v1/completions and /v1/chat/completions, also as "
+      "streams; GET /openapi.json describes all routes, docs/HTTP_API.md explains them. "
       "Stops "
       "gracefully on SIGTERM or Ctrl-C.";
   command.arguments = {{"MODEL", kModelHelp, &state->model}};
