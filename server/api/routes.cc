@@ -1,3 +1,4 @@
+#include "kernels/base/clock.h"
 #include "server/api/service.h"
 
 namespace spillway {
@@ -36,6 +37,19 @@ Router make_router(ApiService& api, Access access) {
     router.add({route.method, route.path,
                 [&api, handler = route.handler](HttpRequest request, const ExchangePtr& exchange) {
                   handler(api, std::move(request), exchange);
+                },
+                route.json_body, route.open});
+  }
+  return router;
+}
+
+Router make_loading_router(Access access) {
+  Router router(std::move(access));
+  const double began = steady_seconds();
+  for (const ApiRoute& route : kRoutes) {
+    router.add({route.method, route.path,
+                [began](const HttpRequest&, const ExchangePtr& exchange) {
+                  exchange->respond(error_response(model_loading(steady_seconds() - began)));
                 },
                 route.json_body, route.open});
   }

@@ -39,6 +39,9 @@ struct ApiService {
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.
 Router make_router(ApiService& api, Access access);
 
+// The same routes before there is a model: each answers 503 with model_loading.
+Router make_loading_router(Access access);
+
 // The handlers, one file a subject.
 void handle_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_chat_completions(ApiService& api, HttpRequest request, const ExchangePtr& exchange);

@@ -192,11 +192,12 @@ void Connection::advance(RequestParser::State state) {
 std::optional<HttpResponse> Connection::read_head() {
   head_read_ = true;
   HttpRequest& head = parser_.head();
-  cors_ = core_->router.access().cors_fields(head);
-  auto found = core_->router.find(head);
+  router_ = core_->router;
+  cors_ = router_->access().cors_fields(head);
+  auto found = router_->find(head);
   if (auto* refusal = std::get_if<HttpResponse>(&found)) return std::move(*refusal);
   route_ = std::get<const Route*>(found);
-  const Access& access = core_->router.access();
+  const Access& access = router_->access();
   head.api_key = access.key_of(head);
   head.client = access.api_keys.empty() ? peer_->number : head.api_key;
   if (core_->draining && !route_->open) return error_response(shutting_down());

@@ -109,6 +109,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   RequestParser parser_;
   std::shared_ptr<void> answer_lease_;  // Lease of the answer being written
   bool head_read_ = false;              // The head of the present request was read and accepted
+  std::shared_ptr<const Router> router_;  // Owner of *route_
   const Route* route_ = nullptr;        // Its route
   struct BodyLease;
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read

@@ -9,7 +9,7 @@ namespace spillway {
 
 HttpCore::HttpCore(const HttpLimits& given, Router routes)
     : limits(given),
-      router(std::move(routes)),
+      router(std::make_shared<const Router>(std::move(routes))),
       io(std::make_unique<boost::asio::io_context>(1)),
       worker(std::make_unique<boost::asio::thread_pool>(1)),
       bulk(std::make_unique<boost::asio::thread_pool>(1)) {}

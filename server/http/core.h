@@ -37,8 +37,8 @@ struct HttpCore {
   HttpCore(const HttpLimits& given, Router routes);
   ~HttpCore();
 
-  const HttpLimits limits;
-  const Router router;
+  HttpLimits limits;
+  std::shared_ptr<const Router> router;  // Never null; a connection keeps that of its request
   const std::unique_ptr<boost::asio::io_context> io;
   // One thread each: RequestMemory counts two bodies that are parsed at once.
   const std::unique_ptr<boost::asio::thread_pool> worker;

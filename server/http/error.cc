@@ -127,6 +127,14 @@ ApiError shutting_down() {
   return error;
 }
 
+ApiError model_loading(double seconds) {
+  ApiError error = unavailable("The model is being loaded, for " + format_seconds(seconds) +
+                                   " so far. Try again later.",
+                               "model_loading");
+  error.retry_after_seconds = 5;
+  return error;
+}
+
 ApiError engine_error() {
   ApiError error = unavailable("The engine failed while it ran this request.", "engine_error");
   error.status = 500;

@@ -48,6 +48,7 @@ ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64
 ApiError priority_not_allowed();
 ApiError queue_full(int retry_after_seconds);
 ApiError shutting_down();
+ApiError model_loading(double seconds);  // For so long already
 ApiError engine_error();
 ApiError engine_failed();  // Only a restart cures it.
 // `own`: the time is the request's, not the server's.

@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
+#include <future>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -148,6 +149,16 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpListener listener,
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
 }
 
+void HttpServer::serve(const HttpLimits& limits, Router router) {
+  std::promise<void> done;
+  parts_->core->post([&, core = parts_->core.get()] {
+    core->limits = limits;
+    core->router = std::make_shared<const Router>(std::move(router));
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
 uint16_t HttpServer::port() const {
   return parts_->port;
 }
@@ -160,7 +171,6 @@ void HttpServer::begin_drain() {
   Parts* parts = parts_.get();
   parts->core->draining = true;
   parts->core->post([parts] {
-    parts->close_acceptor();
     std::vector<std::shared_ptr<Connection>> open;
     for (const auto& [key, weak] : parts->core->connections) {
       if (auto connection = weak.lock()) open.push_back(std::move(connection));

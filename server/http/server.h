@@ -25,11 +25,14 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
+  // Answers by another table from the next request on, within other limits. Blocks until it does.
+  void serve(const HttpLimits& limits, Router router);
+
   uint16_t port() const;
   std::string url() const;  // "http://127.0.0.1:8000"
 
-  // Accepts no more connections, closes idle ones, answers new requests on others with 503 (open
-  // routes excepted), and ends every connection after its answer. Does not block.
+  // Closes idle connections, answers new requests with 503 (open routes excepted), and ends every
+  // connection after its answer. Does not block.
   void begin_drain();
   bool draining() const;
 

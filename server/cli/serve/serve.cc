@@ -181,7 +181,22 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
          std::to_string(flags.http.connections_per_peer_max) + " connections a client";
 }
 
+Result<LoadingServer> LoadingServer::start(const ServeFlags& flags, HttpListener listener) {
+  Access access{flags.api_keys, flags.allowed_origins, listener.loopback(), flags.host};
+  SPILLWAY_ASSIGN_OR_RETURN(
+      std::unique_ptr<HttpServer> server,
+      HttpServer::start(std::move(listener), flags.http, make_loading_router(access)));
+  return LoadingServer{std::move(server), std::move(access)};
+}
+
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
+                 std::function<void(std::string_view)> announce) {
+  SPILLWAY_ASSIGN_OR_RETURN(LoadingServer server,
+                            LoadingServer::start(flags, std::move(listener)));
+  return run_serve(flags, std::move(server), model, std::move(announce));
+}
+
+Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedModel& model,
                  std::function<void(std::string_view)> announce) {
   SPILLWAY_CHECK(model.scheduler != nullptr);
   const int64_t queue_max = model.scheduler->queue_max();
@@ -197,10 +212,9 @@ Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedMod
   asio::io_context io{1};
   asio::signal_set signals(io, SIGINT, SIGTERM);
   if (!started_by_nohup()) signals.add(SIGHUP);
-  const Access access{flags.api_keys, flags.allowed_origins, listener.loopback(), flags.host};
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const std::unique_ptr<HttpServer> server,
-      HttpServer::start(std::move(listener), flags.http, make_router(api, access)));
+  // Declared after `api`, which the routes use.
+  const std::unique_ptr<HttpServer> server = std::move(loading.server);
+  server->serve(flags.http, make_router(api, loading.access));
   log_info(start_line(flags, api.context, slots_max));
   announce ? announce(server->url()) : print_url(server->url());
 
@@ -264,6 +278,9 @@ Command serve_command(const OpenModel& open) {
     if (state->serve.api_keys.empty() && !listener->loopback()) warn_of_open_door(listener.value());
     const RequestMemory wanted = {static_cast<uint64_t>(state->body_bytes_max),
                                   static_cast<uint64_t>(state->answers_bytes_max)};
+    Result<LoadingServer> server = LoadingServer::start(state->serve, std::move(listener).value());
+    if (!server.ok()) return report("serve", server.status());
+    log_info(server->server->url() + " answers 503 (model_loading) until the model is there.");
     std::optional<InterruptGuard> loading;
     loading.emplace("spillway serve: stopped while the model was loaded; nothing was served.\n",
                     InterruptGuard::First::kEnds);
@@ -276,7 +293,7 @@ Command serve_command(const OpenModel& open) {
     limits.body_bytes_max = model->requests.body_bytes_max;
     limits.bodies_bytes_max = model->requests.bodies_bytes_max();
     state->serve.answers_bytes_max = model->requests.answers_bytes_max;
-    const Status served = run_serve(state->serve, std::move(listener).value(), model.value());
+    const Status served = run_serve(state->serve, std::move(server).value(), model.value());
     print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
     return report("serve", served);
   };

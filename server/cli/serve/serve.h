@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,8 +11,10 @@
 #include "kernels/base/status.h"
 #include "server/cli/common/served_model.h"
 #include "server/cli/flags/command_line.h"
+#include "server/http/access.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
+#include "server/http/server.h"
 
 namespace spillway {
 
@@ -41,13 +44,26 @@ Status validate(const ServeFlags& flags);
 // The log line with the model, the clients allowed and the limits. Never shows a key.
 std::string start_line(const ServeFlags& flags, const ApiContext& context, int64_t slots_max);
 
-// Serves until SIGINT, SIGTERM or SIGHUP (unless that one was ignored, as by nohup): then accepts
-// nothing new, answers 503, finishes running requests for up to drain_seconds, and returns OK. A
+// A server before its model is there: it answers 503 (model_loading).
+struct LoadingServer {
+  std::unique_ptr<HttpServer> server;
+  Access access;
+
+  // Errors: the address cannot be listened on.
+  static Result<LoadingServer> start(const ServeFlags& flags, HttpListener listener);
+};
+
+// Serves until SIGINT, SIGTERM or SIGHUP (unless that one was ignored, as by nohup): then answers
+// what is new with 503, finishes running requests for up to drain_seconds, and returns OK. A
 // second signal cuts the running answers off; a third ends the process as if it had no handler. An
 // engine that only a restart cures is drained in the same way: kDeviceLost. `announce` is called
-// once with the URL when it listens; the default prints one line to standard output. Blocks; call
-// from the main thread. The scheduler is drained afterwards. Errors: the address cannot be listened
-// on. REQUIRES: model.scheduler.
+// once with the URL when requests are answered; the default prints one line to standard output.
+// Blocks; call from the main thread. The scheduler is drained afterwards. REQUIRES:
+// model.scheduler.
+Status run_serve(const ServeFlags& flags, LoadingServer server, const ServedModel& model,
+                 std::function<void(std::string_view url)> announce = nullptr);
+
+// LoadingServer::start() and run_serve().
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
                  std::function<void(std::string_view url)> announce = nullptr);
 

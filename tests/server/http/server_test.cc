@@ -552,13 +552,40 @@ TEST_CASE("draining finishes what runs and refuses what is new") {
   const HttpAnswer refused = busy.read_answer();
   check_error(refused, 503, "unavailable_error", "shutting_down");
   CHECK(refused.fields.at("connection") == "close");
-  CHECK(HttpClient(test.server->port()).get("/version").status == 0);
+  // New connections are told so; one that knocks on an open route gets its answer.
+  const HttpAnswer late = HttpClient(test.server->port()).get("/version");
+  check_error(late, 503, "unavailable_error", "shutting_down");
+  CHECK(late.fields.at("connection") == "close");
+  CHECK(HttpClient(test.server->port()).get("/health").status == 503);
   CHECK_FALSE(test.server->wait_quiet(0.05));
   test.engine.release();
   CHECK(test.server->wait_quiet(test::kPatience));
   const HttpAnswer answer = running.read_answer();
   CHECK(answer.status == 200);
   CHECK(answer.fields.at("connection") == "close");
+}
+
+TEST_CASE("a server answers 503 until its model is there, and by other routes from then on") {
+  TestServer test;
+  Access access;
+  access.api_keys = {"secret"};
+  const auto server =
+      HttpServer::start("127.0.0.1", 0, HttpLimits(), make_loading_router(access)).value();
+  const std::string key = "Host: a\r\nAuthorization: Bearer secret\r\n\r\n";
+  HttpClient client(server->port());
+  client.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n");  // Open, as later
+  check_error(client.read_answer(), 503, "unavailable_error", "model_loading");
+  client.send("GET /v1/models HTTP/1.1\r\n" + key);
+  const HttpAnswer loading = client.read_answer();
+  check_error(loading, 503, "unavailable_error", "model_loading");
+  CHECK(loading.fields.at("retry-after") == "5");
+  check_error(HttpClient(server->port()).post("/v1/completions", R"({"prompt":"a"})"), 401,
+              kInvalid, "invalid_api_key");
+  server->serve(HttpLimits(), make_router(test.api, access));
+  client.send("GET /v1/models HTTP/1.1\r\n" + key);  // On the same connection
+  CHECK(client.read_answer().status == 200);
+  CHECK(HttpClient(server->port()).get("/health").status == 200);
+  server->stop();
 }
 
 TEST_CASE("a port that is taken is named") {
