@@ -21,6 +21,7 @@
 #include "scheduler/check_request.h"
 #include "scheduler/kv_room.h"
 #include "scheduler/sequence.h"
+#include "scheduler/token_count.h"
 #include "scheduler/waiting_queue.h"
 
 namespace spillway {
@@ -463,6 +464,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     stats_.prompt_tokens += prompt_tokens;
     stats_.generated_tokens += generated_;
+    stats_.token_gaps = gaps_;
     stats_.busy_seconds += progress_ - start;
   }
 
@@ -485,15 +487,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   void on_logits(size_t item, int64_t token, std::span<float> logits) override {
-    generated_ -= static_cast<uint64_t>(running_[item]->generated());
-    running_[item]->take_logits(token, logits, steady_seconds());
-    generated_ += static_cast<uint64_t>(running_[item]->generated());
+    const TokenCount count(*running_[item], &generated_, &gaps_);
+    running_[item]->take_logits(token, logits, count.now());
   }
 
   void on_sampled(size_t item, int64_t, int32_t index) override {
-    generated_ -= static_cast<uint64_t>(running_[item]->generated());
-    running_[item]->take_sampled(index, steady_seconds());
-    generated_ += static_cast<uint64_t>(running_[item]->generated());
+    const TokenCount count(*running_[item], &generated_, &gaps_);
+    running_[item]->take_sampled(index, count.now());
   }
 
   void on_failure(size_t item, const Status& status) override {
@@ -572,6 +572,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   uint64_t admissions_ = 0;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;
+  Histogram gaps_{kTokenBounds};
   PrefillTarget target_;
   int64_t owed_ = 0;                // SweepContents::owed of the next sweep
   bool limited_by_target_ = false;  // The current sweep

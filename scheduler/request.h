@@ -90,6 +90,7 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // Of these: not computed, since another prompt began with them
   int64_t generated_tokens = 0;
+  int64_t max_tokens = 0;  // The request's
   KvUsage kv;
   double queue_seconds = 0;    // Submitted until admitted
   double prefill_seconds = 0;  // Admitted until the first token

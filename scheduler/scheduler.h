@@ -11,17 +11,21 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "scheduler/request.h"
-#include "scheduler/seconds_histogram.h"
+#include "scheduler/histogram.h"
 
 namespace spillway {
 
-// Times of sequences that ended by a stop or by their length.
+// Times and lengths of sequences that ended by a stop or by their length.
 struct SequenceTimes {
-  SecondsHistogram queue{kRequestBounds};           // Submitted until admitted
-  SecondsHistogram prefill{kRequestBounds};         // Admitted until the first token
-  SecondsHistogram decode{kRequestBounds};          // First token until the last
-  SecondsHistogram whole{kRequestBounds};           // Submitted until the last token
-  SecondsHistogram first_token{kFirstTokenBounds};  // Submitted until the first token, if any
+  Histogram queue{kRequestBounds};           // Submitted until admitted
+  Histogram prefill{kRequestBounds};         // Admitted until the first token
+  Histogram decode{kRequestBounds};          // First token until the last
+  Histogram whole{kRequestBounds};           // Submitted until the last token
+  Histogram first_token{kFirstTokenBounds};  // Submitted until the first token, if any
+  Histogram each_token{kTokenBounds};        // `decode` by its tokens, of two tokens and more
+  Histogram prompt_tokens{kCountBounds};
+  Histogram generated_tokens{kCountBounds};
+  Histogram max_tokens{kCountBounds};  // As the request had it
 
   void add(const Finish& finish) {
     if (finish.reason != FinishReason::kStop && finish.reason != FinishReason::kLength) return;
@@ -32,6 +36,12 @@ struct SequenceTimes {
     decode.add(usage.decode_seconds);
     whole.add(first + usage.decode_seconds);
     if (usage.generated_tokens > 0) first_token.add(first);
+    if (usage.generated_tokens > 1) {
+      each_token.add(usage.decode_seconds / static_cast<double>(usage.generated_tokens - 1));
+    }
+    prompt_tokens.add(static_cast<double>(usage.prompt_tokens));
+    generated_tokens.add(static_cast<double>(usage.generated_tokens));
+    max_tokens.add(static_cast<double>(usage.max_tokens));
   }
 };
 
@@ -55,6 +65,7 @@ struct SchedulerStats {
   KvUsage kv;                                    // Sum over ended sequences
   std::array<uint64_t, kFinishReasons> ended{};  // Sequences, by FinishReason
   SequenceTimes times;
+  Histogram token_gaps{kTokenBounds};  // From a token of a sequence to its next one
   double busy_seconds = 0;  // Time inside sweeps
   bool healthy = true;      // False after an engine error that only a restart cures
 };

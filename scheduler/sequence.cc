@@ -178,6 +178,7 @@ const Finish& Sequence::sum_up(const KvCache& cache, double now) {
   usage.prompt_tokens = prompt_tokens();
   usage.cached_tokens = found_cached_;
   usage.generated_tokens = generated_;
+  usage.max_tokens = request_.max_tokens;
   usage.kv = kv_usage(cache);
   usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;
   if (admitted()) usage.prefill_seconds = (first_token_ > 0 ? first_token_ : now) - admitted_;

@@ -95,6 +95,8 @@ class Sequence {
   // With a count: the next token is sampled by this rule, and nothing else of the logits is needed.
   SampleRule sample_rule() const;
 
+  double last_token_time() const { return last_token_time_; }  // 0: there is none
+
   // Takes the logits of one of next_tokens(): scores the prompt, samples the next token.
   void take_logits(int64_t token, std::span<float> logits, double now);
 

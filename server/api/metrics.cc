@@ -31,16 +31,16 @@ class Families {
     counter(name, help);
     sample(value);
   }
-  void histogram(const char* name, const char* help, const SecondsHistogram& seconds) {
+  void histogram(const char* name, const char* help, const Histogram& values) {
     add(name, help, MetricType::Histogram);
     prometheus::ClientMetric& metric = all_.back().metric.emplace_back();
     metric.label = labels_;
-    metric.histogram.sample_count = seconds.count();
-    metric.histogram.sample_sum = seconds.sum();
+    metric.histogram.sample_count = values.count();
+    metric.histogram.sample_sum = values.sum();
     uint64_t count = 0;
-    for (size_t i = 0; i < seconds.bounds().size(); ++i) {
-      count += seconds.count(i);
-      metric.histogram.bucket.push_back({count, seconds.bounds()[i]});
+    for (size_t i = 0; i < values.bounds().size(); ++i) {
+      count += values.count(i);
+      metric.histogram.bucket.push_back({count, values.bounds()[i]});
     }
   }
   // Adds a sample to the last added family, a gauge or counter.
@@ -109,6 +109,18 @@ void add_times(Families& to, const SequenceTimes& times) {
                times.prefill);
   to.histogram("vllm:request_decode_time_seconds", "From the first token to the last.",
                times.decode);
+  to.histogram("vllm:request_time_per_output_token_seconds",
+               "From the first token to the last, by the tokens behind the first.",
+               times.each_token);
+}
+
+// Lengths of sequences that ended by a stop or by length.
+void add_lengths(Families& to, const SequenceTimes& lengths) {
+  to.histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", lengths.prompt_tokens);
+  to.histogram("vllm:request_generation_tokens", "Tokens that a sequence generated.",
+               lengths.generated_tokens);
+  to.histogram("vllm:request_max_num_generation_tokens", "Tokens that it might have generated.",
+               lengths.max_tokens);
 }
 
 void add_kv_rule(Families& to, const SchedulerStats& stats) {
@@ -185,9 +197,12 @@ void add_process(Families& to, const ProcessStats& process) {
 std::string metrics_text(std::string_view model_name, const SchedulerStats& stats, bool healthy,
                          const PlanFigures& plan, const std::optional<ProcessStats>& process) {
   // One name that is not UTF-8 would make a scraper refuse the whole text.
-  Families model({{"model_name", to_utf8(model_name)}});
+  Families model({{"model_name", to_utf8(model_name)}, {"engine", "0"}});
   add_requests(model, stats);
   add_times(model, stats.times);
+  model.histogram("vllm:inter_token_latency_seconds",
+                  "From a token of a running sequence to its next one.", stats.token_gaps);
+  add_lengths(model, stats.times);
   add_kv_rule(model, stats);
   add_engine(model, stats, healthy, plan);
   Families server(Labels{});

@@ -83,7 +83,7 @@ TEST_CASE("the metrics of a served model add up with its answers") {
     }
     const test::Metrics metrics = served.scrape();
     const auto value = [&](const char* metric) {
-      return metrics.value(metric, {{"model_name", name}});
+      return metrics.value(metric, {{"engine", "0"}, {"model_name", name}});
     };
     CHECK(value("spillway_kv_rows_kept_total") == kept);
     CHECK(value("spillway_kv_rows_dropped_total") == dropped);
@@ -96,7 +96,7 @@ TEST_CASE("the metrics of a served model add up with its answers") {
     CHECK(value("vllm:e2e_request_latency_seconds_count") == generated / 12);
     CHECK(value("vllm:e2e_request_latency_seconds_sum") > 0);
     CHECK(metrics.value("vllm:request_success_total",
-                        {{"model_name", name}, {"finished_reason", "length"}}) == generated / 12);
+                        {{"engine", "0"}, {"model_name", name}, {"finished_reason", "length"}}) == generated / 12);
   }
   CHECK(generated == 6 * 12);
   CHECK(saved > 0);
@@ -104,7 +104,7 @@ TEST_CASE("the metrics of a served model add up with its answers") {
   const test::Metrics metrics = served.scrape();
   const auto tier = [&](const char* where, const char* kind) {
     return metrics.value("spillway_tier_bytes",
-                         {{"model_name", name}, {"tier", where}, {"kind", kind}});
+                         {{"engine", "0"}, {"model_name", name}, {"tier", where}, {"kind", kind}});
   };
   for (const char* where : {"device", "host", "disk"}) {
     INFO(where);
@@ -113,7 +113,7 @@ TEST_CASE("the metrics of a served model add up with its answers") {
   }
   CHECK(tier("disk", "kv") > 0);
   CHECK(tier("host", "staging") > 0);
-  CHECK(metrics.value("spillway_kv_capacity_bytes", {{"model_name", name}}) ==
+  CHECK(metrics.value("spillway_kv_capacity_bytes", {{"engine", "0"}, {"model_name", name}}) ==
         tier("device", "kv") + tier("host", "kv") + tier("disk", "kv"));
 }
 

@@ -502,7 +502,7 @@ TEST_CASE("statistics count how long sequences took") {
 }
 
 TEST_CASE("a histogram counts up to and with its bounds") {
-  SecondsHistogram histogram(kRequestBounds);
+  Histogram histogram(kRequestBounds);
   for (const double seconds : {0.0, 0.3, 0.31, 28800.0, 28801.0}) histogram.add(seconds);
   CHECK(std::is_sorted(kRequestBounds.begin(), kRequestBounds.end()));
   CHECK(std::is_sorted(kFirstTokenBounds.begin(), kFirstTokenBounds.end()));

@@ -18,10 +18,10 @@ Metrics scrape(const TestServer& test) {
   return parse_metrics(answer.body);
 }
 
-const Metrics::Labels kModel = {{"model_name", "fake-model"}};
+const Metrics::Labels kModel = {{"engine", "0"}, {"model_name", "fake-model"}};
 
 Metrics::Labels finished(const char* reason) {
-  return {{"model_name", "fake-model"}, {"finished_reason", reason}};
+  return {{"engine", "0"}, {"model_name", "fake-model"}, {"finished_reason", reason}};
 }
 
 TEST_CASE("metrics before anything was asked") {
@@ -157,7 +157,7 @@ TEST_CASE("histograms of how long sequences took") {
   const Metrics metrics = parse_metrics(metrics_text("fake-model", stats, true, {}, std::nullopt));
   const auto bucket = [&](const std::string& name, const char* bound) {
     return metrics.value("vllm:" + name + "_seconds_bucket",
-                         {{"model_name", "fake-model"}, {"le", bound}});
+                         {{"engine", "0"}, {"model_name", "fake-model"}, {"le", bound}});
   };
   CHECK(bucket("request_queue_time", "1.5") == 0);
   CHECK(bucket("request_queue_time", "2") == 1);
