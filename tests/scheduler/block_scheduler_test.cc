@@ -499,6 +499,14 @@ TEST_CASE("statistics count how long sequences took") {
   CHECK(times.first_token.sum() == Approx(first));
   CHECK(times.whole.sum() == Approx(whole));
   CHECK(times.prefill.sum() + times.decode.sum() + queue == Approx(whole));
+  CHECK(times.each_token.count() == 1);
+  CHECK(times.each_token.sum() == Approx(times.decode.sum() / 8));
+  CHECK(times.prompt_tokens.sum() == 6);
+  CHECK(times.generated_tokens.sum() == 10);
+  CHECK(times.max_tokens.sum() == 10);
+  const Histogram gaps = f.scheduler->stats().token_gaps;
+  CHECK(gaps.count() == 8);
+  CHECK(gaps.sum() == Approx(times.decode.sum()));
 }
 
 TEST_CASE("a histogram counts up to and with its bounds") {
@@ -506,6 +514,8 @@ TEST_CASE("a histogram counts up to and with its bounds") {
   for (const double seconds : {0.0, 0.3, 0.31, 28800.0, 28801.0}) histogram.add(seconds);
   CHECK(std::is_sorted(kRequestBounds.begin(), kRequestBounds.end()));
   CHECK(std::is_sorted(kFirstTokenBounds.begin(), kFirstTokenBounds.end()));
+  CHECK(std::is_sorted(kTokenBounds.begin(), kTokenBounds.end()));
+  CHECK(std::is_sorted(kCountBounds.begin(), kCountBounds.end()));
   CHECK(histogram.count(0) == 2);
   CHECK(histogram.count(1) == 1);
   CHECK(histogram.count(21) == 1);

@@ -122,7 +122,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   const PlanFigures plan = {{{"device", "weights", uint64_t{3} << 40}, {"disk", "kv", 7}}, 12.5};
   const std::string name = "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xff";
   const Metrics::Labels labels = {
-      {"model_name", "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xef\xbf\xbd"}};
+      {"engine", "0"}, {"model_name", "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xef\xbf\xbd"}};
   const Metrics metrics = parse_metrics(metrics_text(name, stats, true, plan, std::nullopt));
   CHECK(metrics.value("vllm:kv_cache_usage_perc", labels) == 0.25);
   CHECK(metrics.value("spillway_kv_reserved_bytes", labels) == 300);
