@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "kernels/base/check.h"
 
@@ -38,7 +39,7 @@ void Sequence::admit(std::unique_ptr<KvSequence> kv, PrefixCache::Use prefix, in
     prompt_logprobs_.push_back({});  // The first token has no distribution.
   }
   sink_->on_admitted();
-  sink_->on_prompt_progress(cached_);
+  tell_progress();
 }
 
 std::span<const int32_t> Sequence::next_tokens() const {
@@ -154,7 +155,15 @@ void Sequence::end_sweep() {
   if (finish_ && finish_->reason == FinishReason::kError) return;
   cached_ += prefilling_ ? static_cast<int64_t>(next_tokens().size()) : 1;
   prefilling_ = cached_ < prompt_tokens();
-  if (prefilling_ && !finished()) sink_->on_prompt_progress(cached_);
+  if (prefilling_ && !finished()) tell_progress();
+}
+
+void Sequence::tell_progress() const {
+  try {
+    sink_->on_prompt_progress(cached_);
+  } catch (const std::bad_alloc&) {
+    // Nobody hears of this step; the next one may fit.
+  }
 }
 
 KvUsage Sequence::kv_usage(const KvCache& cache) const {

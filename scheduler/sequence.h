@@ -122,6 +122,7 @@ class Sequence {
  private:
   void sample(std::span<float> logits, double now);
   Result<TokenLogprobs> score(std::span<const float> logits, int32_t token, int32_t best);
+  void tell_progress() const;
   void take_token(int32_t token, const TokenLogprobs* logprobs, double now);
   bool is_stop(int32_t token) const;
   KvUsage kv_usage(const KvCache& cache) const;

@@ -363,6 +363,38 @@ TEST_CASE("statistics tell how long work has been there without the end of a swe
   CHECK(f.scheduler->stats().stalled_seconds == 0);
 }
 
+// Notes how far its prompt is, and has no memory for that.
+class ProgressSink final : public TokenSink {
+ public:
+  explicit ProgressSink(std::vector<int64_t>* seen) : seen_(seen) {}
+  void on_prompt_progress(int64_t tokens) override {
+    seen_->push_back(tokens);
+    throw std::bad_alloc();
+  }
+  AfterToken on_token(int32_t, const TokenLogprobs*) override { return AfterToken::kGoOn; }
+  void on_finish(const Finish& finish) override { reason = finish.reason; }
+  FinishReason reason = FinishReason::kError;
+
+ private:
+  std::vector<int64_t>* seen_;
+};
+
+TEST_CASE("a prompt that goes in chunks tells how far it is") {
+  SchedulerOptions options;
+  options.prefill_tokens_max = 8;
+  std::vector<int64_t> seen;
+  Fixture f(options);
+  const auto sink = std::make_shared<ProgressSink>(&seen);
+  REQUIRE(f.scheduler->submit(greedy(std::vector<int32_t>(30, 7), 3), sink).ok());
+  f.scheduler->drain(1e6);
+  CHECK(sink->reason == FinishReason::kLength);
+  REQUIRE(seen.size() >= 4);
+  CHECK(seen.front() == 0);
+  CHECK(seen[1] == 8);
+  CHECK(std::is_sorted(seen.begin(), seen.end()));
+  CHECK(seen.back() < 30);
+}
+
 // Runs out of memory when it is admitted, or when it hears of its end.
 class PoorSink final : public TokenSink {
  public:
