@@ -55,6 +55,7 @@ LAYERS = {
     "server": ENGINE | {"server/tokenizer", "server/chat"},
     "server/http": HTTP,
     "server/api": API,
+    "server/batches": API | {"offload/io", "server/batches"},
     "server/cli/flags": {"kernels/base", "policy", "scheduler/planning", "server"},
     "server/cli/common": COMMAND,
     "server/cli/batch": COMMAND,
