@@ -1,0 +1,133 @@
+#include "server/batches/batch_table.h"
+
+#include <utility>
+
+namespace spillway {
+namespace {
+
+// `number`: never used again, so that pages go on where they ended.
+constexpr const char* kSchema =
+    "CREATE TABLE IF NOT EXISTS batches (number INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, state INTEGER NOT NULL,"
+    " record TEXT NOT NULL) STRICT;";
+
+Status no_such_batch() {
+  return {Code::kNotFound, "there is no such batch"};
+}
+
+// All rows of a statement whose first column is a record.
+Result<std::vector<BatchRecord>> read_all(Statement& rows) {
+  std::vector<BatchRecord> all;
+  for (;;) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, rows.step());
+    if (!found) return all;
+    SPILLWAY_ASSIGN_OR_RETURN(BatchRecord record, read_batch_record(rows.text(0)));
+    all.push_back(std::move(record));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BatchTable>> BatchTable::open(const std::string& directory) {
+  const std::string path = directory + "/batches.db";
+  Result<Database> opened = Database::open(path, Database::Mode::kOpen);
+  if (opened.status().code() == Code::kNotFound) {
+    opened = Database::open(path, Database::Mode::kCreate);
+  }
+  if (!opened.ok()) return opened.status();
+  std::unique_ptr<BatchTable> table(new BatchTable(std::move(opened).value()));
+  SPILLWAY_RETURN_IF_ERROR(table->database_.execute(kSchema));
+  SPILLWAY_RETURN_IF_ERROR(table->unfinished().status());
+  return table;
+}
+
+Status BatchTable::add(const BatchRecord& record) {
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Statement row,
+      database_.prepare("INSERT INTO batches (id, owner, state, record) VALUES (?, ?, ?, ?)"));
+  return row.bind(record.id)
+      .bind(record.owner)
+      .bind(static_cast<int64_t>(record.state))
+      .bind(batch_record_text(record))
+      .run();
+}
+
+Result<BatchRecord> BatchTable::find(const std::string& owner, const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Statement row, database_.prepare("SELECT record FROM batches WHERE id = ? AND owner = ?"));
+  row.bind(id).bind(owner);
+  SPILLWAY_ASSIGN_OR_RETURN(const bool found, row.step());
+  if (!found) return no_such_batch();
+  return read_batch_record(row.text(0));
+}
+
+Result<BatchRecord> BatchTable::update(const std::string& id,
+                                       const std::function<Status(BatchRecord&)>& change) {
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_ASSIGN_OR_RETURN(Statement row,
+                            database_.prepare("SELECT record FROM batches WHERE id = ?"));
+  row.bind(id);
+  SPILLWAY_ASSIGN_OR_RETURN(const bool found, row.step());
+  if (!found) return no_such_batch();
+  SPILLWAY_ASSIGN_OR_RETURN(BatchRecord record, read_batch_record(row.text(0)));
+  row.reset();
+  SPILLWAY_RETURN_IF_ERROR(change(record));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Statement write, database_.prepare("UPDATE batches SET state = ?, record = ? WHERE id = ?"));
+  SPILLWAY_RETURN_IF_ERROR(write.bind(static_cast<int64_t>(record.state))
+                               .bind(batch_record_text(record))
+                               .bind(id)
+                               .run());
+  return record;
+}
+
+Result<BatchTable::Listing> BatchTable::list(const std::string& owner, const std::string& after,
+                                             int64_t limit) const {
+  const std::lock_guard lock(mutex_);
+  int64_t before = INT64_MAX;
+  if (!after.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(
+        Statement place, database_.prepare("SELECT number FROM batches WHERE id = ? AND owner = ?"));
+    place.bind(after).bind(owner);
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, place.step());
+    if (!found) return no_such_batch();
+    before = place.integer(0);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
+                            database_.prepare("SELECT record FROM batches WHERE owner = ? AND "
+                                              "number < ? ORDER BY number DESC LIMIT ?"));
+  rows.bind(owner).bind(before).bind(limit + 1);
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<BatchRecord> batches, read_all(rows));
+  const bool more = static_cast<int64_t>(batches.size()) > limit;
+  if (more) batches.pop_back();
+  return Listing{std::move(batches), more};
+}
+
+Result<std::vector<BatchRecord>> BatchTable::unfinished() const {
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
+                            database_.prepare("SELECT record FROM batches ORDER BY number"));
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<BatchRecord> all, read_all(rows));
+  std::erase_if(all, [](const BatchRecord& record) { return is_final(record.state); });
+  return all;
+}
+
+std::array<int64_t, kBatchStates> BatchTable::counts() const {
+  const std::lock_guard lock(mutex_);
+  std::array<int64_t, kBatchStates> counts{};
+  Result<Statement> rows =
+      database_.prepare("SELECT state, count(*) FROM batches GROUP BY state");
+  if (!rows.ok()) return counts;
+  for (;;) {
+    const Result<bool> found = rows->step();
+    if (!found.ok() || !found.value()) return counts;
+    const int64_t state = rows->integer(0);
+    if (state >= 0 && state < static_cast<int64_t>(kBatchStates)) {
+      counts[static_cast<size_t>(state)] = rows->integer(1);
+    }
+  }
+}
+
+}  // namespace spillway

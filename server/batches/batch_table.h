@@ -1,0 +1,53 @@
+// The batches of a server, in one SQLite file: DIR/batches.db. Any thread; calls block for the disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "scheduler/database.h"
+#include "server/batches/batch_record.h"
+
+namespace spillway {
+
+class BatchTable {
+ public:
+  // kCapacity: another process has it. kCorruption: a row cannot be read.
+  static Result<std::unique_ptr<BatchTable>> open(const std::string& directory);
+
+  // Adds a batch; it is there after a power cut, too, once this returns.
+  Status add(const BatchRecord& record);
+
+  // kNotFound: there is none of this owner's.
+  Result<BatchRecord> find(const std::string& owner, const std::string& id) const;
+
+  // Changes a batch as `change` does, if it returns OK; gives what there is now. Nobody else changes
+  // it meanwhile. kNotFound: there is no such batch of any owner.
+  Result<BatchRecord> update(const std::string& id,
+                             const std::function<Status(BatchRecord&)>& change);
+
+  struct Listing {
+    std::vector<BatchRecord> batches;
+    bool more = false;
+  };
+  // The newest first, from behind `after` (empty: all). kNotFound: there is no batch `after`.
+  Result<Listing> list(const std::string& owner, const std::string& after, int64_t limit) const;
+
+  // Those of all owners that have not ended, the oldest first.
+  Result<std::vector<BatchRecord>> unfinished() const;
+
+  // How many are in each state.
+  std::array<int64_t, kBatchStates> counts() const;
+
+ private:
+  explicit BatchTable(Database database) : database_(std::move(database)) {}
+
+  mutable std::mutex mutex_;
+  mutable Database database_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,83 @@
+// The table of batches: added, changed, listed, and there again after a new start.
+#include "server/batches/batch_table.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/temp_directory.h"
+
+namespace spillway::batch_table_test {
+namespace {
+
+BatchRecord batch(const std::string& id, const std::string& owner = "me") {
+  BatchRecord record;
+  record.id = id;
+  record.owner = owner;
+  record.endpoint = "/v1/completions";
+  record.input_file = "file-1";
+  record.window = "24h";
+  record.entered[0] = 1000;
+  return record;
+}
+
+TEST_CASE("batches stay over a new start, each its owner's") {
+  TempDirectory folder;
+  auto table = BatchTable::open(folder.path()).value();
+  CHECK(BatchTable::open(folder.path()).status().code() == Code::kCapacity);
+  REQUIRE(table->add(batch("batch_1")).ok());
+  CHECK_FALSE(table->add(batch("batch_1")).ok());
+  REQUIRE(table
+              ->update("batch_1",
+                       [](BatchRecord& record) {
+                         record.enter(BatchState::kInProgress, 1001);
+                         return Status();
+                       })
+              .ok());
+  table.reset();
+  table = BatchTable::open(folder.path()).value();
+  CHECK(table->find("me", "batch_1")->state == BatchState::kInProgress);
+  CHECK(table->find("you", "batch_1").status().code() == Code::kNotFound);
+  CHECK(table->counts()[1] == 1);
+}
+
+TEST_CASE("a change that is refused changes nothing") {
+  TempDirectory folder;
+  const auto table = BatchTable::open(folder.path()).value();
+  REQUIRE(table->add(batch("batch_1")).ok());
+  const auto refused = table->update("batch_1", [](BatchRecord& record) {
+    record.total = 9;
+    return invalid_argument("no");
+  });
+  CHECK(refused.status().code() == Code::kInvalidArgument);
+  CHECK(table->find("me", "batch_1")->total == 0);
+  CHECK(table->update("batch_2", [](BatchRecord&) { return Status(); }).status().code() ==
+        Code::kNotFound);
+}
+
+TEST_CASE("lists go from the newest on, in pages") {
+  TempDirectory folder;
+  const auto table = BatchTable::open(folder.path()).value();
+  for (int i = 0; i < 5; ++i) REQUIRE(table->add(batch("batch_" + std::to_string(i))).ok());
+  REQUIRE(table->add(batch("batch_x", "you")).ok());
+  const auto ids = [](const BatchTable::Listing& listing) {
+    std::string all;
+    for (const BatchRecord& record : listing.batches) all += record.id.back();
+    return all + (listing.more ? "+" : "");
+  };
+  CHECK(ids(table->list("me", "", 2).value()) == "43+");
+  CHECK(ids(table->list("me", "batch_3", 2).value()) == "21+");
+  CHECK(ids(table->list("me", "batch_1", 2).value()) == "0");
+  CHECK(table->list("me", "batch_x", 2).status().code() == Code::kNotFound);
+  REQUIRE(table
+              ->update("batch_2",
+                       [](BatchRecord& record) {
+                         record.enter(BatchState::kFailed, 1001);
+                         return Status();
+                       })
+              .ok());
+  std::string left;
+  for (const BatchRecord& record : table->unfinished().value()) left += record.id.back();
+  CHECK(left == "0134x");
+}
+
+}  // namespace
+}  // namespace spillway::batch_table_test
