@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "server/cli/batch/batch_line.h"
-#include "server/cli/batch/batch_run.h"
+#include "server/batches/batch_line.h"
+#include "server/batches/batch_run.h"
 #include "tests/support/tiny_shape.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

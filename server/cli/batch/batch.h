@@ -14,7 +14,7 @@
 
 #include "kernels/base/status.h"
 #include "scheduler/journal.h"
-#include "server/cli/batch/batch_retry.h"
+#include "server/batches/batch_retry.h"
 #include "server/cli/common/served_model.h"
 #include "server/cli/flags/command_line.h"
 

@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/json_reader.h"
 #include "server/api/json_input.h"
-#include "server/cli/batch/batch_line.h"
+#include "server/batches/batch_line.h"
 
 namespace spillway {
 

@@ -14,7 +14,7 @@
 #include "kernels/base/status.h"
 #include "policy/sweep_schedule.h"
 #include "server/api/completion.h"
-#include "server/cli/batch/batch_input.h"
+#include "server/batches/batch_input.h"
 
 namespace spillway {
 

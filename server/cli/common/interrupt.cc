@@ -1,13 +1,10 @@
 #include "server/cli/common/interrupt.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <fstream>
 
 #include "kernels/base/check.h"
 
@@ -16,17 +13,12 @@ namespace spillway {
 namespace {
 
 constexpr std::array kStops = {SIGINT, SIGTERM, SIGHUP};
-constexpr std::array kCrashes = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
 constexpr int kInterruptedStatus = 130;
 
 // The exception to "no mutable globals": a handler can access nothing else.
 volatile sig_atomic_t stops_seen = 0;
 struct sigaction stops_before[kStops.size()];
 struct sigaction pipe_before;
-struct sigaction crashes_before[kCrashes.size()];
-char mark_path[4096] = "";
-const void* mark_rows = nullptr;
-size_t mark_bytes = 0;
 char last_words_text[4096] = "";
 size_t last_words_bytes = 0;
 
@@ -39,18 +31,6 @@ extern "C" void on_stop(int) {
     ::_exit(kInterruptedStatus);
   }
   stops_seen = 1;
-}
-
-extern "C" void on_crash(int signal) {
-  const int fd = ::open(mark_path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
-  if (fd >= 0) {
-    // A mark without rows still shows that there was a crash.
-    [[maybe_unused]] const ssize_t written = ::write(fd, mark_rows, mark_bytes);
-    ::close(fd);
-  }
-  for (size_t i = 0; i < kCrashes.size(); ++i)
-    ::sigaction(kCrashes[i], &crashes_before[i], nullptr);
-  ::raise(signal);  // Blocked until this returns; then the earlier handler, or the end.
 }
 
 void install(int signal, void (*handler)(int), struct sigaction* before) {
@@ -83,37 +63,6 @@ InterruptGuard::~InterruptGuard() {
 
 bool InterruptGuard::interrupted() const {
   return stops_seen != 0;
-}
-
-// The handler writes the slots' memory as it is.
-static_assert(sizeof(std::atomic<int64_t>) == sizeof(int64_t) &&
-              std::atomic<int64_t>::is_always_lock_free);
-
-CrashMark::CrashMark(const std::string& path, size_t slots) {
-  slots_.rows_.reset(new std::atomic<int64_t>[slots]());
-  SPILLWAY_CHECK(mark_path[0] == '\0');
-  if (path.size() >= sizeof(mark_path)) return;  // Such a file cannot be opened anyway.
-  std::memcpy(mark_path, path.c_str(), path.size() + 1);
-  mark_rows = slots_.rows_.get();
-  mark_bytes = slots * sizeof(int64_t);
-  for (size_t i = 0; i < kCrashes.size(); ++i) install(kCrashes[i], on_crash, &crashes_before[i]);
-}
-
-CrashMark::~CrashMark() {
-  if (mark_path[0] == '\0') return;
-  for (size_t i = 0; i < kCrashes.size(); ++i)
-    ::sigaction(kCrashes[i], &crashes_before[i], nullptr);
-  mark_path[0] = '\0';
-}
-
-std::vector<int64_t> CrashMark::read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::vector<int64_t> rows;
-  int64_t row = 0;
-  while (in.read(reinterpret_cast<char*>(&row), sizeof(row))) {
-    if (row != 0) rows.push_back(row);
-  }
-  return rows;
 }
 
 }  // namespace spillway

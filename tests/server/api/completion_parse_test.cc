@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "server/cli/batch/batch_line.h"
+#include "server/batches/batch_line.h"
 #include "tests/server/api/api_support.h"
 
 namespace spillway::completion_parse_test {

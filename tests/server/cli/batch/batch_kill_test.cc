@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "server/batches/crash_mark.h"
 #include "server/cli/common/interrupt.h"
 #include "tests/server/cli/batch/batch_fixture.h"
 #include "tests/support/seed.h"

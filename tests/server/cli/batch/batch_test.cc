@@ -1,9 +1,9 @@
 // `spillway batch` on a made-up scheduler: lines, order, refusals, interrupts, broken engines.
 #include <catch2/catch.hpp>
 
-#include "server/cli/batch/batch_input.h"
-#include "server/cli/batch/batch_line.h"
-#include "server/cli/batch/batch_progress.h"
+#include "server/batches/batch_input.h"
+#include "server/batches/batch_line.h"
+#include "server/batches/batch_progress.h"
 #include "tests/server/cli/batch/batch_fixture.h"
 
 namespace spillway::batch_test::all_test {

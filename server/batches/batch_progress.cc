@@ -1,4 +1,4 @@
-#include "server/cli/batch/batch_progress.h"
+#include "server/batches/batch_progress.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "server/cli/batch/batch_order.h"
+#include "server/batches/batch_order.h"
 
 #include <xxhash.h>
 
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "server/cli/batch/batch_line.h"
+#include "server/batches/batch_line.h"
 
 namespace spillway {
 

@@ -19,12 +19,12 @@
 #include "scheduler/journal.h"
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
-#include "server/cli/batch/batch_input.h"
-#include "server/cli/batch/batch_line.h"
-#include "server/cli/batch/batch_order.h"
-#include "server/cli/batch/batch_progress.h"
-#include "server/cli/batch/batch_retry.h"
-#include "server/cli/common/interrupt.h"
+#include "server/batches/batch_input.h"
+#include "server/batches/batch_line.h"
+#include "server/batches/batch_order.h"
+#include "server/batches/batch_progress.h"
+#include "server/batches/batch_retry.h"
+#include "server/batches/crash_mark.h"
 
 namespace spillway {
 
@@ -46,6 +46,12 @@ struct BatchJob {
   double grace_seconds = 5;         // Running rows may finish within this time after an interrupt
   std::optional<int64_t> errors_max;  // Limit on rows that fail by their own fault, over all runs
   BatchRetry::Limits retry;
+  // Sequences in flight at most; 0: as many as the scheduler's queue takes.
+  int64_t sequences_max = 0;
+  // Added to the priority of every request: above 0 those of others go first.
+  int32_t priority = 0;
+  uint64_t client = 0;    // Of every request
+  uint64_t salt_key = 0;  // Likewise: CacheSalt::key
   // Limit on the rows in flight together, by answer_bytes() and the bytes of their lines.
   uint64_t answers_bytes_max = UINT64_MAX;
 };

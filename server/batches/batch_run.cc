@@ -1,4 +1,4 @@
-#include "server/cli/batch/batch_run.h"
+#include "server/batches/batch_run.h"
 
 #include <algorithm>
 #include <atomic>
@@ -95,11 +95,17 @@ struct Flight {
   std::shared_ptr<std::atomic<bool>> in_block;
 };
 
+// Sequences in flight at most: enough to fill the block and its queue.
+int64_t window_of(const BatchJob& job) {
+  const int64_t queue = std::max<int64_t>(1, job.scheduler->queue_max());
+  return job.sequences_max > 0 ? std::min(queue, job.sequences_max) : queue;
+}
+
 class Runner {
  public:
   explicit Runner(const BatchJob& job)
       : job_(job),
-        window_(std::max<int64_t>(1, job.scheduler->queue_max())),
+        window_(window_of(job)),
         refill_(std::clamp<int64_t>(window_ / 4, 1, kStartRowsMax)),
         mailbox_(std::make_shared<Mailbox>()),
         retry_(job.retry, window_) {
@@ -231,6 +237,7 @@ class Runner {
     auto parsed = parse_batch_line(line, *job_.context, job_.seed);
     if (const auto* error = std::get_if<ApiError>(&parsed)) return fail(line, *error);
     Ready ready{std::move(line), std::get<CompletionCall>(std::move(parsed))};
+    for (Request& request : ready.call.requests) assign(request);
     if (job_.ignored != nullptr) job_.ignored->add(ready.call);
     if (ready.sequences() > window_) {
       return fail(ready.line, too_many_sequences(ready.sequences(), window_));
@@ -244,6 +251,14 @@ class Runner {
       next_ = std::move(ready);
     }
     return {};
+  }
+
+  // What the job says of every request.
+  void assign(Request& request) const {
+    const int64_t priority = int64_t{request.priority} + job_.priority;
+    request.priority = static_cast<int32_t>(std::clamp<int64_t>(priority, INT32_MIN, INT32_MAX));
+    request.client = job_.client;
+    request.cache_salt.key = job_.salt_key;
   }
 
   Status submit(Ready ready) {
@@ -335,6 +350,7 @@ class Runner {
       auto parsed = parse_batch_line(flight.line, *job_.context, job_.seed);
       auto* call = std::get_if<CompletionCall>(&parsed);
       SPILLWAY_CHECK(call != nullptr);  // It parsed before
+      for (Request& request : call->requests) assign(request);
       again_.push_back({std::move(flight.line), std::move(*call), flight.faults});
     }
     return {};

@@ -1,4 +1,4 @@
-#include "server/cli/batch/batch_retry.h"
+#include "server/batches/batch_retry.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "server/cli/batch/batch_line.h"
+#include "server/batches/batch_line.h"
 
 #include <xxhash.h>
 

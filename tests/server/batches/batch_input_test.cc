@@ -1,5 +1,5 @@
 // The lines of an input, from front to back and in any other order.
-#include "server/cli/batch/batch_input.h"
+#include "server/batches/batch_input.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // In which order a batch starts its lines, and that nothing else follows from it.
-#include "server/cli/batch/batch_order.h"
+#include "server/batches/batch_order.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

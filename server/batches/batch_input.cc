@@ -1,4 +1,4 @@
-#include "server/cli/batch/batch_input.h"
+#include "server/batches/batch_input.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -11,7 +11,7 @@
 
 #include "server/api/completion.h"
 #include "server/api/answer_json.h"
-#include "server/cli/batch/batch_input.h"
+#include "server/batches/batch_input.h"
 #include "server/http/error.h"
 
 namespace spillway {
