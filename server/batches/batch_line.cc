@@ -28,7 +28,8 @@ void read_envelope(nlohmann::json& object, BatchLine* line, std::string* prompt)
     if (fields.string("method").value_or("POST") != "POST") {
       fields.fail(invalid_value("method", "must be POST"));
     }
-    const std::string url = fields.string("url").value_or("/v1/completions");
+    line->url = fields.string("url");
+    const std::string url = line->url.value_or("/v1/completions");
     line->chat = url == "/v1/chat/completions";
     if (!line->chat && url != "/v1/completions") {
       fields.fail(invalid_value("url", "must be /v1/completions or /v1/chat/completions"));

@@ -21,6 +21,7 @@ namespace spillway {
 struct BatchLine {
   int64_t number = 0;
   std::optional<std::string> custom_id;  // Kept even when the line is bad, if it could be read
+  std::optional<std::string> url;        // Of the envelope
   std::string body;                      // JSON
   bool seeded = false;                   // The body names a seed
   bool chat = false;                     // The body is one of /v1/chat/completions

@@ -1,0 +1,97 @@
+// Runs the batches of a server, one after the other, the oldest first, on a thread of its own: looks
+// a file through, runs its lines beside the requests of clients (which go first), and makes files of
+// the results. A batch's state, and every finished line, survive a crash; start() goes on with what
+// is unfinished.
+//
+// The machine's faults end no batch: on a full disk, or where the engine fails lines again and
+// again, it waits and tries again (x_status_detail says so).
+//
+// Methods from any thread. Outlives nothing that it is given.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "scheduler/scheduler.h"
+#include "server/api/completion.h"
+#include "server/batches/batch_table.h"
+#include "server/batches/batch_run.h"
+#include "server/batches/crash_mark.h"
+#include "server/batches/file_store.h"
+
+namespace spillway {
+
+struct BatchWorkerOptions {
+  std::string directory;        // Of journals
+  int64_t lines_max = 50'000;   // Of one batch
+  int64_t sequences_max = 0;    // In flight at once; 0: as many as the scheduler's queue takes
+  uint64_t answers_bytes_max = uint64_t{1} << 30;  // Prompts and answers of lines in flight
+  uint64_t seed = 0;            // For lines without one
+  std::string identity;         // Of the model and all that changes results: another one's lines run
+                                // anew
+  double retry_seconds = 30;    // Pause before a batch that the machine failed is tried again
+  CrashMark::Slots marks;       // Of the lines in the block
+};
+
+// The priority of lines beside the requests of clients: behind all that name none.
+constexpr int32_t kBatchPriority = 1'000'000;
+
+class BatchWorker {
+ public:
+  // All outlive the worker. `context` as for requests over HTTP.
+  BatchWorker(FileStore& files, BatchTable& batches, Scheduler& scheduler,
+              const ApiContext& context, BatchWorkerOptions options);
+  ~BatchWorker();  // stop()
+  BatchWorker(const BatchWorker&) = delete;
+  BatchWorker& operator=(const BatchWorker&) = delete;
+
+  // `crashed`: the lines that ran when the program crashed last, of the batch that was running.
+  void start(std::vector<int64_t> crashed = {});
+
+  // Something may be to be done: a batch was added or is to be cancelled.
+  void wake();
+
+  // Ends with the finished lines kept; the next start() goes on. Idempotent.
+  void stop();
+
+  // The lines of the batch that runs now, which its record has only at the end of a state.
+  struct Progress {
+    std::string id;  // Empty: none runs
+    int64_t completed = 0, failed = 0;
+    int64_t prompt_tokens = 0, generated_tokens = 0;
+    double tokens_per_second = 0;
+  };
+  Progress progress() const;
+
+ private:
+  void loop();
+  Status run_one(const BatchRecord& record);
+  Status validate(const BatchRecord& record);
+  Status run_lines(const BatchRecord& record);
+  Status finish(const BatchRecord& record, BatchState end);
+  bool must_leave(const std::string& id);
+  std::string journal_path(const std::string& id) const;
+  JournalHead head_of(const BatchRecord& record, const std::string& hash) const;
+  Result<Journal> open_journal(const BatchRecord& record, const std::string& hash);
+
+  FileStore& files_;
+  BatchTable& batches_;
+  Scheduler& scheduler_;
+  const ApiContext& context_;
+  const BatchWorkerOptions options_;
+
+  mutable std::mutex mutex_;  // For the members down to the blank line
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  uint64_t wakes_ = 0;
+  Progress progress_;
+
+  std::vector<int64_t> crashed_;  // The worker thread's
+  std::thread thread_;
+};
+
+}  // namespace spillway
