@@ -139,7 +139,7 @@ void Connection::on_readable() {
   if (ec == asio::error::would_block || ec == asio::error::try_again) return wait_readable();
   if (ec) return on_peer_end(ec == asio::error::eof);
   on_bytes({core_->scratch.data(), count});
-  if (phase_ != Phase::kClosed) wait_readable();
+  if (phase_ != Phase::kClosed && !feeding_sink_) wait_readable();
 }
 
 void Connection::on_bytes(std::string_view bytes) {
@@ -181,6 +181,12 @@ void Connection::advance(RequestParser::State state) {
   if (!head_read_ && state == RequestParser::State::kBody) {
     if (auto refusal = read_head()) return refuse(*std::move(refusal));
     if (const auto refusal = refuse_body()) return refuse(*refusal);
+    state = limit_body();
+    if (state == RequestParser::State::kFailed) return refuse(parser_.error());
+  }
+  if (sink_ != nullptr) {
+    if (!reading_body_ && state == RequestParser::State::kBody) begin_body();
+    return feed_sink(state);
   }
   account_body();
   if (phase_ != Phase::kReading) return;
@@ -201,13 +207,57 @@ std::optional<HttpResponse> Connection::read_head() {
   head.api_key = access.key_of(head);
   head.client = access.api_keys.empty() ? peer_->number : head.api_key;
   if (core_->draining && !route_->open) return error_response(shutting_down());
+  if (route_->sink) {
+    auto made = route_->sink(head);
+    if (const auto* error = std::get_if<ApiError>(&made)) return error_response(*error);
+    sink_ = std::get<std::shared_ptr<BodySink>>(std::move(made));
+  }
   return {};
+}
+
+// The most bytes of the present request's body.
+RequestParser::State Connection::limit_body() {
+  return parser_.limit_body(sink_ != nullptr ? core_->limits.upload_bytes_max
+                                             : core_->limits.body_bytes_max);
+}
+
+// Hands on what there is of the body, on a worker thread; nothing is read until that is done.
+void Connection::feed_sink(RequestParser::State state) {
+  std::string bytes = parser_.take_body();
+  if (bytes.empty()) {
+    if (state == RequestParser::State::kComplete) dispatch();
+    return;
+  }
+  feeding_sink_ = true;
+  core_->post_bulk_work([self = shared_from_this(), sink = sink_, moved = std::move(bytes)] {
+    std::optional<ApiError> error;
+    try {
+      error = sink->write(moved);
+    } catch (const std::exception&) {
+      error = engine_error();  // Out of memory
+    }
+    self->core_->post([self, error] { self->on_sink_fed(error); });
+  });
+}
+
+void Connection::on_sink_fed(const std::optional<ApiError>& error) {
+  feeding_sink_ = false;
+  if (phase_ == Phase::kClosed) return;
+  if (phase_ == Phase::kReading) {
+    if (error) {
+      refuse(*error);
+    } else if (parser_.state() == RequestParser::State::kComplete) {
+      dispatch();
+    }
+  }
+  if (phase_ != Phase::kClosed) wait_readable();
 }
 
 // Whether the announced body is too large for its route, the server or the client.
 std::optional<ApiError> Connection::refuse_body() {
   const size_t length = parser_.head().content_length.value_or(0);
   const HttpLimits& limits = core_->limits;
+  if (sink_ != nullptr) return {};
   if (!route_->json_body && length > limits.other_body_bytes_max) return body_not_read(limits);
   if (core_->body_bytes->load() + length > limits.bodies_bytes_max) return bodies_full();
   if (peer_->body_bytes.load() + length > core_->peer_body_bytes_max()) return bodies_full();
@@ -217,7 +267,8 @@ std::optional<ApiError> Connection::refuse_body() {
 void Connection::begin_body() {
   reading_body_ = true;
   const HttpLimits& limits = core_->limits;
-  const auto length = parser_.head().content_length.value_or(limits.body_bytes_max);
+  const auto length = parser_.head().content_length.value_or(
+      sink_ != nullptr ? limits.upload_bytes_max : limits.body_bytes_max);
   body_deadline_ = std::chrono::steady_clock::now() +
                    duration(limits.body_seconds_min +
                             static_cast<double>(length) / limits.body_bytes_per_second_min);
@@ -243,10 +294,17 @@ void Connection::account_body() {
 
 void Connection::dispatch() {
   std::optional<HttpResponse> refusal;
-  if (!head_read_) refusal = read_head();
+  if (!head_read_) {
+    refusal = read_head();
+    if (!refusal && limit_body() == RequestParser::State::kFailed) return refuse(parser_.error());
+    if (!refusal && sink_ != nullptr && parser_.body_bytes() > 0) {
+      return feed_sink(RequestParser::State::kComplete);
+    }
+  }
   const Route* route = route_;
   HttpRequest request = parser_.take();
   request.body_lease = std::move(body_lease_);
+  request.sink = std::move(sink_);
   ++requests_;
   begin_answer(request.request_id);
   head_only_ = request.method == "HEAD";
@@ -262,6 +320,7 @@ void Connection::dispatch() {
 void Connection::begin_answer(std::string request_id) {
   disarm();
   body_lease_.reset();
+  sink_.reset();
   leased_bytes_ = 0;
   reading_body_ = false;
   head_read_ = false;
@@ -457,6 +516,7 @@ void Connection::arm_body_window() {
 
 void Connection::on_body_window() {
   if (phase_ != Phase::kReading) return;
+  if (feeding_sink_) return arm_body_window();  // It is the disk that is slow.
   const bool late = std::chrono::steady_clock::now() >= body_deadline_;
   if (late || window_bytes_ < core_->limits.body_window_bytes_min) {
     return refuse(request_too_slow());

@@ -69,11 +69,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_peer_end(bool orderly);
   void advance(RequestParser::State state);
   std::optional<HttpResponse> read_head();
+  RequestParser::State limit_body();
   std::optional<ApiError> refuse_body();
   void begin_body();
   void account_body();
   void expect_more(bool first_bytes);
   void dispatch();
+  void feed_sink(RequestParser::State state);
+  void on_sink_fed(const std::optional<ApiError>& error);
   void begin_answer(std::string request_id);
   void refuse(HttpResponse response);
   void refuse(const ApiError& error) { refuse(error_response(error)); }
@@ -115,6 +118,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
   std::chrono::steady_clock::time_point body_deadline_;
   size_t leased_bytes_ = 0;
+  std::shared_ptr<BodySink> sink_;  // Where the body being read goes, if it is not held
+  bool feeding_sink_ = false;       // Nothing is read meanwhile
   size_t window_bytes_ = 0;  // Body bytes in the present window
   std::string ahead_;        // Bytes that arrived while an answer was due
   int64_t requests_ = 0;

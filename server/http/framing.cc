@@ -107,20 +107,19 @@ ApiError header_too_large(const HttpLimits& limits) {
   return error;
 }
 
-ApiError body_too_large(const HttpLimits& limits) {
+ApiError body_too_large(size_t bytes_max) {
   ApiError error;
   error.status = 413;
-  error.message = "The request's body may have at most " + std::to_string(limits.body_bytes_max) +
-                  " bytes. Send fewer prompts at once.";
+  error.message = "The request's body may have at most " + std::to_string(bytes_max) +
+                  " bytes. Send less at once.";
   error.code = "request_too_large";
-  error.numbers = {{"max_allowed", static_cast<int64_t>(limits.body_bytes_max)}};
+  error.numbers = {{"max_allowed", static_cast<int64_t>(bytes_max)}};
   return error;
 }
 
 ApiError body_not_read(const HttpLimits& limits) {
-  ApiError error = body_too_large(limits);
+  ApiError error = body_too_large(limits.other_body_bytes_max);
   error.message = "This URL reads no body.";
-  error.numbers = {{"max_allowed", static_cast<int64_t>(limits.other_body_bytes_max)}};
   return error;
 }
 

@@ -19,7 +19,7 @@ std::optional<ApiError> check_header_block(std::string_view block, const HttpLim
 // The HTTP-level errors, in the API's shape.
 ApiError bad_http_request(std::string_view why);
 ApiError header_too_large(const HttpLimits& limits);
-ApiError body_too_large(const HttpLimits& limits);
+ApiError body_too_large(size_t bytes_max);
 ApiError body_not_read(const HttpLimits& limits);  // For a route that takes none
 ApiError request_too_slow();
 

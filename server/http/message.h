@@ -13,6 +13,8 @@
 
 namespace spillway {
 
+class BodySink;
+
 struct HttpRequest {
   std::string method;
   std::string path;   // Without the query; never decoded, so routes match literally
@@ -25,6 +27,7 @@ struct HttpRequest {
   std::optional<uint64_t> content_length;
   std::string request_id;  // x-request-id if it is harmless, else a fresh one
   std::string body;
+  std::shared_ptr<BodySink> sink;  // Of a route with one: has the whole body, and `body` is empty
   std::vector<std::string> parameters;  // The path segments matched by the route's `{}`
   bool http_1_0 = false;
   bool keep_alive = true;

@@ -66,6 +66,7 @@ struct RequestParser::Parts {
   void begin_beast(std::string_view block);
   void read_head_fields();
   void read_body();
+  void check_body();
   void fail_with(const error_code& ec);
 
   const HttpLimits limits;
@@ -76,6 +77,8 @@ struct RequestParser::Parts {
   std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk_header;
   size_t extension_bytes = 0;
   bool body_seen = false;
+  size_t body_bytes_max = SIZE_MAX;
+  size_t body_bytes_taken = 0;
   HttpRequest head;
   ApiError error;
 };
@@ -105,7 +108,7 @@ void RequestParser::Parts::read_header() {
 void RequestParser::Parts::begin_beast(std::string_view block) {
   beast.emplace();
   beast->header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
-  beast->body_limit(limits.body_bytes_max);
+  beast->body_limit(std::max(limits.body_bytes_max, limits.upload_bytes_max));
   beast->on_chunk_header(on_chunk_header);
   error_code ec;
   beast->put(boost::asio::buffer(block.data(), block.size()), ec);
@@ -114,6 +117,8 @@ void RequestParser::Parts::begin_beast(std::string_view block) {
   beast->eager(true);
   extension_bytes = 0;
   body_seen = false;
+  body_bytes_max = SIZE_MAX;
+  body_bytes_taken = 0;
   read_head_fields();
   if (state == State::kFailed) return;
   state = beast->is_done() ? State::kComplete : State::kBody;
@@ -151,6 +156,8 @@ void RequestParser::Parts::read_body() {
   const size_t used = beast->put(boost::asio::buffer(buffer.data(), buffer.size()), ec);
   if (ec && ec != http::error::need_more) return fail_with(ec);
   buffer.erase(0, used);
+  check_body();
+  if (state == State::kFailed) return;
   if (beast->is_done()) {
     state = State::kComplete;
   } else if (buffer.size() > kUnparsedBytesMax) {
@@ -158,8 +165,15 @@ void RequestParser::Parts::read_body() {
   }
 }
 
+// Beast counts a chunk when it begins, which may be before limit_body().
+void RequestParser::Parts::check_body() {
+  if (body_bytes_taken + beast->get().body().size() > body_bytes_max) {
+    fail(body_too_large(body_bytes_max));
+  }
+}
+
 void RequestParser::Parts::fail_with(const error_code& ec) {
-  if (ec == http::error::body_limit) return fail(body_too_large(limits));
+  if (ec == http::error::body_limit) return fail(body_too_large(limits.body_bytes_max));
   if (ec == http::error::header_limit) return fail(header_too_large(limits));
   fail(bad_http_request(ec.message()));  // Beast's fixed texts, without parts of the input.
 }
@@ -187,6 +201,21 @@ bool RequestParser::wants_continue() const {
   const auto& message = parts_->beast->get();
   return !parts_->body_seen && !parts_->head.http_1_0 &&
          message.find(http::field::expect) != message.end();
+}
+
+RequestParser::State RequestParser::limit_body(size_t bytes_max) {
+  SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
+  parts_->body_bytes_max = bytes_max;
+  if (parts_->head.content_length.value_or(0) > bytes_max) parts_->fail(body_too_large(bytes_max));
+  if (parts_->state != State::kFailed) parts_->check_body();
+  return parts_->state;
+}
+
+std::string RequestParser::take_body() {
+  SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
+  std::string body = std::exchange(parts_->beast->get().body(), {});
+  parts_->body_bytes_taken += body.size();
+  return body;
 }
 
 size_t RequestParser::body_bytes() const {

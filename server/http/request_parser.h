@@ -37,7 +37,16 @@ class RequestParser {
   // The request without its body. REQUIRES: kBody or kComplete.
   HttpRequest& head();
 
+  // Bytes of the body that take_body() has not given.
   size_t body_bytes() const;
+
+  // Limits the body of the present request, from here on: kFailed when it is longer, or says so.
+  // Before that it is limited by the larger of body_bytes_max and upload_bytes_max. REQUIRES: kBody
+  // or kComplete.
+  State limit_body(size_t bytes_max);
+
+  // The body as far as it is there, which leaves the request. REQUIRES: kBody or kComplete.
+  std::string take_body();
 
   // Bytes that belong to later requests or are not parsed yet.
   size_t waiting_bytes() const;

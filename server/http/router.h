@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/http/access.h"
+#include "server/http/body_sink.h"
 #include "server/http/exchange.h"
 #include "server/http/message.h"
 
@@ -23,6 +24,7 @@ struct Route {
   Handler handler;
   bool json_body = false;  // Other types and encodings are 415. False: only short bodies are read
   bool open = false;       // Needs no key and answers while draining
+  BodySinkFactory sink = {};  // Bodies go there, of up to HttpLimits::upload_bytes_max
 };
 
 class Router {
