@@ -126,14 +126,17 @@ void Connection::turn_away() {
 // ---- Reading ------------------------------------------------------------------------------------
 
 void Connection::wait_readable() {
+  if (waiting_) return;
+  waiting_ = true;
   net_->socket.async_wait(asio::ip::tcp::socket::wait_read,
                           [self = shared_from_this()](const error_code& ec) {
+                            self->waiting_ = false;
                             ec ? self->close() : self->on_readable();
                           });
 }
 
 void Connection::on_readable() {
-  if (phase_ == Phase::kClosed) return;
+  if (phase_ == Phase::kClosed || feeding_sink_) return;  // on_sink_fed() waits again.
   error_code ec;
   const size_t count = net_->socket.read_some(asio::buffer(core_->scratch), ec);
   if (ec == asio::error::would_block || ec == asio::error::try_again) return wait_readable();

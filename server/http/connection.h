@@ -120,6 +120,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t leased_bytes_ = 0;
   std::shared_ptr<BodySink> sink_;  // Where the body being read goes, if it is not held
   bool feeding_sink_ = false;       // Nothing is read meanwhile
+  bool waiting_ = false;            // For bytes of the client
   size_t window_bytes_ = 0;  // Body bytes in the present window
   std::string ahead_;        // Bytes that arrived while an answer was due
   int64_t requests_ = 0;

@@ -1,0 +1,482 @@
+#include "server/batches/batch_api.h"
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "server/api/json_input.h"
+#include "server/http/multipart.h"
+#include "server/http/random_id.h"
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kDay = 24 * 3600;
+constexpr int64_t kInputSeconds = 30 * kDay;  // OpenAI's default for files of batches
+constexpr int64_t kExpiryLeast = 3600, kExpiryMost = 30 * kDay;
+constexpr size_t kFileNameBytesMax = 255;
+
+int64_t unix_now() {
+  return static_cast<int64_t>(std::time(nullptr));
+}
+
+ApiError error_with(int status, const char* code, std::string message, const char* param = "") {
+  ApiError error;
+  error.status = status;
+  error.code = code;
+  error.message = std::move(message);
+  error.param = param;
+  return error;
+}
+
+ApiError no_such(const char* what) {
+  return error_with(404, "not_found", std::string("There is no such ") + what + ".");
+}
+
+// A status of the stores, where the client did nothing wrong but perhaps ask for too much.
+ApiError of_status(const Status& status, const char* what) {
+  if (status.code() == Code::kNotFound) return no_such(what);
+  if (status.code() == Code::kCapacity) {
+    std::string message(status.message());
+    if (!message.empty()) message[0] = static_cast<char>(std::toupper(message[0]));
+    return error_with(413, "quota_exceeded", message + ".");
+  }
+  ApiError error = error_with(507, "storage_failed", "The server cannot store this now.");
+  error.type = "server_error";
+  error.log_detail = status.message();
+  return logged(error, "/v1/files");
+}
+
+HttpResponse json_response(const Json& json) {
+  HttpResponse response;
+  response.body = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return response;
+}
+
+Json file_object(const StoredFile& file) {
+  return {{"id", file.id},
+          {"object", "file"},
+          {"bytes", file.bytes},
+          {"created_at", file.created_at},
+          {"expires_at", file.expires_at ? Json(*file.expires_at) : Json()},
+          {"filename", file.name},
+          {"purpose", file.purpose},
+          {"status", "processed"}};
+}
+
+// ---- The query of a list ------------------------------------------------------------------------
+
+class Query {
+ public:
+  explicit Query(std::string_view text) {
+    while (!text.empty()) {
+      const std::string_view pair = text.substr(0, std::min(text.find('&'), text.size()));
+      text.remove_prefix(std::min(pair.size() + 1, text.size()));
+      const size_t equals = std::min(pair.find('='), pair.size());
+      values_[std::string(pair.substr(0, equals))] =
+          pair.substr(std::min(equals + 1, pair.size()));
+    }
+  }
+
+  std::string text(const char* name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() ? "" : std::string(found->second);
+  }
+
+  // The number, `otherwise` if it is not there, or an error.
+  ApiResult<int64_t> integer(const char* name, int64_t least, int64_t most,
+                             int64_t otherwise) const {
+    const std::string value = text(name);
+    if (value.empty()) return otherwise;
+    int64_t number = 0;
+    const auto [end, fault] =
+        std::from_chars(value.data(), value.data() + value.size(), number);
+    if (fault == std::errc() && end == value.data() + value.size() && number >= least &&
+        number <= most) {
+      return number;
+    }
+    return invalid_value(name, "must be a whole number from " + std::to_string(least) + " to " +
+                                   std::to_string(most));
+  }
+
+ private:
+  std::map<std::string, std::string_view> values_;
+};
+
+// ---- Uploads ------------------------------------------------------------------------------------
+
+// Reads a form of /v1/files: `purpose`, `file`, and expires_after[anchor] and [seconds].
+class UploadSink : public BodySink {
+ public:
+  UploadSink(FileStore& files, std::string owner, const std::string& boundary)
+      : files_(files),
+        owner_(std::move(owner)),
+        parser_(boundary, {.on_part = [this](const MultipartPart& part) { begin(part); },
+                           .on_data = [this](std::string_view data) { take(data); },
+                           .on_part_end = [] {}}) {}
+
+  std::optional<ApiError> write(std::string_view bytes) override {
+    if (auto error = parser_.feed(bytes)) return error;
+    return error_;
+  }
+
+  // The file, once the body is there whole. On a worker thread.
+  ApiResult<StoredFile> keep() {
+    if (auto error = parser_.finish()) return *std::move(error);
+    const std::string purpose = field("purpose");
+    if (purpose.empty()) return missing_parameter("purpose");
+    if (purpose != "batch") {
+      return error_with(400, "invalid_purpose", "The purpose must be batch.", "purpose");
+    }
+    if (!upload_) return missing_parameter("file");
+    auto seconds = expiry();
+    if (const auto* error = std::get_if<ApiError>(&seconds)) return *error;
+    const int64_t now = unix_now();
+    auto kept = files_.keep(*std::exchange(upload_, std::nullopt), name_, purpose, now,
+                            now + std::get<int64_t>(seconds));
+    if (!kept.ok()) return of_status(kept.status(), "file");
+    return std::move(kept).value();
+  }
+
+ private:
+  void begin(const MultipartPart& part) {
+    in_file_ = part.name == "file";
+    if (!in_file_) {
+      field_ = part.name;
+      fields_[field_].clear();
+      return;
+    }
+    if (upload_) return fail(invalid_value("file", "must not be given twice"));
+    name_ = part.filename.value_or("upload.jsonl").substr(0, kFileNameBytesMax);
+    auto begun = files_.begin(owner_);
+    if (!begun.ok()) return fail(of_status(begun.status(), "file"));
+    upload_.emplace(std::move(begun).value());
+  }
+
+  void take(std::string_view data) {
+    if (error_) return;
+    if (in_file_) {
+      if (const Status status = upload_->append(data); !status.ok()) {
+        fail(of_status(status, "file"));
+      }
+      return;
+    }
+    std::string& value = fields_[field_];
+    if (value.size() + data.size() > MultipartLimits().value_bytes_max) {
+      return fail(invalid_value("form", "has a field that is too long"));
+    }
+    value += data;
+  }
+
+  void fail(ApiError error) {
+    if (!error_) error_ = std::move(error);
+  }
+
+  std::string field(const char* name) const {
+    const auto found = fields_.find(name);
+    return found == fields_.end() ? "" : found->second;
+  }
+
+  ApiResult<int64_t> expiry() const {
+    const std::string anchor = field("expires_after[anchor]");
+    const std::string seconds = field("expires_after[seconds]");
+    if (anchor.empty() && seconds.empty()) return kInputSeconds;
+    if (anchor != "created_at") {
+      return invalid_value("expires_after[anchor]", "must be created_at");
+    }
+    return Query("expires_after[seconds]=" + seconds)
+        .integer("expires_after[seconds]", kExpiryLeast, kExpiryMost, kInputSeconds);
+  }
+
+  FileStore& files_;
+  const std::string owner_;
+  MultipartParser parser_;
+  std::map<std::string, std::string> fields_;
+  std::string field_, name_;
+  bool in_file_ = false;
+  std::optional<FileStore::Upload> upload_;
+  std::optional<ApiError> error_;
+};
+
+// ---- Batches ------------------------------------------------------------------------------------
+
+constexpr std::pair<char, int64_t> kUnits[] = {{'m', 60}, {'h', 3600}, {'d', kDay}};
+
+// Seconds of "24h", "90m", "7d"; 0 for "none"; empty: it is none of these.
+std::optional<int64_t> window_seconds(const std::string& window) {
+  if (window == "none") return 0;
+  int64_t number = 0;
+  const char* const last = window.data() + window.size();
+  const auto [end, fault] = std::from_chars(window.data(), last, number);
+  if (fault != std::errc() || number < 1 || number > 10'000 || last - end != 1) return {};
+  for (const auto& [unit, seconds] : kUnits) {
+    if (*end == unit) return number * seconds;
+  }
+  return {};
+}
+
+void read_metadata(FieldReader& fields, BatchRecord* record) {
+  const nlohmann::json* metadata = fields.find("metadata");
+  if (metadata == nullptr) return;
+  if (!metadata->is_object()) return fields.fail(invalid_type("metadata", "an object"));
+  if (metadata->size() > 16) {
+    return fields.fail(invalid_value("metadata", "must not have more than 16 pairs"));
+  }
+  for (const auto& [key, value] : metadata->items()) {
+    if (!value.is_string()) return fields.fail(invalid_type("metadata", "an object of strings"));
+    if (key.size() > 64 || value.get_ref<const std::string&>().size() > 512) {
+      return fields.fail(invalid_value(
+          "metadata", "must have keys of at most 64 bytes and values of at most 512"));
+    }
+    record->metadata.emplace_back(key, value.get<std::string>());
+  }
+}
+
+void read_output_expiry(FieldReader& fields, BatchRecord* record) {
+  const nlohmann::json* expiry = fields.find("output_expires_after");
+  if (expiry == nullptr) return;
+  if (!expiry->is_object()) return fields.fail(invalid_type("output_expires_after", "an object"));
+  FieldReader inner(*expiry);
+  const auto anchor = inner.string("anchor");
+  const auto seconds = inner.integer("seconds", kExpiryLeast, kExpiryMost);
+  if (inner.failed() || anchor != "created_at" || !seconds) {
+    return fields.fail(invalid_value(
+        "output_expires_after", "must have the anchor created_at and seconds from 3600 to 2592000"));
+  }
+  record->output_seconds = seconds;
+}
+
+ApiResult<BatchRecord> read_batch(const std::string& body, const std::string& owner,
+                                  BatchApi& api) {
+  auto parsed = parse_body(body, 1000);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  FieldReader fields(std::get<nlohmann::json>(parsed));
+  BatchRecord record;
+  record.owner = owner;
+  const auto file = fields.string("input_file_id");
+  const auto endpoint = fields.string("endpoint");
+  const auto window = fields.string("completion_window");
+  read_metadata(fields, &record);
+  read_output_expiry(fields, &record);
+  if (!file) fields.fail(missing_parameter("input_file_id"));
+  if (!endpoint) fields.fail(missing_parameter("endpoint"));
+  if (!window) fields.fail(missing_parameter("completion_window"));
+  if (fields.failed()) return fields.error();
+  if (*endpoint != "/v1/completions" && *endpoint != "/v1/chat/completions") {
+    return invalid_value("endpoint", "must be /v1/completions or /v1/chat/completions");
+  }
+  const auto seconds = window_seconds(*window);
+  if (!seconds) {
+    return invalid_value("completion_window", "must be a time such as 24h, 90m or 7d, or none");
+  }
+  const auto found = api.files.find(owner, *file);
+  if (!found.ok()) {
+    ApiError error = of_status(found.status(), "file");
+    error.param = "input_file_id";
+    return error;
+  }
+  if (found->purpose != "batch") {
+    return error_with(400, "invalid_purpose", "The file's purpose is not batch.", "input_file_id");
+  }
+  record.id = "batch_" + random_hex(24);
+  record.endpoint = *endpoint;
+  record.input_file = *file;
+  record.window = *window;
+  const int64_t now = unix_now();
+  record.entered[static_cast<size_t>(BatchState::kValidating)] = now;
+  record.expires_at = *seconds == 0 ? 0 : now + *seconds;
+  return record;
+}
+
+// The object of a batch; of the one that runs now with what has been done since its record.
+Json object_now(BatchRecord record, const BatchApi& api) {
+  const BatchWorker::Progress progress = api.worker.progress();
+  const bool runs = progress.id == record.id && !is_final(record.state);
+  if (runs) {
+    record.completed = progress.completed;
+    record.failed = progress.failed;
+    record.prompt_tokens = progress.prompt_tokens;
+    record.generated_tokens = progress.generated_tokens;
+  }
+  Json object = batch_object(record);
+  if (runs) object["x_progress"] = {{"tokens_per_second", progress.tokens_per_second}};
+  return object;
+}
+
+// ---- Handlers -----------------------------------------------------------------------------------
+
+using Answer = ApiResult<HttpResponse> (*)(BatchApi&, const HttpRequest&, const std::string& owner);
+
+ApiResult<HttpResponse> create_file(BatchApi&, const HttpRequest& request, const std::string&) {
+  auto kept = static_cast<UploadSink&>(*request.sink).keep();
+  if (auto* error = std::get_if<ApiError>(&kept)) return std::move(*error);
+  return json_response(file_object(std::get<StoredFile>(kept)));
+}
+
+ApiResult<HttpResponse> list_files(BatchApi& api, const HttpRequest& request,
+                                   const std::string& owner) {
+  const Query query(request.query);
+  FileStore::Page page;
+  auto limit = query.integer("limit", 1, 10'000, 10'000);
+  if (auto* error = std::get_if<ApiError>(&limit)) return std::move(*error);
+  page.limit = std::get<int64_t>(limit);
+  const std::string order = query.text("order");
+  if (!order.empty() && order != "asc" && order != "desc") {
+    return invalid_value("order", "must be asc or desc");
+  }
+  page.ascending = order == "asc";
+  page.after = query.text("after");
+  page.purpose = query.text("purpose");
+  const auto listing = api.files.list(owner, page);
+  if (!listing.ok()) return of_status(listing.status(), "file");
+  Json data = Json::array();
+  for (const StoredFile& file : listing->files) data.push_back(file_object(file));
+  const bool any = !listing->files.empty();
+  return json_response({{"object", "list"},
+                        {"data", std::move(data)},
+                        {"first_id", any ? Json(listing->files.front().id) : Json()},
+                        {"last_id", any ? Json(listing->files.back().id) : Json()},
+                        {"has_more", listing->more}});
+}
+
+ApiResult<HttpResponse> retrieve_file(BatchApi& api, const HttpRequest& request,
+                                      const std::string& owner) {
+  const auto file = api.files.find(owner, request.parameters[0]);
+  if (!file.ok()) return of_status(file.status(), "file");
+  return json_response(file_object(file.value()));
+}
+
+ApiResult<HttpResponse> delete_file(BatchApi& api, const HttpRequest& request,
+                                    const std::string& owner) {
+  const std::string& id = request.parameters[0];
+  const auto unfinished = api.batches.unfinished();
+  if (!unfinished.ok()) return of_status(unfinished.status(), "file");
+  for (const BatchRecord& batch : unfinished.value()) {
+    if (batch.owner == owner && batch.input_file == id) {
+      return error_with(409, "file_in_use", "A batch that has not ended needs this file.");
+    }
+  }
+  if (const Status removed = api.files.remove(owner, id); !removed.ok()) {
+    return of_status(removed, "file");
+  }
+  return json_response({{"id", id}, {"object", "file"}, {"deleted", true}});
+}
+
+ApiResult<HttpResponse> create_batch(BatchApi& api, const HttpRequest& request,
+                                     const std::string& owner) {
+  auto read = read_batch(request.body, owner, api);
+  if (auto* error = std::get_if<ApiError>(&read)) return std::move(*error);
+  const BatchRecord& record = std::get<BatchRecord>(read);
+  if (const Status added = api.batches.add(record); !added.ok()) return of_status(added, "batch");
+  api.worker.wake();
+  return json_response(batch_object(record));
+}
+
+ApiResult<HttpResponse> list_batches(BatchApi& api, const HttpRequest& request,
+                                     const std::string& owner) {
+  const Query query(request.query);
+  auto limit = query.integer("limit", 1, 100, 20);
+  if (auto* error = std::get_if<ApiError>(&limit)) return std::move(*error);
+  const auto listing =
+      api.batches.list(owner, query.text("after"), std::get<int64_t>(limit));
+  if (!listing.ok()) return of_status(listing.status(), "batch");
+  Json data = Json::array();
+  for (const BatchRecord& record : listing->batches) data.push_back(object_now(record, api));
+  const bool any = !listing->batches.empty();
+  return json_response({{"object", "list"},
+                        {"data", std::move(data)},
+                        {"first_id", any ? Json(listing->batches.front().id) : Json()},
+                        {"last_id", any ? Json(listing->batches.back().id) : Json()},
+                        {"has_more", listing->more}});
+}
+
+ApiResult<HttpResponse> retrieve_batch(BatchApi& api, const HttpRequest& request,
+                                       const std::string& owner) {
+  auto record = api.batches.find(owner, request.parameters[0]);
+  if (!record.ok()) return of_status(record.status(), "batch");
+  return json_response(object_now(std::move(record).value(), api));
+}
+
+ApiResult<HttpResponse> cancel_batch(BatchApi& api, const HttpRequest& request,
+                                     const std::string& owner) {
+  const auto found = api.batches.find(owner, request.parameters[0]);
+  if (!found.ok()) return of_status(found.status(), "batch");
+  std::optional<ApiError> refusal;
+  auto changed = api.batches.update(found->id, [&](BatchRecord& record) {
+    if (record.state == BatchState::kCancelling) return Status();  // Asked again
+    if (!may_follow(record.state, BatchState::kCancelling)) {
+      refusal = error_with(409, "batch_not_cancellable",
+                           "The batch has ended; its status is " +
+                               std::string(batch_state_name(record.state)) + ".");
+      return Status();
+    }
+    record.enter(BatchState::kCancelling, unix_now());
+    return Status();
+  });
+  if (refusal) return *std::move(refusal);
+  if (!changed.ok()) return of_status(changed.status(), "batch");
+  api.worker.wake();
+  return json_response(object_now(std::move(changed).value(), api));
+}
+
+struct BatchRoute {
+  const char* method;
+  const char* path;
+  Answer answer;
+  bool json_body = false;
+};
+
+constexpr BatchRoute kRoutes[] = {
+    {"POST", "/v1/files", create_file},
+    {"GET", "/v1/files", list_files},
+    {"GET", "/v1/files/{}", retrieve_file},
+    {"DELETE", "/v1/files/{}", delete_file},
+    {"POST", "/v1/batches", create_batch, true},
+    {"GET", "/v1/batches", list_batches},
+    {"GET", "/v1/batches/{}", retrieve_batch},
+    {"POST", "/v1/batches/{}/cancel", cancel_batch},
+};
+
+std::string owner_of(const BatchApi& api, uint64_t key) {
+  return key < api.owners.size() ? api.owners[key] : std::string();
+}
+
+BodySinkFactory upload_sinks(BatchApi& api) {
+  return [&api](const HttpRequest& head) -> std::variant<std::shared_ptr<BodySink>, ApiError> {
+    const auto boundary = multipart_boundary(head.content_type);
+    if (!boundary) {
+      return error_with(415, "unsupported_media_type",
+                        "Files are read from a multipart/form-data with a boundary.");
+    }
+    return std::shared_ptr<BodySink>(
+        std::make_shared<UploadSink>(api.files, owner_of(api, head.api_key), *boundary));
+  };
+}
+
+}  // namespace
+
+void add_batch_routes(Router& router, BatchApi& api) {
+  for (const BatchRoute& route : kRoutes) {
+    Route added{route.method, route.path,
+                [&api, answer = route.answer](HttpRequest request, const ExchangePtr& exchange) {
+                  exchange->post_bulk_work([&api, answer, exchange, moved = std::move(request)] {
+                    auto result = answer(api, moved, owner_of(api, moved.api_key));
+                    if (const auto* error = std::get_if<ApiError>(&result)) {
+                      return exchange->respond(error_response(*error));
+                    }
+                    exchange->respond(std::get<HttpResponse>(std::move(result)));
+                  });
+                },
+                route.json_body};
+    if (route.answer == create_file) added.sink = upload_sinks(api);
+    router.add(std::move(added));
+  }
+}
+
+}  // namespace spillway
