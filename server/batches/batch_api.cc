@@ -5,9 +5,11 @@
 #include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "offload/io/file.h"
 #include "server/api/json_input.h"
 #include "server/http/multipart.h"
 #include "server/http/random_id.h"
@@ -352,6 +354,41 @@ ApiResult<HttpResponse> retrieve_file(BatchApi& api, const HttpRequest& request,
   return json_response(file_object(file.value()));
 }
 
+// A file's contents, read as the client takes them.
+class FileSource : public BodySource {
+ public:
+  FileSource(File file, uint64_t bytes) : file_(std::move(file)), bytes_(bytes) {}
+
+  uint64_t bytes() const override { return bytes_; }
+  Result<std::string> next() override {
+    constexpr uint64_t kPiece = uint64_t{256} << 10;
+    std::string piece(std::min(kPiece, bytes_ - offset_), '\0');
+    if (piece.empty()) return piece;
+    SPILLWAY_RETURN_IF_ERROR(
+        file_.read(offset_, std::as_writable_bytes(std::span(piece.data(), piece.size()))));
+    offset_ += piece.size();
+    return piece;
+  }
+
+ private:
+  const File file_;
+  const uint64_t bytes_;
+  uint64_t offset_ = 0;
+};
+
+ApiResult<HttpResponse> file_content(BatchApi& api, const HttpRequest& request,
+                                     const std::string& owner) {
+  const auto found = api.files.find(owner, request.parameters[0]);
+  if (!found.ok()) return of_status(found.status(), "file");
+  Result<File> file = File::open_to_read(api.files.path_of(found->id));
+  if (!file.ok()) return of_status(file.status(), "file");
+  HttpResponse response;
+  response.content_type = "application/octet-stream";
+  response.source =
+      std::make_shared<FileSource>(std::move(file).value(), static_cast<uint64_t>(found->bytes));
+  return response;
+}
+
 ApiResult<HttpResponse> delete_file(BatchApi& api, const HttpRequest& request,
                                     const std::string& owner) {
   const std::string& id = request.parameters[0];
@@ -436,6 +473,7 @@ constexpr BatchRoute kRoutes[] = {
     {"POST", "/v1/files", create_file},
     {"GET", "/v1/files", list_files},
     {"GET", "/v1/files/{}", retrieve_file},
+    {"GET", "/v1/files/{}/content", file_content},
     {"DELETE", "/v1/files/{}", delete_file},
     {"POST", "/v1/batches", create_batch, true},
     {"GET", "/v1/batches", list_batches},

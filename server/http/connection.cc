@@ -355,6 +355,7 @@ void Connection::respond(uint64_t serial, const HttpResponse& response) {
   if (response.close || core_->draining) keep_alive_ = false;
   end_answer();
   answer_lease_ = response.lease;
+  if (!head_only_) source_ = response.source;
   enqueue(serialise(response, {request_id_, keep_alive_, head_only_, cors_}));
 }
 
@@ -452,7 +453,29 @@ void Connection::on_written(size_t bytes) {
   writing_ = false;
   if (phase_ != Phase::kAnswering) return;
   disarm();
+  if (source_ != nullptr) return pull_source();
   if (answer_ended_) on_answer_written();
+}
+
+// The next piece of a large body, once the one before is written.
+void Connection::pull_source() {
+  core_->post_bulk_work([self = shared_from_this(), source = source_, serial = serial_] {
+    Result<std::string> piece = Status(Code::kCapacity, "no memory");
+    try {
+      piece = source->next();
+    } catch (const std::exception&) {
+    }
+    auto moved = std::make_shared<Result<std::string>>(std::move(piece));
+    self->core_->post([self, serial, moved] { self->on_piece(serial, std::move(*moved)); });
+  });
+}
+
+void Connection::on_piece(uint64_t serial, Result<std::string> piece) {
+  if (phase_ != Phase::kAnswering || serial != serial_ || source_ == nullptr) return;
+  if (!piece.ok()) return reset();
+  if (!piece->empty()) return enqueue(std::move(piece).value());
+  source_.reset();
+  on_answer_written();
 }
 
 void Connection::on_answer_written() {
@@ -564,6 +587,7 @@ void Connection::close() {
   const auto gone = std::move(gone_);
   end_answer();
   answer_lease_.reset();
+  source_.reset();
   disarm();
   error_code ignored;
   net_->socket.close(ignored);

@@ -83,6 +83,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void enqueue(std::string bytes);
   void write_next();
+  void pull_source();
+  void on_piece(uint64_t serial, Result<std::string> piece);
   void on_written(size_t bytes);
   void on_answer_written();
   void next_request();
@@ -139,6 +141,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::function<void()> tick_;
   double tick_seconds_ = 0;
 
+  std::shared_ptr<BodySource> source_;  // Of the rest of the answer being written
   std::deque<std::string> out_;
   size_t out_offset_ = 0;  // Sent bytes of out_.front()
   size_t out_bytes_ = 0;

@@ -56,7 +56,8 @@ HttpResponse error_response(const ApiError& error) {
 std::string serialise(const HttpResponse& response, const AnswerContext& context) {
   std::string text = start_head(response.status, response.fields, context);
   add_field(text, "Content-Type", response.content_type);
-  add_field(text, "Content-Length", std::to_string(response.body.size()));
+  const uint64_t bytes = response.source ? response.source->bytes() : response.body.size();
+  add_field(text, "Content-Length", std::to_string(bytes));
   text.append("\r\n");
   if (!context.head_only) text.append(response.body);
   return text;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/body_source.h"
 #include "server/http/error.h"
 
 namespace spillway {
@@ -43,6 +44,7 @@ struct HttpResponse {
   std::string body;
   std::string content_type = "application/json";
   HttpFields fields;            // Besides the fields of every answer
+  std::shared_ptr<BodySource> source = {};  // Of a large body, in place of `body`
   bool close = false;           // The connection ends after this answer
   std::shared_ptr<void> lease;  // Held until the answer is written
 };
