@@ -16,6 +16,8 @@
 #include "kernels/base/units.h"
 #include "server/api/seed_stream.h"
 #include "server/api/service.h"
+#include "offload/model_source.h"
+#include "server/batches/batch_service.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
@@ -54,10 +56,12 @@ bool started_by_nohup() {
 // Finishes running requests on a thread of its own, so that the caller receives the second signal.
 class Drain {
  public:
-  Drain(ApiService& api, HttpServer& server, double seconds, asio::io_context& signals)
-      : thread_([&api, &server, seconds, &signals] {
+  Drain(ApiService& api, HttpServer& server, BatchService* batches, double seconds,
+        asio::io_context& signals)
+      : thread_([&api, &server, batches, seconds, &signals] {
           api.draining = true;
           server.begin_drain();
+          if (batches != nullptr) batches->stop();
           api.scheduler.drain(seconds);
           // The sequences are done; their last bytes may still be on the way to slow clients.
           server.wait_quiet(5);
@@ -119,6 +123,15 @@ void add_serve_flags(Settings& settings, State* state) {
   settings.add_choice("priority", &flags.priority, {"auto", "on", "off"},
                       "whether a request's 'priority' below 0 may go before others; auto: unless "
                       "there are several API keys");
+  settings.add_text("batch-dir", &flags.batch_dir, "DIR",
+                    "where files and batches of clients lie (/v1/files, /v1/batches); default: "
+                    "'batches' in the cache folder; off: there are none");
+  settings.add_integer("file-bytes-max", &flags.file_bytes_max, 1024, int64_t{1} << 40,
+                       "largest file of a client");
+  settings.add_integer("files-bytes-max", &flags.files_bytes_max, 1024, int64_t{1} << 50,
+                       "all files of one client together");
+  settings.add_integer("batch-lines-max", &flags.batch_lines_max, 1, int64_t{1} << 40,
+                       "lines of one batch");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
 }
@@ -128,6 +141,44 @@ Status read_api_keys(State* state) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> keys,
                             read_api_key_file(state->api_key_file));
   state->serve.api_keys.insert(state->serve.api_keys.end(), keys.begin(), keys.end());
+  return {};
+}
+
+// The service of files and batches, and the share of the queue and of the memory for answers that it
+// takes; null: there are none.
+Result<std::unique_ptr<BatchService>> open_batches(const ServeFlags& flags,
+                                                   const ServedModel& model,
+                                                   const ApiContext& context,
+                                                   int64_t sequences_max) {
+  if (flags.batch_dir.empty()) return std::unique_ptr<BatchService>();
+  BatchServiceOptions options;
+  options.directory = flags.batch_dir;
+  options.files.file_bytes_max = flags.file_bytes_max;
+  options.files.owner_bytes_max = flags.files_bytes_max;
+  options.api_keys = flags.api_keys;
+  options.worker.lines_max = flags.batch_lines_max;
+  options.worker.sequences_max = sequences_max;
+  options.worker.answers_bytes_max = flags.answers_bytes_max / 4;
+  options.worker.seed = flags.seed;
+  options.worker.identity = model.identity;
+  auto opened = BatchService::open(std::move(options), *model.scheduler, context);
+  if (opened.ok() || flags.batch_dir_chosen || opened.status().code() != Code::kCapacity) {
+    return opened;
+  }
+  log_warning("No files and batches over HTTP: " + std::string(opened.status().message()) +
+              "; another server uses them. --batch-dir names another place.");
+  return std::unique_ptr<BatchService>();
+}
+
+// The default place, unless one was chosen; "off" is none.
+Status place_batches(ServeFlags* flags) {
+  flags->batch_dir_chosen = !flags->batch_dir.empty();
+  if (flags->batch_dir == "off") {
+    flags->batch_dir.clear();
+  } else if (flags->batch_dir.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string cache, default_cache_directory());
+    flags->batch_dir = cache + "/batches";
+  }
   return {};
 }
 
@@ -200,9 +251,16 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
                  std::function<void(std::string_view)> announce) {
   SPILLWAY_CHECK(model.scheduler != nullptr);
   const int64_t queue_max = model.scheduler->queue_max();
-  const int64_t slots_max = flags.queue_max > 0 ? std::min(flags.queue_max, queue_max) : queue_max;
+  // Lines of batches wait in a part of the queue of their own, and so refuse nobody.
+  const bool batches_wanted = !flags.batch_dir.empty();
+  const int64_t for_batches = batches_wanted ? std::max<int64_t>(1, queue_max / 4) : 0;
+  const int64_t for_clients = std::max<int64_t>(1, queue_max - for_batches);
+  const int64_t slots_max =
+      flags.queue_max > 0 ? std::min(flags.queue_max, for_clients) : for_clients;
   ApiService api(*model.scheduler, make_context(flags, model, slots_max), slots_max,
-                 flags.answers_bytes_max);
+                 flags.answers_bytes_max - (batches_wanted ? flags.answers_bytes_max / 4 : 0));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<BatchService> batches,
+                            open_batches(flags, model, api.context, for_batches));
   api.plan = {model.tier_bytes, model.predicted_tokens_per_second};
   api.request_seconds_max = flags.request_seconds_max;
   api.stall_seconds = flags.stall_seconds;
@@ -214,7 +272,15 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   if (!started_by_nohup()) signals.add(SIGHUP);
   // Declared after `api`, which the routes use.
   const std::unique_ptr<HttpServer> server = std::move(loading.server);
-  server->serve(flags.http, make_router(api, loading.access));
+  Router router = make_router(api, loading.access);
+  HttpLimits limits = flags.http;
+  if (batches != nullptr) {
+    batches->add_routes(router);
+    // Beside the file a form has heads and fields.
+    limits.upload_bytes_max = static_cast<size_t>(flags.file_bytes_max) + (size_t{1} << 20);
+    batches->start();
+  }
+  server->serve(limits, std::move(router));
   log_info(start_line(flags, api.context, slots_max));
   announce ? announce(server->url()) : print_url(server->url());
 
@@ -223,7 +289,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
     signals.async_wait([&](const boost::system::error_code& ec, int) {
       if (ec) return;
       if (!drain) {
-        drain.emplace(api, *server, flags.drain_seconds, io);
+        drain.emplace(api, *server, batches.get(), flags.drain_seconds, io);
         return await_signal();
       }
       server->stop();  // Its clients are gone now, so their sequences are cancelled.
@@ -236,7 +302,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
     health.async_wait([&](const boost::system::error_code& ec) {
       if (ec || drain) return;
       if (model.scheduler->stats().healthy) return await_failure();
-      drain.emplace(api, *server, flags.drain_seconds, io);
+      drain.emplace(api, *server, batches.get(), flags.drain_seconds, io);
     });
   };
   await_signal();
@@ -244,6 +310,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   io.run();
   drain.reset();
   server->stop();
+  if (batches != nullptr) batches->stop();
   if (model.scheduler->stats().healthy) return {};
   return {Code::kDeviceLost,
           "the engine failed and cannot go on; the log says why. Start it again."};
@@ -265,6 +332,7 @@ Command serve_command(const OpenModel& open) {
   command.check = [state]() -> Status {
     SPILLWAY_RETURN_IF_ERROR(validate(state->serve));
     SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
+    SPILLWAY_RETURN_IF_ERROR(place_batches(&state->serve));
     return validate(state->engine);
   };
   command.run = [state, open] {

@@ -35,6 +35,13 @@ struct ServeFlags {
   std::string priority = "auto";
   uint64_t answers_bytes_max = uint64_t{1} << 30;  // Prompts and answers of all requests
   uint64_t seed = 0;                               // For requests without one
+  // Files and batches of clients; empty: there are none. A directory that was chosen must be free,
+  // else the server does without.
+  std::string batch_dir;
+  bool batch_dir_chosen = false;
+  int64_t file_bytes_max = int64_t{1} << 30;
+  int64_t files_bytes_max = int64_t{10} << 30;  // Of one client
+  int64_t batch_lines_max = 50'000;
   HttpLimits http;                                 // body_bytes_max and the others
 };
 
