@@ -2,7 +2,9 @@
 
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "server/api/chat_parse.h"
 
@@ -215,6 +217,30 @@ Json chat_request(const ApiContext& context) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", {"messages"}}};
 }
 
+Json batch_request() {
+  Json metadata = nullable("object", "Up to 16 pairs of your own");
+  metadata["additionalProperties"] = {{"type", "string"}, {"maxLength", 512}};
+  metadata["maxProperties"] = 16;
+  metadata["propertyNames"] = {{"maxLength", 64}};
+  Json expiry = nullable("object", "When the files with the results expire");
+  expiry["properties"] = {
+      {"anchor", {{"type", "string"}, {"const", "created_at"}}},
+      {"seconds", {{"type", "integer"}, {"minimum", 3600}, {"maximum", 2592000}}}};
+  expiry["required"] = {"anchor", "seconds"};
+  return {{"type", "object"},
+          {"properties",
+           {{"input_file_id", plain("string")},
+            {"endpoint",
+             {{"type", "string"}, {"enum", {"/v1/completions", "/v1/chat/completions"}}}},
+            {"completion_window",
+             {{"type", "string"},
+              {"description", "A time such as 24h, 90m or 7d, or none"},
+              {"pattern", "^([1-9][0-9]{0,3}[mhd]|none)$"}}},
+            {"metadata", std::move(metadata)},
+            {"output_expires_after", std::move(expiry)}}},
+          {"required", {"input_file_id", "endpoint", "completion_window"}}};
+}
+
 Json tokenize_request() {
   return {{"type", "object"},
           {"properties",
@@ -237,6 +263,10 @@ Json detokenize_request(const ApiContext& context) {
           {"required", {"tokens"}}};
 }
 
+Json plain(const char* type) {
+  return {{"type", type}};
+}
+
 // An object of an answer: these fields at least.
 Json answer_schema(std::initializer_list<std::pair<const char*, Json>> fields) {
   Json schema = {{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
@@ -245,10 +275,6 @@ Json answer_schema(std::initializer_list<std::pair<const char*, Json>> fields) {
     schema["required"].push_back(name);
   }
   return schema;
-}
-
-Json plain(const char* type) {
-  return {{"type", type}};
 }
 
 Json array_of(Json items) {
@@ -296,6 +322,36 @@ Json schemas(const ApiContext& context) {
   all["TokenizerInfo"] = answer_schema({{"tokenizer_class", plain("string")},
                                         {"eos_token", maybe_text},
                                         {"bos_token", maybe_text}});
+  all["File"] = answer_schema({{"id", plain("string")},
+                               {"object", plain("string")},
+                               {"bytes", plain("integer")},
+                               {"created_at", plain("integer")},
+                               {"filename", plain("string")},
+                               {"purpose", plain("string")}});
+  all["Deleted"] = answer_schema({{"id", plain("string")}, {"deleted", plain("boolean")}});
+  all["Batch"] = answer_schema({{"id", plain("string")},
+                                {"object", plain("string")},
+                                {"endpoint", plain("string")},
+                                {"input_file_id", plain("string")},
+                                {"completion_window", plain("string")},
+                                {"status", plain("string")},
+                                {"created_at", plain("integer")}});
+  const auto list_of_all = [&](const char* item) {
+    return answer_schema({{"object", plain("string")},
+                          {"data", array_of(reference(item))},
+                          {"has_more", plain("boolean")}});
+  };
+  all["Files"] = list_of_all("File");
+  all["Batches"] = list_of_all("Batch");
+  all["Upload"] = {{"type", "object"},
+                   {"properties",
+                    {{"purpose", {{"type", "string"}, {"const", "batch"}}},
+                     {"file", {{"type", "string"}, {"contentMediaType", "application/jsonl"}}},
+                     {"expires_after[anchor]", {{"type", "string"}, {"const", "created_at"}}},
+                     {"expires_after[seconds]",
+                      {{"type", "integer"}, {"minimum", 3600}, {"maximum", 2592000}}}}},
+                   {"required", {"purpose", "file"}}};
+  all["BatchRequest"] = batch_request();
   all["Load"] = answer_schema({{"server_load", plain("integer")}});
   all["Version"] = answer_schema({{"version", plain("string")}});
   all["Health"] = answer_schema({{"status", plain("string")}});
@@ -313,13 +369,15 @@ const char* meaning_of(int status) {
     case 403: return "A foreign host, a page of another origin, or a priority that is not allowed";
     case 404: return "There is no model of this name";
     case 408: return "The request came too slowly";
-    case 413: return "The body is too large";
+    case 409: return "A batch needs this file, or the batch has ended";
+    case 413: return "The body is too large, or more than a client may store";
     case 415: return "The body is no JSON in UTF-8";
     case 417: return "The Expect header is not understood";
     case 429: return "The queue is full, or a limit of this client is reached; see Retry-After";
     case 431: return "The head is too large";
     case 500: return "The engine failed while it ran this request";
     case 501: return "The model has no tokenizer";
+    case 507: return "The server cannot store this now";
     default: return "The server cannot answer now, or took longer than allowed";
   }
 }
@@ -336,6 +394,28 @@ struct Operation {
   const char* request;  // A schema's name; null: there is no body
   const char* answer;   // Likewise; null: text
   std::initializer_list<int> statuses;  // Beside those that every request may get
+  const char* type = "application/json";  // Of the request
+  const char* answer_type = "application/json";
+};
+
+const Operation kBatchOperations[] = {
+    {"post", "/v1/files", "uploadFile", "Hands in a file", "Upload", "File",
+     {413, 415, 429, 503, 507}, "multipart/form-data"},
+    {"get", "/v1/files", "listFiles", "The files, the newest first", nullptr, "Files", {404, 503}},
+    {"get", "/v1/files/{file_id}", "retrieveFile", "What is known of a file", nullptr, "File",
+     {404, 503}},
+    {"get", "/v1/files/{file_id}/content", "fileContent", "The contents of a file", nullptr,
+     nullptr, {404, 503, 507}, "", "application/octet-stream"},
+    {"delete", "/v1/files/{file_id}", "deleteFile", "Removes a file", nullptr, "Deleted",
+     {404, 409, 503, 507}},
+    {"post", "/v1/batches", "createBatch", "Runs the lines of a file", "BatchRequest", "Batch",
+     {404, 413, 415, 429, 503, 507}},
+    {"get", "/v1/batches", "listBatches", "The batches, the newest first", nullptr, "Batches",
+     {404, 503}},
+    {"get", "/v1/batches/{batch_id}", "retrieveBatch", "How far a batch is", nullptr, "Batch",
+     {404, 503}},
+    {"post", "/v1/batches/{batch_id}/cancel", "cancelBatch", "Ends a batch", nullptr, "Batch",
+     {404, 409, 503, 507}},
 };
 
 // In the order of routes.cc.
@@ -361,8 +441,10 @@ const Operation kOperations[] = {
 
 Json responses_of(const Operation& operation) {
   Json responses;
-  Json content = operation.answer == nullptr ? Json{{"text/plain", {{"schema", plain("string")}}}}
-                                             : json_content(reference(operation.answer));
+  const bool text = operation.answer == nullptr;
+  const bool json = std::string_view(operation.answer_type) == "application/json";
+  Json content = json_content(text ? plain("string") : reference(operation.answer));
+  if (text) content = {{json ? "text/plain" : operation.answer_type, {{"schema", plain("string")}}}};
   if (operation.request != nullptr && std::string_view(operation.path).ends_with("completions")) {
     content["text/event-stream"] = {{"schema", plain("string")}};
   }
@@ -376,27 +458,35 @@ Json responses_of(const Operation& operation) {
   return responses;
 }
 
-Json paths() {
-  Json all;
-  for (const Operation& operation : kOperations) {
+void add_paths(Json& all, std::span<const Operation> operations) {
+  for (const Operation& operation : operations) {
     Json& described = all[operation.path][operation.method];
     described = {{"operationId", operation.id}, {"summary", operation.summary}};
-    if (std::string_view(operation.path).find('{') != std::string_view::npos) {
+    const std::string_view path = operation.path;
+    if (const size_t brace = path.find('{'); brace != std::string_view::npos) {
+      const std::string name(path.substr(brace + 1, path.find('}') - brace - 1));
       described["parameters"] = {
-          {{"name", "model"}, {"in", "path"}, {"required", true}, {"schema", plain("string")}}};
+          {{"name", name}, {"in", "path"}, {"required", true}, {"schema", plain("string")}}};
     }
     if (operation.request != nullptr) {
-      described["requestBody"] = {{"required", true},
-                                  {"content", json_content(reference(operation.request))}};
+      described["requestBody"] = {
+          {"required", true},
+          {"content", {{operation.type, {{"schema", reference(operation.request)}}}}}};
     }
     described["responses"] = responses_of(operation);
   }
+}
+
+Json paths(bool batches) {
+  Json all;
+  add_paths(all, kOperations);
+  if (batches) add_paths(all, kBatchOperations);
   return all;
 }
 
 }  // namespace
 
-nlohmann::ordered_json openapi_document(const ApiContext& context) {
+nlohmann::ordered_json openapi_document(const ApiContext& context, bool batches) {
   Json document = {{"openapi", "3.1.0"},
                    {"info",
                     {{"title", "Spillway"},
@@ -404,7 +494,7 @@ nlohmann::ordered_json openapi_document(const ApiContext& context) {
                      {"description",
                       "OpenAI's API, with fields of vLLM and llama.cpp. Unknown fields are named in "
                       "the header x-ignored-parameters, or refused (--strict-params)."}}},
-                   {"paths", paths()},
+                   {"paths", paths(batches)},
                    {"components",
                     {{"schemas", schemas(context)},
                      {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},

@@ -8,7 +8,8 @@
 
 namespace spillway {
 
-// Limits, names and the context's length are those of `context`.
-nlohmann::ordered_json openapi_document(const ApiContext& context);
+// Limits, names and the context's length are those of `context`. `batches`: with the routes of files
+// and batches.
+nlohmann::ordered_json openapi_document(const ApiContext& context, bool batches);
 
 }  // namespace spillway

@@ -33,6 +33,7 @@ struct ApiService {
   std::atomic<bool> draining{false};
   int64_t request_seconds_max = 0;  // 0: no bound
   int64_t stall_seconds = 0;        // Time without a sweep's end that counts as stalled; 0: never
+  bool batches = false;  // There are routes of files and batches; set before the server starts
   double ping_seconds = 15;         // Silence in a stream before a ping; 0: no pings
 };
 

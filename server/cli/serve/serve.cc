@@ -276,6 +276,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   HttpLimits limits = flags.http;
   if (batches != nullptr) {
     batches->add_routes(router);
+    api.batches = true;
     // Beside the file a form has heads and fields.
     limits.upload_bytes_max = static_cast<size_t>(flags.file_bytes_max) + (size_t{1} << 20);
     batches->start();
