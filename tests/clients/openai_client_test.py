@@ -1,6 +1,9 @@
 """The openai package: completions, chats, streams, errors, retries, timeouts."""
 
 import concurrent.futures
+import json
+import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -134,6 +137,64 @@ class OpenAiTest(ServedTest):
         raw = self.client.completions.with_raw_response.create(model=self.name, prompt=PROMPT, max_tokens=1,
                                                                extra_body={"frobnicate": 1})
         self.assertEqual(raw.headers["x-ignored-parameters"], "frobnicate")
+
+
+class BatchTest(ServedTest):
+    flags = ("--batch-dir", tempfile.mkdtemp())
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = openai.OpenAI(base_url=cls.url + "/v1", api_key="any", max_retries=0)
+        cls.name = cls.client.models.list().data[0].id
+
+    def hand_in(self, lines):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        return self.client.files.create(file=("in.jsonl", text.encode()), purpose="batch")
+
+    def wait(self, batch):
+        for _ in range(600):
+            batch = self.client.batches.retrieve(batch.id)
+            if batch.status in ("completed", "failed", "cancelled", "expired"):
+                return batch
+            time.sleep(0.1)
+        raise AssertionError(f"the batch stays {batch.status}")
+
+    def line(self, number, **body):
+        return {"custom_id": f"l{number}", "method": "POST", "url": "/v1/completions",
+                "body": {"model": self.name, "prompt": PROMPT, "max_tokens": 4, "temperature": 0, **body}}
+
+    def test_a_batch(self):
+        file = self.hand_in([self.line(i) for i in range(50)] + [self.line(50, temperature=9)])
+        self.assertEqual(self.client.files.retrieve(file.id).filename, "in.jsonl")
+        batch = self.client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h",
+                                           metadata={"job": "test"})
+        done = self.wait(batch)
+        self.assertEqual(done.status, "completed")
+        self.assertEqual((done.request_counts.total, done.request_counts.completed, done.request_counts.failed),
+                         (51, 50, 1))
+        rows = [json.loads(row) for row in self.client.files.content(done.output_file_id).text.splitlines()]
+        self.assertEqual([row["custom_id"] for row in rows], [f"l{i}" for i in range(50)])
+        text = self.client.completions.create(model=self.name, prompt=PROMPT, max_tokens=4, temperature=0).choices[0].text
+        self.assertEqual({row["response"]["body"]["choices"][0]["text"] for row in rows}, {text})
+        errors = self.client.files.content(done.error_file_id).text.splitlines()
+        self.assertEqual(json.loads(errors[0])["response"]["body"]["error"]["param"], "temperature")
+        self.assertIn(done.id, [batch.id for batch in self.client.batches.list(limit=1)])
+        self.assertIn(file.id, [found.id for found in self.client.files.list(purpose="batch", limit=1)])
+        self.assertTrue(self.client.files.delete(file.id).deleted)
+
+    def test_a_wrong_file(self):
+        file = self.client.files.create(file=("in.jsonl", b"no JSON\n"), purpose="batch")
+        failed = self.wait(self.client.batches.create(input_file_id=file.id, endpoint="/v1/completions",
+                                                      completion_window="24h"))
+        self.assertEqual(failed.status, "failed")
+        self.assertEqual(failed.errors.data[0].line, 1)
+
+    def test_cancelling(self):
+        file = self.hand_in([self.line(i, max_tokens=900, ignore_eos=True) for i in range(400)])
+        batch = self.client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        self.client.batches.cancel(batch.id)
+        self.assertEqual(self.wait(batch).status, "cancelled")
 
 
 class FullQueueTest(ServedTest):
