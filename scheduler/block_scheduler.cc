@@ -465,6 +465,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prompt_tokens += prompt_tokens;
     stats_.generated_tokens += generated_;
     stats_.token_gaps = gaps_;
+    stats_.last_sweep = stats_of(engine_->last_sweep());
     stats_.busy_seconds += progress_ - start;
   }
 

@@ -45,6 +45,16 @@ struct SequenceTimes {
   }
 };
 
+// The last sweep that ended.
+struct SweepStats {
+  double ended = 0;  // steady_seconds(); 0: there was none
+  double seconds = 0;
+  int64_t decoding = 0;       // Sequences that went on
+  int64_t prompt_tokens = 0;  // Computed
+  // The parts of `seconds` in which the engine waited for data, and for room to write it.
+  double weights_wait = 0, kv_wait = 0, activations_wait = 0, staging_wait = 0;
+};
+
 struct SchedulerStats {
   int64_t running = 0;     // Sequences in the block, those set aside among them
   int64_t waiting = 0;     // Accepted, not yet admitted
@@ -67,6 +77,7 @@ struct SchedulerStats {
   SequenceTimes times;
   Histogram token_gaps{kTokenBounds};  // From a token of a sequence to its next one
   double busy_seconds = 0;  // Time inside sweeps
+  SweepStats last_sweep;
   bool healthy = true;      // False after an engine error that only a restart cures
 };
 

@@ -39,6 +39,10 @@ Engine& Runtime::engine() {
 Device& Runtime::device() {
   return *state_->opened.device;
 }
+Timeline* Runtime::timeline() const {
+  return state_->opened.timeline;
+}
+
 const Plan& Runtime::plan() const {
   return state_->plan;
 }

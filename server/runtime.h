@@ -10,6 +10,7 @@
 
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
+#include "kernels/base/timeline.h"
 #include "kernels/base/trace.h"
 #include "kernels/device.h"
 #include "policy/hardware_profile.h"
@@ -26,6 +27,7 @@ namespace spillway {
 struct RuntimeOptions {
   PlanWishes wishes;
   std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
+  bool timeline = false;          // Runtime::timeline() is there
   bool start_scheduler = true;    // Else the caller drives engine() itself
   // As in ModelSourceOptions: called before a model directory is packed. May be empty.
   std::function<Status(const std::string&)> accepts_source;
@@ -37,6 +39,7 @@ struct RuntimeOptions {
 struct OpenedModel {
   EngineFlags flags;
   std::unique_ptr<Trace> trace;  // Null: nothing is recorded.
+  Timeline* timeline = nullptr;  // `trace`, where the options ask for one
   std::unique_ptr<Device> device;
   ModelToPlan model;
   std::unique_ptr<Tokenizer> tokenizer;  // Null: the model has none, token ids only.
@@ -78,6 +81,7 @@ class Runtime {
   Engine& engine();                            // REQUIRES: not start_scheduler
   Device& device();
   const Plan& plan() const;
+  Timeline* timeline() const;  // Null unless the options asked for it
 
   struct State;  // server/runtime_state.h
   explicit Runtime(std::unique_ptr<State> state);

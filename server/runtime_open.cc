@@ -250,6 +250,15 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
     SPILLWAY_ASSIGN_OR_RETURN(opened.trace, Trace::open(flags.trace));
     opened.device->set_trace(opened.trace.get());
   }
+  if (options.timeline) {
+    auto timeline = std::make_unique<Timeline>(std::move(opened.trace));
+    opened.timeline = timeline.get();
+    opened.trace = std::move(timeline);
+    // A GPU measures its ops with events of its own, which cost; a CPU's spans are nearly free.
+    if (!flags.trace.empty() || opened.device->kind() == DeviceKind::kCpu) {
+      opened.device->set_trace(opened.trace.get());
+    }
+  }
   SPILLWAY_ASSIGN_OR_RETURN(opened.model,
                             open_model_to_plan(model, flags, traits_of(*opened.device),
                                                {.accepts_source = options.accepts_source,

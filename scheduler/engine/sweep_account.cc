@@ -48,6 +48,7 @@ void SweepAccount::finish(double seconds, const TransferTotals& now, uint64_t we
   work_.kv_wait_seconds = kv_wait_seconds - kv_room;
   work_.activations_wait_seconds -= rows_room;
   work_.seconds = seconds;
+  work_.ended = steady_seconds();
   if (log_ != nullptr) log_->add(work_);
 }
 

@@ -19,6 +19,7 @@ namespace spillway {
 // A sweep that ran, and what it took.
 struct LoggedSweep : SweepWork {
   double seconds = 0;
+  double ended = 0;  // steady_seconds()
   // The parts of `seconds` in which the engine waited for data.
   double weights_wait_seconds = 0, kv_wait_seconds = 0, activations_wait_seconds = 0;
   double staging_wait_seconds = 0;  // A free staging buffer

@@ -65,7 +65,7 @@ void handle_load(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
 }
 
 void handle_openapi(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
-  exchange->respond(json_response(openapi_document(api.context, api.batches)));
+  exchange->respond(json_response(openapi_document(api.context, static_cast<bool>(api.batches))));
 }
 
 void handle_version(ApiService&, HttpRequest, const ExchangePtr& exchange) {

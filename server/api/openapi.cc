@@ -434,6 +434,8 @@ const Operation kOperations[] = {
      "TokenizerInfo", {501}},
     {"get", "/load", "load", "How many sequences are being answered", nullptr, "Load", {}},
     {"get", "/version", "version", "The program's version", nullptr, "Version", {}},
+    {"get", "/api/events", "events", "What runs, once a second", nullptr, nullptr, {503}, "",
+     "text/event-stream"},
     {"get", "/openapi.json", "openapi", "This document", nullptr, "Document", {}},
     {"get", "/metrics", "metrics", "Metrics for Prometheus", nullptr, nullptr, {}},
     {"get", "/health", "health", "Whether the server can answer", nullptr, "Health", {503}},

@@ -24,6 +24,7 @@ constexpr ApiRoute kRoutes[] = {
     {"GET", "/tokenizer_info", handle_tokenizer_info},
     {"GET", "/load", handle_load},
     {"GET", "/version", handle_version},
+    {"GET", "/api/events", handle_events},
     {"GET", "/openapi.json", handle_openapi},
     {"GET", "/metrics", handle_metrics},
     {"GET", "/health", handle_health, false, true},

@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "kernels/base/timeline.h"
 #include "scheduler/scheduler.h"
 #include "server/api/admission.h"
 #include "server/api/answer_memory.h"
@@ -33,7 +35,11 @@ struct ApiService {
   std::atomic<bool> draining{false};
   int64_t request_seconds_max = 0;  // 0: no bound
   int64_t stall_seconds = 0;        // Time without a sweep's end that counts as stalled; 0: never
-  bool batches = false;  // There are routes of files and batches; set before the server starts
+  // All set before the server starts.
+  std::string plan_text;         // The plan in force, as --plan reads it
+  Timeline* timeline = nullptr;  // What was busy when; null: that is not known
+  // The latest batches of an API key's number, a JSON list; empty: there are no files and batches.
+  std::function<std::string(uint64_t api_key)> batches;
   double ping_seconds = 15;         // Silence in a stream before a ping; 0: no pings
 };
 
@@ -53,6 +59,7 @@ void handle_version(ApiService& api, HttpRequest request, const ExchangePtr& exc
 void handle_openapi(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_metrics(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_load(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
+void handle_events(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_tokenizer_info(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_tokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);
 void handle_detokenize(ApiService& api, HttpRequest request, const ExchangePtr& exchange);

@@ -499,6 +499,16 @@ BodySinkFactory upload_sinks(BatchApi& api) {
 
 }  // namespace
 
+std::string latest_batches(const BatchApi& api, uint64_t api_key) {
+  constexpr int64_t kShown = 20;
+  Json list = Json::array();
+  const auto listing = api.batches.list(owner_of(api, api_key), "", kShown);
+  if (listing.ok()) {
+    for (const BatchRecord& record : listing->batches) list.push_back(object_now(record, api));
+  }
+  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void add_batch_routes(Router& router, BatchApi& api) {
   for (const BatchRoute& route : kRoutes) {
     Route added{route.method, route.path,

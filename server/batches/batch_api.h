@@ -21,6 +21,9 @@ struct BatchApi {
   std::vector<std::string> owners;
 };
 
+// The latest batches of a key's number, as a JSON list of their objects.
+std::string latest_batches(const BatchApi& api, uint64_t api_key);
+
 // Adds the routes. `api` outlives the router.
 void add_batch_routes(Router& router, BatchApi& api);
 

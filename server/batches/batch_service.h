@@ -30,6 +30,8 @@ class BatchService {
 
   void add_routes(Router& router) { add_batch_routes(router, *api_); }
 
+  std::string latest(uint64_t api_key) const { return latest_batches(*api_, api_key); }
+
   // Goes on with the batches that have not ended.
   void start();
 

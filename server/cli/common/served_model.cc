@@ -78,6 +78,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   view.tier_bytes = amounts_of(plan);
   view.requests = plan.requests;
   view.plan = plan_json(plan).dump();
+  view.timeline = runtime->timeline();
   view.owner = std::move(runtime);
   return view;
 }
@@ -91,6 +92,7 @@ OpenModel model_opener() {
     options.wishes.requests = purpose.requests;
     options.wishes.may_end_early = !purpose.workload.empty();
     options.accepts_source = purpose.accepts_source;
+    options.timeline = purpose.timeline;
     options.say = [](const std::string& line) { log_info(line); };
     if (purpose.tokenizer_only) {
       SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "kernels/base/timeline.h"
 #include "policy/sweep_schedule.h"
 #include "scheduler/planning/engine_flags.h"
 #include "scheduler/planning/memory_budget.h"
@@ -25,6 +26,7 @@ struct ServedModel {
   std::string identity;            // Changes with weights or format, as far as is known
   std::optional<double> predicted_tokens_per_second;  // For the workload it was opened for
   std::vector<TierAmount> tier_bytes;                 // The plan's; empty without one
+  Timeline* timeline = nullptr;                       // As Runtime::timeline()
   std::string plan;                                   // Its JSON form, as --plan reads it
   RequestMemory requests;                             // OpenFor::requests, reduced to the budget
   std::shared_ptr<void> owner;
@@ -33,6 +35,7 @@ struct ServedModel {
 // A command's purpose for the model.
 struct OpenFor {
   bool tokenizer_only = false;  // Does not load the weights
+  bool timeline = false;        // ServedModel::timeline is there
   // The expected workload, as far as is known: a plan is searched for it. Empty: no search.
   std::vector<RequestGroup> workload;
   std::optional<RequestMemory> requests = {};  // Set by commands that answer clients

@@ -23,6 +23,7 @@
 #include "server/cli/serve/api_keys.h"
 #include "server/http/server.h"
 #include "server/log.h"
+#include "server/web/pages.h"
 
 namespace spillway {
 namespace {
@@ -272,11 +273,14 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   if (!started_by_nohup()) signals.add(SIGHUP);
   // Declared after `api`, which the routes use.
   const std::unique_ptr<HttpServer> server = std::move(loading.server);
+  api.plan_text = model.plan;
+  api.timeline = model.timeline;
   Router router = make_router(api, loading.access);
+  add_page_routes(router);
   HttpLimits limits = flags.http;
   if (batches != nullptr) {
     batches->add_routes(router);
-    api.batches = true;
+    api.batches = [&batches](uint64_t key) { return batches->latest(key); };
     // Beside the file a form has heads and fields.
     limits.upload_bytes_max = static_cast<size_t>(flags.file_bytes_max) + (size_t{1} << 20);
     batches->start();
@@ -355,7 +359,7 @@ Command serve_command(const OpenModel& open) {
                     InterruptGuard::First::kEnds);
     Result<ServedModel> model =
         open(state->model, state->engine,
-             {.tokenizer_only = false, .workload = {kTypicalRequests}, .requests = wanted});
+             {.tokenizer_only = false, .timeline = true, .workload = {kTypicalRequests}, .requests = wanted});
     loading.reset();  // From here on run_serve handles signals.
     if (!model.ok()) return report("serve", model.status());
     log_info("plan (a file for --plan): " + model->plan);

@@ -64,7 +64,7 @@ struct Server {
     access.api_keys = options.keys;
     Router router = make_router(*api, access);
     batches->add_routes(router);
-    api->batches = true;
+    api->batches = [this](uint64_t key) { return batches->latest(key); };
     for (const Route& route : router.routes()) routes.insert(route.method + " " + route.path);
     HttpLimits limits;
     limits.upload_bytes_max = size_t{64} << 20;

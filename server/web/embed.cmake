@@ -1,0 +1,11 @@
+# Writes OUTPUT, a source file that defines the texts of embedded.h, from the files in SOURCE_DIR.
+set(text "#include \"server/web/embedded.h\"\n\nnamespace spillway {\n\n")
+foreach(entry "kIndexHtml index.html" "kDashboardCss dashboard.css" "kDashboardJs dashboard.js")
+  separate_arguments(entry)
+  list(GET entry 0 name)
+  list(GET entry 1 file)
+  file(READ ${SOURCE_DIR}/${file} content)
+  string(APPEND text "const std::string_view ${name} = R\"embed(${content})embed\";\n\n")
+endforeach()
+string(APPEND text "}  // namespace spillway\n")
+file(WRITE ${OUTPUT} "${text}")
