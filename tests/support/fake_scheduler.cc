@@ -238,6 +238,11 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
   return {};
 }
 
+void FakeScheduler::set_last_sweep(const SweepStats& sweep) {
+  const std::lock_guard lock(mutex_);
+  stats_.last_sweep = sweep;
+}
+
 bool FakeScheduler::is_cancelled(RequestId id) {
   const std::lock_guard lock(mutex_);
   return cancelled_.contains(id);

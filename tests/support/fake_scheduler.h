@@ -55,6 +55,8 @@ class FakeScheduler : public Scheduler {
   // What stats() tells of sweeps.
   void set_sweeps(double stalled_seconds, int64_t failures_in_a_row, double failed_seconds_ago = 0);
 
+  void set_last_sweep(const SweepStats& sweep);
+
   int64_t submitted() const;
   int64_t finished(FinishReason reason) const;
   std::vector<Request> seen() const;  // Every accepted request
