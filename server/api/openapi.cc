@@ -13,6 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json plain(const char* type) {
+  return {{"type", type}};
+}
+
 // Schemas of fields. All of a request's may be null, which counts as absent.
 Json nullable(const char* type, const char* text) {
   return {{"type", {type, "null"}}, {"description", text}};
@@ -261,10 +265,6 @@ Json detokenize_request(const ApiContext& context) {
            {{"model", nullable("string", "A name of the model that is served")},
             {"tokens", {{"type", "array"}, {"items", token_id(context)}}}}},
           {"required", {"tokens"}}};
-}
-
-Json plain(const char* type) {
-  return {{"type", type}};
 }
 
 // An object of an answer: these fields at least.

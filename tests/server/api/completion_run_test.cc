@@ -56,7 +56,7 @@ struct Runner {
     const auto run = start(body);
     const CompletionResult result = finish();
     REQUIRE_FALSE(result.error);
-    return Json::parse(completion_body(make_completion_head(call), call, context, result));
+    return Json::parse(answer_body(make_completion_head(call), call, context, result));
   }
 
   Tokenizer tokenizer = byte_tokenizer();
@@ -283,7 +283,7 @@ TEST_CASE("infinite logprobs stay JSON numbers") {
   score.logprobs.best = {{67, NAN}};
   result.choices[0].scores = {score};
   const Json json =
-      Json::parse(completion_body(make_completion_head(call), call, runner.context, result));
+      Json::parse(answer_body(make_completion_head(call), call, runner.context, result));
   CHECK(json["choices"][0]["logprobs"]["token_logprobs"][0] == -9999.0);
   CHECK(json["choices"][0]["logprobs"]["top_logprobs"][0]["B"] == -9999.0);
 }

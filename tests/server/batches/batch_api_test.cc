@@ -43,7 +43,8 @@ struct Server {
     bool started = true;
   };
 
-  explicit Server(Options given = {}) : options(std::move(given)) { begin(); }
+  Server() : Server(Options()) {}
+  explicit Server(Options given) : options(std::move(given)) { begin(); }
   ~Server() { stop(); }
 
   void begin() {

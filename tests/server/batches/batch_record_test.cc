@@ -31,7 +31,7 @@ BatchRecord sample() {
   record.endpoint = "/v1/completions";
   record.input_file = "file-1";
   record.window = "24h";
-  record.metadata = {{"b", "2"}, {"a", "\"ä\""}};
+  record.metadata = {{"a", "\"ä\""}, {"b", "2"}};
   record.output_seconds = 3600;
   record.entered[0] = 1000;
   record.expires_at = 87400;

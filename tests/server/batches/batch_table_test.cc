@@ -75,7 +75,8 @@ TEST_CASE("lists go from the newest on, in pages") {
                        })
               .ok());
   std::string left;
-  for (const BatchRecord& record : table->unfinished().value()) left += record.id.back();
+  const std::vector<BatchRecord> unfinished = table->unfinished().value();
+  for (const BatchRecord& record : unfinished) left += record.id.back();
   CHECK(left == "0134x");
 }
 

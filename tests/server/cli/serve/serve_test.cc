@@ -132,7 +132,7 @@ TEST_CASE("a signal lets running answers finish") {
   REQUIRE(served.engine.wait_submitted(2));
   std::raise(SIGINT);
   CHECK_FALSE(served.ended_within(0.2));
-  CHECK(HttpClient(served.port).get("/health").status == 0);  // Nobody new
+  CHECK(HttpClient(served.port).get("/health").status == 503);  // Nobody new
   served.engine.release();
   CHECK(running.read_answer().status == 200);
   const HttpAnswer streamed = streaming.read_answer();
