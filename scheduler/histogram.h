@@ -41,18 +41,18 @@ inline constexpr Histogram::Bounds kFirstTokenBounds = {
     1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 
 // vLLM's request_..._seconds, and eight hours: models that stream from disk take that long.
-inline constexpr Histogram::Bounds kRequestBounds = {
-    0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
-    30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680, 28800};
+inline constexpr Histogram::Bounds kRequestBounds = {0.3, 0.5, 0.8, 1,    1.5,  2,    2.5, 5,
+                                                     10,  15,  20,  30,   40,   50,   60,  120,
+                                                     240, 480, 960, 1920, 7680, 28800};
 
 // vLLM's inter_token_latency_seconds, and what passes over a model on disk take.
-inline constexpr Histogram::Bounds kTokenBounds = {
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
-    1,    2.5,   5,    7.5,   10,  20,   40,  80,  160, 640, 2560};
+inline constexpr Histogram::Bounds kTokenBounds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+                                                   0.4,  0.5,   0.75, 1,     2.5, 5,    7.5, 10,
+                                                   20,   40,    80,   160,   640, 2560};
 
 // vLLM's request_..._tokens: 1, 2, 5 times each power of ten.
 inline constexpr Histogram::Bounds kCountBounds = {
-    1,    2,    5,     10,    20,    50,     100,    200,    500,     1000,    2000,
+    1,    2,     5,     10,    20,     50,     100,    200,     500,     1000,    2000,
     5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000, 10000000};
 
 }  // namespace spillway

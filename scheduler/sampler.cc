@@ -124,8 +124,8 @@ TokenLogprobs token_logprobs(std::span<const float> logits, int32_t token, int32
   TokenLogprobs result;
   const float own = logits[static_cast<size_t>(token)];
   result.logprob = logprob(static_cast<size_t>(token));
-  result.rank = 1 + static_cast<int32_t>(std::count_if(
-                        logits.begin(), logits.end(), [own](float logit) { return logit > own; }));
+  result.rank = 1 + static_cast<int32_t>(std::count_if(logits.begin(), logits.end(),
+                                                       [own](float logit) { return logit > own; }));
   const size_t count = std::min(static_cast<size_t>(best), logits.size());
   if (count == 0 || std::isnan(normaliser)) return result;
   result.best.reserve(count + 1);

@@ -10,8 +10,8 @@
 
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
-#include "scheduler/request.h"
 #include "scheduler/histogram.h"
+#include "scheduler/request.h"
 
 namespace spillway {
 
@@ -76,9 +76,9 @@ struct SchedulerStats {
   std::array<uint64_t, kFinishReasons> ended{};  // Sequences, by FinishReason
   SequenceTimes times;
   Histogram token_gaps{kTokenBounds};  // From a token of a sequence to its next one
-  double busy_seconds = 0;  // Time inside sweeps
+  double busy_seconds = 0;             // Time inside sweeps
   SweepStats last_sweep;
-  bool healthy = true;      // False after an engine error that only a restart cures
+  bool healthy = true;  // False after an engine error that only a restart cures
 };
 
 class Scheduler {

@@ -14,8 +14,8 @@ Trace::Track Timeline::track(std::string_view name) {
   return Track{static_cast<uint32_t>(tracks_.size() - 1)};
 }
 
-void Timeline::span(Track track, const char* name, double start, double end,
-                    const char* value_name, int64_t value) {
+void Timeline::span(Track track, const char* name, double start, double end, const char* value_name,
+                    int64_t value) {
   const auto number = static_cast<uint32_t>(track);
   const bool watched = end <= watched_until_.load(std::memory_order_relaxed);
   if (!watched && next_ == nullptr) return;

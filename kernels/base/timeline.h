@@ -50,7 +50,7 @@ class Timeline : public Trace {
 
   const std::unique_ptr<Trace> next_;
   std::atomic<double> watched_until_{0};
-  mutable std::mutex mutex_;  // For all below
+  mutable std::mutex mutex_;                           // For all below
   std::vector<std::pair<std::string, Track>> tracks_;  // By our number: name, and next_'s
   std::vector<Span> spans_;
   size_t oldest_ = 0;  // Of a full spans_

@@ -53,11 +53,11 @@ AnswerJson prompt_logprobs_json(const CompletionCall& call, const ApiContext& co
     }
     AnswerJson entry = AnswerJson::object();
     const auto add = [&](int32_t token, float logprob, int32_t rank) {
-      entry.emplace(std::to_string(token),
-                    AnswerJson{{"logprob", finite_logprob(logprob)},
-                               {"rank", rank},
-                               {"decoded_token", token_name(context.tokenizer, token,
-                                                            call.tokens_as_ids)}});
+      entry.emplace(
+          std::to_string(token),
+          AnswerJson{{"logprob", finite_logprob(logprob)},
+                     {"rank", rank},
+                     {"decoded_token", token_name(context.tokenizer, token, call.tokens_as_ids)}});
     };
     int32_t rank = 0;
     for (const auto& [token, logprob] : score.logprobs.best) add(token, logprob, ++rank);

@@ -291,7 +291,8 @@ void read_answer_form(FieldReader& fields, const ApiContext& context, Completion
   call.stream_interval =
       static_cast<int32_t>(fields.integer("stream_interval", 1, kIntMax).value_or(1));
   if (call.stream && call.prompt_logprobs >= 0) {
-    fields.fail(invalid_value("prompt_logprobs", "cannot be had in a stream; echo with logprobs can"));
+    fields.fail(
+        invalid_value("prompt_logprobs", "cannot be had in a stream; echo with logprobs can"));
   }
   call.ping_seconds =
       static_cast<int32_t>(fields.integer("sse_ping_interval", -1, 3600).value_or(0));

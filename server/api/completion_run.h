@@ -54,10 +54,10 @@ struct ChoiceText {
   std::string text;                // Valid UTF-8; with echo the first piece begins with the prompt
   std::vector<int32_t> tokens;     // Generated tokens of this piece
   std::vector<TokenScore> scores;  // If logprobs were asked for
-  std::vector<TokenScore> prompt_scores;  // If prompt_logprobs were asked for
-  bool first = false;              // The first piece of its choice
-  bool finished = false;           // The last one; the fields below are set
-  bool hit_length = false;         // finish_reason "length", else "stop"
+  std::vector<TokenScore> prompt_scores;   // If prompt_logprobs were asked for
+  bool first = false;                      // The first piece of its choice
+  bool finished = false;                   // The last one; the fields below are set
+  bool hit_length = false;                 // finish_reason "length", else "stop"
   std::optional<int32_t> stop_token;       // The stop token that was named in the request
   std::optional<std::string> stop_string;  // The stop string that matched
   CompletionUsage usage;                   // For the whole call so far
@@ -75,7 +75,7 @@ struct CompletionResult {
 };
 
 struct CompletionEvents {
-  std::function<void()> on_admitted;              // Once, when the first sequence enters the block
+  std::function<void()> on_admitted;  // Once, when the first sequence enters the block
   std::function<void(PromptProgress)> on_progress;  // Streaming calls that want it only
   std::function<void(ChoiceText)> on_text;        // Streaming calls only; never empty-texted early
   std::function<void(CompletionResult)> on_done;  // Exactly once, after every sequence has ended

@@ -58,27 +58,26 @@ std::string event_of(const ApiService& api, uint64_t key) {
   const std::string doubt = trouble ? trouble->message : engine_doubt(stats);
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  Json event = {
-      {"now", static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec)},
-      {"model", api.context.model_names.front()},
-      {"positions", api.context.shape->positions},
-      {"version", SPILLWAY_VERSION},
-      {"healthy", !trouble},
-      {"detail", doubt},
-      {"running", stats.running},
-      {"waiting", stats.waiting},
-      {"set_aside", stats.set_aside},
-      {"generated_tokens", stats.generated_tokens},
-      {"prompt_tokens", stats.prompt_tokens},
-      {"busy_seconds", stats.busy_seconds},
-      {"predicted", nullptr},
-      {"kv",
-       {{"used", stats.kv_bytes_used},
-        {"prefix", stats.prefix_bytes},
-        {"total", stats.kv_bytes_total}}},
-      {"tiers", tiers_json(api.plan)},
-      {"sweep", sweep_json(stats.last_sweep, stats.sweeps, api.timeline)},
-      {"plan", api.plan_text}};
+  Json event = {{"now", static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec)},
+                {"model", api.context.model_names.front()},
+                {"positions", api.context.shape->positions},
+                {"version", SPILLWAY_VERSION},
+                {"healthy", !trouble},
+                {"detail", doubt},
+                {"running", stats.running},
+                {"waiting", stats.waiting},
+                {"set_aside", stats.set_aside},
+                {"generated_tokens", stats.generated_tokens},
+                {"prompt_tokens", stats.prompt_tokens},
+                {"busy_seconds", stats.busy_seconds},
+                {"predicted", nullptr},
+                {"kv",
+                 {{"used", stats.kv_bytes_used},
+                  {"prefix", stats.prefix_bytes},
+                  {"total", stats.kv_bytes_total}}},
+                {"tiers", tiers_json(api.plan)},
+                {"sweep", sweep_json(stats.last_sweep, stats.sweeps, api.timeline)},
+                {"plan", api.plan_text}};
   if (api.plan.predicted_tokens_per_second) {
     event["predicted"] = *api.plan.predicted_tokens_per_second;
   }

@@ -89,9 +89,9 @@ Json kv_properties() {
 Json stop_schema(const ApiContext& context) {
   const ApiLimits& limits = context.limits;
   const Json text = {{"type", "string"}, {"minLength", 1}, {"maxLength", limits.stop_bytes_max}};
-  return {{"description", "Texts that end the answer; a length counts bytes"},
-          {"anyOf",
-           {text, list_of(text, 0, limits.stops_max, "Several of them"), {{"type", "null"}}}}};
+  return {
+      {"description", "Texts that end the answer; a length counts bytes"},
+      {"anyOf", {text, list_of(text, 0, limits.stops_max, "Several of them"), {{"type", "null"}}}}};
 }
 
 Json bias_schema(const ApiContext& context) {
@@ -149,7 +149,8 @@ Json common_properties(const ApiContext& context) {
       {"include_stop_str_in_output", flag(false, "The answer ends with the stop text")},
       {"ignore_eos", flag(false, "Goes on behind the model's end tokens")},
       {"skip_special_tokens", flag(true, "Leaves special tokens out of the text")},
-      {"prompt_logprobs", integer(0, limits.logprobs_max, "Likeliest tokens at each of the prompt")},
+      {"prompt_logprobs",
+       integer(0, limits.logprobs_max, "Likeliest tokens at each of the prompt")},
       {"return_token_ids", flag(false, "Choices have token_ids and prompt_token_ids")},
       {"return_tokens_as_token_ids", flag(false, "Tokens are named token_id:7")},
       {"stream", flag(false, "The answer comes in server-sent events")},
@@ -175,7 +176,8 @@ Json completion_request(const ApiContext& context) {
   Json ids = {{"type", "array"}, {"items", token_id(context)}, {"minItems", 1}};
   ids["maxItems"] = positions;
   const auto several = [&](const Json& items) -> Json {
-    return {{"type", "array"}, {"items", items}, {"minItems", 1}, {"maxItems", limits.sequences_max}};
+    return {
+        {"type", "array"}, {"items", items}, {"minItems", 1}, {"maxItems", limits.sequences_max}};
   };
   properties["prompt"] = {{"description", "A text, token ids, or a list of either"},
                           {"anyOf", {text, ids, several(text), several(ids)}}};
@@ -183,23 +185,22 @@ Json completion_request(const ApiContext& context) {
   properties["echo"] = flag(false, "The answer begins with the prompt");
   properties["logprobs"] = integer(0, limits.logprobs_max, "Likeliest tokens beside each");
   properties["add_special_tokens"] = flag(true, "Texts get the model's first token in front");
-  properties["truncate_prompt_tokens"] = integer(-1, positions, "Cuts prompts; -1: as far as needed");
+  properties["truncate_prompt_tokens"] =
+      integer(-1, positions, "Cuts prompts; -1: as far as needed");
   properties["truncation_side"] = one_of({"left", "right"}, "Which side is cut");
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", {"prompt"}}};
 }
 
 Json message_schema() {
-  const Json part = {{"type", "object"},
-                     {"properties",
-                      {{"type", {{"type", "string"}, {"const", "text"}}},
-                       {"text", {{"type", "string"}}}}},
-                     {"required", {"type", "text"}}};
+  const Json part = {
+      {"type", "object"},
+      {"properties",
+       {{"type", {{"type", "string"}, {"const", "text"}}}, {"text", {{"type", "string"}}}}},
+      {"required", {"type", "text"}}};
   return {{"type", "object"},
           {"properties",
-           {{"role",
-             {{"type", "string"}, {"enum", {"system", "developer", "user", "assistant"}}}},
-            {"content",
-             {{"anyOf", {{{"type", "string"}}, {{"type", "array"}, {"items", part}}}}}},
+           {{"role", {{"type", "string"}, {"enum", {"system", "developer", "user", "assistant"}}}},
+            {"content", {{"anyOf", {{{"type", "string"}}, {{"type", "array"}, {"items", part}}}}}},
             {"name", nullable("string", "Has no effect")}}},
           {"required", {"role", "content"}}};
 }
@@ -231,18 +232,18 @@ Json batch_request() {
       {"anchor", {{"type", "string"}, {"const", "created_at"}}},
       {"seconds", {{"type", "integer"}, {"minimum", 3600}, {"maximum", 2592000}}}};
   expiry["required"] = {"anchor", "seconds"};
-  return {{"type", "object"},
-          {"properties",
-           {{"input_file_id", plain("string")},
-            {"endpoint",
-             {{"type", "string"}, {"enum", {"/v1/completions", "/v1/chat/completions"}}}},
-            {"completion_window",
-             {{"type", "string"},
-              {"description", "A time such as 24h, 90m or 7d, or none"},
-              {"pattern", "^([1-9][0-9]{0,3}[mhd]|none)$"}}},
-            {"metadata", std::move(metadata)},
-            {"output_expires_after", std::move(expiry)}}},
-          {"required", {"input_file_id", "endpoint", "completion_window"}}};
+  return {
+      {"type", "object"},
+      {"properties",
+       {{"input_file_id", plain("string")},
+        {"endpoint", {{"type", "string"}, {"enum", {"/v1/completions", "/v1/chat/completions"}}}},
+        {"completion_window",
+         {{"type", "string"},
+          {"description", "A time such as 24h, 90m or 7d, or none"},
+          {"pattern", "^([1-9][0-9]{0,3}[mhd]|none)$"}}},
+        {"metadata", std::move(metadata)},
+        {"output_expires_after", std::move(expiry)}}},
+      {"required", {"input_file_id", "endpoint", "completion_window"}}};
 }
 
 Json tokenize_request() {
@@ -310,18 +311,16 @@ Json schemas(const ApiContext& context) {
   };
   all["Completion"] = completion("CompletionChoice");
   all["ChatCompletion"] = completion("ChatChoice");
-  all["Model"] = answer_schema({{"id", plain("string")},
-                                {"object", plain("string")},
-                                {"max_model_len", plain("integer")}});
+  all["Model"] = answer_schema(
+      {{"id", plain("string")}, {"object", plain("string")}, {"max_model_len", plain("integer")}});
   all["Models"] =
       answer_schema({{"object", plain("string")}, {"data", array_of(reference("Model"))}});
   all["Tokens"] = answer_schema({{"count", plain("integer")},
                                  {"max_model_len", plain("integer")},
                                  {"tokens", array_of(plain("integer"))}});
   all["Text"] = answer_schema({{"prompt", plain("string")}});
-  all["TokenizerInfo"] = answer_schema({{"tokenizer_class", plain("string")},
-                                        {"eos_token", maybe_text},
-                                        {"bos_token", maybe_text}});
+  all["TokenizerInfo"] = answer_schema(
+      {{"tokenizer_class", plain("string")}, {"eos_token", maybe_text}, {"bos_token", maybe_text}});
   all["File"] = answer_schema({{"id", plain("string")},
                                {"object", plain("string")},
                                {"bytes", plain("integer")},
@@ -364,21 +363,36 @@ Json schemas(const ApiContext& context) {
 
 const char* meaning_of(int status) {
   switch (status) {
-    case 400: return "Something in the request is wrong; `param` names the field";
-    case 401: return "No key, or a wrong one";
-    case 403: return "A foreign host, a page of another origin, or a priority that is not allowed";
-    case 404: return "There is no model of this name";
-    case 408: return "The request came too slowly";
-    case 409: return "A batch needs this file, or the batch has ended";
-    case 413: return "The body is too large, or more than a client may store";
-    case 415: return "The body is no JSON in UTF-8";
-    case 417: return "The Expect header is not understood";
-    case 429: return "The queue is full, or a limit of this client is reached; see Retry-After";
-    case 431: return "The head is too large";
-    case 500: return "The engine failed while it ran this request";
-    case 501: return "The model has no tokenizer";
-    case 507: return "The server cannot store this now";
-    default: return "The server cannot answer now, or took longer than allowed";
+    case 400:
+      return "Something in the request is wrong; `param` names the field";
+    case 401:
+      return "No key, or a wrong one";
+    case 403:
+      return "A foreign host, a page of another origin, or a priority that is not allowed";
+    case 404:
+      return "There is no model of this name";
+    case 408:
+      return "The request came too slowly";
+    case 409:
+      return "A batch needs this file, or the batch has ended";
+    case 413:
+      return "The body is too large, or more than a client may store";
+    case 415:
+      return "The body is no JSON in UTF-8";
+    case 417:
+      return "The Expect header is not understood";
+    case 429:
+      return "The queue is full, or a limit of this client is reached; see Retry-After";
+    case 431:
+      return "The head is too large";
+    case 500:
+      return "The engine failed while it ran this request";
+    case 501:
+      return "The model has no tokenizer";
+    case 507:
+      return "The server cannot store this now";
+    default:
+      return "The server cannot answer now, or took longer than allowed";
   }
 }
 
@@ -391,50 +405,131 @@ struct Operation {
   const char* path;
   const char* id;
   const char* summary;
-  const char* request;  // A schema's name; null: there is no body
-  const char* answer;   // Likewise; null: text
-  std::initializer_list<int> statuses;  // Beside those that every request may get
+  const char* request;                    // A schema's name; null: there is no body
+  const char* answer;                     // Likewise; null: text
+  std::initializer_list<int> statuses;    // Beside those that every request may get
   const char* type = "application/json";  // Of the request
   const char* answer_type = "application/json";
 };
 
 const Operation kBatchOperations[] = {
-    {"post", "/v1/files", "uploadFile", "Hands in a file", "Upload", "File",
-     {413, 415, 429, 503, 507}, "multipart/form-data"},
+    {"post",
+     "/v1/files",
+     "uploadFile",
+     "Hands in a file",
+     "Upload",
+     "File",
+     {413, 415, 429, 503, 507},
+     "multipart/form-data"},
     {"get", "/v1/files", "listFiles", "The files, the newest first", nullptr, "Files", {404, 503}},
-    {"get", "/v1/files/{file_id}", "retrieveFile", "What is known of a file", nullptr, "File",
+    {"get",
+     "/v1/files/{file_id}",
+     "retrieveFile",
+     "What is known of a file",
+     nullptr,
+     "File",
      {404, 503}},
-    {"get", "/v1/files/{file_id}/content", "fileContent", "The contents of a file", nullptr,
-     nullptr, {404, 503, 507}, "", "application/octet-stream"},
-    {"delete", "/v1/files/{file_id}", "deleteFile", "Removes a file", nullptr, "Deleted",
+    {"get",
+     "/v1/files/{file_id}/content",
+     "fileContent",
+     "The contents of a file",
+     nullptr,
+     nullptr,
+     {404, 503, 507},
+     "",
+     "application/octet-stream"},
+    {"delete",
+     "/v1/files/{file_id}",
+     "deleteFile",
+     "Removes a file",
+     nullptr,
+     "Deleted",
      {404, 409, 503, 507}},
-    {"post", "/v1/batches", "createBatch", "Runs the lines of a file", "BatchRequest", "Batch",
+    {"post",
+     "/v1/batches",
+     "createBatch",
+     "Runs the lines of a file",
+     "BatchRequest",
+     "Batch",
      {404, 413, 415, 429, 503, 507}},
-    {"get", "/v1/batches", "listBatches", "The batches, the newest first", nullptr, "Batches",
+    {"get",
+     "/v1/batches",
+     "listBatches",
+     "The batches, the newest first",
+     nullptr,
+     "Batches",
      {404, 503}},
-    {"get", "/v1/batches/{batch_id}", "retrieveBatch", "How far a batch is", nullptr, "Batch",
+    {"get",
+     "/v1/batches/{batch_id}",
+     "retrieveBatch",
+     "How far a batch is",
+     nullptr,
+     "Batch",
      {404, 503}},
-    {"post", "/v1/batches/{batch_id}/cancel", "cancelBatch", "Ends a batch", nullptr, "Batch",
+    {"post",
+     "/v1/batches/{batch_id}/cancel",
+     "cancelBatch",
+     "Ends a batch",
+     nullptr,
+     "Batch",
      {404, 409, 503, 507}},
 };
 
 // In the order of routes.cc.
 const Operation kOperations[] = {
-    {"post", "/v1/completions", "createCompletion", "Completes prompts", "CompletionRequest",
-     "Completion", {404, 413, 415, 429, 500, 503}},
-    {"post", "/v1/chat/completions", "createChatCompletion", "Answers a conversation",
-     "ChatCompletionRequest", "ChatCompletion", {404, 413, 415, 429, 500, 503}},
+    {"post",
+     "/v1/completions",
+     "createCompletion",
+     "Completes prompts",
+     "CompletionRequest",
+     "Completion",
+     {404, 413, 415, 429, 500, 503}},
+    {"post",
+     "/v1/chat/completions",
+     "createChatCompletion",
+     "Answers a conversation",
+     "ChatCompletionRequest",
+     "ChatCompletion",
+     {404, 413, 415, 429, 500, 503}},
     {"get", "/v1/models", "listModels", "The names of the model", nullptr, "Models", {}},
-    {"get", "/v1/models/{model}", "retrieveModel", "One name of the model", nullptr, "Model", {404}},
-    {"post", "/tokenize", "tokenize", "The token ids of a text or a conversation",
-     "TokenizeRequest", "Tokens", {404, 413, 415, 429, 501, 503}},
-    {"post", "/detokenize", "detokenize", "The text of token ids", "DetokenizeRequest", "Text",
+    {"get",
+     "/v1/models/{model}",
+     "retrieveModel",
+     "One name of the model",
+     nullptr,
+     "Model",
+     {404}},
+    {"post",
+     "/tokenize",
+     "tokenize",
+     "The token ids of a text or a conversation",
+     "TokenizeRequest",
+     "Tokens",
      {404, 413, 415, 429, 501, 503}},
-    {"get", "/tokenizer_info", "tokenizerInfo", "The special tokens and the chat template", nullptr,
-     "TokenizerInfo", {501}},
+    {"post",
+     "/detokenize",
+     "detokenize",
+     "The text of token ids",
+     "DetokenizeRequest",
+     "Text",
+     {404, 413, 415, 429, 501, 503}},
+    {"get",
+     "/tokenizer_info",
+     "tokenizerInfo",
+     "The special tokens and the chat template",
+     nullptr,
+     "TokenizerInfo",
+     {501}},
     {"get", "/load", "load", "How many sequences are being answered", nullptr, "Load", {}},
     {"get", "/version", "version", "The program's version", nullptr, "Version", {}},
-    {"get", "/api/events", "events", "What runs, once a second", nullptr, nullptr, {503}, "",
+    {"get",
+     "/api/events",
+     "events",
+     "What runs, once a second",
+     nullptr,
+     nullptr,
+     {503},
+     "",
      "text/event-stream"},
     {"get", "/openapi.json", "openapi", "This document", nullptr, "Document", {}},
     {"get", "/metrics", "metrics", "Metrics for Prometheus", nullptr, nullptr, {}},
@@ -446,7 +541,8 @@ Json responses_of(const Operation& operation) {
   const bool text = operation.answer == nullptr;
   const bool json = std::string_view(operation.answer_type) == "application/json";
   Json content = json_content(text ? plain("string") : reference(operation.answer));
-  if (text) content = {{json ? "text/plain" : operation.answer_type, {{"schema", plain("string")}}}};
+  if (text)
+    content = {{json ? "text/plain" : operation.answer_type, {{"schema", plain("string")}}}};
   if (operation.request != nullptr && std::string_view(operation.path).ends_with("completions")) {
     content["text/event-stream"] = {{"schema", plain("string")}};
   }
@@ -489,18 +585,19 @@ Json paths(bool batches) {
 }  // namespace
 
 nlohmann::ordered_json openapi_document(const ApiContext& context, bool batches) {
-  Json document = {{"openapi", "3.1.0"},
-                   {"info",
-                    {{"title", "Spillway"},
-                     {"version", SPILLWAY_VERSION},
-                     {"description",
-                      "OpenAI's API, with fields of vLLM and llama.cpp. Unknown fields are named in "
-                      "the header x-ignored-parameters, or refused (--strict-params)."}}},
-                   {"paths", paths(batches)},
-                   {"components",
-                    {{"schemas", schemas(context)},
-                     {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},
-                   {"security", Json::array({Json::object(), {{"key", Json::array()}}})}};
+  Json document = {
+      {"openapi", "3.1.0"},
+      {"info",
+       {{"title", "Spillway"},
+        {"version", SPILLWAY_VERSION},
+        {"description",
+         "OpenAI's API, with fields of vLLM and llama.cpp. Unknown fields are named in "
+         "the header x-ignored-parameters, or refused (--strict-params)."}}},
+      {"paths", paths(batches)},
+      {"components",
+       {{"schemas", schemas(context)},
+        {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},
+      {"security", Json::array({Json::object(), {{"key", Json::array()}}})}};
   document["components"]["schemas"]["Document"] = plain("object");
   return document;
 }

@@ -40,7 +40,7 @@ struct ApiService {
   Timeline* timeline = nullptr;  // What was busy when; null: that is not known
   // The latest batches of an API key's number, a JSON list; empty: there are no files and batches.
   std::function<std::string(uint64_t api_key)> batches;
-  double ping_seconds = 15;         // Silence in a stream before a ping; 0: no pings
+  double ping_seconds = 15;  // Silence in a stream before a ping; 0: no pings
 };
 
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.

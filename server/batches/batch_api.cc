@@ -81,8 +81,7 @@ class Query {
       const std::string_view pair = text.substr(0, std::min(text.find('&'), text.size()));
       text.remove_prefix(std::min(pair.size() + 1, text.size()));
       const size_t equals = std::min(pair.find('='), pair.size());
-      values_[std::string(pair.substr(0, equals))] =
-          pair.substr(std::min(equals + 1, pair.size()));
+      values_[std::string(pair.substr(0, equals))] = pair.substr(std::min(equals + 1, pair.size()));
     }
   }
 
@@ -97,8 +96,7 @@ class Query {
     const std::string value = text(name);
     if (value.empty()) return otherwise;
     int64_t number = 0;
-    const auto [end, fault] =
-        std::from_chars(value.data(), value.data() + value.size(), number);
+    const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (fault == std::errc() && end == value.data() + value.size() && number >= least &&
         number <= most) {
       return number;
@@ -248,8 +246,9 @@ void read_output_expiry(FieldReader& fields, BatchRecord* record) {
   const auto anchor = inner.string("anchor");
   const auto seconds = inner.integer("seconds", kExpiryLeast, kExpiryMost);
   if (inner.failed() || anchor != "created_at" || !seconds) {
-    return fields.fail(invalid_value(
-        "output_expires_after", "must have the anchor created_at and seconds from 3600 to 2592000"));
+    return fields.fail(
+        invalid_value("output_expires_after",
+                      "must have the anchor created_at and seconds from 3600 to 2592000"));
   }
   record->output_seconds = seconds;
 }
@@ -420,8 +419,7 @@ ApiResult<HttpResponse> list_batches(BatchApi& api, const HttpRequest& request,
   const Query query(request.query);
   auto limit = query.integer("limit", 1, 100, 20);
   if (auto* error = std::get_if<ApiError>(&limit)) return std::move(*error);
-  const auto listing =
-      api.batches.list(owner, query.text("after"), std::get<int64_t>(limit));
+  const auto listing = api.batches.list(owner, query.text("after"), std::get<int64_t>(limit));
   if (!listing.ok()) return of_status(listing.status(), "batch");
   Json data = Json::array();
   for (const BatchRecord& record : listing->batches) data.push_back(object_now(record, api));

@@ -52,7 +52,8 @@ std::optional<BatchFault> check_line(const InputLine& text, BatchLine* line,
     return fault("model_not_found", model_not_found(served).message, "body.model");
   }
   if (name && model->empty()) *model = *name;
-  if (streams) return fault("stream_not_allowed", "A line of a batch cannot stream.", "body.stream");
+  if (streams)
+    return fault("stream_not_allowed", "A line of a batch cannot stream.", "body.stream");
   return std::nullopt;
 }
 

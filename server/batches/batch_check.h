@@ -20,10 +20,10 @@ struct BatchCheck {
   std::string model;               // That the lines name; empty: none does
 };
 
-// Each line must be a JSON object with a custom_id of its own, the method POST (or none), `endpoint`
-// as url and a body that does not stream and names a model that is served, if any. What else may be
-// wrong with a body is an error of its line when it runs. `input`: nothing was read yet; rewound at
-// the end. `stop`: asked now and then; true ends with kCancelled.
+// Each line must be a JSON object with a custom_id of its own, the method POST (or none),
+// `endpoint` as url and a body that does not stream and names a model that is served, if any. What
+// else may be wrong with a body is an error of its line when it runs. `input`: nothing was read
+// yet; rewound at the end. `stop`: asked now and then; true ends with kCancelled.
 Result<BatchCheck> check_batch(BatchInput& input, const std::string& endpoint,
                                const ApiContext& context, int64_t lines_max,
                                const std::function<bool()>& stop);

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "server/api/completion.h"
 #include "server/api/answer_json.h"
+#include "server/api/completion.h"
 #include "server/batches/batch_input.h"
 #include "server/http/error.h"
 

@@ -59,17 +59,22 @@ bool is_final(BatchState state) {
 
 bool may_follow(BatchState from, BatchState to) {
   switch (to) {
-    case BatchState::kValidating: return false;
+    case BatchState::kValidating:
+      return false;
     case BatchState::kInProgress:
-    case BatchState::kFailed: return from == BatchState::kValidating;
-    case BatchState::kFinalizing: return from == BatchState::kInProgress;
-    case BatchState::kCompleted: return from == BatchState::kFinalizing;
+    case BatchState::kFailed:
+      return from == BatchState::kValidating;
+    case BatchState::kFinalizing:
+      return from == BatchState::kInProgress;
+    case BatchState::kCompleted:
+      return from == BatchState::kFinalizing;
     case BatchState::kExpired:
       return from == BatchState::kInProgress || from == BatchState::kFinalizing;
     case BatchState::kCancelling:
       return from == BatchState::kValidating || from == BatchState::kInProgress ||
              from == BatchState::kFinalizing;
-    case BatchState::kCancelled: return from == BatchState::kCancelling;
+    case BatchState::kCancelled:
+      return from == BatchState::kCancelling;
   }
   return false;
 }
@@ -87,36 +92,35 @@ Json batch_object(const BatchRecord& record) {
     errors = {{"object", "list"}, {"data", Json::array()}};
     for (const BatchFault& fault : record.faults) errors["data"].push_back(fault_json(fault));
   }
-  Json json = {{"id", record.id},
-               {"object", "batch"},
-               {"endpoint", record.endpoint},
-               {"model", or_null(record.model)},
-               {"errors", std::move(errors)},
-               {"input_file_id", record.input_file},
-               {"completion_window", record.window},
-               {"status", batch_state_name(record.state)},
-               {"output_file_id", or_null(record.output_file)},
-               {"error_file_id", or_null(record.error_file)},
-               {"created_at", record.entered[index_of(BatchState::kValidating)]},
-               {"in_progress_at", at(BatchState::kInProgress)},
-               {"expires_at", or_null(record.expires_at)},
-               {"finalizing_at", at(BatchState::kFinalizing)},
-               {"completed_at", at(BatchState::kCompleted)},
-               {"failed_at", at(BatchState::kFailed)},
-               {"expired_at", at(BatchState::kExpired)},
-               {"cancelling_at", at(BatchState::kCancelling)},
-               {"cancelled_at", at(BatchState::kCancelled)},
-               {"request_counts",
-                {{"total", record.total},
-                 {"completed", record.completed},
-                 {"failed", record.failed}}},
-               {"usage",
-                {{"input_tokens", record.prompt_tokens},
-                 {"input_tokens_details", {{"cached_tokens", 0}}},
-                 {"output_tokens", record.generated_tokens},
-                 {"output_tokens_details", {{"reasoning_tokens", 0}}},
-                 {"total_tokens", record.prompt_tokens + record.generated_tokens}}},
-               {"metadata", record.metadata.empty() ? Json() : pairs_json(record.metadata)}};
+  Json json = {
+      {"id", record.id},
+      {"object", "batch"},
+      {"endpoint", record.endpoint},
+      {"model", or_null(record.model)},
+      {"errors", std::move(errors)},
+      {"input_file_id", record.input_file},
+      {"completion_window", record.window},
+      {"status", batch_state_name(record.state)},
+      {"output_file_id", or_null(record.output_file)},
+      {"error_file_id", or_null(record.error_file)},
+      {"created_at", record.entered[index_of(BatchState::kValidating)]},
+      {"in_progress_at", at(BatchState::kInProgress)},
+      {"expires_at", or_null(record.expires_at)},
+      {"finalizing_at", at(BatchState::kFinalizing)},
+      {"completed_at", at(BatchState::kCompleted)},
+      {"failed_at", at(BatchState::kFailed)},
+      {"expired_at", at(BatchState::kExpired)},
+      {"cancelling_at", at(BatchState::kCancelling)},
+      {"cancelled_at", at(BatchState::kCancelled)},
+      {"request_counts",
+       {{"total", record.total}, {"completed", record.completed}, {"failed", record.failed}}},
+      {"usage",
+       {{"input_tokens", record.prompt_tokens},
+        {"input_tokens_details", {{"cached_tokens", 0}}},
+        {"output_tokens", record.generated_tokens},
+        {"output_tokens_details", {{"reasoning_tokens", 0}}},
+        {"total_tokens", record.prompt_tokens + record.generated_tokens}}},
+      {"metadata", record.metadata.empty() ? Json() : pairs_json(record.metadata)}};
   if (!record.detail.empty()) json["x_status_detail"] = record.detail;
   return json;
 }
@@ -173,10 +177,9 @@ Result<BatchRecord> read_batch_record(std::string_view text) {
   record.model = fields.string_or("model", kTextMax, "");
   for (const nlohmann::json& fault : fields.array("faults", kBatchFaultsMax)) {
     JsonReader one(fault);
-    record.faults.push_back({one.string_or("code", kTextMax, ""),
-                             one.string_or("message", kTextMax, ""),
-                             one.string_or("param", kTextMax, ""),
-                             one.integer_or("line", 0, INT64_MAX, 0)});
+    record.faults.push_back(
+        {one.string_or("code", kTextMax, ""), one.string_or("message", kTextMax, ""),
+         one.string_or("param", kTextMax, ""), one.integer_or("line", 0, INT64_MAX, 0)});
   }
   record.output_file = fields.string_or("output_file", kTextMax, "");
   record.error_file = fields.string_or("error_file", kTextMax, "");

@@ -80,8 +80,7 @@ std::string line_not_run(const BatchRecord& record, const BatchLine& line, Batch
 
 Result<BatchResults> write_batch_results(const Journal& journal, BatchInput& input,
                                          const BatchRecord& record, BatchState end,
-                                         const ApiContext& context, int64_t now,
-                                         FileStore& files) {
+                                         const ApiContext& context, int64_t now, FileStore& files) {
   Lines answers(files, record.owner), errors(files, record.owner);
   SPILLWAY_RETURN_IF_ERROR(journal.for_each([&](int64_t, std::string_view line) {
     return is_answer(line) ? answers.add(line) : errors.add(line);

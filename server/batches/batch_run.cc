@@ -13,8 +13,8 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
-#include "server/api/answer_memory.h"
 #include "server/api/answer_json.h"
+#include "server/api/answer_memory.h"
 #include "server/api/completion_run.h"
 #include "server/log.h"
 

@@ -50,8 +50,8 @@ Result<std::unique_ptr<BatchService>> BatchService::open(BatchServiceOptions opt
                                                    context, std::move(options.worker));
   std::vector<std::string> owners = {""};
   for (const std::string& key : options.api_keys) owners.push_back(owner_of_key(key));
-  service->api_.reset(new BatchApi{*service->files_, *service->batches_, *service->worker_,
-                                   context, std::move(owners)});
+  service->api_.reset(new BatchApi{*service->files_, *service->batches_, *service->worker_, context,
+                                   std::move(owners)});
   return service;
 }
 

@@ -89,7 +89,8 @@ Result<BatchTable::Listing> BatchTable::list(const std::string& owner, const std
   int64_t before = INT64_MAX;
   if (!after.empty()) {
     SPILLWAY_ASSIGN_OR_RETURN(
-        Statement place, database_.prepare("SELECT number FROM batches WHERE id = ? AND owner = ?"));
+        Statement place,
+        database_.prepare("SELECT number FROM batches WHERE id = ? AND owner = ?"));
     place.bind(after).bind(owner);
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, place.step());
     if (!found) return no_such_batch();
@@ -117,8 +118,7 @@ Result<std::vector<BatchRecord>> BatchTable::unfinished() const {
 std::array<int64_t, kBatchStates> BatchTable::counts() const {
   const std::lock_guard lock(mutex_);
   std::array<int64_t, kBatchStates> counts{};
-  Result<Statement> rows =
-      database_.prepare("SELECT state, count(*) FROM batches GROUP BY state");
+  Result<Statement> rows = database_.prepare("SELECT state, count(*) FROM batches GROUP BY state");
   if (!rows.ok()) return counts;
   for (;;) {
     const Result<bool> found = rows->step();

@@ -1,4 +1,5 @@
-// The batches of a server, in one SQLite file: DIR/batches.db. Any thread; calls block for the disk.
+// The batches of a server, in one SQLite file: DIR/batches.db. Any thread; calls block for the
+// disk.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ class BatchTable {
   // kNotFound: there is none of this owner's.
   Result<BatchRecord> find(const std::string& owner, const std::string& id) const;
 
-  // Changes a batch as `change` does, if it returns OK; gives what there is now. Nobody else changes
-  // it meanwhile. kNotFound: there is no such batch of any owner.
+  // Changes a batch as `change` does, if it returns OK; gives what there is now. Nobody else
+  // changes it meanwhile. kNotFound: there is no such batch of any owner.
   Result<BatchRecord> update(const std::string& id,
                              const std::function<Status(BatchRecord&)>& change);
 

@@ -107,7 +107,7 @@ void BatchWorker::loop() {
     if (status.code() == Code::kDeviceLost) return;  // `serve` ends, too.
     std::unique_lock lock(mutex_);
     if (status.code() == Code::kCancelled && !stopping_) continue;  // To cancel, or to expire
-    const double pause = any ? options_.retry_seconds : 60;  // Files expire by the minute.
+    const double pause = any ? options_.retry_seconds : 60;         // Files expire by the minute.
     changed_.wait_for(lock, std::chrono::duration<double>(pause),
                       [&] { return stopping_ || wakes_ != seen; });
   }
@@ -160,14 +160,13 @@ Status BatchWorker::validate(const BatchRecord& record) {
   BatchCheck check;
   const auto file = files_.find(record.owner, record.input_file);
   if (!file.ok()) {
-    check.faults.push_back(
-        {"file_not_found", "The input file was deleted.", "input_file_id", 0});
+    check.faults.push_back({"file_not_found", "The input file was deleted.", "input_file_id", 0});
   } else {
     SPILLWAY_ASSIGN_OR_RETURN(BatchInput input,
                               BatchInput::open(files_.path_of(record.input_file)));
-    SPILLWAY_ASSIGN_OR_RETURN(check, check_batch(input, record.endpoint, context_,
-                                                 options_.lines_max,
-                                                 [&] { return must_leave(record.id); }));
+    SPILLWAY_ASSIGN_OR_RETURN(check,
+                              check_batch(input, record.endpoint, context_, options_.lines_max,
+                                          [&] { return must_leave(record.id); }));
   }
   return batches_
       .update(record.id,
@@ -207,8 +206,7 @@ Result<Journal> BatchWorker::open_journal(const BatchRecord& record, const std::
 }
 
 Status BatchWorker::run_lines(const BatchRecord& record) {
-  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input,
-                            BatchInput::open(files_.path_of(record.input_file)));
+  SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(files_.path_of(record.input_file)));
   SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(input));
   SPILLWAY_ASSIGN_OR_RETURN(Journal journal, open_journal(record, summary.hash));
   BatchJob job;
@@ -229,8 +227,12 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
   job.interrupted = [&] { return must_leave(record.id); };
   job.show = [&](const BatchProgress& now) {
     const std::lock_guard lock(mutex_);
-    progress_ = {record.id,           now.lines_done - now.lines_failed, now.lines_failed,
-                 now.prompt_tokens,   now.generated_tokens,              now.tokens_per_second()};
+    progress_ = {record.id,
+                 now.lines_done - now.lines_failed,
+                 now.lines_failed,
+                 now.prompt_tokens,
+                 now.generated_tokens,
+                 now.tokens_per_second()};
   };
   SPILLWAY_RETURN_IF_ERROR(run_rows(job).status());
   return batches_
@@ -255,8 +257,8 @@ Status BatchWorker::finish(const BatchRecord& record, BatchState end) {
                               BatchInput::open(files_.path_of(record.input_file)));
     SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(input));
     SPILLWAY_ASSIGN_OR_RETURN(const Journal journal, open_journal(record, summary.hash));
-    SPILLWAY_ASSIGN_OR_RETURN(results, write_batch_results(journal, input, record, end, context_,
-                                                           unix_now(), files_));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        results, write_batch_results(journal, input, record, end, context_, unix_now(), files_));
     counts = journal.counts();
   }
   const auto ended = batches_.update(record.id, [&](BatchRecord& now) {

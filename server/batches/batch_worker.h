@@ -1,7 +1,7 @@
-// Runs the batches of a server, one after the other, the oldest first, on a thread of its own: looks
-// a file through, runs its lines beside the requests of clients (which go first), and makes files of
-// the results. A batch's state, and every finished line, survive a crash; start() goes on with what
-// is unfinished.
+// Runs the batches of a server, one after the other, the oldest first, on a thread of its own:
+// looks a file through, runs its lines beside the requests of clients (which go first), and makes
+// files of the results. A batch's state, and every finished line, survive a crash; start() goes on
+// with what is unfinished.
 //
 // The machine's faults end no batch: on a full disk, or where the engine fails lines again and
 // again, it waits and tries again (x_status_detail says so).
@@ -18,23 +18,23 @@
 
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
-#include "server/batches/batch_table.h"
 #include "server/batches/batch_run.h"
+#include "server/batches/batch_table.h"
 #include "server/batches/crash_mark.h"
 #include "server/batches/file_store.h"
 
 namespace spillway {
 
 struct BatchWorkerOptions {
-  std::string directory;        // Of journals
-  int64_t lines_max = 50'000;   // Of one batch
-  int64_t sequences_max = 0;    // In flight at once; 0: as many as the scheduler's queue takes
+  std::string directory;       // Of journals
+  int64_t lines_max = 50'000;  // Of one batch
+  int64_t sequences_max = 0;   // In flight at once; 0: as many as the scheduler's queue takes
   uint64_t answers_bytes_max = uint64_t{1} << 30;  // Prompts and answers of lines in flight
-  uint64_t seed = 0;            // For lines without one
-  std::string identity;         // Of the model and all that changes results: another one's lines run
-                                // anew
-  double retry_seconds = 30;    // Pause before a batch that the machine failed is tried again
-  CrashMark::Slots marks;       // Of the lines in the block
+  uint64_t seed = 0;                               // For lines without one
+  std::string identity;       // Of the model and all that changes results: another one's lines run
+                              // anew
+  double retry_seconds = 30;  // Pause before a batch that the machine failed is tried again
+  CrashMark::Slots marks;     // Of the lines in the block
 };
 
 // The priority of lines beside the requests of clients: behind all that name none.

@@ -1,7 +1,7 @@
 // The mark that a crash of the program leaves: which rows ran.
 //
-// Signal handlers can access only static memory, so at most one object exists at a time; main thread
-// only. It restores the previous handlers.
+// Signal handlers can access only static memory, so at most one object exists at a time; main
+// thread only. It restores the previous handlers.
 #pragma once
 
 #include <atomic>

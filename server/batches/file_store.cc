@@ -130,9 +130,8 @@ FileStore::Upload::~Upload() {
 Status FileStore::Upload::append(std::string_view bytes) {
   const auto count = static_cast<int64_t>(bytes.size());
   if (count > store_->limits_.file_bytes_max - bytes_) {
-    return {Code::kCapacity,
-            "a file has at most " +
-                format_bytes(static_cast<uint64_t>(store_->limits_.file_bytes_max))};
+    return {Code::kCapacity, "a file has at most " + format_bytes(static_cast<uint64_t>(
+                                                         store_->limits_.file_bytes_max))};
   }
   SPILLWAY_RETURN_IF_ERROR(store_->take(owner_, count));
   const auto offset = static_cast<uint64_t>(bytes_);

@@ -1,13 +1,13 @@
-// The files that clients hand in and get back over /v1/files: contents in a folder, what is known of
-// them in one SQLite file beside it. Nothing that a client says becomes a part of a path: names on
-// disk are ids of our making.
+// The files that clients hand in and get back over /v1/files: contents in a folder, what is known
+// of them in one SQLite file beside it. Nothing that a client says becomes a part of a path: names
+// on disk are ids of our making.
 //
 // DIR/store.db        what is known of each file
 // DIR/files/ID        contents; a file without a row in store.db is what a crash left, and goes
 // DIR/files/ID.part   an upload that has not ended
 //
-// A file is there from the moment keep() returns, after a power cut, too: contents and directory are
-// synced before its row is written. Any thread; calls block for the disk.
+// A file is there from the moment keep() returns, after a power cut, too: contents and directory
+// are synced before its row is written. Any thread; calls block for the disk.
 #pragma once
 
 #include <cstdint>

@@ -112,10 +112,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Phase phase_ = Phase::kReading;
   RequestParser parser_;
-  std::shared_ptr<void> answer_lease_;  // Lease of the answer being written
-  bool head_read_ = false;              // The head of the present request was read and accepted
+  std::shared_ptr<void> answer_lease_;    // Lease of the answer being written
+  bool head_read_ = false;                // The head of the present request was read and accepted
   std::shared_ptr<const Router> router_;  // Owner of *route_
-  const Route* route_ = nullptr;        // Its route
+  const Route* route_ = nullptr;          // Its route
   struct BodyLease;
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
   std::chrono::steady_clock::time_point body_deadline_;
@@ -123,8 +123,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<BodySink> sink_;  // Where the body being read goes, if it is not held
   bool feeding_sink_ = false;       // Nothing is read meanwhile
   bool waiting_ = false;            // For bytes of the client
-  size_t window_bytes_ = 0;  // Body bytes in the present window
-  std::string ahead_;        // Bytes that arrived while an answer was due
+  size_t window_bytes_ = 0;         // Body bytes in the present window
+  std::string ahead_;               // Bytes that arrived while an answer was due
   int64_t requests_ = 0;
   bool reading_body_ = false;
 

@@ -128,9 +128,9 @@ ApiError shutting_down() {
 }
 
 ApiError model_loading(double seconds) {
-  ApiError error = unavailable("The model is being loaded, for " + format_seconds(seconds) +
-                                   " so far. Try again later.",
-                               "model_loading");
+  ApiError error = unavailable(
+      "The model is being loaded, for " + format_seconds(seconds) + " so far. Try again later.",
+      "model_loading");
   error.retry_after_seconds = 5;
   return error;
 }

@@ -12,7 +12,7 @@ struct HttpLimits {
   size_t chunk_extension_bytes_max = 4096;
   size_t body_bytes_max = size_t{8} << 20;     // One body -> 413; serve's: RequestMemory
   size_t bodies_bytes_max = size_t{48} << 20;  // All bodies held at once -> 429; likewise
-  size_t upload_bytes_max = 0;  // A body that goes to a sink -> 413
+  size_t upload_bytes_max = 0;                 // A body that goes to a sink -> 413
   double peer_share_of_bodies = 0.5;  // One client's share of bodies_bytes_max; at least one body
   size_t other_body_bytes_max = size_t{64} << 10;  // For a route that takes no body -> 413
   size_t output_bytes_max = size_t{256} << 10;     // Unsent events of one stream; beyond: cut off

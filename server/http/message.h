@@ -43,10 +43,10 @@ struct HttpResponse {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
-  HttpFields fields;            // Besides the fields of every answer
+  HttpFields fields;                        // Besides the fields of every answer
   std::shared_ptr<BodySource> source = {};  // Of a large body, in place of `body`
-  bool close = false;           // The connection ends after this answer
-  std::shared_ptr<void> lease;  // Held until the answer is written
+  bool close = false;                       // The connection ends after this answer
+  std::shared_ptr<void> lease;              // Held until the answer is written
 };
 
 HttpResponse error_response(const ApiError& error);

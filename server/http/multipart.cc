@@ -177,10 +177,11 @@ std::optional<ApiError> MultipartParser::read_head(bool* more) {
   const size_t end = buffer_.find("\r\n\r\n");
   if (end == std::string::npos || end > limits_.head_bytes_max) {
     // The empty line may be there in part.
-    const size_t there = end == std::string::npos ? buffer_.size() - std::min<size_t>(3, buffer_.size()) : end;
+    const size_t there =
+        end == std::string::npos ? buffer_.size() - std::min<size_t>(3, buffer_.size()) : end;
     if (there > limits_.head_bytes_max) {
-      return invalid("the head of a part is longer than " +
-                     std::to_string(limits_.head_bytes_max) + " bytes");
+      return invalid("the head of a part is longer than " + std::to_string(limits_.head_bytes_max) +
+                     " bytes");
     }
     *more = true;
     return {};

@@ -52,7 +52,7 @@ class MultipartParser {
  private:
   enum class State : uint8_t { kPreamble, kBoundary, kHead, kData, kEnd };
 
-  bool skip_or_emit();                            // False: more bytes are needed
+  bool skip_or_emit();  // False: more bytes are needed
   std::optional<ApiError> read_boundary(bool* more);
   std::optional<ApiError> read_head(bool* more);
 

@@ -96,7 +96,8 @@ TEST_CASE("the metrics of a served model add up with its answers") {
     CHECK(value("vllm:e2e_request_latency_seconds_count") == generated / 12);
     CHECK(value("vllm:e2e_request_latency_seconds_sum") > 0);
     CHECK(metrics.value("vllm:request_success_total",
-                        {{"engine", "0"}, {"model_name", name}, {"finished_reason", "length"}}) == generated / 12);
+                        {{"engine", "0"}, {"model_name", name}, {"finished_reason", "length"}}) ==
+          generated / 12);
   }
   CHECK(generated == 6 * 12);
   CHECK(saved > 0);

@@ -30,8 +30,8 @@ Reading read(const std::string& boundary, std::string_view bytes, Step step) {
                               [&](const MultipartPart& part) {
                                 SPILLWAY_CHECK(!open && !part.name.empty());
                                 open = true;
-                                reading.parts += "[" + part.name + "|" +
-                                                 part.filename.value_or("\n") + "]";
+                                reading.parts +=
+                                    "[" + part.name + "|" + part.filename.value_or("\n") + "]";
                               },
                           .on_data =
                               [&](std::string_view data) {

@@ -1,7 +1,7 @@
 // Signals for a long run at the command line: Ctrl-C asks it to stop.
 //
-// Signal handlers can access only static memory, so at most one object exists at a time; main thread
-// only. It restores the previous handlers.
+// Signal handlers can access only static memory, so at most one object exists at a time; main
+// thread only. It restores the previous handlers.
 #pragma once
 
 #include <cstdint>

@@ -105,12 +105,11 @@ std::string text_of(const ChoiceText& piece, bool as_ids) {
 void print_statistics(const CompletionResult& result) {
   const double seconds = result.times.prompt + result.times.generation;
   const double rate = static_cast<double>(result.usage.generated_tokens) / std::max(seconds, 1e-9);
-  std::fprintf(stderr, "%lld tokens in %s (%.1f tokens/s): prompt of %lld tokens in %s, then %s\n",
-               static_cast<long long>(result.usage.generated_tokens),
-               format_seconds(seconds).c_str(), rate,
-               static_cast<long long>(result.usage.prompt_tokens),
-               format_seconds(result.times.prompt).c_str(),
-               format_seconds(result.times.generation).c_str());
+  std::fprintf(
+      stderr, "%lld tokens in %s (%.1f tokens/s): prompt of %lld tokens in %s, then %s\n",
+      static_cast<long long>(result.usage.generated_tokens), format_seconds(seconds).c_str(), rate,
+      static_cast<long long>(result.usage.prompt_tokens),
+      format_seconds(result.times.prompt).c_str(), format_seconds(result.times.generation).c_str());
 }
 
 struct State {

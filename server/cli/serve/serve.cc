@@ -14,9 +14,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/quote.h"
 #include "kernels/base/units.h"
+#include "offload/model_source.h"
 #include "server/api/seed_stream.h"
 #include "server/api/service.h"
-#include "offload/model_source.h"
 #include "server/batches/batch_service.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
@@ -145,8 +145,8 @@ Status read_api_keys(State* state) {
   return {};
 }
 
-// The service of files and batches, and the share of the queue and of the memory for answers that it
-// takes; null: there are none.
+// The service of files and batches, and the share of the queue and of the memory for answers that
+// it takes; null: there are none.
 Result<std::unique_ptr<BatchService>> open_batches(const ServeFlags& flags,
                                                    const ServedModel& model,
                                                    const ApiContext& context,
@@ -243,8 +243,7 @@ Result<LoadingServer> LoadingServer::start(const ServeFlags& flags, HttpListener
 
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
                  std::function<void(std::string_view)> announce) {
-  SPILLWAY_ASSIGN_OR_RETURN(LoadingServer server,
-                            LoadingServer::start(flags, std::move(listener)));
+  SPILLWAY_ASSIGN_OR_RETURN(LoadingServer server, LoadingServer::start(flags, std::move(listener)));
   return run_serve(flags, std::move(server), model, std::move(announce));
 }
 
@@ -357,9 +356,11 @@ Command serve_command(const OpenModel& open) {
     std::optional<InterruptGuard> loading;
     loading.emplace("spillway serve: stopped while the model was loaded; nothing was served.\n",
                     InterruptGuard::First::kEnds);
-    Result<ServedModel> model =
-        open(state->model, state->engine,
-             {.tokenizer_only = false, .timeline = true, .workload = {kTypicalRequests}, .requests = wanted});
+    Result<ServedModel> model = open(state->model, state->engine,
+                                     {.tokenizer_only = false,
+                                      .timeline = true,
+                                      .workload = {kTypicalRequests},
+                                      .requests = wanted});
     loading.reset();  // From here on run_serve handles signals.
     if (!model.ok()) return report("serve", model.status());
     log_info("plan (a file for --plan): " + model->plan);

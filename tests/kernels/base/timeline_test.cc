@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-
 namespace spillway::timeline_test {
 namespace {
 

@@ -328,8 +328,8 @@ TEST_CASE("streamed pieces join to the whole answer") {
   CHECK(result.usage.generated_tokens == 80);
   Json joined = Json::array({Json(), Json(), Json(), Json()});
   for (const ChoiceText& piece : streamed.pieces) {
-    const Json chunk = Json::parse(answer_chunk(make_completion_head(streamed.call),
-                                                    streamed.call, streamed.context, piece));
+    const Json chunk = Json::parse(
+        answer_chunk(make_completion_head(streamed.call), streamed.call, streamed.context, piece));
     REQUIRE(chunk["choices"].size() == 1);
     const Json& part = chunk["choices"][0];
     Json& target = joined[part["index"].get<size_t>()];

@@ -72,9 +72,9 @@ TEST_CASE("usage comes in a chunk of its own, or in every one") {
 TEST_CASE("a chat streams deltas, whose first has the role and whose last has the end") {
   TestServer test;
   const Json message = {{"role", "user"}, {"content", "hi"}};
-  Json body = {{"messages", {message}},  {"max_completion_tokens", 4}, {"temperature", 0},
-               {"logprobs", true},       {"top_logprobs", 2},
-               {"stream_options", {{"include_usage", true}}}};
+  Json body = {{"messages", {message}}, {"max_completion_tokens", 4},
+               {"temperature", 0},      {"logprobs", true},
+               {"top_logprobs", 2},     {"stream_options", {{"include_usage", true}}}};
   const Stream s = stream(test, body, "/v1/chat/completions");
   REQUIRE(s.events.size() == 5);
   std::string text;
@@ -251,8 +251,8 @@ TEST_CASE("a request may have a time of its own") {
 
 TEST_CASE("stream_interval joins tokens behind the first") {
   TestServer test;
-  const Stream s =
-      stream(test, {{"prompt", "hi"}, {"max_tokens", 9}, {"temperature", 0}, {"stream_interval", 3}});
+  const Stream s = stream(
+      test, {{"prompt", "hi"}, {"max_tokens", 9}, {"temperature", 0}, {"stream_interval", 3}});
   std::vector<size_t> sizes;
   std::string text;
   for (const Json& event : s.events) {
@@ -282,7 +282,8 @@ TEST_CASE("prompt_logprobs name each prompt token by its id") {
   CHECK(both["prompt_logprobs"] == found);
   CHECK(both["logprobs"]["top_logprobs"][1].size() == 1);
   body["stream"] = true;
-  CHECK(Json::parse(test.post("/v1/completions", body).body)["error"]["param"] == "prompt_logprobs");
+  CHECK(Json::parse(test.post("/v1/completions", body).body)["error"]["param"] ==
+        "prompt_logprobs");
   const Json message = {{"role", "user"}, {"content", "hi"}};
   const Json chat = {{"messages", {message}}, {"max_tokens", 1}, {"prompt_logprobs", 0}};
   CHECK(Json::parse(test.post("/v1/chat/completions", chat).body)["prompt_logprobs"].size() == 21);
@@ -293,8 +294,8 @@ TEST_CASE("a stream tells how far its prompts are when it is asked to") {
   options.engine.prompt_chunk = 4;
   options.engine.round_seconds = 0.02;
   TestServer test(options);
-  Json body = {{"prompt", {"123456789", "ab"}}, {"n", 2}, {"max_tokens", 2},
-               {"return_progress", true}};
+  Json body = {
+      {"prompt", {"123456789", "ab"}}, {"n", 2}, {"max_tokens", 2}, {"return_progress", true}};
   const Stream s = stream(test, body);
   int64_t before = 0;
   size_t events = 0;
@@ -311,7 +312,8 @@ TEST_CASE("a stream tells how far its prompts are when it is asked to") {
   CHECK(events >= 4);
   CHECK(before >= 8);
   body.erase("return_progress");
-  for (const Json& event : stream(test, body).events) CHECK_FALSE(event.contains("prompt_progress"));
+  for (const Json& event : stream(test, body).events)
+    CHECK_FALSE(event.contains("prompt_progress"));
 }
 
 TEST_CASE("timings are in every chunk, and in a whole answer, when they are asked for") {

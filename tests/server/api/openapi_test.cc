@@ -1,5 +1,5 @@
-// The OpenAPI document: it has the routes that there are and no others, and the fields that it names
-// are read.
+// The OpenAPI document: it has the routes that there are and no others, and the fields that it
+// names are read.
 #include "server/api/openapi.h"
 
 #include <catch2/catch.hpp>
@@ -86,8 +86,8 @@ TEST_CASE("every field of the document is read, and a value from its range is ri
       if (name.starts_with("kv_")) body["kv_rule"] = "window";
       if (name == "kv_heavy" || name == "kv_snap") body["kv_rule"] = "snap";
       if (name != "messages") body[name] = value_of(field);
-      const auto parsed = chat ? parse_chat(body.dump(), context)
-                               : parse_completion(body.dump(), context);
+      const auto parsed =
+          chat ? parse_chat(body.dump(), context) : parse_completion(body.dump(), context);
       if (const auto* error = std::get_if<ApiError>(&parsed)) FAIL(error->message);
     }
     CHECK(schema["properties"].size() > 40);
@@ -97,8 +97,7 @@ TEST_CASE("every field of the document is read, and a value from its range is ri
 TEST_CASE("values outside of the ranges of the document are refused") {
   TestServer test;
   const Json document = document_of(test);
-  const Json& properties =
-      document["components"]["schemas"]["CompletionRequest"]["properties"];
+  const Json& properties = document["components"]["schemas"]["CompletionRequest"]["properties"];
   int tried = 0;
   for (const auto& [name, field] : properties.items()) {
     for (const char* bound : {"minimum", "maximum"}) {

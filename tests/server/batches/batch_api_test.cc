@@ -18,7 +18,8 @@ namespace {
 
 std::string form(const std::string& content, const std::string& purpose = "batch",
                  const std::string& more = "") {
-  return "--b0\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n" + purpose + "\r\n" + more +
+  return "--b0\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n" + purpose + "\r\n" +
+         more +
          "--b0\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n"
          "Content-Type: application/octet-stream\r\n\r\n" +
          content + "\r\n--b0--\r\n";
@@ -103,11 +104,9 @@ struct Server {
     return Json::parse(answer.body)["id"];
   }
   Json create(const std::string& file, const std::string& endpoint = "/v1/completions") const {
-    const HttpAnswer answer = ask("POST", "/v1/batches",
-                                  Json{{"input_file_id", file},
-                                       {"endpoint", endpoint},
-                                       {"completion_window", "24h"}}
-                                      .dump());
+    const HttpAnswer answer = ask(
+        "POST", "/v1/batches",
+        Json{{"input_file_id", file}, {"endpoint", endpoint}, {"completion_window", "24h"}}.dump());
     INFO(answer.body);
     REQUIRE(answer.status == 200);
     return Json::parse(answer.body);
@@ -179,8 +178,8 @@ TEST_CASE("a file is handed in, listed, read back and deleted") {
   std::string content;
   for (int i = 0; i < 40'000; ++i) content += "{\"line\":" + std::to_string(i) + "}\n";
   const HttpAnswer answer = s.post_form(
-      form(content, "batch", part("expires_after[anchor]", "created_at") +
-                                 part("expires_after[seconds]", "3600")));
+      form(content, "batch",
+           part("expires_after[anchor]", "created_at") + part("expires_after[seconds]", "3600")));
   REQUIRE(answer.status == 200);
   const Json file = Json::parse(answer.body);
   CHECK(file["object"] == "file");
@@ -220,9 +219,9 @@ TEST_CASE("what is no upload is refused, and leaves nothing") {
   CHECK(code(s.post_form("no form")) == "400 invalid_multipart");
   CHECK(code(s.post_form(form("x", "batch", part("expires_after[anchor]", "now")))) ==
         "400 invalid_value");
-  CHECK(code(s.post_form(form("x", "batch", part("expires_after[anchor]", "created_at") +
-                                                part("expires_after[seconds]", "5")))) ==
-        "400 invalid_value");
+  CHECK(code(s.post_form(form("x", "batch",
+                              part("expires_after[anchor]", "created_at") +
+                                  part("expires_after[seconds]", "5")))) == "400 invalid_value");
   CHECK(code(s.post_form(form(std::string(1001, 'x')))) == "413 quota_exceeded");
   CHECK(code(s.ask("POST", "/v1/files", "{}")) == "415 unsupported_media_type");
   CHECK(Json::parse(s.ask("GET", "/v1/files").body)["data"].empty());
@@ -238,14 +237,14 @@ TEST_CASE("a batch runs to its end, with answers and errors in files") {
   const std::string input = line("a", greedy("hi")) + line("b", {{"prompt", "x"}, {"n", 0}}) +
                             line("c", {{"prompt", {"p", "q"}}, {"max_tokens", 2}});
   const std::string file = s.upload(input);
-  const HttpAnswer made = s.ask(
-      "POST", "/v1/batches",
-      Json{{"input_file_id", file},
-           {"endpoint", "/v1/completions"},
-           {"completion_window", "24h"},
-           {"metadata", {{"k", "v"}}},
-           {"output_expires_after", {{"anchor", "created_at"}, {"seconds", 7200}}}}
-          .dump());
+  const HttpAnswer made =
+      s.ask("POST", "/v1/batches",
+            Json{{"input_file_id", file},
+                 {"endpoint", "/v1/completions"},
+                 {"completion_window", "24h"},
+                 {"metadata", {{"k", "v"}}},
+                 {"output_expires_after", {{"anchor", "created_at"}, {"seconds", 7200}}}}
+                .dump());
   REQUIRE(made.status == 200);
   const std::string id = Json::parse(made.body)["id"];
   CHECK(Json::parse(made.body)["status"] == "validating");
@@ -284,8 +283,8 @@ TEST_CASE("a batch runs to its end, with answers and errors in files") {
 TEST_CASE("a batch of chats gives chat completions") {
   Server s;
   const Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 3}};
-  const Json made = s.create(s.upload(line("a", body, "/v1/chat/completions")),
-                             "/v1/chat/completions");
+  const Json made =
+      s.create(s.upload(line("a", body, "/v1/chat/completions")), "/v1/chat/completions");
   const Json done = s.wait(made["id"], "completed");
   CHECK(done["error_file_id"].is_null());
   CHECK(s.lines_of(done["output_file_id"])[0]["response"]["body"]["object"] == "chat.completion");
@@ -296,13 +295,16 @@ TEST_CASE("a wrong file fails as a whole, with the first hundred faults") {
   std::string input = "no JSON\n" + line("a", greedy("hi")) + line("a", greedy("hi")) +
                       line("c", greedy("hi"), "/v1/chat/completions") +
                       line("d", greedy("hi"), "/v1/embeddings") +
-                      R"({"custom_id":"e","method":"GET","url":"/v1/completions","body":{}})" "\n" +
-                      R"({"method":"POST","url":"/v1/completions","body":{"prompt":"a"}})" "\n" +
+                      R"({"custom_id":"e","method":"GET","url":"/v1/completions","body":{}})"
+                      "\n" +
+                      R"({"method":"POST","url":"/v1/completions","body":{"prompt":"a"}})"
+                      "\n" +
                       line("g", {{"model", "other"}, {"prompt", "a"}}) +
                       line("h", {{"stream", true}, {"prompt", "a"}}) + "[]\n";
   Json failed = s.wait(s.create(s.upload(input))["id"], "failed");
   std::vector<std::pair<std::string, int>> found;
-  for (const Json& fault : failed["errors"]["data"]) found.emplace_back(fault["code"], fault["line"]);
+  for (const Json& fault : failed["errors"]["data"])
+    found.emplace_back(fault["code"], fault["line"]);
   CHECK(found == std::vector<std::pair<std::string, int>>{{"invalid_json_line", 1},
                                                           {"duplicate_custom_id", 3},
                                                           {"mismatched_url", 4},
@@ -332,9 +334,8 @@ TEST_CASE("a batch is refused at once where it names nothing that can run") {
   Server s;
   const std::string file = s.upload("x");
   const auto refusal = [&](Json change) {
-    Json body = {{"input_file_id", file},
-                 {"endpoint", "/v1/completions"},
-                 {"completion_window", "24h"}};
+    Json body = {
+        {"input_file_id", file}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}};
     body.update(change);
     const HttpAnswer answer = s.ask("POST", "/v1/batches", body.dump());
     const Json error = Json::parse(answer.body)["error"];

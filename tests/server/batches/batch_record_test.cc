@@ -44,9 +44,9 @@ TEST_CASE("the object has OpenAI's fields, null until they are known") {
   nlohmann::ordered_json object = batch_object(record);
   CHECK(object["status"] == "validating");
   CHECK(object["created_at"] == 1000);
-  for (const char* name : {"in_progress_at", "finalizing_at", "completed_at", "failed_at",
-                           "expired_at", "cancelling_at", "cancelled_at", "errors",
-                           "output_file_id", "error_file_id"}) {
+  for (const char* name :
+       {"in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at",
+        "cancelling_at", "cancelled_at", "errors", "output_file_id", "error_file_id"}) {
     CHECK(object.at(name).is_null());
   }
   CHECK(object["metadata"]["a"] == "\"ä\"");

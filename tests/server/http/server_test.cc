@@ -405,7 +405,8 @@ TEST_CASE("health tells when sweeps do not end or fail, and when they are well a
   HttpClient client(test.server->port());
   const auto healthy = [&] {
     const auto metrics = test::parse_metrics(client.get("/metrics").body);
-    return metrics.value("spillway_engine_healthy", {{"engine", "0"}, {"model_name", "fake-model"}}) == 1;
+    return metrics.value("spillway_engine_healthy",
+                         {{"engine", "0"}, {"model_name", "fake-model"}}) == 1;
   };
   test.engine.set_sweeps(59, kFailedSweepsMax - 1);
   CHECK(client.get("/health").status == 200);
@@ -428,7 +429,8 @@ TEST_CASE("failures of an engine that nobody asks anything any more do not count
   HttpClient client(test.server->port());
   const auto healthy = [&] {
     const auto metrics = test::parse_metrics(client.get("/metrics").body);
-    return metrics.value("spillway_engine_healthy", {{"engine", "0"}, {"model_name", "fake-model"}}) == 1;
+    return metrics.value("spillway_engine_healthy",
+                         {{"engine", "0"}, {"model_name", "fake-model"}}) == 1;
   };
   test.engine.set_sweeps(0, kFailedSweepsMax, kFailuresCountSeconds - 1);
   check_error(client.get("/health"), 503, "unavailable_error", "sweeps_failed");
