@@ -126,6 +126,7 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
     print(stdout, describe(command.settings));
     return kExitSuccess;
   }
+  if (status.ok() && command.check_given) status = command.check_given(command.settings);
   if (status.ok() && command.check) status = command.check();
   if (!status.ok()) return usage_error(command.name, std::string(status.message()));
   warn_of_secrets(command);
