@@ -496,6 +496,7 @@ Command batch_command(const OpenModel& open) {
   auto state = std::make_shared<State>();
   Command command;
   command.name = "batch";
+  command.alias = "run-batch";  // vLLM's name
   command.summary = "complete a file of requests; can be killed and resumed";
   command.description =
       "Completes every line of a file and writes one line for each. Finished lines are kept in "

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/status.h"
@@ -34,6 +35,11 @@ struct Command {
   std::function<Status()> check;  // Cross-checks of values, before anything runs. Optional.
   std::function<int()> run;       // Returns the exit status.
 };
+
+// The command of that name or alias; null: there is none.
+const Command* find_command(std::span<const Command> commands, std::string_view name);
+// Why there is none, and what may have been meant.
+std::string explain_unknown_command(std::span<const Command> commands, std::string_view name);
 
 // The texts of --help (help_text.cc).
 std::string program_help(std::span<const Command> commands);
