@@ -506,7 +506,7 @@ Command batch_command(const OpenModel& open) {
       "line's result: its lines run again, and if that does not help the run stops with status 1, "
       "to be resumed.";
   command.usage = "--input FILE --output FILE";
-  command.arguments = {{"MODEL", "a Hugging Face model directory or a packed .spill file",
+  command.arguments = {{"MODEL", kModelHelp,
                         &state->model, /*optional=*/true}};
   add_batch_flags(command.settings, &state->batch);
   add_engine_flags(command.settings, &state->engine);
