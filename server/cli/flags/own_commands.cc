@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kernels/base/quote.h"
-#include "server/cli/flags/completions.h"
+#include "server/cli/flags/shell_completions.h"
 
 namespace spillway {
 

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "server/cli/flags/completions.h"
+#include "server/cli/flags/shell_completions.h"
 #include "tests/support/captured_stderr.h"
 
 namespace spillway::own_commands_test {

@@ -1,5 +1,5 @@
 // Completions: every command, flag and value is in every script, and the shells can read them.
-#include "server/cli/flags/completions.h"
+#include "server/cli/flags/shell_completions.h"
 
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -14,7 +14,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temp_directory.h"
 
-namespace spillway::completions_test {
+namespace spillway::shell_completions_test {
 namespace {
 
 // Commands with all kinds of settings and arguments, and help texts that shells could trip over.
@@ -125,4 +125,4 @@ TEST_CASE("bash completes commands, flags, values, files and folders") {
 }
 
 }  // namespace
-}  // namespace spillway::completions_test
+}  // namespace spillway::shell_completions_test

@@ -1,4 +1,4 @@
-#include "server/cli/flags/completions.h"
+#include "server/cli/flags/shell_completions.h"
 
 #include <algorithm>
 #include <cctype>
