@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstring>

@@ -451,5 +451,29 @@ TEST_CASE("an upload that is cut off leaves nothing") {
   FAIL("the half file stays");
 }
 
+TEST_CASE("what a client calls a file is never a path") {
+  Server s;
+  for (const char* name : {"../../../escaped", "/tmp/spillway-escaped", "..", "a/b", "%2e%2e%2fc"}) {
+    std::string body = form("x\n");
+    body.replace(body.find("in.jsonl"), 8, name);
+    const HttpAnswer answer = s.post_form(body);
+    INFO(answer.body);
+    REQUIRE(answer.status == 200);
+    const Json file = Json::parse(answer.body);
+    CHECK(file["filename"] == name);
+    CHECK(s.ask("GET", "/v1/files/" + file["id"].get<std::string>() + "/content").body == "x\n");
+  }
+  for (const char* id : {"..%2f..%2fstore.db", "%2e%2e", "..%2fstore.db", "%2fetc%2fpasswd"}) {
+    INFO(id);
+    CHECK(s.ask("GET", "/v1/files/" + std::string(id) + "/content").status == 404);
+    CHECK(s.ask("DELETE", "/v1/files/" + std::string(id)).status == 404);
+  }
+  for (const auto& entry :
+       std::filesystem::directory_iterator(s.folder.path() + "/batches/files")) {
+    CHECK(entry.path().filename().string().starts_with("file-"));
+  }
+  CHECK_FALSE(std::filesystem::exists("/tmp/spillway-escaped"));
+}
+
 }  // namespace
 }  // namespace spillway::batch_api_test
