@@ -391,8 +391,70 @@ async def kill(server, options):
     return f"{options.kills} times; 600 of 600 rows equal, none twice"
 
 
+async def load(server, options):
+    """A thousand streams at once for a while: no error, no growth, and the tokens/s of `spillway batch`."""
+    body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1}
+    flags = ("--prefix-cache", "off")
+    with tempfile.TemporaryDirectory() as folder:
+        file, lines = pathlib.Path(folder) / "body.json", pathlib.Path(folder) / "lines.jsonl"
+        file.write_text(json.dumps({**body, "stream": True}))
+        with serving(options.spillway, DEMO, *flags) as (url, pid):
+            loaded = Server(url, pid)
+            client = await asyncio.create_subprocess_exec(
+                "h2load", "--h1", "--clients=1000", f"--duration={options.load_seconds}", "--warm-up-time=5",
+                f"--data={file}", "--header=content-type: application/json", url + "/v1/completions",
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            await asyncio.sleep(5 + options.load_seconds / 4)
+            start, tokens, size = time.monotonic(), loaded.metric("vllm:generation_tokens_total"), loaded.resident()
+            await asyncio.sleep(options.load_seconds / 2)
+            pace = (loaded.metric("vllm:generation_tokens_total") - tokens) / (time.monotonic() - start)
+            grown = loaded.resident() / size - 1
+            said = (await client.communicate())[0].decode()
+        counts = next((line for line in said.splitlines() if line.startswith("requests:")), said[-300:])
+        expect(", 0 failed, 0 errored, 0 timeout" in counts, counts)
+        expect(abs(grown) <= 0.02, f"the server grew by {100 * grown:.1f} %")
+        count = max(2000, int(pace * 20 / 64))
+        lines.write_text("".join(json.dumps({"custom_id": str(number), **body}) + "\n" for number in range(count)))
+        start = time.monotonic()
+        run = await asyncio.create_subprocess_exec(options.spillway, "batch", DEMO, "--input", lines, "--output",
+                                                   pathlib.Path(folder) / "out.jsonl", *flags,
+                                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        expect(await run.wait() == 0, "the batch fails")
+        batch = 64 * count / (time.monotonic() - start)
+    expect(pace >= 0.95 * batch, f"{pace:.0f} tokens/s, {batch:.0f} in a batch")
+    return (f"1,000 streams, {options.load_seconds} s: {pace:.0f} tokens/s, {pace / batch:.2f} of a batch's "
+            f"(its start included), memory {100 * grown:+.1f} %")
+
+
+async def fairness(server, options):
+    """One client's thousands of sequences do not hold up another's short request."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("greedy-key\nmodest-key\n")
+        file.flush()
+        with serving(options.spillway, DEMO, "--api-key-file", file.name) as (url, pid):
+            shared = Server(url, pid)
+            many = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "n": 128, "temperature": 1}
+            greedy = [asyncio.create_task(shared.ask("POST", "/v1/completions", many, "Authorization: Bearer greedy-key"))
+                      for _ in range(79)]
+            await asyncio.sleep(3)
+            waits = []
+            for _ in range(20):
+                start = time.monotonic()
+                status, _ = await shared.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1},
+                                             "Authorization: Bearer modest-key")
+                expect(status == 200, f"the modest client gets {status}")
+                waits.append(time.monotonic() - start)
+            ended = sum(task.done() for task in greedy)
+            for task in greedy:
+                task.cancel()
+            await asyncio.gather(*greedy, return_exceptions=True)
+    expect(ended < 79, "the greedy client had ended")
+    return f"one token beside 10,112 sequences takes {statistics.median(waits):.2f} s, {max(waits):.2f} s at most"
+
+
 ROWS = {"framing": framing, "json": json_bodies, "slow": slow_clients, "connections": idle_connections,
-        "leaving": leaving_clients, "overload": overload, "isolation": isolation, "keys": keys, "drain": drain, "kill": kill}
+        "leaving": leaving_clients, "overload": overload, "isolation": isolation, "keys": keys, "drain": drain, "kill": kill,
+        "load": load, "fairness": fairness}
 
 
 async def main():
@@ -402,6 +464,7 @@ async def main():
     parser.add_argument("--bodies", type=int, default=2000, help="random bodies of json")
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--burst", type=int, default=2000, help="requests at once of overload")
+    parser.add_argument("--load-seconds", type=int, default=60)
     parser.add_argument("--kills", type=int, default=8)
     options = parser.parse_args()
     options.spillway = options.spillway.resolve()
