@@ -154,7 +154,9 @@ Status another_kind(const std::string& path) {
   std::string head(std::min<uint64_t>(stamp.bytes, 16), '\0');
   SPILLWAY_RETURN_IF_ERROR(file.read(0, std::as_writable_bytes(std::span(head))));
   if (head.starts_with("GGUF")) {
-    return invalid_argument(path + " is a GGUF file; it is read when its name ends in .gguf");
+    return invalid_argument(path +
+                            " is a GGUF file; give it a name that ends in .gguf, or a link: ln -s " +
+                            path + " NAME.gguf");
   }
   // A safetensors file begins with the length of its header, 8 bytes, and the header.
   const bool safetensors = path.ends_with(".safetensors") || head.find("{\"") == 8;
@@ -168,6 +170,39 @@ Status another_kind(const std::string& path) {
                           parent.string());
 }
 
+// "meta-llama/Llama-3.1-8B": two plain names.
+bool is_repository(const std::string& model) {
+  const size_t slash = model.find('/');
+  return slash != std::string::npos && is_safe_name(model.substr(0, slash)) &&
+         is_safe_name(model.substr(slash + 1)) && model.front() != '.';
+}
+
+// The newest snapshot of a repository that Hugging Face's own tools have fetched; empty: there is
+// none.
+std::string fetched_by_hub(const std::string& model) {
+  if (!is_repository(model)) return "";
+  std::string hub = environment("HF_HUB_CACHE");
+  if (hub.empty()) {
+    std::string home = environment("HF_HOME");
+    if (home.empty()) home = environment("HOME") + "/.cache/huggingface";
+    hub = home + "/hub";
+  }
+  std::string name = model;
+  name.replace(name.find('/'), 1, "--");
+  std::error_code error;
+  std::string found;
+  fs::file_time_type found_at = fs::file_time_type::min();
+  const fs::path snapshots = fs::path(hub) / ("models--" + name) / "snapshots";
+  for (const auto& entry : fs::directory_iterator(snapshots, error)) {
+    if (!fs::exists(entry.path() / "config.json", error)) continue;
+    const fs::file_time_type at = fs::last_write_time(entry.path(), error);
+    if (error || (!found.empty() && at <= found_at)) continue;
+    found = entry.path().string();
+    found_at = at;
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<std::string> default_cache_directory() {
@@ -175,6 +210,30 @@ Result<std::string> default_cache_directory() {
   if (std::string set = environment("XDG_CACHE_HOME"); !set.empty()) return set + "/spillway";
   if (std::string home = environment("HOME"); !home.empty()) return home + "/.cache/spillway";
   return not_found("no folder for packed models: set SPILLWAY_CACHE, or use 'spillway convert'");
+}
+
+Status no_such_model(const std::string& model) {
+  const std::string what = in_quotes(model);
+  if (model.find("://") != std::string::npos) {
+    return not_found(what + " is an address; nothing is downloaded: fetch the model first, and give "
+                            "its directory or .gguf file");
+  }
+  if (model.ends_with(".gguf") || model.ends_with(".safetensors") || model.ends_with(".spill")) {
+    return not_found("there is no file " + what);
+  }
+  if (const std::string fetched = fetched_by_hub(model); !fetched.empty()) {
+    return not_found(what + " is no directory here, but lies in the cache of Hugging Face: give " +
+                     fetched);
+  }
+  if (is_repository(model)) {
+    return not_found(what +
+                     " is no directory here; nothing is downloaded. If it is a repository of Hugging "
+                     "Face, fetch it (hf download " +
+                     model + " --local-dir DIR) and give DIR");
+  }
+  return not_found(what +
+                   " is neither a model directory nor a .gguf or .spill file; for random weights of "
+                   "a known shape add --dummy-weights");
 }
 
 Result<ModelFile> open_packed(const std::string& path) {
@@ -193,10 +252,7 @@ Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOpt
     return ModelSource{model, false, false, warnings_of(model, file.table()),
                        ModelUse::begin(model)};
   }
-  return not_found(
-      in_quotes(model) +
-      " is neither a model directory nor a .gguf or .spill file; for random weights of a known "
-      "shape add --dummy-weights");
+  return no_such_model(model);
 }
 
 }  // namespace spillway

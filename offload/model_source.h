@@ -65,6 +65,10 @@ Result<std::string> default_cache_directory();
 // minutes when it converts.
 Result<ModelSource> resolve_model(const std::string& model, const ModelSourceOptions& options);
 
+// Why there is no model of that name, and what to do: people name repositories and addresses, which
+// nothing here downloads. kNotFound.
+Status no_such_model(const std::string& model);
+
 // Opens the packed file `path`. Another kind of file (a checkpoint without its directory) is
 // kInvalidArgument; the message says what to pass instead.
 Result<ModelFile> open_packed(const std::string& path);

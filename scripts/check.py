@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINES_MAX = 600
 
 TOP_LEVEL = {
-    "kernels", "policy", "offload", "scheduler", "server", "configs", "tests", "scripts", "docs",
+    "kernels", "policy", "offload", "scheduler", "server", "configs", "tests", "scripts", "docs", "deploy",
     "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md",
 }
 
@@ -31,7 +31,7 @@ MODELS = KERNELS | {"policy", "offload/io", "offload/model_file", "offload"}
 ENGINE = MODELS | {"scheduler/engine", "scheduler", "scheduler/planning"}
 HTTP = {"kernels/base", "server", "server/http"}
 API = HTTP | {"policy", "scheduler", "server/tokenizer", "server/chat", "server/api"}
-COMMAND = ENGINE | API | {"server/batches", "server/web", "server/cli/flags", "server/cli/common"}
+COMMAND = ENGINE | API | {"server/batches", "server/client", "server/web", "server/cli/flags", "server/cli/common"}
 LAYERS = {
     "kernels/base": set(),
     "kernels/sampling": {"kernels/base"},
@@ -55,6 +55,7 @@ LAYERS = {
     "server": ENGINE | {"server/tokenizer", "server/chat"},
     "server/http": HTTP,
     "server/api": API,
+    "server/client": HTTP | {"offload/io", "server/client"},
     "server/web": {"kernels/base", "server/http", "server/web"},
     "server/batches": API | {"offload/io", "server/batches"},
     "server/cli/flags": {"kernels/base", "policy", "scheduler/planning", "server"},

@@ -41,6 +41,17 @@ Result<std::vector<int32_t>> read_end_tokens(const json& config, std::string_vie
   return tokens;
 }
 
+// The first GGUF file of a directory, by name; empty: there is none.
+std::string first_gguf_in(const std::string& directory) {
+  std::error_code error;
+  std::string first;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string path = entry.path().string();
+    if (is_gguf_path(path) && (first.empty() || path < first)) first = path;
+  }
+  return first;
+}
+
 std::optional<DType> dtype_of_torch(std::string_view name) {
   if (name.starts_with("torch.")) name.remove_prefix(6);
   if (name == "float32") return DType::kF32;
@@ -115,6 +126,9 @@ Result<HfConfig> read_hf_config(const std::string& directory) {
   if (is_gguf_path(directory)) return read_gguf_config(directory);
   Result<std::string> config = read_small_file(directory + "/config.json", kConfigBytesMax);
   if (config.status().code() == Code::kNotFound) {
+    if (const std::string gguf = first_gguf_in(directory); !gguf.empty()) {
+      return not_found(directory + " has no config.json, but a GGUF file: give " + gguf);
+    }
     return not_found(directory +
                      " has no config.json: it is no Hugging Face model directory (of a GGUF model "
                      "give the .gguf file itself)");

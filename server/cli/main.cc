@@ -17,6 +17,7 @@
 #include "server/cli/eval/eval.h"
 #include "server/cli/flags/command_line.h"
 #include "server/cli/flags/hints.h"
+#include "server/cli/flags/own_commands.h"
 #include "server/cli/generate/generate.h"
 #include "server/cli/inspect/inspect.h"
 #include "server/cli/plan/plan.h"
@@ -75,7 +76,10 @@ int main(int count, char** arguments) {
   commands.push_back(convert_command());
   commands.push_back(inspect_command());
   commands.push_back(cache_command());
-  for (const std::string& sentence : misspelt_variables(commands, environ)) {
+  commands.push_back(help_command(&commands));
+  commands.push_back(version_command());
+  commands.push_back(completions_command(&commands));
+  for (const std::string& sentence : unknown_variables(commands, environ)) {
     log_warning(sentence);
   }
   const int status =

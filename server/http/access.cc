@@ -1,5 +1,7 @@
 #include "server/http/access.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 namespace spillway {
@@ -11,18 +13,29 @@ std::string_view authority_of(std::string_view origin) {
   return scheme == std::string_view::npos ? origin : origin.substr(scheme + 3);
 }
 
-// "example.org:8000" -> "example.org", "[::1]:8000" -> "[::1]"
-std::string_view without_port(std::string_view authority) {
+// "example.org:8000" -> "example.org", "[::1]:8000" -> "[::1]". A dot at the end, which says that a
+// name is complete, is no part of it.
+std::string_view name_of(std::string_view authority) {
   const size_t bracket = authority.starts_with('[') ? authority.find(']') : 0;
   if (bracket == std::string_view::npos) return authority;
-  return authority.substr(0, authority.find(':', bracket));
+  std::string_view name = authority.substr(0, authority.find(':', bracket));
+  if (name.ends_with('.')) name.remove_suffix(1);
+  return name;
 }
 
-// Whether no foreign DNS server can control the name.
+// "127.0.0.1", "[::1]", "[fe80::1%eth0]"
+bool is_address(std::string_view name) {
+  in6_addr bytes;
+  if (!name.starts_with('[')) return inet_pton(AF_INET, std::string(name).c_str(), &bytes) == 1;
+  if (!name.ends_with(']')) return false;
+  name = name.substr(1, name.size() - 2);
+  return inet_pton(AF_INET6, std::string(name.substr(0, name.find('%'))).c_str(), &bytes) == 1;
+}
+
+// Whether no foreign name server decides what the name resolves to: an address is not resolved, and
+// browsers resolve localhost themselves.
 bool is_local_name(std::string_view name) {
-  if (name.starts_with('[')) return true;
-  if (name.find_first_not_of("0123456789.") == std::string_view::npos) return true;
-  return name == "localhost" || name.ends_with(".localhost");
+  return is_address(name) || name == "localhost" || name.ends_with(".localhost");
 }
 
 ApiError forbidden(std::string message, std::string_view code) {
@@ -63,25 +76,35 @@ size_t Access::key_of(const HttpRequest& request) const {
   return found;
 }
 
+bool Access::knows_host(std::string_view host_field) const {
+  const std::string own = lower_case(host_field);
+  const std::string_view name = name_of(own);
+  if (own.empty() || is_local_name(name)) return true;
+  if (name.empty()) return false;
+  if (name == lower_case(host)) return true;
+  return std::any_of(allowed_hosts.begin(), allowed_hosts.end(), [&](const std::string& allowed) {
+    return allowed == "*" || lower_case(allowed) == name;
+  });
+}
+
 std::optional<ApiError> Access::refuse(const HttpRequest& request) const {
   if (!api_keys.empty()) {
     if (key_of(request) > 0) return {};
     return invalid_api_key();
   }
   if (!request.origin.empty() && allows_origin(request.origin)) return {};
-  const std::string own = lower_case(request.host);
-  const std::string name(without_port(own));
-  if (local_names_only && !own.empty() && !is_local_name(name) && name != lower_case(host)) {
+  if (known_names_only && !knows_host(request.host)) {
     return forbidden(
-        "This server asks for no API key and listens on this machine only, so it answers requests "
-        "for this machine's own names only. Start it with an API key, with --host NAME, or with "
-        "--allowed-origins.",
+        "The name in this request's Host is none of this server's. A server that asks for no API "
+        "key answers to IP addresses, to localhost, and to the names that it was started with: add "
+        "--allowed-host NAME, or start it with an API key.",
         "forbidden_host");
   }
-  if (!request.origin.empty() && lower_case(authority_of(request.origin)) != own) {
+  if (!request.origin.empty() &&
+      lower_case(authority_of(request.origin)) != lower_case(request.host)) {
     return forbidden(
         "This server asks for no API key, so it does not answer web pages of other sites. Start "
-        "it with an API key, or with --allowed-origins ORIGIN.",
+        "it with --allowed-origins ORIGIN, or with an API key.",
         "forbidden_origin");
   }
   return {};

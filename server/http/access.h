@@ -2,8 +2,11 @@
 // thread.
 //
 // A browser lets any page send a request to any address that it reaches, this machine's own
-// included. A server with API keys is safe from that, as a page has none. One without keys answers
-// only pages of its own address, and those of allowed_origins.
+// included, and a page can make its own name resolve to that address later (DNS rebinding): to the
+// browser it then asks its own server, and may read the answers. A server with API keys is safe
+// from both, as no browser adds a key by itself and a foreign page has none. One without keys
+// answers only to names that no foreign page can have, and only pages of its own address and those
+// of allowed_origins.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +22,12 @@ namespace spillway {
 struct Access {
   std::vector<std::string> api_keys;         // None: no key is required. REQUIRES: none is empty.
   std::vector<std::string> allowed_origins;  // "https://example.org"; "*": any
-  // Listening on this machine's own address only: a request whose Host is another machine's name
-  // comes from a page whose name was made to resolve to this address (DNS rebinding).
-  bool local_names_only = false;
-  std::string host;  // --host, which counts as a local name
+  // Without keys, refuses requests whose Host is neither an IP address, nor localhost or a name
+  // below it, nor one of the names that follow. Which address is listened on makes no difference:
+  // a browser reaches 0.0.0.0 as it reaches 127.0.0.1, and addresses of its local network.
+  bool known_names_only = false;
+  std::string host;                             // --host
+  std::vector<std::string> allowed_hosts = {};  // Names without a port; "*": any
 
   // The error for a request that is refused; none if it is allowed. Not for routes open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
@@ -34,6 +39,10 @@ struct Access {
   HttpFields cors_fields(const HttpRequest& request) const;
 
   bool allows_origin(std::string_view origin) const;
+
+  // Whether the Host of a request ("example.org:8000", "[::1]") is a name of this server. An empty
+  // one is: HTTP/1.0 may lack it, and no browser leaves it out.
+  bool knows_host(std::string_view host_field) const;
 };
 
 // Compares in time that does not depend on the contents.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -61,7 +62,7 @@ void probe_when_silent(int fd, int seconds) {
 struct Connection::Net {
   explicit Net(asio::io_context& io) : socket(io), deadline(io), ticker(io) {}
 
-  asio::ip::tcp::socket socket;
+  asio::generic::stream_protocol::socket socket;  // TCP, or a Unix socket
   asio::steady_timer deadline;
   asio::steady_timer ticker;
   asio::steady_timer grace{socket.get_executor()};
@@ -89,14 +90,14 @@ struct Connection::BodyLease {
   size_t bytes = 0;
 };
 
-Connection::Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6,
+Connection::Connection(std::shared_ptr<HttpCore> core, int fd, int family,
                        std::shared_ptr<PeerUse> peer)
     : core_(std::move(core)),
       net_(std::make_unique<Net>(*core_->io)),
       peer_(std::move(peer)),
       parser_(core_->limits) {
   error_code ec;
-  net_->socket.assign(ipv6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), fd, ec);
+  net_->socket.assign({family, 0}, fd, ec);
   if (ec) ::close(fd);  // Out of kernel memory; the first read then ends this connection.
 }
 

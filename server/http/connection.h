@@ -21,8 +21,8 @@ namespace spillway {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // Takes ownership of the connected TCP socket `fd`, of the IPv6 family or else IPv4.
-  Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, std::shared_ptr<PeerUse> peer);
+  // Takes ownership of the connected socket `fd`, of an address family such as AF_INET.
+  Connection(std::shared_ptr<HttpCore> core, int fd, int family, std::shared_ptr<PeerUse> peer);
   ~Connection();
 
   void start();

@@ -3,12 +3,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <future>
@@ -16,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/http/acceptor.h"
 #include "server/http/connection.h"
 #include "server/http/core.h"
 
@@ -23,21 +21,6 @@ namespace spillway {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
-using boost::system::error_code;
-
-// The client that an address belongs to: in IPv6 a client has all addresses with the same first 64
-// bits.
-std::string client_of(const asio::ip::address& address) {
-  if (address.is_v4()) return address.to_string();
-  const asio::ip::address_v6 v6 = address.to_v6();
-  if (v6.is_v4_mapped()) {
-    return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
-  }
-  auto bytes = v6.to_bytes();
-  std::fill(bytes.begin() + 8, bytes.end(), 0);
-  return asio::ip::address_v6(bytes).to_string();
-}
 
 void name_thread(asio::thread_pool& pool, const char* name) {
   asio::post(pool, [name] { pthread_setname_np(pthread_self(), name); });
@@ -50,60 +33,34 @@ struct HttpServer::Parts {
       : core(std::make_shared<HttpCore>(limits, std::move(router))) {}
 
   Status listen(HttpListener listener);
-  void accept();
-  void on_accept(const error_code& ec, tcp::socket socket);
-  void take_in(int fd, const asio::ip::address& address);
-  void close_acceptor() {
-    error_code ignored;
-    acceptor.close(ignored);
-  }
+  void take_in(int fd, int family, const std::string& client);
 
   std::shared_ptr<HttpCore> core;
-  tcp::acceptor acceptor{*core->io};
-  asio::steady_timer pause{*core->io};
+  std::vector<std::unique_ptr<Acceptor>> acceptors;
+  std::vector<SocketFile> files;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work{
       core->io->get_executor()};
-  std::string url;
+  std::vector<std::string> urls;
   uint16_t port = 0;
   std::thread thread;
   bool stopped = false;
 };
 
 Status HttpServer::Parts::listen(HttpListener listener) {
-  url = listener.url();
-  port = listener.port();
+  urls.push_back(listener.url());
+  if (port == 0) port = listener.port();
   SPILLWAY_ASSIGN_OR_RETURN(const int fd, listener.listen());
-  error_code ec;
-  acceptor.assign(listener.ipv6() ? tcp::v6() : tcp::v4(), fd, ec);
-  if (!ec) return {};
-  ::close(fd);
-  return {Code::kIoError, "listen on " + url + ": " + ec.message()};
+  files.push_back(listener.take_file());
+  acceptors.push_back(std::make_unique<Acceptor>(
+      *core->io, fd, [this](int socket, int family, const std::string& client) {
+        take_in(socket, family, client);
+      }));
+  acceptors.back()->start();
+  return {};
 }
 
-void HttpServer::Parts::accept() {
-  acceptor.async_accept(
-      [this](const error_code& ec, tcp::socket socket) { on_accept(ec, std::move(socket)); });
-}
-
-void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
-  if (!acceptor.is_open()) return;
-  if (ec) {
-    // Out of file descriptors: retrying at once would only spin.
-    pause.expires_after(std::chrono::milliseconds(100));
-    pause.async_wait([this](const error_code& cancelled) {
-      if (!cancelled && acceptor.is_open()) accept();
-    });
-    return;
-  }
-  error_code peer_error;
-  const auto address = socket.remote_endpoint(peer_error).address();
-  const int fd = peer_error ? -1 : socket.release(peer_error);
-  if (fd >= 0 && !peer_error) take_in(fd, address);  // Otherwise it has left already.
-  accept();
-}
-
-void HttpServer::Parts::take_in(int fd, const asio::ip::address& address) {
-  auto peer = core->peer_use(client_of(address));
+void HttpServer::Parts::take_in(int fd, int family, const std::string& client) {
+  auto peer = core->peer_use(client);
   const HttpLimits& limits = core->limits;
   const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
   const bool full =
@@ -112,7 +69,7 @@ void HttpServer::Parts::take_in(int fd, const asio::ip::address& address) {
     ::close(fd);  // No memory is set aside for more refusals.
     return;
   }
-  auto connection = std::make_shared<Connection>(core, fd, address.is_v6(), std::move(peer));
+  auto connection = std::make_shared<Connection>(core, fd, family, std::move(peer));
   full ? connection->turn_away() : connection->start();
 }
 
@@ -130,9 +87,17 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, u
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpListener listener,
                                                       const HttpLimits& limits, Router router) {
+  std::vector<HttpListener> listeners;
+  listeners.push_back(std::move(listener));
+  return start(std::move(listeners), limits, std::move(router));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(std::vector<HttpListener> listeners,
+                                                      const HttpLimits& limits, Router router) {
   auto parts = std::make_unique<Parts>(limits, std::move(router));
-  SPILLWAY_RETURN_IF_ERROR(parts->listen(std::move(listener)));
-  parts->accept();
+  for (HttpListener& listener : listeners) {
+    SPILLWAY_RETURN_IF_ERROR(parts->listen(std::move(listener)));
+  }
   parts->thread = std::thread([core = parts->core] {
     pthread_setname_np(pthread_self(), "spillway-net");
     while (true) {
@@ -164,7 +129,11 @@ uint16_t HttpServer::port() const {
 }
 
 std::string HttpServer::url() const {
-  return parts_->url;
+  return parts_->urls.front();
+}
+
+const std::vector<std::string>& HttpServer::urls() const {
+  return parts_->urls;
 }
 
 void HttpServer::begin_drain() {
@@ -195,8 +164,8 @@ void HttpServer::stop() {
   Parts* parts = parts_.get();
   parts->core->draining = true;
   parts->core->post([parts] {
-    parts->close_acceptor();
-    parts->pause.cancel();
+    for (const auto& acceptor : parts->acceptors) acceptor->close();
+    parts->files.clear();  // Nobody is to find a socket that nobody listens at.
     while (!parts->core->connections.empty()) {
       const auto connection = parts->core->connections.begin()->second.lock();
       if (connection == nullptr) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/base/status.h"
 #include "server/http/limits.h"
@@ -15,7 +16,9 @@ namespace spillway {
 
 class HttpServer {
  public:
-  // Starts serving on a bound address. Errors name it.
+  // Starts serving on bound addresses. Errors name the one. REQUIRES: at least one.
+  static Result<std::unique_ptr<HttpServer>> start(std::vector<HttpListener> listeners,
+                                                   const HttpLimits& limits, Router router);
   static Result<std::unique_ptr<HttpServer>> start(HttpListener listener, const HttpLimits& limits,
                                                    Router router);
   // HttpListener::bind and start.
@@ -28,8 +31,9 @@ class HttpServer {
   // Answers by another table from the next request on, within other limits. Blocks until it does.
   void serve(const HttpLimits& limits, Router router);
 
-  uint16_t port() const;
-  std::string url() const;  // "http://127.0.0.1:8000"
+  uint16_t port() const;    // The first TCP port; 0: there is none
+  std::string url() const;  // The first one: "http://127.0.0.1:8000", "unix:/run/spillway.sock"
+  const std::vector<std::string>& urls() const;  // In the order of the listeners
 
   // Closes idle connections, answers new requests with 503 (open routes excepted), and ends every
   // connection after its answer. Does not block.

@@ -10,6 +10,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
 
 #include "tests/support/golden.h"
@@ -127,6 +129,48 @@ TEST_CASE("a terminal that closes does not end a server that nohup started while
   server.signal(SIGHUP);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   CHECK(server.runs());
+}
+
+// What the program prints on standard output.
+std::string output_of(const std::string& arguments) {
+  std::FILE* pipe = ::popen((test::program() + " " + arguments + " 2> /dev/null").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string out;
+  char bytes[4096];
+  while (std::fgets(bytes, sizeof(bytes), pipe) != nullptr) out += bytes;
+  ::pclose(pipe);
+  return out;
+}
+
+TEST_CASE("completions have every command and every flag of the program") {
+  const std::string bash = output_of("completions bash");
+  const std::string zsh = output_of("completions zsh");
+  const std::string fish = output_of("completions fish");
+  const std::string help = output_of("help");
+  std::istringstream lines(help.substr(help.find("Commands:\n") + 10));
+  int commands = 0, flags = 0;
+  for (std::string line; std::getline(lines, line) && !line.empty();) {
+    std::istringstream words(line);
+    std::string command;
+    if (!line.starts_with("  ") || line.starts_with("   ") || !(words >> command)) continue;
+    ++commands;
+    INFO(command);
+    for (const std::string* script : {&bash, &zsh, &fish}) {
+      CHECK(script->find(command) != std::string::npos);
+    }
+    std::istringstream text(output_of("help " + command));
+    for (std::string entry; std::getline(text, entry);) {
+      if (!entry.starts_with("  --")) continue;
+      const std::string flag = entry.substr(4, entry.find(' ', 4) - 4);
+      ++flags;
+      INFO(flag);
+      CHECK(bash.find("--" + flag) != std::string::npos);
+      CHECK(zsh.find("--" + flag) != std::string::npos);
+      CHECK(fish.find("-l " + flag + " ") != std::string::npos);
+    }
+  }
+  CHECK(commands >= 13);
+  CHECK(flags > 200);
 }
 
 }  // namespace

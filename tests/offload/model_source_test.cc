@@ -207,7 +207,7 @@ TEST_CASE("files of other kinds are told apart, with what to give instead") {
     return std::string(status.message());
   };
   write_file(setup.temp / "model.bin", "GGUF\x03 and so on");
-  CHECK_THAT(refused(setup.temp / "model.bin"), Catch::EndsWith("its name ends in .gguf"));
+  CHECK_THAT(refused(setup.temp / "model.bin"), Catch::Contains("ends in .gguf"));
   write_file(setup.temp / "model.gguf", GgufWriter::model("other").file());
   CHECK_THAT(refused(setup.temp / "model.gguf"),
              Catch::Contains("model.gguf") && Catch::Contains("'other', which is not supported"));
@@ -275,6 +275,21 @@ TEST_CASE("what is no model is refused with what to do") {
   CHECK_THAT(refused(setup.temp.path()), Catch::Contains("no config.json"));
   CHECK_THAT(refused(setup.directory + "/config.json"), Catch::Contains("packed model file"));
   CHECK_THAT(refused("/dev/null"), Catch::Contains("neither"));
+  CHECK_THAT(refused("https://example.org/a/b"), Catch::Contains("nothing is downloaded"));
+  CHECK_THAT(refused(setup.temp / "m.gguf"), Catch::Contains("no file"));
+  CHECK_THAT(refused("some-org/Some-Model-8B"), Catch::Contains("hf download some-org/Some-Model-8B"));
+  CHECK_THAT(refused("../some-model"), !Catch::Contains("hf download"));
+  fs::create_directories(setup.temp / "only");
+  write_file(setup.temp / "only/b.gguf", "GGUF");
+  write_file(setup.temp / "only/a.gguf", "GGUF");
+  CHECK_THAT(refused(setup.temp / "only"), Catch::EndsWith("only/a.gguf"));
+  const std::string snapshot =
+      setup.temp / "hub/models--some-org--Some-Model-8B/snapshots/0123456789";
+  fs::create_directories(snapshot);
+  write_file(snapshot + "/config.json", "{}");
+  ::setenv("HF_HUB_CACHE", (setup.temp / "hub").c_str(), 1);
+  CHECK_THAT(refused("some-org/Some-Model-8B"), Catch::EndsWith("give " + snapshot));
+  ::unsetenv("HF_HUB_CACHE");
   write_file(setup.temp / "file", "");
   setup.options.cache_directory = setup.temp / "file";
   CHECK_THAT(refused(setup.directory), Catch::Contains("SPILLWAY_CACHE"));

@@ -19,6 +19,7 @@
 #include "server/batches/batch_run.h"
 #include "server/batches/crash_mark.h"
 #include "server/cli/batch/batch_output.h"
+#include "server/cli/batch/remote_batch.h"
 #include "server/cli/batch/workload_file.h"
 #include "server/cli/common/console.h"
 #include "server/cli/common/interrupt.h"
@@ -379,6 +380,7 @@ std::string format_text(const std::optional<Format>& format) {
 struct State {
   std::string model;
   BatchFlags batch;
+  RemoteBatchFlags remote;
   EngineFlags engine;
 };
 
@@ -409,6 +411,10 @@ void add_batch_flags(Settings& settings, BatchFlags* flags) {
   settings.add_switch("dry-run", &flags->dry_run, "check every line and count tokens; run nothing");
   settings.add_choice("progress", &flags->progress, {"auto", "plain", "json", "none"},
                       "what stderr shows; auto: one moving line on a terminal, else plain lines");
+}
+
+RemoteBatchFiles files_of(const BatchFlags& flags) {
+  return {flags.input, flags.output, flags.overwrite, flags.progress};
 }
 
 Status check_flags(const std::string& model, const BatchFlags& flags, const EngineFlags& engine) {
@@ -496,6 +502,7 @@ Command batch_command(const OpenModel& open) {
   auto state = std::make_shared<State>();
   Command command;
   command.name = "batch";
+  command.alias = "run-batch";  // vLLM's name
   command.summary = "complete a file of requests; can be killed and resumed";
   command.description =
       "Completes every line of a file and writes one line for each. Finished lines are kept in "
@@ -505,11 +512,19 @@ Command batch_command(const OpenModel& open) {
       "line's result: its lines run again, and if that does not help the run stops with status 1, "
       "to be resumed.";
   command.usage = "--input FILE --output FILE";
-  command.arguments = {{"MODEL", "a Hugging Face model directory or a packed .spill file",
+  command.arguments = {{"MODEL", kModelHelp,
                         &state->model, /*optional=*/true}};
   add_batch_flags(command.settings, &state->batch);
+  add_remote_batch_flags(command.settings, &state->remote);
   add_engine_flags(command.settings, &state->engine);
+  command.check_given = [state](const Settings& given) {
+    return check_remote_batch_given(given, state->remote);
+  };
   command.check = [state]() -> Status {
+    if (!state->remote.server.empty()) {
+      if (state->model.empty()) return check_remote_batch(state->remote, files_of(state->batch));
+      return invalid_argument("MODEL is of a batch on this machine; with --server the server has it");
+    }
     return check_flags(state->model, state->batch, state->engine);
   };
   command.run = [state, open]() -> int {
@@ -521,11 +536,20 @@ Command batch_command(const OpenModel& open) {
     // The reader of our stderr may leave at any time, also while the model is loaded.
     std::signal(SIGPIPE, SIG_IGN);
     if (!state->batch.export_journal.empty()) return report("batch", export_batch(state->batch));
-    const Result<BatchOutcome> outcome = run_batch(state->batch, setup);
-    if (!outcome.ok() || !state->batch.fail_on_errors || outcome->failed == 0) {
-      return report("batch", outcome.status());
+    int64_t failed = 0;
+    Status status;
+    if (!state->remote.server.empty()) {
+      const Result<RemoteBatchOutcome> outcome =
+          run_remote_batch(state->remote, files_of(state->batch));
+      status = outcome.status();
+      if (status.ok()) failed = outcome->failed;
+    } else {
+      const Result<BatchOutcome> outcome = run_batch(state->batch, setup);
+      status = outcome.status();
+      if (status.ok()) failed = outcome->failed;
     }
-    log_error(std::to_string(outcome->failed) + " lines failed (--fail-on-errors)");
+    if (!status.ok() || !state->batch.fail_on_errors || failed == 0) return report("batch", status);
+    log_error(std::to_string(failed) + " lines failed (--fail-on-errors)");
     return static_cast<int>(kExitFailure);
   };
   return command;

@@ -41,7 +41,8 @@ void ByteProgress::show(uint64_t done_bytes, uint64_t total_bytes) {
   if (!terminal_ || now - shown_ < std::chrono::milliseconds(100)) return;
   shown_ = now;
   drawn_ = true;
-  std::string line = what_ + ": " + format_bytes(done_bytes) + " of " + format_bytes(total_bytes);
+  std::string line = what_ + ": " + format_bytes(done_bytes);
+  if (total_bytes > 0) line += " of " + format_bytes(total_bytes);
   const double seconds = std::chrono::duration<double>(now - start_).count();
   if (done_bytes > 0 && seconds > 0.5) {
     const double rate = static_cast<double>(done_bytes) / seconds;

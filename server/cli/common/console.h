@@ -23,7 +23,7 @@ class ByteProgress {
   ByteProgress(const ByteProgress&) = delete;
   ByteProgress& operator=(const ByteProgress&) = delete;
 
-  // Redraws the line at most ten times a second.
+  // Redraws the line at most ten times a second. `total_bytes` 0: that is not known.
   void show(uint64_t done_bytes, uint64_t total_bytes);
 
  private:

@@ -21,6 +21,7 @@ struct sigaction stops_before[kStops.size()];
 struct sigaction pipe_before;
 char last_words_text[4096] = "";
 size_t last_words_bytes = 0;
+char leftover_path[4096] = "";
 
 // Only async-signal-safe calls from here on.
 extern "C" void on_stop(int) {
@@ -28,6 +29,7 @@ extern "C" void on_stop(int) {
     // A failed write makes no difference any more.
     [[maybe_unused]] const ssize_t written =
         ::write(STDERR_FILENO, last_words_text, last_words_bytes);
+    if (leftover_path[0] != '\0') ::unlink(leftover_path);
     ::_exit(kInterruptedStatus);
   }
   stops_seen = 1;
@@ -43,10 +45,13 @@ void install(int signal, void (*handler)(int), struct sigaction* before) {
 
 }  // namespace
 
-InterruptGuard::InterruptGuard(std::string_view last_words, First first) {
+InterruptGuard::InterruptGuard(std::string_view last_words, First first,
+                               std::string_view leftover) {
   stops_seen = first == First::kEnds ? 1 : 0;
   last_words_bytes = std::min(last_words.size(), sizeof(last_words_text));
   std::copy_n(last_words.begin(), last_words_bytes, last_words_text);
+  if (leftover.size() >= sizeof(leftover_path)) leftover = {};
+  *std::copy_n(leftover.begin(), leftover.size(), leftover_path) = '\0';
   for (size_t i = 0; i < kStops.size(); ++i) {
     install(kStops[i], on_stop, &stops_before[i]);
     // If hang-ups were ignored by request, keep it so.

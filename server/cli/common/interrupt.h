@@ -18,7 +18,10 @@ class InterruptGuard {
   // nothing to save.
   enum class First : uint8_t { kAsks, kEnds };
 
-  explicit InterruptGuard(std::string_view last_words = {}, First first = First::kAsks);
+  // `leftover`: a file, such as a socket, that the signal which ends the process removes; a path of
+  // more than 4 KB is left alone.
+  explicit InterruptGuard(std::string_view last_words = {}, First first = First::kAsks,
+                          std::string_view leftover = {});
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;

@@ -1,10 +1,12 @@
 #include "server/cli/flags/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
 #include "kernels/base/quote.h"
+#include "server/cli/flags/foreign_names.h"
 #include "server/cli/flags/hints.h"
 #include "server/log.h"
 
@@ -44,6 +46,7 @@ void declare(CLI::App& program, Command& command, Parsed* parsed) {
   parsed->app = program.add_subcommand(command.name, command.summary);
   CLI::App* app = parsed->app;
   app->allow_extras();
+  if (!command.alias.empty()) app->alias(command.alias);
   for (const Argument& argument : command.arguments) {
     app->add_option(argument.name, *argument.field)->allow_extra_args(false);
   }
@@ -52,6 +55,7 @@ void declare(CLI::App& program, Command& command, Parsed* parsed) {
     parsed->options[setting.name] =
         setting.is_switch() ? app->add_flag(flag) : add_value(app, flag, setting.repeats);
   }
+  if (command.settings.all().empty()) return;
   parsed->config = add_value(app, "--config", false);
   app->add_flag("--print-config", parsed->print_config);
 }
@@ -81,19 +85,32 @@ std::map<std::string, std::string> flags_of(const Parsed& parsed) {
   return flags;
 }
 
-// Explains the words that CLI11 could not assign.
+// Why there is no flag `flag` here, and what to use.
+std::string explain_unknown_flag(const std::string& flag, const std::vector<std::string>& known) {
+  const std::string hint = foreign_flag_hint(flag);
+  if (!hint.empty()) return "no flag " + flag + " here; " + hint;
+  const std::string meant = nearest(flag, known);
+  return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
+}
+
+// Explains the words that CLI11 could not assign: all flags among them, a line each, since who comes
+// from another program has several.
 std::string explain_extras(const Parsed& parsed) {
+  constexpr size_t kShown = 16;
   std::vector<std::string> known = {"--config", "--print-config", "--help"};
   for (const auto& [name, option] : parsed.options) known.push_back("--" + name);
+  std::vector<std::string> flags;
   for (const std::string& word : parsed.app->remaining()) {
-    if (word.rfind("-", 0) != 0) continue;
     const std::string flag = word.substr(0, word.find('='));
-    const std::string hint = foreign_flag_hint(flag);
-    if (!hint.empty()) return "no flag " + flag + " here; " + hint;
-    const std::string meant = nearest(flag, known);
-    return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
+    const bool seen = std::find(flags.begin(), flags.end(), flag) != flags.end();
+    if (flag.starts_with('-') && !seen && flags.size() < kShown) flags.push_back(flag);
   }
-  return "one word too many: " + in_quotes(parsed.app->remaining().front());
+  if (flags.empty()) return "one word too many: " + in_quotes(parsed.app->remaining().front());
+  std::string text;
+  for (const std::string& flag : flags) {
+    text += (text.empty() ? "" : "\n  ") + explain_unknown_flag(flag, known);
+  }
+  return text;
 }
 
 // The command line's first error, or OK.
@@ -115,7 +132,12 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
   inputs.environment = environment;
   const char* config = environment("SPILLWAY_CONFIG");
   if (config != nullptr) inputs.config_file = config;
-  if (parsed.config->count() > 0) inputs.config_file = parsed.config->results().back();
+  // A command without flags has nothing to read there, and must not fail over it.
+  if (parsed.config == nullptr) {
+    inputs.config_file.clear();
+  } else if (parsed.config->count() > 0) {
+    inputs.config_file = parsed.config->results().back();
+  }
   inputs.known = [commands](std::string_view name) {
     return std::any_of(commands.begin(), commands.end(),
                        [&](const Command& other) { return other.settings.find(name) != nullptr; });
@@ -126,6 +148,7 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
     print(stdout, describe(command.settings));
     return kExitSuccess;
   }
+  if (status.ok() && command.check_given) status = command.check_given(command.settings);
   if (status.ok() && command.check) status = command.check();
   if (!status.ok()) return usage_error(command.name, std::string(status.message()));
   warn_of_secrets(command);
@@ -138,15 +161,26 @@ int no_command(std::span<const Command> commands, int count, const char* const* 
     print(stderr, program_help(commands));
     return kExitUsage;
   }
-  const std::string word = arguments[1];
-  std::vector<std::string> names;
-  for (const Command& command : commands) names.push_back(command.name);
-  const std::string meant = nearest(word, names);
-  return usage_error(
-      "", "no command " + in_quotes(word) + (meant.empty() ? "" : "; did you mean " + meant + "?"));
+  return usage_error("", explain_unknown_command(commands, arguments[1]));
 }
 
 }  // namespace
+
+const Command* find_command(std::span<const Command> commands, std::string_view name) {
+  const auto found = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
+    return !name.empty() && (command.name == name || command.alias == name);
+  });
+  return found == commands.end() ? nullptr : &*found;
+}
+
+std::string explain_unknown_command(std::span<const Command> commands, std::string_view name) {
+  const std::string text = "no command " + in_quotes(name);
+  if (const std::string hint = foreign_command_hint(name); !hint.empty()) return text + "; " + hint;
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.name);
+  const std::string meant = nearest(name, names);
+  return text + (meant.empty() ? "" : "; did you mean " + meant + "?");
+}
 
 int exit_status_of(const Status& status) {
   switch (status.code()) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/status.h"
@@ -17,19 +18,28 @@ struct Argument {
   std::string name;  // "MODEL"
   std::string help;
   std::string* field = nullptr;
-  bool optional = false;  // The command's check decides when it may be missing
+  bool optional = false;                // The command's check decides when it may be missing
+  std::vector<std::string> words = {};  // Its possible values, for completions; none: a file
 };
 
 struct Command {
   std::string name;         // "batch"
+  std::string alias;        // Another name that runs it: "run-batch"; empty: none
   std::string summary;      // One line in `spillway --help`
   std::string description;  // Paragraphs in `spillway batch --help`
   std::string usage;        // Required flags: "--input FILE --output FILE"
   std::vector<Argument> arguments;
   Settings settings;
+  // Checks which settings were given, and by what (Setting::source), where that matters. Optional.
+  std::function<Status(const Settings&)> check_given;
   std::function<Status()> check;  // Cross-checks of values, before anything runs. Optional.
   std::function<int()> run;       // Returns the exit status.
 };
+
+// The command of that name or alias; null: there is none.
+const Command* find_command(std::span<const Command> commands, std::string_view name);
+// Why there is none, and what may have been meant.
+std::string explain_unknown_command(std::span<const Command> commands, std::string_view name);
 
 // The texts of --help (help_text.cc).
 std::string program_help(std::span<const Command> commands);

@@ -72,11 +72,16 @@ std::string program_help(std::span<const Command> commands) {
 
 std::string command_help(const Command& command) {
   std::string out = "Usage: spillway " + command.name;
-  for (const Argument& argument : command.arguments) out += " " + argument.name;
-  out += (command.usage.empty() ? "" : " " + command.usage) + " [flags]\n\n";
+  const bool has_flags = !command.settings.all().empty();
+  for (const Argument& argument : command.arguments) {
+    out += argument.optional ? " [" + argument.name + "]" : " " + argument.name;
+  }
+  out += (command.usage.empty() ? "" : " " + command.usage) + (has_flags ? " [flags]\n\n" : "\n\n");
   wrap(command.description, 0, 0, &out);
   if (!command.arguments.empty()) out += "\nArguments:\n";
   for (const Argument& argument : command.arguments) entry(argument.name, argument.help, &out);
+  if (!command.alias.empty()) out += "\nAnother name: " + command.alias + "\n";
+  if (!has_flags) return out;
   settings_help(command.settings, &out);
   out += "\nConfiguration:\n";
   entry("--config FILE", "a JSON object with values for any of these flags, by name", &out);

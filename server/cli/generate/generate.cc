@@ -266,7 +266,7 @@ Command generate_command(const OpenModel& open) {
       "standard error. The same --seed gives the same text.";
   command.usage = "--prompt TEXT";
   command.arguments = {
-      {"MODEL", "a Hugging Face model directory or a packed .spill file", &state->model}};
+      {"MODEL", kModelHelp, &state->model}};
   add_generate_flags(command.settings, &state->generate);
   add_engine_flags(command.settings, &state->engine);
   command.check = [state] { return check(*state); };

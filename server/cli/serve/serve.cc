@@ -43,8 +43,8 @@ ApiContext make_context(const ServeFlags& flags, const ServedModel& model, int64
   return context;
 }
 
-void print_url(std::string_view url) {
-  std::printf("Listening on %.*s\n", static_cast<int>(url.size()), url.data());
+void print_urls(const std::vector<std::string>& urls) {
+  for (const std::string& url : urls) std::printf("Listening on %s\n", url.c_str());
   std::fflush(stdout);
 }
 
@@ -85,7 +85,6 @@ struct State {
   std::string api_key_file;
   ServeFlags serve;
   EngineFlags engine;
-  int64_t port = 8000;
   int64_t body_bytes_max = static_cast<int64_t>(RequestMemory().body_bytes_max);
   int64_t answers_bytes_max = 0;
 };
@@ -93,15 +92,12 @@ struct State {
 void add_serve_flags(Settings& settings, State* state) {
   ServeFlags& flags = state->serve;
   settings.group("Server");
-  settings.add_text("host", &flags.host, "ADDRESS", "the address to listen on");
-  settings.add_integer("port", &state->port, 0, 65535, "the port to listen on; 0: any free one");
+  add_listen_flags(settings, &flags);
   settings.add_texts("served-model-name", &flags.served_model_names, "NAME",
                      "names that requests may use; the first is the one in answers");
   settings.add(api_key_setting(&flags.api_keys));
   settings.add_text("api-key-file", &state->api_key_file, "FILE",
                     "a file with more keys, one a line; '#' begins a comment");
-  settings.add_texts("allowed-origins", &flags.allowed_origins, "ORIGIN",
-                     "web pages that may ask, such as https://example.org; *: all");
   settings.add_integer("connections-per-client-max", &flags.http.connections_per_peer_max, 1,
                        1'000'000, "connections of one address before 503");
   settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
@@ -183,10 +179,13 @@ Status place_batches(ServeFlags* flags) {
   return {};
 }
 
-void warn_of_open_door(const HttpListener& listener) {
-  log_warning(listener.url() +
-              " can be reached from other machines and asks for no API key: whoever reaches it may "
-              "use it. Set SPILLWAY_API_KEY or --api-key-file");
+void warn_of_open_doors(const ServeFlags& flags, const std::vector<HttpListener>& listeners) {
+  for (const HttpListener& listener : listeners) {
+    if (!flags.api_keys.empty() || listener.loopback()) continue;
+    log_warning(listener.url() +
+                " can be reached from other machines and asks for no API key: whoever reaches it "
+                "may use it. Set SPILLWAY_API_KEY or --api-key-file");
+  }
 }
 
 // Prints the throughput, with the prediction for full blocks.
@@ -208,16 +207,7 @@ Status validate(const ServeFlags& flags) {
   for (const std::string& name : flags.served_model_names) {
     if (name.empty()) return invalid_argument("--served-model-name: a name is empty");
   }
-  for (const std::string& origin : flags.allowed_origins) {
-    const size_t scheme = origin.find("://");
-    const bool whole = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
-                       origin.find('/', scheme + 3) == std::string::npos;
-    if (origin != "*" && !whole) {
-      return invalid_argument("--allowed-origins: " + in_quotes(origin) +
-                              " is no origin such as https://example.org, nor *");
-    }
-  }
-  return {};
+  return validate(static_cast<const ListenFlags&>(flags));
 }
 
 std::string start_line(const ServeFlags& flags, const ApiContext& context, int64_t slots_max) {
@@ -233,17 +223,22 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
          std::to_string(flags.http.connections_per_peer_max) + " connections a client";
 }
 
-Result<LoadingServer> LoadingServer::start(const ServeFlags& flags, HttpListener listener) {
-  Access access{flags.api_keys, flags.allowed_origins, listener.loopback(), flags.host};
+Result<LoadingServer> LoadingServer::start(const ServeFlags& flags,
+                                           std::vector<HttpListener> listeners) {
+  Access access{flags.api_keys, flags.allowed_origins, /*known_names_only=*/true, flags.host,
+                flags.allowed_hosts};
   SPILLWAY_ASSIGN_OR_RETURN(
       std::unique_ptr<HttpServer> server,
-      HttpServer::start(std::move(listener), flags.http, make_loading_router(access)));
+      HttpServer::start(std::move(listeners), flags.http, make_loading_router(access)));
   return LoadingServer{std::move(server), std::move(access)};
 }
 
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
                  std::function<void(std::string_view)> announce) {
-  SPILLWAY_ASSIGN_OR_RETURN(LoadingServer server, LoadingServer::start(flags, std::move(listener)));
+  std::vector<HttpListener> listeners;
+  listeners.push_back(std::move(listener));
+  SPILLWAY_ASSIGN_OR_RETURN(LoadingServer server,
+                            LoadingServer::start(flags, std::move(listeners)));
   return run_serve(flags, std::move(server), model, std::move(announce));
 }
 
@@ -286,7 +281,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   }
   server->serve(limits, std::move(router));
   log_info(start_line(flags, api.context, slots_max));
-  announce ? announce(server->url()) : print_url(server->url());
+  announce ? announce(server->url()) : print_urls(server->urls());
 
   std::optional<Drain> drain;
   const std::function<void()> await_signal = [&] {
@@ -333,6 +328,7 @@ Command serve_command(const OpenModel& open) {
   command.arguments = {{"MODEL", kModelHelp, &state->model}};
   add_serve_flags(command.settings, state.get());
   add_engine_flags(command.settings, &state->engine);
+  command.check_given = [state](const Settings& given) { return settle(given, &state->serve); };
   command.check = [state]() -> Status {
     SPILLWAY_RETURN_IF_ERROR(validate(state->serve));
     SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
@@ -340,22 +336,21 @@ Command serve_command(const OpenModel& open) {
     return validate(state->engine);
   };
   command.run = [state, open] {
-    state->serve.port = static_cast<uint16_t>(state->port);
     state->serve.seed = state->engine.seed;
     HttpLimits& limits = state->serve.http;
     limits.connections_max = std::max(limits.connections_max, limits.connections_per_peer_max);
     // Loading a model may take minutes, so check first what does not need it.
-    Result<HttpListener> listener = HttpListener::bind(state->serve.host, state->serve.port);
-    if (!listener.ok()) return report("serve", listener.status());
-    if (state->serve.api_keys.empty() && !listener->loopback()) warn_of_open_door(listener.value());
+    Result<std::vector<HttpListener>> listeners = open_listeners(state->serve);
+    if (!listeners.ok()) return report("serve", listeners.status());
+    warn_of_open_doors(state->serve, listeners.value());
     const RequestMemory wanted = {static_cast<uint64_t>(state->body_bytes_max),
                                   static_cast<uint64_t>(state->answers_bytes_max)};
-    Result<LoadingServer> server = LoadingServer::start(state->serve, std::move(listener).value());
+    Result<LoadingServer> server = LoadingServer::start(state->serve, std::move(listeners).value());
     if (!server.ok()) return report("serve", server.status());
     log_info(server->server->url() + " answers 503 (model_loading) until the model is there.");
     std::optional<InterruptGuard> loading;
     loading.emplace("spillway serve: stopped while the model was loaded; nothing was served.\n",
-                    InterruptGuard::First::kEnds);
+                    InterruptGuard::First::kEnds, state->serve.socket);
     Result<ServedModel> model = open(state->model, state->engine,
                                      {.tokenizer_only = false,
                                       .timeline = true,

@@ -11,6 +11,7 @@
 #include "kernels/base/status.h"
 #include "server/cli/common/served_model.h"
 #include "server/cli/flags/command_line.h"
+#include "server/cli/serve/listen_flags.h"
 #include "server/http/access.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
@@ -18,12 +19,9 @@
 
 namespace spillway {
 
-struct ServeFlags {
-  std::string host = "127.0.0.1";
-  uint16_t port = 8000;                         // 0: any free port
+struct ServeFlags : ListenFlags {
   std::vector<std::string> served_model_names;  // None: the model's own
   std::vector<std::string> api_keys;            // None: no key is required
-  std::vector<std::string> allowed_origins;     // Web origins that may send requests, "*": all
   int64_t queue_max = 0;            // Sequences running and waiting; 0: the scheduler's limit
   int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
   int64_t stall_seconds = 900;      // Work without a sweep's end before /health fails; 0: never
@@ -57,14 +55,15 @@ struct LoadingServer {
   Access access;
 
   // Errors: the address cannot be listened on.
-  static Result<LoadingServer> start(const ServeFlags& flags, HttpListener listener);
+  static Result<LoadingServer> start(const ServeFlags& flags, std::vector<HttpListener> listeners);
 };
 
 // Serves until SIGINT, SIGTERM or SIGHUP (unless that one was ignored, as by nohup): then answers
 // what is new with 503, finishes running requests for up to drain_seconds, and returns OK. A
 // second signal cuts the running answers off; a third ends the process as if it had no handler. An
 // engine that only a restart cures is drained in the same way: kDeviceLost. `announce` is called
-// once with the URL when requests are answered; the default prints one line to standard output.
+// once with the first URL when requests are answered; the default prints a line for each to
+// standard output.
 // Blocks; call from the main thread. The scheduler is drained afterwards. REQUIRES:
 // model.scheduler.
 Status run_serve(const ServeFlags& flags, LoadingServer server, const ServedModel& model,

@@ -254,7 +254,7 @@ TEST_CASE("parameters of a path are decoded") {
 }
 
 // What a request from a page of `origin` to the address `host` is answered; 200: not refused.
-int asked(const Access& access, const char* origin, const char* host) {
+int asked(const Access& access, const std::string& origin, const std::string& host) {
   HttpRequest request;
   request.origin = origin;
   request.host = host;
@@ -288,20 +288,37 @@ TEST_CASE("without a key web pages of other sites are refused") {
   CHECK_FALSE(locked.refuse(page));
 }
 
-TEST_CASE("a server of this machine answers to this machine's names only") {
+TEST_CASE("a server without keys answers to its own names only") {
   Access local;
-  local.local_names_only = true;
+  local.known_names_only = true;
   local.host = "Workstation";
-  for (const char* host : {"127.0.0.1:8000", "127.0.0.1", "localhost:8000", "LOCALHOST",
-                           "[::1]:8000", "a.localhost:1", "workstation:8000", "10.0.0.7", ""}) {
+  local.allowed_hosts = {"GPU.example.org", "box"};
+  for (const char* host :
+       {"127.0.0.1:8000", "127.0.0.1", "localhost:8000", "LOCALHOST", "localhost.:8000",
+        "[::1]:8000", "[fe80::1%eth0]", "a.localhost:1", "workstation:8000", "10.0.0.7",
+        "gpu.example.org", "gpu.EXAMPLE.org.:8000", "box:80", ""}) {
     INFO(host);
     CHECK(asked(local, "", host) == 200);
+    CHECK(asked(local, "https://" + std::string(host), host) == 200);
   }
   // A page of this name whose name server now says 127.0.0.1: origin and host are the same.
   CHECK(asked(local, "http://evil.example:8000", "evil.example:8000") == 403);
-  CHECK(asked(local, "", "evil.example:8000") == 403);
-  CHECK(asked(local, "", "127.0.0.1.evil.example") == 403);
-  local.local_names_only = false;
+  for (const char* host :
+       {"evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "evil-localhost",
+        "x.gpu.example.org", "example.org", "1.2.3", "1.2.3.4.5", "[::1", "[evil]", "[]", ":80",
+        ".", "[::1].evil.example", "[::1]x"}) {
+    INFO(host);
+    CHECK_FALSE(local.knows_host(host));
+    CHECK(asked(local, "", host) == 403);
+  }
+  // What is allowed beside it decides, too.
+  local.allowed_origins = {"https://ui.example"};
+  CHECK(asked(local, "https://ui.example", "evil.example") == 200);
+  local.allowed_hosts = {"*"};
+  CHECK(asked(local, "", "evil.example:8000") == 200);
+  CHECK(asked(local, "http://other.example", "evil.example:8000") == 403);
+  local.allowed_hosts.clear();
+  local.known_names_only = false;
   CHECK(asked(local, "", "evil.example:8000") == 200);
 }
 

@@ -9,6 +9,7 @@
 #include "server/cli/flags/command_line.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/flags/hints.h"
+#include "tests/support/captured_stderr.h"
 
 namespace spillway::command_line_test {
 namespace {
@@ -271,27 +272,53 @@ TEST_CASE("a word that is nearly right is recognised") {
   CHECK(nearest("", {"a"}).empty());
 }
 
-TEST_CASE("flags of other servers are answered with ours") {
-  CHECK(foreign_flag_hint("--dtype").find("--format") != std::string::npos);
-  CHECK(foreign_flag_hint("-ngl").find("--weights") != std::string::npos);
-  CHECK(foreign_flag_hint("--scheduling-policy").find("--priority") != std::string::npos);
-  CHECK(foreign_flag_hint("--block").empty());
-  CHECK(foreign_flag_hint("").empty());
-}
-
-TEST_CASE("misspelt variables of the environment are found") {
-  int64_t port = 0;
+TEST_CASE("variables of the environment that set nothing are found") {
+  int64_t port = 0, length = 0;
   std::vector<Command> commands(1);
   commands[0].settings.add_integer("port", &port, 0, 65535, "");
+  commands[0].settings.add_integer("max-model-len", &length, 0, 65535, "");
   const char* const environment[] = {"SPILLWAY_PROT=9",
                                      "SPILLWAY_PORT=8",
                                      "SPILLWAY_CONFIG=x",
                                      "SPILLWAY_SOMETHING_ELSE=1",
+                                     "SPILLWAY_MAX_MODEL_LENGTH=1",
+                                     "SPILLWAY_MAX_NUM_SEQS=1",
+                                     "SPILLWAY_SERVICE_HOST=10.0.0.1",
+                                     "SPILLWAY_SERVICE_PORT_HTTP=80",
+                                     "SPILLWAY_PORT_8000_TCP=tcp://10.0.0.1:8000",
+                                     "SPILLWAY_PORT_8000_TCP_ADDR=10.0.0.1",
                                      "PROT=1",
                                      "SPILLWAY_CACHE",
                                      nullptr};
-  CHECK(misspelt_variables(commands, environment) ==
-        std::vector<std::string>{"SPILLWAY_PROT sets nothing; did you mean SPILLWAY_PORT?"});
+  CHECK(unknown_variables(commands, environment) ==
+        std::vector<std::string>{
+            "SPILLWAY_PROT sets nothing; did you mean SPILLWAY_PORT?",
+            "SPILLWAY_SOMETHING_ELSE sets nothing; no flag of any command has that name",
+            "SPILLWAY_MAX_MODEL_LENGTH sets nothing; did you mean SPILLWAY_MAX_MODEL_LEN?",
+            "SPILLWAY_MAX_NUM_SEQS sets nothing; use --block N (sequences at once)"});
+}
+
+TEST_CASE("the port that Kubernetes sets for a Service of our name is none") {
+  int64_t port = 8000;
+  Settings settings;
+  settings.add_integer("port", &port, 0, 65535, "");
+  SettingInputs inputs;
+  std::string value = "tcp://10.0.0.1:8000";
+  inputs.environment = [&](const char*) { return value.c_str(); };
+  CHECK(resolve(settings, inputs).ok());
+  CHECK(port == 8000);
+  value = "udp";
+  CHECK_FALSE(resolve(settings, inputs).ok());
+}
+
+TEST_CASE("every unknown flag of a line is explained at once") {
+  test::Captured log;
+  CHECK(run({"m", "--dtype", "bfloat16", "--blok=3", "--dtype", "x", "-ngl", "99"}).exit == 2);
+  const std::string text = log.end();
+  CHECK(text.find("no flag --dtype here; use --format") != std::string::npos);
+  CHECK(text.find("\n  no flag --blok; did you mean --block?") != std::string::npos);
+  CHECK(text.find("\n  no flag -ngl here; use --weights") != std::string::npos);
+  CHECK(text.find("--dtype") == text.rfind("--dtype"));
 }
 
 TEST_CASE("help lines stay within the terminal") {
