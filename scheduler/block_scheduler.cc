@@ -82,7 +82,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const double now = steady_seconds();
     const auto its_class = static_cast<size_t>(queue_class(request));
     mailbox_.push_back({id, std::move(request), std::move(sink), now});
-    ++mail_by_class_[its_class];
+    ++unended_[its_class];
     ++stats_.waiting_by_class[its_class];
     ++stats_.waiting;
     if (std::exchange(all_reported_, false)) progress_ = now;
@@ -174,7 +174,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     std::deque<Arrival> arrivals;
     arrivals.swap(mailbox_);
-    mail_by_class_ = {};
     const bool everything = stopping_ || cancel_all_;
     cancel_all_ = false;
     const bool last = stopping_;
@@ -195,13 +194,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void enqueue_or_refuse(Arrival arrival) {
     const std::shared_ptr<TokenSink> sink = arrival.sink;
+    const QueueClass its_class = queue_class(arrival.request);
     try {
       enqueue(std::move(arrival));
     } catch (const std::exception& error) {
       Finish finish;
       finish.reason = FinishReason::kError;
       finish.status = out_of_memory(error);
-      count_ended(finish);
+      count_ended(finish, its_class);
       publish_counts();
       tell(*sink, finish);
     }
@@ -503,16 +503,16 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.running_by_class = running;
     stats_.running = sum(running);
     stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
-    stats_.waiting_by_class = mail_by_class_;
-    for (size_t i = 0; i < kQueueClasses; ++i) stats_.waiting_by_class[i] += waiting_.sizes()[i];
+    stats_.waiting_by_class = difference(unended_, running);
     stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
     stats_.prefix_bytes = static_cast<int64_t>(room_.prefix_bytes());
     stats_.prefix_queries = room_.prefix_queries();
     stats_.prefix_hits = room_.prefix_hits();
   }
 
-  void count_ended(const Finish& finish) {
+  void count_ended(const Finish& finish, QueueClass its_class) {
     const std::lock_guard lock(mutex_);
+    --unended_[static_cast<size_t>(its_class)];
     stats_.kv.add(finish.usage.kv);
     ++stats_.ended[static_cast<size_t>(finish.reason)];
     stats_.times.add(finish);
@@ -527,7 +527,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
     const auto aside = std::stable_partition(aside_.begin(), aside_.end(), lives);
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
-      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
+      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()), sequence->queue_class());
       room_.release(*sequence);
     };
     std::for_each(running, running_.end(), settle);
@@ -557,7 +557,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;
   std::deque<Arrival> mailbox_;
-  ClassCounts mail_by_class_{};  // Of what is in it
+  ClassCounts unended_{};  // Accepted, and not counted as ended
   std::vector<RequestId> cancelled_;
   uint64_t last_id_ = 0;
   bool draining_ = false, stopping_ = false, cancel_all_ = false;

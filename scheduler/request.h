@@ -68,6 +68,11 @@ using ClassCounts = std::array<int64_t, kQueueClasses>;
 inline int64_t sum(const ClassCounts& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
+inline ClassCounts difference(const ClassCounts& from, const ClassCounts& less) {
+  ClassCounts left = from;
+  for (size_t i = 0; i < kQueueClasses; ++i) left[i] -= less[i];
+  return left;
+}
 
 inline QueueClass queue_class(const Request& request) {
   if (request.batch) return QueueClass::kBatch;

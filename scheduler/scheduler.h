@@ -92,8 +92,8 @@ struct SchedulerStats {
   SweepSeconds seconds;                // Its parts
   // The least time that these sweeps need by the machine's profile; none: there is no profile.
   std::optional<double> bound_seconds;
-  // Tokens and seconds of the last minute of work: older sweeps count less and less.
-  double recent_tokens = 0, recent_seconds = 0;
+  // Of the last minute of work: older sweeps count less and less.
+  double recent_tokens = 0, recent_seconds = 0, recent_bound_seconds = 0;
   LinkTable links;  // At the end of the last sweep
   SweepStats last_sweep;
   bool healthy = true;  // False after an engine error that only a restart cures

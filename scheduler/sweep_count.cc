@@ -41,6 +41,8 @@ void count(const SweepCount& sweep, SchedulerStats* stats) {
   const double keeps = std::exp(-seconds / kRecentSeconds);
   stats->recent_tokens = keeps * stats->recent_tokens + static_cast<double>(sweep.generated_tokens);
   stats->recent_seconds = keeps * stats->recent_seconds + seconds;
+  stats->recent_bound_seconds =
+      keeps * stats->recent_bound_seconds + sweep.bound_seconds.value_or(0);
   if (sweep.sweep == nullptr) {
     ++stats->sweeps_failed;
     ++stats->failures_in_a_row;

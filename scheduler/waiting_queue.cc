@@ -28,7 +28,6 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   }
   Sequences& waiting = lines_.find(turn->second)->second.waiting;
   waiting.splice(waiting.end(), one);
-  ++size_of(*waiting.back());
 }
 
 // Removes an empty line, and with it the client's turn.
@@ -40,7 +39,6 @@ void WaitingQueue::close(Lines::iterator line) {
 std::unique_ptr<Sequence> WaitingQueue::pop() {
   Sequences one = take_next();
   by_id_.erase(one.front()->id());
-  --size_of(*one.front());
   return std::move(one.front());
 }
 
@@ -84,7 +82,6 @@ WaitingQueue::Sequences WaitingQueue::take(RequestId id) {
   const Place place = found->second;
   const Sequence& sequence = **place.at;
   by_id_.erase(found);
-  --size_of(sequence);
   Sequences one;
   if (place.turned) {
     if (next_ == place.at) ++next_;
@@ -105,7 +102,6 @@ WaitingQueue::Sequences WaitingQueue::take_all() {
   lines_.clear();
   turns_.clear();
   by_id_.clear();
-  sizes_ = {};
   return all;
 }
 

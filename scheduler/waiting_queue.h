@@ -31,7 +31,6 @@ class WaitingQueue {
 
   bool empty() const { return by_id_.empty(); }
   size_t size() const { return by_id_.size(); }
-  const ClassCounts& sizes() const { return sizes_; }  // By QueueClass
 
   // The next sequence; only a later push() of a lower priority, hold() and resume() change it.
   // REQUIRES: has_next(), that is, not all are held.
@@ -73,9 +72,6 @@ class WaitingQueue {
            (lines_.empty() || (*next_)->priority() <= lines_.begin()->first.priority);
   }
   Sequences take_next();
-  int64_t& size_of(const Sequence& sequence) {
-    return sizes_[static_cast<size_t>(sequence.queue_class())];
-  }
   void close(Lines::iterator line);
 
   Lines lines_;
@@ -89,7 +85,6 @@ class WaitingQueue {
   };
   std::unordered_map<RequestId, Place> by_id_;
   uint64_t last_turn_ = 0;
-  ClassCounts sizes_{};
 };
 
 }  // namespace spillway

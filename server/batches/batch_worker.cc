@@ -101,7 +101,9 @@ void BatchWorker::loop() {
     Status status = any ? run_one(unfinished->front()) : unfinished.status();
     {
       const std::lock_guard lock(mutex_);
-      progress_ = {};
+      // One that waits for the machine goes on where it is.
+      const bool waits = any && !status.ok() && status.code() != Code::kCancelled;
+      if (!waits) progress_ = {};
     }
     if (status.ok() && any) continue;
     if (status.code() == Code::kDeviceLost) return;  // `serve` ends, too.

@@ -63,6 +63,10 @@ size_t Access::key_of(const HttpRequest& request) const {
   return found;
 }
 
+std::string Access::key_name(size_t number) {
+  return number == 0 ? "" : "key-" + std::to_string(number);
+}
+
 std::optional<ApiError> Access::refuse(const HttpRequest& request) const {
   if (!api_keys.empty()) {
     if (key_of(request) > 0) return {};

@@ -30,6 +30,9 @@ struct Access {
   // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
 
+  // What log and users call that key: "key-1". Empty for 0.
+  static std::string key_name(size_t number);
+
   // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;
 

@@ -9,18 +9,20 @@
 #include "kernels/base/status.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
+#include "server/http/request_record.h"
 #include "server/http/router.h"
 
 namespace spillway {
 
 class HttpServer {
  public:
-  // Starts serving on a bound address. Errors name it.
+  // Starts serving on a bound address. Errors name it. `observer`: see request_record.h.
   static Result<std::unique_ptr<HttpServer>> start(HttpListener listener, const HttpLimits& limits,
-                                                   Router router);
+                                                   Router router, RequestObserver observer = {});
   // HttpListener::bind and start.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
-                                                   const HttpLimits& limits, Router router);
+                                                   const HttpLimits& limits, Router router,
+                                                   RequestObserver observer = {});
   ~HttpServer();  // stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
