@@ -239,8 +239,8 @@ TEST_CASE("a profile's rates bound a sweep by what any engine must do, not by wh
   CHECK(least.decode_attention == 0);
   CHECK(least.memory == rates.memory);
   CHECK(least.disk_read == rates.disk_read);
-  const SweepWork work = {.decoding = 2, .logit_rows = 2, .cached_rows = 60,
-                          .disk_read_bytes = 1e9};
+  const SweepWork work = {
+      .decoding = 2, .logit_rows = 2, .cached_rows = 60, .disk_read_bytes = 1e9};
   const double seconds = bound_seconds(model, false, least, work);
   CHECK(seconds >= 1e9 / rates.disk_read);
   CHECK(seconds <= bound_seconds(model, false, rates, work));

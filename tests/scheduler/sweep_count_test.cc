@@ -86,8 +86,8 @@ struct OnePlace {
     EngineOptions engine;
     engine.sweep_tokens_max = sweep_tokens_max(shape, options);
     engine.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(64) * 4;
-    scheduler = start_scheduler(Engine::open(*device, *weights, engine).value(), options,
-                                std::move(bound));
+    scheduler =
+        start_scheduler(Engine::open(*device, *weights, engine).value(), options, std::move(bound));
   }
 
   std::shared_ptr<test::CollectingSink> submit(int32_t priority, bool batch) {

@@ -79,12 +79,9 @@ TEST_CASE("lines below the chosen level are not written") {
   CHECK_THAT(errors[0], Catch::EndsWith("[error] d"));
 }
 
-const LogField kFields[] = {{"id", "req-1"},
-                            {"path", "/a \"b\"\n\x1b[31m\xff"},
-                            {"tokens", int64_t{12}},
-                            {"seconds", 0.12345678},
-                            {"cut_off", true},
-                            {"empty", ""}};
+const LogField kFields[] = {{"id", "req-1"},         {"path", "/a \"b\"\n\x1b[31m\xff"},
+                            {"tokens", int64_t{12}}, {"seconds", 0.12345678},
+                            {"cut_off", true},       {"empty", ""}};
 
 TEST_CASE("values stand behind a line's text, so that none can look like another") {
   const auto lines = lines_of(LogFormat::kText, LogLevel::kInfo,

@@ -71,7 +71,7 @@ struct TestServer {
     bool strict_params = false;
     std::vector<std::string> model_names;  // None: the fake's
     Access access;
-    std::vector<Route> routes;     // Besides the API's
+    std::vector<Route> routes;      // Besides the API's
     RequestObserver observer = {};  // Hears of requests that are over; they are counted in any case
   };
 

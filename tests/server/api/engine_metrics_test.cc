@@ -54,7 +54,8 @@ TEST_CASE("links tell their bytes, and the time of those that are timed") {
   CHECK(bytes("disk_to_host") == 5'497'558'138'880);
   CHECK(bytes("host_to_disk") == 0);
   CHECK(bytes("host_to_device") == 77);
-  CHECK(metrics.value("spillway_link_busy_seconds_total", with({{"link", "disk_to_host"}})) == 12.5);
+  CHECK(metrics.value("spillway_link_busy_seconds_total", with({{"link", "disk_to_host"}})) ==
+        12.5);
   CHECK_FALSE(metrics.samples.contains(
       {"spillway_link_busy_seconds_total", with({{"link", "host_to_device"}})}));
   CHECK_FALSE(

@@ -160,13 +160,13 @@ TEST_CASE("metrics count answers by route and status, and refusals by reason") {
   test.engine.refuse_after(0, Status(Code::kCapacity, "full"));
   CHECK(client.post("/v1/completions", R"({"prompt":"a"})").status == 429);
   const auto answered = [&](const char* handler, const char* method, const char* status) {
-    const auto found =
-        metrics.samples.find({"http_requests_total",
-                              {{"handler", handler}, {"method", method}, {"status", status}}});
+    const auto found = metrics.samples.find(
+        {"http_requests_total", {{"handler", handler}, {"method", method}, {"status", status}}});
     return found == metrics.samples.end() ? 0 : found->second;
   };
   // A request is over when its handler is, too, which may be after its answer has been read.
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(test::kPatience);
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(test::kPatience);
   do {
     metrics = scrape(test);
   } while ((answered("/v1/completions", "POST", "200") == 0 ||

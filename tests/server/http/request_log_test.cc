@@ -101,7 +101,8 @@ TEST_CASE("a path is cut, and cannot write lines of its own") {
   CHECK_THAT(text, Catch::Contains(R"(path="/a b\"=\n[error] xxx)"));
 }
 
-TEST_CASE("the log of a server names each request by the id of its answer, and repeats no content") {
+TEST_CASE(
+    "the log of a server names each request by the id of its answer, and repeats no content") {
   test::RequestReports reports;
   TestServer::Options options;
   options.access.api_keys = {"top-secret-key"};

@@ -29,9 +29,9 @@ struct Observed {
 TEST_CASE("a completion that was answered whole") {
   Observed test;
   HttpClient client(test.port());
-  const HttpAnswer answer = client.post("/v1/completions?trace=1",
-                                        R"({"prompt":"hello","max_tokens":5,"n":2})",
-                                        "X-Request-Id: mine-7\r\n");
+  const HttpAnswer answer =
+      client.post("/v1/completions?trace=1", R"({"prompt":"hello","max_tokens":5,"n":2})",
+                  "X-Request-Id: mine-7\r\n");
   REQUIRE(answer.status == 200);
   const RequestReport report = test.reports.next();
   CHECK(report.id == "mine-7");
