@@ -65,7 +65,7 @@ BatchFigures BatchService::figures() const {
   for (size_t i = 0; i < kBatchStates; ++i) {
     figures.batches.emplace_back(batch_state_name(static_cast<BatchState>(i)), counts[i]);
   }
-  const BatchWorker::Progress now = worker_->progress();
+  const BatchWorker::Results now = worker_->results();
   figures.rows_completed = now.completed;
   figures.rows_failed = now.failed;
   // The two change one after the other.

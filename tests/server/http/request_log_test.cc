@@ -123,6 +123,7 @@ TEST_CASE(
           R"({"prompt":"asked-words","n":999})"}) {
       const HttpAnswer answer = client.post("/v1/completions?token=query-words", body, key);
       ids.push_back(answer.fields.at("x-request-id"));
+      reports.wait(ids.size());  // Its handler may end after the answer, and the next one's before.
     }
     const HttpAnswer refused = client.post("/v1/completions", R"({"prompt":"asked-words"})",
                                            "Authorization: Bearer guessed-key\r\n");
