@@ -82,8 +82,8 @@ class StartPlanner {
   // The bound of its sweeps; none without a profile, or with one that predict() will tell about.
   SweepBound bound(const Plan& plan) const {
     if (profile() == nullptr) return {};
-    Result<SweepBound> bound = sweep_bound(plan, *profile());
-    return bound.ok() ? std::move(bound).value() : SweepBound();
+    Result<SweepBound> made = sweep_bound(plan, *profile());
+    return made.ok() ? std::move(made).value() : SweepBound();
   }
 
  private:

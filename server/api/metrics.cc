@@ -159,7 +159,7 @@ std::string metrics_text(std::string_view model_name, const SchedulerStats& stat
   add_lengths(model, stats.times);
   add_kv_rule(model, stats);
   add_engine_metrics(stats, healthy, plan, &model);
-  MetricFamilies own({});
+  MetricFamilies own(MetricFamilies::Labels{});
   own.gauge("spillway_build_info", "1, labelled with what runs.");
   own.sample(1, {{"version", SPILLWAY_VERSION}});
   if (server.http) add_http(own, *server.http);

@@ -63,7 +63,7 @@ size_t Access::key_of(const HttpRequest& request) const {
   return found;
 }
 
-std::string Access::key_name(size_t number) {
+std::string Access::key_name(uint64_t number) const {
   return number == 0 ? "" : "key-" + std::to_string(number);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,8 +31,8 @@ struct Access {
   // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
 
-  // What log and users call that key: "key-1". Empty for 0.
-  static std::string key_name(size_t number);
+  // What the log calls that key: "key-1". Empty for 0.
+  std::string key_name(uint64_t number) const;
 
   // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;

@@ -14,7 +14,7 @@ namespace {
 using test::Metrics;
 
 Metrics metrics_of(const SchedulerStats& stats, const PlanFigures& plan = {}) {
-  MetricFamilies families({{"engine", "0"}});
+  MetricFamilies families(MetricFamilies::Labels{{"engine", "0"}});
   add_engine_metrics(stats, true, plan, &families);
   return test::parse_metrics(prometheus::TextSerializer().Serialize(families.take()));
 }
