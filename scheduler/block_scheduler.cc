@@ -33,9 +33,10 @@ constexpr int64_t kHeldMax = 1024;
 
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
-  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
+  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options, SweepBound bound)
       : engine_(std::move(engine)),
         options_(options),
+        bound_(std::move(bound)),
         limits_{.block_sequences = options.block_sequences_max,
                 .prefill_tokens = options.prefill_tokens_max,
                 .prefill_target = options.prefill_target,
@@ -46,6 +47,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
         needs_(room_.needs()) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
+    stats_.links = engine_->links();
+    if (bound_) stats_.bound_seconds = 0;
     running_.reserve(static_cast<size_t>(options_.block_sequences_max));
     aside_.reserve(static_cast<size_t>(options_.block_sequences_max));
     items_.reserve(static_cast<size_t>(options_.block_sequences_max));
@@ -77,7 +80,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     const RequestId id{++last_id_};
     const double now = steady_seconds();
+    const auto its_class = static_cast<size_t>(queue_class(request));
     mailbox_.push_back({id, std::move(request), std::move(sink), now});
+    ++unended_[its_class];
+    ++stats_.waiting_by_class[its_class];
     ++stats_.waiting;
     if (std::exchange(all_reported_, false)) progress_ = now;
     wake_.notify_one();
@@ -188,13 +194,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void enqueue_or_refuse(Arrival arrival) {
     const std::shared_ptr<TokenSink> sink = arrival.sink;
+    const QueueClass its_class = queue_class(arrival.request);
     try {
       enqueue(std::move(arrival));
     } catch (const std::exception& error) {
       Finish finish;
       finish.reason = FinishReason::kError;
       finish.status = out_of_memory(error);
-      count_ended(finish);
+      count_ended(finish, its_class);
       publish_counts();
       tell(*sink, finish);
     }
@@ -441,41 +448,26 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       const std::lock_guard lock(mutex_);
       stats_.healthy = false;
     }
+    int64_t stopped = 0;
     for (const auto& sequence : running_) {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
       sequence->end_sweep();
       room_.end_sweep(*sequence);
+      stopped += sequence->finished() && sequence->ending().reason == FinishReason::kStop ? 1 : 0;
     }
-    if (status.ok() && options_.corrects_target) correct_target();
-    const auto ended = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
-      return sequence->finished() && sequence->ending().reason == FinishReason::kStop;
-    });
-    needs_.count(static_cast<int64_t>(generated_), ended);
+    if (status.ok() && options_.corrects_target) {
+      target_.correct(measured(engine_->last_sweep(), limited_by_target_));
+    }
+    needs_.count(static_cast<int64_t>(generated_), stopped);
+    SweepCount counted{nullptr, start, 0, prompt_tokens, generated_, {}, engine_->links()};
+    if (status.ok()) counted.sweep = &engine_->last_sweep();
+    if (status.ok() && bound_) counted.bound_seconds = bound_(*counted.sweep);
     const std::lock_guard lock(mutex_);
-    progress_ = steady_seconds();
-    ++stats_.sweeps;
+    counted.ended = progress_ = steady_seconds();
+    if (!status.ok()) failed_ = progress_;
+    count(counted, &stats_);
     stats_.prefill_target = target_.tokens();
-    if (status.ok()) {
-      stats_.failures_in_a_row = 0;
-    } else {
-      ++stats_.sweeps_failed;
-      ++stats_.failures_in_a_row;
-      failed_ = progress_;
-    }
-    stats_.prompt_tokens += prompt_tokens;
-    stats_.generated_tokens += generated_;
     stats_.token_gaps = gaps_;
-    stats_.last_sweep = stats_of(engine_->last_sweep());
-    stats_.busy_seconds += progress_ - start;
-  }
-
-  void correct_target() {
-    const LoggedSweep& sweep = engine_->last_sweep();
-    target_.correct({.decoding = sweep.decoding,
-                     .prompt_tokens = sweep.prompt_tokens,
-                     .seconds = sweep.seconds,
-                     .waiting_seconds = sweep.waiting_seconds(),
-                     .limited_by_target = limited_by_target_});
   }
 
   // Runs the sweep; running out of memory in it ends its sequences, not the process.
@@ -501,19 +493,26 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->finish(FinishReason::kError, status);
   }
 
-  void publish_counts() { publish_counts(running_.size() + aside_.size(), waiting_.size()); }
-  void publish_counts(size_t running, size_t waiting) {
+  // Of those that have not finished.
+  void publish_counts() {
+    ClassCounts running{};
+    for (const auto* some : {&running_, &aside_}) {
+      for (const auto& s : *some) running[static_cast<size_t>(s->queue_class())] += !s->finished();
+    }
     const std::lock_guard lock(mutex_);
-    stats_.running = static_cast<int64_t>(running);
-    stats_.waiting = static_cast<int64_t>(waiting + mailbox_.size());
+    stats_.running_by_class = running;
+    stats_.running = sum(running);
+    stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
+    stats_.waiting_by_class = difference(unended_, running);
     stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
     stats_.prefix_bytes = static_cast<int64_t>(room_.prefix_bytes());
     stats_.prefix_queries = room_.prefix_queries();
     stats_.prefix_hits = room_.prefix_hits();
   }
 
-  void count_ended(const Finish& finish) {
+  void count_ended(const Finish& finish, QueueClass its_class) {
     const std::lock_guard lock(mutex_);
+    --unended_[static_cast<size_t>(its_class)];
     stats_.kv.add(finish.usage.kv);
     ++stats_.ended[static_cast<size_t>(finish.reason)];
     stats_.times.add(finish);
@@ -528,14 +527,13 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
     const auto aside = std::stable_partition(aside_.begin(), aside_.end(), lives);
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
-      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
+      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()), sequence->queue_class());
       room_.release(*sequence);
     };
     std::for_each(running, running_.end(), settle);
     std::for_each(aside, aside_.end(), settle);
     std::for_each(waiting.begin(), waiting.end(), settle);
-    publish_counts(static_cast<size_t>((running - running_.begin()) + (aside - aside_.begin())),
-                   waiting_.size());
+    publish_counts();
     const auto report = [](const std::unique_ptr<Sequence>& sequence) {
       tell(sequence->sink(), sequence->ending());
     };
@@ -552,12 +550,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   std::unique_ptr<Engine> engine_;
   const SchedulerOptions options_;
+  const SweepBound bound_;    // May be empty
   const SweepLimits limits_;  // Its target is the planned one.
   KvRoom room_;               // Outlives the sequences; the engine thread's
 
   mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;
   std::deque<Arrival> mailbox_;
+  ClassCounts unended_{};  // Accepted, and not counted as ended
   std::vector<RequestId> cancelled_;
   uint64_t last_id_ = 0;
   bool draining_ = false, stopping_ = false, cancel_all_ = false;
@@ -593,8 +593,8 @@ int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& option
 }
 
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
-                                           const SchedulerOptions& options) {
-  return std::make_unique<BlockScheduler>(std::move(engine), options);
+                                           const SchedulerOptions& options, SweepBound bound) {
+  return std::make_unique<BlockScheduler>(std::move(engine), options, std::move(bound));
 }
 
 }  // namespace spillway

@@ -13,6 +13,7 @@
 
 #include "scheduler/engine/engine.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/sweep_count.h"
 
 namespace spillway {
 
@@ -35,8 +36,9 @@ struct SchedulerOptions {
 // Most tokens of one sweep with these options, for EngineOptions::sweep_tokens_max.
 int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options);
 
-// Starts the engine thread. REQUIRES: the engine was opened for sweep_tokens_max().
+// Starts the engine thread. `bound`: for the statistics. REQUIRES: the engine was opened for
+// sweep_tokens_max().
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
-                                           const SchedulerOptions& options);
+                                           const SchedulerOptions& options, SweepBound bound = {});
 
 }  // namespace spillway

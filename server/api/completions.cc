@@ -52,6 +52,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void on_progress(const PromptProgress& progress);
   void on_text(const ChoiceText& piece);
   void on_done(const CompletionResult& result);
+  void conclude(const CompletionResult& result);
   void on_gone();
   void on_tick();
 
@@ -79,6 +80,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   bool begun_ = false;  // The stream's head was sent
   bool ended_ = false;  // The answer is complete
   double last_sent_ = steady_seconds();
+  std::string stream_error_;  // Code of the error that ended the stream; empty: none
 };
 
 void CompletionAnswer::watch() {
@@ -168,6 +170,22 @@ void CompletionAnswer::on_text(const ChoiceText& piece) {
 }
 
 void CompletionAnswer::on_done(const CompletionResult& result) {
+  conclude(result);
+  RequestWork work;
+  work.prompt_tokens = result.usage.prompt_tokens;
+  work.cached_tokens = result.usage.cached_tokens;
+  work.generated_tokens = result.usage.generated_tokens;
+  work.queue_seconds = result.times.queue;
+  work.first_token = result.first_token;
+  work.finish_reason = result.cancelled    ? "abort"
+                       : result.error      ? "error"
+                       : result.hit_length ? "length"
+                                           : "stop";
+  work.error = stream_error_;
+  exchange_->report(std::move(work));
+}
+
+void CompletionAnswer::conclude(const CompletionResult& result) {
   if (result.error) {
     const ApiError error = logged_here(*result.error);  // Log it even if the client has left
     if (!gone_ && !ended_) end_with(error);
@@ -201,6 +219,7 @@ void CompletionAnswer::respond_whole(CompletionResult result) {
 void CompletionAnswer::end_with(const ApiError& error) {
   ended_ = true;
   if (!begun_) return exchange_->respond(error_response(error));
+  stream_error_ = error.code;
   exchange_->send(sse_event(error.json()));
   exchange_->send(std::string(kSseDone));
   exchange_->end_stream();

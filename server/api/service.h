@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,9 @@ struct ApiService {
   Timeline* timeline = nullptr;  // What was busy when; null: that is not known
   // The latest batches of an API key's number, a JSON list; empty: there are no files and batches.
   std::function<std::string(uint64_t api_key)> batches;
-  double ping_seconds = 15;  // Silence in a stream before a ping; 0: no pings
+  std::function<BatchFigures()> batch_figures;    // For the metrics, without waiting; empty: none
+  std::shared_ptr<const HttpCounts> http_counts;  // Likewise; null: nobody counts
+  double ping_seconds = 15;                       // Silence in a stream before a ping; 0: no pings
 };
 
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.

@@ -2,6 +2,8 @@
 // disk.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,13 +49,19 @@ class BatchTable {
   // How many are in each state.
   std::array<int64_t, kBatchStates> counts() const;
 
+  // Lines of the batches in progress. Neither this nor counts() waits for the disk.
+  int64_t rows_in_progress() const { return rows_in_progress_; }
+
  private:
   explicit BatchTable(Database database) : database_(std::move(database)) {}
+  void count(const BatchRecord& record, int64_t times);
 
   Result<BatchRecord> get_locked(const std::string& id) const;  // REQUIRES: mutex_ is held
 
   mutable std::mutex mutex_;
   mutable Database database_;
+  std::array<std::atomic<int64_t>, kBatchStates> counts_{};  // As in the table
+  std::atomic<int64_t> rows_in_progress_{0};
 };
 
 }  // namespace spillway

@@ -84,6 +84,16 @@ BatchWorker::Progress BatchWorker::progress() const {
   return progress_;
 }
 
+BatchWorker::Results BatchWorker::results() const {
+  const std::lock_guard lock(mutex_);
+  Results all;
+  for (const auto& [id, results] : results_) {
+    all.completed += results.completed;
+    all.failed += results.failed;
+  }
+  return all;
+}
+
 std::string BatchWorker::journal_path(const std::string& id) const {
   return options_.directory + "/" + id + ".journal";
 }
@@ -161,6 +171,11 @@ Status BatchWorker::run_one(const BatchRecord& record) {
     status = run_lines(record);
   } else {
     status = finish(record, BatchState::kCompleted);
+  }
+  const auto after = batches_.get(record.id);
+  if (!after.ok() || after->state != BatchState::kInProgress) {
+    const std::lock_guard lock(mutex_);
+    results_.erase(record.id);
   }
   const bool waits = !status.ok() && status.code() != Code::kCancelled;
   const std::string detail =
@@ -259,6 +274,7 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
   job.interrupted = [&] { return must_leave(record.id); };
   job.show = [&](const BatchProgress& now) {
     const std::lock_guard lock(mutex_);
+    results_[record.id] = {now.lines_done - now.lines_failed, now.lines_failed};
     progress_ = {record.id,
                  now.lines_done - now.lines_failed,
                  now.lines_failed,

@@ -11,6 +11,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,6 +69,12 @@ class BatchWorker {
   };
   Progress progress() const;
 
+  // Lines with a result, of all batches in progress that have run since the start.
+  struct Results {
+    int64_t completed = 0, failed = 0;
+  };
+  Results results() const;
+
  private:
   void loop();
   void remove_expired(const std::vector<BatchRecord>& unfinished);
@@ -91,6 +98,7 @@ class BatchWorker {
   bool stopping_ = false;
   uint64_t wakes_ = 0;
   Progress progress_;
+  std::map<std::string, Results> results_;  // By batch in progress
 
   std::vector<int64_t> crashed_;  // The worker thread's
   std::thread thread_;

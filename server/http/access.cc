@@ -87,6 +87,10 @@ bool Access::knows_host(std::string_view host_field) const {
   });
 }
 
+std::string Access::key_name(uint64_t number) const {
+  return number == 0 ? "" : "key-" + std::to_string(number);
+}
+
 std::optional<ApiError> Access::refuse(const HttpRequest& request) const {
   if (!api_keys.empty()) {
     if (key_of(request) > 0) return {};

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,9 @@ struct Access {
 
   // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
+
+  // What the log calls that key: "key-1". Empty for 0.
+  std::string key_name(uint64_t number) const;
 
   // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;

@@ -1,8 +1,5 @@
 #include "server/http/connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +13,7 @@
 #include <chrono>
 
 #include "server/http/framing.h"
+#include "server/http/socket.h"
 
 namespace spillway {
 namespace {
@@ -41,20 +39,6 @@ ApiError too_many_connections() {
   error.message =
       "Too many connections are open. Close idle ones, or raise --connections-per-client-max.";
   return error;
-}
-
-// A half-open peer must not keep its place, or cause work, for ever.
-void probe_when_silent(int fd, int seconds) {
-  const int on = 1;
-  const int probes = 4;
-  const int interval = std::max(1, seconds / probes);
-  const unsigned unacknowledged_ms = 1000u * static_cast<unsigned>(seconds);
-  // If an option is not supported, the deadlines of HttpLimits remain.
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
 }
 
 }  // namespace
@@ -202,6 +186,7 @@ void Connection::advance(RequestParser::State state) {
 std::optional<HttpResponse> Connection::read_head() {
   head_read_ = true;
   HttpRequest& head = parser_.head();
+  record_ = new_record(&head);
   router_ = core_->router;
   cors_ = router_->access().cors_fields(head);
   auto found = router_->find(head);
@@ -210,6 +195,7 @@ std::optional<HttpResponse> Connection::read_head() {
   const Access& access = router_->access();
   head.api_key = access.key_of(head);
   head.client = access.api_keys.empty() ? peer_->number : head.api_key;
+  record_->routed(route_->path, access.key_name(head.api_key));
   if (core_->draining && !route_->open) return error_response(shutting_down());
   if (route_->sink) {
     auto made = route_->sink(head);
@@ -318,7 +304,8 @@ void Connection::dispatch() {
   if (core_->draining && !route->open) {  // Draining began after the head was read
     return respond(serial_, error_response(shutting_down()));
   }
-  route->handler(std::move(request), std::make_shared<Exchange>(shared_from_this(), serial_));
+  route->handler(std::move(request),
+                 std::make_shared<Exchange>(shared_from_this(), serial_, record_));
 }
 
 void Connection::begin_answer(std::string request_id) {
@@ -332,6 +319,7 @@ void Connection::begin_answer(std::string request_id) {
   phase_ = Phase::kAnswering;
   ++serial_;
   request_id_ = std::move(request_id);
+  if (record_ == nullptr) record_ = new_record(nullptr);
   streaming_ = false;
   answer_ended_ = false;
   core_->add_busy(1);
@@ -355,6 +343,7 @@ void Connection::respond(uint64_t serial, const HttpResponse& response) {
   if (!answering(serial) || streaming_) return;
   if (response.close || core_->draining) keep_alive_ = false;
   end_answer();
+  record_->answered(response.status, response.error, request_id_);
   answer_lease_ = response.lease;
   if (!head_only_) source_ = response.source;
   enqueue(serialise(response, {request_id_, keep_alive_, head_only_, cors_}));
@@ -363,6 +352,7 @@ void Connection::respond(uint64_t serial, const HttpResponse& response) {
 void Connection::begin_stream(uint64_t serial, const HttpFields& fields) {
   if (!answering(serial) || streaming_) return;
   streaming_ = true;
+  record_->answered(200, "", request_id_);
   out_bytes_allowed_ = core_->limits.output_bytes_max;
   if (!chunked_ || core_->draining) keep_alive_ = false;
   enqueue(event_stream_head(fields, {request_id_, keep_alive_, false, cors_}, chunked_));
@@ -479,7 +469,12 @@ void Connection::on_piece(uint64_t serial, Result<std::string> piece) {
   on_answer_written();
 }
 
+std::shared_ptr<RequestRecord> Connection::new_record(const HttpRequest* head) {
+  return std::make_shared<RequestRecord>(core_->observer, net_->socket.native_handle(), head);
+}
+
 void Connection::on_answer_written() {
+  end_record(true);
   answer_lease_.reset();
   core_->add_busy(-1);
   cors_.clear();
@@ -586,6 +581,7 @@ void Connection::close() {
   const bool busy = phase_ == Phase::kAnswering;
   phase_ = Phase::kClosed;
   const auto gone = std::move(gone_);
+  end_record(false);
   end_answer();
   answer_lease_.reset();
   source_.reset();

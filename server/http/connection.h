@@ -13,9 +13,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "server/http/core.h"
 #include "server/http/request_parser.h"
+#include "server/http/request_record.h"
 
 namespace spillway {
 
@@ -89,6 +91,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_answer_written();
   void next_request();
   void end_answer();
+  std::shared_ptr<RequestRecord> new_record(const HttpRequest* head);
+  void end_record(bool whole) {
+    if (record_ != nullptr) std::exchange(record_, nullptr)->ended(whole);
+  }
 
   void arm(double seconds, void (Connection::*expired)());
   void disarm();
@@ -130,6 +136,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   uint64_t serial_ = 0;
   std::string request_id_;
+  // Of the request being read, from its head on, or answered; null between requests.
+  std::shared_ptr<RequestRecord> record_;
   bool keep_alive_ = true;
   bool head_only_ = false;  // HEAD
   bool half_closed_ = false;

@@ -7,8 +7,9 @@
 
 namespace spillway {
 
-HttpCore::HttpCore(const HttpLimits& given, Router routes)
+HttpCore::HttpCore(const HttpLimits& given, Router routes, RequestObserver observed)
     : limits(given),
+      observer(observed ? std::make_shared<const RequestObserver>(std::move(observed)) : nullptr),
       router(std::make_shared<const Router>(std::move(routes))),
       io(std::make_unique<boost::asio::io_context>(1)),
       worker(std::make_unique<boost::asio::thread_pool>(1)),

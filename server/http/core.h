@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "server/http/limits.h"
+#include "server/http/request_record.h"
 #include "server/http/router.h"
 
 namespace boost::asio {
@@ -34,10 +35,12 @@ struct PeerUse {
 };
 
 struct HttpCore {
-  HttpCore(const HttpLimits& given, Router routes);
+  // `observed`: hears of every request that is over; may be empty.
+  HttpCore(const HttpLimits& given, Router routes, RequestObserver observed);
   ~HttpCore();
 
   HttpLimits limits;
+  const std::shared_ptr<const RequestObserver> observer;  // Null: nobody asks
   std::shared_ptr<const Router> router;  // Never null; a connection keeps that of its request
   const std::unique_ptr<boost::asio::io_context> io;
   // One thread each: RequestMemory counts two bodies that are parsed at once.

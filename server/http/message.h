@@ -47,6 +47,7 @@ struct HttpResponse {
   std::shared_ptr<BodySource> source = {};  // Of a large body, in place of `body`
   bool close = false;                       // The connection ends after this answer
   std::shared_ptr<void> lease;              // Held until the answer is written
+  std::string error = {};  // The code of the error that it tells, for log and metrics
 };
 
 HttpResponse error_response(const ApiError& error);

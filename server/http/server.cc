@@ -29,8 +29,8 @@ void name_thread(asio::thread_pool& pool, const char* name) {
 }  // namespace
 
 struct HttpServer::Parts {
-  Parts(const HttpLimits& limits, Router router)
-      : core(std::make_shared<HttpCore>(limits, std::move(router))) {}
+  Parts(const HttpLimits& limits, Router router, RequestObserver observer)
+      : core(std::make_shared<HttpCore>(limits, std::move(router), std::move(observer))) {}
 
   Status listen(HttpListener listener);
   void take_in(int fd, int family, const std::string& client);
@@ -80,21 +80,24 @@ HttpServer::~HttpServer() {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, uint16_t port,
-                                                      const HttpLimits& limits, Router router) {
+                                                      const HttpLimits& limits, Router router,
+                                                      RequestObserver observer) {
   SPILLWAY_ASSIGN_OR_RETURN(HttpListener listener, HttpListener::bind(host, port));
-  return start(std::move(listener), limits, std::move(router));
+  return start(std::move(listener), limits, std::move(router), std::move(observer));
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpListener listener,
-                                                      const HttpLimits& limits, Router router) {
+                                                      const HttpLimits& limits, Router router,
+                                                      RequestObserver observer) {
   std::vector<HttpListener> listeners;
   listeners.push_back(std::move(listener));
-  return start(std::move(listeners), limits, std::move(router));
+  return start(std::move(listeners), limits, std::move(router), std::move(observer));
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(std::vector<HttpListener> listeners,
-                                                      const HttpLimits& limits, Router router) {
-  auto parts = std::make_unique<Parts>(limits, std::move(router));
+                                                      const HttpLimits& limits, Router router,
+                                                      RequestObserver observer) {
+  auto parts = std::make_unique<Parts>(limits, std::move(router), std::move(observer));
   for (HttpListener& listener : listeners) {
     SPILLWAY_RETURN_IF_ERROR(parts->listen(std::move(listener)));
   }

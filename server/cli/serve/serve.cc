@@ -21,6 +21,8 @@
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
+#include "server/cli/serve/log_flags.h"
+#include "server/http/request_log.h"
 #include "server/http/server.h"
 #include "server/log.h"
 #include "server/web/pages.h"
@@ -84,6 +86,7 @@ struct State {
   std::string model;
   std::string api_key_file;
   ServeFlags serve;
+  LogFlags log;
   EngineFlags engine;
   int64_t body_bytes_max = static_cast<int64_t>(RequestMemory().body_bytes_max);
   int64_t answers_bytes_max = 0;
@@ -131,6 +134,7 @@ void add_serve_flags(Settings& settings, State* state) {
                        "lines of one batch");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
+  add_log_flags(settings, &state->log);
 }
 
 Status read_api_keys(State* state) {
@@ -227,10 +231,15 @@ Result<LoadingServer> LoadingServer::start(const ServeFlags& flags,
                                            std::vector<HttpListener> listeners) {
   Access access{flags.api_keys, flags.allowed_origins, /*known_names_only=*/true, flags.host,
                 flags.allowed_hosts};
+  auto counts = std::make_shared<HttpCounts>();
+  const auto observe = [counts](const RequestReport& report) {
+    counts->count(report);
+    log_request(report);
+  };
   SPILLWAY_ASSIGN_OR_RETURN(
       std::unique_ptr<HttpServer> server,
-      HttpServer::start(std::move(listeners), flags.http, make_loading_router(access)));
-  return LoadingServer{std::move(server), std::move(access)};
+      HttpServer::start(std::move(listeners), flags.http, make_loading_router(access), observe));
+  return LoadingServer{std::move(server), std::move(access), std::move(counts)};
 }
 
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
@@ -260,6 +269,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   api.request_seconds_max = flags.request_seconds_max;
   api.stall_seconds = flags.stall_seconds;
   api.ping_seconds = flags.ping_seconds;
+  api.http_counts = loading.counts;
 
   // Before the first request, so that no signal is lost.
   asio::io_context io{1};
@@ -275,6 +285,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   if (batches != nullptr) {
     batches->add_routes(router);
     api.batches = [&batches](uint64_t key) { return batches->latest(key); };
+    api.batch_figures = [&batches] { return batches->figures(); };
     // Beside the file a form has heads and fields.
     limits.upload_bytes_max = static_cast<size_t>(flags.file_bytes_max) + (size_t{1} << 20);
     batches->start();
@@ -330,6 +341,7 @@ Command serve_command(const OpenModel& open) {
   add_engine_flags(command.settings, &state->engine);
   command.check_given = [state](const Settings& given) { return settle(given, &state->serve); };
   command.check = [state]() -> Status {
+    apply(state->log);
     SPILLWAY_RETURN_IF_ERROR(validate(state->serve));
     SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
     SPILLWAY_RETURN_IF_ERROR(place_batches(&state->serve));

@@ -13,6 +13,7 @@
 #include "server/cli/flags/command_line.h"
 #include "server/cli/serve/listen_flags.h"
 #include "server/http/access.h"
+#include "server/http/http_counts.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
 #include "server/http/server.h"
@@ -53,6 +54,7 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
 struct LoadingServer {
   std::unique_ptr<HttpServer> server;
   Access access;
+  std::shared_ptr<const HttpCounts> counts;  // Of its requests, which are also logged
 
   // Errors: the address cannot be listened on.
   static Result<LoadingServer> start(const ServeFlags& flags, std::vector<HttpListener> listeners);
