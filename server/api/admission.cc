@@ -1,7 +1,8 @@
 #include "server/api/admission.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "kernels/base/clock.h"
 
 namespace spillway {
 
@@ -25,8 +26,7 @@ std::optional<Admission::Ticket> Admission::enter() {
 bool Admission::take(int64_t slots) {
   const std::lock_guard lock(mutex_);
   if (slots > slots_max_ - held_) return false;
-  // Idle time says nothing about how fast slots are freed.
-  if (held_ == 0) last_release_ = Clock::now();
+  if (held_ == 0) pace_.start(steady_seconds());
   held_ += slots;
   return true;
 }
@@ -34,16 +34,13 @@ bool Admission::take(int64_t slots) {
 void Admission::give_back(int64_t slots) {
   const std::lock_guard lock(mutex_);
   held_ -= slots;
-  const auto now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - last_release_).count();
-  last_release_ = now;
-  const double each = seconds / static_cast<double>(slots);
-  seconds_per_slot_ = seconds_per_slot_ == 0 ? each : 0.8 * seconds_per_slot_ + 0.2 * each;
+  pace_.freed(static_cast<double>(slots), steady_seconds());
 }
 
-int Admission::retry_after_seconds() const {
+int Admission::retry_after_seconds(int64_t slots) const {
   const std::lock_guard lock(mutex_);
-  return static_cast<int>(std::clamp(std::ceil(seconds_per_slot_), 1.0, 60.0));
+  const int64_t missing = std::max<int64_t>(1, held_ + slots - slots_max_);
+  return retry_after(pace_.seconds_for(static_cast<double>(missing), steady_seconds()));
 }
 
 int64_t Admission::held() const {

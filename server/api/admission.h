@@ -2,11 +2,12 @@
 // tokenising. Any thread. Outlives its tickets.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <utility>
+
+#include "server/http/pace.h"
 
 namespace spillway {
 
@@ -36,23 +37,20 @@ class Admission {
   // Takes one slot for a request that has just arrived; its real need is known after parsing.
   std::optional<Ticket> enter();
 
-  // Estimated seconds until a slot is free, by the pace at which slots were freed: 1 .. 60.
-  int retry_after_seconds() const;
+  // Expected seconds until so many slots are free, by the pace at which slots were freed: 1 .. 59.
+  int retry_after_seconds(int64_t slots = 1) const;
 
   int64_t slots_max() const { return slots_max_; }
   int64_t held() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   bool take(int64_t slots);
   void give_back(int64_t slots);
 
   const int64_t slots_max_;
   mutable std::mutex mutex_;
   int64_t held_ = 0;
-  Clock::time_point last_release_ = Clock::now();
-  double seconds_per_slot_ = 0;  // Moving average between releases
+  Pace pace_;
 };
 
 }  // namespace spillway

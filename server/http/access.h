@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/http/key_limits.h"
 #include "server/http/message.h"
 
 namespace spillway {
@@ -23,12 +24,16 @@ struct Access {
   // comes from a page whose name was made to resolve to this address (DNS rebinding).
   bool local_names_only = false;
   std::string host;  // --host, which counts as a local name
+  std::vector<KeyLimits> key_limits;  // Of the first of api_keys, in their order
 
   // The error for a request that is refused; none if it is allowed. Not for routes open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
 
   // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
+
+  // Of a key's number as key_of() gives it.
+  const KeyLimits& limits_of(uint64_t api_key) const;
 
   // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;

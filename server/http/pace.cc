@@ -6,7 +6,8 @@
 namespace spillway {
 namespace {
 
-constexpr double kKept = 0.9;  // Of the past's weight with each event: about ten events count
+constexpr double kKept = 0.9;          // Of the past's weight with each burst: about ten count
+constexpr double kBurstSeconds = 0.1;  // What becomes free within this is one burst
 
 }  // namespace
 
@@ -17,9 +18,14 @@ void Pace::start(double now) {
 
 void Pace::freed(double units, double now) {
   const std::lock_guard lock(mutex_);
-  // Both sums, so that many at once followed by none give the mean and not the last gap.
-  seconds_ = kKept * seconds_ + (now - last_);
-  units_ = kKept * units_ + units;
+  // Sequences end by the sweep, many at once: the mean of some bursts counts, not the last gap.
+  if (now - burst_ >= kBurstSeconds) {
+    seconds_ *= kKept;
+    units_ *= kKept;
+    burst_ = now;
+  }
+  seconds_ += now - last_;
+  units_ += units;
   last_ = now;
 }
 

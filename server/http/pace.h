@@ -8,8 +8,8 @@ namespace spillway {
 
 class Pace {
  public:
-  // `now`: steady_seconds(), never less than before. From here on time counts: nothing was in use
-  // before, and idle time says nothing.
+  // `now`: steady_seconds(). From here on time counts: nothing was in use before, and idle time says
+  // nothing.
   void start(double now);
 
   // So many units became free.
@@ -21,7 +21,8 @@ class Pace {
 
  private:
   mutable std::mutex mutex_;
-  double last_ = 0;             // The last event's time; 0: there was none
+  double last_ = 0;                 // The last event's time; 0: there was none
+  double burst_ = 0;                // When the present burst began
   double seconds_ = 0, units_ = 0;  // Of the past, the older the less
 };
 

@@ -26,17 +26,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// The client that an address belongs to: in IPv6 a client has all addresses with the same first 64
-// bits.
-std::string client_of(const asio::ip::address& address) {
-  if (address.is_v4()) return address.to_string();
-  const asio::ip::address_v6 v6 = address.to_v6();
-  if (v6.is_v4_mapped()) {
-    return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
-  }
-  auto bytes = v6.to_bytes();
-  std::fill(bytes.begin() + 8, bytes.end(), 0);
-  return asio::ip::address_v6(bytes).to_string();
+IpAddress ip_of(const asio::ip::address& address) {
+  return IpAddress::parse(address.to_string()).value_or(IpAddress());
 }
 
 void name_thread(asio::thread_pool& pool, const char* name) {
@@ -103,16 +94,19 @@ void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
 }
 
 void HttpServer::Parts::take_in(int fd, const asio::ip::address& address) {
-  auto peer = core->peer_use(client_of(address));
+  const IpAddress ip = ip_of(address);
+  auto peer = core->peer_use(ip);
   const HttpLimits& limits = core->limits;
   const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
-  const bool full =
-      open >= limits.connections_max || peer->connections >= limits.connections_per_peer_max;
+  // A trusted proxy's connections are counted for its clients, when they have sent a head.
+  const bool full = open >= limits.connections_max ||
+                    (peer->connections >= limits.connections_per_peer_max &&
+                     !any_contains(limits.trusted_proxies, ip));
   if (full && core->turned_away >= limits.turned_away_max) {
     ::close(fd);  // No memory is set aside for more refusals.
     return;
   }
-  auto connection = std::make_shared<Connection>(core, fd, address.is_v6(), std::move(peer));
+  auto connection = std::make_shared<Connection>(core, fd, address.is_v6(), ip, std::move(peer));
   full ? connection->turn_away() : connection->start();
 }
 

@@ -21,6 +21,7 @@
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
+#include "server/cli/serve/http_flags.h"
 #include "server/http/server.h"
 #include "server/log.h"
 #include "server/web/pages.h"
@@ -36,8 +37,9 @@ ApiContext make_context(const ServeFlags& flags, const ServedModel& model, int64
   ApiContext context = model.context;
   if (!flags.served_model_names.empty()) context.model_names = flags.served_model_names;
   context.limits.strict_params = flags.strict_params;
-  context.limits.priority =
+  const bool overtakes =
       flags.priority == "on" || (flags.priority == "auto" && flags.api_keys.size() <= 1);
+  if (!overtakes) context.limits.priority_min = 0;
   context.seeds = std::make_shared<SeedStream>(flags.seed);
   context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);
   return context;
@@ -99,11 +101,10 @@ void add_serve_flags(Settings& settings, State* state) {
                      "names that requests may use; the first is the one in answers");
   settings.add(api_key_setting(&flags.api_keys));
   settings.add_text("api-key-file", &state->api_key_file, "FILE",
-                    "a file with more keys, one a line; '#' begins a comment");
+                    "a file with more keys, one a line, with limits of its own behind it, such as "
+                    "'KEY slots=8'; '#' begins a comment");
   settings.add_texts("allowed-origins", &flags.allowed_origins, "ORIGIN",
                      "web pages that may ask, such as https://example.org; *: all");
-  settings.add_integer("connections-per-client-max", &flags.http.connections_per_peer_max, 1,
-                       1'000'000, "connections of one address before 503");
   settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
                        "sequences running and waiting before 429; 0: what the scheduler takes");
   settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
@@ -135,13 +136,19 @@ void add_serve_flags(Settings& settings, State* state) {
                        "lines of one batch");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
+  add_http_flags(settings, &flags.http);
 }
 
 Status read_api_keys(State* state) {
   if (state->api_key_file.empty()) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> keys,
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<ApiKey> keys,
                             read_api_key_file(state->api_key_file));
-  state->serve.api_keys.insert(state->serve.api_keys.end(), keys.begin(), keys.end());
+  ServeFlags& flags = state->serve;
+  flags.key_limits.resize(flags.api_keys.size());  // Keys of other sources have none.
+  for (const ApiKey& key : keys) {
+    flags.api_keys.push_back(key.key);
+    flags.key_limits.push_back(key.limits);
+  }
   return {};
 }
 
@@ -234,7 +241,8 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
 }
 
 Result<LoadingServer> LoadingServer::start(const ServeFlags& flags, HttpListener listener) {
-  Access access{flags.api_keys, flags.allowed_origins, listener.loopback(), flags.host};
+  Access access{flags.api_keys, flags.allowed_origins, listener.loopback(), flags.host,
+                flags.key_limits};
   SPILLWAY_ASSIGN_OR_RETURN(
       std::unique_ptr<HttpServer> server,
       HttpServer::start(std::move(listener), flags.http, make_loading_router(access)));
@@ -261,6 +269,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
                  flags.answers_bytes_max - (batches_wanted ? flags.answers_bytes_max / 4 : 0));
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<BatchService> batches,
                             open_batches(flags, model, api.context, for_batches));
+  api.limit_keys(flags.key_limits);
   api.plan = {model.tier_bytes, model.predicted_tokens_per_second};
   api.request_seconds_max = flags.request_seconds_max;
   api.stall_seconds = flags.stall_seconds;
@@ -343,7 +352,7 @@ Command serve_command(const OpenModel& open) {
     state->serve.port = static_cast<uint16_t>(state->port);
     state->serve.seed = state->engine.seed;
     HttpLimits& limits = state->serve.http;
-    limits.connections_max = std::max(limits.connections_max, limits.connections_per_peer_max);
+    raise_connections_max(&limits);
     // Loading a model may take minutes, so check first what does not need it.
     Result<HttpListener> listener = HttpListener::bind(state->serve.host, state->serve.port);
     if (!listener.ok()) return report("serve", listener.status());

@@ -23,6 +23,7 @@ struct ServeFlags {
   uint16_t port = 8000;                         // 0: any free port
   std::vector<std::string> served_model_names;  // None: the model's own
   std::vector<std::string> api_keys;            // None: no key is required
+  std::vector<KeyLimits> key_limits;            // Of the first of api_keys, in their order
   std::vector<std::string> allowed_origins;     // Web origins that may send requests, "*": all
   int64_t queue_max = 0;            // Sequences running and waiting; 0: the scheduler's limit
   int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
