@@ -204,7 +204,7 @@ bool Connection::count_client() {
   if (!any_contains(limits.trusted_proxies, address_)) return true;
   const IpAddress client =
       client_of(address_, parser_.head().forwarded_for, limits.trusted_proxies);
-  count_for(client == address_ ? own_peer_ : core_->peer_use(client));
+  count_for(client == address_ ? own_peer_ : core_->peer_use(client.client_key()));
   return peer_ == own_peer_ || peer_->connections <= limits.connections_per_peer_max;
 }
 

@@ -21,8 +21,8 @@ namespace spillway {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // Takes ownership of the connected TCP socket `fd`, of the IPv6 family or else IPv4. `peer`: of
-  // the client at `address`, its other end.
+  // Takes ownership of the connected TCP socket `fd`, of the IPv6 family or else IPv4, whose other
+  // end is `address`. `peer`: that client's.
   Connection(std::shared_ptr<HttpCore> core, int fd, bool ipv6, const IpAddress& address,
              std::shared_ptr<PeerUse> peer);
   ~Connection();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "server/http/limits.h"
@@ -45,9 +46,9 @@ struct HttpCore {
   std::atomic<bool> draining{false};
   std::shared_ptr<BodiesHeld> bodies = std::make_shared<BodiesHeld>();
 
-  // What the client at `address` holds.
-  std::shared_ptr<PeerUse> peer_use(const IpAddress& address) {
-    return peers.use(address, connections.size());
+  // What the client with this key holds.
+  std::shared_ptr<PeerUse> peer_use(const std::string& key) {
+    return peers.use(key, connections.size());
   }
   // The most bytes of bodies that one client may hold.
   size_t peer_body_bytes_max() const;

@@ -56,6 +56,11 @@ IpAddress IpAddress::client() const {
   return network;
 }
 
+std::string IpAddress::client_key() const {
+  const IpAddress network = client();
+  return {network.bytes.begin(), network.bytes.end()};
+}
+
 Result<IpRange> IpRange::parse(std::string_view text) {
   const size_t slash = text.find('/');
   const auto address = IpAddress::parse(text.substr(0, slash));

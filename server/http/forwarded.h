@@ -28,8 +28,8 @@ struct IpAddress {
   // 64 bits.
   IpAddress client() const;
 
-  // Equal for equal addresses.
-  std::string key() const { return {bytes.begin(), bytes.end()}; }
+  // 16 bytes, equal for the addresses of one client.
+  std::string client_key() const;
 
   friend bool operator==(const IpAddress&, const IpAddress&) = default;
 };

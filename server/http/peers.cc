@@ -6,12 +6,12 @@
 
 namespace spillway {
 
-std::shared_ptr<PeerUse> Peers::use(const IpAddress& address, size_t holders_max) {
+std::shared_ptr<PeerUse> Peers::use(const std::string& key, size_t holders_max) {
   // Expired entries are erased when the table is twice as large as it needs to be.
   if (peers_.size() > 2 * holders_max + 64) {
     std::erase_if(peers_, [](const auto& peer) { return peer.second.expired(); });
   }
-  std::weak_ptr<PeerUse>& known = peers_[address.client().key()];
+  std::weak_ptr<PeerUse>& known = peers_[key];
   std::shared_ptr<PeerUse> use = known.lock();
   if (use != nullptr) return use;
   known = use = std::make_shared<PeerUse>();

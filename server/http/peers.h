@@ -1,5 +1,5 @@
-// What each client holds of the server: connections, and bytes of bodies. A client is an address
-// (forwarded.h).
+// What each client holds of the server: connections, and bytes of bodies. A client is an address:
+// IpAddress::client_key().
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "server/http/forwarded.h"
 #include "server/http/pace.h"
 
 namespace spillway {
@@ -24,9 +23,9 @@ struct PeerUse {
 // The clients that hold anything. The network thread's.
 class Peers {
  public:
-  // Of the client of this address; lives as long as its connections and bodies. `holders_max`: the
+  // Of the client with this key; lives as long as its connections and bodies. `holders_max`: the
   // most that can hold anything now.
-  std::shared_ptr<PeerUse> use(const IpAddress& address, size_t holders_max);
+  std::shared_ptr<PeerUse> use(const std::string& key, size_t holders_max);
 
  private:
   std::unordered_map<std::string, std::weak_ptr<PeerUse>> peers_;

@@ -95,7 +95,7 @@ void HttpServer::Parts::on_accept(const error_code& ec, tcp::socket socket) {
 
 void HttpServer::Parts::take_in(int fd, const asio::ip::address& address) {
   const IpAddress ip = ip_of(address);
-  auto peer = core->peer_use(ip);
+  auto peer = core->peer_use(ip.client_key());
   const HttpLimits& limits = core->limits;
   const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
   // A trusted proxy's connections are counted for its clients, when they have sent a head.

@@ -39,7 +39,8 @@ TEST_CASE("a client is an IPv4 address, or an IPv6 network of 64 bits") {
   CHECK(address("10.0.0.1").client() == address("10.0.0.1"));
   CHECK(address("2001:db8::1").client() == address("2001:db8:0:0:ffff::").client());
   CHECK_FALSE(address("2001:db8::1").client() == address("2001:db8:0:1::1").client());
-  CHECK(address("10.0.0.1").key() != address("10.0.0.2").key());
+  CHECK(address("10.0.0.1").client_key() != address("10.0.0.2").client_key());
+  CHECK(address("2001:db8::1").client_key() == address("2001:db8::2").client_key());
 }
 
 TEST_CASE("a range has the addresses with the same first bits") {

@@ -6,25 +6,19 @@
 namespace spillway::peers_test {
 namespace {
 
-IpAddress address(const char* text) {
-  return IpAddress::parse(text).value();
-}
-
 TEST_CASE("a client is one entry while it holds anything, and has a new number after that") {
   Peers peers;
-  const auto first = peers.use(address("10.0.0.1"), 1), same = peers.use(address("10.0.0.1"), 1);
+  const auto first = peers.use("10.0.0.1", 1), same = peers.use("10.0.0.1", 1);
   CHECK(first == same);
-  CHECK(peers.use(address("10.0.0.2"), 1) != first);
-  auto network = peers.use(address("2001:db8::1"), 1);
-  CHECK(peers.use(address("2001:db8::2"), 1) == network);
-  const uint64_t number = network->number;
+  CHECK(peers.use("10.0.0.2", 1) != first);
+  auto other = peers.use("other", 1);
+  const uint64_t number = other->number;
   CHECK(number != 0);
-  network.reset();
-  CHECK(peers.use(address("2001:db8::1"), 1)->number != number);
-  for (int i = 0; i < 1000; ++i) {
-    peers.use(address(("10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250)).c_str()), 1);
-  }
-  CHECK(peers.use(address("10.0.0.1"), 1) == first);  // Whoever holds something is never forgotten.
+  CHECK(number != first->number);
+  other.reset();
+  CHECK(peers.use("other", 1)->number != number);
+  for (int i = 0; i < 1000; ++i) peers.use(std::to_string(i), 1);
+  CHECK(peers.use("10.0.0.1", 1) == first);  // Whoever holds something is never forgotten.
 }
 
 TEST_CASE("a body counts until its last holder is gone") {
