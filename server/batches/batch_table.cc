@@ -9,10 +9,21 @@ namespace {
 constexpr const char* kSchema =
     "CREATE TABLE IF NOT EXISTS batches (number INTEGER PRIMARY KEY AUTOINCREMENT,"
     " id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, state INTEGER NOT NULL,"
-    " record TEXT NOT NULL) STRICT;";
+    " record TEXT NOT NULL) STRICT;"
+    "CREATE INDEX IF NOT EXISTS batches_by_state ON batches (state);";
 
 Status no_such_batch() {
   return {Code::kNotFound, "there is no such batch"};
+}
+
+// The states that are not final, as a list in SQL.
+std::string states_that_go_on() {
+  std::string list;
+  for (size_t i = 0; i < kBatchStates; ++i) {
+    if (is_final(static_cast<BatchState>(i))) continue;
+    list += (list.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return list;
 }
 
 // All rows of a statement whose first column is a record.
@@ -63,16 +74,24 @@ Result<BatchRecord> BatchTable::find(const std::string& owner, const std::string
   return read_batch_record(row.text(0));
 }
 
-Result<BatchRecord> BatchTable::update(const std::string& id,
-                                       const std::function<Status(BatchRecord&)>& change) {
+Result<BatchRecord> BatchTable::get(const std::string& id) const {
   const std::lock_guard lock(mutex_);
+  return get_locked(id);
+}
+
+Result<BatchRecord> BatchTable::get_locked(const std::string& id) const {
   SPILLWAY_ASSIGN_OR_RETURN(Statement row,
                             database_.prepare("SELECT record FROM batches WHERE id = ?"));
   row.bind(id);
   SPILLWAY_ASSIGN_OR_RETURN(const bool found, row.step());
   if (!found) return no_such_batch();
-  SPILLWAY_ASSIGN_OR_RETURN(BatchRecord record, read_batch_record(row.text(0)));
-  row.reset();
+  return read_batch_record(row.text(0));
+}
+
+Result<BatchRecord> BatchTable::update(const std::string& id,
+                                       const std::function<Status(BatchRecord&)>& change) {
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_ASSIGN_OR_RETURN(BatchRecord record, get_locked(id));
   SPILLWAY_RETURN_IF_ERROR(change(record));
   SPILLWAY_ASSIGN_OR_RETURN(
       Statement write, database_.prepare("UPDATE batches SET state = ?, record = ? WHERE id = ?"));
@@ -109,10 +128,10 @@ Result<BatchTable::Listing> BatchTable::list(const std::string& owner, const std
 Result<std::vector<BatchRecord>> BatchTable::unfinished() const {
   const std::lock_guard lock(mutex_);
   SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
-                            database_.prepare("SELECT record FROM batches ORDER BY number"));
-  SPILLWAY_ASSIGN_OR_RETURN(std::vector<BatchRecord> all, read_all(rows));
-  std::erase_if(all, [](const BatchRecord& record) { return is_final(record.state); });
-  return all;
+                            database_.prepare(("SELECT record FROM batches WHERE state IN (" +
+                                               states_that_go_on() + ") ORDER BY number")
+                                                  .c_str()));
+  return read_all(rows);
 }
 
 std::array<int64_t, kBatchStates> BatchTable::counts() const {

@@ -26,6 +26,9 @@ class BatchTable {
   // kNotFound: there is none of this owner's.
   Result<BatchRecord> find(const std::string& owner, const std::string& id) const;
 
+  // The batch, whoever's it is. kNotFound: there is none.
+  Result<BatchRecord> get(const std::string& id) const;
+
   // Changes a batch as `change` does, if it returns OK; gives what there is now. Nobody else
   // changes it meanwhile. kNotFound: there is no such batch of any owner.
   Result<BatchRecord> update(const std::string& id,
@@ -46,6 +49,8 @@ class BatchTable {
 
  private:
   explicit BatchTable(Database database) : database_(std::move(database)) {}
+
+  Result<BatchRecord> get_locked(const std::string& id) const;  // REQUIRES: mutex_ is held
 
   mutable std::mutex mutex_;
   mutable Database database_;

@@ -4,7 +4,7 @@
 // with what is unfinished.
 //
 // The machine's faults end no batch: on a full disk, or where the engine fails lines again and
-// again, it waits and tries again (x_status_detail says so).
+// again, it waits and tries again (x_status_detail says so), and those behind it run meanwhile.
 //
 // Methods from any thread. Outlives nothing that it is given.
 #pragma once
@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
@@ -69,6 +70,7 @@ class BatchWorker {
 
  private:
   void loop();
+  void remove_expired(const std::vector<BatchRecord>& unfinished);
   Status run_one(const BatchRecord& record);
   Status validate(const BatchRecord& record);
   Status run_lines(const BatchRecord& record);

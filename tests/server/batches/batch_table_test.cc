@@ -36,6 +36,8 @@ TEST_CASE("batches stay over a new start, each its owner's") {
   table = BatchTable::open(folder.path()).value();
   CHECK(table->find("me", "batch_1")->state == BatchState::kInProgress);
   CHECK(table->find("you", "batch_1").status().code() == Code::kNotFound);
+  CHECK(table->get("batch_1")->owner == "me");
+  CHECK(table->get("batch_2").status().code() == Code::kNotFound);
   CHECK(table->counts()[1] == 1);
 }
 
