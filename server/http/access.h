@@ -24,7 +24,7 @@ struct Access {
   // comes from a page whose name was made to resolve to this address (DNS rebinding).
   bool local_names_only = false;
   std::string host;  // --host, which counts as a local name
-  std::vector<KeyLimits> key_limits;  // Of the first of api_keys, in their order
+  std::vector<KeyLimits> key_limits = {};  // Of the first of api_keys, in their order
 
   // The error for a request that is refused; none if it is allowed. Not for routes open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
