@@ -343,7 +343,7 @@ void answer(ApiService& api, const Endpoint& endpoint, HttpRequest request,
   if (const auto error = api.quotas.refuse(request.api_key)) {
     return exchange->respond(error_response(*error));
   }
-  auto ticket = api.admission.enter();
+  auto ticket = api.admission.enter(request.client);
   if (!ticket) {
     return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
   }
