@@ -318,17 +318,26 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       if (alone) next.stay_alone();
       now->may_begin = false;
       if (offer.begins > 0 || alone) return true;
-      if (joins.count() > 0) block_.note_no_room(next);
-      limited_by_target_ =
-          joins.count() == 0 && joins_but_for_target(request, sweep, now->limits);
+      if (joins.count() > 0) return make_way_by_one(next);
+      limited_by_target_ = joins_but_for_target(request, sweep, now->limits);
       return false;
     }
+    block_.enter_next();
     ++admissions_;
     now->may_begin = true;
     if (offer.begins > 0) now->rests -= next.prompt_tokens() - offer.begins;
     now->prompts.join(next, joins.in_chunks);
-    block_.enter_next();
     return true;
+  }
+
+  // For one that joins by what all are likely to need, where there is no room now.
+  bool make_way_by_one(const Sequence& next) {
+    const auto fewer = [now = static_cast<int64_t>(running_.size())](int64_t sequences, uint64_t) {
+      return sequences < now;
+    };
+    if (block_.may_make_way(next) && block_.make_way(next, fewer)) return true;
+    block_.note_no_room(next);
+    return false;
   }
 
   WaitingRequests request_of(const Sequence& next, const KvRoom::Offer& offer) const {
