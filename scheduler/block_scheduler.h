@@ -3,8 +3,9 @@
 // chunks over several sweeps where a prompt is longer than a sweep's prompt tokens; a finished
 // sequence gives back its KV memory before the next sweep is put together.
 //
-// Within a priority clients take turns, each first come, first served: one that has its turn and
-// does not fit holds back the others, so none starves. Others pass one that is held for a sweep or
+// Within a priority clients take turns, each first come, first served, those with nothing in the
+// block first (waiting_queue.h): one that has its turn and does not fit holds back the others, so
+// none starves, unless others give way to it (block.h). Others pass one that is held for a sweep or
 // some because another sequence computes what it would share.
 #pragma once
 

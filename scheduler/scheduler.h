@@ -70,7 +70,7 @@ struct SchedulerStats {
   int64_t running = 0;  // Sequences in the block, those set aside among them
   int64_t waiting = 0;  // Accepted, not yet admitted
   ClassCounts running_by_class{}, waiting_by_class{};
-  uint64_t set_aside = 0;  // Times that a sequence was set aside to make room for older ones
+  uint64_t set_aside = 0;  // Times that a sequence was set aside to make room for others
   uint64_t sweeps = 0;
   uint64_t sweeps_failed = 0;     // Among `sweeps`
   int64_t failures_in_a_row = 0;  // Sweeps that have failed since the last good one

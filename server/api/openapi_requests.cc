@@ -111,8 +111,9 @@ Json common_properties(const ApiContext& context) {
   Json top_p = number(0, 1, 1, "Keeps the likeliest tokens of this mass");
   top_p.erase("minimum");
   top_p["exclusiveMinimum"] = 0;
-  Json priority = nullable("integer", "Lower goes first; below 0 where the operator allows it");
-  if (!limits.priority) priority["minimum"] = 0;
+  Json priority = nullable("integer", "Lower goes first, as far as the operator allows it");
+  if (limits.priority_min > INT32_MIN) priority["minimum"] = limits.priority_min;
+  if (limits.priority_max < INT32_MAX) priority["maximum"] = limits.priority_max;
   Json request_id = nullable("string", "A part of the answer's id");
   request_id["pattern"] = "^[A-Za-z0-9_.:-]{1,128}$";
   Json salt = nullable("string", "Shares cached beginnings of prompts with equal salts alone");

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/http/key_limits.h"
 #include "server/http/message.h"
 
 namespace spillway {
@@ -29,6 +30,7 @@ struct Access {
   bool known_names_only = false;
   std::string host;                             // --host
   std::vector<std::string> allowed_hosts = {};  // Names without a port; "*": any
+  std::vector<KeyLimits> key_limits = {};       // Of the first of api_keys, in their order
 
   // The error for a request that is refused; none if it is allowed. Not for routes open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
@@ -38,6 +40,8 @@ struct Access {
 
   // What the log calls that key: "key-1". Empty for 0.
   std::string key_name(uint64_t number) const;
+  // Of a key's number as key_of() gives it.
+  const KeyLimits& limits_of(uint64_t api_key) const;
 
   // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;

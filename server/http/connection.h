@@ -23,8 +23,10 @@ namespace spillway {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // Takes ownership of the connected socket `fd`, of an address family such as AF_INET.
-  Connection(std::shared_ptr<HttpCore> core, int fd, int family, std::shared_ptr<PeerUse> peer);
+  // Takes ownership of the connected socket `fd`, of an address family such as AF_INET, whose other
+  // end is `address`; none: it is on this machine, over a Unix socket. `peer`: that client's.
+  Connection(std::shared_ptr<HttpCore> core, int fd, int family,
+             const std::optional<IpAddress>& address, std::shared_ptr<PeerUse> peer);
   ~Connection();
 
   void start();
@@ -72,7 +74,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void advance(RequestParser::State state);
   std::optional<HttpResponse> read_head();
   RequestParser::State limit_body();
+  void count_for(std::shared_ptr<PeerUse> peer);
+  bool count_client();
+  std::optional<ApiError> count_key(uint64_t key);
   std::optional<ApiError> refuse_body();
+  ApiError bodies_full(size_t bytes) const;
   void begin_body();
   void account_body();
   void expect_more(bool first_bytes);
@@ -113,7 +119,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<HttpCore> core_;
   const std::unique_ptr<Net> net_;
   uint64_t deadlines_armed_ = 0;  // Tells the present deadline from earlier ones
-  const std::shared_ptr<PeerUse> peer_;
+  const std::optional<IpAddress> address_;  // None: over a Unix socket
+  const std::shared_ptr<PeerUse> own_peer_;  // Of the address
+  std::shared_ptr<PeerUse> peer_;  // For which it is counted: its own, or a trusted proxy's client
+  uint64_t key_ = 0;               // The API key for which it is counted; 0: none
   bool turned_away_ = false;
 
   Phase phase_ = Phase::kReading;
@@ -122,7 +131,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool head_read_ = false;                // The head of the present request was read and accepted
   std::shared_ptr<const Router> router_;  // Owner of *route_
   const Route* route_ = nullptr;          // Its route
-  struct BodyLease;
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
   std::chrono::steady_clock::time_point body_deadline_;
   size_t leased_bytes_ = 0;

@@ -30,19 +30,6 @@ void HttpCore::post_bulk_work(std::function<void()> task) {
   boost::asio::post(*bulk, std::move(task));
 }
 
-std::shared_ptr<PeerUse> HttpCore::peer_use(const std::string& address) {
-  // Expired entries are erased when the table is twice as large as the connections need.
-  if (peers.size() > 2 * connections.size() + 64) {
-    std::erase_if(peers, [](const auto& peer) { return peer.second.expired(); });
-  }
-  std::weak_ptr<PeerUse>& known = peers[address];
-  std::shared_ptr<PeerUse> use = known.lock();
-  if (use != nullptr) return use;
-  known = use = std::make_shared<PeerUse>();
-  use->number = ++last_peer;
-  return use;
-}
-
 size_t HttpCore::peer_body_bytes_max() const {
   const double share = limits.peer_share_of_bodies * static_cast<double>(limits.bodies_bytes_max);
   return std::max(static_cast<size_t>(share), limits.body_bytes_max);

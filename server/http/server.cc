@@ -60,16 +60,19 @@ Status HttpServer::Parts::listen(HttpListener listener) {
 }
 
 void HttpServer::Parts::take_in(int fd, int family, const std::string& client) {
-  auto peer = core->peer_use(client);
+  const std::optional<IpAddress> ip = IpAddress::parse(client);
+  auto peer = core->peer_use(ip ? ip->client_key() : client);
   const HttpLimits& limits = core->limits;
   const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
-  const bool full =
-      open >= limits.connections_max || peer->connections >= limits.connections_per_peer_max;
+  // A trusted proxy's connections are counted for its clients, when they have sent a head.
+  const bool full = open >= limits.connections_max ||
+                    (peer->connections >= limits.connections_per_peer_max &&
+                     !(ip && any_contains(limits.trusted_proxies, *ip)));
   if (full && core->turned_away >= limits.turned_away_max) {
     ::close(fd);  // No memory is set aside for more refusals.
     return;
   }
-  auto connection = std::make_shared<Connection>(core, fd, family, std::move(peer));
+  auto connection = std::make_shared<Connection>(core, fd, family, ip, std::move(peer));
   full ? connection->turn_away() : connection->start();
 }
 

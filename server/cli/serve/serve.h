@@ -23,6 +23,7 @@ namespace spillway {
 struct ServeFlags : ListenFlags {
   std::vector<std::string> served_model_names;  // None: the model's own
   std::vector<std::string> api_keys;            // None: no key is required
+  std::vector<KeyLimits> key_limits;            // Of the first of api_keys, in their order
   int64_t queue_max = 0;            // Sequences running and waiting; 0: the scheduler's limit
   int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
   int64_t stall_seconds = 900;      // Work without a sweep's end before /health fails; 0: never

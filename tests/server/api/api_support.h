@@ -81,6 +81,7 @@ struct TestServer {
         api(engine, context(options),
             options.slots_max > 0 ? options.slots_max : engine.queue_max(),
             options.answers_bytes_max) {
+    api.limit_keys(options.access.key_limits);
     api.request_seconds_max = options.request_seconds_max;
     api.ping_seconds = options.ping_seconds;
     auto counts = std::make_shared<HttpCounts>();
