@@ -192,7 +192,9 @@ bool Connection::count_client() {
   if (!address_ || !any_contains(limits.trusted_proxies, *address_)) return true;
   const IpAddress client =
       client_of(*address_, parser_.head().forwarded_for, limits.trusted_proxies);
-  count_for(client == *address_ ? own_peer_ : core_->peer_use(client.client_key()));
+  const bool forwarded = client != *address_;
+  forwarded_for_ = forwarded ? client.text() : "";
+  count_for(forwarded ? core_->peer_use(client.client_key()) : own_peer_);
   return peer_ == own_peer_ || peer_->connections <= limits.connections_per_peer_max;
 }
 
@@ -398,7 +400,10 @@ void Connection::on_piece(uint64_t serial, Result<std::string> piece) {
 }
 
 std::shared_ptr<RequestRecord> Connection::new_record(const HttpRequest* head) {
-  return std::make_shared<RequestRecord>(core_->observer, net_->socket.native_handle(), head);
+  auto record =
+      std::make_shared<RequestRecord>(core_->observer, net_->socket.native_handle(), head);
+  if (!forwarded_for_.empty()) record->forwarded_for(forwarded_for_);
+  return record;
 }
 
 void Connection::on_answer_written() {

@@ -120,6 +120,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::unique_ptr<Net> net_;
   uint64_t deadlines_armed_ = 0;  // Tells the present deadline from earlier ones
   const std::optional<IpAddress> address_;  // None: over a Unix socket
+  std::string forwarded_for_;  // Address of the present request's client; empty: address_
   const std::shared_ptr<PeerUse> own_peer_;  // Of the address
   std::shared_ptr<PeerUse> peer_;  // For which it is counted: its own, or a trusted proxy's client
   uint64_t key_ = 0;               // The API key for which it is counted; 0: none

@@ -50,6 +50,13 @@ bool IpAddress::is_v4() const {
   return std::equal(kMapped.begin(), kMapped.end(), bytes.begin());
 }
 
+std::string IpAddress::text() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  const size_t from = is_v4() ? kMapped.size() : 0;
+  inet_ntop(is_v4() ? AF_INET : AF_INET6, bytes.data() + from, text, sizeof(text));
+  return text;
+}
+
 IpAddress IpAddress::client() const {
   IpAddress network = *this;
   if (!is_v4()) std::fill(network.bytes.begin() + 8, network.bytes.end(), uint8_t{0});

@@ -23,6 +23,7 @@ struct IpAddress {
   static std::optional<IpAddress> parse_with_port(std::string_view text);
 
   bool is_v4() const;
+  std::string text() const;  // "10.0.0.1", "2001:db8::1"
 
   // The client that the address belongs to: in IPv6 a client has all addresses with the same first
   // 64 bits.

@@ -29,6 +29,10 @@ RequestRecord::~RequestRecord() {
   }
 }
 
+void RequestRecord::forwarded_for(std::string client) {
+  report_.client = std::move(client);
+}
+
 void RequestRecord::routed(std::string_view route, std::string key_name) {
   report_.route = route;
   report_.key = std::move(key_name);

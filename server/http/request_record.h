@@ -56,6 +56,8 @@ class RequestRecord {
   RequestRecord(const RequestRecord&) = delete;
   RequestRecord& operator=(const RequestRecord&) = delete;
 
+  // `client`: the address that a trusted proxy sent the request for.
+  void forwarded_for(std::string client);
   void routed(std::string_view route, std::string key_name);
   void answered(int status, std::string_view error, std::string_view id);
   void worked(RequestWork work);
