@@ -18,8 +18,8 @@ Resource slowest(const ResourceSeconds& seconds) {
 // A sweep's resource times for the least work that any engine must do: rows of the last layer that
 // reach no logit are not needed, weights are read once, activations need not pass through memory,
 // and resources that were not measured take no time.
-ResourceSeconds least_seconds(const CostedPlan& plan, bool keeps_by_score, const Ceilings& ceilings,
-                              const SweepWork& work) {
+ResourceSeconds least_seconds(const CostedPlan& plan, bool keeps_by_score,
+                              const SweepRates& ceilings, const SweepWork& work) {
   const MicroBatch all{0, static_cast<size_t>(std::min(work.logit_rows, work.tokens())),
                        work.tokens()};
   ResourceSeconds seconds = resource_seconds(plan, work,
@@ -71,6 +71,19 @@ Bound bound_of(const CostedPlan& plan, bool keeps_by_score, const Ceilings& ceil
   bound.resource = slowest(slowest_seconds);
   bound.seconds_any_schedule = bound.busy[index(slowest(bound.busy))];
   return bound;
+}
+
+double bound_seconds(const CostedPlan& plan, bool keeps_by_score, const SweepRates& rates,
+                     const SweepWork& work) {
+  const ResourceSeconds sweep = least_seconds(plan, keeps_by_score, rates, work);
+  return sweep[index(slowest(sweep))];
+}
+
+MachineRates bound_rates(MachineRates rates) {
+  rates.compute_per_disk_byte = 0;
+  rates.small_op = rates.round_trip = 0;
+  rates.decode_attention = rates.host_attention = rates.host_memory = 0;
+  return rates;
 }
 
 }  // namespace spillway

@@ -71,4 +71,14 @@ struct Bound {
 Bound bound_of(const CostedPlan& plan, bool keeps_by_score, const Ceilings& ceilings,
                std::span<const SweepWork> run);
 
+// The least time of one sweep: that of its slowest resource, as in Bound::seconds. `rates` as in
+// bound_of(), those of a profile by way of bound_rates().
+double bound_seconds(const CostedPlan& plan, bool keeps_by_score, const SweepRates& rates,
+                     const SweepWork& work);
+
+// A profile's rates without what it has for predictions alone, since another engine might do
+// without: time that the CPU takes for the disk, that ops and round trips take however little they
+// move, that attention takes beyond reading its rows, and that transfers take of the host's memory.
+MachineRates bound_rates(MachineRates rates);
+
 }  // namespace spillway

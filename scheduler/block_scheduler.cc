@@ -18,9 +18,11 @@
 #include "kernels/base/units.h"
 #include "policy/batching.h"
 #include "policy/prefill_target.h"
+#include "scheduler/block.h"
 #include "scheduler/check_request.h"
 #include "scheduler/kv_room.h"
 #include "scheduler/sequence.h"
+#include "scheduler/sweep_prompts.h"
 #include "scheduler/token_count.h"
 #include "scheduler/waiting_queue.h"
 
@@ -33,21 +35,23 @@ constexpr int64_t kHeldMax = 1024;
 
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
-  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options)
+  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options, SweepBound bound)
       : engine_(std::move(engine)),
         options_(options),
+        bound_(std::move(bound)),
         limits_{.block_sequences = options.block_sequences_max,
                 .prefill_tokens = options.prefill_tokens_max,
                 .prefill_target = options.prefill_target,
                 .kv_bytes = engine_->kv().total_bytes(),
                 .positions_per_token = positions_per_token(engine_->shape())},
         room_(*engine_, options.prefix_cache_bytes),
+        block_(room_, waiting_, limits_, [this] { retire(); }),
         target_(options.prefill_target, options.prefill_tokens_max),
         needs_(room_.needs()) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
-    running_.reserve(static_cast<size_t>(options_.block_sequences_max));
-    aside_.reserve(static_cast<size_t>(options_.block_sequences_max));
+    stats_.links = engine_->links();
+    if (bound_) stats_.bound_seconds = 0;
     items_.reserve(static_cast<size_t>(options_.block_sequences_max));
     thread_ = std::thread([this] { loop(); });
     pthread_setname_np(thread_.native_handle(), "engine");
@@ -77,7 +81,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     const RequestId id{++last_id_};
     const double now = steady_seconds();
+    const auto its_class = static_cast<size_t>(queue_class(request));
     mailbox_.push_back({id, std::move(request), std::move(sink), now});
+    ++unended_[its_class];
+    ++stats_.waiting_by_class[its_class];
     ++stats_.waiting;
     if (std::exchange(all_reported_, false)) progress_ = now;
     wake_.notify_one();
@@ -144,8 +151,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void loop() {
     while (take_mail()) {
       // One that made room for nobody but itself comes back where there is room.
-      if (make_room() || running_.empty()) bring_back();
-      admit();
+      admit(block_.make_room());
       if (!running_.empty()) sweep();
       retire();
     }
@@ -156,8 +162,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   bool take_mail() {
     std::unique_lock lock(mutex_);
     const auto something = [&] {
-      return !mailbox_.empty() || !running_.empty() || !aside_.empty() || !waiting_.empty() ||
-             stopping_ || cancel_all_;
+      return !mailbox_.empty() || !block_.empty() || !waiting_.empty() || stopping_ || cancel_all_;
     };
     wake_.wait(lock, something);
     if (options_.gather_seconds > 0 && running_.empty() && waiting_.empty() && !stopping_) {
@@ -181,20 +186,16 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     return false;
   }
 
-  // The status for an allocation that fails outside of a sweep: it ends requests, not the process.
-  static Status out_of_memory(const std::exception& error) {
-    return {Code::kCapacity, std::string("the request could not be started: ") + error.what()};
-  }
-
   void enqueue_or_refuse(Arrival arrival) {
     const std::shared_ptr<TokenSink> sink = arrival.sink;
+    const QueueClass its_class = queue_class(arrival.request);
     try {
       enqueue(std::move(arrival));
     } catch (const std::exception& error) {
       Finish finish;
       finish.reason = FinishReason::kError;
       finish.status = out_of_memory(error);
-      count_ended(finish);
+      count_ended(finish, its_class);
       publish_counts();
       tell(*sink, finish);
     }
@@ -221,7 +222,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
     };
     std::sort(ids.begin(), ids.end());  // A client that leaves may cancel thousands.
-    for (const auto* some : {&running_, &aside_}) {
+    for (const auto* some : {&block_.running(), &block_.aside()}) {
       for (const auto& sequence : *some) {
         if (everything || std::binary_search(ids.begin(), ids.end(), sequence->id())) {
           end(*sequence);
@@ -235,182 +236,115 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     retire(std::move(ended));
   }
 
-  // Gives every running sequence the blocks for its next token and the one after, which is read
-  // ahead. Where there are not enough, the youngest sequences are set aside for the older ones.
-  // False: some were.
-  bool make_room() {
-    if (!needs_.grow()) return true;
-    bool enough = true;
-    for (size_t i = 0; i < running_.size();) {
-      Sequence& sequence = *running_[i];
-      const int64_t most = sequence.kv()->rows;
-      const auto grow = [&](int64_t more) {
-        try {
-          return room_.grow(sequence, std::min(most, sequence.cached() + more));
-        } catch (const std::exception& error) {
-          sequence.finish(FinishReason::kError, out_of_memory(error));
-          return true;
-        }
-      };
-      if (!needs_.grows(sequence) || sequence.prefilling() || grow(2) || grow(1)) {
-        ++i;
-        continue;
-      }
-      // It is itself the youngest that can go, where all behind it are in their prompts.
-      size_t youngest = running_.size() - 1;
-      while (youngest > i &&
-             (!needs_.grows(*running_[youngest]) || running_[youngest]->prefilling())) {
-        --youngest;
-      }
-      set_aside(youngest);
-      enough = false;
-    }
-    retire();
-    return enough;
-  }
-
-  void set_aside(size_t index) {
-    const auto at = running_.begin() + static_cast<ptrdiff_t>(index);
-    Sequence& sequence = **at;
-    const Status status = room_.set_aside(sequence);
-    // An error is this sequence's: there is no room for it where it is.
-    if (!status.ok()) sequence.finish(FinishReason::kError, status);
-    const auto place = std::lower_bound(aside_.begin(), aside_.end(), *at, older);
-    aside_.insert(place, std::move(*at));
-    running_.erase(at);
-    if (!status.ok()) return retire();
-    const std::lock_guard lock(mutex_);
-    ++stats_.set_aside;
-  }
-
-  static bool older(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
-    return a->admission() < b->admission();
-  }
-
-  // Sequences that were set aside go on before any other begins, the oldest first, as soon as there
-  // is room for what they will likely need.
-  void bring_back() {
-    while (!aside_.empty() && static_cast<int64_t>(running_.size()) < limits_.block_sequences) {
-      Sequence& oldest = *aside_.front();
-      uint64_t bytes = needs_.likely_bytes(oldest) + room_.prefix_used_bytes();
-      for (const auto& sequence : running_) bytes += needs_.likely_bytes(*sequence);
-      if (!running_.empty() && bytes > limits_.kv_bytes) return;
-      Status status;
-      try {
-        status = room_.bring_back(oldest);
-      } catch (const std::exception& error) {
-        status = out_of_memory(error);
-      }
-      if (status.code() == Code::kCapacity && !running_.empty()) return;
-      if (!status.ok()) oldest.finish(FinishReason::kError, status);
-      const auto place = std::lower_bound(running_.begin(), running_.end(), aside_.front(), older);
-      running_.insert(place, std::move(aside_.front()));
-      aside_.erase(aside_.begin());
-      retire();
-    }
-  }
-
-  void admit() {
+  // Puts the next sweep together. `may_return`: those set aside may come back.
+  void admit(bool may_return) {
     SweepLimits limits = limits_;
     limits.prefill_target = target_.tokens();
     if (running_.empty()) owed_ = 0;
-    SweepContents sweep{.sequences = static_cast<int64_t>(running_.size()), .owed = owed_};
-    Sequence* chunked = nullptr;  // The one whose prompt goes on after this sweep
-    for (const auto& sequence : running_) {
-      if (!sequence->in_chunks() || sequence->beginning() == nullptr) continue;
-      // Behind the beginning that it has computed for others, the rest of a prompt goes at once.
-      sequence->set_chunk(sequence->prompt_left());
-      sweep.prompt_tokens += sequence->prompt_left();
-    }
-    for (const auto& sequence : running_) {
-      if (!sequence->in_chunks() || sequence->beginning() != nullptr) continue;
-      const int64_t left = sequence->prompt_left();
-      const int64_t tokens = chunk_tokens(sequence->prompt_tokens() - left, left,
-                                          sweep.owed + sweep.prompt_tokens, limits);
-      sequence->set_chunk(tokens);
-      if (tokens < left) {
-        chunked = sequence.get();
-        sweep.prompt_in_chunks = chunked->prompt_computed();
-      } else {
-        sweep.prompt_tokens += tokens;
-      }
-    }
-    bool admitted = false;
+    SweepPrompts prompts(running_, owed_, limits);
+    const uint64_t admissions = admissions_;
     limited_by_target_ = false;
-    uint64_t expected = 0, promised = 0;  // By each beside what others share
-    if (needs_.grow()) {
-      for (const auto& sequence : running_) {
-        expected += needs_.likely_bytes(*sequence);
-        promised += needs_.aside_bytes(*sequence);
+    block_.count_needs();
+    waiting_.resume();
+    Admission now{.prompts = prompts, .limits = limits, .rests = limits.prefill_tokens};
+    for (bool more = true; more;) {
+      // One that waits and does not fit holds back the others, so that none starves; it is not
+      // waited for where nothing runs.
+      const bool next = waiting_.has_next() && !now.front_waits;
+      if (!block_.aside().empty() && (next ? block_.aside_goes_first() : may_go_on(now))) {
+        more = (may_return || running_.empty()) && block_.bring_back();
+      } else {
+        more = next && now.held < kHeldMax && admit_next(&now);
       }
     }
+    owed_ = prompts.finish();
+    // submit() has checked that every sequence fits an empty cache.
+    SPILLWAY_CHECK((waiting_.empty() && block_.aside().empty()) || !running_.empty());
+    if (admissions_ > admissions) publish_counts();
+  }
+
+  // One pass of admit().
+  struct Admission {
+    SweepPrompts& prompts;
+    const SweepLimits& limits;
     // Tokens that the next sweep has for the rests of prompts whose beginnings go in this one; and
     // whether the next request may be one of these.
-    int64_t rests = limits.prefill_tokens, held = 0;
+    int64_t rests = 0;
     bool may_begin = true;
-    waiting_.resume();
-    while (waiting_.has_next() && aside_.empty() && held < kHeldMax &&
-           static_cast<int64_t>(running_.size()) < limits.block_sequences) {
-      Sequence& next = waiting_.front();
-      try {
-        const KvRoom::Offer offer = room_.offer(next, may_begin ? rests : 0);
-        if (offer.better_later && !running_.empty()) {
-          waiting_.hold();
-          ++held;
-          continue;
-        }
-        const WaitingRequests request = request_of(next, offer);
-        sweep.sequences = static_cast<int64_t>(running_.size());
-        sweep.kv_bytes = needs_.grow() ? expected + room_.prefix_used_bytes() : room_.used_bytes();
-        // All but one can be set aside, however long they get.
-        if (needs_.grow() && !running_.empty() &&
-            promised + needs_.aside_bytes(next) > room_.promised_max())
-          break;
-        const AdmittedRequests joins = requests_admitted(request, sweep, limits);
-        const bool fits =
-            joins.count() > 0 && room_.admit(next, offer, admissions_ + 1, steady_seconds()).ok();
-        if (!fits) {
-          // Without a beginning for others it takes less, and one that shares nothing may lie on
-          // every tier. The free bytes may be fragmented.
-          const bool alone = running_.empty() && offer.begins == 0 && !next.alone();
-          if (offer.begins == 0 && !alone) {
-            limited_by_target_ = joins.count() == 0 && joins_but_for_target(request, sweep, limits);
-            break;
-          }
-          may_begin = false;
-          if (alone) next.stay_alone();
-          continue;
-        }
-        ++admissions_;
-        admitted = true;
-        may_begin = true;
-        expected += needs_.likely_bytes(next);
-        promised += needs_.aside_bytes(next);
-        if (offer.begins > 0) rests -= next.prompt_tokens() - offer.begins;
-        if (joins.in_chunks) {
-          chunked = &next;
-          sweep.prompt_in_chunks = next.prompt_computed();
-        } else {
-          if (next.found_cached() > 0) next.set_chunk(next.prompt_left());
-          sweep.prompt_tokens += static_cast<int64_t>(next.next_tokens().size());
-        }
-        running_.push_back(waiting_.pop());
-      } catch (const std::exception& error) {
-        next.finish(FinishReason::kError, out_of_memory(error));
-        retire(waiting_.take(next.id()));
-      }
+    int64_t held = 0;
+    bool front_waits = false;  // The next waiting sequence does not join this sweep.
+  };
+
+  // Whether those set aside may come back though none that waits can begin.
+  bool may_go_on(const Admission& now) const { return !now.front_waits || running_.empty(); }
+
+  // Admits the next waiting sequence, or holds it, or sets others aside for it. False: it waits.
+  bool admit_next(Admission* now) {
+    Sequence& next = waiting_.front();
+    try {
+      now->front_waits = !try_next(next, now);
+    } catch (const std::exception& error) {
+      next.finish(FinishReason::kError, out_of_memory(error));
+      retire(waiting_.take(next.id()));
     }
-    if (chunked != nullptr) {
-      const int64_t left = chunked->prompt_left();
-      const int64_t tokens = chunk_tokens(chunked->prompt_tokens() - left, left,
-                                          sweep.owed + sweep.prompt_tokens, limits);
-      chunked->set_chunk(tokens);
-      sweep.prompt_tokens += tokens;
+    return !now->front_waits || !block_.aside().empty();
+  }
+
+  // False: it does not join the sweep. True: something has changed.
+  bool try_next(Sequence& next, Admission* now) {
+    if (block_.keeps_place(next) || (block_.full() && !block_.may_make_way(next))) return false;
+    const KvRoom::Offer offer = room_.offer(next, now->may_begin ? now->rests : 0);
+    if (offer.better_later && !running_.empty()) {
+      waiting_.hold();
+      ++now->held;
+      return true;
     }
-    owed_ = owed_after(sweep, limits);
-    // submit() has checked that every sequence fits an empty cache.
-    SPILLWAY_CHECK((waiting_.empty() && aside_.empty()) || !running_.empty());
-    if (admitted) publish_counts();
+    // All but one can be set aside, however long they get.
+    if (needs_.grow() && !block_.empty() &&
+        block_.promised_bytes() + needs_.aside_bytes(next) > room_.promised_max()) {
+      return false;
+    }
+    const WaitingRequests request = request_of(next, offer);
+    const auto sweep_of = [&](int64_t sequences, uint64_t bytes_less) {
+      const uint64_t bytes = needs_.grow() ? block_.likely_bytes() + room_.prefix_used_bytes()
+                                           : room_.used_bytes();
+      return now->prompts.contents(sequences, bytes - std::min(bytes, bytes_less));
+    };
+    const SweepContents sweep = sweep_of(static_cast<int64_t>(running_.size()), 0);
+    const AdmittedRequests joins = requests_admitted(request, sweep, now->limits);
+    const Block::Joins would_join = [&](int64_t sequences, uint64_t bytes_less) {
+      return requests_admitted(request, sweep_of(sequences, bytes_less), now->limits).count() > 0;
+    };
+    if (joins.count() == 0 && block_.may_make_way(next) && block_.make_way(next, would_join)) {
+      return true;
+    }
+    if (joins.count() == 0 || !room_.admit(next, offer, admissions_ + 1, steady_seconds()).ok()) {
+      // Without a beginning for others it takes less, and one that shares nothing may lie on every
+      // tier. The free bytes may be fragmented.
+      const bool alone = running_.empty() && offer.begins == 0 && !next.alone();
+      if (alone) next.stay_alone();
+      now->may_begin = false;
+      if (offer.begins > 0 || alone) return true;
+      if (joins.count() > 0) return make_way_by_one(next);
+      limited_by_target_ = joins_but_for_target(request, sweep, now->limits);
+      return false;
+    }
+    block_.enter_next();
+    ++admissions_;
+    now->may_begin = true;
+    if (offer.begins > 0) now->rests -= next.prompt_tokens() - offer.begins;
+    now->prompts.join(next, joins.in_chunks);
+    return true;
+  }
+
+  // For one that joins by what all are likely to need, where there is no room now.
+  bool make_way_by_one(const Sequence& next) {
+    const auto fewer = [now = static_cast<int64_t>(running_.size())](int64_t sequences, uint64_t) {
+      return sequences < now;
+    };
+    if (block_.may_make_way(next) && block_.make_way(next, fewer)) return true;
+    block_.note_no_room(next);
+    return false;
   }
 
   WaitingRequests request_of(const Sequence& next, const KvRoom::Offer& offer) const {
@@ -441,41 +375,26 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       const std::lock_guard lock(mutex_);
       stats_.healthy = false;
     }
+    int64_t stopped = 0;
     for (const auto& sequence : running_) {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
       sequence->end_sweep();
       room_.end_sweep(*sequence);
+      stopped += sequence->finished() && sequence->ending().reason == FinishReason::kStop ? 1 : 0;
     }
-    if (status.ok() && options_.corrects_target) correct_target();
-    const auto ended = std::count_if(running_.begin(), running_.end(), [](const auto& sequence) {
-      return sequence->finished() && sequence->ending().reason == FinishReason::kStop;
-    });
-    needs_.count(static_cast<int64_t>(generated_), ended);
+    if (status.ok() && options_.corrects_target) {
+      target_.correct(measured(engine_->last_sweep(), limited_by_target_));
+    }
+    needs_.count(static_cast<int64_t>(generated_), stopped);
+    SweepCount counted{nullptr, start, 0, prompt_tokens, generated_, {}, engine_->links()};
+    if (status.ok()) counted.sweep = &engine_->last_sweep();
+    if (status.ok() && bound_) counted.bound_seconds = bound_(*counted.sweep);
     const std::lock_guard lock(mutex_);
-    progress_ = steady_seconds();
-    ++stats_.sweeps;
+    counted.ended = progress_ = steady_seconds();
+    if (!status.ok()) failed_ = progress_;
+    count(counted, &stats_);
     stats_.prefill_target = target_.tokens();
-    if (status.ok()) {
-      stats_.failures_in_a_row = 0;
-    } else {
-      ++stats_.sweeps_failed;
-      ++stats_.failures_in_a_row;
-      failed_ = progress_;
-    }
-    stats_.prompt_tokens += prompt_tokens;
-    stats_.generated_tokens += generated_;
     stats_.token_gaps = gaps_;
-    stats_.last_sweep = stats_of(engine_->last_sweep());
-    stats_.busy_seconds += progress_ - start;
-  }
-
-  void correct_target() {
-    const LoggedSweep& sweep = engine_->last_sweep();
-    target_.correct({.decoding = sweep.decoding,
-                     .prompt_tokens = sweep.prompt_tokens,
-                     .seconds = sweep.seconds,
-                     .waiting_seconds = sweep.waiting_seconds(),
-                     .limited_by_target = limited_by_target_});
   }
 
   // Runs the sweep; running out of memory in it ends its sequences, not the process.
@@ -501,19 +420,27 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->finish(FinishReason::kError, status);
   }
 
-  void publish_counts() { publish_counts(running_.size() + aside_.size(), waiting_.size()); }
-  void publish_counts(size_t running, size_t waiting) {
+  // Of those that have not finished.
+  void publish_counts() {
+    ClassCounts running{};
+    for (const auto* some : {&block_.running(), &block_.aside()}) {
+      for (const auto& s : *some) running[static_cast<size_t>(s->queue_class())] += !s->finished();
+    }
     const std::lock_guard lock(mutex_);
-    stats_.running = static_cast<int64_t>(running);
-    stats_.waiting = static_cast<int64_t>(waiting + mailbox_.size());
+    stats_.running_by_class = running;
+    stats_.running = sum(running);
+    stats_.set_aside = block_.times_set_aside();
+    stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
+    stats_.waiting_by_class = difference(unended_, running);
     stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
     stats_.prefix_bytes = static_cast<int64_t>(room_.prefix_bytes());
     stats_.prefix_queries = room_.prefix_queries();
     stats_.prefix_hits = room_.prefix_hits();
   }
 
-  void count_ended(const Finish& finish) {
+  void count_ended(const Finish& finish, QueueClass its_class) {
     const std::lock_guard lock(mutex_);
+    --unended_[static_cast<size_t>(its_class)];
     stats_.kv.add(finish.usage.kv);
     ++stats_.ended[static_cast<size_t>(finish.reason)];
     stats_.times.add(finish);
@@ -524,26 +451,22 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   // memory has run out.
   // `waiting`: finished sequences that have not run.
   void retire(WaitingQueue::Sequences waiting = {}) {
-    const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
-    const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
-    const auto aside = std::stable_partition(aside_.begin(), aside_.end(), lives);
+    const Block::Ended ended = block_.find_ended();
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
-      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()));
+      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()), sequence->queue_class());
       room_.release(*sequence);
     };
-    std::for_each(running, running_.end(), settle);
-    std::for_each(aside, aside_.end(), settle);
+    std::for_each(ended.running.begin(), ended.running.end(), settle);
+    std::for_each(ended.aside.begin(), ended.aside.end(), settle);
     std::for_each(waiting.begin(), waiting.end(), settle);
-    publish_counts(static_cast<size_t>((running - running_.begin()) + (aside - aside_.begin())),
-                   waiting_.size());
+    publish_counts();
     const auto report = [](const std::unique_ptr<Sequence>& sequence) {
       tell(sequence->sink(), sequence->ending());
     };
-    std::for_each(running, running_.end(), report);
-    std::for_each(aside, aside_.end(), report);
+    std::for_each(ended.running.begin(), ended.running.end(), report);
+    std::for_each(ended.aside.begin(), ended.aside.end(), report);
     std::for_each(waiting.begin(), waiting.end(), report);
-    running_.erase(running, running_.end());
-    aside_.erase(aside, aside_.end());
+    block_.remove(ended);
     waiting.clear();
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
@@ -552,12 +475,14 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   std::unique_ptr<Engine> engine_;
   const SchedulerOptions options_;
+  const SweepBound bound_;    // May be empty
   const SweepLimits limits_;  // Its target is the planned one.
   KvRoom room_;               // Outlives the sequences; the engine thread's
 
   mutable std::mutex mutex_;  // Guards the members down to the blank line.
   std::condition_variable wake_, idle_;
   std::deque<Arrival> mailbox_;
+  ClassCounts unended_{};  // Accepted, and not counted as ended
   std::vector<RequestId> cancelled_;
   uint64_t last_id_ = 0;
   bool draining_ = false, stopping_ = false, cancel_all_ = false;
@@ -568,8 +493,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   // Engine thread only.
   WaitingQueue waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // In the order of their admission
-  std::vector<std::unique_ptr<Sequence>> aside_;    // Admitted, and set aside: likewise
+  Block block_;
+  const Block::Sequences& running_ = block_.running();
   uint64_t admissions_ = 0;
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;
@@ -593,8 +518,8 @@ int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& option
 }
 
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
-                                           const SchedulerOptions& options) {
-  return std::make_unique<BlockScheduler>(std::move(engine), options);
+                                           const SchedulerOptions& options, SweepBound bound) {
+  return std::make_unique<BlockScheduler>(std::move(engine), options, std::move(bound));
 }
 
 }  // namespace spillway

@@ -3,8 +3,9 @@
 // chunks over several sweeps where a prompt is longer than a sweep's prompt tokens; a finished
 // sequence gives back its KV memory before the next sweep is put together.
 //
-// Within a priority clients take turns, each first come, first served: one that has its turn and
-// does not fit holds back the others, so none starves. Others pass one that is held for a sweep or
+// Within a priority clients take turns, each first come, first served, those with nothing in the
+// block first (waiting_queue.h): one that has its turn and does not fit holds back the others, so
+// none starves, unless others give way to it (block.h). Others pass one that is held for a sweep or
 // some because another sequence computes what it would share.
 #pragma once
 
@@ -13,6 +14,7 @@
 
 #include "scheduler/engine/engine.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/sweep_count.h"
 
 namespace spillway {
 
@@ -35,8 +37,9 @@ struct SchedulerOptions {
 // Most tokens of one sweep with these options, for EngineOptions::sweep_tokens_max.
 int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options);
 
-// Starts the engine thread. REQUIRES: the engine was opened for sweep_tokens_max().
+// Starts the engine thread. `bound`: for the statistics. REQUIRES: the engine was opened for
+// sweep_tokens_max().
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
-                                           const SchedulerOptions& options);
+                                           const SchedulerOptions& options, SweepBound bound = {});
 
 }  // namespace spillway

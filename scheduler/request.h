@@ -2,10 +2,12 @@
 // those). Requests are plain values; a TokenSink is called by the engine thread only.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,7 +57,28 @@ struct Request {
   uint64_t client = 0;           // One client's requests run in order of arrival
   KvRuleChoice kv;               // Overrides the scheduler's KV rule
   CacheSalt cache_salt;
+  bool batch = false;  // A line of a batch, for which nobody waits: for the statistics alone
 };
+
+// How the statistics tell requests in the queue apart: lines of batches, and of the others those
+// with a priority below 0, of 0 and above it.
+enum class QueueClass : uint8_t { kPriority, kInteractive, kBackground, kBatch };
+constexpr size_t kQueueClasses = 4;
+using ClassCounts = std::array<int64_t, kQueueClasses>;
+inline int64_t sum(const ClassCounts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+inline ClassCounts difference(const ClassCounts& from, const ClassCounts& less) {
+  ClassCounts left = from;
+  for (size_t i = 0; i < kQueueClasses; ++i) left[i] -= less[i];
+  return left;
+}
+
+inline QueueClass queue_class(const Request& request) {
+  if (request.batch) return QueueClass::kBatch;
+  if (request.priority == 0) return QueueClass::kInteractive;
+  return request.priority < 0 ? QueueClass::kPriority : QueueClass::kBackground;
+}
 
 // The log-probabilities at one position, of the model's distribution (before sampling parameters).
 struct TokenLogprobs {

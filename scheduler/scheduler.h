@@ -7,9 +7,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
+#include "scheduler/engine/link_totals.h"
 #include "scheduler/histogram.h"
 #include "scheduler/request.h"
 
@@ -55,10 +57,20 @@ struct SweepStats {
   double weights_wait = 0, kv_wait = 0, activations_wait = 0, staging_wait = 0;
 };
 
+// The time of all sweeps by what the engine did in it. On a device with memory of its own, copies
+// from and to it are queued: what it waits for them is in `compute`.
+struct SweepSeconds {
+  double compute = 0;
+  // Waiting for reads from disk, and for room to write there.
+  double weights = 0, kv = 0, activations = 0, staging = 0;
+  double other = 0;  // Putting sweeps together, and sweeps that failed
+};
+
 struct SchedulerStats {
-  int64_t running = 0;     // Sequences in the block, those set aside among them
-  int64_t waiting = 0;     // Accepted, not yet admitted
-  uint64_t set_aside = 0;  // Times that a sequence was set aside to make room for older ones
+  int64_t running = 0;  // Sequences in the block, those set aside among them
+  int64_t waiting = 0;  // Accepted, not yet admitted
+  ClassCounts running_by_class{}, waiting_by_class{};
+  uint64_t set_aside = 0;  // Times that a sequence was set aside to make room for others
   uint64_t sweeps = 0;
   uint64_t sweeps_failed = 0;     // Among `sweeps`
   int64_t failures_in_a_row = 0;  // Sweeps that have failed since the last good one
@@ -77,6 +89,12 @@ struct SchedulerStats {
   SequenceTimes times;
   Histogram token_gaps{kTokenBounds};  // From a token of a sequence to its next one
   double busy_seconds = 0;             // Time inside sweeps
+  SweepSeconds seconds;                // Its parts
+  // The least time that these sweeps need by the machine's profile; none: there is no profile.
+  std::optional<double> bound_seconds;
+  // Of the last minute of work: older sweeps count less and less.
+  double recent_tokens = 0, recent_seconds = 0, recent_bound_seconds = 0;
+  LinkTable links;  // At the end of the last sweep
   SweepStats last_sweep;
   bool healthy = true;  // False after an engine error that only a restart cures
 };

@@ -42,6 +42,7 @@ class Sequence {
   RequestId id() const { return id_; }
   int32_t priority() const { return request_.priority; }
   uint64_t client() const { return request_.client; }
+  QueueClass queue_class() const { return spillway::queue_class(request_); }
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
   int64_t generated() const { return generated_; }
 

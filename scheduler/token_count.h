@@ -1,13 +1,11 @@
-// What a scheduler counts of a sweep for its statistics: what one sequence generates while a
-// TokenCount lives (tokens, and the time since the one before), and the sweep itself.
+// What a scheduler counts of a sequence in a sweep for its statistics: what it generates while a
+// TokenCount lives (tokens, and the time since the one before).
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/base/clock.h"
-#include "scheduler/engine/sweep_account.h"
 #include "scheduler/histogram.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
 
 namespace spillway {
@@ -39,16 +37,5 @@ class TokenCount {
   uint64_t* const generated_;
   Histogram* const gaps_;
 };
-
-inline SweepStats stats_of(const LoggedSweep& sweep) {
-  return {sweep.ended,
-          sweep.seconds,
-          sweep.decoding,
-          sweep.prompt_tokens,
-          sweep.weights_wait_seconds,
-          sweep.kv_wait_seconds,
-          sweep.activations_wait_seconds,
-          sweep.staging_wait_seconds};
-}
 
 }  // namespace spillway

@@ -6,10 +6,12 @@ import subprocess
 
 
 @contextlib.contextmanager
-def serving(spillway, model, *flags):
-    """`with serving(binary, model, *flags) as (url, pid):` a server on a free port, stopped at the end."""
+def serving(spillway, model, *flags, log=None):
+    """`with serving(binary, model, *flags) as (url, pid):` a server on a free port, stopped at the end.
+    `log`: an open file for what it writes to stderr; None: ours."""
     command = [spillway.resolve(), "serve", model, "--port", "0", *flags]
-    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log,
+                               text=True)
     try:
         for line in process.stdout:
             if match := re.search(r"http://\S+", line):

@@ -209,7 +209,8 @@ class Opener {
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {
       scheduling.sampling_vocabulary = static_cast<int64_t>(tokenizer->vocabulary());
     }
-    state_.scheduler = start_scheduler(std::move(state_.engine), scheduling);
+    state_.scheduler = start_scheduler(std::move(state_.engine), scheduling,
+                                       options_.bound ? options_.bound(plan) : SweepBound());
     return {};
   }
 

@@ -79,6 +79,13 @@ class StartPlanner {
     return std::nullopt;
   }
 
+  // The bound of its sweeps; none without a profile, or with one that predict() will tell about.
+  SweepBound bound(const Plan& plan) const {
+    if (profile() == nullptr) return {};
+    Result<SweepBound> made = sweep_bound(plan, *profile());
+    return made.ok() ? std::move(made).value() : SweepBound();
+  }
+
  private:
   void say(const std::string& line) const {
     if (options_.say) options_.say(line);
@@ -163,8 +170,10 @@ Result<StartedRuntime> open_planned(const std::string& model, const EngineFlags&
     return started;
   }
   StartPlanner planner(flags, options, std::move(workload));
+  RuntimeOptions bounded = options;
+  bounded.bound = [&](const Plan& plan) { return planner.bound(plan); };
   SPILLWAY_ASSIGN_OR_RETURN(started.runtime,
-                            Runtime::open(model, flags, options, [&](const OpenedModel& opened) {
+                            Runtime::open(model, flags, bounded, [&](const OpenedModel& opened) {
                               return planner.plan(opened);
                             }));
   started.predicted = planner.predict(started.runtime->plan());

@@ -27,6 +27,8 @@ void TransferQueue::start(Transfer& transfer) {
     transfer.status = {};
     transfer.started = steady_seconds();
     ++under_way_;
+    Direction& direction = directions_[static_cast<size_t>(transfer.kind)];
+    if (direction.under_way++ == 0) direction.busy_since = transfer.started;
   }
   transfer.done = &TransferQueue::on_done;
   transfer.owner = this;
@@ -52,6 +54,7 @@ void TransferQueue::finish(Transfer& transfer, Status status) {
     const std::lock_guard lock(mutex_);
     transfer.status = std::move(status);
     transfer.under_way = false;
+    count_end(transfer);
     record(transfer);
     // `arrived` may still need the queue, so the transfer counts as under way until it returns.
     if (arrived == nullptr) --under_way_;
@@ -62,6 +65,22 @@ void TransferQueue::finish(Transfer& transfer, Status status) {
   const std::lock_guard lock(mutex_);
   --under_way_;
   changed_.notify_all();
+}
+
+void TransferQueue::count_end(const Transfer& transfer) {
+  Direction& direction = directions_[static_cast<size_t>(transfer.kind)];
+  if (transfer.status.ok()) direction.use.bytes += transfer.bytes;
+  if (--direction.under_way == 0) {
+    direction.use.busy_seconds += steady_seconds() - direction.busy_since;
+  }
+}
+
+LinkUse TransferQueue::use(IoRequest::Kind kind) const {
+  const std::lock_guard lock(mutex_);
+  const Direction& direction = directions_[static_cast<size_t>(kind)];
+  LinkUse use = direction.use;
+  if (direction.under_way > 0) use.busy_seconds += steady_seconds() - direction.busy_since;
+  return use;
 }
 
 void TransferQueue::record(const Transfer& transfer) {

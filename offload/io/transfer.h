@@ -5,6 +5,7 @@
 // thread of the Io. A Transfer must not be moved or destroyed while it is under way.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -36,6 +37,13 @@ struct Transfer : IoRequest {  // The queue uses `done` and `owner`.
   Status status;
 };
 
+// What has gone over a link since the start: bytes of transfers that ended well, and the seconds in
+// which at least one was under way, those that are now included.
+struct LinkUse {
+  uint64_t bytes = 0;
+  double busy_seconds = 0;
+};
+
 class TransferQueue {
  public:
   // `io` and `trace` (null: none) must outlive the queue.
@@ -52,10 +60,21 @@ class TransferQueue {
   // Blocks until the transfer has ended; returns its status. A transfer never started is OK.
   Status wait(const Transfer& transfer);
 
+  // The transfers of one direction. Any thread.
+  LinkUse use(IoRequest::Kind direction) const;
+
  private:
   static void on_done(IoRequest& request, Status status);
   void finish(Transfer& transfer, Status status);
   void record(const Transfer& transfer);
+  void count_end(const Transfer& transfer);  // REQUIRES: the lock is held.
+
+  // One direction, under the lock.
+  struct Direction {
+    LinkUse use;  // Up to `busy_since`
+    uint64_t under_way = 0;
+    double busy_since = 0;  // While something is under way
+  };
 
   Io& io_;
   Trace* trace_;
@@ -63,6 +82,7 @@ class TransferQueue {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t under_way_ = 0;
+  std::array<Direction, 2> directions_;  // By IoRequest::Kind
 };
 
 }  // namespace spillway

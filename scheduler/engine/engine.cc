@@ -324,6 +324,22 @@ TransferTotals Engine::transfer_totals() const {
   return now;
 }
 
+LinkTable Engine::links() const {
+  LinkTable links;
+  const auto disk = [&](IoRequest::Kind direction) -> LinkTotals {
+    if (scratch_.transfers == nullptr) return {0, 0.0};  // Nothing lives on disk.
+    const LinkUse use = scratch_.transfers->use(direction);
+    return {use.bytes, use.busy_seconds};
+  };
+  links[static_cast<size_t>(Link::kDiskToHost)] = disk(IoRequest::Kind::kRead);
+  links[static_cast<size_t>(Link::kHostToDisk)] = disk(IoRequest::Kind::kWrite);
+  if (!device_.discrete()) return links;
+  const TransferTotals now = transfer_totals();
+  links[static_cast<size_t>(Link::kHostToDevice)] = LinkTotals{now.to_device, {}};
+  links[static_cast<size_t>(Link::kDeviceToHost)] = LinkTotals{now.to_host, {}};
+  return links;
+}
+
 void Engine::plan_micro_batches(std::span<const SweepItem> items) {
   micro_batches_.clear();
   const MicroBatchLimits limits{options_.micro_batch_tokens, options_.micro_batch_sequences};

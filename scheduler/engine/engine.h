@@ -25,6 +25,7 @@
 #include "scheduler/engine/host_attention.h"
 #include "scheduler/engine/kv_feed.h"
 #include "scheduler/engine/kv_mover.h"
+#include "scheduler/engine/link_totals.h"
 #include "scheduler/engine/rotary_table.h"
 #include "scheduler/engine/rounded_biases.h"
 #include "scheduler/engine/sweep_account.h"
@@ -139,6 +140,9 @@ class Engine {
 
   // What the last sweep did and waited for. REQUIRES: it succeeded.
   const LoggedSweep& last_sweep() const { return account_.sweep(); }
+
+  // What has gone over each link so far.
+  LinkTable links() const;
 
  private:
   Engine(Device& device, WeightStore& weights, const EngineOptions& options);

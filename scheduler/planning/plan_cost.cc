@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/linear_shapes.h"
@@ -9,6 +10,7 @@
 #include "kernels/kv_layout.h"
 #include "kernels/weight_layout.h"
 #include "offload/io/io.h"
+#include "policy/bound.h"
 #include "scheduler/block_scheduler.h"
 #include "scheduler/engine/engine_buffers.h"
 #include "scheduler/sequence.h"
@@ -198,6 +200,24 @@ CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload)
   found.head_rows = kHeadRows;
   found.overlap = plan.engine.overlap;
   return found;
+}
+
+CostedPlan bounded_plan(const Plan& plan) {
+  CostedPlan costed = costed_plan(plan, {});
+  const ModelShape& shape = plan.shape;
+  costed.kv_row_bytes = kv_layout(shape, plan.kv_format()).row_bytes() * 2 *
+                        static_cast<size_t>(shape.kv_heads * shape.layers);
+  return costed;
+}
+
+Result<SweepBound> sweep_bound(const Plan& plan, const HardwareProfile& hardware) {
+  CostedPlan costed = bounded_plan(plan);
+  SPILLWAY_ASSIGN_OR_RETURN(MachineRates rates, MachineRates::of(hardware, costed));
+  return SweepBound(
+      [costed = std::move(costed), rates = bound_rates(std::move(rates)),
+       keeps_by_score = plan.kv_rule().kind == KvRuleKind::kH2o](const SweepWork& work) {
+        return bound_seconds(costed, keeps_by_score, rates, work);
+      });
 }
 
 Result<std::vector<PlannedSweeps>> planned_sweeps(const Plan& plan,

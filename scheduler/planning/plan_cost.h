@@ -6,10 +6,19 @@
 
 #include "policy/cost_model.h"
 #include "scheduler/planning/plan.h"
+#include "scheduler/sweep_count.h"
 
 namespace spillway {
 
 CostedPlan costed_plan(const Plan& plan, std::span<const RequestGroup> workload);
+
+// The plan as the bound of sweeps that ran takes it (policy/bound.h): they bring their own rows and
+// bytes.
+CostedPlan bounded_plan(const Plan& plan);
+
+// The least time of a sweep under the plan at a profile's rates, for the statistics of a run.
+// kInvalidArgument: the profile lacks a figure that the plan needs.
+Result<SweepBound> sweep_bound(const Plan& plan, const HardwareProfile& hardware);
 
 // The sweeps of a workload under the plan; a group without a count stands for one block of its
 // requests. kInfeasible: a sequence's cache does not fit.

@@ -1,12 +1,16 @@
 // Counts sequences from the moment a request arrives, so that a burst is refused before the cost of
-// tokenising. Any thread. Outlives its tickets.
+// tokenising. Once requests of several clients have come, the last eighth of the slots is kept for
+// clients that hold less than that, so that one client's flood refuses nobody else's request. Any
+// thread. Outlives its tickets.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <utility>
+
+#include "server/http/pace.h"
 
 namespace spillway {
 
@@ -18,7 +22,9 @@ class Admission {
   class Ticket {
    public:
     Ticket(Ticket&& other) noexcept
-        : owner_(std::exchange(other.owner_, nullptr)), slots_(other.slots_) {}
+        : owner_(std::exchange(other.owner_, nullptr)),
+          client_(other.client_),
+          slots_(other.slots_) {}
     Ticket& operator=(Ticket&& other) = delete;
     ~Ticket() { release(); }
 
@@ -28,31 +34,34 @@ class Admission {
 
    private:
     friend class Admission;
-    explicit Ticket(Admission* owner) : owner_(owner) {}
+    Ticket(Admission* owner, uint64_t client) : owner_(owner), client_(client) {}
     Admission* owner_;
+    uint64_t client_;
     int64_t slots_ = 1;
   };
 
-  // Takes one slot for a request that has just arrived; its real need is known after parsing.
-  std::optional<Ticket> enter();
+  // Takes one slot for a request of the client that has just arrived; its real need is known after
+  // parsing.
+  std::optional<Ticket> enter(uint64_t client);
 
-  // Estimated seconds until a slot is free, by the pace at which slots were freed: 1 .. 60.
-  int retry_after_seconds() const;
+  // Expected seconds until so many slots are free, by the pace at which slots were freed: 1 .. 59.
+  int retry_after_seconds(int64_t slots = 1) const;
 
   int64_t slots_max() const { return slots_max_; }
   int64_t held() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  bool take(int64_t slots);
-  void give_back(int64_t slots);
+  // So many slots more for a request that has `before_it`.
+  bool take(uint64_t client, int64_t slots, int64_t before_it);
+  void give_back(uint64_t client, int64_t slots);
 
   const int64_t slots_max_;
   mutable std::mutex mutex_;
   int64_t held_ = 0;
-  Clock::time_point last_release_ = Clock::now();
-  double seconds_per_slot_ = 0;  // Moving average between releases
+  std::unordered_map<uint64_t, int64_t> held_by_;  // Clients that hold any
+  std::optional<uint64_t> first_client_;
+  bool several_clients_ = false;  // Have come, ever
+  Pace pace_;
 };
 
 }  // namespace spillway

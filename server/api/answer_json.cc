@@ -1,6 +1,7 @@
 #include "server/api/answer_json.h"
 
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "server/api/chat_json.h"
 #include "server/api/completion_json.h"

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 
 namespace spillway {
@@ -20,8 +21,8 @@ constexpr uint64_t kCandidateBytes = 72;
 constexpr uint64_t kChatScoreBytes = 896;
 constexpr uint64_t kChatCandidateBytes = 640;
 
-ApiError answers_full() {
-  ApiError error = queue_full(1);
+ApiError answers_full(double seconds) {
+  ApiError error = queue_full(retry_after(seconds));
   error.message =
       "The answers that are being made leave no memory for this one. Try again later, or ask for "
       "less at once.";
@@ -67,11 +68,18 @@ uint64_t answer_bytes(const CompletionCall& call) {
 
 ApiResult<std::shared_ptr<void>> AnswerMemory::take(uint64_t bytes) {
   if (bytes > bytes_max_) return answer_too_large(bytes, bytes_max_);
-  uint64_t before = held_->load();
+  uint64_t before = held_->bytes.load();
   do {
-    if (bytes > bytes_max_ - before) return answers_full();
-  } while (!held_->compare_exchange_weak(before, before + bytes));
-  return std::shared_ptr<void>(nullptr, [held = held_, bytes](void*) { held->fetch_sub(bytes); });
+    if (bytes > bytes_max_ - before) {
+      const auto missing = static_cast<double>(before + bytes - bytes_max_);
+      return answers_full(held_->pace.seconds_for(missing, steady_seconds()));
+    }
+  } while (!held_->bytes.compare_exchange_weak(before, before + bytes));
+  if (before == 0) held_->pace.start(steady_seconds());
+  return std::shared_ptr<void>(nullptr, [held = held_, bytes](void*) {
+    held->bytes.fetch_sub(bytes);
+    held->pace.freed(static_cast<double>(bytes), steady_seconds());
+  });
 }
 
 }  // namespace spillway

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "server/api/completion.h"
+#include "server/http/pace.h"
 
 namespace spillway {
 
@@ -26,12 +27,16 @@ class AnswerMemory {
   // (429) or exceed the limit (400, which names the flag).
   ApiResult<std::shared_ptr<void>> take(uint64_t bytes);
 
-  uint64_t held() const { return *held_; }
+  uint64_t held() const { return held_->bytes; }
   uint64_t bytes_max() const { return bytes_max_; }
 
  private:
   const uint64_t bytes_max_;
-  const std::shared_ptr<std::atomic<uint64_t>> held_ = std::make_shared<std::atomic<uint64_t>>(0);
+  struct Held {
+    std::atomic<uint64_t> bytes{0};
+    Pace pace;  // In bytes
+  };
+  const std::shared_ptr<Held> held_ = std::make_shared<Held>();
 };
 
 }  // namespace spillway

@@ -1,8 +1,10 @@
 // What the choices of completions and chats share in JSON. Pure functions, any thread.
 #pragma once
 
-#include <cmath>
-#include <nlohmann/json.hpp>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
 #include "server/api/completion_run.h"
 
@@ -14,9 +16,7 @@ using AnswerJson = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std:
                                         int64_t, uint64_t, float>;
 
 // JSON has no infinity; clients of vLLM know -9999.
-inline float finite_logprob(float logprob) {
-  return std::isfinite(logprob) ? logprob : -9999.0f;
-}
+float finite_logprob(float logprob);
 
 // vLLM's prompt_logprobs: for each prompt token but the first, which is null, the likeliest tokens
 // and itself, {"id": {"logprob","rank","decoded_token"}}.
@@ -24,16 +24,9 @@ AnswerJson prompt_logprobs_json(const CompletionCall& call, const ApiContext& co
                                 const std::vector<TokenScore>& scores);
 
 // The end of a choice, null before it: "stop" or "length".
-inline AnswerJson finish_reason_json(const ChoiceText& piece) {
-  if (!piece.finished) return {};
-  return piece.hit_length ? "length" : "stop";
-}
+AnswerJson finish_reason_json(const ChoiceText& piece);
 
 // vLLM's stop_reason: the stop string or the named stop token that ended the choice, else null.
-inline AnswerJson stop_reason_json(const ChoiceText& piece) {
-  if (piece.stop_string) return *piece.stop_string;
-  if (piece.stop_token) return *piece.stop_token;
-  return {};
-}
+AnswerJson stop_reason_json(const ChoiceText& piece);
 
 }  // namespace spillway

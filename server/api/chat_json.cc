@@ -1,5 +1,7 @@
 #include "server/api/chat_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "server/api/text.h"
 
 namespace spillway {

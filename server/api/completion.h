@@ -36,7 +36,8 @@ struct ApiLimits {
   int64_t json_values_max = 1'000'000;            // Token-id prompts need one value a token
   int64_t tokenize_bytes_max = int64_t{4} << 20;  // Text of /tokenize
   bool strict_params = false;                     // Unknown names are errors instead of ignored
-  bool priority = true;  // Requests may overtake others: `priority` below 0
+  // What `priority` may be. Without one a request has 0, or what is nearest to it.
+  int32_t priority_min = INT32_MIN, priority_max = INT32_MAX;
 };
 
 // The model being served. The pointees outlive every call.

@@ -1,5 +1,7 @@
 #include "server/api/completion_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "server/api/text.h"
 
 namespace spillway {
@@ -42,30 +44,6 @@ struct Writer {
 };
 
 }  // namespace
-
-AnswerJson prompt_logprobs_json(const CompletionCall& call, const ApiContext& context,
-                                const std::vector<TokenScore>& scores) {
-  AnswerJson list = AnswerJson::array();
-  for (const TokenScore& score : scores) {
-    if (!score.scored) {
-      list.push_back(nullptr);
-      continue;
-    }
-    AnswerJson entry = AnswerJson::object();
-    const auto add = [&](int32_t token, float logprob, int32_t rank) {
-      entry.emplace(
-          std::to_string(token),
-          AnswerJson{{"logprob", finite_logprob(logprob)},
-                     {"rank", rank},
-                     {"decoded_token", token_name(context.tokenizer, token, call.tokens_as_ids)}});
-    };
-    int32_t rank = 0;
-    for (const auto& [token, logprob] : score.logprobs.best) add(token, logprob, ++rank);
-    add(score.token, score.logprobs.logprob, score.logprobs.rank);  // If it is not there already
-    list.push_back(std::move(entry));
-  }
-  return list;
-}
 
 AnswerJson completion_choice(const CompletionCall& call, const ApiContext& context,
                              const ChoiceText& piece) {

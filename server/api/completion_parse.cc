@@ -155,10 +155,12 @@ void read_request_id(FieldReader& fields, CompletionCall& call) {
   call.request_id = *id;
 }
 
-// A lower priority harms no other client; a higher one needs the operator's permission.
+// Which ones a client may name is the operator's to say: whoever goes first holds up others.
 int32_t read_priority(FieldReader& fields, const ApiContext& context) {
-  const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0);
-  if (priority < 0 && !context.limits.priority) fields.fail(priority_not_allowed());
+  const int64_t least = context.limits.priority_min, most = context.limits.priority_max;
+  const auto otherwise = std::clamp<int64_t>(0, least, most);
+  const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX).value_or(otherwise);
+  if (priority < least || priority > most) fields.fail(priority_not_allowed(least, most));
   return static_cast<int32_t>(priority);
 }
 

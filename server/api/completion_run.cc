@@ -260,6 +260,7 @@ void CompletionRun::State::on_finish(size_t index, const Finish& finish) {
   note_times(finish.usage);
   note_cached(index, finish.usage.cached_tokens);
   usage_.kv.add(finish.usage.kv);
+  result_.hit_length |= finish.reason == FinishReason::kLength;
   if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kCancelled) {
     if (!result_.error) others = ids_;  // No answer without one choice: the rest is wasted work.
     note_failure(finish);
@@ -290,6 +291,7 @@ void CompletionRun::State::finish_call(std::unique_lock<std::mutex> lock) {
   result_.cancelled |= cancelled_;
   if (result_.cancelled && !result_.error) result_.error = shutting_down();
   result_.usage = usage_;
+  result_.first_token = first_token_;
   const auto on_done = std::move(events_.on_done);
   events_ = {};
   CompletionResult result = std::move(result_);

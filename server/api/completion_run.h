@@ -72,6 +72,8 @@ struct CompletionResult {
   std::vector<ChoiceText> choices;  // By index; empty when streaming
   CompletionUsage usage;
   CompletionTimes times;
+  std::optional<double> first_token;  // steady_seconds() at the first of any choice; none: no token
+  bool hit_length = false;            // A choice ended by its length
 };
 
 struct CompletionEvents {

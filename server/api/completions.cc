@@ -1,4 +1,6 @@
 // POST /v1/completions and /v1/chat/completions: connects the exchange with a CompletionRun.
+#include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,9 +19,31 @@ namespace {
 // wait for it: bodies of more bytes, and answers that may hold more.
 constexpr size_t kShortBodyBytes = size_t{64} << 10;
 constexpr uint64_t kShortAnswerBytes = uint64_t{1} << 20;
+constexpr size_t kShortChunkScores = 2000;  // Of tokens and candidates in a chunk of a stream
 
 void post_work(Exchange& exchange, bool is_short, std::function<void()> task) {
   is_short ? exchange.post_work(std::move(task)) : exchange.post_bulk_work(std::move(task));
+}
+
+// Of a call's prompts, each counted once, and of all its answers.
+int64_t tokens_at_most(const CompletionCall& call) {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < call.requests.size(); ++i) {
+    const Request& request = call.requests[i];
+    tokens += request.max_tokens;
+    if (i % static_cast<size_t>(call.samples) == 0) {
+      tokens += static_cast<int64_t>(request.prompt.size());
+    }
+  }
+  return tokens;
+}
+
+bool is_short_chunk(const ChoiceText& piece) {
+  size_t scores = 0;
+  for (const auto* some : {&piece.scores, &piece.prompt_scores}) {
+    for (const TokenScore& score : *some) scores += 1 + score.logprobs.best.size();
+  }
+  return scores <= kShortChunkScores && piece.text.size() <= kShortBodyBytes;
 }
 
 // What the two endpoints differ in.
@@ -50,8 +74,12 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void refuse(const ApiError& error);
   void on_started(std::shared_ptr<CompletionRun> run);
   void on_progress(const PromptProgress& progress);
-  void on_text(const ChoiceText& piece);
+  void in_order(std::function<void()> event);
+  void on_text(const std::shared_ptr<ChoiceText>& piece);
+  void on_long_text(const std::shared_ptr<ChoiceText>& piece);
+  void on_built(const std::string& event, bool echo);
   void on_done(const CompletionResult& result);
+  void conclude(const CompletionResult& result);
   void on_gone();
   void on_tick();
 
@@ -68,17 +96,25 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   const Endpoint& endpoint_;
   const ExchangePtr exchange_;
   Admission::Ticket ticket_;
+  std::shared_ptr<KeyQuotas::Lease> quota_;  // Null: the key has no limits
   const double arrived_ = steady_seconds();
 
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
   std::shared_ptr<void> memory_;  // For prompts and answer, until a whole answer is sent
 
+  std::string chunk_of(const ChoiceText& piece) const {
+    return sse_event(answer_chunk(head_, call_, api_.context, piece));
+  }
+
   std::shared_ptr<CompletionRun> run_;
   bool gone_ = false;
   bool begun_ = false;  // The stream's head was sent
   bool ended_ = false;  // The answer is complete
   double last_sent_ = steady_seconds();
+  std::string stream_error_;  // Code of the error that ended the stream; empty: none
+  bool building_ = false;  // A long chunk is being made; events wait for it in `later_`.
+  std::deque<std::function<void()>> later_;
 };
 
 void CompletionAnswer::watch() {
@@ -88,7 +124,7 @@ void CompletionAnswer::watch() {
 }
 
 void CompletionAnswer::work(const HttpRequest& request) {
-  auto parsed = endpoint_.parse(request.body, api_.context);
+  auto parsed = endpoint_.parse(request.body, api_.context_of(request.api_key));
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     return refuse(*error);
   }
@@ -97,8 +133,14 @@ void CompletionAnswer::work(const HttpRequest& request) {
     sequence.client = request.client;
     sequence.cache_salt.key = request.api_key;
   }
-  if (!ticket_.grow_to(static_cast<int64_t>(call_.requests.size()))) {
-    return refuse(queue_full(api_.admission.retry_after_seconds()));
+  const auto sequences = static_cast<int64_t>(call_.requests.size());
+  auto quota = api_.quotas.take(request.api_key, sequences, tokens_at_most(call_));
+  if (const auto* error = std::get_if<ApiError>(&quota)) {
+    return refuse(*error);
+  }
+  quota_ = std::get<0>(std::move(quota));
+  if (!ticket_.grow_to(sequences)) {
+    return refuse(queue_full(api_.admission.retry_after_seconds(sequences)));
   }
   auto memory = api_.answers.take(answer_bytes(call_));
   if (const auto* error = std::get_if<ApiError>(&memory)) {
@@ -110,16 +152,24 @@ void CompletionAnswer::work(const HttpRequest& request) {
   CompletionEvents events;
   if (call_.stream && call_.progress) {
     events.on_progress = [self](PromptProgress progress) {
-      self->exchange_->post([self, progress] { self->on_progress(progress); });
+      self->exchange_->post(
+          [self, progress] { self->in_order([self, progress] { self->on_progress(progress); }); });
     };
   }
   events.on_text = [self](ChoiceText piece) {
-    self->exchange_->post([self, moved = std::move(piece)] { self->on_text(moved); });
+    const auto moved = std::make_shared<ChoiceText>(std::move(piece));
+    self->exchange_->post(
+        [self, moved] { self->in_order([self, moved] { self->on_text(moved); }); });
   };
   events.on_done = [self](CompletionResult result) {
     // Free the slots now, not when the network thread handles this.
     self->ticket_.release();
-    self->exchange_->post([self, moved = std::move(result)] { self->on_done(moved); });
+    if (self->quota_ != nullptr) {
+      self->quota_->end(result.usage.prompt_tokens + result.usage.generated_tokens);
+    }
+    const auto moved = std::make_shared<CompletionResult>(std::move(result));
+    self->exchange_->post(
+        [self, moved] { self->in_order([self, moved] { self->on_done(*moved); }); });
   };
   auto started =
       CompletionRun::start(api_.scheduler, api_.context.tokenizer, call_, std::move(events));
@@ -135,6 +185,7 @@ void CompletionAnswer::work(const HttpRequest& request) {
 // Releases the slots first, so that a client that retries finds them free.
 void CompletionAnswer::refuse(const ApiError& error) {
   ticket_.release();
+  quota_.reset();
   exchange_->respond(error_response(error));
 }
 
@@ -159,15 +210,70 @@ void CompletionAnswer::on_progress(const PromptProgress& progress) {
   exchange_->send(sse_event(answer_progress_chunk(head_, call_, api_.context, progress)));
 }
 
-void CompletionAnswer::on_text(const ChoiceText& piece) {
+// Events come in the engine's order, and none overtakes a chunk that is still being made.
+void CompletionAnswer::in_order(std::function<void()> event) {
+  building_ ? later_.push_back(std::move(event)) : event();
+}
+
+void CompletionAnswer::on_text(const std::shared_ptr<ChoiceText>& piece) {
   if (gone_ || ended_) return;
   begin_stream();
   last_sent_ = steady_seconds();
-  exchange_->send(sse_event(answer_chunk(head_, call_, api_.context, piece)),
-                  piece.first && call_.echo);
+  if (!is_short_chunk(*piece)) return on_long_text(piece);
+  exchange_->send(chunk_of(*piece), piece->first && call_.echo);
+}
+
+// The scores of a prompt may be megabytes of JSON, so they are not built on the network thread.
+void CompletionAnswer::on_long_text(const std::shared_ptr<ChoiceText>& piece) {
+  building_ = true;
+  exchange_->post_bulk_work([self = shared_from_this(), piece] {
+    std::string event;
+    try {
+      event = self->chunk_of(*piece);
+    } catch (const std::exception&) {
+      // Out of memory: on_built() ends the stream with an error.
+    }
+    const bool echo = piece->first && self->call_.echo;
+    self->exchange_->post(
+        [self, moved = std::move(event), echo] { self->on_built(moved, echo); });
+  });
+}
+
+void CompletionAnswer::on_built(const std::string& event, bool echo) {
+  building_ = false;
+  if (!gone_ && !ended_) {
+    if (event.empty()) {
+      end_with(engine_error());
+      if (run_) run_->cancel();
+    } else {
+      exchange_->send(event, echo);
+      last_sent_ = steady_seconds();
+    }
+  }
+  while (!building_ && !later_.empty()) {
+    const auto next = std::move(later_.front());
+    later_.pop_front();
+    next();
+  }
 }
 
 void CompletionAnswer::on_done(const CompletionResult& result) {
+  conclude(result);
+  RequestWork work;
+  work.prompt_tokens = result.usage.prompt_tokens;
+  work.cached_tokens = result.usage.cached_tokens;
+  work.generated_tokens = result.usage.generated_tokens;
+  work.queue_seconds = result.times.queue;
+  work.first_token = result.first_token;
+  work.finish_reason = result.cancelled    ? "abort"
+                       : result.error      ? "error"
+                       : result.hit_length ? "length"
+                                           : "stop";
+  work.error = stream_error_;
+  exchange_->report(std::move(work));
+}
+
+void CompletionAnswer::conclude(const CompletionResult& result) {
   if (result.error) {
     const ApiError error = logged_here(*result.error);  // Log it even if the client has left
     if (!gone_ && !ended_) end_with(error);
@@ -187,8 +293,8 @@ void CompletionAnswer::on_done(const CompletionResult& result) {
 // An echo with logprobs is megabytes of JSON, so it is not built on the network thread.
 void CompletionAnswer::respond_whole(CompletionResult result) {
   ended_ = true;
-  const bool is_short = answer_bytes(call_) <= kShortAnswerBytes;
-  post_work(*exchange_, is_short, [self = shared_from_this(), moved = std::move(result)] {
+  const bool small = answer_bytes(call_) <= kShortAnswerBytes;
+  post_work(*exchange_, small, [self = shared_from_this(), moved = std::move(result)] {
     HttpResponse response;
     response.body = answer_body(self->head_, self->call_, self->api_.context, moved);
     response.fields = self->fields();
@@ -201,6 +307,7 @@ void CompletionAnswer::respond_whole(CompletionResult result) {
 void CompletionAnswer::end_with(const ApiError& error) {
   ended_ = true;
   if (!begun_) return exchange_->respond(error_response(error));
+  stream_error_ = error.code;
   exchange_->send(sse_event(error.json()));
   exchange_->send(std::string(kSseDone));
   exchange_->end_stream();
@@ -252,15 +359,18 @@ HttpFields CompletionAnswer::fields() const {
 
 void answer(ApiService& api, const Endpoint& endpoint, HttpRequest request,
             const ExchangePtr& exchange) {
-  auto ticket = api.admission.enter();
+  if (const auto error = api.quotas.refuse(request.api_key)) {
+    return exchange->respond(error_response(*error));
+  }
+  auto ticket = api.admission.enter(request.client);
   if (!ticket) {
     return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
   }
   const auto answer =
       std::make_shared<CompletionAnswer>(api, endpoint, exchange, *std::move(ticket));
   answer->watch();
-  const bool is_short = request.body.size() <= kShortBodyBytes;
-  post_work(*exchange, is_short, [answer, moved = std::move(request)] { answer->work(moved); });
+  const bool small = request.body.size() <= kShortBodyBytes;
+  post_work(*exchange, small, [answer, moved = std::move(request)] { answer->work(moved); });
 }
 
 }  // namespace

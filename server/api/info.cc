@@ -64,8 +64,12 @@ void handle_load(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   exchange->respond(json_response({{"server_load", api.admission.held()}}));
 }
 
-void handle_openapi(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
-  exchange->respond(json_response(openapi_document(api.context, static_cast<bool>(api.batches))));
+// Tens of kilobytes of JSON, so it is not built on the network thread.
+void handle_openapi(ApiService& api, HttpRequest request, const ExchangePtr& exchange) {
+  exchange->post_work([&api, exchange, key = request.api_key] {
+    const ApiContext& context = api.context_of(key);
+    exchange->respond(json_response(openapi_document(context, static_cast<bool>(api.batches))));
+  });
 }
 
 void handle_version(ApiService&, HttpRequest, const ExchangePtr& exchange) {

@@ -11,65 +11,13 @@
 namespace spillway {
 namespace {
 
-using prometheus::MetricType;
-using Labels = std::vector<prometheus::ClientMetric::Label>;
-
-// The families of one scrape, each name with its help text and samples.
-class Families {
- public:
-  // `labels`: put before every sample's own labels.
-  explicit Families(Labels labels) : labels_(std::move(labels)) {}
-
-  void gauge(const char* name, const char* help) { add(name, help, MetricType::Gauge); }
-  void gauge(const char* name, const char* help, double value) {
-    gauge(name, help);
-    sample(value);
-  }
-  // `name` ends with _total; the value only grows.
-  void counter(const char* name, const char* help) { add(name, help, MetricType::Counter); }
-  void counter(const char* name, const char* help, double value) {
-    counter(name, help);
-    sample(value);
-  }
-  void histogram(const char* name, const char* help, const Histogram& values) {
-    add(name, help, MetricType::Histogram);
-    prometheus::ClientMetric& metric = all_.back().metric.emplace_back();
-    metric.label = labels_;
-    metric.histogram.sample_count = values.count();
-    metric.histogram.sample_sum = values.sum();
-    uint64_t count = 0;
-    for (size_t i = 0; i < values.bounds().size(); ++i) {
-      count += values.count(i);
-      metric.histogram.bucket.push_back({count, values.bounds()[i]});
-    }
-  }
-  // Adds a sample to the last added family, a gauge or counter.
-  void sample(double value, const Labels& own = {}) {
-    prometheus::MetricFamily& family = all_.back();
-    prometheus::ClientMetric& metric = family.metric.emplace_back();
-    metric.label = labels_;
-    metric.label.insert(metric.label.end(), own.begin(), own.end());
-    (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
-  }
-
-  std::vector<prometheus::MetricFamily> take() { return std::move(all_); }
-
- private:
-  void add(const char* name, const char* help, MetricType type) {
-    all_.push_back({name, help, type, {}});
-  }
-
-  const Labels labels_;
-  std::vector<prometheus::MetricFamily> all_;
-};
-
 template <class T>
 double number(T value) {
   return static_cast<double>(value);
 }
 
 // Uses vLLM's metric names; a request of several choices or prompts counts as that many.
-void add_requests(Families& to, const SchedulerStats& stats) {
+void add_requests(MetricFamilies& to, const SchedulerStats& stats) {
   to.gauge("vllm:num_requests_running", "Sequences in the block.", number(stats.running));
   to.gauge("vllm:num_requests_waiting", "Sequences accepted and not yet admitted to the block.",
            number(stats.waiting));
@@ -98,7 +46,7 @@ void add_requests(Families& to, const SchedulerStats& stats) {
 }
 
 // Times of sequences that ended by a stop or by length.
-void add_times(Families& to, const SequenceTimes& times) {
+void add_times(MetricFamilies& to, const SequenceTimes& times) {
   to.histogram("vllm:time_to_first_token_seconds", "From a sequence's arrival to its first token.",
                times.first_token);
   to.histogram("vllm:e2e_request_latency_seconds", "From a sequence's arrival to its last token.",
@@ -115,7 +63,7 @@ void add_times(Families& to, const SequenceTimes& times) {
 }
 
 // Lengths of sequences that ended by a stop or by length.
-void add_lengths(Families& to, const SequenceTimes& lengths) {
+void add_lengths(MetricFamilies& to, const SequenceTimes& lengths) {
   to.histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", lengths.prompt_tokens);
   to.histogram("vllm:request_generation_tokens", "Tokens that a sequence generated.",
                lengths.generated_tokens);
@@ -123,7 +71,7 @@ void add_lengths(Families& to, const SequenceTimes& lengths) {
                lengths.max_tokens);
 }
 
-void add_kv_rule(Families& to, const SchedulerStats& stats) {
+void add_kv_rule(MetricFamilies& to, const SchedulerStats& stats) {
   to.counter("spillway_kv_rows_kept_total",
              "Positions that sequences had in their KV cache when they ended; those under a KV "
              "rule and those of the full cache. Each head of each layer chooses its own.",
@@ -152,36 +100,42 @@ void add_kv_rule(Families& to, const SchedulerStats& stats) {
            number(stats.kv_bytes_total));
 }
 
-void add_engine(Families& to, const SchedulerStats& stats, bool healthy, const PlanFigures& plan) {
-  to.counter("spillway_sweeps_total", "Passes of the block over all layers.", number(stats.sweeps));
-  to.counter("spillway_busy_seconds_total",
-             "Seconds inside sweeps; generated tokens over these are the engine's pace.",
-             stats.busy_seconds);
-  to.counter("spillway_sweeps_failed_total", "Of these, the ones that ended with an error.",
-             number(stats.sweeps_failed));
-  to.gauge("spillway_prefill_target_tokens",
-           "Prompt tokens that a sweep aims at while requests wait; 0: as many as fit.",
-           number(stats.prefill_target));
-  to.gauge(
-      "spillway_engine_healthy",
-      "0 while /health answers 503 for the engine: it is lost, no sweep ends, or the last ones "
-      "failed. Else 1.",
-      healthy ? 1 : 0);
-  if (plan.predicted_tokens_per_second) {
-    to.gauge("spillway_policy_predicted_tokens_per_second",
-             "Generated tokens a second that the cost model expects of full blocks.",
-             *plan.predicted_tokens_per_second);
+// Refusals that a server in trouble makes: there from the start, so that the first one is a growth.
+constexpr const char* kUsualRefusals[] = {"queue_full", "answers_full", "too_many_connections",
+                                          "shutting_down", "invalid_api_key"};
+
+void add_http(MetricFamilies& to, HttpCounts::Totals http) {
+  if (!http.requests.empty()) {
+    to.counter("http_requests_total",
+               "Requests that are over, by route, method and the answer's status; 499: the "
+               "connection ended before anything was sent.");
+    for (const auto& [kind, count] : http.requests) {
+      to.sample(number(count), {{"handler", kind.handler},
+                                {"method", kind.method},
+                                {"status", std::to_string(kind.status)}});
+    }
   }
-  if (plan.tier_bytes.empty()) return;
-  to.gauge("spillway_tier_bytes",
-           "Bytes that the plan gives to each kind on each tier; on a machine without an "
-           "accelerator the device tier is host memory, too.");
-  for (const TierAmount& amount : plan.tier_bytes) {
-    to.sample(number(amount.bytes), {{"tier", amount.tier}, {"kind", amount.kind}});
+  to.counter("spillway_requests_rejected_total",
+             "Requests that were answered with an error before any work was done, by the error's "
+             "code.");
+  for (const char* reason : kUsualRefusals) http.refusals.try_emplace(reason, 0);
+  for (const auto& [reason, count] : http.refusals) {
+    to.sample(number(count), {{"reason", reason}});
   }
 }
 
-void add_process(Families& to, const ProcessStats& process) {
+void add_batches(MetricFamilies& to, const BatchFigures& batches) {
+  to.gauge("spillway_batches", "Batches of /v1/batches that the server knows, by state.");
+  for (const auto& [state, count] : batches.batches) to.sample(number(count), {{"state", state}});
+  to.gauge("spillway_batch_rows",
+           "Lines of the batches that are in progress or being finished: pending (waiting or "
+           "running), completed or failed.");
+  to.sample(number(batches.rows_pending), {{"state", "pending"}});
+  to.sample(number(batches.rows_completed), {{"state", "completed"}});
+  to.sample(number(batches.rows_failed), {{"state", "failed"}});
+}
+
+void add_process(MetricFamilies& to, const ProcessStats& process) {
   to.counter("process_cpu_seconds_total", "CPU seconds of all threads, user and system.",
              process.cpu_seconds);
   to.gauge("process_resident_memory_bytes", "Host memory that is resident.",
@@ -195,31 +149,36 @@ void add_process(Families& to, const ProcessStats& process) {
 }  // namespace
 
 std::string metrics_text(std::string_view model_name, const SchedulerStats& stats, bool healthy,
-                         const PlanFigures& plan, const std::optional<ProcessStats>& process) {
+                         const PlanFigures& plan, const ServerFigures& server) {
   // One name that is not UTF-8 would make a scraper refuse the whole text.
-  Families model({{"model_name", to_utf8(model_name)}, {"engine", "0"}});
+  MetricFamilies model({{"model_name", to_utf8(model_name)}, {"engine", "0"}});
   add_requests(model, stats);
   add_times(model, stats.times);
   model.histogram("vllm:inter_token_latency_seconds",
                   "From a token of a running sequence to its next one.", stats.token_gaps);
   add_lengths(model, stats.times);
   add_kv_rule(model, stats);
-  add_engine(model, stats, healthy, plan);
-  Families server(Labels{});
-  server.gauge("spillway_build_info", "1, labelled with what runs.");
-  server.sample(1, {{"version", SPILLWAY_VERSION}});
-  if (process) add_process(server, *process);
+  add_engine_metrics(stats, healthy, plan, &model);
+  MetricFamilies own(MetricFamilies::Labels{});
+  own.gauge("spillway_build_info", "1, labelled with what runs.");
+  own.sample(1, {{"version", SPILLWAY_VERSION}});
+  if (server.http) add_http(own, *server.http);
+  if (server.batches) add_batches(own, *server.batches);
+  if (server.process) add_process(own, *server.process);
   const prometheus::TextSerializer serializer;
-  return serializer.Serialize(model.take()) + serializer.Serialize(server.take());
+  return serializer.Serialize(model.take()) + serializer.Serialize(own.take());
 }
 
 void handle_metrics(ApiService& api, HttpRequest, const ExchangePtr& exchange) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   const SchedulerStats stats = api.scheduler.stats();
-  response.body =
-      metrics_text(api.context.model_names.front(), stats,
-                   !engine_trouble(stats, api.stall_seconds), api.plan, process_stats());
+  ServerFigures server;
+  if (api.http_counts != nullptr) server.http = api.http_counts->totals();
+  if (api.batch_figures) server.batches = api.batch_figures();
+  server.process = process_stats();
+  response.body = metrics_text(api.context.model_names.front(), stats,
+                               !engine_trouble(stats, api.stall_seconds), api.plan, server);
   exchange->respond(std::move(response));
 }
 

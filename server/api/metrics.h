@@ -1,35 +1,39 @@
-// The Prometheus text of GET /metrics: the scheduler's counters, the plan's bytes by tier, the
-// kernel's statistics of the process. Nothing is sampled or kept here: every scrape reads the
-// current numbers. Values; any thread.
+// The Prometheus text of GET /metrics: the scheduler's counters, the plan's bytes by tier, what the
+// HTTP server answered, the batches, the kernel's statistics of the process. Nothing is sampled or
+// kept here: every scrape reads the current numbers. Values; any thread.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "scheduler/scheduler.h"
+#include "server/api/engine_metrics.h"
+#include "server/http/http_counts.h"
 #include "server/process_stats.h"
 
 namespace spillway {
 
-// Bytes of a kind on a tier, with the metric's label values.
-struct TierAmount {
-  std::string tier;  // device, host or disk
-  std::string kind;  // weights, kv, activations or staging
-  uint64_t bytes = 0;
+// The batches of a server, and the lines of those that are in progress or being finished.
+struct BatchFigures {
+  std::vector<std::pair<std::string, int64_t>> batches;  // By state: "in_progress", ...
+  int64_t rows_pending = 0;  // Without a result, those that run included
+  int64_t rows_completed = 0, rows_failed = 0;
 };
 
-// The figures of a plan that do not change while it runs.
-struct PlanFigures {
-  std::vector<TierAmount> tier_bytes;
-  std::optional<double> predicted_tokens_per_second;  // Empty: no prediction
+// What there is around the engine. What is missing is left out.
+struct ServerFigures {
+  std::optional<HttpCounts::Totals> http;
+  std::optional<BatchFigures> batches;
+  std::optional<ProcessStats> process;
 };
 
 // Prometheus text format 0.0.4. Names and meanings of `vllm:...` are vLLM's, so that its dashboards
-// work. `healthy`: there is no engine_trouble(). Without `process` its families are left out.
+// work. `healthy`: there is no engine_trouble().
 std::string metrics_text(std::string_view model_name, const SchedulerStats& stats, bool healthy,
-                         const PlanFigures& plan, const std::optional<ProcessStats>& process);
+                         const PlanFigures& plan, const ServerFigures& server = {});
 
 }  // namespace spillway

@@ -32,6 +32,17 @@ constexpr ApiRoute kRoutes[] = {
 
 }  // namespace
 
+void ApiService::limit_keys(const std::vector<KeyLimits>& of_keys) {
+  quotas = KeyQuotas(of_keys);
+  for (const KeyLimits& key : of_keys) {
+    ApiLimits& limits = key_contexts.emplace_back(context).limits;
+    if (key.priority_min || key.priority_max) {
+      limits.priority_min = key.priority_min.value_or(INT32_MIN);
+      limits.priority_max = key.priority_max.value_or(INT32_MAX);
+    }
+  }
+}
+
 Router make_router(ApiService& api, Access access) {
   Router router(std::move(access));
   for (const ApiRoute& route : kRoutes) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "server/api/admission.h"
 #include "server/api/answer_memory.h"
 #include "server/api/completion.h"
+#include "server/api/key_quotas.h"
 #include "server/api/metrics.h"
 #include "server/http/router.h"
 
@@ -27,9 +29,19 @@ struct ApiService {
         admission(slots_max),
         answers(answers_bytes_max) {}
 
+  // What each API key may, by its number from 1, where it is less or more than others may. Before
+  // the server starts.
+  void limit_keys(const std::vector<KeyLimits>& of_keys);
+  // The context with the limits of a key's requests.
+  const ApiContext& context_of(uint64_t api_key) const {
+    return api_key == 0 || api_key > key_contexts.size() ? context : key_contexts[api_key - 1];
+  }
+
   Scheduler& scheduler;
   const ApiContext context;
+  std::vector<ApiContext> key_contexts;  // By a key's number - 1
   Admission admission;
+  KeyQuotas quotas;
   AnswerMemory answers;
   PlanFigures plan;  // Set before the server starts
   std::atomic<bool> draining{false};
@@ -40,7 +52,9 @@ struct ApiService {
   Timeline* timeline = nullptr;  // What was busy when; null: that is not known
   // The latest batches of an API key's number, a JSON list; empty: there are no files and batches.
   std::function<std::string(uint64_t api_key)> batches;
-  double ping_seconds = 15;  // Silence in a stream before a ping; 0: no pings
+  std::function<BatchFigures()> batch_figures;    // For the metrics, without waiting; empty: none
+  std::shared_ptr<const HttpCounts> http_counts;  // Likewise; null: nobody counts
+  double ping_seconds = 15;                       // Silence in a stream before a ping; 0: no pings
 };
 
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.

@@ -97,7 +97,7 @@ void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& e
                       Answer answer) {
   if (api.context.tokenizer == nullptr)
     return exchange->respond(error_response(no_tokenizer(api.context)));
-  auto ticket = api.admission.enter();
+  auto ticket = api.admission.enter(request.client);
   if (!ticket) {
     return exchange->respond(error_response(queue_full(api.admission.retry_after_seconds())));
   }

@@ -11,6 +11,7 @@
 
 #include "offload/io/file.h"
 #include "server/api/json_input.h"
+#include "server/batches/batch_request.h"
 #include "server/http/multipart.h"
 #include "server/http/random_id.h"
 
@@ -21,7 +22,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kDay = 24 * 3600;
 constexpr int64_t kInputSeconds = 30 * kDay;  // OpenAI's default for files of batches
-constexpr int64_t kExpiryLeast = 3600, kExpiryMost = 30 * kDay;
 constexpr size_t kFileNameBytesMax = 255;
 
 int64_t unix_now() {
@@ -206,77 +206,13 @@ class UploadSink : public BodySink {
 
 // ---- Batches ------------------------------------------------------------------------------------
 
-constexpr std::pair<char, int64_t> kUnits[] = {{'m', 60}, {'h', 3600}, {'d', kDay}};
-
-// Seconds of "24h", "90m", "7d"; 0 for "none"; empty: it is none of these.
-std::optional<int64_t> window_seconds(const std::string& window) {
-  if (window == "none") return 0;
-  int64_t number = 0;
-  const char* const last = window.data() + window.size();
-  const auto [end, fault] = std::from_chars(window.data(), last, number);
-  if (fault != std::errc() || number < 1 || number > 10'000 || last - end != 1) return {};
-  for (const auto& [unit, seconds] : kUnits) {
-    if (*end == unit) return number * seconds;
-  }
-  return {};
-}
-
-void read_metadata(FieldReader& fields, BatchRecord* record) {
-  const nlohmann::json* metadata = fields.find("metadata");
-  if (metadata == nullptr) return;
-  if (!metadata->is_object()) return fields.fail(invalid_type("metadata", "an object"));
-  if (metadata->size() > 16) {
-    return fields.fail(invalid_value("metadata", "must not have more than 16 pairs"));
-  }
-  for (const auto& [key, value] : metadata->items()) {
-    if (!value.is_string()) return fields.fail(invalid_type("metadata", "an object of strings"));
-    if (key.size() > 64 || value.get_ref<const std::string&>().size() > 512) {
-      return fields.fail(invalid_value(
-          "metadata", "must have keys of at most 64 bytes and values of at most 512"));
-    }
-    record->metadata.emplace_back(key, value.get<std::string>());
-  }
-}
-
-void read_output_expiry(FieldReader& fields, BatchRecord* record) {
-  const nlohmann::json* expiry = fields.find("output_expires_after");
-  if (expiry == nullptr) return;
-  if (!expiry->is_object()) return fields.fail(invalid_type("output_expires_after", "an object"));
-  FieldReader inner(*expiry);
-  const auto anchor = inner.string("anchor");
-  const auto seconds = inner.integer("seconds", kExpiryLeast, kExpiryMost);
-  if (inner.failed() || anchor != "created_at" || !seconds) {
-    return fields.fail(
-        invalid_value("output_expires_after",
-                      "must have the anchor created_at and seconds from 3600 to 2592000"));
-  }
-  record->output_seconds = seconds;
-}
-
+// The batch that a body asks for.
 ApiResult<BatchRecord> read_batch(const std::string& body, const std::string& owner,
                                   BatchApi& api) {
-  auto parsed = parse_body(body, 1000);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  FieldReader fields(std::get<nlohmann::json>(parsed));
-  BatchRecord record;
-  record.owner = owner;
-  const auto file = fields.string("input_file_id");
-  const auto endpoint = fields.string("endpoint");
-  const auto window = fields.string("completion_window");
-  read_metadata(fields, &record);
-  read_output_expiry(fields, &record);
-  if (!file) fields.fail(missing_parameter("input_file_id"));
-  if (!endpoint) fields.fail(missing_parameter("endpoint"));
-  if (!window) fields.fail(missing_parameter("completion_window"));
-  if (fields.failed()) return fields.error();
-  if (*endpoint != "/v1/completions" && *endpoint != "/v1/chat/completions") {
-    return invalid_value("endpoint", "must be /v1/completions or /v1/chat/completions");
-  }
-  const auto seconds = window_seconds(*window);
-  if (!seconds) {
-    return invalid_value("completion_window", "must be a time such as 24h, 90m or 7d, or none");
-  }
-  const auto found = api.files.find(owner, *file);
+  auto read = read_batch_request(body, unix_now());
+  if (auto* error = std::get_if<ApiError>(&read)) return std::move(*error);
+  BatchRecord record = std::get<BatchRecord>(std::move(read));
+  const auto found = api.files.find(owner, record.input_file);
   if (!found.ok()) {
     ApiError error = of_status(found.status(), "file");
     error.param = "input_file_id";
@@ -286,12 +222,7 @@ ApiResult<BatchRecord> read_batch(const std::string& body, const std::string& ow
     return error_with(400, "invalid_purpose", "The file's purpose is not batch.", "input_file_id");
   }
   record.id = "batch_" + random_hex(24);
-  record.endpoint = *endpoint;
-  record.input_file = *file;
-  record.window = *window;
-  const int64_t now = unix_now();
-  record.entered[static_cast<size_t>(BatchState::kValidating)] = now;
-  record.expires_at = *seconds == 0 ? 0 : now + *seconds;
+  record.owner = owner;
   return record;
 }
 

@@ -10,6 +10,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr const char* kResultPurpose = "batch_output";  // No client hands in such a file.
 
 // A file of lines that is begun with its first one.
 class Lines {
@@ -34,7 +35,7 @@ class Lines {
     SPILLWAY_RETURN_IF_ERROR(flush());
     SPILLWAY_ASSIGN_OR_RETURN(
         const StoredFile file,
-        files_.keep(*std::exchange(upload_, std::nullopt), name, "batch_output", now, expires));
+        files_.keep(*std::exchange(upload_, std::nullopt), name, kResultPurpose, now, expires));
     return file.id;
   }
 
@@ -81,6 +82,12 @@ std::string line_not_run(const BatchRecord& record, const BatchLine& line, Batch
 Result<BatchResults> write_batch_results(const Journal& journal, BatchInput& input,
                                          const BatchRecord& record, BatchState end,
                                          const ApiContext& context, int64_t now, FileStore& files) {
+  // A crash between here and the batch's last state leaves files that no batch names.
+  const std::string output_name = record.id + "_output.jsonl";
+  const std::string error_name = record.id + "_error.jsonl";
+  for (const std::string& name : {output_name, error_name}) {
+    SPILLWAY_RETURN_IF_ERROR(files.remove_named(record.owner, kResultPurpose, name));
+  }
   Lines answers(files, record.owner), errors(files, record.owner);
   SPILLWAY_RETURN_IF_ERROR(journal.for_each([&](int64_t, std::string_view line) {
     return is_answer(line) ? answers.add(line) : errors.add(line);
@@ -98,9 +105,8 @@ Result<BatchResults> write_batch_results(const Journal& journal, BatchInput& inp
   const std::optional<int64_t> expires =
       record.output_seconds ? std::optional(now + *record.output_seconds) : std::nullopt;
   BatchResults results;
-  SPILLWAY_ASSIGN_OR_RETURN(results.output_file,
-                            answers.keep(record.id + "_output.jsonl", now, expires));
-  auto kept = errors.keep(record.id + "_error.jsonl", now, expires);
+  SPILLWAY_ASSIGN_OR_RETURN(results.output_file, answers.keep(output_name, now, expires));
+  auto kept = errors.keep(error_name, now, expires);
   if (!kept.ok()) {
     if (!results.output_file.empty()) (void)files.remove(record.owner, results.output_file);
     return kept.status();

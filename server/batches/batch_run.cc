@@ -258,6 +258,7 @@ class Runner {
     const int64_t priority = int64_t{request.priority} + job_.priority;
     request.priority = static_cast<int32_t>(std::clamp<int64_t>(priority, INT32_MIN, INT32_MAX));
     request.client = job_.client;
+    request.batch = true;
     request.cache_salt.key = job_.salt_key;
   }
 

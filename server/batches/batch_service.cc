@@ -59,6 +59,21 @@ BatchService::~BatchService() {
   stop();
 }
 
+BatchFigures BatchService::figures() const {
+  BatchFigures figures;
+  const auto counts = batches_->counts();
+  for (size_t i = 0; i < kBatchStates; ++i) {
+    figures.batches.emplace_back(batch_state_name(static_cast<BatchState>(i)), counts[i]);
+  }
+  const BatchWorker::Results now = worker_->results();
+  figures.rows_completed = now.completed;
+  figures.rows_failed = now.failed;
+  // The two change one after the other.
+  figures.rows_pending =
+      std::max<int64_t>(0, batches_->rows_in_progress() - now.completed - now.failed);
+  return figures;
+}
+
 void BatchService::start() {
   std::vector<int64_t> crashed = CrashMark::read(mark_path_);
   // First: counting one crash twice would convict innocent lines.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/api/metrics.h"
 #include "server/batches/batch_api.h"
 
 namespace spillway {
@@ -31,6 +32,9 @@ class BatchService {
   void add_routes(Router& router) { add_batch_routes(router, *api_); }
 
   std::string latest(uint64_t api_key) const { return latest_batches(*api_, api_key); }
+
+  // For the metrics; does not wait for the disk. Any thread.
+  BatchFigures figures() const;
 
   // Goes on with the batches that have not ended.
   void start();

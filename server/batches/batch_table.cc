@@ -9,10 +9,21 @@ namespace {
 constexpr const char* kSchema =
     "CREATE TABLE IF NOT EXISTS batches (number INTEGER PRIMARY KEY AUTOINCREMENT,"
     " id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, state INTEGER NOT NULL,"
-    " record TEXT NOT NULL) STRICT;";
+    " record TEXT NOT NULL) STRICT;"
+    "CREATE INDEX IF NOT EXISTS batches_by_state ON batches (state);";
 
 Status no_such_batch() {
   return {Code::kNotFound, "there is no such batch"};
+}
+
+// The states that are not final, as a list in SQL.
+std::string states_that_go_on() {
+  std::string list;
+  for (size_t i = 0; i < kBatchStates; ++i) {
+    if (is_final(static_cast<BatchState>(i))) continue;
+    list += (list.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return list;
 }
 
 // All rows of a statement whose first column is a record.
@@ -37,7 +48,10 @@ Result<std::unique_ptr<BatchTable>> BatchTable::open(const std::string& director
   if (!opened.ok()) return opened.status();
   std::unique_ptr<BatchTable> table(new BatchTable(std::move(opened).value()));
   SPILLWAY_RETURN_IF_ERROR(table->database_.execute(kSchema));
-  SPILLWAY_RETURN_IF_ERROR(table->unfinished().status());
+  SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
+                            table->database_.prepare("SELECT record FROM batches ORDER BY number"));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<BatchRecord> all, read_all(rows));
+  for (const BatchRecord& record : all) table->count(record, 1);
   return table;
 }
 
@@ -46,11 +60,13 @@ Status BatchTable::add(const BatchRecord& record) {
   SPILLWAY_ASSIGN_OR_RETURN(
       Statement row,
       database_.prepare("INSERT INTO batches (id, owner, state, record) VALUES (?, ?, ?, ?)"));
-  return row.bind(record.id)
-      .bind(record.owner)
-      .bind(static_cast<int64_t>(record.state))
-      .bind(batch_record_text(record))
-      .run();
+  SPILLWAY_RETURN_IF_ERROR(row.bind(record.id)
+                               .bind(record.owner)
+                               .bind(static_cast<int64_t>(record.state))
+                               .bind(batch_record_text(record))
+                               .run());
+  count(record, 1);
+  return {};
 }
 
 Result<BatchRecord> BatchTable::find(const std::string& owner, const std::string& id) const {
@@ -63,16 +79,25 @@ Result<BatchRecord> BatchTable::find(const std::string& owner, const std::string
   return read_batch_record(row.text(0));
 }
 
-Result<BatchRecord> BatchTable::update(const std::string& id,
-                                       const std::function<Status(BatchRecord&)>& change) {
+Result<BatchRecord> BatchTable::get(const std::string& id) const {
   const std::lock_guard lock(mutex_);
+  return get_locked(id);
+}
+
+Result<BatchRecord> BatchTable::get_locked(const std::string& id) const {
   SPILLWAY_ASSIGN_OR_RETURN(Statement row,
                             database_.prepare("SELECT record FROM batches WHERE id = ?"));
   row.bind(id);
   SPILLWAY_ASSIGN_OR_RETURN(const bool found, row.step());
   if (!found) return no_such_batch();
-  SPILLWAY_ASSIGN_OR_RETURN(BatchRecord record, read_batch_record(row.text(0)));
-  row.reset();
+  return read_batch_record(row.text(0));
+}
+
+Result<BatchRecord> BatchTable::update(const std::string& id,
+                                       const std::function<Status(BatchRecord&)>& change) {
+  const std::lock_guard lock(mutex_);
+  SPILLWAY_ASSIGN_OR_RETURN(BatchRecord record, get_locked(id));
+  const BatchRecord before = record;
   SPILLWAY_RETURN_IF_ERROR(change(record));
   SPILLWAY_ASSIGN_OR_RETURN(
       Statement write, database_.prepare("UPDATE batches SET state = ?, record = ? WHERE id = ?"));
@@ -80,6 +105,8 @@ Result<BatchRecord> BatchTable::update(const std::string& id,
                                .bind(batch_record_text(record))
                                .bind(id)
                                .run());
+  count(before, -1);
+  count(record, 1);
   return record;
 }
 
@@ -109,25 +136,21 @@ Result<BatchTable::Listing> BatchTable::list(const std::string& owner, const std
 Result<std::vector<BatchRecord>> BatchTable::unfinished() const {
   const std::lock_guard lock(mutex_);
   SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
-                            database_.prepare("SELECT record FROM batches ORDER BY number"));
-  SPILLWAY_ASSIGN_OR_RETURN(std::vector<BatchRecord> all, read_all(rows));
-  std::erase_if(all, [](const BatchRecord& record) { return is_final(record.state); });
-  return all;
+                            database_.prepare(("SELECT record FROM batches WHERE state IN (" +
+                                               states_that_go_on() + ") ORDER BY number")
+                                                  .c_str()));
+  return read_all(rows);
+}
+
+void BatchTable::count(const BatchRecord& record, int64_t times) {
+  counts_[static_cast<size_t>(record.state)] += times;
+  if (record.state == BatchState::kInProgress) rows_in_progress_ += times * record.total;
 }
 
 std::array<int64_t, kBatchStates> BatchTable::counts() const {
-  const std::lock_guard lock(mutex_);
   std::array<int64_t, kBatchStates> counts{};
-  Result<Statement> rows = database_.prepare("SELECT state, count(*) FROM batches GROUP BY state");
-  if (!rows.ok()) return counts;
-  for (;;) {
-    const Result<bool> found = rows->step();
-    if (!found.ok() || !found.value()) return counts;
-    const int64_t state = rows->integer(0);
-    if (state >= 0 && state < static_cast<int64_t>(kBatchStates)) {
-      counts[static_cast<size_t>(state)] = rows->integer(1);
-    }
-  }
+  for (size_t i = 0; i < kBatchStates; ++i) counts[i] = counts_[i];
+  return counts;
 }
 
 }  // namespace spillway

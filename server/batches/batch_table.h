@@ -2,6 +2,8 @@
 // disk.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +28,9 @@ class BatchTable {
   // kNotFound: there is none of this owner's.
   Result<BatchRecord> find(const std::string& owner, const std::string& id) const;
 
+  // The batch, whoever's it is. kNotFound: there is none.
+  Result<BatchRecord> get(const std::string& id) const;
+
   // Changes a batch as `change` does, if it returns OK; gives what there is now. Nobody else
   // changes it meanwhile. kNotFound: there is no such batch of any owner.
   Result<BatchRecord> update(const std::string& id,
@@ -44,11 +49,19 @@ class BatchTable {
   // How many are in each state.
   std::array<int64_t, kBatchStates> counts() const;
 
+  // Lines of the batches in progress. Neither this nor counts() waits for the disk.
+  int64_t rows_in_progress() const { return rows_in_progress_; }
+
  private:
   explicit BatchTable(Database database) : database_(std::move(database)) {}
+  void count(const BatchRecord& record, int64_t times);
+
+  Result<BatchRecord> get_locked(const std::string& id) const;  // REQUIRES: mutex_ is held
 
   mutable std::mutex mutex_;
   mutable Database database_;
+  std::array<std::atomic<int64_t>, kBatchStates> counts_{};  // As in the table
+  std::atomic<int64_t> rows_in_progress_{0};
 };
 
 }  // namespace spillway

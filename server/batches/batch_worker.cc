@@ -3,10 +3,13 @@
 #include <pthread.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "server/batches/batch_check.h"
@@ -16,6 +19,8 @@
 
 namespace spillway {
 namespace {
+
+const std::vector<BatchRecord> kNone;
 
 int64_t unix_now() {
   return static_cast<int64_t>(std::time(nullptr));
@@ -79,37 +84,77 @@ BatchWorker::Progress BatchWorker::progress() const {
   return progress_;
 }
 
+BatchWorker::Results BatchWorker::results() const {
+  const std::lock_guard lock(mutex_);
+  Results all;
+  for (const auto& [id, results] : results_) {
+    all.completed += results.completed;
+    all.failed += results.failed;
+  }
+  return all;
+}
+
 std::string BatchWorker::journal_path(const std::string& id) const {
   return options_.directory + "/" + id + ".journal";
 }
 
+// Files that have expired go, but for those that a batch still needs.
+void BatchWorker::remove_expired(const std::vector<BatchRecord>& unfinished) {
+  std::set<std::string> in_use;
+  for (const BatchRecord& record : unfinished) in_use.insert(record.input_file);
+  if (const auto gone = files_.expire(unix_now(), in_use); !gone.ok()) {
+    log_error("Files that have expired cannot be removed: " + std::string(gone.status().message()));
+  }
+}
+
+// A batch that has to wait, after an error, lets those behind it go first. One that is cancelled
+// meanwhile waits no longer.
 void BatchWorker::loop() {
+  using Clock = std::chrono::steady_clock;
+  struct Wait {
+    BatchState state;  // In which it waits
+    Clock::time_point until;
+  };
+  std::map<std::string, Wait> waits;  // By batch
   for (;;) {
     uint64_t seen = 0;
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
       seen = wakes_;
-    }
-    if (const auto gone = files_.expire(unix_now()); !gone.ok()) {
-      log_error("Files that have expired cannot be removed: " +
-                std::string(gone.status().message()));
-    }
-    const auto unfinished = batches_.unfinished();
-    if (!unfinished.ok()) log_error("Batches: " + std::string(unfinished.status().message()));
-    const bool any = unfinished.ok() && !unfinished->empty();
-    Status status = any ? run_one(unfinished->front()) : unfinished.status();
-    {
-      const std::lock_guard lock(mutex_);
       progress_ = {};
     }
-    if (status.ok() && any) continue;
+    const auto unfinished = batches_.unfinished();
+    if (unfinished.ok()) {
+      remove_expired(unfinished.value());
+    } else {
+      log_error("Batches: " + std::string(unfinished.status().message()));
+    }
+    Clock::time_point until =
+        Clock::now() + std::chrono::minutes(1);  // Files expire by the minute.
+    const BatchRecord* next = nullptr;
+    for (const BatchRecord& record : unfinished.ok() ? unfinished.value() : kNone) {
+      const auto wait = waits.find(record.id);
+      if (wait == waits.end() || wait->second.state != record.state ||
+          wait->second.until <= Clock::now()) {
+        next = &record;
+        break;
+      }
+      until = std::min(until, wait->second.until);
+    }
+    if (next == nullptr) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, until, [&] { return stopping_ || wakes_ != seen; });
+      continue;
+    }
+    const Status status = run_one(*next);
     if (status.code() == Code::kDeviceLost) return;  // `serve` ends, too.
-    std::unique_lock lock(mutex_);
-    if (status.code() == Code::kCancelled && !stopping_) continue;  // To cancel, or to expire
-    const double pause = any ? options_.retry_seconds : 60;         // Files expire by the minute.
-    changed_.wait_for(lock, std::chrono::duration<double>(pause),
-                      [&] { return stopping_ || wakes_ != seen; });
+    waits.erase(next->id);
+    if (!status.ok() && status.code() != Code::kCancelled) {
+      const auto pause = std::chrono::duration<double>(options_.retry_seconds);
+      waits[next->id] = {next->state,
+                         Clock::now() + std::chrono::duration_cast<Clock::duration>(pause)};
+    }
   }
 }
 
@@ -126,6 +171,11 @@ Status BatchWorker::run_one(const BatchRecord& record) {
     status = run_lines(record);
   } else {
     status = finish(record, BatchState::kCompleted);
+  }
+  const auto after = batches_.get(record.id);
+  if (!after.ok() || after->state != BatchState::kInProgress) {
+    const std::lock_guard lock(mutex_);
+    results_.erase(record.id);
   }
   const bool waits = !status.ok() && status.code() != Code::kCancelled;
   const std::string detail =
@@ -146,14 +196,11 @@ bool BatchWorker::must_leave(const std::string& id) {
     const std::lock_guard lock(mutex_);
     if (stopping_) return true;
   }
-  const auto all = batches_.unfinished();
-  if (!all.ok()) return false;
-  for (const BatchRecord& record : all.value()) {
-    if (record.id != id) continue;
-    return record.state == BatchState::kCancelling ||
-           (record.state != BatchState::kValidating && expired(record));
-  }
-  return true;
+  const auto found = batches_.get(id);
+  if (!found.ok()) return found.status().code() == Code::kNotFound;
+  const BatchRecord& record = found.value();
+  return is_final(record.state) || record.state == BatchState::kCancelling ||
+         (record.state != BatchState::kValidating && expired(record));
 }
 
 Status BatchWorker::validate(const BatchRecord& record) {
@@ -227,6 +274,7 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
   job.interrupted = [&] { return must_leave(record.id); };
   job.show = [&](const BatchProgress& now) {
     const std::lock_guard lock(mutex_);
+    results_[record.id] = {now.lines_done - now.lines_failed, now.lines_failed};
     progress_ = {record.id,
                  now.lines_done - now.lines_failed,
                  now.lines_failed,

@@ -4,17 +4,19 @@
 // with what is unfinished.
 //
 // The machine's faults end no batch: on a full disk, or where the engine fails lines again and
-// again, it waits and tries again (x_status_detail says so).
+// again, it waits and tries again (x_status_detail says so), and those behind it run meanwhile.
 //
 // Methods from any thread. Outlives nothing that it is given.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
@@ -67,8 +69,15 @@ class BatchWorker {
   };
   Progress progress() const;
 
+  // Lines with a result, of all batches in progress that have run since the start.
+  struct Results {
+    int64_t completed = 0, failed = 0;
+  };
+  Results results() const;
+
  private:
   void loop();
+  void remove_expired(const std::vector<BatchRecord>& unfinished);
   Status run_one(const BatchRecord& record);
   Status validate(const BatchRecord& record);
   Status run_lines(const BatchRecord& record);
@@ -89,6 +98,7 @@ class BatchWorker {
   bool stopping_ = false;
   uint64_t wakes_ = 0;
   Progress progress_;
+  std::map<std::string, Results> results_;  // By batch in progress
 
   std::vector<int64_t> crashed_;  // The worker thread's
   std::thread thread_;

@@ -253,7 +253,30 @@ Status FileStore::remove(const std::string& owner, const std::string& id) {
   return {};
 }
 
-Result<std::vector<std::string>> FileStore::expire(int64_t now) {
+Status FileStore::remove_named(const std::string& owner, const std::string& purpose,
+                               const std::string& name) {
+  std::vector<std::string> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    SPILLWAY_ASSIGN_OR_RETURN(
+        Statement rows,
+        database_.prepare("SELECT id FROM files WHERE owner = ? AND purpose = ? AND name = ?"));
+    rows.bind(owner).bind(purpose).bind(name);
+    for (;;) {
+      SPILLWAY_ASSIGN_OR_RETURN(const bool found, rows.step());
+      if (!found) break;
+      ids.emplace_back(rows.text(0));
+    }
+  }
+  for (const std::string& id : ids) {
+    const Status removed = remove(owner, id);
+    if (!removed.ok() && removed.code() != Code::kNotFound) return removed;
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> FileStore::expire(int64_t now,
+                                                   const std::set<std::string>& in_use) {
   std::vector<StoredFile> expired;
   {
     const std::lock_guard lock(mutex_);
@@ -264,7 +287,8 @@ Result<std::vector<std::string>> FileStore::expire(int64_t now) {
     for (;;) {
       SPILLWAY_ASSIGN_OR_RETURN(const bool found, rows.step());
       if (!found) break;
-      expired.push_back(read_row(rows));
+      StoredFile file = read_row(rows);
+      if (!in_use.contains(file.id)) expired.push_back(std::move(file));
     }
   }
   std::vector<std::string> ids;

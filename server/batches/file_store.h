@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -99,8 +100,12 @@ class FileStore {
   // Removes the file: kNotFound as find().
   Status remove(const std::string& owner, const std::string& id);
 
-  // Removes what has expired by `now`; returns the ids.
-  Result<std::vector<std::string>> expire(int64_t now);
+  // Removes the owner's files of this purpose and name, of which there may be none.
+  Status remove_named(const std::string& owner, const std::string& purpose,
+                      const std::string& name);
+
+  // Removes what has expired by `now`, but for the files `in_use`; returns the ids.
+  Result<std::vector<std::string>> expire(int64_t now, const std::set<std::string>& in_use = {});
 
   // Where the contents of a file lie.
   std::string path_of(const std::string& id) const;

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 namespace spillway {
@@ -23,19 +22,12 @@ std::string text_of(int family, const void* address) {
   return text;
 }
 
-// A client of IPv6 has all addresses with the same first 64 bits.
-std::string client_of(in6_addr address) {
-  if (IN6_IS_ADDR_V4MAPPED(&address)) return text_of(AF_INET, &address.s6_addr[12]);
-  std::memset(&address.s6_addr[8], 0, 8);
-  return text_of(AF_INET6, &address);
-}
-
 std::string client_of(int fd, const sockaddr_storage& peer) {
   if (peer.ss_family == AF_INET) {
     return text_of(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr);
   }
   if (peer.ss_family == AF_INET6) {
-    return client_of(reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
+    return text_of(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
   }
   ucred user{};
   socklen_t size = sizeof(user);

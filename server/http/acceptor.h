@@ -12,9 +12,8 @@ namespace spillway {
 
 class Acceptor {
  public:
-  // An accepted client: its socket, which the callee owns, the socket's address family, and a name
-  // that all connections of the same client have: an address without its port, the first 64 bits of
-  // one in IPv6, or the user of a process of this machine.
+  // An accepted client: its socket, which the callee owns, the socket's address family, and its
+  // address without the port; over a Unix socket "unix:" and the number of the process's user.
   using Taker = std::function<void(int fd, int family, const std::string& client)>;
 
   // Takes ownership of `fd`, which listens.

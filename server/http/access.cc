@@ -87,6 +87,15 @@ bool Access::knows_host(std::string_view host_field) const {
   });
 }
 
+std::string Access::key_name(uint64_t number) const {
+  return number == 0 ? "" : "key-" + std::to_string(number);
+}
+
+const KeyLimits& Access::limits_of(uint64_t api_key) const {
+  static const KeyLimits kNone;
+  return api_key == 0 || api_key > key_limits.size() ? kNone : key_limits[api_key - 1];
+}
+
 std::optional<ApiError> Access::refuse(const HttpRequest& request) const {
   if (!api_keys.empty()) {
     if (key_of(request) > 0) return {};

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/http/key_limits.h"
 #include "server/http/message.h"
 
 namespace spillway {
@@ -28,12 +30,18 @@ struct Access {
   bool known_names_only = false;
   std::string host;                             // --host
   std::vector<std::string> allowed_hosts = {};  // Names without a port; "*": any
+  std::vector<KeyLimits> key_limits = {};       // Of the first of api_keys, in their order
 
   // The error for a request that is refused; none if it is allowed. Not for routes open to all.
   std::optional<ApiError> refuse(const HttpRequest& request) const;
 
   // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
+
+  // What the log calls that key: "key-1". Empty for 0.
+  std::string key_name(uint64_t number) const;
+  // Of a key's number as key_of() gives it.
+  const KeyLimits& limits_of(uint64_t api_key) const;
 
   // Fields that let a page of an allowed origin read the answer; none for other requests.
   HttpFields cors_fields(const HttpRequest& request) const;

@@ -1,8 +1,5 @@
 #include "server/http/connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +13,7 @@
 #include <chrono>
 
 #include "server/http/framing.h"
+#include "server/http/socket.h"
 
 namespace spillway {
 namespace {
@@ -25,36 +23,6 @@ using boost::system::error_code;
 
 std::chrono::nanoseconds duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
-}
-
-ApiError bodies_full() {
-  ApiError error = queue_full(5);
-  error.message = "Too many request bodies are being read at once. Try again later.";
-  return error;
-}
-
-ApiError too_many_connections() {
-  ApiError error = queue_full(5);
-  error.status = 503;
-  error.type = "unavailable_error";
-  error.code = "too_many_connections";
-  error.message =
-      "Too many connections are open. Close idle ones, or raise --connections-per-client-max.";
-  return error;
-}
-
-// A half-open peer must not keep its place, or cause work, for ever.
-void probe_when_silent(int fd, int seconds) {
-  const int on = 1;
-  const int probes = 4;
-  const int interval = std::max(1, seconds / probes);
-  const unsigned unacknowledged_ms = 1000u * static_cast<unsigned>(seconds);
-  // If an option is not supported, the deadlines of HttpLimits remain.
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
 }
 
 }  // namespace
@@ -68,33 +36,14 @@ struct Connection::Net {
   asio::steady_timer grace{socket.get_executor()};
 };
 
-// Frees a body's bytes in the server's and the client's totals when its last holder is gone.
-struct Connection::BodyLease {
-  BodyLease(std::shared_ptr<std::atomic<size_t>> all, std::shared_ptr<PeerUse> client)
-      : total(std::move(all)), peer(std::move(client)) {}
-  ~BodyLease() {
-    total->fetch_sub(bytes);
-    peer->body_bytes.fetch_sub(bytes);
-  }
-  BodyLease(const BodyLease&) = delete;
-  BodyLease& operator=(const BodyLease&) = delete;
-
-  void add(size_t more) {
-    bytes += more;
-    total->fetch_add(more);
-    peer->body_bytes.fetch_add(more);
-  }
-
-  const std::shared_ptr<std::atomic<size_t>> total;
-  const std::shared_ptr<PeerUse> peer;
-  size_t bytes = 0;
-};
-
 Connection::Connection(std::shared_ptr<HttpCore> core, int fd, int family,
+                       const std::optional<IpAddress>& address,
                        std::shared_ptr<PeerUse> peer)
     : core_(std::move(core)),
       net_(std::make_unique<Net>(*core_->io)),
-      peer_(std::move(peer)),
+      address_(address),
+      own_peer_(std::move(peer)),
+      peer_(own_peer_),
       parser_(core_->limits) {
   error_code ec;
   net_->socket.assign({family, 0}, fd, ec);
@@ -109,7 +58,8 @@ void Connection::start() {
   error_code ignored;
   net_->socket.set_option(asio::ip::tcp::no_delay(true), ignored);
   net_->socket.non_blocking(true, ignored);
-  probe_when_silent(net_->socket.native_handle(), core_->limits.probe_seconds);
+  probe_when_silent(net_->socket.native_handle(),
+                    static_cast<int>(core_->limits.probe_seconds));
   arm(core_->limits.header_seconds_max, &Connection::on_request_deadline);
   wait_readable();
 }
@@ -182,6 +132,7 @@ void Connection::on_peer_end(bool orderly) {
 void Connection::advance(RequestParser::State state) {
   if (state == RequestParser::State::kHeader) return;
   if (state == RequestParser::State::kFailed) return refuse(parser_.error());
+  if (!head_read_ && !count_client()) return refuse(too_many_connections());
   if (!head_read_ && state == RequestParser::State::kBody) {
     if (auto refusal = read_head()) return refuse(*std::move(refusal));
     if (const auto refusal = refuse_body()) return refuse(*refusal);
@@ -202,6 +153,7 @@ void Connection::advance(RequestParser::State state) {
 std::optional<HttpResponse> Connection::read_head() {
   head_read_ = true;
   HttpRequest& head = parser_.head();
+  record_ = new_record(&head);
   router_ = core_->router;
   cors_ = router_->access().cors_fields(head);
   auto found = router_->find(head);
@@ -210,6 +162,12 @@ std::optional<HttpResponse> Connection::read_head() {
   const Access& access = router_->access();
   head.api_key = access.key_of(head);
   head.client = access.api_keys.empty() ? peer_->number : head.api_key;
+  record_->routed(route_->path, access.key_name(head.api_key));
+  if (const auto error = count_key(head.api_key)) {
+    HttpResponse refusal = error_response(*error);
+    refusal.close = true;  // Else the connection would stay, uncounted.
+    return refusal;
+  }
   if (core_->draining && !route_->open) return error_response(shutting_down());
   if (route_->sink) {
     auto made = route_->sink(head);
@@ -219,82 +177,42 @@ std::optional<HttpResponse> Connection::read_head() {
   return {};
 }
 
-// The most bytes of the present request's body.
-RequestParser::State Connection::limit_body() {
-  return parser_.limit_body(sink_ != nullptr ? core_->limits.upload_bytes_max
-                                             : core_->limits.body_bytes_max);
+// ---- Whose it is --------------------------------------------------------------------------------
+
+void Connection::count_for(std::shared_ptr<PeerUse> peer) {
+  --peer_->connections;
+  peer_ = std::move(peer);
+  ++peer_->connections;
 }
 
-// Hands on what there is of the body, on a worker thread; nothing is read until that is done.
-void Connection::feed_sink(RequestParser::State state) {
-  std::string bytes = parser_.take_body();
-  if (bytes.empty()) {
-    if (state == RequestParser::State::kComplete) dispatch();
-    return;
-  }
-  feeding_sink_ = true;
-  core_->post_bulk_work([self = shared_from_this(), sink = sink_, moved = std::move(bytes)] {
-    std::optional<ApiError> error;
-    try {
-      error = sink->write(moved);
-    } catch (const std::exception&) {
-      error = engine_error();  // Out of memory
-    }
-    self->core_->post([self, error] { self->on_sink_fed(error); });
-  });
-}
-
-void Connection::on_sink_fed(const std::optional<ApiError>& error) {
-  feeding_sink_ = false;
-  if (phase_ == Phase::kClosed) return;
-  if (phase_ == Phase::kReading) {
-    if (error) {
-      refuse(*error);
-    } else if (parser_.state() == RequestParser::State::kComplete) {
-      dispatch();
-    }
-  }
-  if (phase_ != Phase::kClosed) wait_readable();
-}
-
-// Whether the announced body is too large for its route, the server or the client.
-std::optional<ApiError> Connection::refuse_body() {
-  const size_t length = parser_.head().content_length.value_or(0);
+// Counts the connection for the client that a trusted proxy names, while it has its request: the
+// next one may be another's. False: that client has too many. REQUIRES: a head.
+bool Connection::count_client() {
   const HttpLimits& limits = core_->limits;
-  if (sink_ != nullptr) return {};
-  if (!route_->json_body && length > limits.other_body_bytes_max) return body_not_read(limits);
-  if (core_->body_bytes->load() + length > limits.bodies_bytes_max) return bodies_full();
-  if (peer_->body_bytes.load() + length > core_->peer_body_bytes_max()) return bodies_full();
+  if (!address_ || !any_contains(limits.trusted_proxies, *address_)) return true;
+  const IpAddress client =
+      client_of(*address_, parser_.head().forwarded_for, limits.trusted_proxies);
+  const bool forwarded = client != *address_;
+  forwarded_for_ = forwarded ? client.text() : "";
+  count_for(forwarded ? core_->peer_use(client.client_key()) : own_peer_);
+  return peer_ == own_peer_ || peer_->connections <= limits.connections_per_peer_max;
+}
+
+// Counts the connection for the API key that it has shown last; an error: the key has too many.
+std::optional<ApiError> Connection::count_key(uint64_t key) {
+  if (key == key_) return {};
+  if (key_ > 0) --core_->key_connections[key_];
+  key_ = 0;
+  if (key == 0) return {};
+  const KeyLimits& limits = router_->access().limits_of(key);
+  int64_t& open = core_->key_connections[key];
+  if (limits.connections > 0 && open >= limits.connections) return too_many_connections_of(limits);
+  ++open;
+  key_ = key;
   return {};
 }
 
-void Connection::begin_body() {
-  reading_body_ = true;
-  const HttpLimits& limits = core_->limits;
-  const auto length = parser_.head().content_length.value_or(
-      sink_ != nullptr ? limits.upload_bytes_max : limits.body_bytes_max);
-  body_deadline_ = std::chrono::steady_clock::now() +
-                   duration(limits.body_seconds_min +
-                            static_cast<double>(length) / limits.body_bytes_per_second_min);
-  arm_body_window();
-  if (parser_.wants_continue()) enqueue("HTTP/1.1 100 Continue\r\n\r\n");
-}
-
-// Counts the body's growth in the totals of the server and of this client.
-void Connection::account_body() {
-  const size_t bytes = parser_.body_bytes();
-  if (bytes <= leased_bytes_) return;
-  if (!body_lease_) body_lease_ = std::make_shared<BodyLease>(core_->body_bytes, peer_);
-  body_lease_->add(bytes - leased_bytes_);
-  leased_bytes_ = bytes;
-  if (route_ != nullptr && !route_->json_body && bytes > core_->limits.other_body_bytes_max) {
-    return refuse(body_not_read(core_->limits));
-  }
-  if (core_->body_bytes->load() > core_->limits.bodies_bytes_max ||
-      peer_->body_bytes.load() > core_->peer_body_bytes_max()) {
-    refuse(bodies_full());
-  }
-}
+// ---- Answering ----------------------------------------------------------------------------------
 
 void Connection::dispatch() {
   std::optional<HttpResponse> refusal;
@@ -318,7 +236,8 @@ void Connection::dispatch() {
   if (core_->draining && !route->open) {  // Draining began after the head was read
     return respond(serial_, error_response(shutting_down()));
   }
-  route->handler(std::move(request), std::make_shared<Exchange>(shared_from_this(), serial_));
+  route->handler(std::move(request),
+                 std::make_shared<Exchange>(shared_from_this(), serial_, record_));
 }
 
 void Connection::begin_answer(std::string request_id) {
@@ -332,6 +251,7 @@ void Connection::begin_answer(std::string request_id) {
   phase_ = Phase::kAnswering;
   ++serial_;
   request_id_ = std::move(request_id);
+  if (record_ == nullptr) record_ = new_record(nullptr);
   streaming_ = false;
   answer_ended_ = false;
   core_->add_busy(1);
@@ -349,12 +269,11 @@ void Connection::refuse(HttpResponse response) {
   respond(serial_, response);
 }
 
-// ---- Answering ----------------------------------------------------------------------------------
-
 void Connection::respond(uint64_t serial, const HttpResponse& response) {
   if (!answering(serial) || streaming_) return;
   if (response.close || core_->draining) keep_alive_ = false;
   end_answer();
+  record_->answered(response.status, response.error, request_id_);
   answer_lease_ = response.lease;
   if (!head_only_) source_ = response.source;
   enqueue(serialise(response, {request_id_, keep_alive_, head_only_, cors_}));
@@ -363,6 +282,7 @@ void Connection::respond(uint64_t serial, const HttpResponse& response) {
 void Connection::begin_stream(uint64_t serial, const HttpFields& fields) {
   if (!answering(serial) || streaming_) return;
   streaming_ = true;
+  record_->answered(200, "", request_id_);
   out_bytes_allowed_ = core_->limits.output_bytes_max;
   if (!chunked_ || core_->draining) keep_alive_ = false;
   enqueue(event_stream_head(fields, {request_id_, keep_alive_, false, cors_}, chunked_));
@@ -479,10 +399,19 @@ void Connection::on_piece(uint64_t serial, Result<std::string> piece) {
   on_answer_written();
 }
 
+std::shared_ptr<RequestRecord> Connection::new_record(const HttpRequest* head) {
+  auto record =
+      std::make_shared<RequestRecord>(core_->observer, net_->socket.native_handle(), head);
+  if (!forwarded_for_.empty()) record->forwarded_for(forwarded_for_);
+  return record;
+}
+
 void Connection::on_answer_written() {
+  end_record(true);
   answer_lease_.reset();
   core_->add_busy(-1);
   cors_.clear();
+  if (peer_ != own_peer_) count_for(own_peer_);
   if (half_closed_) return end();
   if (!keep_alive_ || core_->draining) return linger();
   phase_ = Phase::kReading;
@@ -534,23 +463,6 @@ void Connection::on_idle_deadline() {
   if (phase_ == Phase::kReading) close();
 }
 
-void Connection::arm_body_window() {
-  window_bytes_ = 0;
-  const std::chrono::duration<double> left = body_deadline_ - std::chrono::steady_clock::now();
-  arm(std::clamp(left.count(), 0.0, core_->limits.body_window_seconds),
-      &Connection::on_body_window);
-}
-
-void Connection::on_body_window() {
-  if (phase_ != Phase::kReading) return;
-  if (feeding_sink_) return arm_body_window();  // It is the disk that is slow.
-  const bool late = std::chrono::steady_clock::now() >= body_deadline_;
-  if (late || window_bytes_ < core_->limits.body_window_bytes_min) {
-    return refuse(request_too_slow());
-  }
-  arm_body_window();
-}
-
 void Connection::shut() {
   phase_ == Phase::kAnswering ? reset() : close();
 }
@@ -586,6 +498,7 @@ void Connection::close() {
   const bool busy = phase_ == Phase::kAnswering;
   phase_ = Phase::kClosed;
   const auto gone = std::move(gone_);
+  end_record(false);
   end_answer();
   answer_lease_.reset();
   source_.reset();
@@ -595,6 +508,7 @@ void Connection::close() {
   net_->grace.cancel();
   core_->connections.erase(this);
   turned_away_ ? --core_->turned_away : --peer_->connections;
+  if (key_ > 0) --core_->key_connections[key_];
   if (busy) core_->add_busy(-1);
   if (gone) gone();
 }

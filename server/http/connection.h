@@ -13,16 +13,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "server/http/core.h"
 #include "server/http/request_parser.h"
+#include "server/http/request_record.h"
 
 namespace spillway {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // Takes ownership of the connected socket `fd`, of an address family such as AF_INET.
-  Connection(std::shared_ptr<HttpCore> core, int fd, int family, std::shared_ptr<PeerUse> peer);
+  // Takes ownership of the connected socket `fd`, of an address family such as AF_INET, whose other
+  // end is `address`; none: it is on this machine, over a Unix socket. `peer`: that client's.
+  Connection(std::shared_ptr<HttpCore> core, int fd, int family,
+             const std::optional<IpAddress>& address, std::shared_ptr<PeerUse> peer);
   ~Connection();
 
   void start();
@@ -70,7 +74,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void advance(RequestParser::State state);
   std::optional<HttpResponse> read_head();
   RequestParser::State limit_body();
+  void count_for(std::shared_ptr<PeerUse> peer);
+  bool count_client();
+  std::optional<ApiError> count_key(uint64_t key);
   std::optional<ApiError> refuse_body();
+  ApiError bodies_full(size_t bytes) const;
   void begin_body();
   void account_body();
   void expect_more(bool first_bytes);
@@ -89,6 +97,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_answer_written();
   void next_request();
   void end_answer();
+  std::shared_ptr<RequestRecord> new_record(const HttpRequest* head);
+  void end_record(bool whole) {
+    if (record_ != nullptr) std::exchange(record_, nullptr)->ended(whole);
+  }
 
   void arm(double seconds, void (Connection::*expired)());
   void disarm();
@@ -107,7 +119,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<HttpCore> core_;
   const std::unique_ptr<Net> net_;
   uint64_t deadlines_armed_ = 0;  // Tells the present deadline from earlier ones
-  const std::shared_ptr<PeerUse> peer_;
+  const std::optional<IpAddress> address_;  // None: over a Unix socket
+  std::string forwarded_for_;  // Address of the present request's client; empty: address_
+  const std::shared_ptr<PeerUse> own_peer_;  // Of the address
+  std::shared_ptr<PeerUse> peer_;  // For which it is counted: its own, or a trusted proxy's client
+  uint64_t key_ = 0;               // The API key for which it is counted; 0: none
   bool turned_away_ = false;
 
   Phase phase_ = Phase::kReading;
@@ -116,7 +132,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool head_read_ = false;                // The head of the present request was read and accepted
   std::shared_ptr<const Router> router_;  // Owner of *route_
   const Route* route_ = nullptr;          // Its route
-  struct BodyLease;
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
   std::chrono::steady_clock::time_point body_deadline_;
   size_t leased_bytes_ = 0;
@@ -130,6 +145,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   uint64_t serial_ = 0;
   std::string request_id_;
+  // Of the request being read, from its head on, or answered; null between requests.
+  std::shared_ptr<RequestRecord> record_;
   bool keep_alive_ = true;
   bool head_only_ = false;  // HEAD
   bool half_closed_ = false;

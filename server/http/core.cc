@@ -7,8 +7,9 @@
 
 namespace spillway {
 
-HttpCore::HttpCore(const HttpLimits& given, Router routes)
+HttpCore::HttpCore(const HttpLimits& given, Router routes, RequestObserver observed)
     : limits(given),
+      observer(observed ? std::make_shared<const RequestObserver>(std::move(observed)) : nullptr),
       router(std::make_shared<const Router>(std::move(routes))),
       io(std::make_unique<boost::asio::io_context>(1)),
       worker(std::make_unique<boost::asio::thread_pool>(1)),
@@ -27,19 +28,6 @@ void HttpCore::post_work(std::function<void()> task) {
 
 void HttpCore::post_bulk_work(std::function<void()> task) {
   boost::asio::post(*bulk, std::move(task));
-}
-
-std::shared_ptr<PeerUse> HttpCore::peer_use(const std::string& address) {
-  // Expired entries are erased when the table is twice as large as the connections need.
-  if (peers.size() > 2 * connections.size() + 64) {
-    std::erase_if(peers, [](const auto& peer) { return peer.second.expired(); });
-  }
-  std::weak_ptr<PeerUse>& known = peers[address];
-  std::shared_ptr<PeerUse> use = known.lock();
-  if (use != nullptr) return use;
-  known = use = std::make_shared<PeerUse>();
-  use->number = ++last_peer;
-  return use;
 }
 
 size_t HttpCore::peer_body_bytes_max() const {

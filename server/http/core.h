@@ -14,6 +14,8 @@
 #include <unordered_map>
 
 #include "server/http/limits.h"
+#include "server/http/peers.h"
+#include "server/http/request_record.h"
 #include "server/http/router.h"
 
 namespace boost::asio {
@@ -25,19 +27,13 @@ namespace spillway {
 
 class Connection;
 
-// Resources held by one client address. `connections` belongs to the network thread; `body_bytes`
-// to any.
-struct PeerUse {
-  uint64_t number = 0;  // The address's number while it holds anything; never 0 nor used again
-  int64_t connections = 0;
-  std::atomic<size_t> body_bytes{0};
-};
-
 struct HttpCore {
-  HttpCore(const HttpLimits& given, Router routes);
+  // `observed`: hears of every request that is over; may be empty.
+  HttpCore(const HttpLimits& given, Router routes, RequestObserver observed);
   ~HttpCore();
 
   HttpLimits limits;
+  const std::shared_ptr<const RequestObserver> observer;  // Null: nobody asks
   std::shared_ptr<const Router> router;  // Never null; a connection keeps that of its request
   const std::unique_ptr<boost::asio::io_context> io;
   // One thread each: RequestMemory counts two bodies that are parsed at once.
@@ -47,15 +43,16 @@ struct HttpCore {
   std::array<char, size_t{64} << 10> scratch{};  // Idle connections need no buffer of their own
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
   int64_t turned_away = 0;  // Included in `connections`: only told that there are too many
-  std::unordered_map<std::string, std::weak_ptr<PeerUse>> peers;
-  uint64_t last_peer = 0;
+  Peers peers;
+  std::unordered_map<uint64_t, int64_t> key_connections;  // That have sent an API key, by its number
 
   std::atomic<bool> draining{false};
-  // Bytes of bodies being read or held; added on the network thread, subtracted on any.
-  std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
+  std::shared_ptr<BodiesHeld> bodies = std::make_shared<BodiesHeld>();
 
-  // The resources held by the client at `address`; lives as long as its connections and bodies.
-  std::shared_ptr<PeerUse> peer_use(const std::string& address);
+  // What the client with this key holds.
+  std::shared_ptr<PeerUse> peer_use(const std::string& key) {
+    return peers.use(key, connections.size());
+  }
   // The most bytes of bodies that one client may hold.
   size_t peer_body_bytes_max() const;
 

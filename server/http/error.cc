@@ -100,12 +100,16 @@ ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64
   return error;
 }
 
-ApiError priority_not_allowed() {
-  ApiError error = bad_request(
-      "A 'priority' below 0 goes before the requests of others, which this server allows nobody. "
-      "Leave it out, or send 0 or more, which lets others go first; the server's --priority on "
-      "allows it.",
-      "priority", "priority_not_allowed");
+ApiError priority_not_allowed(int64_t least, int64_t most) {
+  std::string message =
+      "A 'priority' below 0 goes before the requests of others, which is not allowed here. Leave it "
+      "out, or send 0 or more, which lets others go first; the server's --priority on, or a range in "
+      "the key's line, allows it.";
+  if (least != 0 || most < INT32_MAX) {
+    message = "This API key may send a 'priority' of " + std::to_string(least) + " to " +
+              std::to_string(most) + ". Leave it out, or send one of these.";
+  }
+  ApiError error = bad_request(std::move(message), "priority", "priority_not_allowed");
   error.status = 403;
   error.type = "permission_error";
   return error;
@@ -117,6 +121,21 @@ ApiError queue_full(int retry_after_seconds) {
   error.status = 429;
   error.type = "rate_limit_error";
   // openai-node ignores 60 and more.
+  error.retry_after_seconds = std::clamp(retry_after_seconds, 1, 60);
+  return error;
+}
+
+ApiError key_limit_exceeded(std::string_view key_name, std::string_view limit, int64_t most,
+                            std::string_view what, int retry_after_seconds) {
+  ApiError error =
+      bad_request("The API key" + (key_name.empty() ? "" : " " + std::string(key_name)) + " may " +
+                      std::string(what) + " (its limit: " + std::string(limit) + "=" +
+                      std::to_string(most) + ").",
+                  "", "key_limit_exceeded");
+  error.numbers = {{"max_allowed", most}};
+  if (retry_after_seconds == 0) return error;
+  error.status = 429;
+  error.type = "rate_limit_error";
   error.retry_after_seconds = std::clamp(retry_after_seconds, 1, 60);
   return error;
 }

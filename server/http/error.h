@@ -45,8 +45,13 @@ ApiError unknown_parameter(std::string_view param);  // Empty: the name is not s
 ApiError unsupported_parameter(std::string_view param, std::string_view why);
 ApiError model_not_found(const std::vector<std::string>& served_names);
 ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64_t new_tokens);
-ApiError priority_not_allowed();
+ApiError priority_not_allowed(int64_t least, int64_t most);  // The range that is
 ApiError queue_full(int retry_after_seconds);
+// A request that has more than its API key may: `limit` is its name in the key file, `most` its
+// value. "The API key NAME may WHAT (its limit: LIMIT=MOST)." 429; or 400 if it never may, with 0
+// seconds.
+ApiError key_limit_exceeded(std::string_view key_name, std::string_view limit, int64_t most,
+                            std::string_view what, int retry_after_seconds);
 ApiError shutting_down();
 ApiError model_loading(double seconds);  // For so long already
 ApiError engine_error();

@@ -6,10 +6,18 @@
 
 namespace spillway {
 
-Exchange::Exchange(std::shared_ptr<Connection> connection, uint64_t serial)
-    : connection_(std::move(connection)), serial_(serial) {}
+Exchange::Exchange(std::shared_ptr<Connection> connection, uint64_t serial,
+                   std::shared_ptr<RequestRecord> record)
+    : connection_(std::move(connection)), serial_(serial), record_(std::move(record)) {}
 
-Exchange::~Exchange() = default;
+// The last holder may be the engine's thread, which must not write a log.
+Exchange::~Exchange() {
+  try {
+    connection_->core().post([record = std::move(record_)] {});
+  } catch (const std::exception&) {
+    // Out of memory: the report is made here.
+  }
+}
 
 void Exchange::respond(HttpResponse response) {
   post([c = connection_, s = serial_, r = std::move(response)] { c->respond(s, r); });
@@ -38,6 +46,10 @@ void Exchange::on_gone(std::function<void()> gone) {
 void Exchange::every(double seconds, std::function<void()> tick) {
   post(
       [c = connection_, s = serial_, seconds, t = std::move(tick)] { c->set_tick(s, seconds, t); });
+}
+
+void Exchange::report(RequestWork work) {
+  post([record = record_, w = std::move(work)] { record->worked(w); });
 }
 
 void Exchange::post(std::function<void()> task) {

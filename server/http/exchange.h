@@ -12,6 +12,7 @@
 #include <string>
 
 #include "server/http/message.h"
+#include "server/http/request_record.h"
 
 namespace spillway {
 
@@ -19,8 +20,9 @@ class Connection;
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  // `serial` tells this request from later ones of the connection.
-  Exchange(std::shared_ptr<Connection> connection, uint64_t serial);
+  // `serial` tells this request from later ones of the connection. `record`: not null.
+  Exchange(std::shared_ptr<Connection> connection, uint64_t serial,
+           std::shared_ptr<RequestRecord> record);
   ~Exchange();
 
   void respond(HttpResponse response);
@@ -42,6 +44,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Calls `tick` about every `seconds` until the answer's end.
   void every(double seconds, std::function<void()> tick);
 
+  // What the log and the metrics say of the request's work, also of one whose client has gone.
+  void report(RequestWork work);
+
   // Runs on the network thread.
   void post(std::function<void()> task);
   // Runs on the server's worker thread; for tasks longer than a millisecond. A task that throws
@@ -54,6 +59,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   std::shared_ptr<Connection> connection_;
   uint64_t serial_;
+  std::shared_ptr<RequestRecord> record_;
 };
 
 using ExchangePtr = std::shared_ptr<Exchange>;

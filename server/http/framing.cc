@@ -131,4 +131,21 @@ ApiError request_too_slow() {
   return error;
 }
 
+ApiError too_many_connections() {
+  ApiError error = queue_full(5);  // Nothing is known of when clients close theirs.
+  error.status = 503;
+  error.type = "unavailable_error";
+  error.code = "too_many_connections";
+  error.message =
+      "Too many connections are open. Close idle ones, or raise --connections-per-client-max.";
+  return error;
+}
+
+ApiError too_many_connections_of(const KeyLimits& key) {
+  return key_limit_exceeded(key.name, "connections", key.connections,
+                            "have " + std::to_string(key.connections) +
+                                " connections open, and has them. Close idle ones",
+                            5);
+}
+
 }  // namespace spillway

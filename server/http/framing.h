@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "server/http/error.h"
+#include "server/http/key_limits.h"
 #include "server/http/limits.h"
 
 namespace spillway {
@@ -22,5 +23,7 @@ ApiError header_too_large(const HttpLimits& limits);
 ApiError body_too_large(size_t bytes_max);
 ApiError body_not_read(const HttpLimits& limits);  // For a route that takes none
 ApiError request_too_slow();
+ApiError too_many_connections();
+ApiError too_many_connections_of(const KeyLimits& key);
 
 }  // namespace spillway

@@ -45,6 +45,7 @@ HttpResponse error_response(const ApiError& error) {
   HttpResponse response;
   response.status = error.status;
   response.body = error.json();
+  response.error = error.code;
   if (error.retry_after_seconds > 0) {
     response.fields.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
   }

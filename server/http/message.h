@@ -25,6 +25,7 @@ struct HttpRequest {
   std::string authorization;
   std::string host;
   std::string origin;  // The web page's that caused the request; empty: none
+  std::string forwarded_for;  // X-Forwarded-For, several of them joined: anyone can send it
   std::optional<uint64_t> content_length;
   std::string request_id;  // x-request-id if it is harmless, else a fresh one
   std::string body;
@@ -47,6 +48,7 @@ struct HttpResponse {
   std::shared_ptr<BodySource> source = {};  // Of a large body, in place of `body`
   bool close = false;                       // The connection ends after this answer
   std::shared_ptr<void> lease;              // Held until the answer is written
+  std::string error = {};  // The code of the error that it tells, for log and metrics
 };
 
 HttpResponse error_response(const ApiError& error);

@@ -141,6 +141,9 @@ void RequestParser::Parts::read_head_fields() {
   head.content_encoding = text_of(message[http::field::content_encoding]);
   head.host = text_of(message[http::field::host]);
   head.origin = text_of(message[http::field::origin]);
+  for (auto [at, end] = message.equal_range("x-forwarded-for"); at != end; ++at) {
+    head.forwarded_for += (head.forwarded_for.empty() ? "" : ",") + text_of(at->value());
+  }
   if (const auto length = beast->content_length()) head.content_length = *length;
   head.authorization = text_of(message[http::field::authorization]);
   head.request_id = text_of(message["x-request-id"]);

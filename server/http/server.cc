@@ -29,8 +29,8 @@ void name_thread(asio::thread_pool& pool, const char* name) {
 }  // namespace
 
 struct HttpServer::Parts {
-  Parts(const HttpLimits& limits, Router router)
-      : core(std::make_shared<HttpCore>(limits, std::move(router))) {}
+  Parts(const HttpLimits& limits, Router router, RequestObserver observer)
+      : core(std::make_shared<HttpCore>(limits, std::move(router), std::move(observer))) {}
 
   Status listen(HttpListener listener);
   void take_in(int fd, int family, const std::string& client);
@@ -60,16 +60,19 @@ Status HttpServer::Parts::listen(HttpListener listener) {
 }
 
 void HttpServer::Parts::take_in(int fd, int family, const std::string& client) {
-  auto peer = core->peer_use(client);
+  const std::optional<IpAddress> ip = IpAddress::parse(client);
+  auto peer = core->peer_use(ip ? ip->client_key() : client);
   const HttpLimits& limits = core->limits;
   const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
-  const bool full =
-      open >= limits.connections_max || peer->connections >= limits.connections_per_peer_max;
+  // A trusted proxy's connections are counted for its clients, when they have sent a head.
+  const bool full = open >= limits.connections_max ||
+                    (peer->connections >= limits.connections_per_peer_max &&
+                     !(ip && any_contains(limits.trusted_proxies, *ip)));
   if (full && core->turned_away >= limits.turned_away_max) {
     ::close(fd);  // No memory is set aside for more refusals.
     return;
   }
-  auto connection = std::make_shared<Connection>(core, fd, family, std::move(peer));
+  auto connection = std::make_shared<Connection>(core, fd, family, ip, std::move(peer));
   full ? connection->turn_away() : connection->start();
 }
 
@@ -80,21 +83,24 @@ HttpServer::~HttpServer() {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, uint16_t port,
-                                                      const HttpLimits& limits, Router router) {
+                                                      const HttpLimits& limits, Router router,
+                                                      RequestObserver observer) {
   SPILLWAY_ASSIGN_OR_RETURN(HttpListener listener, HttpListener::bind(host, port));
-  return start(std::move(listener), limits, std::move(router));
+  return start(std::move(listener), limits, std::move(router), std::move(observer));
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpListener listener,
-                                                      const HttpLimits& limits, Router router) {
+                                                      const HttpLimits& limits, Router router,
+                                                      RequestObserver observer) {
   std::vector<HttpListener> listeners;
   listeners.push_back(std::move(listener));
-  return start(std::move(listeners), limits, std::move(router));
+  return start(std::move(listeners), limits, std::move(router), std::move(observer));
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(std::vector<HttpListener> listeners,
-                                                      const HttpLimits& limits, Router router) {
-  auto parts = std::make_unique<Parts>(limits, std::move(router));
+                                                      const HttpLimits& limits, Router router,
+                                                      RequestObserver observer) {
+  auto parts = std::make_unique<Parts>(limits, std::move(router), std::move(observer));
   for (HttpListener& listener : listeners) {
     SPILLWAY_RETURN_IF_ERROR(parts->listen(std::move(listener)));
   }

@@ -10,20 +10,24 @@
 #include "kernels/base/status.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
+#include "server/http/request_record.h"
 #include "server/http/router.h"
 
 namespace spillway {
 
 class HttpServer {
  public:
-  // Starts serving on bound addresses. Errors name the one. REQUIRES: at least one.
+  // Starts serving on bound addresses. Errors name the one. `observer`: see request_record.h.
+  // REQUIRES: at least one.
   static Result<std::unique_ptr<HttpServer>> start(std::vector<HttpListener> listeners,
-                                                   const HttpLimits& limits, Router router);
+                                                   const HttpLimits& limits, Router router,
+                                                   RequestObserver observer = {});
   static Result<std::unique_ptr<HttpServer>> start(HttpListener listener, const HttpLimits& limits,
-                                                   Router router);
+                                                   Router router, RequestObserver observer = {});
   // HttpListener::bind and start.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
-                                                   const HttpLimits& limits, Router router);
+                                                   const HttpLimits& limits, Router router,
+                                                   RequestObserver observer = {});
   ~HttpServer();  // stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -3,6 +3,8 @@
 #include <csignal>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "server/cli/common/served_model.h"
 #include "server/cli/serve/serve.h"
@@ -114,6 +116,33 @@ TEST_CASE("the metrics of a served model add up with its answers") {
   }
   CHECK(tier("disk", "kv") > 0);
   CHECK(tier("host", "staging") > 0);
+  // Half of the weights come from disk in each sweep, and the cache goes there and back.
+  const auto own = [&](const char* metric, test::Metrics::Labels labels) {
+    labels["engine"] = "0";
+    labels["model_name"] = name;
+    return metrics.value(metric, labels);
+  };
+  CHECK(own("spillway_link_bytes_total", {{"link", "disk_to_host"}}) >=
+        own("spillway_sweeps_total", {}) * tier("disk", "weights") * 0.9);
+  CHECK(own("spillway_link_bytes_total", {{"link", "host_to_disk"}}) > 0);
+  CHECK(own("spillway_link_busy_seconds_total", {{"link", "disk_to_host"}}) > 0);
+  double seconds = 0;
+  for (const auto& [cause, link] :
+       std::vector<std::pair<const char*, const char*>>{{"compute", "none"},
+                                                        {"weights", "disk_to_host"},
+                                                        {"kv", "disk_to_host"},
+                                                        {"activations", "disk_to_host"},
+                                                        {"write_room", "host_to_disk"},
+                                                        {"other", "none"}}) {
+    seconds += own("spillway_sweep_seconds_total", {{"cause", cause}, {"link", link}});
+  }
+  CHECK(seconds == Approx(own("spillway_busy_seconds_total", {})).epsilon(1e-6));
+  CHECK(own("spillway_measured_tokens_per_second", {}) > 0);
+  CHECK(own("spillway_num_requests_running", {{"class", "interactive"}}) == 0);
+  CHECK(metrics.value("http_requests_total",
+                      {{"handler", "/v1/completions"}, {"method", "POST"}, {"status", "200"}}) >=
+        5);
+
   CHECK(metrics.value("spillway_kv_capacity_bytes", {{"engine", "0"}, {"model_name", name}}) ==
         tier("device", "kv") + tier("host", "kv") + tier("disk", "kv"));
 }

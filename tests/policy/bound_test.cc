@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/linear_shapes.h"
+#include "tests/support/hardware.h"
 #include "tests/support/tiny_shape.h"
 
 namespace spillway::bound_test {
@@ -213,6 +214,36 @@ TEST_CASE("a run without sweeps has no bound") {
   const Bound bound = bound_of(model, false, flat_ceilings(model.shape, 1, 1), {});
   CHECK(bound.seconds == 0);
   CHECK(bound.seconds_any_schedule == 0);
+}
+
+TEST_CASE("the bound of one sweep is that of a run of it alone") {
+  const CostedPlan model = model_of(small_shape(), 4);
+  const Ceilings ceilings = flat_ceilings(model.shape, 1e4, 1e4);
+  const SweepWork prompt = {.prompt_tokens = 30, .logit_rows = 1, .prompt_pairs = 465};
+  const SweepWork step = {.decoding = 1, .logit_rows = 1, .cached_rows = 31};
+  for (const SweepWork& work : {prompt, step}) {
+    CHECK(bound_seconds(model, false, ceilings, work) ==
+          bound_of(model, false, ceilings, std::span(&work, 1)).seconds);
+  }
+}
+
+TEST_CASE("a profile's rates bound a sweep by what any engine must do, not by what ours does") {
+  HardwareProfile machine = test::cost_machine();
+  machine.disk.processor = test::figure(1e9);
+  CostedPlan model = model_of(small_shape(), 2);
+  model.format = Format::kBF16;
+  const MachineRates rates = MachineRates::of(machine, model).value();
+  const MachineRates least = bound_rates(rates);
+  CHECK(rates.compute_per_disk_byte > 0);
+  CHECK(least.compute_per_disk_byte == 0);
+  CHECK(least.decode_attention == 0);
+  CHECK(least.memory == rates.memory);
+  CHECK(least.disk_read == rates.disk_read);
+  const SweepWork work = {
+      .decoding = 2, .logit_rows = 2, .cached_rows = 60, .disk_read_bytes = 1e9};
+  const double seconds = bound_seconds(model, false, least, work);
+  CHECK(seconds >= 1e9 / rates.disk_read);
+  CHECK(seconds <= bound_seconds(model, false, rates, work));
 }
 
 }  // namespace

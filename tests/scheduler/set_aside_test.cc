@@ -61,8 +61,9 @@ struct Job {
   size_t length = 0;  // Tokens until its client has enough
 };
 
-// `longs`: the part of them that become as long as they may.
-std::vector<Job> make_jobs(uint64_t seed, double longs) {
+// `longs`: the part of them that become as long as they may. `mixed`: they are of several clients
+// and priorities.
+std::vector<Job> make_jobs(uint64_t seed, double longs, bool mixed = false) {
   std::mt19937_64 random(seed);
   std::vector<Job> jobs(50);
   for (Job& job : jobs) {
@@ -75,6 +76,10 @@ std::vector<Job> make_jobs(uint64_t seed, double longs) {
     job.request.sampling.seed = random();
     const bool whole = static_cast<double>(random() % 1000) < 1000 * longs;
     job.length = whole ? 180 : 1 + random() % 30;
+    if (mixed) {
+      job.request.client = 1 + random() % 4;
+      job.request.priority = static_cast<int32_t>(random() % 2);
+    }
     if (random() % 5 == 0) {
       job.request.kv = {KvRuleKind::kH2o, KvAmount{10, 0}, KvAmount{12, 0}, {}, {}};
     }
@@ -117,11 +122,12 @@ TEST_CASE("sequences that grow beyond the cache are set aside and lose nothing")
   const uint64_t seed = test::random_seed();
   INFO("SPILLWAY_TEST_SEED=" << seed);
   const double longs = GENERATE(0.0, 0.5, 1.0);
+  const bool mixed = GENERATE(false, true);
   const Setup setup = GENERATE(Setup{3, 0, 60}, Setup{1, 2, 60}, Setup{0, 3, 60}, Setup{3, 0, 5},
                                Setup{2, 1, 60, 50});
-  INFO(longs << " long, " << setup.memory_sequences << " in memory, " << setup.disk_sequences
+  INFO(longs << " long, of " << (mixed ? "several clients, " : "one client, ") << setup.memory_sequences << " in memory, " << setup.disk_sequences
              << " on disk, target " << setup.prefill_target);
-  const std::vector<Job> jobs = make_jobs(seed, longs);
+  const std::vector<Job> jobs = make_jobs(seed, longs, mixed);
   FakeIo io({.seed = seed}), other({.seed = seed});
   const Answers expected = run({60, 0, 0}, jobs, other);
   const Answers found = run(setup, jobs, io);

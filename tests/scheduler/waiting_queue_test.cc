@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,46 @@ TEST_CASE("priority goes before turns") {
   CHECK(drain(queue) == std::vector<uint64_t>{5, 4, 1, 3, 2, 6});
 }
 
+TEST_CASE("clients with nothing in the block go first within their priority, held ones too") {
+  WaitingQueue queue;
+  for (uint64_t id = 1; id <= 3; ++id) queue.push(sequence(id, 1));
+  queue.push(sequence(4, 2));
+  queue.push(sequence(5, 3, 1));
+  CHECK_FALSE(queue.running(1) > 0);
+  queue.begin(1);
+  CHECK(queue.running(1) == 1);
+  CHECK(id_of(queue.front()) == 4);
+  CHECK(id_of(*queue.pop_to_run()) == 4);
+  CHECK(queue.running(2) == 1);
+  CHECK(id_of(queue.front()) == 1);  // Before another priority, and a client that has left
+  queue.end(2);
+  queue.push(sequence(6, 2));
+  CHECK(id_of(queue.front()) == 6);
+  queue.begin(2);
+  CHECK(id_of(queue.front()) == 1);
+  queue.hold();  // 1
+  queue.hold();  // 6
+  CHECK(id_of(queue.front()) == 2);
+  queue.end(2);
+  queue.resume();
+  CHECK(id_of(queue.front()) == 6);
+  queue.push(sequence(7, 4));
+  CHECK(id_of(*queue.pop_to_run()) == 6);
+  CHECK(id_of(queue.front()) == 7);  // Before 1, which was held, of a client that runs
+  CHECK(id_of(*queue.pop_to_run()) == 7);
+  CHECK(drain(queue) == std::vector<uint64_t>{1, 2, 3, 5});
+  CHECK(queue.several_clients());
+}
+
+TEST_CASE("one client alone is not several, whatever its priorities") {
+  WaitingQueue queue;
+  for (uint64_t id = 1; id <= 4; ++id) queue.push(sequence(id, 9, static_cast<int32_t>(4 - id)));
+  CHECK_FALSE(queue.several_clients());
+  queue.begin(9);
+  CHECK(id_of(*queue.take(RequestId{2}).front()) == 2);
+  CHECK(drain(queue) == std::vector<uint64_t>{4, 3, 1});
+}
+
 TEST_CASE("what is taken leaves the queue, and a client without any its turn") {
   WaitingQueue queue;
   for (uint64_t id = 1; id <= 6; ++id) queue.push(sequence(id, 1 + id % 3));
@@ -157,9 +198,12 @@ class PlainQueue {
     lines_.push_back({priority, client, {id}});
   }
   uint64_t pop() {
+    const auto order = [&](const Line& line) {
+      return std::make_pair(line.priority, running_.count(line.client) > 0);
+    };
     const auto first =
         std::min_element(lines_.begin(), lines_.end(),
-                         [](const Line& a, const Line& b) { return a.priority < b.priority; });
+                         [&](const Line& a, const Line& b) { return order(a) < order(b); });
     Line line = *first;
     lines_.erase(first);
     const uint64_t id = line.ids.front();
@@ -172,6 +216,10 @@ class PlainQueue {
       std::erase_if(line.ids, [&](uint64_t id) { return id % divisor == 0; });
     std::erase_if(lines_, [](const Line& line) { return line.ids.empty(); });
   }
+  void begin(uint64_t client) { running_.insert(client); }
+  void end(uint64_t client) { running_.erase(running_.find(client)); }
+  size_t running(uint64_t client) const { return running_.count(client); }
+
   size_t size() const {
     size_t size = 0;
     for (const Line& line : lines_) size += line.ids.size();
@@ -185,6 +233,7 @@ class PlainQueue {
     std::vector<uint64_t> ids;
   };
   std::vector<Line> lines_;
+  std::multiset<uint64_t> running_;
 };
 
 TEST_CASE("any order of arrivals, admissions and cancellations goes as defined") {
@@ -201,9 +250,19 @@ TEST_CASE("any order of arrivals, admissions and cancellations goes as defined")
       const auto priority = static_cast<int32_t>(random() % 3);
       queue.push(sequence(++id, client, priority));
       plain.push(id, client, priority);
-    } else if (what < 99) {
+    } else if (what < 80) {
       if (queue.empty()) continue;
       REQUIRE(id_of(*queue.pop()) == plain.pop());
+    } else if (what < 99) {
+      const uint64_t client = random() % 6;
+      if (plain.running(client) > random() % 3) {
+        queue.end(client);
+        plain.end(client);
+      } else {
+        queue.begin(client);
+        plain.begin(client);
+      }
+      REQUIRE(queue.running(client) == static_cast<int64_t>(plain.running(client)));
     } else {
       const uint64_t divisor = 2 + random() % 3;
       for (uint64_t one = divisor; one <= id; one += divisor) queue.take(RequestId{one});

@@ -56,6 +56,8 @@ TEST_CASE("a plan is searched where the machine has a profile") {
   CHECK(started->predicted->tokens_per_second() > 0);
   // Resident weights, and no reason to run fewer than all together.
   CHECK(started->runtime->plan().block_sequences() == 30);
+  // The machine's rates bound the sweeps that are to come.
+  CHECK(started->runtime->scheduler().stats().bound_seconds == 0.0);
   CHECK(started->runtime->plan().weights.disk == 0);
 }
 
@@ -95,6 +97,7 @@ TEST_CASE("without a profile the rule of thumb places, and says so") {
   CHECK(start.heard("spillway profile"));
   CHECK(!started->predicted);
   CHECK(started->runtime->plan().block_sequences() == 5);
+  CHECK_FALSE(started->runtime->scheduler().stats().bound_seconds.has_value());
 }
 
 TEST_CASE("what is said of the plan is not searched again, and predicted all the same") {

@@ -124,11 +124,8 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
 }
 
 void hold_against_bound(Runtime& runtime, BenchResult* result) {
-  const ModelShape& shape = runtime.shape();
   const Plan& plan = runtime.plan();
-  CostedPlan costed = costed_plan(plan, {});
-  costed.kv_row_bytes = kv_layout(shape, plan.kv_format()).row_bytes() * 2 *
-                        static_cast<size_t>(shape.kv_heads * shape.layers);
+  const CostedPlan costed = bounded_plan(plan);
   const bool keeps_by_score = plan.kv_rule().kind == KvRuleKind::kH2o;
   const Ceilings hardware = result->ceilings.hardware();
   const auto bounds = [&](const std::vector<LoggedSweep>& sweeps) {

@@ -124,6 +124,15 @@ void Settings::add_integer(std::string name, std::optional<int64_t>* field, int6
   add({std::move(name), "N", std::move(help), "", "", assigner(field, parse)});
 }
 
+void Settings::add_count(std::string name, size_t* field, int64_t least, int64_t most,
+                         std::string help) {
+  const auto parse = [=](const std::string& text) -> Result<size_t> {
+    SPILLWAY_ASSIGN_OR_RETURN(const int64_t number, integer_within(text, least, most));
+    return static_cast<size_t>(number);
+  };
+  add({std::move(name), "N", std::move(help), "", std::to_string(*field), assigner(field, parse)});
+}
+
 void Settings::add_seed(std::string name, uint64_t* field, std::string help) {
   add({std::move(name), "N", std::move(help), "", std::to_string(*field),
        assigner(field, seed_of)});

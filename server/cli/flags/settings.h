@@ -58,6 +58,8 @@ class Settings {
   void add_integer(std::string name, int64_t* field, int64_t least, int64_t most, std::string help);
   void add_integer(std::string name, std::optional<int64_t>* field, int64_t least, int64_t most,
                    std::string help);
+  // REQUIRES: `least` is not negative.
+  void add_count(std::string name, size_t* field, int64_t least, int64_t most, std::string help);
   void add_seed(std::string name, uint64_t* field, std::string help);
   void add_seed(std::string name, std::optional<uint64_t>* field, std::string help);
   void add_real(std::string name, double* field, double least, double most, std::string help);

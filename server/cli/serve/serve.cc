@@ -21,6 +21,9 @@
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
+#include "server/cli/serve/http_flags.h"
+#include "server/cli/serve/log_flags.h"
+#include "server/http/request_log.h"
 #include "server/http/server.h"
 #include "server/log.h"
 #include "server/web/pages.h"
@@ -36,8 +39,9 @@ ApiContext make_context(const ServeFlags& flags, const ServedModel& model, int64
   ApiContext context = model.context;
   if (!flags.served_model_names.empty()) context.model_names = flags.served_model_names;
   context.limits.strict_params = flags.strict_params;
-  context.limits.priority =
+  const bool overtakes =
       flags.priority == "on" || (flags.priority == "auto" && flags.api_keys.size() <= 1);
+  if (!overtakes) context.limits.priority_min = 0;
   context.seeds = std::make_shared<SeedStream>(flags.seed);
   context.limits.sequences_max = std::min(context.limits.sequences_max, slots_max);
   return context;
@@ -84,6 +88,7 @@ struct State {
   std::string model;
   std::string api_key_file;
   ServeFlags serve;
+  LogFlags log;
   EngineFlags engine;
   int64_t body_bytes_max = static_cast<int64_t>(RequestMemory().body_bytes_max);
   int64_t answers_bytes_max = 0;
@@ -97,9 +102,8 @@ void add_serve_flags(Settings& settings, State* state) {
                      "names that requests may use; the first is the one in answers");
   settings.add(api_key_setting(&flags.api_keys));
   settings.add_text("api-key-file", &state->api_key_file, "FILE",
-                    "a file with more keys, one a line; '#' begins a comment");
-  settings.add_integer("connections-per-client-max", &flags.http.connections_per_peer_max, 1,
-                       1'000'000, "connections of one address before 503");
+                    "a file with more keys, one a line, with limits of its own behind it, such as "
+                    "'KEY slots=8'; '#' begins a comment");
   settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
                        "sequences running and waiting before 429; 0: what the scheduler takes");
   settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
@@ -131,13 +135,20 @@ void add_serve_flags(Settings& settings, State* state) {
                        "lines of one batch");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
+  add_http_flags(settings, &flags.http);
+  add_log_flags(settings, &state->log);
 }
 
 Status read_api_keys(State* state) {
   if (state->api_key_file.empty()) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> keys,
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<ApiKey> keys,
                             read_api_key_file(state->api_key_file));
-  state->serve.api_keys.insert(state->serve.api_keys.end(), keys.begin(), keys.end());
+  ServeFlags& flags = state->serve;
+  flags.key_limits.resize(flags.api_keys.size());  // Keys of other sources have none.
+  for (const ApiKey& key : keys) {
+    flags.api_keys.push_back(key.key);
+    flags.key_limits.push_back(key.limits);
+  }
   return {};
 }
 
@@ -226,11 +237,16 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
 Result<LoadingServer> LoadingServer::start(const ServeFlags& flags,
                                            std::vector<HttpListener> listeners) {
   Access access{flags.api_keys, flags.allowed_origins, /*known_names_only=*/true, flags.host,
-                flags.allowed_hosts};
+                flags.allowed_hosts, flags.key_limits};
+  auto counts = std::make_shared<HttpCounts>();
+  const auto observe = [counts](const RequestReport& report) {
+    counts->count(report);
+    log_request(report);
+  };
   SPILLWAY_ASSIGN_OR_RETURN(
       std::unique_ptr<HttpServer> server,
-      HttpServer::start(std::move(listeners), flags.http, make_loading_router(access)));
-  return LoadingServer{std::move(server), std::move(access)};
+      HttpServer::start(std::move(listeners), flags.http, make_loading_router(access), observe));
+  return LoadingServer{std::move(server), std::move(access), std::move(counts)};
 }
 
 Status run_serve(const ServeFlags& flags, HttpListener listener, const ServedModel& model,
@@ -256,10 +272,12 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
                  flags.answers_bytes_max - (batches_wanted ? flags.answers_bytes_max / 4 : 0));
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<BatchService> batches,
                             open_batches(flags, model, api.context, for_batches));
+  api.limit_keys(flags.key_limits);
   api.plan = {model.tier_bytes, model.predicted_tokens_per_second};
   api.request_seconds_max = flags.request_seconds_max;
   api.stall_seconds = flags.stall_seconds;
   api.ping_seconds = flags.ping_seconds;
+  api.http_counts = loading.counts;
 
   // Before the first request, so that no signal is lost.
   asio::io_context io{1};
@@ -275,6 +293,7 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
   if (batches != nullptr) {
     batches->add_routes(router);
     api.batches = [&batches](uint64_t key) { return batches->latest(key); };
+    api.batch_figures = [&batches] { return batches->figures(); };
     // Beside the file a form has heads and fields.
     limits.upload_bytes_max = static_cast<size_t>(flags.file_bytes_max) + (size_t{1} << 20);
     batches->start();
@@ -330,6 +349,7 @@ Command serve_command(const OpenModel& open) {
   add_engine_flags(command.settings, &state->engine);
   command.check_given = [state](const Settings& given) { return settle(given, &state->serve); };
   command.check = [state]() -> Status {
+    apply(state->log);
     SPILLWAY_RETURN_IF_ERROR(validate(state->serve));
     SPILLWAY_RETURN_IF_ERROR(read_api_keys(state.get()));
     SPILLWAY_RETURN_IF_ERROR(place_batches(&state->serve));
@@ -338,7 +358,7 @@ Command serve_command(const OpenModel& open) {
   command.run = [state, open] {
     state->serve.seed = state->engine.seed;
     HttpLimits& limits = state->serve.http;
-    limits.connections_max = std::max(limits.connections_max, limits.connections_per_peer_max);
+    raise_connections_max(&limits);
     // Loading a model may take minutes, so check first what does not need it.
     Result<std::vector<HttpListener>> listeners = open_listeners(state->serve);
     if (!listeners.ok()) return report("serve", listeners.status());

@@ -13,6 +13,7 @@
 #include "server/cli/flags/command_line.h"
 #include "server/cli/serve/listen_flags.h"
 #include "server/http/access.h"
+#include "server/http/http_counts.h"
 #include "server/http/limits.h"
 #include "server/http/listener.h"
 #include "server/http/server.h"
@@ -22,6 +23,7 @@ namespace spillway {
 struct ServeFlags : ListenFlags {
   std::vector<std::string> served_model_names;  // None: the model's own
   std::vector<std::string> api_keys;            // None: no key is required
+  std::vector<KeyLimits> key_limits;            // Of the first of api_keys, in their order
   int64_t queue_max = 0;            // Sequences running and waiting; 0: the scheduler's limit
   int64_t request_seconds_max = 0;  // 0: no bound; an offloaded model may take hours
   int64_t stall_seconds = 900;      // Work without a sweep's end before /health fails; 0: never
@@ -53,6 +55,7 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
 struct LoadingServer {
   std::unique_ptr<HttpServer> server;
   Access access;
+  std::shared_ptr<const HttpCounts> counts;  // Of its requests, which are also logged
 
   // Errors: the address cannot be listened on.
   static Result<LoadingServer> start(const ServeFlags& flags, std::vector<HttpListener> listeners);

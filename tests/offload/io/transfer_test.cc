@@ -4,7 +4,9 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <thread>
 
+#include "kernels/base/clock.h"
 #include "offload/io/aligned_bytes.h"
 #include "tests/support/fake_io.h"
 
@@ -55,6 +57,63 @@ TEST_CASE("a transfer that goes wrong once is tried again, one that goes wrong t
       CHECK(queue.wait(f.transfer).ok());
     }
   }
+}
+
+TEST_CASE("the queue knows what went over the link in each direction, and for how long") {
+  Fixture f;
+  TransferQueue queue(f.io, nullptr);
+  CHECK(queue.use(IoRequest::Kind::kRead).bytes == 0);
+  CHECK(queue.use(IoRequest::Kind::kRead).busy_seconds == 0);
+  double busy = 0;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    queue.start(f.transfer);
+    REQUIRE(queue.wait(f.transfer).ok());
+    const LinkUse use = queue.use(IoRequest::Kind::kRead);
+    CHECK(use.bytes == i * Fixture::kBytes);
+    CHECK(use.busy_seconds > busy);
+    busy = use.busy_seconds;
+    CHECK(queue.use(IoRequest::Kind::kRead).busy_seconds == busy);  // Nothing is under way.
+  }
+  CHECK(queue.use(IoRequest::Kind::kWrite).bytes == 0);
+  f.transfer.kind = IoRequest::Kind::kWrite;
+  queue.start(f.transfer);
+  REQUIRE(queue.wait(f.transfer).ok());
+  CHECK(queue.use(IoRequest::Kind::kWrite).bytes == Fixture::kBytes);
+  CHECK(queue.use(IoRequest::Kind::kRead).busy_seconds == busy);
+  // One that fails has moved nothing that anybody can use.
+  f.transfer.kind = IoRequest::Kind::kRead;
+  f.io.add_fault({.effect = IoFault::Effect::kError, .count = 2});
+  queue.start(f.transfer);
+  CHECK_FALSE(queue.wait(f.transfer).ok());
+  CHECK(queue.use(IoRequest::Kind::kRead).bytes == 3 * Fixture::kBytes);
+  CHECK(queue.use(IoRequest::Kind::kRead).busy_seconds > busy);
+}
+
+// Ends when it is told to.
+struct HeldTransfer {
+  std::atomic<bool> there{false}, go_on{false};
+};
+
+TEST_CASE("time on the link counts while a transfer is under way, and once for several") {
+  Fixture f;
+  HeldTransfer held;
+  TransferQueue queue(f.io, nullptr);
+  f.transfer.user = &held;
+  f.transfer.verify = [](const Transfer& t) -> Status {
+    auto& state = *static_cast<HeldTransfer*>(t.user);
+    state.there = true;
+    while (!state.go_on) std::this_thread::yield();
+    return {};
+  };
+  queue.start(f.transfer);
+  while (!held.there) std::this_thread::yield();
+  const double first = queue.use(IoRequest::Kind::kRead).busy_seconds;
+  const double start = steady_seconds();
+  while (steady_seconds() == start) std::this_thread::yield();
+  CHECK(queue.use(IoRequest::Kind::kRead).busy_seconds > first);
+  CHECK(queue.use(IoRequest::Kind::kRead).bytes == 0);
+  held.go_on = true;
+  REQUIRE(queue.wait(f.transfer).ok());
 }
 
 TEST_CASE("a transfer never started is well") {

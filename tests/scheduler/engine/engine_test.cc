@@ -246,6 +246,41 @@ TEST_CASE("a slow disk changes nothing but the time") {
   CHECK(check_outcomes(run(*spilled.scheduler, requests), expected) == 0);
 }
 
+TEST_CASE("statistics tell where the time of sweeps went, and what went over which link") {
+  const std::vector<Request> requests = make_requests(7);
+  FakeIo io({.seed = 7});
+  Spilled spilled(&io);
+  io.add_fault({.effect = IoFault::Effect::kSlow, .count = 400, .seconds = 0.002});
+  run(*spilled.scheduler, requests);
+  const SchedulerStats stats = spilled.scheduler->stats();
+  const SweepSeconds& parts = stats.seconds;
+  CHECK(parts.compute > 0);
+  CHECK(parts.weights > 0);
+  CHECK(parts.compute + parts.weights + parts.kv + parts.activations + parts.staging +
+            parts.other ==
+        Approx(stats.busy_seconds));
+  CHECK(stats.recent_seconds > 0);
+  CHECK(stats.recent_seconds <= stats.busy_seconds * 1.000001);
+  CHECK(stats.recent_tokens > 0);
+  CHECK_FALSE(stats.bound_seconds.has_value());  // Nobody knows what this machine can do.
+  const auto link = [&](Link which) { return stats.links[static_cast<size_t>(which)]; };
+  REQUIRE(link(Link::kDiskToHost).has_value());
+  REQUIRE(link(Link::kHostToDisk).has_value());
+  CHECK(link(Link::kDiskToHost)->bytes > 0);
+  CHECK(link(Link::kDiskToHost)->busy_seconds.value() > 0);
+  CHECK(link(Link::kHostToDisk)->bytes > 0);
+  CHECK(link(Link::kHostToDisk)->busy_seconds.value() > 0);
+  // The CPU has no memory of its own to copy to.
+  CHECK_FALSE(link(Link::kHostToDevice).has_value());
+  CHECK_FALSE(link(Link::kDeviceToHost).has_value());
+
+  const Spilled in_memory(nullptr);
+  const LinkTable idle = in_memory.scheduler->stats().links;
+  REQUIRE(idle[0].has_value());
+  CHECK(idle[0]->bytes == 0);
+  CHECK(idle[0]->busy_seconds == 0.0);
+}
+
 // A sink that breaks in the middle of a sweep, as running out of memory would.
 class BrokenSink final : public LogitsSink {
  public:

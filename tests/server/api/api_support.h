@@ -71,7 +71,8 @@ struct TestServer {
     bool strict_params = false;
     std::vector<std::string> model_names;  // None: the fake's
     Access access;
-    std::vector<Route> routes;  // Besides the API's
+    std::vector<Route> routes;      // Besides the API's
+    RequestObserver observer = {};  // Hears of requests that are over; they are counted in any case
   };
 
   TestServer() : TestServer(Options()) {}
@@ -80,11 +81,18 @@ struct TestServer {
         api(engine, context(options),
             options.slots_max > 0 ? options.slots_max : engine.queue_max(),
             options.answers_bytes_max) {
+    api.limit_keys(options.access.key_limits);
     api.request_seconds_max = options.request_seconds_max;
     api.ping_seconds = options.ping_seconds;
+    auto counts = std::make_shared<HttpCounts>();
+    api.http_counts = counts;
+    const auto observe = [counts, observer = options.observer](const RequestReport& report) {
+      counts->count(report);
+      if (observer) observer(report);
+    };
     Router router = make_router(api, options.access);
     for (Route& route : options.routes) router.add(std::move(route));
-    server = HttpServer::start("127.0.0.1", 0, options.http, std::move(router)).value();
+    server = HttpServer::start("127.0.0.1", 0, options.http, std::move(router), observe).value();
   }
 
   ~TestServer() {

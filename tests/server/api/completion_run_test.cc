@@ -412,24 +412,5 @@ TEST_CASE("events survive a run that nobody holds") {
   CHECK_FALSE(runner.finish().error);
 }
 
-TEST_CASE("admission gives back what it gave") {
-  Admission admission(4);
-  auto first = admission.enter();
-  REQUIRE(first);
-  CHECK(first->grow_to(3));
-  auto second = admission.enter();
-  REQUIRE(second);
-  CHECK_FALSE(admission.enter());
-  CHECK_FALSE(second->grow_to(2));
-  CHECK(admission.held() == 4);
-  first->release();
-  CHECK(admission.held() == 1);
-  CHECK(second->grow_to(4));
-  second.reset();
-  CHECK(admission.held() == 0);
-  CHECK(admission.retry_after_seconds() >= 1);
-  CHECK(admission.retry_after_seconds() <= 60);
-}
-
 }  // namespace
 }  // namespace spillway::completion_run_test

@@ -1,7 +1,9 @@
 // GET /metrics over a fake engine whose every sequence keeps 3 rows, drops 4 and saves 500 bytes.
 #include <catch2/catch.hpp>
+#include <chrono>
 
 #include "tests/server/api/api_support.h"
+#include "tests/support/patience.h"
 #include "tests/support/prometheus_text.h"
 
 namespace spillway::api_metrics_test {
@@ -123,7 +125,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   const std::string name = "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xff";
   const Metrics::Labels labels = {
       {"engine", "0"}, {"model_name", "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xef\xbf\xbd"}};
-  const Metrics metrics = parse_metrics(metrics_text(name, stats, true, plan, std::nullopt));
+  const Metrics metrics = parse_metrics(metrics_text(name, stats, true, plan));
   CHECK(metrics.value("vllm:kv_cache_usage_perc", labels) == 0.25);
   CHECK(metrics.value("spillway_kv_reserved_bytes", labels) == 300);
   CHECK(metrics.value("spillway_kv_capacity_bytes", labels) == 1200);
@@ -140,7 +142,60 @@ TEST_CASE("metrics of a plan, under any model's name") {
   };
   CHECK(tier("device", "weights") == 3'298'534'883'328);
   CHECK(tier("disk", "kv") == 7);
-  CHECK_FALSE(metrics.types.contains("process_open_fds"));
+}
+
+TEST_CASE("metrics count answers by route and status, and refusals by reason") {
+  TestServer test;
+  HttpClient client(test.server->port());
+  Metrics metrics = scrape(test);
+  CHECK_FALSE(metrics.types.contains("http_requests_total"));  // This one is not over.
+  const auto refused = [&](const char* reason) {
+    return metrics.value("spillway_requests_rejected_total", {{"reason", reason}});
+  };
+  CHECK(refused("queue_full") == 0);
+  CHECK(client.post("/v1/completions", R"({"prompt":"a"})").status == 200);
+  CHECK(client.post("/v1/completions", R"({"prompt":5})").status == 400);
+  CHECK(client.get("/v1/models/alias").status == 200);
+  CHECK(client.get("/v1/other").status == 404);
+  test.engine.refuse_after(0, Status(Code::kCapacity, "full"));
+  CHECK(client.post("/v1/completions", R"({"prompt":"a"})").status == 429);
+  const auto answered = [&](const char* handler, const char* method, const char* status) {
+    const auto found = metrics.samples.find(
+        {"http_requests_total", {{"handler", handler}, {"method", method}, {"status", status}}});
+    return found == metrics.samples.end() ? 0 : found->second;
+  };
+  // A request is over when its handler is, too, which may be after its answer has been read.
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(test::kPatience);
+  do {
+    metrics = scrape(test);
+  } while ((answered("/v1/completions", "POST", "200") == 0 ||
+            answered("/v1/completions", "POST", "429") == 0) &&
+           std::chrono::steady_clock::now() < end);
+  CHECK(answered("/v1/completions", "POST", "200") == 1);
+  CHECK(answered("/v1/completions", "POST", "400") == 1);
+  CHECK(answered("/v1/completions", "POST", "429") == 1);
+  CHECK(answered("/v1/models/{*}", "GET", "200") == 1);
+  CHECK(answered("none", "GET", "404") == 1);
+  CHECK(answered("/metrics", "GET", "200") >= 1);
+  CHECK(refused("queue_full") == 1);
+  CHECK(refused("invalid_type") == 1);
+  CHECK(refused("unknown_url") == 1);
+  CHECK(refused("answers_full") == 0);
+}
+
+TEST_CASE("metrics of batches, where there are any") {
+  ServerFigures server;
+  server.batches = BatchFigures{{{"in_progress", 2}, {"completed", 9}}, 30, 12, 1};
+  const Metrics metrics = parse_metrics(metrics_text("m", {}, true, {}, server));
+  CHECK(metrics.value("spillway_batches", {{"state", "in_progress"}}) == 2);
+  CHECK(metrics.value("spillway_batches", {{"state", "completed"}}) == 9);
+  CHECK(metrics.value("spillway_batch_rows", {{"state", "pending"}}) == 30);
+  CHECK(metrics.value("spillway_batch_rows", {{"state", "completed"}}) == 12);
+  CHECK(metrics.value("spillway_batch_rows", {{"state", "failed"}}) == 1);
+  const Metrics without = parse_metrics(metrics_text("m", {}, true, {}));
+  CHECK_FALSE(without.types.contains("spillway_batches"));
+  CHECK_FALSE(without.types.contains("process_open_fds"));
 }
 
 TEST_CASE("histograms of how long sequences took") {
@@ -154,7 +209,7 @@ TEST_CASE("histograms of how long sequences took") {
   stats.times.add(finish);
   finish.reason = FinishReason::kError;  // Took no time worth counting
   stats.times.add(finish);
-  const Metrics metrics = parse_metrics(metrics_text("fake-model", stats, true, {}, std::nullopt));
+  const Metrics metrics = parse_metrics(metrics_text("fake-model", stats, true, {}));
   const auto bucket = [&](const std::string& name, const char* bound) {
     return metrics.value("vllm:" + name + "_seconds_bucket",
                          {{"engine", "0"}, {"model_name", "fake-model"}, {"le", bound}});

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "server/log.h"
 #include "tests/server/cli/batch/batch_fixture.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/seed.h"
@@ -185,7 +184,6 @@ TEST_CASE("a batch runs lines that begin alike near each other, and --no-reorder
   const auto changes = [&] {
     Starts starts;
     test::Captured log;
-    log_info("A line that repeats at once is not written.");
     REQUIRE(place.run(&starts.scheduler).ok());
     CHECK((log.end().find("begin alike") != std::string::npos) == !place.flags.no_reorder);
     int count = 0;
@@ -202,7 +200,6 @@ TEST_CASE("a batch runs lines that begin alike near each other, and --no-reorder
   place.write_input(plain_input(30));
   Starts starts;
   test::Captured log;
-  log_info("A line that repeats at once is not written.");
   REQUIRE(place.run(&starts.scheduler).ok());
   CHECK(log.end().find("begin alike") == std::string::npos);
   CHECK(std::is_sorted(starts.firsts.begin(), starts.firsts.end()));

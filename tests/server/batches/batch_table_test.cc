@@ -36,7 +36,51 @@ TEST_CASE("batches stay over a new start, each its owner's") {
   table = BatchTable::open(folder.path()).value();
   CHECK(table->find("me", "batch_1")->state == BatchState::kInProgress);
   CHECK(table->find("you", "batch_1").status().code() == Code::kNotFound);
+  CHECK(table->get("batch_1")->owner == "me");
+  CHECK(table->get("batch_2").status().code() == Code::kNotFound);
   CHECK(table->counts()[1] == 1);
+}
+
+TEST_CASE("counts of batches and of lines in progress follow every change, and a new start") {
+  TempDirectory folder;
+  auto table = BatchTable::open(folder.path()).value();
+  const auto check = [&](int64_t validating, int64_t in_progress, int64_t completed, int64_t rows) {
+    CHECK(table->counts()[static_cast<size_t>(BatchState::kValidating)] == validating);
+    CHECK(table->counts()[static_cast<size_t>(BatchState::kInProgress)] == in_progress);
+    CHECK(table->counts()[static_cast<size_t>(BatchState::kCompleted)] == completed);
+    CHECK(table->rows_in_progress() == rows);
+  };
+  const auto enter = [&](const char* id, BatchState state, int64_t total) {
+    return table
+        ->update(id,
+                 [&](BatchRecord& record) {
+                   record.total = total;
+                   record.enter(state, 1001);
+                   return Status();
+                 })
+        .ok();
+  };
+  for (const char* id : {"batch_1", "batch_2"}) REQUIRE(table->add(batch(id)).ok());
+  check(2, 0, 0, 0);
+  CHECK_FALSE(table->add(batch("batch_1")).ok());
+  check(2, 0, 0, 0);
+  REQUIRE(enter("batch_1", BatchState::kInProgress, 100));
+  REQUIRE(enter("batch_2", BatchState::kInProgress, 20));
+  check(0, 2, 0, 120);
+  CHECK_FALSE(table
+                  ->update("batch_1",
+                           [](BatchRecord& record) {
+                             record.total = 7;
+                             return Status(Code::kCancelled, "no");
+                           })
+                  .ok());
+  check(0, 2, 0, 120);
+  REQUIRE(enter("batch_1", BatchState::kFinalizing, 100));
+  REQUIRE(enter("batch_1", BatchState::kCompleted, 100));
+  check(0, 1, 1, 20);
+  table.reset();
+  table = BatchTable::open(folder.path()).value();
+  check(0, 1, 1, 20);
 }
 
 TEST_CASE("a change that is refused changes nothing") {

@@ -149,6 +149,27 @@ TEST_CASE("what has expired goes, the rest stays") {
   CHECK(s.on_disk() == 2);
 }
 
+TEST_CASE("what has expired stays while it is in use") {
+  Store s;
+  const std::string used = s.add("me", "a", 1000, 2000).id;
+  const std::string gone = s.add("me", "b", 1000, 2000).id;
+  CHECK(s.store->expire(3000, {used}).value() == std::vector<std::string>{gone});
+  CHECK(s.store->find("me", used).ok());
+}
+
+TEST_CASE("files are removed by purpose and name, their owner's alone") {
+  Store s;
+  s.add("me", "a", 1000, {}, "batch_output");
+  s.add("me", "b", 1000, {}, "batch_output");
+  const std::string batch = s.add("me", "c").id;
+  const std::string yours = s.add("you", "d", 1000, {}, "batch_output").id;
+  REQUIRE(s.store->remove_named("me", "batch_output", "in.jsonl").ok());
+  REQUIRE(s.store->remove_named("me", "batch_output", "in.jsonl").ok());
+  CHECK(s.on_disk() == 2);
+  CHECK(s.store->find("me", batch).ok());
+  CHECK(s.store->find("you", yours).ok());
+}
+
 TEST_CASE("what a crash left is removed by the next start, and nothing else") {
   Store s;
   const std::string kept = s.add("me", "a").id;

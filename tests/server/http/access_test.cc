@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "kernels/base/clock.h"
 #include "tests/server/api/api_support.h"
 
 namespace spillway::access_test {
@@ -372,6 +373,190 @@ TEST_CASE("a short completion waits neither for long bodies nor for long answers
   gate.let_go();
   CHECK(holder.read_answer().status == 200);
   for (auto& one : long_ones) CHECK(one.get() == 200);
+}
+
+TEST_CASE("a stream's long chunk is not built where all connections are served") {
+  BulkGate gate;
+  TestServer::Options options;
+  options.routes.push_back(gate.route());
+  TestServer test(std::move(options));
+  HttpClient holder(test.server->port());
+  holder.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+  gate.wait_held();
+  const Json body = {{"prompt", std::string(100, 'a')}, {"max_tokens", 3}, {"logprobs", 20},
+                     {"echo", true},                    {"stream", true}};
+  HttpClient streaming(test.server->port());
+  streaming.send(post_text("/v1/completions", body.dump()));
+  CHECK(streaming.read_head().status == 200);
+  REQUIRE(test.engine.wait_submitted(1));
+  CHECK(test.engine.wait_idle());
+  CHECK(test.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}}).status == 200);
+  // The scores of its prompt wait for the other work.
+  auto first = std::async(std::launch::async, [&] { return streaming.read_chunk(); });
+  CHECK(first.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  gate.let_go();
+  CHECK(holder.read_answer().status == 200);
+  std::vector<std::string> chunks = {first.get()};
+  for (std::string chunk = streaming.read_chunk(); !chunk.empty(); chunk = streaming.read_chunk()) {
+    chunks.push_back(chunk);
+  }
+  const std::vector<std::string> data = sse_data(chunks);
+  REQUIRE(data.size() >= 3);
+  CHECK(data.back() == "[DONE]");
+  std::string text;
+  for (size_t i = 0; i + 1 < data.size(); ++i) text += Json::parse(data[i])["choices"][0]["text"];
+  CHECK(text == std::string(100, 'a') + fake_text(std::string(100, 'a'), 3));
+}
+
+// A head by a trusted proxy at 127.0.0.1 for a client.
+std::string forwarded(const std::string& client) {
+  return "GET /version HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: " + client + "\r\n\r\n";
+}
+
+TEST_CASE("behind a trusted proxy connections are counted for its clients") {
+  TestServer::Options options;
+  options.http.connections_per_peer_max = 1;
+  options.http.trusted_proxies = {IpRange::parse("127.0.0.1").value()};
+  options.access.api_keys = {};
+  BulkGate gate;
+  options.routes.push_back(gate.route());
+  TestServer test(std::move(options));
+  HttpClient first(test.server->port()), second(test.server->port()), third(test.server->port());
+  const std::string hold = "GET /hold HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.1\r\n\r\n";
+  first.send(hold);
+  gate.wait_held();
+  second.send(forwarded("203.0.113.2"));
+  CHECK(second.read_answer().status == 200);
+  second.send(forwarded("203.0.113.1"));  // Another request on the same connection
+  CHECK(code_of(second.read_answer()) == "too_many_connections");
+  third.send(forwarded("198.51.100.7, 203.0.113.1"));  // The client wrote the first one itself.
+  CHECK(code_of(third.read_answer()) == "too_many_connections");
+  gate.let_go();
+  CHECK(first.read_answer().status == 200);
+  first.send(forwarded("203.0.113.3"));
+  CHECK(first.read_answer().status == 200);
+  // Between requests a connection is the proxy's, which may have any number.
+  HttpClient fourth(test.server->port());
+  fourth.send(forwarded("203.0.113.3"));
+  CHECK(fourth.read_answer().status == 200);
+}
+
+TEST_CASE("X-Forwarded-For of anybody else changes nothing") {
+  TestServer::Options options;
+  options.http.connections_per_peer_max = 1;
+  options.http.trusted_proxies = {IpRange::parse("10.0.0.0/8").value()};
+  TestServer test(std::move(options));
+  HttpClient first(test.server->port());
+  first.send(forwarded("203.0.113.1"));
+  CHECK(first.read_answer().status == 200);
+  HttpClient second(test.server->port());
+  CHECK(code_of(second.read_answer()) == "too_many_connections");
+}
+
+TEST_CASE("a client behind a proxy is who its address says, for turns, too") {
+  TestServer::Options options;
+  options.http.trusted_proxies = {IpRange::parse("127.0.0.1").value()};
+  TestServer test(std::move(options));
+  test.engine.hold();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (const char* address : {"203.0.113.1", "203.0.113.2", "203.0.113.1"}) {
+    clients.push_back(std::make_unique<HttpClient>(test.server->port()));
+    clients.back()->send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":1})",
+                                   "X-Forwarded-For: " + std::string(address) + "\r\n"));
+    REQUIRE(test.engine.wait_submitted(static_cast<int64_t>(clients.size())));
+  }
+  const std::vector<Request> seen = test.engine.seen();
+  CHECK(seen[0].client != seen[1].client);
+  CHECK(seen[0].client == seen[2].client);
+  test.engine.release();
+  for (const auto& client : clients) CHECK(client->read_answer().status == 200);
+}
+
+std::string bearer(const std::string& key) {
+  return "Authorization: Bearer " + key + "\r\n";
+}
+
+TEST_CASE("a key has no more connections than its line allows") {
+  TestServer::Options options;
+  options.access.api_keys = {"one", "two"};
+  options.access.key_limits.resize(1);
+  options.access.key_limits[0].connections = 1;
+  options.access.key_limits[0].name = "team";
+  TestServer test(std::move(options));
+  const auto get = [&](HttpClient& client, const std::string& key) {
+    client.send("GET /version HTTP/1.1\r\nHost: a\r\n" + bearer(key) + "\r\n");
+    return client.read_answer();
+  };
+  HttpClient second(test.server->port());
+  {
+    HttpClient first(test.server->port());
+    CHECK(get(first, "one").status == 200);
+    CHECK(get(first, "one").status == 200);
+    CHECK(get(second, "two").status == 200);
+    const HttpAnswer refused = get(second, "one");
+    CHECK(refused.status == 429);
+    CHECK(code_of(refused) == "key_limit_exceeded");
+    CHECK(refused.body.find("team") != std::string::npos);
+    CHECK(refused.body.find("connections=1") != std::string::npos);
+    CHECK(second.closed_within(5));
+    CHECK(get(first, "two").status == 200);  // It is the other key's now.
+    HttpClient third(test.server->port());
+    CHECK(get(third, "one").status == 200);
+  }
+  const double until = steady_seconds() + test::kPatience;
+  bool free = false;
+  while (!free && steady_seconds() < until) {
+    HttpClient later(test.server->port());
+    free = get(later, "one").status == 200;
+  }
+  CHECK(free);
+}
+
+TEST_CASE("a key's sequences and tokens are limited by its line, and those of others are not") {
+  TestServer::Options options;
+  options.access.api_keys = {"one", "two", "three"};
+  options.access.key_limits.resize(3);
+  options.access.key_limits[0].slots = 3;
+  options.access.key_limits[1].tokens_per_minute = 60;
+  options.access.key_limits[2].priority_min = 2;
+  options.access.key_limits[2].priority_max = 5;
+  TestServer test(std::move(options));
+  const auto ask = [&](const std::string& key, const Json& body) {
+    return HttpClient(test.server->port()).post("/v1/completions", body.dump(), bearer(key));
+  };
+  test.engine.hold();
+  HttpClient holder(test.server->port());
+  holder.send(post_text("/v1/completions", R"({"prompt":"a","n":2,"max_tokens":1})", bearer("one")));
+  REQUIRE(test.engine.wait_submitted(2));
+  const HttpAnswer more = ask("one", {{"prompt", "a"}, {"n", 2}});
+  CHECK(more.status == 429);
+  CHECK(code_of(more) == "key_limit_exceeded");
+  CHECK(more.body.find("slots=3") != std::string::npos);
+  CHECK(std::stoi(more.fields.at("retry-after")) >= 1);
+  const HttpAnswer never = ask("one", {{"prompt", "a"}, {"n", 4}});
+  CHECK(never.status == 400);
+  test.engine.release();
+  CHECK(holder.read_answer().status == 200);
+  CHECK(ask("one", {{"prompt", "a"}, {"n", 3}, {"max_tokens", 1}}).status == 200);
+
+  // 2 tokens of the prompt ("a" and the one in front) and up to 40 more, of which 40 are made
+  CHECK(ask("two", {{"prompt", "a"}, {"max_tokens", 40}}).status == 200);
+  const HttpAnswer tokens = ask("two", {{"prompt", "a"}, {"max_tokens", 40}});
+  CHECK(tokens.status == 429);
+  CHECK(tokens.body.find("tokens-per-minute=60") != std::string::npos);
+  CHECK(std::stoi(tokens.fields.at("retry-after")) > 5);  // 24 or so are missing, at 1 a second.
+  CHECK(ask("two", {{"prompt", "a"}, {"max_tokens", 100}}).status == 400);
+
+  CHECK(ask("three", {{"prompt", "a"}, {"max_tokens", 1}}).status == 200);
+  CHECK(test.engine.seen().back().priority == 2);  // Nearest to 0
+  CHECK(ask("three", {{"prompt", "a"}, {"max_tokens", 1}, {"priority", 5}}).status == 200);
+  for (const int priority : {1, 6}) {
+    const HttpAnswer refused =
+        ask("three", {{"prompt", "a"}, {"max_tokens", 1}, {"priority", priority}});
+    CHECK(refused.status == 403);
+    CHECK(code_of(refused) == "priority_not_allowed");
+    CHECK(refused.body.find("2 to 5") != std::string::npos);
+  }
 }
 
 TEST_CASE("long texts to tokenise do not hold up a completion") {

@@ -5,31 +5,19 @@
 #include <chrono>
 #include <thread>
 
-#include "server/api/health.h"
 #include "tests/server/api/api_support.h"
+#include "tests/server/api/check_error.h"
 #include "tests/support/patience.h"
-#include "tests/support/prometheus_text.h"
 
 namespace spillway::server_test {
 namespace {
+
+using test::check_error;
 
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
-}
-
-void check_error(const HttpAnswer& answer, int status, const char* type, const char* code) {
-  INFO(answer.body);
-  CHECK(answer.status == status);
-  CHECK(answer.complete);
-  CHECK(answer.fields.at("content-type") == "application/json");
-  CHECK_FALSE(answer.fields.at("x-request-id").empty());
-  const Json error = Json::parse(answer.body)["error"];
-  CHECK(error["type"] == type);
-  CHECK(error["code"] == code);
-  CHECK(error.contains("param"));
-  CHECK(error["message"].is_string());
 }
 
 constexpr const char* kInvalid = "invalid_request_error";
@@ -397,129 +385,6 @@ TEST_CASE("models, version and health") {
   CHECK(client.get("/health").body == R"({"status":"ok"})");
   test.engine.set_healthy(false);
   check_error(client.get("/health"), 503, "unavailable_error", "engine_error");
-}
-
-TEST_CASE("health tells when sweeps do not end or fail, and when they are well again") {
-  TestServer test;
-  test.api.stall_seconds = 60;
-  HttpClient client(test.server->port());
-  const auto healthy = [&] {
-    const auto metrics = test::parse_metrics(client.get("/metrics").body);
-    return metrics.value("spillway_engine_healthy",
-                         {{"engine", "0"}, {"model_name", "fake-model"}}) == 1;
-  };
-  test.engine.set_sweeps(59, kFailedSweepsMax - 1);
-  CHECK(client.get("/health").status == 200);
-  CHECK(healthy());
-  test.engine.set_sweeps(61, 0);
-  const HttpAnswer stalled = client.get("/health");
-  check_error(stalled, 503, "unavailable_error", "engine_stalled");
-  CHECK(stalled.body.find("61 s") != std::string::npos);
-  CHECK_FALSE(healthy());
-  test.engine.set_sweeps(0, kFailedSweepsMax);
-  check_error(client.get("/health"), 503, "unavailable_error", "sweeps_failed");
-  CHECK_FALSE(healthy());
-  test.engine.set_sweeps(0, 0);
-  CHECK(client.get("/health").status == 200);
-  CHECK(healthy());
-}
-
-TEST_CASE("failures of an engine that nobody asks anything any more do not count for ever") {
-  TestServer test;
-  HttpClient client(test.server->port());
-  const auto healthy = [&] {
-    const auto metrics = test::parse_metrics(client.get("/metrics").body);
-    return metrics.value("spillway_engine_healthy",
-                         {{"engine", "0"}, {"model_name", "fake-model"}}) == 1;
-  };
-  test.engine.set_sweeps(0, kFailedSweepsMax, kFailuresCountSeconds - 1);
-  check_error(client.get("/health"), 503, "unavailable_error", "sweeps_failed");
-  test.engine.set_sweeps(0, kFailedSweepsMax, kFailuresCountSeconds + 15);
-  const HttpAnswer doubtful = client.get("/health");
-  CHECK(doubtful.status == 200);
-  CHECK(Json::parse(doubtful.body)["status"] == "ok");
-  CHECK_THAT(std::string(Json::parse(doubtful.body)["reason"]),
-             Catch::Contains("last 3 sweeps failed, 75 s ago"));
-  CHECK(healthy());
-  // While there is work, the failures are all that is known of it.
-  test.engine.hold();
-  HttpClient asking(test.server->port());
-  asking.send(post_text("/v1/completions", R"({"prompt":"a","max_tokens":1})"));
-  REQUIRE(test.engine.wait_submitted(1));
-  check_error(client.get("/health"), 503, "unavailable_error", "sweeps_failed");
-  CHECK_FALSE(healthy());
-  test.engine.release();
-  CHECK(asking.read_answer().status == 200);
-}
-
-TEST_CASE("a server that was told to never counts a sweep as stalled") {
-  TestServer test;
-  test.api.stall_seconds = 0;
-  test.engine.set_sweeps(1e9, 0);
-  CHECK(HttpClient(test.server->port()).get("/health").status == 200);
-}
-
-TEST_CASE("tokenize and detokenize are each other's inverse") {
-  TestServer test;
-  const auto tokens = [&](const Json& body) {
-    return Json::parse(test.post("/tokenize", body).body);
-  };
-  Json answer = tokens({{"prompt", "h\xc3\xa9"}});
-  CHECK(answer["tokens"] == Json({0, 'h' + 1, 0xc3 + 1, 0xa9 + 1}));
-  CHECK(answer["count"] == 4);
-  CHECK(answer["max_model_len"] == 128);
-  CHECK(answer["token_strs"].is_null());
-  answer = tokens({{"content", "hi"}, {"add_special", false}, {"return_token_strs", true}});
-  CHECK(answer["tokens"] == Json({'h' + 1, 'i' + 1}));
-  CHECK(answer["token_strs"] == Json({"h", "i"}));
-  const HttpAnswer text = test.post("/detokenize", {{"tokens", {'h' + 1, 0xc3 + 1, 0xa9 + 1}}});
-  CHECK(Json::parse(text.body)["prompt"] == "h\xc3\xa9");
-  check_error(test.post("/tokenize", Json::object()), 400, kInvalid, "missing_required_parameter");
-  check_error(test.post("/tokenize", {{"prompt", 1}}), 400, kInvalid, "invalid_type");
-  check_error(test.post("/tokenize", {{"prompt", "a"}, {"model", "x"}}), 404, kInvalid,
-              "model_not_found");
-  check_error(test.post("/detokenize", {{"tokens", {300}}}), 400, kInvalid, "invalid_value");
-  check_error(test.post("/detokenize", {{"tokens", "x"}}), 400, kInvalid, "invalid_type");
-  TestServer::Options options;
-  options.with_tokenizer = false;
-  TestServer without(options);
-  check_error(without.post("/tokenize", {{"prompt", "a"}}), 501, kInvalid, "no_tokenizer");
-  CHECK(without.post("/v1/completions", {{"prompt", {5, 7}}}).status == 200);
-}
-
-TEST_CASE("tokenize takes special tokens in a text, and chats") {
-  TestServer test;
-  const auto tokens = [&](const Json& body) {
-    return Json::parse(test.post("/tokenize", body).body)["tokens"];
-  };
-  // lm-eval's remote tokenizer finds the id of the end token so.
-  CHECK(tokens({{"prompt", "</s>a"}, {"add_special_tokens", false}}) == Json({0, 'a' + 1}));
-  CHECK(tokens({{"prompt", "</s>a"}, {"add_special_tokens", false}, {"parse_special", false}})
-            .size() == 5);
-  const Json message = {{"role", "user"}, {"content", "hi"}};
-  const Json chat = {{"messages", {message}}};
-  CHECK(tokens(chat) == tokens({{"prompt", "User: hi\n\nAssistant:"}}));
-  Json bare = chat;
-  bare["add_generation_prompt"] = false;
-  CHECK(tokens(bare) == tokens({{"prompt", "User: hi\n\n"}}));
-  check_error(test.post("/tokenize", {{"messages", {message}}, {"prompt", "a"}}), 400, kInvalid,
-              "invalid_value");
-  check_error(test.post("/tokenize", {{"messages", {{{"role", "x"}}}}}), 400, kInvalid,
-              "unsupported_parameter");
-}
-
-TEST_CASE("tokenizer_info names the special tokens and the template") {
-  TestServer test;
-  const Json info = Json::parse(HttpClient(test.server->port()).get("/tokenizer_info").body);
-  CHECK(info["eos_token"] == "</s>");
-  CHECK(info["add_bos_token"] == true);
-  CHECK(info["chat_template"] == std::string(kPlainChatTemplate));
-  CHECK(info["model_max_length"] == 128);
-  TestServer::Options options;
-  options.with_tokenizer = false;
-  TestServer without(options);
-  check_error(HttpClient(without.server->port()).get("/tokenizer_info"), 501, kInvalid,
-              "no_tokenizer");
 }
 
 TEST_CASE("load counts the sequences that are being answered") {

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "server/cli/flags/command_line.h"
+#include "server/log.h"
 #include "tests/server/cli/batch/batch_fixture.h"
 #include "tests/support/captured_stderr.h"
 
@@ -26,6 +27,7 @@ TEST_CASE("a fault of the machine that heals costs no row its result") {
   Place place;
   place.write_input(mixed_input(300));
   const auto whole = place.whole();
+  set_log(LogFormat::kText, LogLevel::kInfo);  // What others have written does not count.
   Captured log;
   MadeUpScheduler scheduler(64, std::chrono::microseconds(100), 16);
   int sweeps = 0;

@@ -91,7 +91,11 @@ TEST_CASE("keys come from a file, one a line") {
     std::ofstream(path, std::ios::binary) << text;
     return read_api_key_file(path);
   };
-  CHECK(read("# of the team\none\r\n\n  \ntwo").value() == std::vector<std::string>{"one", "two"});
+  const std::vector<ApiKey> two = read("# of the team\none\r\n\n  \ntwo").value();
+  REQUIRE(two.size() == 2);
+  CHECK(two[0].key == "one");
+  CHECK(two[1].key == "two");
+  CHECK(two[1].limits.slots == 0);
   for (const char* none : {"", "\n\n", "# only a comment\n", "a b\n", "one\n\ttwo\n"}) {
     CHECK(read(none).status().code() == Code::kInvalidArgument);
   }
@@ -101,6 +105,48 @@ TEST_CASE("keys come from a file, one a line") {
   REQUIRE(read("one\n").ok());
   CHECK(serve({"--api-key-file", path}).reached_the_model);
   CHECK_FALSE(serve({"--api-key-file", path + "x"}).reached_the_model);
+}
+
+TEST_CASE("behind a key there may be limits of its own") {
+  TempDirectory directory;
+  const auto read = [&](const std::string& text) {
+    const std::string path = directory / "keys";
+    std::ofstream(path, std::ios::binary) << text;
+    return read_api_key_file(path);
+  };
+  const std::vector<ApiKey> keys =
+      read("one name=team-a.x_1 priority=-5..10 slots=8 tokens-per-minute=100000 connections=4\n"
+           "two\n"
+           "three \t slots=1 \r\n"
+           "four priority=0..\n"
+           "five priority=..-1\n")
+          .value();
+  REQUIRE(keys.size() == 5);
+  const KeyLimits& all = keys[0].limits;
+  CHECK(keys[0].key == "one");
+  CHECK(all.name == "team-a.x_1");
+  CHECK(all.priority_min == -5);
+  CHECK(all.priority_max == 10);
+  CHECK(all.slots == 8);
+  CHECK(all.tokens_per_minute == 100'000);
+  CHECK(all.connections == 4);
+  CHECK(keys[1].limits.tokens_per_minute == 0);
+  CHECK_FALSE(keys[1].limits.priority_min.has_value());
+  CHECK(keys[2].key == "three");
+  CHECK(keys[2].limits.slots == 1);
+  CHECK(keys[3].limits.priority_min == 0);
+  CHECK_FALSE(keys[3].limits.priority_max.has_value());
+  CHECK(keys[4].limits.priority_max == -1);
+  for (const char* wrong :
+       {"slots=0", "slots=-1", "slots=x", "slots=", "slots", "slots=1x", "name=", "name=a/b",
+        "priority=5", "priority=..", "priority=5..1", "priority=a..b", "priority=1..99999999999",
+        "connections=1.5", "tokens=5", "=", "Slots=1"}) {
+    INFO(wrong);
+    const Status status = read("fine\nsecret-key " + std::string(wrong) + "\n").status();
+    CHECK(status.code() == Code::kInvalidArgument);
+    CHECK(std::string(status.message()).find("line 2: word 2") != std::string::npos);
+    CHECK(std::string(status.message()).find("secret-key") == std::string::npos);
+  }
 }
 
 TEST_CASE("printed configurations hide keys") {
