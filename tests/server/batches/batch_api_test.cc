@@ -173,6 +173,34 @@ TEST_CASE("the document of the API has the routes of files and batches") {
   CHECK(document["components"]["schemas"].contains("Batch"));
 }
 
+TEST_CASE("the metrics have batches by state, and the lines of those in progress") {
+  Server s;
+  const auto of_state = [&](const BatchFigures& figures, const std::string& state) {
+    for (const auto& [name, count] : figures.batches) {
+      if (name == state) return count;
+    }
+    FAIL("there is no state " << state);
+    return int64_t{0};
+  };
+  CHECK(s.batches->figures().rows_pending == 0);
+  s.engine->hold();
+  const std::string id =
+      s.create(s.upload(line("a", greedy("x")) + line("b", greedy("y")) +
+                        line("c", Json{{"prompt", "z"}, {"max_tokens", 1000}})))["id"];
+  REQUIRE(s.engine->wait_submitted(2));
+  for (const Request& request : s.engine->seen()) CHECK(request.batch);
+  BatchFigures figures = s.batches->figures();
+  CHECK(of_state(figures, "in_progress") == 1);
+  CHECK(figures.rows_pending + figures.rows_failed == 3);  // The last one is too long to run.
+  CHECK(figures.rows_completed == 0);
+  s.engine->release();
+  s.wait(id, "completed");
+  figures = s.batches->figures();
+  CHECK(of_state(figures, "in_progress") == 0);
+  CHECK(of_state(figures, "completed") == 1);
+  CHECK(figures.rows_pending == 0);
+}
+
 TEST_CASE("a file is handed in, listed, read back and deleted") {
   Server s;
   std::string content;
