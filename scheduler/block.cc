@@ -250,8 +250,7 @@ Block::Ended Block::find_ended() {
   const auto lives = [](const std::unique_ptr<Sequence>& s) { return !s->finished(); };
   const auto running = std::stable_partition(running_.begin(), running_.end(), lives);
   const auto aside = std::stable_partition(aside_.begin(), aside_.end(), lives);
-  const auto left = (running - running_.begin()) + (aside - aside_.begin());
-  return {{running, running_.end()}, {aside, aside_.end()}, static_cast<size_t>(left)};
+  return {{running, running_.end()}, {aside, aside_.end()}};
 }
 
 void Block::remove(const Ended& ended) {

@@ -47,7 +47,6 @@ class Block {
   const Sequences& running() const { return running_; }  // In the order of their admission
   const Sequences& aside() const { return aside_; }
   bool empty() const { return running_.empty() && aside_.empty(); }
-  size_t size() const { return running_.size() + aside_.size(); }
   bool full() const { return places() <= 0; }
   uint64_t times_set_aside() const { return times_set_aside_; }
 
@@ -88,10 +87,9 @@ class Block {
   // nothing.
   void enter_next();
 
-  // The sequences that have ended, until remove(); `left` others stay. Neither allocates.
+  // The sequences that have ended, until remove(). Neither allocates.
   struct Ended {
     std::span<const std::unique_ptr<Sequence>> running, aside;
-    size_t left = 0;
   };
   Ended find_ended();
   void remove(const Ended& ended);

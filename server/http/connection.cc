@@ -189,12 +189,11 @@ void Connection::count_for(std::shared_ptr<PeerUse> peer) {
 // next one may be another's. False: that client has too many. REQUIRES: a head.
 bool Connection::count_client() {
   const HttpLimits& limits = core_->limits;
-  if (!address_ || !any_contains(limits.trusted_proxies, *address_)) return true;
-  const IpAddress client =
-      client_of(*address_, parser_.head().forwarded_for, limits.trusted_proxies);
-  const bool forwarded = client != *address_;
-  forwarded_for_ = forwarded ? client.text() : "";
-  count_for(forwarded ? core_->peer_use(client.client_key()) : own_peer_);
+  if (!limits.trusted_proxies.trust(address_)) return true;
+  const auto client = client_of(address_, parser_.head().forwarded_for, limits.trusted_proxies);
+  const bool forwarded = client != address_;
+  forwarded_for_ = forwarded ? client->text() : "";
+  count_for(forwarded ? core_->peer_use(client->client_key()) : own_peer_);
   return peer_ == own_peer_ || peer_->connections <= limits.connections_per_peer_max;
 }
 

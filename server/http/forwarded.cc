@@ -98,20 +98,21 @@ bool IpRange::contains(const IpAddress& address) const {
   return (differ >> (8 - bits % 8)) == 0;
 }
 
-bool any_contains(std::span<const IpRange> ranges, const IpAddress& address) {
+bool TrustedProxies::trust(const std::optional<IpAddress>& peer) const {
+  if (!peer) return unix_sockets;
   return std::any_of(ranges.begin(), ranges.end(),
-                     [&](const IpRange& range) { return range.contains(address); });
+                     [&](const IpRange& range) { return range.contains(*peer); });
 }
 
-IpAddress client_of(const IpAddress& peer, std::string_view forwarded_for,
-                    std::span<const IpRange> trusted) {
-  IpAddress client = peer;
-  while (any_contains(trusted, client) && !trimmed(forwarded_for).empty()) {
+std::optional<IpAddress> client_of(const std::optional<IpAddress>& peer,
+                                   std::string_view forwarded_for, const TrustedProxies& trusted) {
+  std::optional<IpAddress> client = peer;
+  while (trusted.trust(client) && !trimmed(forwarded_for).empty()) {
     const size_t comma = forwarded_for.rfind(',');
     const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
     const auto before = IpAddress::parse_with_port(trimmed(forwarded_for.substr(begin)));
     if (!before) break;
-    client = *before;
+    client = before;
     forwarded_for = forwarded_for.substr(0, comma == std::string_view::npos ? 0 : comma);
   }
   return client;

@@ -5,9 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/status.h"
 
@@ -46,13 +46,20 @@ struct IpRange {
   bool contains(const IpAddress& address) const;
 };
 
-bool any_contains(std::span<const IpRange> ranges, const IpAddress& address);
+// The reverse proxies that are believed.
+struct TrustedProxies {
+  std::vector<IpRange> ranges;
+  bool unix_sockets = false;  // Whoever comes over a Unix socket
+
+  // `peer`: of a connection; none: over a Unix socket.
+  bool trust(const std::optional<IpAddress>& peer) const;
+};
 
 // The client of a request that `peer` sent. Only a trusted peer's X-Forwarded-For counts, since
 // anyone can send one: from its end, where the last proxy wrote, to the last address that is no
 // trusted proxy. Behind a word that is no address nothing is known, and where all are trusted the
-// first one is the client.
-IpAddress client_of(const IpAddress& peer, std::string_view forwarded_for,
-                    std::span<const IpRange> trusted);
+// first one is the client. None: it came over a Unix socket, and no more is known.
+std::optional<IpAddress> client_of(const std::optional<IpAddress>& peer,
+                                   std::string_view forwarded_for, const TrustedProxies& trusted);
 
 }  // namespace spillway

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "server/http/forwarded.h"
 
@@ -40,7 +39,7 @@ struct HttpLimits {
 
   // Reverse proxies whose X-Forwarded-For says for which client a request, its connection and its
   // body are counted.
-  std::vector<IpRange> trusted_proxies;
+  TrustedProxies trusted_proxies;
 };
 
 }  // namespace spillway

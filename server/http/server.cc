@@ -67,7 +67,7 @@ void HttpServer::Parts::take_in(int fd, int family, const std::string& client) {
   // A trusted proxy's connections are counted for its clients, when they have sent a head.
   const bool full = open >= limits.connections_max ||
                     (peer->connections >= limits.connections_per_peer_max &&
-                     !(ip && any_contains(limits.trusted_proxies, *ip)));
+                     !limits.trusted_proxies.trust(ip));
   if (full && core->turned_away >= limits.turned_away_max) {
     ::close(fd);  // No memory is set aside for more refusals.
     return;

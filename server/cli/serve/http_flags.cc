@@ -12,20 +12,25 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr double kDay = 86'400;
 constexpr double kSecondsLeast = 0.001;
 
-Setting trusted_proxy_setting(std::vector<IpRange>* field) {
+Setting trusted_proxy_setting(TrustedProxies* field) {
   Setting setting;
   setting.name = "trusted-proxy";
   setting.meaning = "ADDR[/BITS]";
   setting.help =
-      "a reverse proxy whose X-Forwarded-For says for which client a connection is counted";
+      "a reverse proxy whose X-Forwarded-For says for which client a connection is counted; unix: "
+      "all that come over --socket";
   setting.repeats = true;
   setting.assign = [field](const std::string& text) -> Status {
-    std::vector<IpRange> ranges;
+    TrustedProxies proxies;
     for (const std::string& part : split_list(text)) {
+      if (part == "unix") {
+        proxies.unix_sockets = true;
+        continue;
+      }
       SPILLWAY_ASSIGN_OR_RETURN(const IpRange range, IpRange::parse(part));
-      ranges.push_back(range);
+      proxies.ranges.push_back(range);
     }
-    *field = std::move(ranges);
+    *field = std::move(proxies);
     return {};
   };
   return setting;

@@ -416,7 +416,7 @@ std::string forwarded(const std::string& client) {
 TEST_CASE("behind a trusted proxy connections are counted for its clients") {
   TestServer::Options options;
   options.http.connections_per_peer_max = 1;
-  options.http.trusted_proxies = {IpRange::parse("127.0.0.1").value()};
+  options.http.trusted_proxies.ranges = {IpRange::parse("127.0.0.1").value()};
   options.access.api_keys = {};
   BulkGate gate;
   options.routes.push_back(gate.route());
@@ -444,7 +444,7 @@ TEST_CASE("behind a trusted proxy connections are counted for its clients") {
 TEST_CASE("X-Forwarded-For of anybody else changes nothing") {
   TestServer::Options options;
   options.http.connections_per_peer_max = 1;
-  options.http.trusted_proxies = {IpRange::parse("10.0.0.0/8").value()};
+  options.http.trusted_proxies.ranges = {IpRange::parse("10.0.0.0/8").value()};
   TestServer test(std::move(options));
   HttpClient first(test.server->port());
   first.send(forwarded("203.0.113.1"));
@@ -455,7 +455,7 @@ TEST_CASE("X-Forwarded-For of anybody else changes nothing") {
 
 TEST_CASE("a client behind a proxy is who its address says, for turns, too") {
   TestServer::Options options;
-  options.http.trusted_proxies = {IpRange::parse("127.0.0.1").value()};
+  options.http.trusted_proxies.ranges = {IpRange::parse("127.0.0.1").value()};
   TestServer test(std::move(options));
   test.engine.hold();
   std::vector<std::unique_ptr<HttpClient>> clients;

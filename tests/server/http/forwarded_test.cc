@@ -2,7 +2,6 @@
 #include "server/http/forwarded.h"
 
 #include <catch2/catch.hpp>
-#include <vector>
 
 namespace spillway::forwarded_test {
 namespace {
@@ -68,8 +67,8 @@ TEST_CASE("a range has the addresses with the same first bits") {
 }
 
 TEST_CASE("the client is the last address that no trusted proxy has") {
-  const std::vector<IpRange> trusted = {IpRange::parse("127.0.0.1").value(),
-                                        IpRange::parse("10.0.0.0/8").value()};
+  TrustedProxies trusted;
+  trusted.ranges = {IpRange::parse("127.0.0.1").value(), IpRange::parse("10.0.0.0/8").value()};
   const IpAddress proxy = address("127.0.0.1");
   const auto from = [&](std::string_view field) { return client_of(proxy, field, trusted); };
   CHECK(from("") == proxy);
@@ -87,6 +86,10 @@ TEST_CASE("the client is the last address that no trusted proxy has") {
   const IpAddress other = address("203.0.113.9");
   CHECK(client_of(other, "198.51.100.1", trusted) == other);
   CHECK(client_of(proxy, "198.51.100.1", {}) == proxy);
+  CHECK_FALSE(client_of({}, "198.51.100.1", trusted));
+  trusted.unix_sockets = true;
+  CHECK(client_of({}, "198.51.100.1, 10.0.0.1", trusted) == address("198.51.100.1"));
+  CHECK_FALSE(client_of({}, "unknown", trusted));
 }
 
 }  // namespace

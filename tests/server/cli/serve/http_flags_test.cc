@@ -75,8 +75,11 @@ TEST_CASE("trusted proxies are addresses and ranges, and a name is refused") {
   Settings settings;
   add_http_flags(settings, &limits);
   REQUIRE(set(settings, "trusted-proxy", "127.0.0.1,10.0.0.0/8").ok());
-  REQUIRE(limits.trusted_proxies.size() == 2);
-  CHECK(limits.trusted_proxies[1].contains(IpAddress::parse("10.9.9.9").value()));
+  CHECK(limits.trusted_proxies.trust(IpAddress::parse("10.9.9.9")));
+  CHECK_FALSE(limits.trusted_proxies.trust(IpAddress::parse("11.9.9.9")));
+  CHECK_FALSE(limits.trusted_proxies.trust({}));
+  REQUIRE(set(settings, "trusted-proxy", "unix,10.0.0.1").ok());
+  CHECK(limits.trusted_proxies.trust({}));
   for (const char* wrong : {"", "proxy.example.org", "10.0.0.0/33", "127.0.0.1,"}) {
     INFO(wrong);
     const Status status = set(settings, "trusted-proxy", wrong);
