@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <type_traits>
 
 #include "tests/support/skip.h"
 
