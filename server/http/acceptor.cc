@@ -4,9 +4,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 namespace spillway {
@@ -64,7 +64,11 @@ void Acceptor::accept_waiting() {
     const int fd = ::accept4(socket_.native_handle(), reinterpret_cast<sockaddr*>(&peer), &size,
                              SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
-      take_in_(fd, peer.ss_family, client_of(fd, peer));
+      try {
+        take_in_(fd, peer.ss_family, client_of(fd, peer));
+      } catch (const std::exception&) {
+        // Out of memory for this client; others are still accepted.
+      }
     } else if (errno == EAGAIN) {
       break;
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {

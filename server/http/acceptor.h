@@ -2,6 +2,7 @@
 // making before that runs. Only the server's own .cc files include this.
 #pragma once
 
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>

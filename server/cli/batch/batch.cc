@@ -510,7 +510,7 @@ Command batch_command(const OpenModel& open) {
       "with the same command and --resume: no line is lost, none has two results. A bad line gets "
       "an error of its own and stops nothing. A fault of the machine (a disk, memory, a GPU) is no "
       "line's result: its lines run again, and if that does not help the run stops with status 1, "
-      "to be resumed.";
+      "to be resumed. With --server URL a server runs the lines, and no MODEL is needed here.";
   command.usage = "--input FILE --output FILE";
   command.arguments = {{"MODEL", kModelHelp,
                         &state->model, /*optional=*/true}};

@@ -84,9 +84,9 @@ class Parts {
   const std::string answers, errors, merged;
 };
 
-class Run {
+class RemoteRun {
  public:
-  Run(const RemoteBatchFlags& flags, const RemoteBatchFiles& files, BatchesClient client)
+  RemoteRun(const RemoteBatchFlags& flags, const RemoteBatchFiles& files, BatchesClient client)
       : flags_(flags), files_(files), client_(std::move(client)) {}
 
   // Makes the batch, or finds the one that is there.
@@ -106,7 +106,7 @@ class Run {
   const Clock::time_point began_ = Clock::now();
 };
 
-Result<RemoteBatch> Run::begin() {
+Result<RemoteBatch> RemoteRun::begin() {
   if (flags_.cancel) return client_.cancel(flags_.batch_id);
   if (!flags_.batch_id.empty()) return client_.retrieve(flags_.batch_id);
   SPILLWAY_ASSIGN_OR_RETURN(const std::string endpoint, endpoint_of(files_.input));
@@ -125,7 +125,7 @@ Result<RemoteBatch> Run::begin() {
   return batch;
 }
 
-Result<RemoteBatch> Run::watch(RemoteBatch batch, double poll_seconds) {
+Result<RemoteBatch> RemoteRun::watch(RemoteBatch batch, double poll_seconds) {
   ProgressDisplay display(progress_kind(files_.progress, STDERR_FILENO), stderr);
   const int64_t done_before = batch.completed + batch.failed;
   const int64_t tokens_before = batch.generated_tokens;
@@ -171,7 +171,7 @@ Status refused_input(const RemoteBatch& batch) {
                           (batch.faults.empty() ? "" : ", see above") + "; nothing of it ran");
 }
 
-Result<RemoteBatchOutcome> Run::fetch(const RemoteBatch& batch) {
+Result<RemoteBatchOutcome> RemoteRun::fetch(const RemoteBatch& batch) {
   if (batch.status == "failed") return refused_input(batch);
   if (batch.output_file.empty() && batch.error_file.empty()) {
     return Status(Code::kIoError, batch.id + " is " + batch.status + " and has no results");
@@ -295,7 +295,7 @@ Result<RemoteBatchOutcome> run_remote_batch(const RemoteBatchFlags& flags,
   PatientCaller::Options patience;
   patience.patience_seconds = static_cast<double>(flags.retry_seconds);
   patience.say = [](const std::string& text) { log_warning(text); };
-  Run run(flags, files,
+  RemoteRun run(flags, files,
           BatchesClient(PatientCaller(HttpCaller(std::move(address), std::move(calls)), patience)));
   Result<RemoteBatch> begun = run.begin();
   if (!begun.ok()) {

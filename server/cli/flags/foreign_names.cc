@@ -49,6 +49,9 @@ constexpr std::string_view kNoDraft = "there is no speculative decoding here; le
 constexpr std::string_view kNoLora = "adapters are not here yet; merge them into the weights";
 constexpr std::string_view kPositions = "it is read from the model's config.json or GGUF metadata";
 constexpr std::string_view kLog = "the log is on stderr; redirect it (2> FILE)";
+constexpr std::string_view kLogLevel = "use --log-level debug|info|warning|error (serve)";
+constexpr std::string_view kNoRequestLines =
+    "use --log-level warning (serve), which writes no line for each request";
 constexpr std::string_view kThreads = "use --threads N";
 constexpr std::string_view kPrompt = "use --prompt TEXT (generate)";
 constexpr std::string_view kSystem = "use --system TEXT with --chat (generate)";
@@ -183,9 +186,15 @@ constexpr ForeignName kFlags[] = {
     {"--metrics", kNotNeeded},
     {"--slots", kNotNeeded},
     {"--no-webui", kNotNeeded},
-    {"--disable-log-requests", kNotNeeded},
+    {"--disable-log-requests", kNoRequestLines},
+    {"--disable-uvicorn-access-log", kNoRequestLines},
+    {"--enable-log-requests", kNotNeeded},
     {"--disable-log-stats", kNotNeeded},
-    {"--uvicorn-log-level", kLog},
+    {"--uvicorn-log-level", kLogLevel},
+    {"--verbosity", kLogLevel},
+    {"-lv", kLogLevel},
+    {"--verbose", kLogLevel},
+    {"-v", kLogLevel},
     {"--log-file", kLog},
     {"--chat-template", kTemplate},
     {"--chat-template-file", kTemplate},

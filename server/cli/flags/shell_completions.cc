@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 namespace spillway {
 
@@ -136,7 +137,10 @@ void bash_cases(const Completed& one, std::string* out) {
     const std::string action = bash_values(flag.value);
     auto found = std::find_if(cases.begin(), cases.end(),
                               [&](const auto& known) { return known.first == action; });
-    if (found == cases.end()) found = cases.insert(cases.end(), {action, ""});
+    if (found == cases.end()) {
+      cases.emplace_back(action, "");
+      found = cases.end() - 1;
+    }
     found->second += (found->second.empty() ? "--" : "|--") + flag.name;
   }
   for (const auto& [action, flags] : cases) {

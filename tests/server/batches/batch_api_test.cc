@@ -173,6 +173,34 @@ TEST_CASE("the document of the API has the routes of files and batches") {
   CHECK(document["components"]["schemas"].contains("Batch"));
 }
 
+TEST_CASE("the metrics have batches by state, and the lines of those in progress") {
+  Server s;
+  const auto of_state = [&](const BatchFigures& figures, const std::string& state) {
+    for (const auto& [name, count] : figures.batches) {
+      if (name == state) return count;
+    }
+    FAIL("there is no state " << state);
+    return int64_t{0};
+  };
+  CHECK(s.batches->figures().rows_pending == 0);
+  s.engine->hold();
+  const std::string id =
+      s.create(s.upload(line("a", greedy("x")) + line("b", greedy("y")) +
+                        line("c", Json{{"prompt", "z"}, {"max_tokens", 1000}})))["id"];
+  REQUIRE(s.engine->wait_submitted(2));
+  for (const Request& request : s.engine->seen()) CHECK(request.batch);
+  BatchFigures figures = s.batches->figures();
+  CHECK(of_state(figures, "in_progress") == 1);
+  CHECK(figures.rows_pending + figures.rows_failed == 3);  // The last one is too long to run.
+  CHECK(figures.rows_completed == 0);
+  s.engine->release();
+  s.wait(id, "completed");
+  figures = s.batches->figures();
+  CHECK(of_state(figures, "in_progress") == 0);
+  CHECK(of_state(figures, "completed") == 1);
+  CHECK(figures.rows_pending == 0);
+}
+
 TEST_CASE("a file is handed in, listed, read back and deleted") {
   Server s;
   std::string content;
@@ -449,6 +477,30 @@ TEST_CASE("an upload that is cut off leaves nothing") {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   FAIL("the half file stays");
+}
+
+TEST_CASE("what a client calls a file is never a path") {
+  Server s;
+  for (const char* name : {"../../../escaped", "/tmp/spillway-escaped", "..", "a/b", "%2e%2e%2fc"}) {
+    std::string body = form("x\n");
+    body.replace(body.find("in.jsonl"), 8, name);
+    const HttpAnswer answer = s.post_form(body);
+    INFO(answer.body);
+    REQUIRE(answer.status == 200);
+    const Json file = Json::parse(answer.body);
+    CHECK(file["filename"] == name);
+    CHECK(s.ask("GET", "/v1/files/" + file["id"].get<std::string>() + "/content").body == "x\n");
+  }
+  for (const char* id : {"..%2f..%2fstore.db", "%2e%2e", "..%2fstore.db", "%2fetc%2fpasswd"}) {
+    INFO(id);
+    CHECK(s.ask("GET", "/v1/files/" + std::string(id) + "/content").status == 404);
+    CHECK(s.ask("DELETE", "/v1/files/" + std::string(id)).status == 404);
+  }
+  for (const auto& entry :
+       std::filesystem::directory_iterator(s.folder.path() + "/batches/files")) {
+    CHECK(entry.path().filename().string().starts_with("file-"));
+  }
+  CHECK_FALSE(std::filesystem::exists("/tmp/spillway-escaped"));
 }
 
 }  // namespace
