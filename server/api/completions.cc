@@ -90,6 +90,9 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void ping_if_silent();
   HttpFields fields() const;
 
+  std::string chunk_of(const ChoiceText& piece) const {
+    return sse_event(answer_chunk(head_, call_, api_.context, piece));
+  }
   ApiError logged_here(const ApiError& error) const { return logged(error, endpoint_.path); }
 
   ApiService& api_;
@@ -102,10 +105,6 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
   std::shared_ptr<void> memory_;  // For prompts and answer, until a whole answer is sent
-
-  std::string chunk_of(const ChoiceText& piece) const {
-    return sse_event(answer_chunk(head_, call_, api_.context, piece));
-  }
 
   std::shared_ptr<CompletionRun> run_;
   bool gone_ = false;

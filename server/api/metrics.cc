@@ -84,7 +84,7 @@ void add_kv_rule(MetricFamilies& to, const SchedulerStats& stats) {
              "full cache's, thanks to KV rules.",
              number(stats.kv.bytes_saved));
   to.counter("vllm:num_preemptions_total",
-             "Times that a sequence was set aside on disk to make room for older ones.",
+             "Times that a sequence was set aside on disk to make room for others.",
              number(stats.set_aside));
   to.counter("vllm:prefix_cache_queries_total",
              "Prompt tokens of admitted sequences that were looked up in the prefix cache.",

@@ -88,7 +88,9 @@ bool Access::knows_host(std::string_view host_field) const {
 }
 
 std::string Access::key_name(uint64_t number) const {
-  return number == 0 ? "" : "key-" + std::to_string(number);
+  if (number == 0) return {};
+  const std::string& name = limits_of(number).name;
+  return name.empty() ? "key-" + std::to_string(number) : name;
 }
 
 const KeyLimits& Access::limits_of(uint64_t api_key) const {

@@ -38,7 +38,7 @@ struct Access {
   // The number of the key in the request, from 1; 0: none of them.
   size_t key_of(const HttpRequest& request) const;
 
-  // What the log calls that key: "key-1". Empty for 0.
+  // What the log calls that key: its name in the key file, else "key-1". Empty for 0.
   std::string key_name(uint64_t number) const;
   // Of a key's number as key_of() gives it.
   const KeyLimits& limits_of(uint64_t api_key) const;

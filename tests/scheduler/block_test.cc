@@ -110,6 +110,7 @@ struct Fixture : test::EngineOnTiers {
       : EngineOnTiers(shape_of_tests(), options(), bytes(aside, memory), io) {
     start();
   }
+  ~Fixture() { gate->let_go(); }
   static SchedulerOptions options() {
     SchedulerOptions scheduling;
     scheduling.block_sequences_max = kPlaces;
