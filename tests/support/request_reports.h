@@ -32,7 +32,10 @@ class RequestReports {
   }
 
   // The next one, counted by calls.
-  RequestReport next() { return wait(++seen_)[seen_ - 1]; }
+  RequestReport next() {
+    ++seen_;
+    return wait(seen_)[seen_ - 1];
+  }
 
  private:
   struct State {
