@@ -35,7 +35,9 @@ TEST_CASE("a client's flood leaves slots to the others, and one that is alone ha
     CHECK_FALSE(admission.enter(2));  // Nobody else had come by then.
   }
   std::vector<Admission::Ticket> flood;
-  for (auto ticket = admission.enter(1); ticket; ticket = admission.enter(1)) {
+  for (;;) {
+    auto ticket = admission.enter(1);
+    if (!ticket) break;
     flood.push_back(*std::move(ticket));
   }
   CHECK(flood.size() == 14);
