@@ -12,6 +12,7 @@ import openai
 from server import ServedTest
 
 PROMPT = "Emma Woodhouse, handsome, clever, and rich,"
+ABORTED = 'vllm:request_success_total{model_name="demo",engine="0",finished_reason="abort"'
 CHAT = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who is Emma?"}]
 
 
@@ -87,7 +88,9 @@ class OpenAiTest(ServedTest):
         whole = self.chat().choices[0].message.content
         with self.client.chat.completions.stream(model=self.name, messages=CHAT, max_completion_tokens=8,
                                                  temperature=0) as stream:
-            final = stream.get_final_completion()
+            with self.assertRaises(openai.LengthFinishReasonError) as caught:  # As the package has it
+                stream.get_final_completion()
+        final = caught.exception.completion
         self.assertEqual(final.choices[0].message.content, whole)
         self.assertEqual(final.choices[0].finish_reason, "length")
         parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
@@ -118,7 +121,7 @@ class OpenAiTest(ServedTest):
             self.complete(model="other")
 
     def test_a_reader_that_leaves_ends_its_sequence(self):
-        before = metric(self.url, 'vllm:request_success_total{engine="0",finished_reason="abort"')
+        before = metric(self.url, ABORTED)
         stream = self.complete(stream=True, max_tokens=900, extra_body={"ignore_eos": True})
         next(iter(stream))
         stream.close()
@@ -126,7 +129,7 @@ class OpenAiTest(ServedTest):
             if metric(self.url, "vllm:num_requests_running") == 0:
                 break
         self.assertEqual(metric(self.url, "vllm:num_requests_running"), 0)
-        self.assertEqual(metric(self.url, 'vllm:request_success_total{engine="0",finished_reason="abort"'), before + 1)
+        self.assertEqual(metric(self.url, ABORTED), before + 1)
 
     def test_fields_beyond_openai(self):
         answer = self.complete(extra_body={"top_k": 5, "min_p": 0.1, "return_token_ids": True, "prompt_logprobs": 1,
@@ -208,8 +211,11 @@ class FullQueueTest(ServedTest):
         def ask(client, n):
             return client.completions.create(model=name, prompt=PROMPT, max_tokens=60, n=n).usage.completion_tokens
 
-        with self.assertRaises(openai.RateLimitError) as caught:
-            ask(hasty, 3)
+        with hasty.completions.create(model=name, prompt=PROMPT, max_tokens=900, n=2, stream=True,
+                                      extra_body={"ignore_eos": True}) as full:
+            next(iter(full))
+            with self.assertRaises(openai.RateLimitError) as caught:
+                ask(hasty, 1)
         self.assertEqual(caught.exception.code, "queue_full")
         self.assertGreaterEqual(int(caught.exception.response.headers["retry-after"]), 1)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
