@@ -219,6 +219,8 @@ int run_command_line(std::span<Command> commands, int count, const char* const* 
   CLI::App program;
   program.set_version_flag("--version", std::string("spillway " SPILLWAY_VERSION));
   program.allow_extras();
+  // Behind the command a word is no command: `help serve`, or a model in a folder called plan.
+  program.require_subcommand(0, 1);
   std::vector<Parsed> parsed(commands.size());
   for (size_t i = 0; i < commands.size(); ++i) declare(program, commands[i], &parsed[i]);
   const auto chosen = [&]() -> Parsed* {
