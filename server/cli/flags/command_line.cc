@@ -93,8 +93,8 @@ std::string explain_unknown_flag(const std::string& flag, const std::vector<std:
   return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
-// Explains the words that CLI11 could not assign: all flags among them, a line each, since who comes
-// from another program has several.
+// Explains the words that CLI11 could not assign: all flags among them, a line each, since who
+// comes from another program has several.
 std::string explain_extras(const Parsed& parsed) {
   constexpr size_t kShown = 16;
   std::vector<std::string> known = {"--config", "--print-config", "--help"};
