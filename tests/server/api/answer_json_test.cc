@@ -96,10 +96,10 @@ TEST_CASE("a token of a chat has its bytes and the likeliest others") {
   CHECK(json["refusal"].is_null());
   REQUIRE(json["content"].size() == 3);
   CHECK(json["content"][0] == Json{{"token", "a"},
-                                   {"logprob", -0.1f},
+                                   {"logprob", -0.1},
                                    {"bytes", {'a'}},
                                    {"top_logprobs",
-                                    {{{"token", "a"}, {"logprob", -0.1f}, {"bytes", {'a'}}},
+                                    {{{"token", "a"}, {"logprob", -0.1}, {"bytes", {'a'}}},
                                      {{"token", "b"}, {"logprob", -2.5f}, {"bytes", {'b'}}}}}});
   CHECK(json["content"][1]["token"] == "bytes:\\xe2");
   CHECK(json["content"][1]["bytes"] == Json{0xe2});

@@ -60,7 +60,8 @@ struct BatchStores {
     std::vector<std::string> ids;
     FileStore::Page page;
     page.purpose = "batch_output";
-    for (const StoredFile& file : files->list("me", page).value().files) ids.push_back(file.id);
+    const FileStore::Listing listing = files->list("me", page).value();
+    for (const StoredFile& file : listing.files) ids.push_back(file.id);
     return ids;
   }
 
