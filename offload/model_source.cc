@@ -154,9 +154,9 @@ Status another_kind(const std::string& path) {
   std::string head(std::min<uint64_t>(stamp.bytes, 16), '\0');
   SPILLWAY_RETURN_IF_ERROR(file.read(0, std::as_writable_bytes(std::span(head))));
   if (head.starts_with("GGUF")) {
-    return invalid_argument(path +
-                            " is a GGUF file; give it a name that ends in .gguf, or a link: ln -s " +
-                            path + " NAME.gguf");
+    return invalid_argument(
+        path + " is a GGUF file; give it a name that ends in .gguf, or a link: ln -s " + path +
+        " NAME.gguf");
   }
   // A safetensors file begins with the length of its header, 8 bytes, and the header.
   const bool safetensors = path.ends_with(".safetensors") || head.find("{\"") == 8;
@@ -215,8 +215,9 @@ Result<std::string> default_cache_directory() {
 Status no_such_model(const std::string& model) {
   const std::string what = in_quotes(model);
   if (model.find("://") != std::string::npos) {
-    return not_found(what + " is an address; nothing is downloaded: fetch the model first, and give "
-                            "its directory or .gguf file");
+    return not_found(what +
+                     " is an address; nothing is downloaded: fetch the model first, and give "
+                     "its directory or .gguf file");
   }
   if (model.ends_with(".gguf") || model.ends_with(".safetensors") || model.ends_with(".spill")) {
     return not_found("there is no file " + what);
@@ -226,14 +227,16 @@ Status no_such_model(const std::string& model) {
                      fetched);
   }
   if (is_repository(model)) {
-    return not_found(what +
-                     " is no directory here; nothing is downloaded. If it is a repository of Hugging "
-                     "Face, fetch it (hf download " +
-                     model + " --local-dir DIR) and give DIR");
+    return not_found(
+        what +
+        " is no directory here; nothing is downloaded. If it is a repository of Hugging "
+        "Face, fetch it (hf download " +
+        model + " --local-dir DIR) and give DIR");
   }
-  return not_found(what +
-                   " is neither a model directory nor a .gguf or .spill file; for random weights of "
-                   "a known shape add --dummy-weights");
+  return not_found(
+      what +
+      " is neither a model directory nor a .gguf or .spill file; for random weights of "
+      "a known shape add --dummy-weights");
 }
 
 Result<ModelFile> open_packed(const std::string& path) {

@@ -56,8 +56,9 @@ std::string id_of(const Json& object, const char* name) {
 }
 
 Status no_batch_api(const ServerAddress& address) {
-  return {Code::kIoError, address.text + " does not answer as a server with files and batches "
-                                         "does: it is another program, or an older one"};
+  return {Code::kIoError, address.text +
+                              " does not answer as a server with files and batches "
+                              "does: it is another program, or an older one"};
 }
 
 RemoteBatch batch_of(const Json& json) {
@@ -155,8 +156,9 @@ Status error_of(const HttpReply& reply, const std::string& what) {
                      (code.empty() ? "" : " " + code) + ": " + message;
   if (reply.status == 401) text += " (--api-key-file FILE, or SPILLWAY_API_KEY)";
   if (reply.status == 404 && code == "unknown_url") {
-    text += " (a server has no files and batches with --batch-dir off, or where another server has "
-            "its folder)";
+    text +=
+        " (a server has no files and batches with --batch-dir off, or where another server has "
+        "its folder)";
   }
   const bool callers = reply.status >= 400 && reply.status < 500 && reply.status != 429;
   return {callers ? Code::kInvalidArgument : Code::kIoError, text};
@@ -205,13 +207,15 @@ Result<RemoteBatch> BatchesClient::create(const std::string& file, const std::st
   call.method = "POST";
   call.path = "/v1/batches";
   call.content_type = "application/json";
-  call.body = Json{{"input_file_id", file}, {"endpoint", endpoint}, {"completion_window", window}}
-                  .dump(-1, ' ', false, Json::error_handler_t::replace);
+  call.body =
+      Json{{"input_file_id", file}, {"endpoint", endpoint}, {"completion_window", window}}.dump(
+          -1, ' ', false, Json::error_handler_t::replace);
   call.to_its_end = true;
   while (true) {
     SPILLWAY_ASSIGN_OR_RETURN(const HttpReply reply, caller_.call(call, /*once=*/true));
     if (reply.status != 0) return read_batch(reply, address(), "starting the batch");
-    // The file is of this call alone, so that a batch over it can only be the one that was asked for.
+    // The file is of this call alone, so that a batch over it can only be the one that was asked
+    // for.
     Result<RemoteBatch> made = batch_over(file);
     if (made.ok() || made.status().code() != Code::kNotFound) return made;
   }

@@ -1,5 +1,5 @@
-// OpenAI's Batch API from the client's side, with tries repeated where that may help. One thread; calls
-// block. Texts that a server sends are made harmless to terminals.
+// OpenAI's Batch API from the client's side, with tries repeated where that may help. One thread;
+// calls block. Texts that a server sends are made harmless to terminals.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct RemoteBatch {
   std::string input_file;
   std::string output_file;  // Empty: none
   std::string error_file;
-  std::string detail;               // Why it does not go on just now; empty: it does
-  std::vector<std::string> faults;  // Why its input was refused: "line 7: ..."
+  std::string detail;                            // Why it does not go on just now; empty: it does
+  std::vector<std::string> faults;               // Why its input was refused: "line 7: ..."
   int64_t total = 0, completed = 0, failed = 0;  // Lines
   int64_t prompt_tokens = 0, generated_tokens = 0;
 
@@ -33,13 +33,13 @@ class BatchesClient {
   explicit BatchesClient(PatientCaller caller) : caller_(std::move(caller)) {}
 
   // Sends the file `path`, and returns its id. `show` is told of the bytes sent and of all.
-  // kInvalidArgument: it is no regular file, or the server refuses it; kCorruption: it became shorter
-  // meanwhile.
+  // kInvalidArgument: it is no regular file, or the server refuses it; kCorruption: it became
+  // shorter meanwhile.
   Result<std::string> upload(const std::string& path,
                              const std::function<void(uint64_t, uint64_t)>& show);
 
-  // Starts a batch over a file of upload(). Whether a batch was made is looked up where the answer is
-  // lost, so that there are never two.
+  // Starts a batch over a file of upload(). Whether a batch was made is looked up where the answer
+  // is lost, so that there are never two.
   Result<RemoteBatch> create(const std::string& file, const std::string& endpoint,
                              const std::string& window);
 

@@ -156,9 +156,8 @@ bool OneCall::write_head(const HttpCall& call) {
     return fail("send to");
   }
   if (call.pieces || call.body.empty()) return true;
-  if (wait(options_.stall_seconds, [&](auto handler) {
-        asio::async_write(stream_, asio::buffer(call.body), handler);
-      })) {
+  if (wait(options_.stall_seconds,
+           [&](auto handler) { asio::async_write(stream_, asio::buffer(call.body), handler); })) {
     return true;
   }
   return fail("send to");

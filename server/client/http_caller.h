@@ -1,5 +1,5 @@
-// A client of one HTTP server: a call is a connection, a request and its answer. Bodies may be larger
-// than memory either way. One thread; calls block, and ask all the while whether to go on.
+// A client of one HTTP server: a call is a connection, a request and its answer. Bodies may be
+// larger than memory either way. One thread; calls block, and ask all the while whether to go on.
 #pragma once
 
 #include <cstdint>

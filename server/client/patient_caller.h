@@ -1,5 +1,5 @@
-// Calls a server again while that may help: it cannot be reached, is overloaded (429), is starting or
-// ending (502, 503, 504). One thread; calls block.
+// Calls a server again while that may help: it cannot be reached, is overloaded (429), is starting
+// or ending (502, 503, 504). One thread; calls block.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace spillway {
 class PatientCaller {
  public:
   struct Options {
-    double patience_seconds = 600;  // Of one outage, from its first failure; 0: one try
+    double patience_seconds = 600;   // Of one outage, from its first failure; 0: one try
     double first_pause_seconds = 1;  // Doubles with every try
     double pause_seconds_max = 30;   // Unless the server asks for more (Retry-After)
     // Told of the first failure of an outage and of its end, a sentence each. May be empty.
@@ -24,11 +24,11 @@ class PatientCaller {
   PatientCaller(HttpCaller caller, Options options)
       : caller_(std::move(caller)), options_(std::move(options)) {}
 
-  // Calls until an answer comes that another try would not change, whatever its status. `make` makes
-  // the call anew for each try. With `once` a call that may have arrived is not repeated, and comes
-  // back without a status. When the patience is at its end, the last answer comes back, or kIoError
-  // where there is none; a server that has never answered is not waited for, kIoError. Other errors
-  // are those of HttpCaller::call() and `make`.
+  // Calls until an answer comes that another try would not change, whatever its status. `make`
+  // makes the call anew for each try. With `once` a call that may have arrived is not repeated, and
+  // comes back without a status. When the patience is at its end, the last answer comes back, or
+  // kIoError where there is none; a server that has never answered is not waited for, kIoError.
+  // Other errors are those of HttpCaller::call() and `make`.
   Result<HttpReply> call(const std::function<Result<HttpCall>()>& make, bool once = false);
   Result<HttpReply> call(const HttpCall& call, bool once = false);
 

@@ -21,8 +21,8 @@ struct ServerAddress {
   std::string host_field() const;
 };
 
-// Reads "http://host:8000", "http://host/llm", "host:8000", "unix:/run/spillway.sock". A "/v1" at the
-// end, as other clients have it in their base URL, is left out. kInvalidArgument: it is none of
+// Reads "http://host:8000", "http://host/llm", "host:8000", "unix:/run/spillway.sock". A "/v1" at
+// the end, as other clients have it in their base URL, is left out. kInvalidArgument: it is none of
 // these; of https the message says what to do.
 Result<ServerAddress> parse_server_address(const std::string& text);
 

@@ -41,7 +41,7 @@ class HttpListener {
   // Makes a Unix socket at `path` with these permissions (such as 0600), and queues clients from
   // then on. A socket that nobody listens at any more, as a killed server leaves it, is replaced.
   // Errors: the path is too long, or something else lies there (kInvalidArgument); another process
-  // listens there, or the folder cannot be written to (kIoError).
+  // listens there, or the folder cannot be written to (kIoError); there is no folder (kNotFound).
   static Result<HttpListener> bind_socket(const std::string& path, mode_t mode);
 
   HttpListener(HttpListener&& other) noexcept;

@@ -277,7 +277,8 @@ TEST_CASE("what is no model is refused with what to do") {
   CHECK_THAT(refused("/dev/null"), Catch::Contains("neither"));
   CHECK_THAT(refused("https://example.org/a/b"), Catch::Contains("nothing is downloaded"));
   CHECK_THAT(refused(setup.temp / "m.gguf"), Catch::Contains("no file"));
-  CHECK_THAT(refused("some-org/Some-Model-8B"), Catch::Contains("hf download some-org/Some-Model-8B"));
+  CHECK_THAT(refused("some-org/Some-Model-8B"),
+             Catch::Contains("hf download some-org/Some-Model-8B"));
   CHECK_THAT(refused("../some-model"), !Catch::Contains("hf download"));
   fs::create_directories(setup.temp / "only");
   write_file(setup.temp / "only/b.gguf", "GGUF");

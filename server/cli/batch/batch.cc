@@ -512,8 +512,7 @@ Command batch_command(const OpenModel& open) {
       "line's result: its lines run again, and if that does not help the run stops with status 1, "
       "to be resumed. With --server URL a server runs the lines, and no MODEL is needed here.";
   command.usage = "--input FILE --output FILE";
-  command.arguments = {{"MODEL", kModelHelp,
-                        &state->model, /*optional=*/true}};
+  command.arguments = {{"MODEL", kModelHelp, &state->model, /*optional=*/true}};
   add_batch_flags(command.settings, &state->batch);
   add_remote_batch_flags(command.settings, &state->remote);
   add_engine_flags(command.settings, &state->engine);
@@ -523,7 +522,8 @@ Command batch_command(const OpenModel& open) {
   command.check = [state]() -> Status {
     if (!state->remote.server.empty()) {
       if (state->model.empty()) return check_remote_batch(state->remote, files_of(state->batch));
-      return invalid_argument("MODEL is of a batch on this machine; with --server the server has it");
+      return invalid_argument(
+          "MODEL is of a batch on this machine; with --server the server has it");
     }
     return check_flags(state->model, state->batch, state->engine);
   };

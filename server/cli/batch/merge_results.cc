@@ -45,8 +45,7 @@ Result<int64_t> index_lines(const std::string& path, bool error, std::vector<Pla
 class Output {
  public:
   static Result<Output> create(const std::string& path) {
-    SPILLWAY_ASSIGN_OR_RETURN(File file,
-                              File::open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
+    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
     return Output(std::move(file));
   }
 

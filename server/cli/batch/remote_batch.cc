@@ -32,8 +32,8 @@ constexpr uint64_t kKeyFileBytesMax = uint64_t{1} << 20;
 
 // What a batch at a server takes; all other settings of the command are of this machine.
 constexpr std::array<std::string_view, 12> kOfServer = {
-    "server",  "api-key",   "api-key-file", "batch-id", "cancel",   "completion-window",
-    "retry-seconds", "input", "output",     "overwrite", "progress", "fail-on-errors"};
+    "server",        "api-key", "api-key-file", "batch-id",  "cancel",   "completion-window",
+    "retry-seconds", "input",   "output",       "overwrite", "progress", "fail-on-errors"};
 // Those that mean nothing without one. (A key may be there for `serve`.)
 constexpr std::array<std::string_view, 4> kOfServerAlone = {"batch-id", "cancel",
                                                             "completion-window", "retry-seconds"};
@@ -47,7 +47,8 @@ Setting client_key_setting(std::string* field) {
   Setting setting;
   setting.name = "api-key";
   setting.meaning = "KEY";
-  setting.help = "with --server: the key that it asks for; in a variable or file it stays out of ps";
+  setting.help =
+      "with --server: the key that it asks for; in a variable or file it stays out of ps";
   setting.secret = true;
   setting.assign = [field](const std::string& text) -> Status {
     *field = text.substr(0, text.find(','));  // A variable may have all keys of a server.
@@ -114,14 +115,14 @@ Result<RemoteBatch> RemoteRun::begin() {
   {
     ByteProgress sending("Sending " + files_.input);
     SPILLWAY_ASSIGN_OR_RETURN(
-        file, client_.upload(files_.input, [&](uint64_t done, uint64_t total) {
-          sending.show(done, total);
-        }));
+        file, client_.upload(files_.input,
+                             [&](uint64_t done, uint64_t total) { sending.show(done, total); }));
   }
   SPILLWAY_ASSIGN_OR_RETURN(RemoteBatch batch,
                             client_.create(file, endpoint, flags_.completion_window));
-  log_info("The server runs " + batch.id + "; it goes on when this command ends. To see it again: " +
-           again(batch.id) + " --output " + files_.output);
+  log_info("The server runs " + batch.id +
+           "; it goes on when this command ends. To see it again: " + again(batch.id) +
+           " --output " + files_.output);
   return batch;
 }
 
@@ -143,7 +144,8 @@ Result<RemoteBatch> RemoteRun::watch(RemoteBatch batch, double poll_seconds) {
     progress.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     if (batch.ended()) break;
     if (batch.total > 0) display.update(progress);
-    if (batch.detail != detail && !batch.detail.empty()) log_info("The batch waits: " + batch.detail);
+    if (batch.detail != detail && !batch.detail.empty())
+      log_info("The batch waits: " + batch.detail);
     detail = batch.detail;
     Status status = client_.pause(pause);
     pause = std::min(2 * pause, poll_seconds);
@@ -267,7 +269,8 @@ Status check_remote_batch(const RemoteBatchFlags& flags, const RemoteBatchFiles&
     return invalid_argument("--input is of a new batch; leave it out with --batch-id");
   }
   if (flags.batch_id.empty() && files.input.empty()) {
-    return invalid_argument("--input is missing; or --batch-id ID of a batch that is there already");
+    return invalid_argument(
+        "--input is missing; or --batch-id ID of a batch that is there already");
   }
   if (files.output.empty() && !flags.cancel) return invalid_argument("--output is missing");
   return {};
@@ -295,8 +298,9 @@ Result<RemoteBatchOutcome> run_remote_batch(const RemoteBatchFlags& flags,
   PatientCaller::Options patience;
   patience.patience_seconds = static_cast<double>(flags.retry_seconds);
   patience.say = [](const std::string& text) { log_warning(text); };
-  RemoteRun run(flags, files,
-          BatchesClient(PatientCaller(HttpCaller(std::move(address), std::move(calls)), patience)));
+  RemoteRun run(
+      flags, files,
+      BatchesClient(PatientCaller(HttpCaller(std::move(address), std::move(calls)), patience)));
   Result<RemoteBatch> begun = run.begin();
   if (!begun.ok()) {
     const bool new_one = flags.batch_id.empty() && begun.status().code() == Code::kCancelled;
@@ -314,14 +318,14 @@ Result<RemoteBatchOutcome> run_remote_batch(const RemoteBatchFlags& flags,
   };
   if (!ended.ok()) {
     if (!is_passing(ended.status())) return ended.status();
-    return with_advice(ended.status(), "the batch goes on at the server. To see it again: " +
-                                           run.again(id) + output + "; to end it: " + run.again(id) +
-                                           " --cancel");
+    return with_advice(ended.status(),
+                       "the batch goes on at the server. To see it again: " + run.again(id) +
+                           output + "; to end it: " + run.again(id) + " --cancel");
   }
   Result<RemoteBatchOutcome> outcome = run.fetch(ended.value());
   if (outcome.ok() || !is_passing(outcome.status()) || ended->status != "completed") return outcome;
-  return with_advice(outcome.status(),
-                     "the results are safe at the server. To fetch them: " + run.again(id) + output);
+  return with_advice(outcome.status(), "the results are safe at the server. To fetch them: " +
+                                           run.again(id) + output);
 }
 
 Result<std::string> endpoint_of(const std::string& input) {

@@ -84,9 +84,11 @@ Command cache_command() {
       "what lies there; `cache prune` removes what interrupted conversions left, and packed models "
       "by --max-size and --older-than. What is removed is packed again when it is needed. A file "
       "that a running spillway uses, or that the cache did not make, is never removed.";
-  command.arguments = {
-      {"ACTION", "list (the default) or prune (the default with a limit)", &flags->action, true,
-       {"list", "prune"}}};
+  command.arguments = {{"ACTION",
+                        "list (the default) or prune (the default with a limit)",
+                        &flags->action,
+                        true,
+                        {"list", "prune"}}};
   Settings& settings = command.settings;
   settings.group("Cache");
   settings.add_size("max-size", &flags->bytes_max,

@@ -93,8 +93,8 @@ std::string explain_unknown_flag(const std::string& flag, const std::vector<std:
   return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
-// Explains the words that CLI11 could not assign: all flags among them, a line each, since who comes
-// from another program has several.
+// Explains the words that CLI11 could not assign: all flags among them, a line each, since who
+// comes from another program has several.
 std::string explain_extras(const Parsed& parsed) {
   constexpr size_t kShown = 16;
   std::vector<std::string> known = {"--config", "--print-config", "--help"};
@@ -219,6 +219,8 @@ int run_command_line(std::span<Command> commands, int count, const char* const* 
   CLI::App program;
   program.set_version_flag("--version", std::string("spillway " SPILLWAY_VERSION));
   program.allow_extras();
+  // Behind the command a word is no command: `help serve`, or a model in a folder called plan.
+  program.require_subcommand(0, 1);
   std::vector<Parsed> parsed(commands.size());
   for (size_t i = 0; i < commands.size(); ++i) declare(program, commands[i], &parsed[i]);
   const auto chosen = [&]() -> Parsed* {

@@ -9,7 +9,8 @@ namespace spillway {
 
 // Help of the argument MODEL.
 constexpr const char* kModelHelp =
-    "a Hugging Face model directory, a .gguf file or a packed .spill file; with --dummy-weights the "
+    "a Hugging Face model directory, a .gguf file or a packed .spill file; with --dummy-weights "
+    "the "
     "name of a shape such as opt-1.3b";
 
 // `flags` outlives the settings.

@@ -24,7 +24,8 @@ constexpr std::string_view kWeights =
     "use --weights D,H,K (per cent on device, host and disk), or leave it to the plan";
 constexpr std::string_view kKvPlace =
     "use --kv D,H,K (per cent on device, host and disk), or leave it to the plan";
-constexpr std::string_view kHostKv = "use --host-memory SIZE, and --kv D,H,K or leave it to the plan";
+constexpr std::string_view kHostKv =
+    "use --host-memory SIZE, and --kv D,H,K or leave it to the plan";
 constexpr std::string_view kSequences = "use --block N (sequences at once)";
 constexpr std::string_view kMicroBatch = "use --micro-batch N (sequences)";
 constexpr std::string_view kPrefixCache =
@@ -34,7 +35,8 @@ constexpr std::string_view kFormat =
     "use --format f32|bf16|f16|q8|q4_1|q4 (bfloat16: --format bf16)";
 constexpr std::string_view kQuantize =
     "use --format q8|q4_1|q4, or give a GGUF file that is quantised already";
-constexpr std::string_view kNewTokens = "use --max-tokens N (generate) or max_tokens in the request";
+constexpr std::string_view kNewTokens =
+    "use --max-tokens N (generate) or max_tokens in the request";
 constexpr std::string_view kPerRequest = "it is a field of each request here; see docs/HTTP_API.md";
 constexpr std::string_view kPenalty =
     "use --repetition-penalty X (generate) or repetition_penalty in the request";

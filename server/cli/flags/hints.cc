@@ -13,10 +13,9 @@ namespace {
 // Variables that set something other than a command's flag: the configuration file, two folders
 // (offload/config_files.h, offload/model_source.h), what builds and tests are told.
 constexpr std::string_view kNotFlags[] = {
-    "SPILLWAY_CONFIG",  "SPILLWAY_CONFIGS",   "SPILLWAY_CACHE",
-    "SPILLWAY_CUDA",    "SPILLWAY_TEST_CUDA", "SPILLWAY_CUDA_TESTS",
-    "SPILLWAY_PROGRAM", "SPILLWAY_SOURCE",    "SPILLWAY_BINARY",
-    "SPILLWAY_WERROR",  "SPILLWAY_TEST_SEED", "SPILLWAY_EMULATION_SEED"};
+    "SPILLWAY_CONFIG",    "SPILLWAY_CONFIGS",    "SPILLWAY_CACHE",     "SPILLWAY_CUDA",
+    "SPILLWAY_TEST_CUDA", "SPILLWAY_CUDA_TESTS", "SPILLWAY_PROGRAM",   "SPILLWAY_SOURCE",
+    "SPILLWAY_BINARY",    "SPILLWAY_WERROR",     "SPILLWAY_TEST_SEED", "SPILLWAY_EMULATION_SEED"};
 
 // Levenshtein distance.
 size_t edits(std::string_view a, std::string_view b) {
@@ -34,8 +33,8 @@ size_t edits(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Of a Service of the name spillway (or spillway-NAME) in the same namespace: SPILLWAY_SERVICE_HOST,
-// SPILLWAY_SERVICE_PORT_HTTP, SPILLWAY_PORT_8000_TCP_ADDR.
+// Of a Service of the name spillway (or spillway-NAME) in the same namespace:
+// SPILLWAY_SERVICE_HOST, SPILLWAY_SERVICE_PORT_HTTP, SPILLWAY_PORT_8000_TCP_ADDR.
 bool is_of_kubernetes(std::string_view name) {
   return name.ends_with("_SERVICE_HOST") || name.find("_SERVICE_PORT") != std::string_view::npos ||
          name.find("_TCP_ADDR") != std::string_view::npos ||

@@ -14,9 +14,10 @@ namespace spillway {
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // The environment's variables SPILLWAY_... that set nothing, which would otherwise go unnoticed, a
-// sentence each: "SPILLWAY_PROT sets nothing; did you mean SPILLWAY_PORT?". `environment` as environ
-// has it: "NAME=value", a null pointer behind the last. Those that Kubernetes makes for a Service
-// called spillway (SPILLWAY_SERVICE_HOST, SPILLWAY_PORT_8000_TCP) are nobody's mistake and ignored.
+// sentence each: "SPILLWAY_PROT sets nothing; did you mean SPILLWAY_PORT?". `environment` as
+// environ has it: "NAME=value", a null pointer behind the last. Those that Kubernetes makes for a
+// Service called spillway (SPILLWAY_SERVICE_HOST, SPILLWAY_PORT_8000_TCP) are nobody's mistake and
+// ignored.
 std::vector<std::string> unknown_variables(std::span<const Command> commands,
                                            const char* const* environment);
 

@@ -38,8 +38,8 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// From the name of the value in the help: FILE, DIR, auto|cpu|cuda, SIZE|off. Names of values are in
-// capitals, values that are words are not.
+// From the name of the value in the help: FILE, DIR, auto|cpu|cuda, SIZE|off. Names of values are
+// in capitals, values that are words are not.
 Value value_of(std::string_view meaning) {
   if (meaning.empty()) return {ValueKind::kNone, ""};
   if (meaning == "DIR") return {ValueKind::kFolder, ""};
@@ -49,9 +49,8 @@ Value value_of(std::string_view meaning) {
   for (size_t at = 0; at <= meaning.size();) {
     const size_t end = std::min(meaning.find('|', at), meaning.size());
     const std::string word(meaning.substr(at, end - at));
-    const bool lower = std::none_of(word.begin(), word.end(), [](unsigned char c) {
-      return std::isupper(c) != 0;
-    });
+    const bool lower = std::none_of(word.begin(), word.end(),
+                                    [](unsigned char c) { return std::isupper(c) != 0; });
     if (lower && !word.empty()) words.push_back(word);
     at = end + 1;
   }
@@ -86,10 +85,16 @@ std::vector<Completed> completed(std::span<const Command> commands) {
                            value_of(setting.meaning), setting.repeats});
     }
     if (!one.flags.empty()) {
-      one.flags.push_back({"config", "values for any of these flags, by name", "FILE",
-                           {ValueKind::kFile, ""}, false});
-      one.flags.push_back({"print-config", "print every value and where it came from", "",
-                           {ValueKind::kNone, ""}, false});
+      one.flags.push_back({"config",
+                           "values for any of these flags, by name",
+                           "FILE",
+                           {ValueKind::kFile, ""},
+                           false});
+      one.flags.push_back({"print-config",
+                           "print every value and where it came from",
+                           "",
+                           {ValueKind::kNone, ""},
+                           false});
     }
     one.flags.push_back({"help", "what the command takes", "", {ValueKind::kNone, ""}, false});
     for (const Argument& argument : command.arguments) {
@@ -188,7 +193,8 @@ std::string bash_script(const std::vector<Completed>& all) {
     }
     out += "      flags='" + flags + "'\n      if [[ $cur == -* ]]; then\n" +
            "        COMPREPLY=($(compgen -W \"$flags\" -- \"$cur\"))\n";
-    if (!one.arguments.empty()) out += "      else\n        " + bash_values(one.arguments[0]) + "\n";
+    if (!one.arguments.empty())
+      out += "      else\n        " + bash_values(one.arguments[0]) + "\n";
     out += "      fi ;;\n";
   }
   return out + "  esac\n}\n\ncomplete -F _spillway spillway\n";
@@ -317,8 +323,9 @@ std::string fish_script(const std::vector<Completed>& all) {
     const std::string behind =
         "complete -c spillway -n '__fish_seen_subcommand_from " + joined(one.names) + "'";
     for (const Value& value : one.arguments) {
-      out += behind + (value.kind == ValueKind::kWords ? " -a " + fish_quoted(value.words)
-                                                       : std::string(" -F")) +
+      out += behind +
+             (value.kind == ValueKind::kWords ? " -a " + fish_quoted(value.words)
+                                              : std::string(" -F")) +
              "\n";
     }
     for (const Flag& flag : one.flags) {

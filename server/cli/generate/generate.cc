@@ -265,8 +265,7 @@ Command generate_command(const OpenModel& open) {
       "Writes the completion of one prompt to standard output as it appears, and what it took to "
       "standard error. The same --seed gives the same text.";
   command.usage = "--prompt TEXT";
-  command.arguments = {
-      {"MODEL", kModelHelp, &state->model}};
+  command.arguments = {{"MODEL", kModelHelp, &state->model}};
   add_generate_flags(command.settings, &state->generate);
   add_engine_flags(command.settings, &state->engine);
   command.check = [state] { return check(*state); };

@@ -481,7 +481,8 @@ TEST_CASE("an upload that is cut off leaves nothing") {
 
 TEST_CASE("what a client calls a file is never a path") {
   Server s;
-  for (const char* name : {"../../../escaped", "/tmp/spillway-escaped", "..", "a/b", "%2e%2e%2fc"}) {
+  for (const char* name :
+       {"../../../escaped", "/tmp/spillway-escaped", "..", "a/b", "%2e%2e%2fc"}) {
     std::string body = form("x\n");
     body.replace(body.find("in.jsonl"), 8, name);
     const HttpAnswer answer = s.post_form(body);

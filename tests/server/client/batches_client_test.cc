@@ -151,8 +151,8 @@ TEST_CASE("a batch whose making was not confirmed is found instead of made twice
 
 TEST_CASE("what another program answers is taken for nothing") {
   Json body;
-  const auto server = serve(
-      [&](const HttpRequest&, const ExchangePtr& exchange) { answer(exchange, body); });
+  const auto server =
+      serve([&](const HttpRequest&, const ExchangePtr& exchange) { answer(exchange, body); });
   BatchesClient client = client_of(server->url());
   for (const Json& given : {Json("hello"), Json::array(), Json::object(), Json{{"id", 7}},
                             Json{{"id", "../../etc"}, {"status", "completed"}},

@@ -71,7 +71,8 @@ Router routes(size_t sink_bytes_max = SIZE_MAX) {
                 response.source = std::make_shared<Repeated>(20'000'000);
                 exchange->respond(std::move(response));
               }});
-  router.add({"GET", "/cut", [](const HttpRequest&, const ExchangePtr& exchange) { exchange->abort(); }});
+  router.add(
+      {"GET", "/cut", [](const HttpRequest&, const ExchangePtr& exchange) { exchange->abort(); }});
   router.add({"GET", "/silent", [](const HttpRequest&, const ExchangePtr&) {}});
   router.add({"GET", "/later", [](const HttpRequest&, const ExchangePtr& exchange) {
                 HttpResponse response;
@@ -80,8 +81,7 @@ Router routes(size_t sink_bytes_max = SIZE_MAX) {
                 exchange->respond(std::move(response));
               }});
   Route upload{"POST", "/upload", [](const HttpRequest& request, const ExchangePtr& exchange) {
-                 answer(exchange,
-                        std::to_string(static_cast<CountingSink&>(*request.sink).bytes));
+                 answer(exchange, std::to_string(static_cast<CountingSink&>(*request.sink).bytes));
                }};
   upload.sink = [sink_bytes_max](const HttpRequest&) {
     return std::shared_ptr<BodySink>(std::make_shared<CountingSink>(sink_bytes_max));
@@ -129,10 +129,8 @@ TEST_CASE("a call brings the answer, with key and host as they should be") {
   const HttpReply reply = caller_of(*server, options).call({.path = "/hello"}).value();
   CHECK(reply.status == 200);
   CHECK(reply.body == "127.0.0.1:" + std::to_string(server->port()) + " Bearer secret");
-  const HttpCall echo{.method = "POST",
-                      .path = "/echo",
-                      .content_type = "application/json",
-                      .body = R"({"a": 1})"};
+  const HttpCall echo{
+      .method = "POST", .path = "/echo", .content_type = "application/json", .body = R"({"a": 1})"};
   CHECK(caller_of(*server).call(echo)->body == echo.body);
   CHECK(caller_of(*server).call({.path = "/nothing"})->status == 404);
   const HttpReply later = caller_of(*server).call({.path = "/later"}).value();
@@ -215,13 +213,15 @@ TEST_CASE("where there is no answer the reply says why, and whether the request 
   CHECK(refused.status == 0);
   CHECK_FALSE(refused.sent);
   CHECK_THAT(refused.trouble, Catch::Contains("connect") && Catch::Contains("127.0.0.1"));
-  const HttpReply unknown = HttpCaller(parse_server_address("http://no-such-host.invalid").value(), {})
-                                .call({.path = "/"})
-                                .value();
+  const HttpReply unknown =
+      HttpCaller(parse_server_address("http://no-such-host.invalid").value(), {})
+          .call({.path = "/"})
+          .value();
   CHECK(unknown.status == 0);
   CHECK_THAT(unknown.trouble, Catch::Contains("no-such-host.invalid"));
-  const HttpReply no_socket =
-      HttpCaller(parse_server_address("unix:/no/such/socket").value(), {}).call({.path = "/"}).value();
+  const HttpReply no_socket = HttpCaller(parse_server_address("unix:/no/such/socket").value(), {})
+                                  .call({.path = "/"})
+                                  .value();
   CHECK(no_socket.status == 0);
   CHECK_FALSE(no_socket.sent);
 }

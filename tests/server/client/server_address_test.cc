@@ -10,13 +10,13 @@ TEST_CASE("addresses of servers are read as people write them") {
   struct Row {
     std::string text, host, port, base;
   };
-  for (const Row& row : {Row{"http://127.0.0.1:8000", "127.0.0.1", "8000", ""},
-                         Row{"http://gpu.example.org", "gpu.example.org", "80", ""},
-                         Row{"gpu:8000", "gpu", "8000", ""}, Row{"[::1]:8000", "[::1]", "8000", ""},
-                         Row{"http://[fe80::1]", "[fe80::1]", "80", ""},
-                         Row{"http://a:1/", "a", "1", ""}, Row{"http://a:1/v1", "a", "1", ""},
-                         Row{"http://a:1/v1/", "a", "1", ""}, Row{"http://a:1/llm", "a", "1", "/llm"},
-                         Row{"http://a:1/llm/v1", "a", "1", "/llm"}}) {
+  for (const Row& row :
+       {Row{"http://127.0.0.1:8000", "127.0.0.1", "8000", ""},
+        Row{"http://gpu.example.org", "gpu.example.org", "80", ""},
+        Row{"gpu:8000", "gpu", "8000", ""}, Row{"[::1]:8000", "[::1]", "8000", ""},
+        Row{"http://[fe80::1]", "[fe80::1]", "80", ""}, Row{"http://a:1/", "a", "1", ""},
+        Row{"http://a:1/v1", "a", "1", ""}, Row{"http://a:1/v1/", "a", "1", ""},
+        Row{"http://a:1/llm", "a", "1", "/llm"}, Row{"http://a:1/llm/v1", "a", "1", "/llm"}}) {
     INFO(row.text);
     const auto address = parse_server_address(row.text);
     REQUIRE(address.ok());
@@ -43,10 +43,10 @@ TEST_CASE("addresses of servers are read as people write them") {
 }
 
 TEST_CASE("what is no address of a server is refused with what to do") {
-  for (const char* text :
-       {"", "gpu", "http://", "http://:8000", "http://a:", "http://a:0", "http://a:65536",
-        "http://a:80x", "ftp://a:1", "http://a b:1", "http://a:1/x?y=1", "http://a:1/#x",
-        "http://a:1/x y", "http://[::1:1", "unix:", "unix://", "http://a\r\nX: y:1", "http://[]:1"}) {
+  for (const char* text : {"", "gpu", "http://", "http://:8000", "http://a:", "http://a:0",
+                           "http://a:65536", "http://a:80x", "ftp://a:1", "http://a b:1",
+                           "http://a:1/x?y=1", "http://a:1/#x", "http://a:1/x y", "http://[::1:1",
+                           "unix:", "unix://", "http://a\r\nX: y:1", "http://[]:1"}) {
     INFO(text);
     CHECK(parse_server_address(text).status().code() == Code::kInvalidArgument);
   }

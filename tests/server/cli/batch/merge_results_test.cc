@@ -72,21 +72,23 @@ TEST_CASE("where the output cannot be written the old one stays") {
   Files files;
   std::ofstream(files.folder / "out") << "old";
   std::ofstream(files.folder / "a") << line(1);
-  CHECK_FALSE(merge_results(files.folder / "a", "", files.folder / "none/tmp", files.folder / "out").ok());
+  CHECK_FALSE(
+      merge_results(files.folder / "a", "", files.folder / "none/tmp", files.folder / "out").ok());
   CHECK(files.out() == "old");
   std::filesystem::create_directories(files.folder / "full/sub");
   CHECK_FALSE(
       merge_results(files.folder / "a", "", files.folder / "tmp", files.folder / "full").ok());
   CHECK_FALSE(std::filesystem::exists(files.folder / "tmp"));
-  CHECK_FALSE(merge_results(files.folder / "gone", "", files.folder / "tmp", files.folder / "out").ok());
+  CHECK_FALSE(
+      merge_results(files.folder / "gone", "", files.folder / "tmp", files.folder / "out").ok());
 }
 
 TEST_CASE("line numbers are those at the end of an id") {
   CHECK(line_number_of(line(17)) == 17);
-  for (const char* text : {"", "{}", "{\"id\":\"batch_req_\"}", "{\"id\":\"batch_req_abc\"}",
-                           "{\"id\":\"batch_req_a_0\"}", "{\"id\":\"batch_req_a_-1\"}",
-                           "{\"id\":\"batch_req_a_1x\"}", "{\"id\":\"batch_req_a_1",
-                           "{\"id\":\"batch_req_a_99999999999999999999\"}"}) {
+  for (const char* text :
+       {"", "{}", "{\"id\":\"batch_req_\"}", "{\"id\":\"batch_req_abc\"}",
+        "{\"id\":\"batch_req_a_0\"}", "{\"id\":\"batch_req_a_-1\"}", "{\"id\":\"batch_req_a_1x\"}",
+        "{\"id\":\"batch_req_a_1", "{\"id\":\"batch_req_a_99999999999999999999\"}"}) {
     INFO(text);
     CHECK(line_number_of(text) == 0);
   }

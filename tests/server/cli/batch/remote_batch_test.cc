@@ -1,5 +1,5 @@
-// spillway batch --server: from the file to the output, over a server that stops in between, refuses,
-// or is told to end; and which flags go with it.
+// spillway batch --server: from the file to the output, over a server that stops in between,
+// refuses, or is told to end; and which flags go with it.
 #include "server/cli/batch/remote_batch.h"
 
 #include <catch2/catch.hpp>
@@ -150,8 +150,8 @@ TEST_CASE("an interrupted command leaves the batch running and says how to see i
   const auto interrupted = running.get();
   CHECK(interrupted.status().code() == Code::kCancelled);
   const std::string id = job.batch_id();
-  CHECK_THAT(message_of(interrupted), Catch::Contains("--batch-id " + id + " --output") &&
-                                          Catch::Contains("--cancel"));
+  CHECK_THAT(message_of(interrupted),
+             Catch::Contains("--batch-id " + id + " --output") && Catch::Contains("--cancel"));
   server.engine->release();
   job.flags.batch_id = id;
   job.files.input.clear();
@@ -232,8 +232,9 @@ std::string refusal(std::vector<std::string> arguments,
 }
 
 TEST_CASE("flags of this machine and of a server do not go together") {
-  const std::vector<std::string> good = {"--server", "http://127.0.0.1:1", "--input",
-                                         "/no/such/file", "--output", "/tmp/spillway-no-output"};
+  const std::vector<std::string> good = {"--server", "http://127.0.0.1:1",
+                                         "--input",  "/no/such/file",
+                                         "--output", "/tmp/spillway-no-output"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), good.begin(), good.end());
     return refusal(std::move(more));
@@ -253,8 +254,9 @@ TEST_CASE("flags of this machine and of a server do not go together") {
   std::vector<std::string> words = good;
   CHECK_THAT(refusal(words, {{"SPILLWAY_BLOCK", "7"}, {"SPILLWAY_API_KEY", "a,b"}}),
              Catch::Contains("/no/such/file"));
-  CHECK_THAT(refusal({"m", "--input", "/no/such/file", "--output", "y"}, {{"SPILLWAY_API_KEY", ""}}),
-             Catch::Contains("/no/such/file"));
+  CHECK_THAT(
+      refusal({"m", "--input", "/no/such/file", "--output", "y"}, {{"SPILLWAY_API_KEY", ""}}),
+      Catch::Contains("/no/such/file"));
 }
 
 }  // namespace

@@ -80,7 +80,8 @@ TEST_CASE("hints name flags that there are, and answer to names that are none of
   std::set<std::string> known;
   for (std::string line; std::getline(in, line);) {
     INFO(line);
-    if (line.find("#include") != std::string::npos || line.find("//") != std::string::npos) continue;
+    if (line.find("#include") != std::string::npos || line.find("//") != std::string::npos)
+      continue;
     std::string hint = line;
     if (line.starts_with("    {\"")) {
       const std::string name = line.substr(6, line.find('"', 6) - 6);

@@ -281,19 +281,21 @@ TEST_CASE("without keys serve answers to its own names and pages only") {
   flags.allowed_hosts = {"gpu.example.org"};
   SECTION("without keys") {
     Served served(flags);
-    for (const char* host : {"127.0.0.1:8000", "localhost", "gpu.example.org", "GPU.example.org:80"}) {
+    for (const char* host :
+         {"127.0.0.1:8000", "localhost", "gpu.example.org", "GPU.example.org:80"}) {
       INFO(host);
       CHECK(ask(served, "Host: " + std::string(host) + "\r\n").status == 200);
     }
-    const HttpAnswer rebound = ask(
-        served, "Host: evil.example:8000\r\nOrigin: http://evil.example:8000\r\n");
+    const HttpAnswer rebound =
+        ask(served, "Host: evil.example:8000\r\nOrigin: http://evil.example:8000\r\n");
     CHECK(rebound.status == 403);
     CHECK_FALSE(rebound.fields.contains("access-control-allow-origin"));
     const Json error = Json::parse(rebound.body)["error"];
     CHECK(error["code"] == "forbidden_host");
     CHECK_THAT(error["message"].get<std::string>(), Catch::Contains("--allowed-host NAME"));
     CHECK(ask(served, "Host: evil.example\r\n", "/health").status == 200);
-    CHECK(ask(served, "Host: gpu.example.org\r\nOrigin: https://gpu.example.org\r\n").status == 200);
+    CHECK(ask(served, "Host: gpu.example.org\r\nOrigin: https://gpu.example.org\r\n").status ==
+          200);
     CHECK(ask(served, "Host: gpu.example.org\r\nOrigin: https://evil.example\r\n").status == 403);
     std::raise(SIGTERM);
     REQUIRE(served.ended_within(10));
