@@ -72,9 +72,9 @@ size_t Block::first_back() const {
   const auto order = [&](const std::unique_ptr<Sequence>& sequence) {
     return leaving_order(*sequence, waiting_.running(sequence->client()));
   };
-  const auto first = std::min_element(
-      aside_.begin(), aside_.end(),
-      [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  const auto first =
+      std::min_element(aside_.begin(), aside_.end(),
+                       [&](const auto& a, const auto& b) { return order(a) < order(b); });
   SPILLWAY_CHECK(first != aside_.end());
   return static_cast<size_t>(first - aside_.begin());
 }

@@ -306,8 +306,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
     const WaitingRequests request = request_of(next, offer);
     const auto sweep_of = [&](int64_t sequences, uint64_t bytes_less) {
-      const uint64_t bytes = needs_.grow() ? block_.likely_bytes() + room_.prefix_used_bytes()
-                                           : room_.used_bytes();
+      const uint64_t bytes =
+          needs_.grow() ? block_.likely_bytes() + room_.prefix_used_bytes() : room_.used_bytes();
       return now->prompts.contents(sequences, bytes - std::min(bytes, bytes_less));
     };
     const SweepContents sweep = sweep_of(static_cast<int64_t>(running_.size()), 0);

@@ -15,9 +15,9 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   // All nodes are allocated before the first is inserted, and only the table of ids, which comes
   // first, allocates when it is.
   const auto known = clients_.find(client);
-  const bool has_line = known != clients_.end() &&
-                        (known->second.turn.priority == priority ||
-                         later_line(known->second, priority) != known->second.later.end());
+  const bool has_line =
+      known != clients_.end() && (known->second.turn.priority == priority ||
+                                  later_line(known->second, priority) != known->second.later.end());
   Lines fresh;
   Clients entry;
   if (!has_line) fresh.try_emplace({priority, false, last_turn_ + 1}, Line{client, {}});
@@ -27,8 +27,8 @@ void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {
   first_client_ = first_client_.value_or(client);
   if (has_line) {
     Client& owner = known->second;
-    const auto line = owner.turn.priority == priority ? lines_.find(owner.turn)
-                                                      : later_line(owner, priority);
+    const auto line =
+        owner.turn.priority == priority ? lines_.find(owner.turn) : later_line(owner, priority);
     line->second.waiting.splice(line->second.waiting.end(), one);
     return;
   }

@@ -92,7 +92,7 @@ class WaitingQueue {
   void set_runs(uint64_t client, bool runs);
 
   Lines lines_;
-  Clients clients_;  // Those with a line
+  Clients clients_;                                // Those with a line
   std::unordered_map<uint64_t, int64_t> running_;  // Those with a sequence in the block
   // Those that have had their turns, in this order: those before next_ are held.
   Sequences turned_;

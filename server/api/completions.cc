@@ -112,7 +112,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   bool ended_ = false;  // The answer is complete
   double last_sent_ = steady_seconds();
   std::string stream_error_;  // Code of the error that ended the stream; empty: none
-  bool building_ = false;  // A long chunk is being made; events wait for it in `later_`.
+  bool building_ = false;     // A long chunk is being made; events wait for it in `later_`.
   std::deque<std::function<void()>> later_;
 };
 
@@ -233,8 +233,7 @@ void CompletionAnswer::on_long_text(const std::shared_ptr<ChoiceText>& piece) {
       // Out of memory: on_built() ends the stream with an error.
     }
     const bool echo = piece->first && self->call_.echo;
-    self->exchange_->post(
-        [self, moved = std::move(event), echo] { self->on_built(moved, echo); });
+    self->exchange_->post([self, moved = std::move(event), echo] { self->on_built(moved, echo); });
   });
 }
 

@@ -27,10 +27,10 @@ std::optional<ApiError> KeyQuotas::Key::lacks(int64_t wanted_sequences, int64_t 
   const std::string asked = ", and this request asks for ";
   if (slots > 0 && sequences + wanted_sequences > slots) {
     const bool never = wanted_sequences > slots;
-    const std::string what =
-        "have " + std::to_string(slots) + " sequences waiting and running at once" +
-        (never ? asked : ": " + std::to_string(sequences) + " are" + asked) +
-        std::to_string(wanted_sequences);
+    const std::string what = "have " + std::to_string(slots) +
+                             " sequences waiting and running at once" +
+                             (never ? asked : ": " + std::to_string(sequences) + " are" + asked) +
+                             std::to_string(wanted_sequences);
     const double wait =
         pace.seconds_for(static_cast<double>(sequences + wanted_sequences - slots), now);
     return key_limit_exceeded(limits.name, "slots", slots, what, never ? 0 : retry_after(wait));

@@ -37,8 +37,7 @@ struct Connection::Net {
 };
 
 Connection::Connection(std::shared_ptr<HttpCore> core, int fd, int family,
-                       const std::optional<IpAddress>& address,
-                       std::shared_ptr<PeerUse> peer)
+                       const std::optional<IpAddress>& address, std::shared_ptr<PeerUse> peer)
     : core_(std::move(core)),
       net_(std::make_unique<Net>(*core_->io)),
       address_(address),
@@ -58,8 +57,7 @@ void Connection::start() {
   error_code ignored;
   net_->socket.set_option(asio::ip::tcp::no_delay(true), ignored);
   net_->socket.non_blocking(true, ignored);
-  probe_when_silent(net_->socket.native_handle(),
-                    static_cast<int>(core_->limits.probe_seconds));
+  probe_when_silent(net_->socket.native_handle(), static_cast<int>(core_->limits.probe_seconds));
   arm(core_->limits.header_seconds_max, &Connection::on_request_deadline);
   wait_readable();
 }

@@ -118,7 +118,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const std::shared_ptr<HttpCore> core_;
   const std::unique_ptr<Net> net_;
-  uint64_t deadlines_armed_ = 0;  // Tells the present deadline from earlier ones
+  uint64_t deadlines_armed_ = 0;            // Tells the present deadline from earlier ones
   const std::optional<IpAddress> address_;  // None: over a Unix socket
   std::string forwarded_for_;  // Address of the present request's client; empty: address_
   const std::shared_ptr<PeerUse> own_peer_;  // Of the address
@@ -128,10 +128,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Phase phase_ = Phase::kReading;
   RequestParser parser_;
-  std::shared_ptr<void> answer_lease_;    // Lease of the answer being written
-  bool head_read_ = false;                // The head of the present request was read and accepted
-  std::shared_ptr<const Router> router_;  // Owner of *route_
-  const Route* route_ = nullptr;          // Its route
+  std::shared_ptr<void> answer_lease_;     // Lease of the answer being written
+  bool head_read_ = false;                 // The head of the present request was read and accepted
+  std::shared_ptr<const Router> router_;   // Owner of *route_
+  const Route* route_ = nullptr;           // Its route
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
   std::chrono::steady_clock::time_point body_deadline_;
   size_t leased_bytes_ = 0;

@@ -92,8 +92,8 @@ void Connection::account_body() {
 // The refusal of so many bytes that there is no room for now.
 ApiError Connection::bodies_full(size_t bytes) const {
   const Pace& pace = core_->bodies->pace;
-  ApiError error = queue_full(
-      retry_after(pace.seconds_for(static_cast<double>(bytes), steady_seconds())));
+  ApiError error =
+      queue_full(retry_after(pace.seconds_for(static_cast<double>(bytes), steady_seconds())));
   error.message = "Too many request bodies are being read at once. Try again later.";
   return error;
 }

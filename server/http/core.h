@@ -44,7 +44,8 @@ struct HttpCore {
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
   int64_t turned_away = 0;  // Included in `connections`: only told that there are too many
   Peers peers;
-  std::unordered_map<uint64_t, int64_t> key_connections;  // That have sent an API key, by its number
+  std::unordered_map<uint64_t, int64_t>
+      key_connections;  // That have sent an API key, by its number
 
   std::atomic<bool> draining{false};
   std::shared_ptr<BodiesHeld> bodies = std::make_shared<BodiesHeld>();

@@ -102,8 +102,10 @@ ApiError context_length_exceeded(int64_t positions, int64_t prompt_tokens, int64
 
 ApiError priority_not_allowed(int64_t least, int64_t most) {
   std::string message =
-      "A 'priority' below 0 goes before the requests of others, which is not allowed here. Leave it "
-      "out, or send 0 or more, which lets others go first; the server's --priority on, or a range in "
+      "A 'priority' below 0 goes before the requests of others, which is not allowed here. Leave "
+      "it "
+      "out, or send 0 or more, which lets others go first; the server's --priority on, or a range "
+      "in "
       "the key's line, allows it.";
   if (least != 0 || most < INT32_MAX) {
     message = "This API key may send a 'priority' of " + std::to_string(least) + " to " +

@@ -8,8 +8,8 @@ namespace spillway {
 
 class Pace {
  public:
-  // `now`: steady_seconds(). From here on time counts: nothing was in use before, and idle time says
-  // nothing.
+  // `now`: steady_seconds(). From here on time counts: nothing was in use before, and idle time
+  // says nothing.
   void start(double now);
 
   // So many units became free.

@@ -65,9 +65,9 @@ void HttpServer::Parts::take_in(int fd, int family, const std::string& client) {
   const HttpLimits& limits = core->limits;
   const auto open = static_cast<int64_t>(core->connections.size()) - core->turned_away;
   // A trusted proxy's connections are counted for its clients, when they have sent a head.
-  const bool full = open >= limits.connections_max ||
-                    (peer->connections >= limits.connections_per_peer_max &&
-                     !limits.trusted_proxies.trust(ip));
+  const bool full =
+      open >= limits.connections_max ||
+      (peer->connections >= limits.connections_per_peer_max && !limits.trusted_proxies.trust(ip));
   if (full && core->turned_away >= limits.turned_away_max) {
     ::close(fd);  // No memory is set aside for more refusals.
     return;

@@ -1,5 +1,5 @@
-// Who gives way to whom in the block: a client with nothing in it begins although another has filled
-// it, and what is set aside for that loses nothing.
+// Who gives way to whom in the block: a client with nothing in it begins although another has
+// filled it, and what is set aside for that loses nothing.
 #include "scheduler/block.h"
 
 #include <catch2/catch.hpp>

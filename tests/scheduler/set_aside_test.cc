@@ -125,7 +125,8 @@ TEST_CASE("sequences that grow beyond the cache are set aside and lose nothing")
   const bool mixed = GENERATE(false, true);
   const Setup setup = GENERATE(Setup{3, 0, 60}, Setup{1, 2, 60}, Setup{0, 3, 60}, Setup{3, 0, 5},
                                Setup{2, 1, 60, 50});
-  INFO(longs << " long, of " << (mixed ? "several clients, " : "one client, ") << setup.memory_sequences << " in memory, " << setup.disk_sequences
+  INFO(longs << " long, of " << (mixed ? "several clients, " : "one client, ")
+             << setup.memory_sequences << " in memory, " << setup.disk_sequences
              << " on disk, target " << setup.prefill_target);
   const std::vector<Job> jobs = make_jobs(seed, longs, mixed);
   FakeIo io({.seed = seed}), other({.seed = seed});

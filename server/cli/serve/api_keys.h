@@ -19,14 +19,14 @@ struct ApiKey {
   KeyLimits limits;
 };
 
-// One key a line; blank lines and lines that begin with '#' do not count. Behind a key, and a blank,
-// there may be limits of its own:
+// One key a line; blank lines and lines that begin with '#' do not count. Behind a key, and a
+// blank, there may be limits of its own:
 //
 //   KEY name=team-a priority=-5..10 slots=8 tokens-per-minute=100000 connections=4
 //
 // Either end of a priority's range may be left out. At most 1 MiB. Errors name `path` and the line,
-// never its text, which may be a part of a key: an unreadable file, no key, a key that no header can
-// carry, or a limit that is none.
+// never its text, which may be a part of a key: an unreadable file, no key, a key that no header
+// can carry, or a limit that is none.
 Result<std::vector<ApiKey>> read_api_key_file(const std::string& path);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
-// The flags of `serve` for the limits of its HTTP server, and for the reverse proxies in front of it.
-// Plain values, any thread.
+// The flags of `serve` for the limits of its HTTP server, and for the reverse proxies in front of
+// it. Plain values, any thread.
 #pragma once
 
 #include "server/cli/flags/settings.h"

@@ -141,8 +141,7 @@ void add_serve_flags(Settings& settings, State* state) {
 
 Status read_api_keys(State* state) {
   if (state->api_key_file.empty()) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<ApiKey> keys,
-                            read_api_key_file(state->api_key_file));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<ApiKey> keys, read_api_key_file(state->api_key_file));
   ServeFlags& flags = state->serve;
   flags.key_limits.resize(flags.api_keys.size());  // Keys of other sources have none.
   for (const ApiKey& key : keys) {
@@ -236,8 +235,8 @@ std::string start_line(const ServeFlags& flags, const ApiContext& context, int64
 
 Result<LoadingServer> LoadingServer::start(const ServeFlags& flags,
                                            std::vector<HttpListener> listeners) {
-  Access access{flags.api_keys, flags.allowed_origins, /*known_names_only=*/true, flags.host,
-                flags.allowed_hosts, flags.key_limits};
+  Access access{flags.api_keys, flags.allowed_origins, /*known_names_only=*/true,
+                flags.host,     flags.allowed_hosts,   flags.key_limits};
   auto counts = std::make_shared<HttpCounts>();
   const auto observe = [counts](const RequestReport& report) {
     counts->count(report);

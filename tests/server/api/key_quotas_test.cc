@@ -33,9 +33,10 @@ TEST_CASE("a key has so many sequences at once, and is told when it has more") {
   const ApiError error = error_of(quotas.take(1, 2, 1, 40));
   CHECK(error.status == 429);
   CHECK(error.code == "key_limit_exceeded");
-  CHECK(error.message ==
-        "The API key team may have 4 sequences waiting and running at once: 3 are, and this request "
-        "asks for 2 (its limit: slots=4).");
+  CHECK(
+      error.message ==
+      "The API key team may have 4 sequences waiting and running at once: 3 are, and this request "
+      "asks for 2 (its limit: slots=4).");
   CHECK(error.retry_after_seconds == 30);  // What it has waited for the first one so far
   const Lease last = lease_of(quotas.take(1, 1, 1, 40));
   CHECK(quotas.refuse(1, 40));

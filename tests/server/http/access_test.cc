@@ -383,8 +383,12 @@ TEST_CASE("a stream's long chunk is not built where all connections are served")
   HttpClient holder(test.server->port());
   holder.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
   gate.wait_held();
-  const Json body = {{"prompt", std::string(100, 'a')}, {"max_tokens", 3}, {"logprobs", 20},
-                     {"echo", true},                    {"stream", true},  {"temperature", 0}};
+  const Json body = {{"prompt", std::string(100, 'a')},
+                     {"max_tokens", 3},
+                     {"logprobs", 20},
+                     {"echo", true},
+                     {"stream", true},
+                     {"temperature", 0}};
   HttpClient streaming(test.server->port());
   streaming.send(post_text("/v1/completions", body.dump()));
   CHECK(streaming.read_head().status == 200);
@@ -528,7 +532,8 @@ TEST_CASE("a key's sequences and tokens are limited by its line, and those of ot
   };
   test.engine.hold();
   HttpClient holder(test.server->port());
-  holder.send(post_text("/v1/completions", R"({"prompt":"a","n":2,"max_tokens":1})", bearer("one")));
+  holder.send(
+      post_text("/v1/completions", R"({"prompt":"a","n":2,"max_tokens":1})", bearer("one")));
   REQUIRE(test.engine.wait_submitted(2));
   const HttpAnswer more = ask("one", {{"prompt", "a"}, {"n", 2}});
   CHECK(more.status == 429);

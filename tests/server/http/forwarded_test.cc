@@ -20,7 +20,8 @@ TEST_CASE("addresses are read as people and proxies write them") {
   CHECK_FALSE(address("::1").is_v4());
   CHECK(address("::ffff:10.0.0.1").text() == "10.0.0.1");
   CHECK(address("2001:DB8:0::1").text() == "2001:db8::1");
-  for (const char* text : {"", "10.0.0", "10.0.0.256", "10.0.0.1%eth0", "::g", "unknown", "_x", " ::1"}) {
+  for (const char* text :
+       {"", "10.0.0", "10.0.0.256", "10.0.0.1%eth0", "::g", "unknown", "_x", " ::1"}) {
     INFO(text);
     CHECK_FALSE(IpAddress::parse(text));
   }

@@ -115,11 +115,12 @@ TEST_CASE("behind a key there may be limits of its own") {
     return read_api_key_file(path);
   };
   const std::vector<ApiKey> keys =
-      read("one name=team-a.x_1 priority=-5..10 slots=8 tokens-per-minute=100000 connections=4\n"
-           "two\n"
-           "three \t slots=1 \r\n"
-           "four priority=0..\n"
-           "five priority=..-1\n")
+      read(
+          "one name=team-a.x_1 priority=-5..10 slots=8 tokens-per-minute=100000 connections=4\n"
+          "two\n"
+          "three \t slots=1 \r\n"
+          "four priority=0..\n"
+          "five priority=..-1\n")
           .value();
   REQUIRE(keys.size() == 5);
   const KeyLimits& all = keys[0].limits;
