@@ -75,8 +75,8 @@ class Log {
     auto made = std::make_shared<spdlog::logger>(
         "spillway", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     const bool json = format == LogFormat::kJson;
-    made->set_pattern(json ? kJsonPattern : kTextPattern, json ? spdlog::pattern_time_type::utc
-                                                               : spdlog::pattern_time_type::local);
+    made->set_pattern(json ? kJsonPattern : kTextPattern,
+                      json ? spdlog::pattern_time_type::utc : spdlog::pattern_time_type::local);
     made->flush_on(spdlog::level::trace);
     made->set_level(level_of(least));
     made->set_error_handler([](const std::string&) {});  // A failing log has nowhere to report to.
@@ -108,8 +108,8 @@ class Log {
       return;
     }
     if (left_out.repeats > 0) {
-      write(LogLevel::kWarning, "The last warning or error came " +
-                                    std::to_string(left_out.repeats) + " more times.");
+      write(LogLevel::kWarning,
+            "The last warning or error came " + std::to_string(left_out.repeats) + " more times.");
     }
     if (left_out.others > 0) {
       write(LogLevel::kWarning, std::to_string(left_out.others) +

@@ -29,12 +29,12 @@ class LogLimit {
   LeftOut tell(double now);
 
  private:
-  double second_ = 0;          // When the present second began
-  uint64_t written_ = 0;       // In it
-  uint64_t others_ = 0;        // Left out, not yet told
-  std::string last_;           // Written last
+  double second_ = 0;     // When the present second began
+  uint64_t written_ = 0;  // In it
+  uint64_t others_ = 0;   // Left out, not yet told
+  std::string last_;      // Written last
   double last_time_ = 0;
-  bool any_ = false;           // There is such a line
+  bool any_ = false;  // There is such a line
   uint64_t repeats_ = 0;
 };
 

@@ -29,8 +29,8 @@ struct RuntimeOptions {
   std::shared_ptr<SweepLog> log;  // Null: no sweep is logged
   // Makes the scheduler's bound of a plan's sweeps; may be empty, and may give none.
   std::function<SweepBound(const Plan&)> bound;
-  bool timeline = false;          // Runtime::timeline() is there
-  bool start_scheduler = true;    // Else the caller drives engine() itself
+  bool timeline = false;        // Runtime::timeline() is there
+  bool start_scheduler = true;  // Else the caller drives engine() itself
   // As in ModelSourceOptions: called before a model directory is packed. May be empty.
   std::function<Status(const std::string&)> accepts_source;
   // Shows one progress line ("Loading ..."), without a newline; empty: nothing is shown.

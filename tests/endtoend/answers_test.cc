@@ -16,7 +16,7 @@ Answer answer(const std::vector<int32_t>& tokens, float gap = 1, float shift = 0
   Answer made{tokens, {}};
   for (const int32_t token : tokens) {
     const float best = -0.5f + shift;
-    made.logprobs.push_back({best, {{token, best}, {token + 1, best - gap}}});
+    made.logprobs.push_back({best, 0, {{token, best}, {token + 1, best - gap}}});
   }
   return made;
 }

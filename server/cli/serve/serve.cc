@@ -198,8 +198,8 @@ void warn_of_open_doors(const ServeFlags& flags, const std::vector<HttpListener>
   }
 }
 
-// Prints the throughput, with the prediction for full blocks.
-void print_throughput(const SchedulerStats& stats, std::optional<double> predicted) {
+// Logs the throughput, with the prediction for full blocks.
+void log_throughput(const SchedulerStats& stats, std::optional<double> predicted) {
   if (stats.generated_tokens == 0 || stats.busy_seconds <= 0) return;
   const auto tokens = static_cast<double>(stats.generated_tokens);
   std::string line = "Generated " + std::to_string(stats.generated_tokens) + " tokens in " +
@@ -208,7 +208,7 @@ void print_throughput(const SchedulerStats& stats, std::optional<double> predict
   if (predicted) {
     line += " (full blocks were predicted to reach " + format_rate(*predicted) + ")";
   }
-  std::fprintf(stderr, "%s\n", line.c_str());
+  log_info(line);
 }
 
 }  // namespace
@@ -382,7 +382,7 @@ Command serve_command(const OpenModel& open) {
     limits.bodies_bytes_max = model->requests.bodies_bytes_max();
     state->serve.answers_bytes_max = model->requests.answers_bytes_max;
     const Status served = run_serve(state->serve, std::move(server).value(), model.value());
-    print_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
+    log_throughput(model->scheduler->stats(), model->predicted_tokens_per_second);
     return report("serve", served);
   };
   return command;
