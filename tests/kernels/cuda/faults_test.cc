@@ -12,6 +12,7 @@
 #include "tests/support/fake_cudart.h"
 #include "tests/support/golden.h"
 #include "tests/support/http_client.h"
+#include "tests/support/patience.h"
 
 namespace spillway::faults_test {
 namespace {
