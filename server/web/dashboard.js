@@ -34,10 +34,13 @@ function bytes(count) {
 const rate = (value) => (value === null || value === undefined ? "–" : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 
 function seconds(value) {
+  if (value < 1) return `${rate(1000 * value)} ms`;
   if (value < 60) return `${rate(value)} s`;
   const minutes = Math.floor(value / 60);
   return minutes < 60 ? `${minutes} min ${Math.round(value % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
+
+const counted = (count, thing) => `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
 
 function badge(text, kind) {
   const state = $("state");
@@ -74,7 +77,7 @@ function show(event) {
 }
 
 function drawPace(event) {
-  const svg = $("pace-chart"), width = 900, height = 160, left = 44, bottom = 18;
+  const svg = $("pace-chart"), width = Math.max(240, svg.clientWidth), height = 160, left = 44, bottom = 18;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
   const points = history.filter((entry) => entry.pace !== null);
@@ -86,7 +89,7 @@ function drawPace(event) {
     svg.append(shape("line", { class: "grid", x1: left, x2: width, y1: y(value), y2: y(value) }),
                shape("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, rate(value)));
   }
-  for (const minutes of [4, 3, 2, 1]) {
+  for (const minutes of width < 500 ? [4, 2] : [4, 3, 2, 1]) {
     svg.append(shape("text", { x: x(event.now - 60 * minutes), y: height - 3, "text-anchor": "middle" }, `${minutes} min ago`));
   }
   if (event.predicted) {
@@ -94,7 +97,7 @@ function drawPace(event) {
   }
   if (points.length > 1) {
     svg.append(shape("polyline", { class: "line", points: points.map((entry) => `${x(entry.time).toFixed(1)},${y(entry.pace).toFixed(1)}`).join(" ") }));
-  } else {
+  } else if (event.generated_tokens === 0) {
     svg.append(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "Nothing generated yet"));
   }
 }
@@ -145,9 +148,9 @@ function drawSweep(sweep) {
   if (!sweep || sweep.number === drawnSweep) return;
   drawnSweep = sweep.number;
   const waits = sweep.waits.filter((wait) => wait.seconds > 0.001 * sweep.seconds).map((wait) => `${wait.name} ${seconds(wait.seconds)}`);
-  $("sweep-text").textContent = `Pass ${sweep.number} took ${seconds(sweep.seconds)}: ${sweep.decoding} sequences went on, ${sweep.prompt_tokens} prompt tokens were read. ` +
+  $("sweep-text").textContent = `Pass ${sweep.number} took ${seconds(sweep.seconds)}: ${counted(sweep.decoding, "sequence")} went on, ${counted(sweep.prompt_tokens, "prompt token")} read. ` +
     (waits.length ? `It stood still for ${waits.join(", ")}.` : "It never stood still.");
-  const svg = $("sweep-chart"), width = 900, left = 150, row = 28;
+  const svg = $("sweep-chart"), width = Math.max(240, svg.clientWidth), left = 96, row = 28;
   svg.setAttribute("viewBox", `0 0 ${width} ${row * sweep.tracks.length + 20}`);
   svg.replaceChildren();
   sweep.tracks.forEach((track, number) => {
