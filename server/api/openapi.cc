@@ -140,6 +140,8 @@ Json json_content(const Json& schema) {
   return {{"application/json", {{"schema", schema}}}};
 }
 
+constexpr const char* kEvents = "text/event-stream";
+
 struct Operation {
   const char* method;
   const char* path;
@@ -270,21 +272,29 @@ const Operation kOperations[] = {
      nullptr,
      {503},
      "",
-     "text/event-stream"},
+     kEvents},
     {"get", "/openapi.json", "openapi", "This document", nullptr, "Document", {}},
     {"get", "/metrics", "metrics", "Metrics for Prometheus", nullptr, nullptr, {}},
     {"get", "/health", "health", "Whether the server can answer", nullptr, "Health", {503}},
 };
+
+// Of one server-sent event: what tools hold each event of a stream against.
+Json event_schema() {
+  return {{"type", "object"}, {"properties", {{"data", plain("string")}}}};
+}
 
 Json responses_of(const Operation& operation) {
   Json responses;
   const bool text = operation.answer == nullptr;
   const bool json = std::string_view(operation.answer_type) == "application/json";
   Json content = json_content(text ? plain("string") : reference(operation.answer));
-  if (text)
-    content = {{json ? "text/plain" : operation.answer_type, {{"schema", plain("string")}}}};
+  const bool events = std::string_view(operation.answer_type) == kEvents;
+  if (text) {
+    content = {{json ? "text/plain" : operation.answer_type,
+                {{"schema", events ? event_schema() : plain("string")}}}};
+  }
   if (operation.request != nullptr && std::string_view(operation.path).ends_with("completions")) {
-    content["text/event-stream"] = {{"schema", plain("string")}};
+    content[kEvents] = {{"schema", event_schema()}};
   }
   responses["200"] = {{"description", "The answer"}, {"content", std::move(content)}};
   const auto add = [&](int status) {
