@@ -116,8 +116,8 @@ def whole(answer):
 # ---- Rows: each returns its figures as a text, or raises Failed --------------------------------------------------
 
 def framing_cases():
-    post = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
-    get = b"GET /version HTTP/1.1\r\nHost: a\r\n"
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    get = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
     refused = {400: [], 413: [], 431: [], 417: [], 405: [], 404: [], 505: []}
     lengths = [b"29, 29", b"+29", b"-1", b"0x1d", b"18446744073709551616", b""]
     refused[400] += [post + b"Content-Length: " + length + b"\r\n\r\n" for length in lengths]
@@ -129,22 +129,22 @@ def framing_cases():
                      for coding in (b"xchunked", b"chunked, identity", b"identity", b"gzip, chunked", b"chunked\x0b")]
     refused[400] += [post + b"Transfer-Encoding: chunked\r\n\r\n" + chunk
                      for chunk in (b"-2\r\n", b"0x1d\r\n", b"5\r\nabcdeXX")]
-    refused[400] += [b"GET /ver\rsion HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /ver\0sion HTTP/1.1\r\nHost: a\r\n\r\n",
+    refused[400] += [b"GET /ver\rsion HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /ver\0sion HTTP/1.1\r\nHost: localhost\r\n\r\n",
                      b"GET /version HTTP/1.1\r\n\r\n", get + b"Host: b\r\n\r\n", get + b"a: b\r\n c\r\n\r\n",
-                     b"GET  /version HTTP/1.1\r\nHost: a\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                     b"GET  /version HTTP/1.1\r\nHost: localhost\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
                      b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", get + b": b\r\n\r\n", get + b"ab\r\n\r\n"]
     refused[413] += [post + b"Content-Length: 10000000000\r\n\r\n",
                      post + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n"]
     refused[431] += [get + b"a: " + b"b" * (64 << 10) + b"\r\n\r\n", get + b"a: b\r\n" * 300 + b"\r\n"]
     refused[417] += [post + b"Expect: a-miracle\r\nContent-Length: 2\r\n\r\n{}"]
-    refused[404] += [b"GET /v1/../version HTTP/1.1\r\nHost: a\r\n\r\n", b"GET //version HTTP/1.1\r\nHost: a\r\n\r\n"]
-    refused[405] += [b"TRACE /version HTTP/1.1\r\nHost: a\r\n\r\n"]
+    refused[404] += [b"GET /v1/../version HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET //version HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+    refused[405] += [b"TRACE /version HTTP/1.1\r\nHost: localhost\r\n\r\n"]
     return [(status, case) for status, cases in refused.items() for case in cases]
 
 
 async def framing(server, options):
     """Requests that smugglers send get one refusal, and nothing behind them is read."""
-    smuggled = b"GET /version HTTP/1.1\r\nHost: a\r\n\r\n"
+    smuggled = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
     cases = framing_cases()
     for status, case in cases:
         answer = await server.raw(case + smuggled)
@@ -213,9 +213,9 @@ async def slow_clients(server, options):
         return statistics.median(times)
 
     before = await pace()
-    post = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     drips = [asyncio.create_task(drip(head, drop)) for head, drop in
-             [(b"GET /", b"a"), (b"GET / HTTP/1.1\r\nHost: a\r\n", b"a: b\r\n"), (post + b"Content-Length: 1000\r\n\r\n", b" "),
+             [(b"GET /", b"a"), (b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"a: b\r\n"), (post + b"Content-Length: 1000\r\n\r\n", b" "),
               (post + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"), (b"", b"\r\n")] for _ in range(40)]
     beside = await pace()
     seconds = await asyncio.gather(*drips)
@@ -310,7 +310,7 @@ async def keys(server, options):
     with tempfile.NamedTemporaryFile("w") as file:
         file.write("the-key\n")
         file.flush()
-        with serving(options.spillway, DEMO, "--api-key-file", file.name) as (url, pid):
+        with open(os.devnull, "w") as log, serving(options.spillway, DEMO, "--api-key-file", file.name, log=log) as (url, pid):
             keyed = Server(url, pid)
             status, text = await keyed.ask("GET", "/openapi.json", b"", "Authorization: Bearer the-key")
             expect(status == 200, f"/openapi.json: {status}")
@@ -394,11 +394,11 @@ async def kill(server, options):
 async def load(server, options):
     """A thousand streams at once for a while: no error, no growth, and the tokens/s of `spillway batch`."""
     body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1}
-    flags = ("--prefix-cache", "off")
+    flags = ("--prefix-cache", "off", "--connections-per-client-max", "20000")
     with tempfile.TemporaryDirectory() as folder:
         file, lines = pathlib.Path(folder) / "body.json", pathlib.Path(folder) / "lines.jsonl"
         file.write_text(json.dumps({**body, "stream": True}))
-        with serving(options.spillway, DEMO, *flags) as (url, pid):
+        with open(os.devnull, "w") as log, serving(options.spillway, DEMO, *flags, log=log) as (url, pid):
             loaded = Server(url, pid)
             client = await asyncio.create_subprocess_exec(
                 "h2load", "--h1", "--clients=1000", f"--duration={options.load_seconds}", "--warm-up-time=5",
@@ -417,7 +417,7 @@ async def load(server, options):
         lines.write_text("".join(json.dumps({"custom_id": str(number), **body}) + "\n" for number in range(count)))
         start = time.monotonic()
         run = await asyncio.create_subprocess_exec(options.spillway, "batch", DEMO, "--input", lines, "--output",
-                                                   pathlib.Path(folder) / "out.jsonl", *flags,
+                                                   pathlib.Path(folder) / "out.jsonl", *flags[:2],
                                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         expect(await run.wait() == 0, "the batch fails")
         batch = 64 * count / (time.monotonic() - start)
@@ -431,7 +431,7 @@ async def fairness(server, options):
     with tempfile.NamedTemporaryFile("w") as file:
         file.write("greedy-key\nmodest-key\n")
         file.flush()
-        with serving(options.spillway, DEMO, "--api-key-file", file.name) as (url, pid):
+        with open(os.devnull, "w") as log, serving(options.spillway, DEMO, "--api-key-file", file.name, log=log) as (url, pid):
             shared = Server(url, pid)
             many = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "n": 128, "temperature": 1}
             greedy = [asyncio.create_task(shared.ask("POST", "/v1/completions", many, "Authorization: Bearer greedy-key"))
@@ -472,7 +472,9 @@ async def main():
     if unknown := [row for row in chosen if row not in ROWS]:
         parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     failed = 0
-    with serving(options.spillway, DEMO) as (url, pid):
+    # With little memory for the KV cache all of it is soon in use, and what grows is something else.
+    flags = ("--host-memory", "600MiB", "--connections-per-client-max", "20000")
+    with open(os.devnull, "w") as log, serving(options.spillway, DEMO, *flags, log=log) as (url, pid):
         server = Server(url, pid)
         for name in chosen:
             start = time.monotonic()

@@ -82,7 +82,7 @@ void BatchService::start() {
 }
 
 void BatchService::stop() {
-  worker_->stop();
+  if (worker_ != nullptr) worker_->stop();  // Null: open() failed.
 }
 
 }  // namespace spillway

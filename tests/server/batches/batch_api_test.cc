@@ -432,6 +432,14 @@ TEST_CASE("a server that stops goes on where it was, and no line runs twice") {
   CHECK(s.engine->submitted() < 120);  // The second server's
 }
 
+TEST_CASE("a second server is told that the folder is another's") {
+  Server s;
+  BatchServiceOptions options;
+  options.directory = s.folder.path() + "/batches";
+  const auto second = BatchService::open(std::move(options), *s.engine, s.api->context);
+  CHECK(second.status().code() == Code::kCapacity);
+}
+
 TEST_CASE("each key has its own files and batches") {
   Server::Options options;
   options.keys = {"first", "second"};
