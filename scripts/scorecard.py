@@ -361,7 +361,8 @@ async def kill(server, options):
             for number in range(600)))
 
         def run(output, seconds=None):
-            process = subprocess.Popen([options.spillway, "batch", DEMO, "--input", lines, "--output", output],
+            resume = ["--resume"] if pathlib.Path(f"{output}.journal").exists() else []
+            process = subprocess.Popen([options.spillway, "batch", DEMO, "--input", lines, "--output", output, *resume],
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
                 return process.wait(seconds)

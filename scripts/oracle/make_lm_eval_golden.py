@@ -57,16 +57,13 @@ def main():
                  for at, text in enumerate(words[:DOCUMENTS])]
     ending = []
     for text in texts:
-        parts = text.split()[:200]
-        for cut in range(12, len(parts)):
-            whole = " ".join(parts[:cut])
-            if whole[-1] not in ".!?\"'”":
-                continue
-            if int(model(torch.tensor([encode(whole)])).logits[0, -1].argmax()) == end:
-                ending.append(document(" ".join(parts[:cut - 2]), " " + " ".join(parts[cut - 2:cut])))
-                break
-        if len(ending) == AT_THE_END:
-            break
+        ids = encode(text)[:400]
+        likeliest = model(torch.tensor([ids])).logits[0].argmax(-1)
+        for at in range(20, len(ids)):
+            context, true = tokenizer.decode(ids[:at - 3]), tokenizer.decode(ids[at - 3:at + 1])
+            same = encode(context) == ids[:at - 3] and encode(context + true) == ids[:at + 1]
+            if int(likeliest[at]) == end and same and true.startswith(" ") and len(ending) < AT_THE_END:
+                ending.append(document(context, true))
     assert len(ending) == AT_THE_END and all(doc["choices"][0]["then_end"] for doc in ending)
     with (ROOT / "tests/golden/lm_eval.jsonl").open("w") as file:
         for one in documents + ending:

@@ -30,13 +30,10 @@ std::optional<Admission::Ticket> Admission::enter(uint64_t client) {
 
 bool Admission::take(uint64_t client, int64_t slots, int64_t before_it) {
   const std::lock_guard lock(mutex_);
-  several_clients_ |= first_client_.value_or(client) != client;
-  first_client_ = first_client_.value_or(client);
   const auto own = held_by_.find(client);
   const int64_t before = own == held_by_.end() ? 0 : own->second;
   // A request may have all where there is no other.
-  const bool keeps =
-      several_clients_ && held_ > before_it && before + slots > slots_max_ / kKeptPart;
+  const bool keeps = held_ > before_it && before + slots > slots_max_ / kKeptPart;
   const int64_t kept = keeps ? slots_max_ / kKeptPart : 0;
   if (slots > slots_max_ - kept - held_) return false;
   held_by_[client] += slots;

@@ -1,7 +1,6 @@
 // Counts sequences from the moment a request arrives, so that a burst is refused before the cost of
-// tokenising. Once requests of several clients have come, the last eighth of the slots is kept for
-// clients that hold less than that, so that one client's flood refuses nobody else's request. Any
-// thread. Outlives its tickets.
+// tokenising. The last eighth of the slots is kept for clients that hold less than that, so that one
+// client's flood refuses nobody else's request. Any thread. Outlives its tickets.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +58,6 @@ class Admission {
   mutable std::mutex mutex_;
   int64_t held_ = 0;
   std::unordered_map<uint64_t, int64_t> held_by_;  // Clients that hold any
-  std::optional<uint64_t> first_client_;
-  bool several_clients_ = false;  // Have come, ever
   Pace pace_;
 };
 
