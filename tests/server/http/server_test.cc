@@ -26,7 +26,7 @@ constexpr const char* kInvalid = "invalid_request_error";
 bool soon(const std::function<bool()>& condition) {
   const auto start = Clock::now();
   while (!condition()) {
-    if (seconds_since(start) > 10) return false;
+    if (seconds_since(start) > test::kPatience) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return true;

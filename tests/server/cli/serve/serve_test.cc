@@ -9,6 +9,7 @@
 #include "server/cli/flags/command_line.h"
 #include "server/cli/serve/serve.h"
 #include "tests/server/api/api_support.h"
+#include "tests/support/patience.h"
 
 namespace spillway::serve_test {
 namespace {
@@ -30,7 +31,7 @@ struct Served {
     port = static_cast<uint16_t>(std::stoi(text.substr(text.rfind(':') + 1)));
   }
 
-  bool ended_within(double seconds) {
+  bool ended_within(double seconds = test::kPatience) {
     return result.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
   }
 
@@ -49,7 +50,7 @@ TEST_CASE("serve answers until it is asked to stop") {
   CHECK(Json::parse(client.get("/v1/models").body)["data"][0]["id"] == "mine");
   CHECK(client.post("/v1/completions", R"({"prompt":"a"})").status == 200);
   std::raise(SIGTERM);
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
   CHECK(served.result.get().ok());
 }
 
@@ -70,7 +71,7 @@ TEST_CASE("draws of requests without a seed follow from the server's") {
     CHECK(seeds[4] == 5);
     CHECK(std::set<uint64_t>(seeds.begin(), seeds.end()).size() == 6);
     std::raise(SIGTERM);
-    REQUIRE(served.ended_within(10));
+    REQUIRE(served.ended_within());
   }
   CHECK(drawn[0] == drawn[1]);
   for (const size_t i : {0, 1, 2, 3, 5}) CHECK(drawn[0][i] != drawn[2][i]);
@@ -118,7 +119,7 @@ TEST_CASE("who may go before others is the operator's to say, and open where the
     CHECK(ask(0).status == 200);
     CHECK(ask(1).status == 200);  // Letting others go first harms nobody.
     std::raise(SIGTERM);
-    REQUIRE(served.ended_within(10));
+    REQUIRE(served.ended_within());
   }
 }
 
@@ -138,7 +139,7 @@ TEST_CASE("a signal lets running answers finish") {
   const HttpAnswer streamed = streaming.read_answer();
   CHECK(streamed.complete);
   CHECK(streamed.chunks.back() == "data: [DONE]\n\n");
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
   CHECK(served.result.get().ok());
 }
 
@@ -153,7 +154,7 @@ TEST_CASE("a terminal that closes is a signal to stop, unless nohup started the 
     CHECK_FALSE(served.ended_within(0.2));
     served.engine.release();
     CHECK(running.read_answer().status == 200);
-    REQUIRE(served.ended_within(10));
+    REQUIRE(served.ended_within());
     CHECK(served.result.get().ok());
   }
   SECTION("nohup") {
@@ -163,7 +164,7 @@ TEST_CASE("a terminal that closes is a signal to stop, unless nohup started the 
     CHECK_FALSE(served.ended_within(0.2));
     CHECK(HttpClient(served.port).get("/health").status == 200);
     std::raise(SIGTERM);
-    REQUIRE(served.ended_within(10));
+    REQUIRE(served.ended_within());
     std::signal(SIGHUP, before);
   }
 }
@@ -178,7 +179,7 @@ TEST_CASE("what does not finish in time is cancelled with an error") {
   REQUIRE(served.engine.wait_submitted(1));
   std::raise(SIGTERM);
   CHECK(running.read_answer().status == 503);
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
   CHECK(served.result.get().ok());
 }
 
@@ -193,7 +194,7 @@ TEST_CASE("a second signal does not wait") {
   std::raise(SIGTERM);
   CHECK_FALSE(served.ended_within(0.3));
   std::raise(SIGTERM);
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
   CHECK(served.result.get().ok());
   CHECK(running.read_answer().status == 0);
 }
@@ -209,7 +210,7 @@ TEST_CASE("an engine that only a restart cures ends serve with an error") {
   CHECK_FALSE(served.ended_within(1.2));  // Looked at once, and found well
   served.engine.set_healthy(false);
   CHECK(running.read_answer().status == 503);
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
   CHECK(served.result.get().code() == Code::kDeviceLost);
 }
 
@@ -224,7 +225,7 @@ TEST_CASE("a failed engine does not hold back a signal") {
   served.engine.set_healthy(false);
   CHECK_FALSE(served.ended_within(1.5));  // It drains.
   std::raise(SIGTERM);
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
   CHECK(served.result.get().code() == Code::kDeviceLost);
 }
 
@@ -267,7 +268,7 @@ TEST_CASE("what serve can refuse without its model it refuses before the model i
   }
   CHECK(attempt({"--port", "0", "--allowed-origins", "https://example.org:80"}).reached_the_model);
   std::raise(SIGTERM);
-  REQUIRE(served.ended_within(10));
+  REQUIRE(served.ended_within());
 }
 
 TEST_CASE("without keys serve answers to its own names and pages only") {
