@@ -1,6 +1,6 @@
 // Counts sequences from the moment a request arrives, so that a burst is refused before the cost of
-// tokenising. The last eighth of the slots is kept for clients that hold less than that, so that one
-// client's flood refuses nobody else's request. Any thread. Outlives its tickets.
+// tokenising. The last eighth of the slots is kept for clients that hold less than that, so that
+// one client's flood refuses nobody else's request. Any thread. Outlives its tickets.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// parse_chat on any bytes, with a tokenizer of one token a byte and the plain template: as fz_request
-// does for completions.
+// parse_chat on any bytes, with a tokenizer of one token a byte and the plain template: as
+// fz_request does for completions.
 #include <cstdint>
 #include <string_view>
 

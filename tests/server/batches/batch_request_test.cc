@@ -12,9 +12,8 @@ using Json = nlohmann::json;
 constexpr int64_t kNow = 1'700'000'000;
 
 Json least() {
-  return {{"input_file_id", "file-1"},
-          {"endpoint", "/v1/completions"},
-          {"completion_window", "24h"}};
+  return {
+      {"input_file_id", "file-1"}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}};
 }
 
 BatchRecord read(const Json& change) {
@@ -36,9 +35,10 @@ std::string param_of(const Json& change) {
 }
 
 TEST_CASE("a batch is what its body says") {
-  const BatchRecord record = read({{"metadata", {{"k", "v"}}},
-                                   {"output_expires_after", {{"anchor", "created_at"}, {"seconds", 3600}}},
-                                   {"endpoint", "/v1/chat/completions"}});
+  const BatchRecord record =
+      read({{"metadata", {{"k", "v"}}},
+            {"output_expires_after", {{"anchor", "created_at"}, {"seconds", 3600}}},
+            {"endpoint", "/v1/chat/completions"}});
   CHECK(record.input_file == "file-1");
   CHECK(record.endpoint == "/v1/chat/completions");
   CHECK(record.window == "24h");
