@@ -154,19 +154,24 @@ class Proxies:
         self.assertEqual(json.loads(text)["bytes"], len(content))
         self.assertEqual(self.ask("GET", f"/v1/files/{json.loads(text)['id']}/content")[1], content)
 
+    def check_version(self, connection):
+        connection.request("GET", "/version")
+        answer = connection.getresponse()
+        self.assertEqual(answer.status, 200)
+        answer.read()
+
     def test_two_thousand_connections(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, CONNECTIONS + 500), hard))
         held = []
         try:
+            # Each asks as soon as it is there: proxies give a connection some seconds for its first request.
             for _ in range(CONNECTIONS):
                 held.append(self.connect())
+                self.check_version(held[-1])
+            # All of them are still there.
             for connection in held:
-                connection.request("GET", "/version")
-            for connection in held:
-                answer = connection.getresponse()
-                self.assertEqual(answer.status, 200)
-                answer.read()
+                self.check_version(connection)
         finally:
             for connection in held:
                 connection.close()
@@ -185,7 +190,7 @@ class NginxTest(Proxies, unittest.TestCase):
                         ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         (folder / "nginx.conf").write_text(
             f"pid {folder}/pid;\ndaemon off;\nworker_rlimit_nofile 16384;\nevents {{ worker_connections 8192; }}\n"
-            f"http {{\naccess_log off;\n{paths}{site}}}\n")
+            f"http {{\naccess_log off;\nkeepalive_timeout 600s;\n{paths}{site}}}\n")
         return ["/usr/sbin/nginx", "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "nginx.log"]
 
 
