@@ -97,7 +97,8 @@ void sample_rows(Stream& stream, const SampleArgs& args);
 
 // out = the 4-bit rows of `from` (kRows), in out's format: f32, bf16 or f16, rounded to nearest.
 // For weights that several calls of linear() use; linear() over the result equals linear() over
-// `from`, on a GPU except for the order of its sums.
+// `from`, on a GPU except for the order of its sums, and for the rounding of the weights where
+// linear() has few rows.
 struct ExpandArgs {
   WeightMatrix from;
   MatrixView out;

@@ -33,7 +33,7 @@ static_assert(kFewRows <= kRowsMax);
 // For parts of the columns: four blocks for each of the 132 multiprocessors of a large device, but
 // none for fewer chunks than are worth its beginning and end.
 constexpr int kBlocksWanted = 4 * 132;
-constexpr int64_t kChunksLeast = 2;
+constexpr int64_t kChunksLeast = 4;
 
 // What a block has of the weights, in shared memory: of each output what the chunk has of its row.
 template <int kBits, int kGroup>
@@ -83,10 +83,13 @@ class StageCopies {
   // Begins to copy the next; where the columns end within it, what would be behind is left.
   __device__ void begin() {
     if (whole_ > 0) {
+      std::byte* const to = to_ + first_piece() * 16;
       SPILLWAY_UNROLL
       for (int i = 0; i < S::kHeld; ++i) {
-        const int piece = first_piece() + i * kThreads;
-        if (piece < S::kPieces) copy_ahead(to_ + piece * 16, rows_ + from_[i], true);
+        const bool all = (i + 1) * kThreads <= S::kPieces;  // Of the threads have such a piece.
+        if (all || first_piece() < S::kPieces - i * kThreads) {
+          copy_ahead(to + i * kThreads * 16, rows_ + from_[i], true);
+        }
       }
     } else {
       SPILLWAY_NO_UNROLL
