@@ -118,6 +118,17 @@ void wait_for_copies() {}
 
 #else
 
+// A function that is called: its many instructions in each product of a kernel would be worse.
+template <class T>
+__device__ __noinline__ ProductSums multiply_add_exchanged(ProductSums sums, FactorRows rows,
+                                                           FactorColumns columns) {
+  const auto of = [](const uint32_t* words) {
+    return [words](int lane, int i) { return __shfl_sync(0xffffffffu, words[i], lane); };
+  };
+  multiply_add_scalar<T>(sums, of(rows.x), of(columns.x));
+  return sums;
+}
+
 template <class T>
 __device__ void multiply_add(ProductSums& sums, const FactorRows& rows,
                              const FactorColumns& columns) {
@@ -145,10 +156,7 @@ __device__ void multiply_add(ProductSums& sums, const FactorRows& rows,
           : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
     }
   } else {
-    const auto of = [](const uint32_t* words) {
-      return [words](int lane, int i) { return __shfl_sync(0xffffffffu, words[i], lane); };
-    };
-    multiply_add_scalar<T>(sums, of(a), of(b));
+    sums = multiply_add_exchanged<T>(sums, rows, columns);
   }
 #endif
 }
