@@ -1,8 +1,8 @@
-// Linear layers of few rows over quantised weights: bound by reading the weights, which are
-// expanded in registers, used for eight rows at once and read once for these. (With more rows
-// linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to the format of
-// the activations, as there, and products are summed in float32, always in the same order: a row's
-// result is the same alone and among others here.
+// Linear layers of few rows over quantised weights, of shapes that linear_quant_mma.cu does not
+// take: the weights are expanded in registers, used for eight rows at once and read once for these.
+// (With more rows linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to
+// the format of the activations, as there, and products are summed in float32, always in the same
+// order: a row's result is the same alone and among others here.
 //
 // A warp takes four outputs. As many lanes take a group of weights as it has words, one each (q4:
 // eight lanes, eight nibbles a word).
@@ -154,18 +154,6 @@ void launch_product(cudaStream_t stream, const QuantProduct<T>& product) {
   run(quant_kernel<kBits, kGroup, T, 8>);
 }
 
-// At most `count` rows of a product, from `row` on.
-template <class T>
-QuantProduct<T> rows_of(const QuantProduct<T>& product, int64_t row, int64_t count) {
-  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
-  QuantProduct<T> part = product;
-  part.rows = std::min(count, product.rows - row);
-  part.in += row * product.in_stride;
-  part.out = static_cast<std::byte*>(product.out) +
-             static_cast<size_t>(row * product.out_stride) * out_bytes;
-  return part;
-}
-
 // One after the other on the device.
 template <class T>
 void run_rows(CudaContext& context, Format format, const QuantProduct<T>& product) {
@@ -204,7 +192,7 @@ void run(CudaContext& context, const LinearArgs& args) {
         .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
-    if (takes_mma(product, format_traits(format).group)) {
+    if (takes_mma(product.columns, product.in_stride, format_traits(format).group)) {
       quant_product_mma(context, format, args.weight.rows, product);
     } else {
       run_rows(context, format, product);
@@ -219,7 +207,10 @@ void run(CudaContext& context, const LinearArgs& args) {
 
 bool takes_linear_quant(const LinearArgs& args) {
   const bool sixteen_bits = args.in.dtype == DType::kBF16 || args.in.dtype == DType::kF16;
-  return is_quantized(args.weight.format) && sixteen_bits && args.in.rows <= kFewRows;
+  if (!is_quantized(args.weight.format) || !sixteen_bits) return false;
+  const bool mma =
+      takes_mma(args.in.columns, args.in.stride, format_traits(args.weight.format).group);
+  return args.in.rows <= (mma ? kFewRows : kFewRowsOdd);
 }
 
 void linear_quant(CudaContext& context, const LinearArgs& args) {

@@ -24,11 +24,10 @@ constexpr int kThreads = 128;
 constexpr int kSplits = kThreads / kWarp;  // Warps, of different columns
 constexpr int kEach = 64;                  // A warp's columns of a chunk
 constexpr int kChunk = kSplits * kEach;
-constexpr int kStages = 3;  // Chunks of weights in shared memory: two ahead
-constexpr int kRowsMax = 32;
-constexpr int kPart = 8;                // Activations in 16 bytes
+constexpr int kStages = 3;    // Chunks of weights in shared memory: two ahead
+constexpr int kRowsMax = 32;  // At once: more rows run in parts, which read the weights again.
+constexpr int kPart = 8;      // Activations in 16 bytes
 constexpr int kStride = kEach + kPart;  // Padded against bank conflicts
-static_assert(kFewRows <= kRowsMax);
 
 // For parts of the columns: four blocks for each of the 132 multiprocessors of a large device, but
 // none for fewer chunks than are worth its beginning and end.
@@ -41,6 +40,8 @@ struct Stage {
   using G = Groups<kBits, kGroup>;
   static constexpr int kOutputs = kBits == 8 ? 32 : 64;
   static constexpr int kTall = kOutputs / 16;  // Factors above each other
+  // Of a row's sums: lanes write four rows, two apart, and eight outputs of each to other banks.
+  static constexpr int kPitch = kOutputs + 4;
   static constexpr int kRowBytes = kChunk / kGroup * G::kBytes;
   static constexpr int kBytes = kOutputs * kRowBytes;
   static constexpr int kPieces = kBytes / 16;
@@ -51,7 +52,7 @@ struct Stage {
   template <class T>
   static constexpr int shared_bytes(int rows) {
     return std::max(kStages * kBytes + kSplits * rows * kStride * static_cast<int>(sizeof(T)),
-                    kSplits * kOutputs * rows * static_cast<int>(sizeof(float)));
+                    kSplits * rows * kPitch * static_cast<int>(sizeof(float)));
   }
   static_assert(shared_bytes<__half>(kRowsMax) <= static_cast<int>(kSharedBytesMax));
 };
@@ -293,16 +294,16 @@ __global__ void __launch_bounds__(kThreads, blocks_at_least(kTiles))
     }
   }
   __syncthreads();                                       // The weights have been used.
-  auto* const added = reinterpret_cast<float*>(shared);  // [kSplits][kOutputs][kRows]
+  auto* const added = reinterpret_cast<float*>(shared);  // [kSplits][kRows][kPitch]
   SPILLWAY_UNROLL
   for (int tall = 0; tall < S::kTall; ++tall) {
     SPILLWAY_UNROLL
     for (int t = 0; t < kTiles; ++t) {
       SPILLWAY_UNROLL
       for (int i = 0; i < 4; ++i) {
+        const int row = t * 8 + fragment_pair() + i % 2;
         const int output = tall * 16 + fragment_group() + i / 2 * 8;
-        added[(warp * kOutputs + output) * kRows + t * 8 + fragment_pair() + i % 2] =
-            sums[tall][t].x[i];
+        added[(warp * kRows + row) * S::kPitch + output] = sums[tall][t].x[i];
       }
     }
   }
@@ -312,7 +313,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_least(kTiles))
     const int64_t at = first + output;
     if (row >= p.rows || at >= p.outputs) continue;
     float sum = 0;
-    for (int s = 0; s < kSplits; ++s) sum += added[(s * kOutputs + output) * kRows + row];
+    for (int s = 0; s < kSplits; ++s) sum += added[(s * kRows + row) * S::kPitch + output];
     if (sum * 0.0f != 0.0f) {
       const int64_t last = int64_t{end} * kChunk;
       sum = plain_sum<kBits, kGroup>(p, row, at, int64_t{begin} * kChunk,
@@ -377,10 +378,14 @@ void quant_product_mma(CudaContext& context, Format format, int64_t outputs,
     ColumnParts parts{static_cast<int>(std::clamp<int64_t>(wanted, 1, most)), nullptr};
     if (parts.count > 1) {
       parts.sums = reinterpret_cast<float*>(context.scratch(
-          static_cast<size_t>(parts.count * product.rows * product.outputs) * sizeof(float)));
+          static_cast<size_t>(parts.count * std::min<int64_t>(product.rows, kRowsMax) *
+                              product.outputs) *
+          sizeof(float)));
       if (parts.sums == nullptr) return;  // The context has the reason.
     }
-    launch_rows<kBits, kGroup>(context.stream(), product, parts);
+    for (int64_t row = 0; row < product.rows; row += kRowsMax) {
+      launch_rows<kBits, kGroup>(context.stream(), rows_of(product, row, kRowsMax), parts);
+    }
   });
 }
 

@@ -2,6 +2,8 @@
 // on tensor cores linear_quant_mma.cu.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/quant.cuh"
@@ -42,6 +44,18 @@ __device__ void store(const QuantProduct<T>& p, int64_t row, int64_t output, flo
   }
 }
 
+// At most `count` rows of a product, from `row` on.
+template <class T>
+QuantProduct<T> rows_of(const QuantProduct<T>& product, int64_t row, int64_t count) {
+  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
+  QuantProduct<T> part = product;
+  part.rows = std::min(count, product.rows - row);
+  part.in += row * product.in_stride;
+  part.out = static_cast<std::byte*>(product.out) +
+             static_cast<size_t>(row * product.out_stride) * out_bytes;
+  return part;
+}
+
 // Where the sums of parts of the columns go: out, where there is one part, else to scratch, of
 // which another kernel adds them up.
 struct ColumnParts {
@@ -49,10 +63,10 @@ struct ColumnParts {
   float* sums;  // [count][rows][outputs]
 };
 
-// Whether quant_product_mma() takes it: whole groups, and rows that can be read 16 bytes at a time.
-template <class T>
-bool takes_mma(const QuantProduct<T>& p, int64_t group) {
-  return p.columns % group == 0 && p.columns % 64 == 0 && p.in_stride % 8 == 0;
+// Whether quant_product_mma() takes columns with such a stride: whole groups, and rows that can be
+// read 16 bytes at a time.
+inline bool takes_mma(int64_t columns, int64_t in_stride, int64_t group) {
+  return columns % group == 0 && columns % 64 == 0 && in_stride % 8 == 0;
 }
 
 // On tensor cores. The product is one of a run of slabs of a matrix of `outputs` rows: a result has

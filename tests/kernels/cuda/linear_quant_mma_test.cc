@@ -100,7 +100,8 @@ TEST_CASE("a product has the same bits for any rows beside it, wherever the slab
   emulation::set_seed(2);
   CHECK(product.run(product.apart(), 0, kFewRows) == all);
   CHECK(product.run(product.behind(), 0, kFewRows) == all);
-  for (const int64_t rows : {1, 5, 9, 16, 23}) {
+  for (const int64_t rows :
+       {int64_t{1}, int64_t{5}, int64_t{9}, int64_t{16}, int64_t{23}, kFewRows - 17}) {
     emulation::set_seed(static_cast<uint64_t>(10 + rows));
     for (const int64_t first : {int64_t{0}, kFewRows - rows}) {
       INFO(rows << " rows from " << first);
@@ -115,7 +116,7 @@ TEST_CASE("products on tensor cores agree with their definition") {
   const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
   INFO(dtype_name(in) << ", " << format_name(format));
   Product product(format, in);
-  for (const int64_t rows : {1, 8, 12, 30}) {
+  for (const int64_t rows : {int64_t{1}, int64_t{8}, int64_t{12}, int64_t{30}, kFewRows - 3}) {
     INFO(rows << " rows");
     const auto found = product.run(product.behind(), 2, rows);
     CHECK(test::relative_error(found, product.expected(2, rows)) < 2e-5);
