@@ -106,9 +106,9 @@ struct ExpandArgs {
 void expand_rows(Stream& stream, const ExpandArgs& args);
 
 // Most batch rows for which a discrete device multiplies quantised weights as they are; for more
-// rows it expands them first. On an H200 that took 95 us for 64 rows of 16384 x 4096 weights, where
-// products as they are should take about 40.
-constexpr int64_t kFewRows = 64;
+// rows it expands them first: on an H200 64 rows of 16384 x 4096 4-bit weights took 92 us that way,
+// 101 as they are in two parts of 32 (docs/benchmarks/gpu-h200.md).
+constexpr int64_t kFewRows = 32;
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // `scale` is a factor of in W^T; other than 1 it goes with neither bias nor activation.

@@ -154,6 +154,18 @@ void launch_product(cudaStream_t stream, const QuantProduct<T>& product) {
   run(quant_kernel<kBits, kGroup, T, 8>);
 }
 
+// At most `count` rows of a product, from `row` on.
+template <class T>
+QuantProduct<T> rows_of(const QuantProduct<T>& product, int64_t row, int64_t count) {
+  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
+  QuantProduct<T> part = product;
+  part.rows = std::min(count, product.rows - row);
+  part.in += row * product.in_stride;
+  part.out = static_cast<std::byte*>(product.out) +
+             static_cast<size_t>(row * product.out_stride) * out_bytes;
+  return part;
+}
+
 // One after the other on the device.
 template <class T>
 void run_rows(CudaContext& context, Format format, const QuantProduct<T>& product) {
@@ -207,10 +219,7 @@ void run(CudaContext& context, const LinearArgs& args) {
 
 bool takes_linear_quant(const LinearArgs& args) {
   const bool sixteen_bits = args.in.dtype == DType::kBF16 || args.in.dtype == DType::kF16;
-  if (!is_quantized(args.weight.format) || !sixteen_bits) return false;
-  const bool mma =
-      takes_mma(args.in.columns, args.in.stride, format_traits(args.weight.format).group);
-  return args.in.rows <= (mma ? kFewRows : kFewRowsOdd);
+  return is_quantized(args.weight.format) && sixteen_bits && args.in.rows <= kFewRows;
 }
 
 void linear_quant(CudaContext& context, const LinearArgs& args) {

@@ -24,10 +24,11 @@ constexpr int kThreads = 128;
 constexpr int kSplits = kThreads / kWarp;  // Warps, of different columns
 constexpr int kEach = 64;                  // A warp's columns of a chunk
 constexpr int kChunk = kSplits * kEach;
-constexpr int kStages = 3;    // Chunks of weights in shared memory: two ahead
-constexpr int kRowsMax = 32;  // At once: more rows run in parts, which read the weights again.
-constexpr int kPart = 8;      // Activations in 16 bytes
+constexpr int kStages = 3;  // Chunks of weights in shared memory: two ahead
+constexpr int kRowsMax = 32;
+constexpr int kPart = 8;                // Activations in 16 bytes
 constexpr int kStride = kEach + kPart;  // Padded against bank conflicts
+static_assert(kFewRows <= kRowsMax);
 
 // For parts of the columns: four blocks for each of the 132 multiprocessors of a large device, but
 // none for fewer chunks than are worth its beginning and end.
@@ -378,14 +379,10 @@ void quant_product_mma(CudaContext& context, Format format, int64_t outputs,
     ColumnParts parts{static_cast<int>(std::clamp<int64_t>(wanted, 1, most)), nullptr};
     if (parts.count > 1) {
       parts.sums = reinterpret_cast<float*>(context.scratch(
-          static_cast<size_t>(parts.count * std::min<int64_t>(product.rows, kRowsMax) *
-                              product.outputs) *
-          sizeof(float)));
+          static_cast<size_t>(parts.count * product.rows * product.outputs) * sizeof(float)));
       if (parts.sums == nullptr) return;  // The context has the reason.
     }
-    for (int64_t row = 0; row < product.rows; row += kRowsMax) {
-      launch_rows<kBits, kGroup>(context.stream(), rows_of(product, row, kRowsMax), parts);
-    }
+    launch_rows<kBits, kGroup>(context.stream(), product, parts);
   });
 }
 

@@ -2,8 +2,6 @@
 // on tensor cores linear_quant_mma.cu.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/quant.cuh"
@@ -42,18 +40,6 @@ __device__ void store(const QuantProduct<T>& p, int64_t row, int64_t output, flo
     float* out = static_cast<float*>(p.out) + at;
     *out = p.accumulate ? *out + sum : activate(p.activation, sum);
   }
-}
-
-// At most `count` rows of a product, from `row` on.
-template <class T>
-QuantProduct<T> rows_of(const QuantProduct<T>& product, int64_t row, int64_t count) {
-  const size_t out_bytes = product.narrow_out ? sizeof(T) : sizeof(float);
-  QuantProduct<T> part = product;
-  part.rows = std::min(count, product.rows - row);
-  part.in += row * product.in_stride;
-  part.out = static_cast<std::byte*>(product.out) +
-             static_cast<size_t>(row * product.out_stride) * out_bytes;
-  return part;
 }
 
 // Where the sums of parts of the columns go: out, where there is one part, else to scratch, of

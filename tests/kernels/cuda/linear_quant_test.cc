@@ -2,7 +2,6 @@
 // (kernels/linear_test.cc) cannot see of it.
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/linear_quant.h"
 #include "kernels/ops.h"
 #include "tests/support/cuda_emulation.h"
 #include "tests/support/random_data.h"
@@ -13,7 +12,6 @@
 namespace spillway::linear_quant_test {
 namespace {
 
-using cuda::kFewRowsOdd;
 using test::DeviceArray;
 using test::DeviceMatrix;
 using test::PackedMatrix;
@@ -31,7 +29,7 @@ class Product {
                 kOutputs, kColumns, 64),
         weights_(*device_, *stream_, packed_) {}
 
-  // Of rows [first, first + rows) of kFewRowsOdd.
+  // Of rows [first, first + rows) of kFewRows.
   std::vector<float> run(int64_t first, int64_t rows, bool narrow_out = false) {
     const DType out_format = narrow_out ? in_ : DType::kF32;
     const DeviceArray<std::byte> there(*device_, *stream_, test::bytes_of(in_, input(first, rows)));
@@ -53,7 +51,7 @@ class Product {
 
  private:
   static std::vector<float> input(int64_t first, int64_t rows) {
-    const auto all = test::random_floats(kFewRowsOdd * kColumns, 1);
+    const auto all = test::random_floats(kFewRows * kColumns, 1);
     return {all.begin() + first * kColumns, all.begin() + (first + rows) * kColumns};
   }
 
@@ -68,10 +66,10 @@ TEST_CASE(
     "a row over quantised weights is the same alone and among others, in any order of threads") {
   Product product(GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8));
   emulation::set_seed(1);
-  const std::vector<float> all = product.run(0, kFewRowsOdd);
+  const std::vector<float> all = product.run(0, kFewRows);
   for (const int64_t rows : {1, 2, 3, 4, 7, 9, 16, 31}) {
     emulation::set_seed(static_cast<uint64_t>(10 + rows));
-    for (int64_t first = 0; first + rows <= kFewRowsOdd; first += rows) {
+    for (int64_t first = 0; first + rows <= kFewRows; first += rows) {
       if (rows < 5 && first >= 8) break;
       INFO(rows << " rows from " << first);
       const std::vector<float> some = product.run(first, rows);
