@@ -303,7 +303,12 @@ rehearsed() { [[ $device == cpu ]]; }
 
 part_smoke() { bench smoke 60 "${small[@]}"; }
 
-part_ops() { tests ops 240 "${loader[@]}" "$tests/kernels_test"; }
+# On the GPU alone: the CPU's devices take most of the time, and CI has them.
+part_ops() {
+  local only=(SPILLWAY_TEST_CUDA=only)
+  ! rehearsed || only=()
+  tests ops 240 "${loader[@]}" "${only[@]}" "$tests/kernels_test"
+}
 
 # Without it plans are a rule of thumb, and the CPU never attends.
 part_profile() {

@@ -44,10 +44,13 @@ T* dynamic_shared() {
 
 // Unrolls the next loop, so that arrays that it indexes stay in registers.
 #define SPILLWAY_UNROLL
+// Keeps the next loop as it is: for what is rarely run.
+#define SPILLWAY_NO_UNROLL
 
 #else
 
 #define SPILLWAY_UNROLL _Pragma("unroll")
+#define SPILLWAY_NO_UNROLL _Pragma("unroll 1")
 
 // Queues the kernel; an error stays with the runtime until cudaGetLastError().
 template <class... Parameters, class... Arguments>

@@ -1,8 +1,8 @@
-// Linear layers of few rows over quantised weights: bound by reading the weights, which are
-// expanded in registers, used for eight rows at once and read once for these. (With more rows
-// linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to the format of
-// the activations, as there, and products are summed in float32, always in the same order: a row's
-// result is the same alone and among others here.
+// Linear layers of few rows over quantised weights, of shapes that linear_quant_mma.cu does not
+// take: the weights are expanded in registers, used for eight rows at once and read once for these.
+// (With more rows linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to
+// the format of the activations, as there, and products are summed in float32, always in the same
+// order: a row's result is the same alone and among others here.
 //
 // A warp takes four outputs. As many lanes take a group of weights as it has words, one each (q4:
 // eight lanes, eight nibbles a word).
@@ -204,7 +204,7 @@ void run(CudaContext& context, const LinearArgs& args) {
         .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
-    if (takes_mma(product, format_traits(format).group)) {
+    if (takes_mma(product.columns, product.in_stride, format_traits(format).group)) {
       quant_product_mma(context, format, args.weight.rows, product);
     } else {
       run_rows(context, format, product);

@@ -108,11 +108,26 @@ inline void copy_ahead(void* to, const void* from, bool there) {
     memset(to, 0, 16);
   }
 }
+// The same with 4 bytes, which are there.
+inline void copy_word_ahead(void* to, const void* from) {
+  memcpy(to, from, 4);
+}
 inline void end_of_copies() {}
 template <int kLater>
 void wait_for_copies() {}
 
 #else
+
+// A function that is called: its many instructions in each product of a kernel would be worse.
+template <class T>
+__device__ __noinline__ ProductSums multiply_add_exchanged(ProductSums sums, FactorRows rows,
+                                                           FactorColumns columns) {
+  const auto of = [](const uint32_t* words) {
+    return [words](int lane, int i) { return __shfl_sync(0xffffffffu, words[i], lane); };
+  };
+  multiply_add_scalar<T>(sums, of(rows.x), of(columns.x));
+  return sums;
+}
 
 template <class T>
 __device__ void multiply_add(ProductSums& sums, const FactorRows& rows,
@@ -141,10 +156,7 @@ __device__ void multiply_add(ProductSums& sums, const FactorRows& rows,
           : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
     }
   } else {
-    const auto of = [](const uint32_t* words) {
-      return [words](int lane, int i) { return __shfl_sync(0xffffffffu, words[i], lane); };
-    };
-    multiply_add_scalar<T>(sums, of(a), of(b));
+    sums = multiply_add_exchanged<T>(sums, rows, columns);
   }
 #endif
 }
@@ -180,6 +192,12 @@ __device__ inline void copy_ahead(void* to, const void* from, bool there) {
                  "r"(there ? 16 : 0)
                : "memory");
 }
+__device__ inline void copy_word_ahead(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+               :
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
+               : "memory");
+}
 // Ends a group of copies; wait_for_copies<n>() waits for all groups but the last n.
 __device__ inline void end_of_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -194,6 +212,9 @@ __device__ void wait_for_copies() {
 __device__ inline void copy_ahead(void* to, const void* from, bool there) {
   *reinterpret_cast<uint4*>(to) =
       there ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+}
+__device__ inline void copy_word_ahead(void* to, const void* from) {
+  *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(from);
 }
 __device__ inline void end_of_copies() {}
 template <int kLater>

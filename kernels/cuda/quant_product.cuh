@@ -49,10 +49,10 @@ struct ColumnParts {
   float* sums;  // [count][rows][outputs]
 };
 
-// Whether quant_product_mma() takes it: whole groups, and rows that can be read 16 bytes at a time.
-template <class T>
-bool takes_mma(const QuantProduct<T>& p, int64_t group) {
-  return p.columns % group == 0 && p.columns % 64 == 0 && p.in_stride % 8 == 0;
+// Whether quant_product_mma() takes columns with such a stride: whole groups, and rows that can be
+// read 16 bytes at a time.
+inline bool takes_mma(int64_t columns, int64_t in_stride, int64_t group) {
+  return columns % group == 0 && columns % 64 == 0 && in_stride % 8 == 0;
 }
 
 // On tensor cores. The product is one of a run of slabs of a matrix of `outputs` rows: a result has

@@ -166,6 +166,15 @@ inline int __ffs(int x) {
 inline int __clz(int x) {
   return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
 }
+// Byte i of the result is the one that the i'th four bits of the selector name, of both words.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t both = uint64_t{high} << 32 | low;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    bytes |= static_cast<uint32_t>(both >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  }
+  return bytes;
+}
 inline uint32_t __float_as_uint(float x) {
   return std::bit_cast<uint32_t>(x);
 }

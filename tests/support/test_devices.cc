@@ -9,13 +9,22 @@ namespace spillway::test {
 
 namespace {
 
-// None where there is none; where SPILLWAY_TEST_CUDA is "required", a test without it fails.
+std::string_view cuda_wish() {
+  const char* wish = std::getenv("SPILLWAY_TEST_CUDA");
+  return wish == nullptr ? "" : wish;
+}
+
+bool only_cuda() {
+  return cuda_wish() == "only";
+}
+
+// None where there is none, unless it is asked for: then a test without it fails.
 std::unique_ptr<Device> cuda_device() {
   auto gpu = open_cuda_device(0);
   if (gpu.ok()) return std::move(gpu).value();
-  const char* wish = std::getenv("SPILLWAY_TEST_CUDA");
-  if (wish != nullptr && std::string_view(wish) == "required") {
-    throw std::runtime_error("SPILLWAY_TEST_CUDA=required, but the device does not open: " +
+  if (cuda_wish() == "required" || only_cuda()) {
+    throw std::runtime_error("SPILLWAY_TEST_CUDA=" + std::string(cuda_wish()) +
+                             ", but the device does not open: " +
                              std::string(gpu.status().message()));
   }
   return nullptr;
@@ -25,6 +34,10 @@ std::unique_ptr<Device> cuda_device() {
 
 std::vector<std::unique_ptr<Device>> test_devices() {
   std::vector<std::unique_ptr<Device>> devices;
+  if (only_cuda()) {
+    devices.push_back(cuda_device());
+    return devices;
+  }
   devices.push_back(open_cpu_device(2, CpuMatmul::kPanels).value());
   auto pairs = open_cpu_device(2, CpuMatmul::kBf16Dot).value();
   if (pairs->activation_dtype(Format::kQ4) == DType::kBF16) devices.push_back(std::move(pairs));
