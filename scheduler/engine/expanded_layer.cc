@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 256;
 
-uint64_t matrix_bytes(int64_t rows, int64_t columns, DType format) {
+uint64_t expanded_bytes(int64_t rows, int64_t columns, DType format) {
   return round_up(static_cast<uint64_t>(rows * columns) * dtype_bytes(format), kAlignment);
 }
 
@@ -27,7 +27,7 @@ uint64_t ExpandedLayer::bytes(const ModelShape& shape, DType activation) {
   uint64_t bytes = 0;
   for (const WeightSpec& spec : layer_specs(shape)) {
     if (spec.kind != WeightKind::kMatrix) continue;
-    bytes += matrix_bytes(spec.rows, spec.columns, activation);
+    bytes += expanded_bytes(spec.rows, spec.columns, activation);
   }
   return bytes;
 }
@@ -45,7 +45,7 @@ const LayerWeights& ExpandedLayer::expand(Stream& stream, const LayerWeights& we
 WeightMatrix ExpandedLayer::expanded(Stream& stream, const WeightMatrix& from, WeightSlab* slab,
                                      std::byte** at) {
   std::byte* memory = *at;
-  *at += matrix_bytes(from.rows, from.columns, format_);
+  *at += expanded_bytes(from.rows, from.columns, format_);
   expand_rows(stream,
               {.from = from, .out = dense_matrix(memory, format_, from.rows, from.columns)});
   *slab = {memory, from.rows};

@@ -8,13 +8,13 @@ namespace spillway {
 
 namespace {
 
-constexpr uint64_t kAlignment = 256;
+constexpr uint64_t kBiasAlignment = 256;
 
 // The bias of the layer's only matmul whose output is in the activation dtype.
 constexpr WeightRole kRole = WeightRole::kMlpUpBias;
 
 uint64_t layer_bytes(int64_t columns, DType format) {
-  return round_up(static_cast<uint64_t>(columns) * dtype_bytes(format), kAlignment);
+  return round_up(static_cast<uint64_t>(columns) * dtype_bytes(format), kBiasAlignment);
 }
 
 }  // namespace

@@ -243,7 +243,8 @@ Json object_now(BatchRecord record, const BatchApi& api) {
 
 // ---- Handlers -----------------------------------------------------------------------------------
 
-using Answer = ApiResult<HttpResponse> (*)(BatchApi&, const HttpRequest&, const std::string& owner);
+using Handler = ApiResult<HttpResponse> (*)(BatchApi&, const HttpRequest&,
+                                            const std::string& owner);
 
 ApiResult<HttpResponse> create_file(BatchApi&, const HttpRequest& request, const std::string&) {
   auto kept = static_cast<UploadSink&>(*request.sink).keep();
@@ -394,7 +395,7 @@ ApiResult<HttpResponse> cancel_batch(BatchApi& api, const HttpRequest& request,
 struct BatchRoute {
   const char* method;
   const char* path;
-  Answer answer;
+  Handler answer;
   bool json_body = false;
 };
 

@@ -19,10 +19,6 @@ namespace {
 constexpr size_t kChunkBytes = size_t{64} << 10;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\f\v") == std::string_view::npos;
 }
@@ -159,6 +155,9 @@ class BatchInput::Body {
   std::string line_;
   bool too_long_ = false;
   int64_t number_ = 0;
+  struct FreeHash {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
   std::unique_ptr<XXH3_state_t, FreeHash> hash_;
 };
 

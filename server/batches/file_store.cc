@@ -17,7 +17,7 @@
 namespace spillway {
 namespace {
 
-constexpr const char* kSchema =
+constexpr const char* kFilesSchema =
     "CREATE TABLE IF NOT EXISTS files (id TEXT PRIMARY KEY, owner TEXT NOT NULL,"
     " name TEXT NOT NULL, purpose TEXT NOT NULL, bytes INTEGER NOT NULL,"
     " created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) STRICT;"
@@ -69,7 +69,7 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const std::string& directory,
 }
 
 Status FileStore::make_tables() {
-  SPILLWAY_RETURN_IF_ERROR(database_.execute(kSchema));
+  SPILLWAY_RETURN_IF_ERROR(database_.execute(kFilesSchema));
   SPILLWAY_ASSIGN_OR_RETURN(
       Statement sums,
       database_.prepare("SELECT owner, sum(bytes), count(*) FROM files GROUP BY owner"));

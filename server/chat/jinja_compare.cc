@@ -244,7 +244,7 @@ void print_quoted(Run& run, const Value& value, std::string* out) {
   if (value.is_undefined()) {
     *out += "Undefined";
   } else if (value.is_string()) {
-    if (run.read(value.as_string().size())) *out += quoted(value.as_string());
+    if (run.read(value.as_string().size())) *out += jinja::quoted(value.as_string());
   } else {
     print_other(run, value, out);
     if (value.is(Kind::kSequence) || value.is(Kind::kDict)) return;  // Its parts have paid.

@@ -8,7 +8,7 @@
 namespace spillway::jinja {
 namespace {
 
-constexpr int kLevelsMax = 400;      // Of nested expressions, statements and macro calls together
+constexpr int kRunLevelsMax = 400;   // Of nested expressions, statements and macro calls together
 constexpr size_t kValueBytes = 48;   // What a value in a list takes, about
 constexpr size_t kEntryBytes = 160;  // An entry of a dict
 constexpr size_t kObjectBytes = 64;
@@ -56,7 +56,7 @@ Status Run::status() const {
 }
 
 bool Run::enter() {
-  if (++level_ > kLevelsMax) fail("expressions, statements and macros nest too deeply");
+  if (++level_ > kRunLevelsMax) fail("expressions, statements and macros nest too deeply");
   return step();
 }
 

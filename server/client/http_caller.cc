@@ -23,7 +23,7 @@ namespace http = boost::beast::http;
 using asio::generic::stream_protocol;
 using boost::system::error_code;
 
-constexpr size_t kPieceBytes = size_t{256} << 10;
+constexpr size_t kUploadPieceBytes = size_t{256} << 10;
 constexpr auto kTurn = std::chrono::milliseconds(100);
 
 std::chrono::nanoseconds duration(double seconds) {
@@ -193,7 +193,7 @@ bool OneCall::read_head(Parser& parser) {
 }
 
 Result<bool> OneCall::read_body(Parser& parser, const HttpCall& call) {
-  std::string piece(kPieceBytes, '\0');
+  std::string piece(kUploadPieceBytes, '\0');
   const bool taken = call.take && parser.get().result_int() == 200;
   while (!parser.is_done()) {
     parser.get().body().data = piece.data();

@@ -59,4 +59,7 @@ bool equal_in_constant_time(std::string_view a, std::string_view b);
 // ASCII letters only.
 std::string lower_case(std::string_view text);
 
+// Without the spaces and tabs at its ends.
+std::string_view trimmed(std::string_view text);
+
 }  // namespace spillway

@@ -23,12 +23,6 @@ bool is_boundary_char(char c) {
          std::string_view("'()+_,-./:=? ").find(c) != std::string_view::npos;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 // One parameter of a header's value: `text` begins behind a ';'. Moves past it.
 struct Parameter {
   std::string name;  // In lower case

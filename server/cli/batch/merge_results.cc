@@ -17,7 +17,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kMergeBufferBytes = size_t{1} << 20;
 
 struct Place {
   int64_t number = 0;   // INT64_MAX: none, so that it sorts last
@@ -52,7 +52,7 @@ class Output {
   Status add_line(const std::string& line) {
     buffer_ += line;
     buffer_ += '\n';
-    return buffer_.size() < kBufferBytes ? Status() : flush();
+    return buffer_.size() < kMergeBufferBytes ? Status() : flush();
   }
 
   Status sync() {

@@ -17,7 +17,7 @@ constexpr double kTallProductsMin = 0.8, kMiddleProductsMin = 0.7, kShortProduct
 constexpr double kQuantizedProductsMin = 0.6;
 constexpr double kDecodeAttentionMin = 0.8;
 constexpr double kPromptAttentionMin = 0.25;
-constexpr int64_t kTallRows = 256, kMiddleRows = 16;
+constexpr int64_t kTallProductRows = 256, kMiddleRows = 16;
 constexpr int64_t kPromptTokensMin = 256;  // Shorter prompts are too little work to tell
 
 // Smaller models spend their time on distributing work, which no peak predicts.
@@ -64,10 +64,10 @@ std::vector<Gate> gates_of(const BenchResult& result) {
   // For each batch size take the slowest shape.
   for (size_t i = 0; i < ceilings.matrix.size(); ++i) {
     const MatrixRate& rate = ceilings.rates.matrix[i];
-    const double least = is_quantized(plan.format)  ? kQuantizedProductsMin
-                         : rate.rows >= kTallRows   ? kTallProductsMin
-                         : rate.rows >= kMiddleRows ? kMiddleProductsMin
-                                                    : kShortProductsMin;
+    const double least = is_quantized(plan.format)       ? kQuantizedProductsMin
+                         : rate.rows >= kTallProductRows ? kTallProductsMin
+                         : rate.rows >= kMiddleRows      ? kMiddleProductsMin
+                                                         : kShortProductsMin;
     const Gate gate{"products of " + std::to_string(rate.rows) + " rows",
                     share(ceilings.matrix[i].ours, ceiling_of(result, rate, peak)), least};
     const auto same = std::find_if(gates.begin(), gates.end(),

@@ -11,10 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-double ratio(double a, double b) {
-  return b > 0 ? a / b : 0;
-}
-
 json bound_object(const Bound& bound) {
   const auto busy = [&](Resource resource) { return bound.busy[index(resource)]; };
   return {{"resource", std::string(resource_name(bound.resource))},

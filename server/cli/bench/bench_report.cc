@@ -10,10 +10,6 @@ namespace spillway {
 
 namespace {
 
-double ratio(double a, double b) {
-  return b > 0 ? a / b : 0;
-}
-
 std::string rate_line(const char* name, double seconds, double tokens, const Bounds& bounds,
                       double measured_seconds) {
   return text_line(
@@ -239,6 +235,10 @@ std::string bench_table(const BenchResult& result) {
   const TimeByCause decode = time_by_cause(decode_sweeps(result.sweeps));
   return head(result) + rates(result, prefill, decode) + causes(result, prefill, decode) +
          tiers(result, all) + ceilings(result) + gates(result);
+}
+
+double ratio(double a, double b) {
+  return b > 0 ? a / b : 0;
 }
 
 }  // namespace spillway

@@ -13,4 +13,7 @@ std::string bench_json(const BenchResult& result);
 // Some lines of text, with a newline after each.
 std::string bench_table(const BenchResult& result);
 
+// a / b, and 0 where b is 0.
+double ratio(double a, double b);
+
 }  // namespace spillway

@@ -66,7 +66,7 @@ Result<Texts> read_config(const Settings& settings, const SettingInputs& inputs)
 
 // SPILLWAY_PORT=tcp://10.0.0.1:8000 is what Kubernetes sets in every container beside a Service of
 // the name spillway; nobody who sets a port writes that.
-bool is_of_kubernetes(std::string_view value) {
+bool is_link_of_kubernetes(std::string_view value) {
   return value.starts_with("tcp://");
 }
 
@@ -75,7 +75,7 @@ Texts read_environment(const Settings& settings, const SettingInputs& inputs) {
   for (const Setting& setting : settings.all()) {
     const std::string variable = setting.environment_name();
     const char* value = inputs.environment ? inputs.environment(variable.c_str()) : nullptr;
-    if (value == nullptr || (setting.name == "port" && is_of_kubernetes(value))) continue;
+    if (value == nullptr || (setting.name == "port" && is_link_of_kubernetes(value))) continue;
     if (*value != '\0' || setting.secret) texts[setting.name] = value;
   }
   return texts;

@@ -24,10 +24,6 @@ FlexgenPins::Kind pins_of(const std::optional<TierPercent>& percent) {
   return {(*percent)[0] / 100.0, (*percent)[1] / 100.0};
 }
 
-PerTier shares_of(const TierPercent& percent) {
-  return {percent[0] / 100.0, percent[1] / 100.0, percent[2] / 100.0};
-}
-
 Status check(const EngineFlags& engine) {
   if (engine.block && !engine.micro_batch) {
     return invalid_argument(
@@ -181,6 +177,10 @@ Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine,
   }
   std::cout << (flags.json ? json_text(problem, choice) : text_of(problem, choice)) << std::flush;
   return {};
+}
+
+PerTier shares_of(const TierPercent& percent) {
+  return {percent[0] / 100.0, percent[1] / 100.0, percent[2] / 100.0};
 }
 
 }  // namespace spillway

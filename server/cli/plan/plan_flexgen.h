@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/status.h"
+#include "policy/flexgen/flexgen_cost.h"
 #include "server/cli/plan/plan.h"
 
 namespace spillway {
@@ -15,5 +16,8 @@ Status plan_by_flexgen(const PlanFlags& flags, const EngineFlags& engine, const 
 
 // Writes the plan's file, replaced whole. Errors name the flag.
 Status write_plan(const std::string& path, const std::string& text);
+
+// Shares of 1 from per cents.
+PerTier shares_of(const TierPercent& percent);
 
 }  // namespace spillway

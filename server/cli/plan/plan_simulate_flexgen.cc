@@ -7,6 +7,7 @@
 #include "policy/flexgen/flexgen_schedule.h"
 #include "server/cli/batch/workload_file.h"
 #include "server/cli/common/console.h"
+#include "server/cli/plan/plan_flexgen.h"
 #include "server/cli/plan/plan_simulate.h"
 
 namespace spillway {
@@ -16,10 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kHardware = "t4-16gb";  // FlexGen's hardware
-
-PerTier shares_of(const TierPercent& percent) {
-  return {percent[0] / 100.0, percent[1] / 100.0, percent[2] / 100.0};
-}
 
 Status check(const PlanFlags& flags, const EngineFlags& engine) {
   if (flags.cluster > 0) {

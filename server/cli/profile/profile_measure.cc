@@ -30,7 +30,7 @@ constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {16384, 4096}};
 // machine's memory, and no less than the largest matrix in 16 bits.
 constexpr size_t kPoolBytesMin = size_t{128} << 20, kPoolBytesMax = size_t{512} << 20;
 constexpr size_t kCachesInPool = 4;
-constexpr size_t kFreeShare = 4;  // At most 1/kFreeShare of the free bytes
+constexpr size_t kFreeMemoryShare = 4;  // At most 1/kFreeMemoryShare of the free bytes
 
 constexpr size_t kCopyBytes = size_t{64} << 20;
 constexpr size_t kSmallCopyBytes[] = {size_t{1} << 20, size_t{8} << 20};
@@ -143,11 +143,11 @@ class Processors {
       wanted =
           std::clamp(kCachesInPool * static_cast<size_t>(cache), kPoolBytesMax / 2, kPoolBytesMax);
     }
-    const size_t bytes = std::min(wanted, free / kFreeShare) >> 20 << 20;
+    const size_t bytes = std::min(wanted, free / kFreeMemoryShare) >> 20 << 20;
     if (bytes >= kPoolBytesMin) return bytes;
     return Status(Code::kCapacity, std::string(device.name()) + " has " + format_bytes(free) +
                                        " of memory free; measuring it takes " +
-                                       format_bytes(kPoolBytesMin * kFreeShare) +
+                                       format_bytes(kPoolBytesMin * kFreeMemoryShare) +
                                        ". End other programs, or use a profile of "
                                        "configs/hardware");
   }

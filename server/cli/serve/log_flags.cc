@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-const std::vector<std::string> kFormats = {"text", "json"};                      // By LogFormat
+const std::vector<std::string> kLogFormats = {"text", "json"};                   // By LogFormat
 const std::vector<std::string> kLevels = {"debug", "info", "warning", "error"};  // By LogLevel
 
 template <class Value>
@@ -20,7 +20,7 @@ Value value_of(const std::vector<std::string>& names, const std::string& name) {
 }  // namespace
 
 void add_log_flags(Settings& settings, LogFlags* flags) {
-  settings.add_choice("log-format", &flags->format, kFormats,
+  settings.add_choice("log-format", &flags->format, kLogFormats,
                       "lines of the log, on stderr: for people, or an object a line");
   settings.add_choice("log-level", &flags->level, kLevels,
                       "the least level of its lines; debug: also health checks and scrapes of "
@@ -28,7 +28,7 @@ void add_log_flags(Settings& settings, LogFlags* flags) {
 }
 
 void apply(const LogFlags& flags) {
-  set_log(value_of<LogFormat>(kFormats, flags.format), value_of<LogLevel>(kLevels, flags.level));
+  set_log(value_of<LogFormat>(kLogFormats, flags.format), value_of<LogLevel>(kLevels, flags.level));
 }
 
 }  // namespace spillway
