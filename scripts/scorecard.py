@@ -9,6 +9,7 @@ clients, too many of them, wrong keys, SIGTERM and kill -9. One line a row, with
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import pathlib
@@ -392,15 +393,172 @@ async def kill(server, options):
     return f"{options.kills} times; 600 of 600 rows equal, none twice"
 
 
+async def kill_serve(server, options):
+    """kill -9 of a server with batches in flight, at random moments: answers as of an undisturbed one, each once."""
+    draw = random.Random(6)
+    lines = "".join(json.dumps({"custom_id": f"l{number}", "method": "POST", "url": "/v1/completions", "body": {
+        "prompt": f"Chapter {number}", "max_tokens": 12 + number % 40, "temperature": 1, "seed": number}}) + "\n"
+        for number in range(400)).encode()
+    form = b"multipart/form-data; boundary=b0"
+    upload = (b'--b0\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b0\r\nContent-Disposition: form-data; '
+              b'name="file"; filename="b.jsonl"\r\n\r\n' + lines + b"\r\n--b0--\r\n")
+
+    async def begin(target):
+        head = (f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {form.decode()}\r\n"
+                f"Content-Length: {len(upload)}\r\n\r\n").encode()
+        answer = await target.raw(head + upload)
+        expect(status_of(answer) == 200, answer[:300])
+        file = json.loads(answer.partition(b"\r\n\r\n")[2])["id"]
+        status, text = await target.ask("POST", "/v1/batches", {
+            "input_file_id": file, "endpoint": "/v1/completions", "completion_window": "none"})
+        expect(status == 200, text)
+        return json.loads(text)["id"]
+
+    async def state(target, batch):
+        status, text = await target.ask("GET", f"/v1/batches/{batch}")
+        expect(status == 200, f"the batch is gone: {status} {text}")
+        return json.loads(text)
+
+    async def rows(target, batch):
+        done = await state(target, batch)
+        expect(done["status"] == "completed" and done["request_counts"] == {"total": 400, "completed": 400, "failed": 0}, done)
+        text = (await target.ask("GET", f"/v1/files/{done['output_file_id']}/content"))[1]
+        return [(row["custom_id"], row["response"]["body"]["choices"][0]["text"]) for row in map(json.loads, text.splitlines())]
+
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as log:
+        served = functools.partial(serving, options.spillway, DEMO, "--batch-dir", pathlib.Path(folder) / "batches", log=log)
+
+        async def until_done(target, batches):
+            while not all([(await state(target, batch))["status"] == "completed" for batch in batches]):
+                await asyncio.sleep(0.1)
+
+        with served() as (url, pid):
+            target = Server(url, pid)
+            start, batch = time.monotonic(), await begin(target)
+            await until_done(target, [batch])
+            length, plain = time.monotonic() - start, await rows(target, batch)
+        kills, batches = 0, []
+        while kills < options.kills:
+            with served() as (url, pid):
+                target = Server(url, pid)
+                while (await target.ask("GET", "/health"))[0] != 200:
+                    await asyncio.sleep(0.02)
+                # Two in flight: one runs, one waits.
+                unfinished = [batch for batch in batches if (await state(target, batch))["status"] != "completed"]
+                while len(unfinished) < 2:
+                    batches.append(await begin(target))
+                    unfinished.append(batches[-1])
+                await asyncio.sleep(draw.random() * length)
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+        with served() as (url, pid):
+            target = Server(url, pid)
+            await until_done(target, batches)
+            for batch in batches:
+                expect(await rows(target, batch) == plain, "other rows after crashes")
+    return f"{kills} times; {len(batches)} batches of 400 rows equal, none lost, none twice"
+
+
+async def disturbed(server, options):
+    """The engine's tokens/s with slow, leaving and half-open clients beside honest ones, and without."""
+    draw = random.Random(8)
+    body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1, "stream": True}
+    ending = asyncio.Event()
+
+    async def again(client):
+        while not ending.is_set():
+            try:
+                await client()
+            except (OSError, TimeoutError, asyncio.LimitOverrunError):
+                pass
+            await asyncio.sleep(draw.random())
+
+    async def hurry(reader, seconds, size=1 << 16, rest=0.0):
+        async with asyncio.timeout(seconds):
+            while not ending.is_set() and await reader.read(size):
+                await asyncio.sleep(rest)
+
+    async def leaves():
+        reader, writer = await server.open()
+        writer.write(request("POST", "/v1/completions", body))
+        try:
+            await hurry(reader, draw.random())
+        finally:
+            writer.transport.abort()
+
+    async def reads_slowly():
+        reader, writer = await server.open()
+        writer.write(request("POST", "/v1/completions", body))
+        try:
+            await hurry(reader, 60, 64, 0.5)
+        finally:
+            writer.close()
+
+    async def is_half_open():
+        reader, writer = await server.open()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{")
+        try:
+            await hurry(reader, 30)
+        finally:
+            writer.transport.abort()
+
+    async def writes_slowly():
+        reader, writer = await server.open()
+        try:
+            for byte in request("POST", "/v1/completions", body):
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.2)
+                if ending.is_set() or reader.at_eof():
+                    return
+        finally:
+            writer.close()
+
+    async def pace(seconds):
+        tokens, start = server.metric("vllm:generation_tokens_total"), time.monotonic()
+        await asyncio.sleep(seconds)
+        return (server.metric("vllm:generation_tokens_total") - tokens) / (time.monotonic() - start)
+
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(json.dumps(body))
+        file.flush()
+        honest = await asyncio.create_subprocess_exec(
+            "h2load", "--h1", "--clients=300", "--duration=600", f"--data={file.name}", "--header=content-type: application/json",
+            server.url + "/v1/completions", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            alone, beside = [], []
+            await asyncio.sleep(3)
+            for _ in range(5):
+                ending.clear()
+                alone.append(await pace(8))
+                others = [asyncio.create_task(again(client)) for client in (leaves, reads_slowly, is_half_open, writes_slowly)
+                          for _ in range(25)]
+                await asyncio.sleep(2)
+                beside.append(await pace(8))
+                ending.set()
+                await asyncio.gather(*others)
+        finally:
+            honest.kill()
+            await honest.wait()
+    await server.idle()
+    ratio = statistics.median(beside) / statistics.median(alone)
+    expect(ratio >= 0.95, f"{statistics.median(beside):.0f} tokens/s beside them, {statistics.median(alone):.0f} without")
+    return f"100 slow, leaving and half-open clients: {ratio:.2f} of {statistics.median(alone):.0f} tokens/s (medians of 5)"
+
+
 async def load(server, options):
-    """A thousand streams at once for a while: no error, no growth, and the tokens/s of `spillway batch`."""
+    """A thousand streams at once for a while, beside idle connections: no error, no growth, and the tokens/s of `batch`."""
     body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1}
-    flags = ("--prefix-cache", "off", "--connections-per-client-max", "20000")
+    flags = ("--prefix-cache", "off", "--connections-per-client-max", "20000", "--connections-max", "20000",
+             "--idle-seconds", str(options.load_seconds + 600))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count_idle = min(options.connections, hard - 2000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         file, lines = pathlib.Path(folder) / "body.json", pathlib.Path(folder) / "lines.jsonl"
         file.write_text(json.dumps({**body, "stream": True}))
         with open(os.devnull, "w") as log, serving(options.spillway, DEMO, *flags, log=log) as (url, pid):
             loaded = Server(url, pid)
+            idle = [await loaded.open() for _ in range(count_idle)]
             client = await asyncio.create_subprocess_exec(
                 "h2load", "--h1", "--clients=1000", f"--duration={options.load_seconds}", "--warm-up-time=5",
                 f"--data={file}", "--header=content-type: application/json", url + "/v1/completions",
@@ -411,6 +569,12 @@ async def load(server, options):
             pace = (loaded.metric("vllm:generation_tokens_total") - tokens) / (time.monotonic() - start)
             grown = loaded.resident() / size - 1
             said = (await client.communicate())[0].decode()
+            for reader, writer in idle:
+                writer.write(request("GET", "/version"))
+            for reader, writer in idle:
+                async with asyncio.timeout(PATIENCE):
+                    expect((await reader.readline()).startswith(b"HTTP/1.1 200"), "an idle connection was lost")
+                writer.close()
         counts = next((line for line in said.splitlines() if line.startswith("requests:")), said[-300:])
         expect(", 0 failed, 0 errored, 0 timeout" in counts, counts)
         expect(abs(grown) <= 0.02, f"the server grew by {100 * grown:.1f} %")
@@ -423,7 +587,7 @@ async def load(server, options):
         expect(await run.wait() == 0, "the batch fails")
         batch = 64 * count / (time.monotonic() - start)
     expect(pace >= 0.95 * batch, f"{pace:.0f} tokens/s, {batch:.0f} in a batch")
-    return (f"1,000 streams, {options.load_seconds} s: {pace:.0f} tokens/s, {pace / batch:.2f} of a batch's "
+    return (f"1,000 streams beside {count_idle:,} idle connections, {options.load_seconds} s: {pace:.0f} tokens/s, {pace / batch:.2f} of a batch's "
             f"(its start included), memory {100 * grown:+.1f} %")
 
 
@@ -455,7 +619,7 @@ async def fairness(server, options):
 
 ROWS = {"framing": framing, "json": json_bodies, "slow": slow_clients, "connections": idle_connections,
         "leaving": leaving_clients, "overload": overload, "isolation": isolation, "keys": keys, "drain": drain, "kill": kill,
-        "load": load, "fairness": fairness}
+        "kill-serve": kill_serve, "disturbed": disturbed, "load": load, "fairness": fairness}
 
 
 async def main():

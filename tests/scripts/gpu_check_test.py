@@ -236,12 +236,14 @@ class GpuCheck(unittest.TestCase):
             calls = [call for call in self.called(program) if call.startswith(program)]
             self.assertTrue(calls)
             for call in calls:
-                self.assertIn("CUDA_VISIBLE_DEVICES=3 SPILLWAY_TEST_CUDA=required", call)
+                self.assertRegex(call, "CUDA_VISIBLE_DEVICES=3 SPILLWAY_TEST_CUDA=(required|only)")
+        ops = [call for call in self.called("kernels_test") if "SPILLWAY_TEST_CUDA=only" in call]
+        self.assertEqual(len(ops), 1, "conformance tests, on the GPU alone")
 
     def test_a_rehearsal_demands_nothing_of_a_gpu(self):
         (self.root / "tools/compute-sanitizer").unlink()
         self.assertEqual(self.check("--device", "cpu"), 0, self.text)
-        self.assertFalse(self.called("SPILLWAY_TEST_CUDA=required"))
+        self.assertFalse(self.called("SPILLWAY_TEST_CUDA="))
         self.assertIn("opt-125m-h2o", self.results()[1])
         self.assertIsNone(self.results()[1]["opt-125m"]["figures"]["link_used_in_decode"])
 
