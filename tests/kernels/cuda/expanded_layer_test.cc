@@ -54,8 +54,8 @@ TEST_CASE("weights expanded once for a block give the logits of weights expanded
   const auto expected = logits(format, false), found = logits(format, true);
   REQUIRE(expected.size() == 3);
   REQUIRE(found.size() == 3);
-  // Where nobody has expanded them few rows, such as the last one's in the last layer, are multiplied
-  // by the codes, whose scales are not rounded to 16 bits.
+  // Where nobody has expanded them few rows, such as the last one's in the last layer, are
+  // multiplied by the codes, whose scales are not rounded to 16 bits.
   for (size_t i = 0; i < 3; ++i) {
     REQUIRE(found[i].size() == expected[i].size());
     for (size_t t = 0; t < found[i].size(); ++t) {
