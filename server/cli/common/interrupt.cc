@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "kernels/base/check.h"
 
@@ -16,7 +17,9 @@ constexpr std::array kStops = {SIGINT, SIGTERM, SIGHUP};
 constexpr int kInterruptedStatus = 130;
 
 // The exception to "no mutable globals": a handler can access nothing else.
-volatile sig_atomic_t stops_seen = 0;
+// Another thread than the one that is interrupted may ask.
+std::atomic<int> stops_seen = 0;
+static_assert(std::atomic<int>::is_always_lock_free, "a handler may take no lock");
 struct sigaction stops_before[kStops.size()];
 struct sigaction pipe_before;
 char last_words_text[4096] = "";
