@@ -23,9 +23,9 @@ std::unique_ptr<Device> cuda_device() {
   auto gpu = open_cuda_device(0);
   if (gpu.ok()) return std::move(gpu).value();
   if (cuda_wish() == "required" || only_cuda()) {
-    throw std::runtime_error("SPILLWAY_TEST_CUDA=" + std::string(cuda_wish()) +
-                             ", but the device does not open: " +
-                             std::string(gpu.status().message()));
+    throw std::runtime_error(
+        "SPILLWAY_TEST_CUDA=" + std::string(cuda_wish()) +
+        ", but the device does not open: " + std::string(gpu.status().message()));
   }
   return nullptr;
 }
