@@ -468,6 +468,15 @@ async def load(server, options):
     body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1}
     flags = ("--prefix-cache", "off", "--connections-per-client-max", "20000", "--connections-max", "20000",
              "--idle-seconds", str(options.load_seconds + 600))
+
+    async def asked(reader, writer):
+        writer.write(request("GET", "/version"))
+        async with asyncio.timeout(PATIENCE):
+            head = await reader.readuntil(b"\r\n\r\n")
+            expect(head.startswith(b"HTTP/1.1 200"), "an idle connection was lost")
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length[15:]))
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count_idle = min(options.connections, hard - 2000)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -476,7 +485,14 @@ async def load(server, options):
         file.write_text(json.dumps({**body, "stream": True}))
         with open(os.devnull, "w") as log, serving(options.spillway, DEMO, *flags, log=log) as (url, pid):
             loaded = Server(url, pid)
-            idle = [await loaded.open() for _ in range(count_idle)]
+            await loaded.ask("POST", "/v1/completions", GREEDY)
+            empty, idle = loaded.resident(), []
+            for _ in range(count_idle):  # Each has asked: one that never does is cut off.
+                reader, writer = await loaded.open()
+                await asked(reader, writer)
+                idle.append((reader, writer))
+            await asyncio.sleep(1)
+            each = (loaded.resident() - empty) / max(count_idle, 1)
             client = await asyncio.create_subprocess_exec(
                 "h2load", "--h1", "--clients=1000", f"--duration={options.load_seconds}", "--warm-up-time=5",
                 f"--data={file}", "--header=content-type: application/json", url + "/v1/completions",
@@ -488,10 +504,7 @@ async def load(server, options):
             grown = loaded.resident() / size - 1
             said = (await client.communicate())[0].decode()
             for reader, writer in idle:
-                writer.write(request("GET", "/version"))
-            for reader, writer in idle:
-                async with asyncio.timeout(PATIENCE):
-                    expect((await reader.readline()).startswith(b"HTTP/1.1 200"), "an idle connection was lost")
+                await asked(reader, writer)
                 writer.close()
         counts = next((line for line in said.splitlines() if line.startswith("requests:")), said[-300:])
         expect(", 0 failed, 0 errored, 0 timeout" in counts, counts)
@@ -505,7 +518,7 @@ async def load(server, options):
         expect(await run.wait() == 0, "the batch fails")
         batch = 64 * count / (time.monotonic() - start)
     expect(pace >= 0.95 * batch, f"{pace:.0f} tokens/s, {batch:.0f} in a batch")
-    return (f"1,000 streams beside {count_idle:,} idle connections, {options.load_seconds} s: {pace:.0f} tokens/s, {pace / batch:.2f} of a batch's "
+    return (f"1,000 streams beside {count_idle:,} idle connections ({each:.0f} bytes each), {options.load_seconds} s: {pace:.0f} tokens/s, {pace / batch:.2f} of a batch's "
             f"(its start included), memory {100 * grown:+.1f} %")
 
 
