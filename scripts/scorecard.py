@@ -141,11 +141,16 @@ async def slow_clients(server, options):
     return f"{len(drips)} cut off after {max(seconds):.0f} s at most; an honest request takes {beside / before:.2f} times as long beside them"
 
 
+def connections_allowed(wanted, others):
+    """As many of the wanted as open files allow beside others, after raising that limit as far as it goes."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min(wanted, hard - others)
+
+
 async def idle_connections(server, options):
     """Thousands of silent connections cost little, and the server answers beside them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count = min(options.connections, hard - 200)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 200), hard))
+    count = connections_allowed(options.connections, 200)
     await server.ask("POST", "/v1/completions", GREEDY)  # What a first request takes is not a connection's.
     before, held = server.resident(), []
     try:
@@ -477,9 +482,7 @@ async def load(server, options):
             length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             await reader.readexactly(int(length[15:]))
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count_idle = min(options.connections, hard - 2000)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    count_idle = connections_allowed(options.connections, 2000)
     with tempfile.TemporaryDirectory() as folder:
         file, lines = pathlib.Path(folder) / "body.json", pathlib.Path(folder) / "lines.jsonl"
         file.write_text(json.dumps({**body, "stream": True}))
