@@ -2,15 +2,12 @@
 
 #include <xxhash.h>
 
-#include <random>
+#include "server/http/random_id.h"
 
 namespace spillway {
 
 uint64_t salt_of_text(std::string_view text) {
-  static const uint64_t secret = [] {
-    std::random_device random;
-    return uint64_t{random()} << 32 | random();
-  }();
+  static const uint64_t secret = random_u64();
   return XXH3_64bits_withSeed(text.data(), text.size(), secret);
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cfloat>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "kernels/base/quote.h"
 #include "server/api/cache_salt.h"
@@ -11,6 +10,7 @@
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 #include "server/api/seed_stream.h"
+#include "server/http/random_id.h"
 
 namespace spillway {
 namespace {
@@ -350,8 +350,7 @@ void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
             std::optional<uint64_t> seed, SeedStream* seeds, CompletionCall& call) {
   const auto drawn = [&] {
     if (seeds != nullptr) return seeds->next();
-    std::random_device random;
-    return uint64_t{random()} << 32 | random();
+    return random_u64();
   };
   call.requests.reserve(prompts.size() * static_cast<size_t>(call.samples));
   for (auto& prompt : prompts) {
