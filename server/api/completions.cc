@@ -8,6 +8,7 @@
 #include "kernels/base/clock.h"
 #include "server/api/answer_json.h"
 #include "server/api/chat_parse.h"
+#include "server/api/chunk_writer.h"
 #include "server/api/completion_run.h"
 #include "server/api/service.h"
 #include "server/http/sse.h"
@@ -74,9 +75,10 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void refuse(const ApiError& error);
   void on_started(std::shared_ptr<CompletionRun> run);
   void on_progress(const PromptProgress& progress);
-  void in_order(std::function<void()> event);
-  void on_text(const std::shared_ptr<ChoiceText>& piece);
-  void on_long_text(const std::shared_ptr<ChoiceText>& piece);
+  template <class Event>
+  void in_order(Event event);
+  void on_text(ChoiceText& piece);
+  void on_long_text(ChoiceText piece);
   void on_built(const std::string& event, bool echo);
   void on_done(const CompletionResult& result);
   void conclude(const CompletionResult& result);
@@ -90,8 +92,8 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void ping_if_silent();
   HttpFields fields() const;
 
-  std::string chunk_of(const ChoiceText& piece) const {
-    return sse_event(answer_chunk(head_, call_, api_.context, piece));
+  std::string chunk_of(const ChoiceText& piece) {
+    return sse_event(chunks_.write(head_, call_, api_.context, piece));
   }
   ApiError logged_here(const ApiError& error) const { return logged(error, endpoint_.path); }
 
@@ -104,6 +106,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
 
   CompletionCall call_;  // Set by work() before the run starts, constant from then on
   CompletionHead head_;
+  ChunkWriter chunks_;
   std::shared_ptr<void> memory_;  // For prompts and answer, until a whole answer is sent
 
   std::shared_ptr<CompletionRun> run_;
@@ -156,9 +159,9 @@ void CompletionAnswer::work(const HttpRequest& request) {
     };
   }
   events.on_text = [self](ChoiceText piece) {
-    const auto moved = std::make_shared<ChoiceText>(std::move(piece));
-    self->exchange_->post(
-        [self, moved] { self->in_order([self, moved] { self->on_text(moved); }); });
+    self->exchange_->post([self, moved = std::move(piece)]() mutable {
+      self->in_order([self, last = std::move(moved)]() mutable { self->on_text(last); });
+    });
   };
   events.on_done = [self](CompletionResult result) {
     // Free the slots now, not when the network thread handles this.
@@ -210,29 +213,31 @@ void CompletionAnswer::on_progress(const PromptProgress& progress) {
 }
 
 // Events come in the engine's order, and none overtakes a chunk that is still being made.
-void CompletionAnswer::in_order(std::function<void()> event) {
-  building_ ? later_.push_back(std::move(event)) : event();
+template <class Event>
+void CompletionAnswer::in_order(Event event) {
+  if (!building_) return event();
+  later_.emplace_back(std::move(event));
 }
 
-void CompletionAnswer::on_text(const std::shared_ptr<ChoiceText>& piece) {
+void CompletionAnswer::on_text(ChoiceText& piece) {
   if (gone_ || ended_) return;
   begin_stream();
   last_sent_ = steady_seconds();
-  if (!is_short_chunk(*piece)) return on_long_text(piece);
-  exchange_->send(chunk_of(*piece), piece->first && call_.echo);
+  if (!is_short_chunk(piece)) return on_long_text(std::move(piece));
+  exchange_->send(chunk_of(piece), piece.first && call_.echo);
 }
 
 // The scores of a prompt may be megabytes of JSON, so they are not built on the network thread.
-void CompletionAnswer::on_long_text(const std::shared_ptr<ChoiceText>& piece) {
+void CompletionAnswer::on_long_text(ChoiceText piece) {
   building_ = true;
-  exchange_->post_bulk_work([self = shared_from_this(), piece] {
+  exchange_->post_bulk_work([self = shared_from_this(), piece = std::move(piece)] {
     std::string event;
     try {
-      event = self->chunk_of(*piece);
+      event = self->chunk_of(piece);
     } catch (const std::exception&) {
       // Out of memory: on_built() ends the stream with an error.
     }
-    const bool echo = piece->first && self->call_.echo;
+    const bool echo = piece.first && self->call_.echo;
     self->exchange_->post([self, moved = std::move(event), echo] { self->on_built(moved, echo); });
   });
 }

@@ -289,7 +289,14 @@ void Connection::send(uint64_t serial, const std::string& event, bool echo) {
   if (!answering(serial) || !streaming_) return;
   if (echo) out_bytes_allowed_ += event.size();
   if (out_bytes_ > out_bytes_allowed_) return reset();
-  enqueue(chunked_ ? chunk(event) : event);
+  std::string bytes = chunked_ ? chunk(event) : event;
+  if (!writing_) {      // Nearly always there is room, and then nothing has to wait.
+    error_code failed;  // Happens again in write_next().
+    const size_t sent = net_->socket.write_some(asio::buffer(bytes), failed);
+    if (sent == bytes.size()) return;
+    if (!failed) bytes.erase(0, sent);
+  }
+  enqueue(std::move(bytes));
 }
 
 void Connection::end_stream(uint64_t serial) {

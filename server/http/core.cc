@@ -4,6 +4,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <exception>
+#include <utility>
 
 namespace spillway {
 
@@ -17,9 +19,36 @@ HttpCore::HttpCore(const HttpLimits& given, Router routes, RequestObserver obser
 
 HttpCore::~HttpCore() = default;
 
+bool HttpCore::on_network_thread() const {
+  return io->get_executor().running_in_this_thread();
+}
+
 void HttpCore::post(std::function<void()> task) {
   const std::lock_guard lock(mutex);
-  if (!stopped) boost::asio::post(*io, std::move(task));
+  if (stopped) return;
+  posted.push_back(std::move(task));
+  if (posted.size() > 1) return;  // A sweep's tokens, hundreds at once, wake the thread once.
+  try {
+    boost::asio::post(*io, [this] { run_posted(); });
+  } catch (const std::exception&) {
+    posted.pop_back();  // Else nobody would be told of those that follow.
+    throw;
+  }
+}
+
+void HttpCore::run_posted() {
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex);
+    tasks.swap(posted);
+  }
+  for (std::function<void()>& task : tasks) {
+    try {
+      std::exchange(task, nullptr)();
+    } catch (const std::exception&) {
+      // Out of memory in one connection's task; its deadline closes it, the others go on.
+    }
+  }
 }
 
 void HttpCore::post_work(std::function<void()> task) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "server/http/limits.h"
 #include "server/http/peers.h"
@@ -57,6 +58,7 @@ struct HttpCore {
   // The most bytes of bodies that one client may hold.
   size_t peer_body_bytes_max() const;
 
+  bool on_network_thread() const;
   // Any thread: queues a task for the network thread, unless the server has stopped.
   void post(std::function<void()> task);
   // Any thread: queues a task for the worker thread, or for one that runs only bulk work, so that a
@@ -66,9 +68,13 @@ struct HttpCore {
   // Adds to the number of answers of the network thread that are not fully written.
   void add_busy(int64_t change);
 
+  // Runs what was posted until now.
+  void run_posted();
+
   std::mutex mutex;  // For the members below
   std::condition_variable quiet;
-  int64_t busy = 0;  // Connections whose answer is not fully written
+  std::vector<std::function<void()>> posted;  // That run_posted() will run, in this order
+  int64_t busy = 0;                           // Connections whose answer is not fully written
   bool stopped = false;
 };
 

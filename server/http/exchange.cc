@@ -19,33 +19,38 @@ Exchange::~Exchange() {
   }
 }
 
+template <class Task>
+void Exchange::run(Task task) {
+  if (connection_->core().on_network_thread()) return task(*connection_);
+  post([c = connection_, t = std::move(task)] { t(*c); });
+}
+
 void Exchange::respond(HttpResponse response) {
-  post([c = connection_, s = serial_, r = std::move(response)] { c->respond(s, r); });
+  run([s = serial_, r = std::move(response)](Connection& c) { c.respond(s, r); });
 }
 
 void Exchange::begin_stream(HttpFields fields) {
-  post([c = connection_, s = serial_, f = std::move(fields)] { c->begin_stream(s, f); });
+  run([s = serial_, f = std::move(fields)](Connection& c) { c.begin_stream(s, f); });
 }
 
 void Exchange::send(std::string event, bool echo) {
-  post([c = connection_, s = serial_, e = std::move(event), echo] { c->send(s, e, echo); });
+  run([s = serial_, e = std::move(event), echo](Connection& c) { c.send(s, e, echo); });
 }
 
 void Exchange::end_stream() {
-  post([c = connection_, s = serial_] { c->end_stream(s); });
+  run([s = serial_](Connection& c) { c.end_stream(s); });
 }
 
 void Exchange::abort() {
-  post([c = connection_, s = serial_] { c->abort(s); });
+  run([s = serial_](Connection& c) { c.abort(s); });
 }
 
 void Exchange::on_gone(std::function<void()> gone) {
-  post([c = connection_, s = serial_, g = std::move(gone)] { c->set_gone(s, g); });
+  run([s = serial_, g = std::move(gone)](Connection& c) { c.set_gone(s, g); });
 }
 
 void Exchange::every(double seconds, std::function<void()> tick) {
-  post(
-      [c = connection_, s = serial_, seconds, t = std::move(tick)] { c->set_tick(s, seconds, t); });
+  run([s = serial_, seconds, t = std::move(tick)](Connection& c) { c.set_tick(s, seconds, t); });
 }
 
 void Exchange::report(RequestWork work) {

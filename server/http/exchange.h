@@ -1,9 +1,10 @@
 // One request being answered. A handler answers it once: respond(), or begin_stream(), send()...,
 // end_stream(); or abort().
 //
-// Thread rule: every method from any thread; the work happens later, in call order, on the network
-// thread, where the callbacks run too. Calls after the answer's end, or after the client has gone,
-// do nothing. Callbacks are dropped with the answer's end, so they may own the exchange.
+// Thread rule: every method from any thread; the work happens on the network thread, where the
+// callbacks run too: at once if that is the caller's, else later, in call order. Calls after the
+// answer's end, or after the client has gone, do nothing. Callbacks are dropped with the answer's
+// end, so they may own the exchange.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void post_bulk_work(std::function<void()> task);
 
  private:
+  // Calls `task` with the connection, on the network thread.
+  template <class Task>
+  void run(Task task);
   std::function<void()> guarded(std::function<void()> task);
 
   std::shared_ptr<Connection> connection_;

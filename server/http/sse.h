@@ -11,8 +11,11 @@ namespace spillway {
 
 // One event. REQUIRES: no CR and no LF in `json` (dumped JSON has none).
 inline std::string sse_event(std::string_view json) {
-  SPILLWAY_CHECK(json.find_first_of("\r\n") == std::string_view::npos);
-  return std::string("data: ").append(json).append("\n\n");
+  SPILLWAY_CHECK(json.find('\r') == std::string_view::npos &&
+                 json.find('\n') == std::string_view::npos);
+  std::string event;
+  event.reserve(json.size() + 8);
+  return event.append("data: ").append(json).append("\n\n");
 }
 
 // Keeps a silent stream alive; readers skip it.
