@@ -82,7 +82,8 @@ bool may_follow(BatchState from, BatchState to) {
 void BatchRecord::enter(BatchState next, int64_t now) {
   SPILLWAY_CHECK(may_follow(state, next));
   state = next;
-  entered[index_of(next)] = now;
+  // A clock that was set back must not make it take less than no time.
+  entered[index_of(next)] = std::max(now, *std::max_element(entered.begin(), entered.end()));
 }
 
 Json batch_object(const BatchRecord& record) {

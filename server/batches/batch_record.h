@@ -67,7 +67,7 @@ struct BatchRecord {
   int64_t total = 0, completed = 0, failed = 0;  // Lines
   int64_t prompt_tokens = 0, generated_tokens = 0;
 
-  // Goes to the next state. REQUIRES: may_follow().
+  // Goes to the next state, not before it entered any other one. REQUIRES: may_follow().
   void enter(BatchState next, int64_t now);
 };
 

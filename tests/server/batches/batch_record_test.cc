@@ -39,6 +39,19 @@ BatchRecord sample() {
   return record;
 }
 
+TEST_CASE("no state is entered before the one that it follows, whatever the clock does") {
+  BatchRecord record;
+  record.entered[0] = 1000;  // validating
+  record.enter(BatchState::kInProgress, 1010);
+  record.enter(BatchState::kFinalizing, 7);
+  record.enter(BatchState::kCompleted, 9);
+  const nlohmann::ordered_json json = batch_object(record);
+  CHECK(json["created_at"] == 1000);
+  CHECK(json["in_progress_at"] == 1010);
+  CHECK(json["finalizing_at"] == 1010);
+  CHECK(json["completed_at"] == 1010);
+}
+
 TEST_CASE("the object has OpenAI's fields, null until they are known") {
   BatchRecord record = sample();
   nlohmann::ordered_json object = batch_object(record);
