@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import random
-import resource
 import signal
 import statistics
 import subprocess
@@ -23,12 +22,11 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from scorecard_client import PATIENCE, Failed, Server, expect, request, status_of  # noqa: E402
+from scorecard_client import DEMO, GREEDY, PATIENCE, Failed, Server, expect, request, status_of  # noqa: E402
+from scorecard_load import connections_allowed, load  # noqa: E402
 from serving import serving  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DEMO = ROOT / "configs/demo"
-GREEDY = {"prompt": "It is a truth universally acknowledged", "max_tokens": 16, "temperature": 0}
 
 
 # ---- Rows: each returns its figures as a text, or raises Failed --------------------------------------------------
@@ -139,13 +137,6 @@ async def slow_clients(server, options):
     seconds = await asyncio.gather(*drips)
     expect(max(seconds) < PATIENCE, "a slow client is never cut off")
     return f"{len(drips)} cut off after {max(seconds):.0f} s at most; an honest request takes {beside / before:.2f} times as long beside them"
-
-
-def connections_allowed(wanted, others):
-    """As many of the wanted as open files allow beside others, after raising that limit as far as it goes."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min(wanted, hard - others)
 
 
 async def idle_connections(server, options):
@@ -466,63 +457,6 @@ async def disturbed(server, options):
     ratio = statistics.median(beside) / statistics.median(alone)
     expect(ratio >= 0.95, f"{statistics.median(beside):.0f} tokens/s beside them, {statistics.median(alone):.0f} without")
     return f"100 slow, leaving and half-open clients: {ratio:.2f} of {statistics.median(alone):.0f} tokens/s (medians of 5)"
-
-
-async def load(server, options):
-    """A thousand streams at once for a while, beside idle connections: no error, no growth, and the tokens/s of `batch`."""
-    body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1}
-    flags = ("--prefix-cache", "off", "--connections-per-client-max", "20000", "--connections-max", "20000",
-             "--idle-seconds", str(options.load_seconds + 600))
-
-    async def asked(reader, writer):
-        writer.write(request("GET", "/version"))
-        async with asyncio.timeout(PATIENCE):
-            head = await reader.readuntil(b"\r\n\r\n")
-            expect(head.startswith(b"HTTP/1.1 200"), "an idle connection was lost")
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            await reader.readexactly(int(length[15:]))
-
-    count_idle = connections_allowed(options.connections, 2000)
-    with tempfile.TemporaryDirectory() as folder:
-        file, lines = pathlib.Path(folder) / "body.json", pathlib.Path(folder) / "lines.jsonl"
-        file.write_text(json.dumps({**body, "stream": True}))
-        with open(os.devnull, "w") as log, serving(options.spillway, DEMO, *flags, log=log) as (url, pid):
-            loaded = Server(url, pid)
-            await loaded.ask("POST", "/v1/completions", GREEDY)
-            empty, idle = loaded.resident(), []
-            for _ in range(count_idle):  # Each has asked: one that never does is cut off.
-                reader, writer = await loaded.open()
-                await asked(reader, writer)
-                idle.append((reader, writer))
-            await asyncio.sleep(1)
-            each = (loaded.resident() - empty) / max(count_idle, 1)
-            client = await asyncio.create_subprocess_exec(
-                "h2load", "--h1", "--clients=1000", f"--duration={options.load_seconds}", "--warm-up-time=5",
-                f"--data={file}", "--header=content-type: application/json", url + "/v1/completions",
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            await asyncio.sleep(5 + options.load_seconds / 4)
-            start, tokens, size = time.monotonic(), loaded.metric("vllm:generation_tokens_total"), loaded.resident()
-            await asyncio.sleep(options.load_seconds / 2)
-            pace = (loaded.metric("vllm:generation_tokens_total") - tokens) / (time.monotonic() - start)
-            grown = loaded.resident() / size - 1
-            said = (await client.communicate())[0].decode()
-            for reader, writer in idle:
-                await asked(reader, writer)
-                writer.close()
-        counts = next((line for line in said.splitlines() if line.startswith("requests:")), said[-300:])
-        expect(", 0 failed, 0 errored, 0 timeout" in counts, counts)
-        expect(abs(grown) <= 0.02, f"the server grew by {100 * grown:.1f} %")
-        count = max(2000, int(pace * 20 / 64))
-        lines.write_text("".join(json.dumps({"custom_id": str(number), **body}) + "\n" for number in range(count)))
-        start = time.monotonic()
-        run = await asyncio.create_subprocess_exec(options.spillway, "batch", DEMO, "--input", lines, "--output",
-                                                   pathlib.Path(folder) / "out.jsonl", *flags[:2],
-                                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        expect(await run.wait() == 0, "the batch fails")
-        batch = 64 * count / (time.monotonic() - start)
-    expect(pace >= 0.95 * batch, f"{pace:.0f} tokens/s, {batch:.0f} in a batch")
-    return (f"1,000 streams beside {count_idle:,} idle connections ({each:.0f} bytes each), {options.load_seconds} s: {pace:.0f} tokens/s, {pace / batch:.2f} of a batch's "
-            f"(its start included), memory {100 * grown:+.1f} %")
 
 
 async def fairness(server, options):

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import pathlib
 import time
 import urllib.request
 
+DEMO = pathlib.Path(__file__).resolve().parents[1] / "configs/demo"
+GREEDY = {"prompt": "It is a truth universally acknowledged", "max_tokens": 16, "temperature": 0}
 PATIENCE = 120  # Seconds after which an answer does not come any more
 
 
