@@ -56,10 +56,20 @@ TEST_CASE("a peer of IPv4 is its address") {
   REQUIRE(server.fd >= 0);
   CHECK(peer_address(server.fd) == "127.0.0.1");
   probe_when_silent(server.fd, 20);
-  int seconds = 0;
-  socklen_t bytes = sizeof seconds;
-  REQUIRE(::getsockopt(server.fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, &bytes) == 0);
-  CHECK(seconds == 20);
+  const auto option = [&](int name) {
+    int value = -1;
+    socklen_t bytes = sizeof value;
+    REQUIRE(::getsockopt(server.fd, IPPROTO_TCP, name, &value, &bytes) == 0);
+    return value;
+  };
+  CHECK(option(TCP_KEEPIDLE) == 20);
+  CHECK(option(TCP_KEEPCNT) > 1);
+  // The socket is given up after its last probe, not after the first one that got lost.
+  for (const int seconds : {1, 3, 20, 60}) {
+    probe_when_silent(server.fd, seconds);
+    CHECK(option(TCP_USER_TIMEOUT) >=
+          1000 * (option(TCP_KEEPIDLE) + option(TCP_KEEPCNT) * option(TCP_KEEPINTVL)));
+  }
 }
 
 TEST_CASE("a peer of IPv6 is its address, and one of IPv4 on such a socket that of IPv4") {
