@@ -5,16 +5,15 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
-#include <set>
 #include <sstream>
 #include <thread>
 
-#include "server/batches/batch_service.h"
-#include "tests/server/api/api_support.h"
-#include "tests/support/temp_directory.h"
+#include "tests/server/batches/batch_server.h"
 
 namespace spillway::batch_api_test {
 namespace {
+
+using test::batch_line;
 
 std::string form(const std::string& content, const std::string& purpose = "batch",
                  const std::string& more = "") {
@@ -29,61 +28,8 @@ std::string part(const std::string& name, const std::string& value) {
   return "--b0\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n";
 }
 
-std::string line(const std::string& id, const Json& body,
-                 const std::string& url = "/v1/completions") {
-  return Json{{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}.dump() + "\n";
-}
-
-// A server with files and batches; stop() and begin() as a process that ends and starts again.
-struct Server {
-  struct Options {
-    FakeScheduler::Options engine;
-    FileLimits files;
-    int64_t lines_max = 1000;
-    std::vector<std::string> keys;
-    bool started = true;
-  };
-
-  Server() : Server(Options()) {}
-  explicit Server(Options given) : options(std::move(given)) { begin(); }
-  ~Server() { stop(); }
-
-  void begin() {
-    engine = std::make_unique<FakeScheduler>(options.engine);
-    ApiContext context = fake_context(engine->shape(), &tokenizer);
-    context.chat = &chat;
-    api = std::make_unique<ApiService>(*engine, std::move(context), 32);
-    BatchServiceOptions service;
-    service.directory = folder.path() + "/batches";
-    service.files = options.files;
-    service.worker.lines_max = options.lines_max;
-    service.worker.sequences_max = 16;
-    service.worker.retry_seconds = 0.05;
-    service.worker.identity = "fake";
-    service.api_keys = options.keys;
-    batches = BatchService::open(std::move(service), *engine, api->context).value();
-    Access access;
-    access.api_keys = options.keys;
-    Router router = make_router(*api, access);
-    batches->add_routes(router);
-    api->batches = [this](uint64_t key) { return batches->latest(key); };
-    for (const Route& route : router.routes()) routes.insert(route.method + " " + route.path);
-    HttpLimits limits;
-    limits.upload_bytes_max = size_t{64} << 20;
-    if (options.started) batches->start();
-    http = HttpServer::start("127.0.0.1", 0, limits, std::move(router)).value();
-  }
-
-  void stop() {
-    if (http == nullptr) return;
-    http->stop();
-    batches->stop();
-    http.reset();
-    batches.reset();
-    engine->drain(0);
-    api.reset();
-    engine.reset();
-  }
+struct Server : test::BatchServer {
+  using BatchServer::BatchServer;
 
   HttpAnswer ask(const std::string& method, const std::string& target, const std::string& body = "",
                  const std::string& type = "application/json", const std::string& key = "") const {
@@ -133,16 +79,6 @@ struct Server {
     for (std::string text; std::getline(in, text);) lines.push_back(Json::parse(text));
     return lines;
   }
-
-  Options options;
-  TempDirectory folder;
-  std::set<std::string> routes;
-  Tokenizer tokenizer = byte_tokenizer();
-  ChatTemplate chat = ChatTemplate::load({});
-  std::unique_ptr<FakeScheduler> engine;
-  std::unique_ptr<ApiService> api;
-  std::unique_ptr<BatchService> batches;
-  std::unique_ptr<HttpServer> http;
 };
 
 Json greedy(const std::string& prompt, int tokens = 4) {
@@ -185,8 +121,8 @@ TEST_CASE("the metrics have batches by state, and the lines of those in progress
   CHECK(s.batches->figures().rows_pending == 0);
   s.engine->hold();
   const std::string id =
-      s.create(s.upload(line("a", greedy("x")) + line("b", greedy("y")) +
-                        line("c", Json{{"prompt", "z"}, {"max_tokens", 1000}})))["id"];
+      s.create(s.upload(batch_line("a", greedy("x")) + batch_line("b", greedy("y")) +
+                        batch_line("c", Json{{"prompt", "z"}, {"max_tokens", 1000}})))["id"];
   REQUIRE(s.engine->wait_submitted(2));
   for (const Request& request : s.engine->seen()) CHECK(request.batch);
   BatchFigures figures = s.batches->figures();
@@ -262,8 +198,9 @@ TEST_CASE("what is no upload is refused, and leaves nothing") {
 
 TEST_CASE("a batch runs to its end, with answers and errors in files") {
   Server s;
-  const std::string input = line("a", greedy("hi")) + line("b", {{"prompt", "x"}, {"n", 0}}) +
-                            line("c", {{"prompt", {"p", "q"}}, {"max_tokens", 2}});
+  const std::string input = batch_line("a", greedy("hi")) +
+                            batch_line("b", {{"prompt", "x"}, {"n", 0}}) +
+                            batch_line("c", {{"prompt", {"p", "q"}}, {"max_tokens", 2}});
   const std::string file = s.upload(input);
   const HttpAnswer made =
       s.ask("POST", "/v1/batches",
@@ -312,7 +249,7 @@ TEST_CASE("a batch of chats gives chat completions") {
   Server s;
   const Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 3}};
   const Json made =
-      s.create(s.upload(line("a", body, "/v1/chat/completions")), "/v1/chat/completions");
+      s.create(s.upload(batch_line("a", body, "/v1/chat/completions")), "/v1/chat/completions");
   const Json done = s.wait(made["id"], "completed");
   CHECK(done["error_file_id"].is_null());
   CHECK(s.lines_of(done["output_file_id"])[0]["response"]["body"]["object"] == "chat.completion");
@@ -320,15 +257,15 @@ TEST_CASE("a batch of chats gives chat completions") {
 
 TEST_CASE("a wrong file fails as a whole, with the first hundred faults") {
   Server s;
-  std::string input = "no JSON\n" + line("a", greedy("hi")) + line("a", greedy("hi")) +
-                      line("c", greedy("hi"), "/v1/chat/completions") +
-                      line("d", greedy("hi"), "/v1/embeddings") +
+  std::string input = "no JSON\n" + batch_line("a", greedy("hi")) + batch_line("a", greedy("hi")) +
+                      batch_line("c", greedy("hi"), "/v1/chat/completions") +
+                      batch_line("d", greedy("hi"), "/v1/embeddings") +
                       R"({"custom_id":"e","method":"GET","url":"/v1/completions","body":{}})"
                       "\n" +
                       R"({"method":"POST","url":"/v1/completions","body":{"prompt":"a"}})"
                       "\n" +
-                      line("g", {{"model", "other"}, {"prompt", "a"}}) +
-                      line("h", {{"stream", true}, {"prompt", "a"}}) + "[]\n";
+                      batch_line("g", {{"model", "other"}, {"prompt", "a"}}) +
+                      batch_line("h", {{"stream", true}, {"prompt", "a"}}) + "[]\n";
   Json failed = s.wait(s.create(s.upload(input))["id"], "failed");
   std::vector<std::pair<std::string, int>> found;
   for (const Json& fault : failed["errors"]["data"])
@@ -353,7 +290,7 @@ TEST_CASE("a wrong file fails as a whole, with the first hundred faults") {
   failed = s.wait(s.create(s.upload(many))["id"], "failed");
   CHECK(failed["errors"]["data"].size() == 100);
   many.clear();
-  for (int i = 0; i < 1001; ++i) many += line(std::to_string(i), greedy("a"));
+  for (int i = 0; i < 1001; ++i) many += batch_line(std::to_string(i), greedy("a"));
   failed = s.wait(s.create(s.upload(many))["id"], "failed");
   CHECK(failed["errors"]["data"][0]["code"] == "too_many_requests");
 }
@@ -385,7 +322,7 @@ TEST_CASE("a batch that is cancelled keeps what it has, and says what did not ru
   options.engine.round_seconds = 0.02;
   Server s(options);
   std::string input;
-  for (int i = 0; i < 200; ++i) input += line("l" + std::to_string(i), greedy("hi", 2));
+  for (int i = 0; i < 200; ++i) input += batch_line("l" + std::to_string(i), greedy("hi", 2));
   const std::string file = s.upload(input);
   const std::string id = s.create(file)["id"];
   CHECK(s.ask("DELETE", "/v1/files/" + file).status == 409);
@@ -415,7 +352,7 @@ TEST_CASE("a server that stops goes on where it was, and no line runs twice") {
   options.engine.round_seconds = 0.01;
   Server s(options);
   std::string input;
-  for (int i = 0; i < 120; ++i) input += line("l" + std::to_string(i), greedy("hi", 2));
+  for (int i = 0; i < 120; ++i) input += batch_line("l" + std::to_string(i), greedy("hi", 2));
   const std::string id = s.create(s.upload(input))["id"];
   for (int i = 0; i < 500 && s.batch(id)["request_counts"]["completed"] < 20; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -444,7 +381,7 @@ TEST_CASE("each key has its own files and batches") {
   Server::Options options;
   options.keys = {"first", "second"};
   Server s(options);
-  const std::string file = s.upload(line("a", greedy("hi")), "first");
+  const std::string file = s.upload(batch_line("a", greedy("hi")), "first");
   CHECK(s.post_form(form("x")).status == 401);
   const auto status = [&](const char* method, const std::string& target, const char* key) {
     return s.ask(method, target, "", "", key).status;

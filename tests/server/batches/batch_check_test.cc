@@ -8,7 +8,7 @@
 namespace spillway::batch_check_test {
 namespace {
 
-using test::batch_line_of;
+using test::batch_line;
 
 struct Check : test::BatchStores {
   BatchCheck look(const std::string& content, int64_t lines_max = 100) {
@@ -22,8 +22,8 @@ struct Check : test::BatchStores {
 
 TEST_CASE("a right file is counted, and read again from its beginning") {
   Check c;
-  BatchInput input = c.open("\n" + batch_line_of("a", {{"prompt", "x"}}) + "\n" +
-                            batch_line_of("b", {{"prompt", "y"}, {"model", "alias"}}));
+  BatchInput input = c.open("\n" + batch_line("a", {{"prompt", "x"}}) + "\n" +
+                            batch_line("b", {{"prompt", "y"}, {"model", "alias"}}));
   const BatchCheck check =
       check_batch(input, "/v1/completions", c.context, 2, [] { return false; }).value();
   CHECK(check.faults.empty());
@@ -44,17 +44,17 @@ TEST_CASE("a fault names its line and parameter") {
     CHECK_FALSE(fault.message.empty());
     return fault.code + " " + fault.param + " " + std::to_string(fault.line);
   };
-  const std::string good = batch_line_of("a", {{"prompt", "x"}});
+  const std::string good = batch_line("a", {{"prompt", "x"}});
   CHECK(first(good + good) == "duplicate_custom_id custom_id 2");
-  CHECK(first(good + batch_line_of("", {{"prompt", "x"}})) ==
+  CHECK(first(good + batch_line("", {{"prompt", "x"}})) ==
         "missing_required_parameter custom_id 2");
-  CHECK(first(good + batch_line_of("b", {{"prompt", "x"}}, "/v1/chat/completions")) ==
+  CHECK(first(good + batch_line("b", {{"prompt", "x"}}, "/v1/chat/completions")) ==
         "mismatched_url url 2");
   CHECK(first(R"({"custom_id":"a","body":{"prompt":"x"}})"
               "\n") == "missing_required_parameter url 1");
-  CHECK(first(batch_line_of("a", {{"prompt", "x"}, {"model", "gpt"}})) ==
+  CHECK(first(batch_line("a", {{"prompt", "x"}, {"model", "gpt"}})) ==
         "model_not_found body.model 1");
-  CHECK(first(batch_line_of("a", {{"prompt", "x"}, {"stream", true}})) ==
+  CHECK(first(batch_line("a", {{"prompt", "x"}, {"stream", true}})) ==
         "stream_not_allowed body.stream 1");
   CHECK(first("") == "empty_file input_file_id 0");
   CHECK(first("{\"a\":\n") == "invalid_json_line  1");
@@ -74,7 +74,7 @@ TEST_CASE("a file of too many lines says so first, whatever else is wrong") {
 TEST_CASE("a look at a long file stops when it is told to") {
   Check c;
   std::string content;
-  for (int i = 0; i < 1000; ++i) content += batch_line_of(std::to_string(i), {{"prompt", "x"}});
+  for (int i = 0; i < 1000; ++i) content += batch_line(std::to_string(i), {{"prompt", "x"}});
   BatchInput input = c.open(content);
   int asked = 0;
   const auto check =

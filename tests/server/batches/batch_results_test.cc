@@ -14,7 +14,7 @@ struct Results : test::BatchStores {
   Results() {
     std::string content;
     for (const char* id : {"a", "b", "c"}) {
-      content += test::batch_line_of(id, {{"prompt", "x"}});
+      content += test::batch_line(id, {{"prompt", "x"}});
     }
     record = add_batch("batch_1", add_file(content), BatchState::kFinalizing, 3);
     journal.emplace(Journal::create(folder.path() + "/batch_1.journal", {}).value());

@@ -12,15 +12,10 @@
 
 #include "server/batches/batch_table.h"
 #include "server/batches/file_store.h"
-#include "tests/server/api/api_support.h"
+#include "tests/server/batches/batch_lines.h"
 #include "tests/support/temp_directory.h"
 
 namespace spillway::test {
-
-inline std::string batch_line_of(const std::string& id, const Json& body,
-                                 const std::string& url = "/v1/completions") {
-  return Json{{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}.dump() + "\n";
-}
 
 struct BatchStores {
   // Keeps a file of clients, or of results.

@@ -12,7 +12,7 @@
 namespace spillway::batch_worker_test {
 namespace {
 
-using test::batch_line_of;
+using test::batch_line;
 
 struct Work : test::BatchStores {
   Work() { make(); }
@@ -51,7 +51,7 @@ struct Work : test::BatchStores {
 std::string lines(int count) {
   std::string text;
   for (int i = 0; i < count; ++i) {
-    text += batch_line_of(std::to_string(i), {{"prompt", "x"}, {"max_tokens", 2}});
+    text += batch_line(std::to_string(i), {{"prompt", "x"}, {"max_tokens", 2}});
   }
   return text;
 }

@@ -6,11 +6,14 @@
 #include <iterator>
 #include <mutex>
 
-#include "tests/server/client/batch_server.h"
+#include "tests/server/batches/batch_server.h"
 #include "tests/support/patience.h"
 
 namespace spillway::batches_client_test {
 namespace {
+
+using test::batch_line;
+using test::BatchServer;
 
 BatchesClient client_of(const std::string& url, const std::string& key = "") {
   HttpCaller::Options calls;

@@ -11,12 +11,15 @@
 #include <thread>
 
 #include "server/cli/batch/batch.h"
-#include "tests/server/client/batch_server.h"
+#include "tests/server/batches/batch_server.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/patience.h"
 
 namespace spillway::remote_batch_test {
 namespace {
+
+using test::batch_line;
+using test::BatchServer;
 
 struct Job {
   explicit Job(const BatchServer& server) {
