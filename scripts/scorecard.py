@@ -23,7 +23,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from scorecard_client import DEMO, GREEDY, PATIENCE, Failed, Server, expect, request, status_of  # noqa: E402
-from scorecard_load import connections_allowed, load  # noqa: E402
+from scorecard_load import connections_allowed, disturbed, load, slowhttptest  # noqa: E402
 from serving import serving  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -373,92 +373,6 @@ async def kill_serve(server, options):
     return f"{kills} times; {len(batches)} batches of 400 rows equal, none lost, none twice"
 
 
-async def disturbed(server, options):
-    """The engine's tokens/s with slow, leaving and half-open clients beside honest ones, and without."""
-    draw = random.Random(8)
-    body = {"prompt": GREEDY["prompt"], "max_tokens": 64, "ignore_eos": True, "temperature": 1, "stream": True}
-    ending = asyncio.Event()
-
-    async def again(client):
-        while not ending.is_set():
-            try:
-                await client()
-            except (OSError, TimeoutError, asyncio.LimitOverrunError):
-                pass
-            await asyncio.sleep(draw.random())
-
-    async def hurry(reader, seconds, size=1 << 16, rest=0.0):
-        async with asyncio.timeout(seconds):
-            while not ending.is_set() and await reader.read(size):
-                await asyncio.sleep(rest)
-
-    async def leaves():
-        reader, writer = await server.open()
-        writer.write(request("POST", "/v1/completions", body))
-        try:
-            await hurry(reader, draw.random())
-        finally:
-            writer.transport.abort()
-
-    async def reads_slowly():
-        reader, writer = await server.open()
-        writer.write(request("POST", "/v1/completions", body))
-        try:
-            await hurry(reader, 60, 64, 0.5)
-        finally:
-            writer.close()
-
-    async def is_half_open():
-        reader, writer = await server.open()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{")
-        try:
-            await hurry(reader, 30)
-        finally:
-            writer.transport.abort()
-
-    async def writes_slowly():
-        reader, writer = await server.open()
-        try:
-            for byte in request("POST", "/v1/completions", body):
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.2)
-                if ending.is_set() or reader.at_eof():
-                    return
-        finally:
-            writer.close()
-
-    async def pace(seconds):
-        tokens, start = server.metric("vllm:generation_tokens_total"), time.monotonic()
-        await asyncio.sleep(seconds)
-        return (server.metric("vllm:generation_tokens_total") - tokens) / (time.monotonic() - start)
-
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.write(json.dumps(body))
-        file.flush()
-        honest = await asyncio.create_subprocess_exec(
-            "h2load", "--h1", "--clients=300", "--duration=600", f"--data={file.name}", "--header=content-type: application/json",
-            server.url + "/v1/completions", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            alone, beside = [], []
-            await asyncio.sleep(3)
-            for _ in range(5):
-                ending.clear()
-                alone.append(await pace(8))
-                others = [asyncio.create_task(again(client)) for client in (leaves, reads_slowly, is_half_open, writes_slowly)
-                          for _ in range(25)]
-                await asyncio.sleep(2)
-                beside.append(await pace(8))
-                ending.set()
-                await asyncio.gather(*others)
-        finally:
-            honest.kill()
-            await honest.wait()
-    await server.idle()
-    ratio = statistics.median(beside) / statistics.median(alone)
-    expect(ratio >= 0.95, f"{statistics.median(beside):.0f} tokens/s beside them, {statistics.median(alone):.0f} without")
-    return f"100 slow, leaving and half-open clients: {ratio:.2f} of {statistics.median(alone):.0f} tokens/s (medians of 5)"
-
-
 async def fairness(server, options):
     """One client's thousands of sequences do not hold up another's short request."""
     with tempfile.NamedTemporaryFile("w") as file:
@@ -470,24 +384,29 @@ async def fairness(server, options):
             greedy = [asyncio.create_task(shared.ask("POST", "/v1/completions", many, "Authorization: Bearer greedy-key"))
                       for _ in range(79)]
             await asyncio.sleep(3)
-            waits = []
+            waits, queued = [], []
+            sweeps, busy = shared.metric("spillway_sweeps_total"), shared.metric("spillway_busy_seconds_total")
             for _ in range(20):
                 start = time.monotonic()
-                status, _ = await shared.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1},
-                                             "Authorization: Bearer modest-key")
+                status, answer = await shared.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "timings_per_token": True},
+                                                  "Authorization: Bearer modest-key")
                 expect(status == 200, f"the modest client gets {status}")
                 waits.append(time.monotonic() - start)
+                queued.append(json.loads(answer)["timings"]["queue_ms"] / 1000)
+            sweep = (shared.metric("spillway_busy_seconds_total") - busy) / (shared.metric("spillway_sweeps_total") - sweeps)
             ended = sum(task.done() for task in greedy)
             for task in greedy:
                 task.cancel()
             await asyncio.gather(*greedy, return_exceptions=True)
     expect(ended < 79, "the greedy client had ended")
-    return f"one token beside 10,112 sequences takes {statistics.median(waits):.2f} s, {max(waits):.2f} s at most"
+    expect(statistics.median(queued) <= 2 * sweep, f"waits {statistics.median(queued):.3f} s for sweeps of {sweep:.3f} s")
+    return (f"one token beside 10,112 sequences takes {statistics.median(waits):.2f} s, {max(waits):.2f} s at most; it waits "
+            f"{statistics.median(queued) / sweep:.1f} sweeps of {sweep:.2f} s in the queue, {max(queued) / sweep:.1f} at most")
 
 
 ROWS = {"framing": framing, "json": json_bodies, "slow": slow_clients, "connections": idle_connections,
         "leaving": leaving_clients, "overload": overload, "isolation": isolation, "keys": keys, "drain": drain, "kill": kill,
-        "kill-serve": kill_serve, "disturbed": disturbed, "load": load, "fairness": fairness}
+        "kill-serve": kill_serve, "disturbed": disturbed, "slowhttptest": slowhttptest, "load": load, "fairness": fairness}
 
 
 async def main():

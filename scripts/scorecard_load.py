@@ -1,10 +1,16 @@
-"""The row of scripts/scorecard.py that loads a server for minutes, and what it costs beside a batch run."""
+"""The rows of scripts/scorecard.py that load a server: what a long load costs beside a batch run, and whether slow and
+leaving clients cost the engine anything."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
+import random
+import re
 import resource
+import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -96,3 +102,139 @@ async def load(server, options):
     expect(pace >= 0.95 * batch * (1 - share), figures)
     return (f"1,000 streams beside {count_idle:,} idle connections ({each:.0f} bytes each), {options.load_seconds} s: "
             f"{figures}; memory {100 * grown:+.1f} %")
+
+
+@contextlib.asynccontextmanager
+async def honest_clients(server):
+    """300 clients that ask and read as fast as they can."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(json.dumps({**BODY, "stream": True}))
+        file.flush()
+        honest = await asyncio.create_subprocess_exec(
+            "h2load", "--h1", "--clients=300", "--duration=3600", f"--data={file.name}", "--header=content-type: application/json",
+            server.url + "/v1/completions", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            await asyncio.sleep(3)
+            yield
+        finally:
+            honest.kill()
+            await honest.wait()
+    await server.idle()
+
+
+async def pace_beside(server, start, stop, rounds):
+    """(Median tokens/s of honest clients alone, that beside what start() starts and stop() ends), in turn."""
+    async def pace(seconds):
+        tokens, begin = server.metric("vllm:generation_tokens_total"), time.monotonic()
+        await asyncio.sleep(seconds)
+        return (server.metric("vllm:generation_tokens_total") - tokens) / (time.monotonic() - begin)
+
+    alone, beside = [], []
+    for _ in range(rounds):
+        alone.append(await pace(8))
+        await start()
+        await asyncio.sleep(2)
+        beside.append(await pace(8))
+        await stop()
+    return statistics.median(alone), statistics.median(beside)
+
+
+async def disturbed(server, options):
+    """The engine's tokens/s with slow, leaving and half-open clients beside honest ones, and without."""
+    draw = random.Random(8)
+    body = {**BODY, "stream": True}
+    ending, others = asyncio.Event(), []
+
+    async def again(client):
+        while not ending.is_set():
+            try:
+                await client()
+            except (OSError, TimeoutError, asyncio.LimitOverrunError):
+                pass
+            await asyncio.sleep(draw.random())
+
+    async def hurry(reader, seconds, size=1 << 16, rest=0.0):
+        async with asyncio.timeout(seconds):
+            while not ending.is_set() and await reader.read(size):
+                await asyncio.sleep(rest)
+
+    async def leaves():
+        reader, writer = await server.open()
+        writer.write(request("POST", "/v1/completions", body))
+        try:
+            await hurry(reader, draw.random())
+        finally:
+            writer.transport.abort()
+
+    async def reads_slowly():
+        reader, writer = await server.open()
+        writer.write(request("POST", "/v1/completions", body))
+        try:
+            await hurry(reader, 60, 64, 0.5)
+        finally:
+            writer.close()
+
+    async def is_half_open():
+        reader, writer = await server.open()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{")
+        try:
+            await hurry(reader, 30)
+        finally:
+            writer.transport.abort()
+
+    async def writes_slowly():
+        reader, writer = await server.open()
+        try:
+            for byte in request("POST", "/v1/completions", body):
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.2)
+                if ending.is_set() or reader.at_eof():
+                    return
+        finally:
+            writer.close()
+
+    async def start():
+        ending.clear()
+        others.extend(asyncio.create_task(again(client)) for client in (leaves, reads_slowly, is_half_open, writes_slowly)
+                      for _ in range(25))
+
+    async def stop():
+        ending.set()
+        await asyncio.gather(*others)
+        others.clear()
+
+    async with honest_clients(server):
+        alone, beside = await pace_beside(server, start, stop, 5)
+    expect(beside >= 0.95 * alone, f"{beside:.0f} tokens/s beside them, {alone:.0f} without")
+    return f"100 slow, leaving and half-open clients: {beside / alone:.2f} of {alone:.0f} tokens/s (medians of 5)"
+
+
+# What the attacks of slowhttptest are: 400 connections, opened in two seconds.
+SLOW = ["-c", "400", "-r", "200", "-l", "60", "-i", "1", "-p", "5"]
+ATTACKS = {"slow heads": ["-H", "-u", "{}/v1/models"],
+           "slow bodies": ["-B", "-s", "100000", "-f", "application/json", "-u", "{}/v1/completions"],
+           "slow reading": ["-X", "-w", "64", "-y", "256", "-z", "16", "-k", "4", "-u", "{}/metrics"]}
+
+
+async def slowhttptest(server, options):
+    """Debian's slowhttptest beside honest clients: the server stays available, and the engine's tokens/s are the same."""
+    if not shutil.which("slowhttptest"):
+        return "skipped: no slowhttptest here"
+    running, said = [], []
+    async with honest_clients(server):
+        for name, attack in ATTACKS.items():
+            async def start(attack=attack):
+                running.append(await asyncio.create_subprocess_exec(
+                    "slowhttptest", *SLOW, *(part.format(server.url) for part in attack), stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+
+            async def stop(name=name):
+                running[-1].send_signal(signal.SIGINT)
+                text = re.sub(r"\x1b\[[0-9;]*m", "", (await running.pop().communicate())[0].decode(errors="replace"))
+                available = re.findall(r"service available:\s*(YES|NO)", text)
+                expect(available and "NO" not in available, f"{name}: {available or text[-300:]}")
+
+            alone, beside = await pace_beside(server, start, stop, 3)
+            expect(beside >= 0.95 * alone, f"{name}: {beside:.0f} tokens/s beside them, {alone:.0f} without")
+            said.append(f"{name} {beside / alone:.2f}")
+    return f"of the tokens/s without, medians of 3: {', '.join(said)}; the server was always available"
