@@ -20,6 +20,8 @@
 namespace spillway {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 const std::vector<BatchRecord> kNone;
 
 int64_t unix_now() {
@@ -110,7 +112,6 @@ void BatchWorker::remove_expired(const std::vector<BatchRecord>& unfinished) {
 // A batch that has to wait, after an error, lets those behind it go first. One that is cancelled
 // meanwhile waits no longer.
 void BatchWorker::loop() {
-  using Clock = std::chrono::steady_clock;
   struct Wait {
     BatchState state;  // In which it waits
     Clock::time_point until;

@@ -82,7 +82,7 @@ class Drain {
 
 // The workload for the plan search before any request has come: full blocks of a page of context
 // and some paragraphs of answer. Sequences of any length run all the same.
-constexpr RequestGroup kTypicalRequests = {.prompt_tokens = 512, .new_tokens = 128, .count = 0};
+const RequestGroup kTypicalRequests = {.prompt_tokens = 512, .new_tokens = 128, .count = 0};
 
 struct State {
   std::string model;
