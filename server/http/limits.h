@@ -34,7 +34,8 @@ struct HttpLimits {
   int64_t connections_max = 12'000;
   int64_t connections_per_peer_max = 1'024;  // -> 503
   int64_t turned_away_max = 64;  // Connections beyond the limits that get an answer explaining it
-  // A silent peer is probed after this, and dropped after as much again; whole seconds
+  // A silent peer is probed after this, or half as long again, and dropped after as much again;
+  // whole seconds
   int64_t probe_seconds = 60;
 
   // Reverse proxies whose X-Forwarded-For says for which client a request, its connection and its

@@ -47,9 +47,10 @@ void add_connection_flags(Settings& settings, HttpLimits* limits) {
                        "connections beyond these limits that are told so; others are just closed");
   settings.add_real("idle-seconds", &limits->idle_seconds, kSecondsLeast, kDay,
                     "time of a connection between two requests");
-  settings.add_integer("probe-seconds", &limits->probe_seconds, 1, 32'767,
-                       "silence before TCP asks whether the peer is there; as long again and the "
-                       "connection is cut");
+  settings.add_integer(
+      "probe-seconds", &limits->probe_seconds, 1, 32'767,
+      "silence (up to half as long again) before TCP asks whether the peer is there; "
+      "as long again and the connection is cut");
   settings.add_real("half-close-seconds", &limits->half_close_seconds, 0, kDay,
                     "wait for the answer of a client that has shut its sending side");
   settings.add_real("linger-seconds", &limits->linger_seconds, 0, kDay,

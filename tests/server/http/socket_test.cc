@@ -62,7 +62,8 @@ TEST_CASE("a peer of IPv4 is its address") {
     REQUIRE(::getsockopt(server.fd, IPPROTO_TCP, name, &value, &bytes) == 0);
     return value;
   };
-  CHECK(option(TCP_KEEPIDLE) == 20);
+  CHECK(option(TCP_KEEPIDLE) >= 20);
+  CHECK(option(TCP_KEEPIDLE) <= 30);
   CHECK(option(TCP_KEEPCNT) > 1);
   // The socket is given up after its last probe, not after the first one that got lost.
   for (const int seconds : {1, 3, 20, 60}) {
