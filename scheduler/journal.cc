@@ -170,9 +170,17 @@ class Journal::Body {
   }
 
   Status commit() {
-    SPILLWAY_RETURN_IF_ERROR(database.commit());
+    SPILLWAY_RETURN_IF_ERROR(failure);
+    if (Status status = database.commit(); !status.ok()) return fail(std::move(status));
     committed = counts;
     return {};
+  }
+
+  // SQLite takes a transaction back whose commit fails, and the next one would succeed, empty.
+  Status fail(Status status) {
+    failure = std::move(status);
+    counts = committed;
+    return failure;
   }
 
   Status write_suspect(int64_t row, const Suspect& suspect) {
@@ -190,6 +198,7 @@ class Journal::Body {
   std::map<int64_t, Suspect> suspects;         // By row; includes those that have finished since
   int64_t last_party = 0;
   JournalCounts counts, committed;
+  Status failure;  // Of the first write that failed
   Statement finish_row, suspect_row;
 };
 
@@ -283,14 +292,18 @@ const Suspect* Journal::suspect(int64_t row) const {
 
 Status Journal::finish(const JournalRow& row) {
   SPILLWAY_CHECK(row.row > 0 && !finished(row.row));
-  SPILLWAY_RETURN_IF_ERROR(body_->database.begin());
-  SPILLWAY_RETURN_IF_ERROR(body_->finish_row.bind(row.row)
-                               .bind(int64_t{row.failed})
-                               .bind(row.prompt_tokens)
-                               .bind(row.generated_tokens)
-                               .bind(row.line)
-                               .bind(checksum_of(row))
-                               .run());
+  SPILLWAY_RETURN_IF_ERROR(body_->failure);
+  Status status = body_->database.begin();
+  if (status.ok()) {
+    status = body_->finish_row.bind(row.row)
+                 .bind(int64_t{row.failed})
+                 .bind(row.prompt_tokens)
+                 .bind(row.generated_tokens)
+                 .bind(row.line)
+                 .bind(checksum_of(row))
+                 .run();
+  }
+  if (!status.ok()) return body_->fail(std::move(status));
   body_->count(row);
   return {};
 }

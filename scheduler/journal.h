@@ -98,7 +98,9 @@ class Journal {
   // Stores the row's result; safe after the next commit(). REQUIRES: not finished yet.
   Status finish(const JournalRow& row);
 
-  Status commit();  // Blocks for the disk.
+  // Blocks for the disk. After an error of finish() or commit() what was not committed is lost:
+  // counts() are those of committed(), and both give the same error from then on.
+  Status commit();
 
   // Records that the program crashed while these rows ran. Finished rows and numbers below 1 are
   // left out. A single row that crashed before is convicted; several rows are cut into two parties.

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "scheduler/database.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/seed.h"
 
 namespace spillway::journal_test {
@@ -92,6 +93,30 @@ TEST_CASE("what was not committed is gone, whole") {
     REQUIRE(finish(journal.value(), 1).ok());
   }
   CHECK(contents(Journal::resume(place.path, kHead).value()).empty());
+}
+
+TEST_CASE("what a commit could not write is not counted, then or later") {
+  const Place place;
+  auto journal = Journal::create(place.path, kHead).value();
+  for (int64_t row = 1; row <= 5; ++row) REQUIRE(finish(journal, row, row == 2).ok());
+  REQUIRE(journal.commit().ok());
+  Status first;
+  {
+    const test::FullDisk full(std::filesystem::file_size(place.path + "-wal"));
+    for (int64_t row = 6; row <= 9; ++row) REQUIRE(finish(journal, row).ok());
+    CHECK(journal.counts().finished == 9);
+    first = journal.commit();
+    CHECK_FALSE(first.ok());
+    CHECK(journal.committed().finished == 5);
+    CHECK(journal.counts().finished == 5);
+    CHECK(journal.counts().failed == 1);
+  }
+  // There is room again, but the rows are gone: nothing may say otherwise.
+  CHECK(journal.commit().message() == first.message());
+  CHECK(finish(journal, 10).message() == first.message());
+  CHECK(journal.committed().finished == 5);
+  { const Journal closed = std::move(journal); }
+  CHECK(contents(Journal::resume(place.path, kHead).value()).size() == 5);
 }
 
 TEST_CASE("an existing journal is never overwritten, a missing one not resumed") {

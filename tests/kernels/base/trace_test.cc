@@ -1,10 +1,7 @@
 // The trace file, read back as a viewer reads it.
 #include "kernels/base/trace.h"
 
-#include <sys/resource.h>
-
 #include <catch2/catch.hpp>
-#include <csignal>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +10,7 @@
 
 #include "kernels/base/trace_losses.h"
 #include "tests/support/captured_stderr.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/json_file.h"
 #include "tests/support/temp_directory.h"
 
@@ -151,26 +149,6 @@ TEST_CASE("a trace that cannot be written is refused before the work") {
   CHECK_THAT(std::string(status.message()), Catch::Contains("missing/trace.json"));
 }
 
-// No file of this process may grow beyond `bytes` while this lives: what a full disk looks like.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    const rlimit small = {bytes, before_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
 TEST_CASE("a trace whose disk fills up keeps what there is room for, says so and is counted") {
   const TempDirectory directory;
   const std::string path = directory / "trace.json";
@@ -178,7 +156,7 @@ TEST_CASE("a trace whose disk fills up keeps what there is room for, says so and
   const int64_t before = incomplete_traces();
   test::Captured captured;
   {
-    const FullDisk full(100'000);
+    const test::FullDisk full(100'000);
     auto trace = Trace::open(path).value();
     const Trace::Track track = trace->track("compute");
     for (int i = 0; i < kSpans; ++i) trace->span(track, "linear", i, i + 0.5, "rows", i);
