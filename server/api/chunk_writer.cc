@@ -29,8 +29,8 @@ std::string ChunkWriter::write(const CompletionHead& head, const CompletionCall&
     const std::string whole = answer_chunk(head, call, context, empty);
     const size_t place = whole.rfind(kPlace);  // Names of models stand before it.
     SPILLWAY_CHECK(place != std::string::npos);
-    around.before = whole.substr(0, place);
-    around.after = whole.substr(place + kPlace.size());
+    Around made = {whole.substr(0, place), whole.substr(place + kPlace.size())};
+    around = std::move(made);
   }
   const std::string text =
       nlohmann::json(piece.text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

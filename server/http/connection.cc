@@ -90,7 +90,7 @@ void Connection::on_readable() {
   const size_t count = net_->socket.read_some(asio::buffer(core_->scratch), ec);
   if (ec == asio::error::would_block || ec == asio::error::try_again) return wait_readable();
   if (ec) return on_peer_end(ec == asio::error::eof);
-  on_bytes({core_->scratch.data(), count});
+  attempt([&] { on_bytes({core_->scratch.data(), count}); });
   if (phase_ != Phase::kClosed && !feeding_sink_) wait_readable();
 }
 
@@ -296,7 +296,7 @@ void Connection::send(uint64_t serial, const std::string& event, bool echo) {
     if (sent == bytes.size()) return;
     if (!failed) bytes.erase(0, sent);
   }
-  enqueue(std::move(bytes));
+  attempt([&] { enqueue(std::move(bytes)); });  // The rest of what may have begun
 }
 
 void Connection::end_stream(uint64_t serial) {
@@ -428,7 +428,8 @@ void Connection::next_request() {
   expect_more(!bytes.empty() || parser_.waiting_bytes() > 0);
   // Posted, since a long pipeline of requests must not become a deep stack.
   asio::post(*core_->io, [self = shared_from_this(), bytes] {
-    if (self->phase_ == Phase::kReading) self->advance(self->parser_.feed(bytes));
+    if (self->phase_ != Phase::kReading) return;
+    self->attempt([&] { self->advance(self->parser_.feed(bytes)); });
   });
 }
 

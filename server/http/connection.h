@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -65,6 +66,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   bool answering(uint64_t serial) const {
     return phase_ == Phase::kAnswering && serial == serial_ && !answer_ended_;
+  }
+
+  // Takes a step; where there is no memory for it, the connection is reset.
+  template <class Step>
+  void attempt(Step step) {
+    try {
+      step();
+    } catch (const std::exception&) {
+      reset();
+    }
   }
 
   void wait_readable();

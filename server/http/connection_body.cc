@@ -40,11 +40,13 @@ void Connection::on_sink_fed(const std::optional<ApiError>& error) {
   feeding_sink_ = false;
   if (phase_ == Phase::kClosed) return;
   if (phase_ == Phase::kReading) {
-    if (error) {
-      refuse(*error);
-    } else if (parser_.state() == RequestParser::State::kComplete) {
-      dispatch();
-    }
+    attempt([&] {
+      if (error) {
+        refuse(*error);
+      } else if (parser_.state() == RequestParser::State::kComplete) {
+        dispatch();
+      }
+    });
   }
   if (phase_ != Phase::kClosed) wait_readable();
 }

@@ -31,7 +31,9 @@ void HttpCore::post(std::function<void()> task) {
   try {
     boost::asio::post(*io, [this] { run_posted(); });
   } catch (const std::exception&) {
-    posted.pop_back();  // Else nobody would be told of those that follow.
+    // Else nobody would be told of those that follow. It is destroyed without the lock.
+    task = std::move(posted.back());
+    posted.pop_back();
     throw;
   }
 }
@@ -46,7 +48,7 @@ void HttpCore::run_posted() {
     try {
       std::exchange(task, nullptr)();
     } catch (const std::exception&) {
-      // Out of memory in one connection's task; its deadline closes it, the others go on.
+      // Out of memory for one connection; the others go on.
     }
   }
 }
