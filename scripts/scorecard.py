@@ -379,7 +379,7 @@ async def fairness(server, options):
         file.write("greedy-key\nmodest-key\n")
         file.flush()
         with open(os.devnull, "w") as log, serving(options.spillway, DEMO, "--api-key-file", file.name, log=log) as (url, pid):
-            shared = Server(url, pid)
+            shared = Server(url, pid, "modest-key")
             many = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "n": 128, "temperature": 1}
             greedy = [asyncio.create_task(shared.ask("POST", "/v1/completions", many, "Authorization: Bearer greedy-key"))
                       for _ in range(79)]

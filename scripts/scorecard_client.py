@@ -29,10 +29,10 @@ def request(method, path, body=b"", *fields):
 
 
 class Server:
-    """A server under test; `url`, `port`, `pid`."""
+    """A server under test; `url`, `port`, `pid`. `key`: what its metrics are asked with."""
 
-    def __init__(self, url, pid):
-        self.url, self.pid, self.port = url, pid, int(url.rsplit(":", 1)[1])
+    def __init__(self, url, pid, key="none"):
+        self.url, self.pid, self.port, self.key = url, pid, int(url.rsplit(":", 1)[1]), key
 
     async def open(self):
         return await asyncio.open_connection("127.0.0.1", self.port)
@@ -60,7 +60,8 @@ class Server:
         return status_of(answer), answer.partition(b"\r\n\r\n")[2]
 
     def metric(self, name):
-        text = urllib.request.urlopen(self.url + "/metrics").read().decode()
+        asked = urllib.request.Request(self.url + "/metrics", headers={"Authorization": f"Bearer {self.key}"})
+        text = urllib.request.urlopen(asked).read().decode()
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
     def resident(self):
