@@ -99,7 +99,8 @@ class Journal {
   Status finish(const JournalRow& row);
 
   // Blocks for the disk. After an error of finish() or commit() what was not committed is lost:
-  // counts() are those of committed(), and both give the same error from then on.
+  // counts() are those of committed(), and both give the same error from then on. (finished() still
+  // answers for the lost rows: a run goes on by resume().)
   Status commit();
 
   // Records that the program crashed while these rows ran. Finished rows and numbers below 1 are

@@ -2,7 +2,6 @@
 #include "server/api/chunk_writer.h"
 
 #include <catch2/catch.hpp>
-#include <functional>
 #include <string>
 
 #include "tests/server/api/api_support.h"

@@ -393,8 +393,8 @@ TEST_CASE("an HTTP/1.0 client gets a stream that ends with the connection") {
 TEST_CASE("a reader that stops reading is cut off, and its memory stays bounded") {
   TestServer::Options options;
   options.engine.queue_max = 200;
-  options.engine.round_seconds =
-      0.1;  // ThreadSanitizer, too, fills the kernel's buffers before the end.
+  // So slow that the kernel's buffers fill before the end, under ThreadSanitizer, too.
+  options.engine.round_seconds = 0.1;
   options.http.output_bytes_max = 64 << 10;
   TestServer test(options);
   HttpClient client(test.server->port(), 4096);
