@@ -11,7 +11,9 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import statistics
+import struct
 import subprocess
 import tempfile
 import time
@@ -165,56 +167,46 @@ async def pace_beside(server, start, stop, rounds):
 async def disturbed(server, options):
     """The engine's tokens/s with slow, leaving and half-open clients beside honest ones, and without."""
     draw = random.Random(8)
-    body = {**BODY, "stream": True}
+    completion = request("POST", "/v1/completions", {**BODY, "stream": True})
     ending, others = asyncio.Event(), []
 
     async def again(client):
         while not ending.is_set():
-            try:
-                await client()
-            except (OSError, TimeoutError, asyncio.LimitOverrunError):
-                pass
+            # Bare sockets: whatever these clients compute, they take from the engine on the same processors.
+            with contextlib.suppress(OSError), socket.socket() as connection:
+                connection.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", server.port))
+                await client(connection)
             await asyncio.sleep(draw.random())
 
-    async def hurry(reader, seconds, size=1 << 16, rest=0.0):
-        async with asyncio.timeout(seconds):
-            while not ending.is_set() and await reader.read(size):
-                await asyncio.sleep(rest)
+    async def rest(seconds):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), seconds)
 
-    async def leaves():
-        reader, writer = await server.open()
-        writer.write(request("POST", "/v1/completions", body))
-        try:
-            await hurry(reader, draw.random())
-        finally:
-            writer.transport.abort()
+    def send(connection, data):
+        return asyncio.get_running_loop().sock_sendall(connection, data)
 
-    async def reads_slowly():
-        reader, writer = await server.open()
-        writer.write(request("POST", "/v1/completions", body))
-        try:
-            await hurry(reader, 60, 64, 0.5)
-        finally:
-            writer.close()
+    async def leaves(connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Closing resets it
+        await send(connection, completion)
+        await rest(draw.random())
 
-    async def is_half_open():
-        reader, writer = await server.open()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{")
-        try:
-            await hurry(reader, 30)
-        finally:
-            writer.transport.abort()
+    async def reads_slowly(connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await send(connection, completion)
+        while not ending.is_set() and await asyncio.get_running_loop().sock_recv(connection, 64):
+            await rest(0.5)
 
-    async def writes_slowly():
-        reader, writer = await server.open()
-        try:
-            for byte in request("POST", "/v1/completions", body):
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.2)
-                if ending.is_set() or reader.at_eof():
-                    return
-        finally:
-            writer.close()
+    async def is_half_open(connection):
+        await send(connection, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{")
+        await rest(30)
+
+    async def writes_slowly(connection):
+        for byte in completion:
+            await send(connection, bytes([byte]))
+            await rest(0.2)
+            if ending.is_set():
+                return
 
     async def start():
         ending.clear()
