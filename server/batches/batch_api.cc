@@ -41,6 +41,13 @@ ApiError no_such(const char* what) {
   return error_with(404, "not_found", std::string("There is no such ") + what + ".");
 }
 
+// A page of a list begins behind something that is not there.
+ApiError no_such_place(const char* what) {
+  ApiError error = no_such(what);
+  error.param = "after";
+  return error;
+}
+
 // A status of the stores, where the client did nothing wrong but perhaps ask for too much.
 ApiError of_status(const Status& status, const char* what) {
   if (status.code() == Code::kNotFound) return no_such(what);
@@ -267,6 +274,7 @@ ApiResult<HttpResponse> list_files(BatchApi& api, const HttpRequest& request,
   page.after = query.text("after");
   page.purpose = query.text("purpose");
   const auto listing = api.files.list(owner, page);
+  if (listing.status().code() == Code::kNotFound) return no_such_place("file");
   if (!listing.ok()) return of_status(listing.status(), "file");
   Json data = Json::array();
   for (const StoredFile& file : listing->files) data.push_back(file_object(file));
@@ -323,13 +331,12 @@ ApiResult<HttpResponse> file_content(BatchApi& api, const HttpRequest& request,
 ApiResult<HttpResponse> delete_file(BatchApi& api, const HttpRequest& request,
                                     const std::string& owner) {
   const std::string& id = request.parameters[0];
-  const auto unfinished = api.batches.unfinished();
-  if (!unfinished.ok()) return of_status(unfinished.status(), "file");
-  for (const BatchRecord& batch : unfinished.value()) {
-    if (batch.owner == owner && batch.input_file == id) {
-      return error_with(409, "file_in_use", "A batch that has not ended needs this file.");
-    }
-  }
+  bool in_use = false;
+  api.batches.for_each_unfinished([&](const BatchRecord& batch) {
+    in_use = batch.owner == owner && batch.input_file == id;
+    return !in_use;
+  });
+  if (in_use) return error_with(409, "file_in_use", "A batch that has not ended needs this file.");
   if (const Status removed = api.files.remove(owner, id); !removed.ok()) {
     return of_status(removed, "file");
   }
@@ -341,6 +348,19 @@ ApiResult<HttpResponse> create_batch(BatchApi& api, const HttpRequest& request,
   auto read = read_batch(request.body, owner, api);
   if (auto* error = std::get_if<ApiError>(&read)) return std::move(*error);
   const BatchRecord& record = std::get<BatchRecord>(read);
+  // Results are not refused when they are written, so it is here that a full store ends more.
+  if (const Status room = api.files.check_room(owner); !room.ok()) return of_status(room, "file");
+  int64_t unfinished = 0;
+  api.batches.for_each_unfinished([&](const BatchRecord& other) {
+    if (other.owner == owner) ++unfinished;
+    return unfinished < api.unfinished_max;
+  });
+  if (unfinished >= api.unfinished_max) {
+    return error_with(429, "too_many_batches",
+                      "You have " + std::to_string(unfinished) +
+                          " batches that have not ended, the most that may be; wait for one, or "
+                          "cancel one.");
+  }
   if (const Status added = api.batches.add(record); !added.ok()) return of_status(added, "batch");
   api.worker.wake();
   return json_response(batch_object(record));
@@ -352,6 +372,7 @@ ApiResult<HttpResponse> list_batches(BatchApi& api, const HttpRequest& request,
   auto limit = query.integer("limit", 1, 100, 20);
   if (auto* error = std::get_if<ApiError>(&limit)) return std::move(*error);
   const auto listing = api.batches.list(owner, query.text("after"), std::get<int64_t>(limit));
+  if (listing.status().code() == Code::kNotFound) return no_such_place("batch");
   if (!listing.ok()) return of_status(listing.status(), "batch");
   Json data = Json::array();
   for (const BatchRecord& record : listing->batches) data.push_back(object_now(record, api));

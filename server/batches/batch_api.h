@@ -19,6 +19,7 @@ struct BatchApi {
   // The name under which the stores keep what a client hands in: a hash of its key, empty without
   // keys. By the key's number.
   std::vector<std::string> owners;
+  int64_t unfinished_max = 1000;  // Batches of one owner that have not ended
 };
 
 // The latest batches of a key's number, as a JSON list of their objects.

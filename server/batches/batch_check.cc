@@ -20,7 +20,7 @@ BatchFault fault_of(const ApiError& error, int64_t line) {
 
 std::optional<BatchFault> check_line(const InputLine& text, BatchLine* line,
                                      const std::string& endpoint, const ApiContext& context,
-                                     CustomIds& ids, std::string* model) {
+                                     CustomIds& ids, std::vector<std::string>* models) {
   const auto fault = [&](const char* code, std::string message, const char* param) {
     return BatchFault{code, std::move(message), param, text.number};
   };
@@ -51,7 +51,9 @@ std::optional<BatchFault> check_line(const InputLine& text, BatchLine* line,
   if (name && std::find(served.begin(), served.end(), *name) == served.end()) {
     return fault("model_not_found", model_not_found(served).message, "body.model");
   }
-  if (name && model->empty()) *model = *name;
+  if (name && std::find(models->begin(), models->end(), *name) == models->end()) {
+    models->push_back(*name);
+  }
   if (streams)
     return fault("stream_not_allowed", "A line of a batch cannot stream.", "body.stream");
   return std::nullopt;
@@ -74,7 +76,7 @@ Result<BatchCheck> check_batch(BatchInput& input, const std::string& endpoint,
     check.summary.last_row = text.number;
     if (check.faults.size() >= kBatchFaultsMax) continue;
     BatchLine line;
-    if (auto fault = check_line(text, &line, endpoint, context, ids, &check.model)) {
+    if (auto fault = check_line(text, &line, endpoint, context, ids, &check.models)) {
       check.faults.push_back(*std::move(fault));
     }
   }

@@ -16,8 +16,8 @@ namespace spillway {
 
 struct BatchCheck {
   InputSummary summary;
-  std::vector<BatchFault> faults;  // The first kBatchFaultsMax; none: it is right
-  std::string model;               // That the lines name; empty: none does
+  std::vector<BatchFault> faults;   // The first kBatchFaultsMax; none: it is right
+  std::vector<std::string> models;  // That the lines name
 };
 
 // Each line must be a JSON object with a custom_id of its own, the method POST (or none),

@@ -142,6 +142,8 @@ std::string batch_record_text(const BatchRecord& record) {
                {"expires_at", record.expires_at},
                {"detail", record.detail},
                {"model", record.model},
+               {"models", record.models},
+               {"identity", record.identity},
                {"faults", std::move(faults)},
                {"output_file", record.output_file},
                {"error_file", record.error_file},
@@ -176,6 +178,12 @@ Result<BatchRecord> read_batch_record(std::string_view text) {
   record.expires_at = fields.integer("expires_at", 0, INT64_MAX);
   record.detail = fields.string_or("detail", kTextMax, "");
   record.model = fields.string_or("model", kTextMax, "");
+  if (const auto models = json.find("models"); models != json.end() && models->is_array()) {
+    for (const nlohmann::json& name : *models) {
+      if (name.is_string()) record.models.push_back(name.get<std::string>());
+    }
+  }
+  record.identity = fields.string_or("identity", kTextMax, "");
   for (const nlohmann::json& fault : fields.array("faults", kBatchFaultsMax)) {
     JsonReader one(fault);
     record.faults.push_back(

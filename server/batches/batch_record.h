@@ -60,9 +60,11 @@ struct BatchRecord {
   int64_t expires_at = 0;  // 0: never
   std::string detail;      // Why it does not go on just now; empty: it does
 
-  std::string model;
-  std::vector<BatchFault> faults;  // Why it failed
-  std::string output_file;         // Empty: none
+  std::string model;                // As the API shows it
+  std::vector<std::string> models;  // All names that its lines use
+  std::string identity;             // Of the model that was served when it was looked through
+  std::vector<BatchFault> faults;   // Why it failed
+  std::string output_file;          // Empty: none
   std::string error_file;
   int64_t total = 0, completed = 0, failed = 0;  // Lines
   int64_t prompt_tokens = 0, generated_tokens = 0;

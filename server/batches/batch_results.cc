@@ -19,7 +19,7 @@ class Lines {
 
   Status add(std::string_view line) {
     if (!upload_) {
-      auto begun = files_.begin(owner_);
+      auto begun = files_.begin_results(owner_);
       if (!begun.ok()) return begun.status();
       upload_.emplace(std::move(begun).value());
     }
@@ -79,7 +79,7 @@ std::string line_not_run(const BatchRecord& record, const BatchLine& line, Batch
 
 }  // namespace
 
-Result<BatchResults> write_batch_results(const Journal& journal, BatchInput& input,
+Result<BatchResults> write_batch_results(const Journal& journal, BatchInput* input,
                                          const BatchRecord& record, BatchState end,
                                          const ApiContext& context, int64_t now, FileStore& files) {
   // A crash between here and the batch's last state leaves files that no batch names.
@@ -92,10 +92,10 @@ Result<BatchResults> write_batch_results(const Journal& journal, BatchInput& inp
   SPILLWAY_RETURN_IF_ERROR(journal.for_each([&](int64_t, std::string_view line) {
     return is_answer(line) ? answers.add(line) : errors.add(line);
   }));
-  if (end == BatchState::kExpired || end == BatchState::kCancelled) {
+  if (input != nullptr && (end == BatchState::kExpired || end == BatchState::kCancelled)) {
     InputLine text;
     for (;;) {
-      SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
+      SPILLWAY_ASSIGN_OR_RETURN(const bool found, input->next(&text));
       if (!found) break;
       if (journal.finished(text.number)) continue;
       SPILLWAY_RETURN_IF_ERROR(

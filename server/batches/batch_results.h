@@ -21,9 +21,9 @@ struct BatchResults {
 };
 
 // `end`: where kExpired or kCancelled, lines without a result are written as errors that say so;
-// else there are none. `now`: Unix seconds. Files that an earlier try left are replaced. kCapacity:
-// the owner has no room for the files. At an error neither file is there.
-Result<BatchResults> write_batch_results(const Journal& journal, BatchInput& input,
+// else there are none. `input`: null if it is gone, and then there are no such errors. `now`: Unix
+// seconds. Files that an earlier try left are replaced. At an error neither file is there.
+Result<BatchResults> write_batch_results(const Journal& journal, BatchInput* input,
                                          const BatchRecord& record, BatchState end,
                                          const ApiContext& context, int64_t now, FileStore& files);
 

@@ -415,7 +415,7 @@ class Runner {
     for (auto& [row, flight] : flights_) {
       if (!flight.in_block->load()) flight.run->cancel();
     }
-    say_how_long();
+    if (job_.grace_seconds > 0) say_how_long();
     while (!flights_.empty() && steady_seconds() - asked < job_.grace_seconds) {
       SPILLWAY_RETURN_IF_ERROR(collect(kPoll));
       refresh();

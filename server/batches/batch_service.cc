@@ -51,7 +51,7 @@ Result<std::unique_ptr<BatchService>> BatchService::open(BatchServiceOptions opt
   std::vector<std::string> owners = {""};
   for (const std::string& key : options.api_keys) owners.push_back(owner_of_key(key));
   service->api_.reset(new BatchApi{*service->files_, *service->batches_, *service->worker_, context,
-                                   std::move(owners)});
+                                   std::move(owners), options.unfinished_max});
   return service;
 }
 
@@ -75,10 +75,10 @@ BatchFigures BatchService::figures() const {
 }
 
 void BatchService::start() {
-  std::vector<int64_t> crashed = CrashMark::read(mark_path_);
+  CrashMark::Crash crash = CrashMark::read(mark_path_);
   // First: counting one crash twice would convict innocent lines.
   ::unlink(mark_path_.c_str());
-  worker_->start(std::move(crashed));
+  worker_->start(std::move(crash));
 }
 
 void BatchService::stop() {

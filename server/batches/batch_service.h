@@ -16,6 +16,7 @@ struct BatchServiceOptions {
   FileLimits files;
   BatchWorkerOptions worker;  // Its directory and marks are the service's
   std::vector<std::string> api_keys;
+  int64_t unfinished_max = 1000;  // Batches of one owner that have not ended
 };
 
 class BatchService {

@@ -48,11 +48,32 @@ Result<std::unique_ptr<BatchTable>> BatchTable::open(const std::string& director
   if (!opened.ok()) return opened.status();
   std::unique_ptr<BatchTable> table(new BatchTable(std::move(opened).value()));
   SPILLWAY_RETURN_IF_ERROR(table->database_.execute(kSchema));
-  SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
-                            table->database_.prepare("SELECT record FROM batches ORDER BY number"));
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<BatchRecord> all, read_all(rows));
-  for (const BatchRecord& record : all) table->count(record, 1);
+  SPILLWAY_RETURN_IF_ERROR(table->read());
   return table;
+}
+
+Status BatchTable::read() {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Statement counts, database_.prepare("SELECT state, count(*) FROM batches GROUP BY state"));
+  for (;;) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool found, counts.step());
+    if (!found) break;
+    const int64_t state = counts.integer(0);
+    if (state < 0 || state >= static_cast<int64_t>(kBatchStates)) {
+      return {Code::kCorruption, "a batch has no known state"};
+    }
+    counts_[static_cast<size_t>(state)] = counts.integer(1);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
+                            database_.prepare(("SELECT record FROM batches WHERE state IN (" +
+                                               states_that_go_on() + ") ORDER BY number")
+                                                  .c_str()));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<BatchRecord> unfinished, read_all(rows));
+  for (const BatchRecord& record : unfinished) {
+    remember(record);
+    count_rows(record, 1);
+  }
+  return {};
 }
 
 Status BatchTable::add(const BatchRecord& record) {
@@ -66,11 +87,37 @@ Status BatchTable::add(const BatchRecord& record) {
                                .bind(batch_record_text(record))
                                .run());
   count(record, 1);
+  remember(record);
   return {};
+}
+
+const BatchRecord* BatchTable::find_unfinished(const std::string& id) const {
+  const auto place = places_.find(id);
+  return place == places_.end() ? nullptr : &unfinished_.at(place->second);
+}
+
+void BatchTable::remember(const BatchRecord& record) {
+  const auto place = places_.find(record.id);
+  if (is_final(record.state)) {
+    if (place == places_.end()) return;
+    unfinished_.erase(place->second);
+    places_.erase(place);
+    return;
+  }
+  if (place != places_.end()) {
+    unfinished_.at(place->second) = record;
+    return;
+  }
+  places_[record.id] = next_place_;
+  unfinished_[next_place_++] = record;
 }
 
 Result<BatchRecord> BatchTable::find(const std::string& owner, const std::string& id) const {
   const std::lock_guard lock(mutex_);
+  if (const BatchRecord* record = find_unfinished(id)) {
+    if (record->owner != owner) return no_such_batch();
+    return *record;
+  }
   SPILLWAY_ASSIGN_OR_RETURN(
       Statement row, database_.prepare("SELECT record FROM batches WHERE id = ? AND owner = ?"));
   row.bind(id).bind(owner);
@@ -85,6 +132,7 @@ Result<BatchRecord> BatchTable::get(const std::string& id) const {
 }
 
 Result<BatchRecord> BatchTable::get_locked(const std::string& id) const {
+  if (const BatchRecord* record = find_unfinished(id)) return *record;
   SPILLWAY_ASSIGN_OR_RETURN(Statement row,
                             database_.prepare("SELECT record FROM batches WHERE id = ?"));
   row.bind(id);
@@ -107,6 +155,7 @@ Result<BatchRecord> BatchTable::update(const std::string& id,
                                .run());
   count(before, -1);
   count(record, 1);
+  remember(record);
   return record;
 }
 
@@ -133,17 +182,19 @@ Result<BatchTable::Listing> BatchTable::list(const std::string& owner, const std
   return Listing{std::move(batches), more};
 }
 
-Result<std::vector<BatchRecord>> BatchTable::unfinished() const {
+void BatchTable::for_each_unfinished(const std::function<bool(const BatchRecord&)>& visit) const {
   const std::lock_guard lock(mutex_);
-  SPILLWAY_ASSIGN_OR_RETURN(Statement rows,
-                            database_.prepare(("SELECT record FROM batches WHERE state IN (" +
-                                               states_that_go_on() + ") ORDER BY number")
-                                                  .c_str()));
-  return read_all(rows);
+  for (const auto& [place, record] : unfinished_) {
+    if (!visit(record)) return;
+  }
 }
 
 void BatchTable::count(const BatchRecord& record, int64_t times) {
   counts_[static_cast<size_t>(record.state)] += times;
+  count_rows(record, times);
+}
+
+void BatchTable::count_rows(const BatchRecord& record, int64_t times) {
   if (record.state == BatchState::kInProgress) rows_in_progress_ += times * record.total;
 }
 

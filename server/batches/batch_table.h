@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,8 +44,9 @@ class BatchTable {
   // The newest first, from behind `after` (empty: all). kNotFound: there is no batch `after`.
   Result<Listing> list(const std::string& owner, const std::string& after, int64_t limit) const;
 
-  // Those of all owners that have not ended, the oldest first.
-  Result<std::vector<BatchRecord>> unfinished() const;
+  // Calls `visit` with those of all owners that have not ended, the oldest first, until it returns
+  // false. From memory: waits for no disk. `visit` must not call the table.
+  void for_each_unfinished(const std::function<bool(const BatchRecord&)>& visit) const;
 
   // How many are in each state.
   std::array<int64_t, kBatchStates> counts() const;
@@ -54,12 +56,21 @@ class BatchTable {
 
  private:
   explicit BatchTable(Database database) : database_(std::move(database)) {}
+  Status read();
   void count(const BatchRecord& record, int64_t times);
+  void count_rows(const BatchRecord& record, int64_t times);
 
-  Result<BatchRecord> get_locked(const std::string& id) const;  // REQUIRES: mutex_ is held
+  // REQUIRES of all: mutex_ is held.
+  const BatchRecord* find_unfinished(const std::string& id) const;
+  Result<BatchRecord> get_locked(const std::string& id) const;
+  void remember(const BatchRecord& record);
 
   mutable std::mutex mutex_;
   mutable Database database_;
+  // Those that have not ended, by age, and their places by id. Workers look at them all the time.
+  std::map<int64_t, BatchRecord> unfinished_;
+  std::map<std::string, int64_t> places_;
+  int64_t next_place_ = 0;
   std::array<std::atomic<int64_t>, kBatchStates> counts_{};  // As in the table
   std::atomic<int64_t> rows_in_progress_{0};
 };

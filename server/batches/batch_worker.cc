@@ -8,8 +8,9 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <map>
+#include <new>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "server/batches/batch_check.h"
@@ -19,10 +20,6 @@
 
 namespace spillway {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-const std::vector<BatchRecord> kNone;
 
 int64_t unix_now() {
   return static_cast<int64_t>(std::time(nullptr));
@@ -44,7 +41,29 @@ bool expired(const BatchRecord& record) {
   return record.expires_at > 0 && unix_now() >= record.expires_at;
 }
 
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// Keeps a file that cannot be read, out of the way.
+Status set_aside(const std::string& path) {
+  std::error_code error;
+  std::filesystem::rename(path, path + ".unreadable", error);
+  if (error) return {Code::kIoError, path + ": " + error.message()};
+  return Journal::remove(path);  // And SQLite's files beside it
+}
+
+bool serves(const ApiContext& context, const std::string& name) {
+  return std::find(context.model_names.begin(), context.model_names.end(), name) !=
+         context.model_names.end();
+}
+
 }  // namespace
+
+int64_t crash_run_of(const std::string& batch) {
+  return static_cast<int64_t>(XXH3_64bits(batch.data(), batch.size()));
+}
 
 BatchWorker::BatchWorker(FileStore& files, BatchTable& batches, Scheduler& scheduler,
                          const ApiContext& context, BatchWorkerOptions options)
@@ -58,11 +77,16 @@ BatchWorker::~BatchWorker() {
   stop();
 }
 
-void BatchWorker::start(std::vector<int64_t> crashed) {
-  crashed_ = std::move(crashed);
-  thread_ = std::thread([this] {
+void BatchWorker::start(CrashMark::Crash crash) {
+  crash_ = std::move(crash);
+  lines_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "spillway-batch");
-    loop();
+    run_thread(Part::kLines);
+  });
+  rest_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "spillway-files");
+    remove_stray_journals();
+    run_thread(Part::kRest);
   });
 }
 
@@ -78,7 +102,9 @@ void BatchWorker::stop() {
     stopping_ = true;
     changed_.notify_all();
   }
-  if (thread_.joinable()) thread_.join();
+  for (std::thread* thread : {&lines_, &rest_}) {
+    if (thread->joinable()) thread->join();
+  }
 }
 
 BatchWorker::Progress BatchWorker::progress() const {
@@ -101,77 +127,103 @@ std::string BatchWorker::journal_path(const std::string& id) const {
 }
 
 // Files that have expired go, but for those that a batch still needs.
-void BatchWorker::remove_expired(const std::vector<BatchRecord>& unfinished) {
+void BatchWorker::remove_expired() {
   std::set<std::string> in_use;
-  for (const BatchRecord& record : unfinished) in_use.insert(record.input_file);
+  batches_.for_each_unfinished([&](const BatchRecord& record) {
+    in_use.insert(record.input_file);
+    return true;
+  });
   if (const auto gone = files_.expire(unix_now(), in_use); !gone.ok()) {
     log_error("Files that have expired cannot be removed: " + std::string(gone.status().message()));
   }
 }
 
+// Journals of batches that have ended: a crash came between the end and their removal.
+void BatchWorker::remove_stray_journals() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.directory, error)) {
+    if (entry.path().extension() != ".journal") continue;
+    const auto record = batches_.get(entry.path().stem().string());
+    const bool ended =
+        record.ok() ? is_final(record->state) : record.status().code() == Code::kNotFound;
+    if (ended) (void)Journal::remove(entry.path().string());
+  }
+}
+
+// A batch that the thread may take in hand, and has then; `until`: when to look again, if none.
+std::optional<BatchRecord> BatchWorker::choose(Part part, const Waits& waits,
+                                               Clock::time_point* until) {
+  std::optional<BatchRecord> chosen;
+  batches_.for_each_unfinished([&](const BatchRecord& record) {
+    const bool lines = record.state == BatchState::kInProgress && !expired(record);
+    if (lines && record.expires_at > 0) {
+      const auto left = std::chrono::seconds(record.expires_at - unix_now());
+      *until = std::min(*until, Clock::now() + std::min(left, std::chrono::seconds(60)));
+    }
+    if (lines != (part == Part::kLines)) return true;
+    const auto wait = waits.find(record.id);
+    if (wait != waits.end() && wait->second.state == record.state &&
+        wait->second.until > Clock::now()) {
+      *until = std::min(*until, wait->second.until);
+      return true;
+    }
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || !busy_.insert(record.id).second) return true;
+    chosen = record;
+    return false;
+  });
+  return chosen;
+}
+
+void BatchWorker::release(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  busy_.erase(id);
+  ++wakes_;  // It may be the other thread's now.
+  changed_.notify_all();
+}
+
 // A batch that has to wait, after an error, lets those behind it go first. One that is cancelled
 // meanwhile waits no longer.
-void BatchWorker::loop() {
-  struct Wait {
-    BatchState state;  // In which it waits
-    Clock::time_point until;
-  };
-  std::map<std::string, Wait> waits;  // By batch
+void BatchWorker::run_thread(Part part) {
+  Waits waits;
   for (;;) {
     uint64_t seen = 0;
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
       seen = wakes_;
-      progress_ = {};
+      if (part == Part::kLines) progress_ = {};
     }
-    const auto unfinished = batches_.unfinished();
-    if (unfinished.ok()) {
-      remove_expired(unfinished.value());
-    } else {
-      log_error("Batches: " + std::string(unfinished.status().message()));
-    }
+    if (part == Part::kRest) remove_expired();
     Clock::time_point until =
         Clock::now() + std::chrono::minutes(1);  // Files expire by the minute.
-    const BatchRecord* next = nullptr;
-    for (const BatchRecord& record : unfinished.ok() ? unfinished.value() : kNone) {
-      const auto wait = waits.find(record.id);
-      if (wait == waits.end() || wait->second.state != record.state ||
-          wait->second.until <= Clock::now()) {
-        next = &record;
-        break;
-      }
-      until = std::min(until, wait->second.until);
-    }
-    if (next == nullptr) {
+    const std::optional<BatchRecord> next = choose(part, waits, &until);
+    if (!next) {
       std::unique_lock lock(mutex_);
       changed_.wait_until(lock, until, [&] { return stopping_ || wakes_ != seen; });
       continue;
     }
-    const Status status = run_one(*next);
-    if (status.code() == Code::kDeviceLost) return;  // `serve` ends, too.
+    const Status status = step(*next);
     waits.erase(next->id);
-    if (!status.ok() && status.code() != Code::kCancelled) {
+    if (status.code() == Code::kInfeasible) {  // No try helps while this model is served.
+      waits[next->id] = {next->state, Clock::time_point::max()};
+    } else if (!status.ok() && status.code() != Code::kCancelled) {
       const auto pause = std::chrono::duration<double>(options_.retry_seconds);
       waits[next->id] = {next->state,
                          Clock::now() + std::chrono::duration_cast<Clock::duration>(pause)};
     }
+    release(next->id);
+    if (status.code() == Code::kDeviceLost) return;  // `serve` ends, too.
   }
 }
 
 // One step of a batch's way. An error that is the machine's is noted in it and returned.
-Status BatchWorker::run_one(const BatchRecord& record) {
+Status BatchWorker::step(const BatchRecord& record) {
   Status status;
-  if (record.state == BatchState::kCancelling) {
-    status = finish(record, BatchState::kCancelled);
-  } else if (record.state == BatchState::kValidating) {
-    status = validate(record);
-  } else if (expired(record)) {
-    status = finish(record, BatchState::kExpired);
-  } else if (record.state == BatchState::kInProgress) {
-    status = run_lines(record);
-  } else {
-    status = finish(record, BatchState::kCompleted);
+  try {
+    status = step_of_state(record);
+  } catch (const std::bad_alloc&) {  // The batch's fault or the machine's, not the server's end
+    status = Status(Code::kCapacity, "there is no memory");
   }
   const auto after = batches_.get(record.id);
   if (!after.ok() || after->state != BatchState::kInProgress) {
@@ -179,16 +231,32 @@ Status BatchWorker::run_one(const BatchRecord& record) {
     results_.erase(record.id);
   }
   const bool waits = !status.ok() && status.code() != Code::kCancelled;
-  const std::string detail =
-      waits ? "waiting after: " + std::string(status.message()) : std::string();
-  if (waits) log_error(record.id + ": " + std::string(status.message()));
-  if (waits || !record.detail.empty()) {
+  std::string detail;
+  if (waits) {
+    const bool retried = status.code() != Code::kInfeasible;
+    detail = (retried ? "waiting after: " : "waiting: ") + std::string(status.message());
+    log_error(record.id + ": " + detail);
+  }
+  if (detail != record.detail) {
     (void)batches_.update(record.id, [&](BatchRecord& now) {
       now.detail = detail;
       return Status();
     });
   }
   return status;
+}
+
+Status BatchWorker::step_of_state(const BatchRecord& record) {
+  switch (record.state) {
+    case BatchState::kCancelling:
+      return finish(record, BatchState::kCancelled);
+    case BatchState::kValidating:
+      return validate(record);
+    case BatchState::kInProgress:
+      return expired(record) ? finish(record, BatchState::kExpired) : run_lines(record);
+    default:
+      return finish(record, expired(record) ? BatchState::kExpired : BatchState::kCompleted);
+  }
 }
 
 // Whether the batch must not go on now: the server stops, or the batch is cancelled or expires.
@@ -207,9 +275,10 @@ bool BatchWorker::must_leave(const std::string& id) {
 Status BatchWorker::validate(const BatchRecord& record) {
   BatchCheck check;
   const auto file = files_.find(record.owner, record.input_file);
-  if (!file.ok()) {
+  if (file.status().code() == Code::kNotFound) {
     check.faults.push_back({"file_not_found", "The input file was deleted.", "input_file_id", 0});
   } else {
+    SPILLWAY_RETURN_IF_ERROR(file.status());
     SPILLWAY_ASSIGN_OR_RETURN(BatchInput input,
                               BatchInput::open(files_.path_of(record.input_file)));
     SPILLWAY_ASSIGN_OR_RETURN(check,
@@ -220,7 +289,9 @@ Status BatchWorker::validate(const BatchRecord& record) {
       .update(record.id,
               [&](BatchRecord& now) {
                 if (now.state != BatchState::kValidating) return Status();  // To be cancelled
-                now.model = check.model.empty() ? context_.model_names.front() : check.model;
+                now.models = check.models;
+                now.model = check.models.empty() ? context_.model_names.front() : check.models[0];
+                now.identity = options_.identity;
                 now.faults = check.faults;
                 if (check.faults.empty()) now.total = check.summary.rows;
                 now.enter(check.faults.empty() ? BatchState::kInProgress : BatchState::kFailed,
@@ -230,38 +301,89 @@ Status BatchWorker::validate(const BatchRecord& record) {
       .status();
 }
 
+// Whether the model that is served may run the batch's lines, as far as its record says.
+Status BatchWorker::may_run(const BatchRecord& record) const {
+  if (record.identity == options_.identity) return {};  // Under whatever name
+  if (exists(journal_path(record.id))) return {};       // Its journal says more.
+  for (const std::string& name : record.models) {
+    if (!serves(context_, name)) {
+      return {Code::kInfeasible, "its lines are for the model '" + name +
+                                     "', which is not served now; it goes on when it is, and may "
+                                     "be cancelled"};
+    }
+  }
+  return {};
+}
+
 JournalHead BatchWorker::head_of(const BatchRecord& record, const std::string& hash) const {
   return {{"batch", record.id}, {"input", hash}, {"identity", options_.identity}};
 }
 
+// A journal that cannot be read is kept beside the new one: every line has its input still.
 Result<Journal> BatchWorker::open_journal(const BatchRecord& record, const std::string& hash) {
   const std::string path = journal_path(record.id);
-  if (!std::filesystem::exists(path)) return Journal::create(path, head_of(record, hash));
-  SPILLWAY_ASSIGN_OR_RETURN(Journal journal, Journal::open(path));
+  if (!exists(path)) return Journal::create(path, head_of(record, hash));
+  Result<Journal> opened = Journal::open(path);
+  if (opened.status().code() == Code::kCorruption) {
+    log_error(record.id + " runs anew: " + std::string(opened.status().message()));
+    SPILLWAY_RETURN_IF_ERROR(set_aside(path));
+    return Journal::create(path, head_of(record, hash));
+  }
+  if (!opened.ok()) return opened.status();
+  Journal journal = std::move(opened).value();
   if (const Status same = journal.check(head_of(record, hash)); !same.ok()) {
-    // Another model or other settings: half of the answers would be another's.
-    log_warning(record.id + " runs anew: " + std::string(same.message()));
+    if (journal.counts().finished > 0) {
+      // Half of the answers would be another's, and what is done is not to be done again.
+      std::string began;
+      for (const auto& [key, value] : journal.head()) {
+        if (key == "identity") began = value;
+      }
+      return Status(Code::kInfeasible,
+                    "it began with another model or other number formats (" + began + "; now " +
+                        options_.identity +
+                        "); it goes on when they are served again, and may be cancelled, which "
+                        "keeps the lines that are done");
+    }
     SPILLWAY_RETURN_IF_ERROR(Journal::discard(std::move(journal)));
     return Journal::create(path, head_of(record, hash));
   }
   SPILLWAY_RETURN_IF_ERROR(journal.adopt(head_of(record, hash)));
-  if (!crashed_.empty()) {
-    log_warning("The last run crashed with " + std::to_string(crashed_.size()) + " lines of " +
+  if (!crash_.rows.empty() && crash_.run == crash_run_of(record.id)) {
+    log_warning("The last run crashed with " + std::to_string(crash_.rows.size()) + " lines of " +
                 record.id + " in the block. They run last, and apart from the others.");
-    SPILLWAY_RETURN_IF_ERROR(journal.blame(std::exchange(crashed_, {})));
+    SPILLWAY_RETURN_IF_ERROR(journal.blame(std::exchange(crash_, {}).rows));
   }
   return journal;
 }
 
 Status BatchWorker::run_lines(const BatchRecord& record) {
+  SPILLWAY_RETURN_IF_ERROR(may_run(record));
   SPILLWAY_ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(files_.path_of(record.input_file)));
   SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(input));
   SPILLWAY_ASSIGN_OR_RETURN(Journal journal, open_journal(record, summary.hash));
+  if (record.identity != options_.identity) {
+    SPILLWAY_RETURN_IF_ERROR(batches_
+                                 .update(record.id,
+                                         [&](BatchRecord& now) {
+                                           now.identity = options_.identity;
+                                           if (now.models.empty()) {
+                                             now.model = context_.model_names.front();
+                                           }
+                                           return Status();
+                                         })
+                                 .status());
+  }
+  // A line that was found right stays so, though the model has another name now.
+  ApiContext context = context_;
+  for (const std::string& name : record.models) {
+    if (!serves(context, name)) context.model_names.push_back(name);
+  }
+  options_.marks.set_run(crash_run_of(record.id));
   BatchJob job;
   job.input = &input;
   job.journal = &journal;
   job.scheduler = &scheduler_;
-  job.context = &context_;
+  job.context = &context;
   job.run_id = run_id_of(record.id);
   job.seed = options_.seed;
   job.rows = summary.rows;
@@ -283,31 +405,52 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
                  now.generated_tokens,
                  now.tokens_per_second()};
   };
-  SPILLWAY_RETURN_IF_ERROR(run_rows(job).status());
-  return batches_
-      .update(record.id,
-              [&](BatchRecord& now) {
-                if (now.state == BatchState::kInProgress) {
-                  now.enter(BatchState::kFinalizing, unix_now());
-                }
-                return Status();
-              })
-      .status();
+  const Status ran = run_rows(job).status();
+  const auto noted = batches_.update(record.id, [&](BatchRecord& now) {
+    if (now.state != BatchState::kInProgress) return Status();
+    const JournalCounts& counts = journal.committed();
+    now.completed = counts.finished - counts.failed;
+    now.failed = counts.failed;
+    now.prompt_tokens = counts.prompt_tokens;
+    now.generated_tokens = counts.generated_tokens;
+    if (ran.ok()) now.enter(BatchState::kFinalizing, unix_now());
+    return Status();
+  });
+  return ran.ok() ? noted.status() : ran;
+}
+
+// The journal from which results are written, perhaps an empty one.
+Result<Journal> BatchWorker::open_results(const BatchRecord& record, BatchState end) const {
+  const std::string path = journal_path(record.id);
+  if (!exists(path)) {
+    if (end == BatchState::kCompleted) {
+      return Status(Code::kCorruption, path + " is missing; the batch may be cancelled");
+    }
+    return Journal::create(path, head_of(record, ""));
+  }
+  Result<Journal> opened = Journal::open(path);
+  if (opened.status().code() != Code::kCorruption || end == BatchState::kCompleted) return opened;
+  log_error(record.id + " ends without what was done: " + std::string(opened.status().message()));
+  SPILLWAY_RETURN_IF_ERROR(set_aside(path));
+  return Journal::create(path, head_of(record, ""));
 }
 
 // Makes files of what there is, and ends the batch.
 Status BatchWorker::finish(const BatchRecord& record, BatchState end) {
   const std::string path = journal_path(record.id);
+  const std::string input_path = files_.path_of(record.input_file);
   BatchResults results;
   JournalCounts counts;
-  const bool ran = std::filesystem::exists(path);
-  if (ran || end == BatchState::kExpired) {
-    SPILLWAY_ASSIGN_OR_RETURN(BatchInput input,
-                              BatchInput::open(files_.path_of(record.input_file)));
-    SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(input));
-    SPILLWAY_ASSIGN_OR_RETURN(const Journal journal, open_journal(record, summary.hash));
+  // Of a batch that was not looked through nothing is known that could be written.
+  if (record.total > 0 || exists(path)) {
+    SPILLWAY_ASSIGN_OR_RETURN(const Journal journal, open_results(record, end));
+    std::optional<BatchInput> input;
+    if (end == BatchState::kCompleted || exists(input_path)) {
+      SPILLWAY_ASSIGN_OR_RETURN(input, BatchInput::open(input_path));
+    }
     SPILLWAY_ASSIGN_OR_RETURN(
-        results, write_batch_results(journal, input, record, end, context_, unix_now(), files_));
+        results, write_batch_results(journal, input ? &*input : nullptr, record, end, context_,
+                                     unix_now(), files_));
     counts = journal.counts();
   }
   const auto ended = batches_.update(record.id, [&](BatchRecord& now) {
@@ -329,7 +472,9 @@ Status BatchWorker::finish(const BatchRecord& record, BatchState end) {
     }
     return ended.status();
   }
-  if (ran || end == BatchState::kExpired) SPILLWAY_RETURN_IF_ERROR(Journal::remove(path));
+  if (const Status removed = Journal::remove(path); !removed.ok()) {
+    log_warning(record.id + ": " + std::string(removed.message()));  // The next start tries again.
+  }
   return {};
 }
 

@@ -50,12 +50,12 @@ static_assert(sizeof(std::atomic<int64_t>) == sizeof(int64_t) &&
               std::atomic<int64_t>::is_always_lock_free);
 
 CrashMark::CrashMark(const std::string& path, size_t slots) {
-  slots_.rows_.reset(new std::atomic<int64_t>[slots]());
+  slots_.rows_.reset(new std::atomic<int64_t>[slots + 1]());
   SPILLWAY_CHECK(mark_path[0] == '\0');
   if (path.size() >= sizeof(mark_path)) return;  // Such a file cannot be opened anyway.
   std::memcpy(mark_path, path.c_str(), path.size() + 1);
   mark_rows = slots_.rows_.get();
-  mark_bytes = slots * sizeof(int64_t);
+  mark_bytes = (slots + 1) * sizeof(int64_t);
   for (size_t i = 0; i < kCrashes.size(); ++i) install(kCrashes[i], &crashes_before[i]);
 }
 
@@ -66,14 +66,15 @@ CrashMark::~CrashMark() {
   mark_path[0] = '\0';
 }
 
-std::vector<int64_t> CrashMark::read(const std::string& path) {
+CrashMark::Crash CrashMark::read(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  std::vector<int64_t> rows;
+  Crash crash;
+  in.read(reinterpret_cast<char*>(&crash.run), sizeof(crash.run));
   int64_t row = 0;
   while (in.read(reinterpret_cast<char*>(&row), sizeof(row))) {
-    if (row != 0) rows.push_back(row);
+    if (row != 0) crash.rows.push_back(row);
   }
-  return rows;
+  return crash;
 }
 
 }  // namespace spillway

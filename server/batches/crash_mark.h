@@ -29,17 +29,26 @@ class CrashMark {
    public:
     // Sets the row that runs in `slot`, 0: none. Any thread, never blocks.
     void set(size_t slot, int64_t row) const {
-      if (rows_ != nullptr) rows_[slot].store(row, std::memory_order_relaxed);
+      if (rows_ != nullptr) rows_[slot + 1].store(row, std::memory_order_relaxed);
+    }
+
+    // Names the run whose rows the slots hold, by a number of the caller's.
+    void set_run(int64_t run) const {
+      if (rows_ != nullptr) rows_[0].store(run, std::memory_order_relaxed);
     }
 
    private:
     friend class CrashMark;
-    std::shared_ptr<std::atomic<int64_t>[]> rows_;
+    std::shared_ptr<std::atomic<int64_t>[]> rows_;  // Behind the number of the run
   };
   Slots slots() const { return slots_; }
 
-  // The rows of a mark; none if there is no such file.
-  static std::vector<int64_t> read(const std::string& path);
+  struct Crash {
+    int64_t run = 0;
+    std::vector<int64_t> rows;
+  };
+  // What a mark says; no rows if there is no such file.
+  static Crash read(const std::string& path);
 
  private:
   Slots slots_;

@@ -24,6 +24,7 @@ constexpr const char* kFilesSchema =
     "CREATE INDEX IF NOT EXISTS files_of_owner ON files (owner, created_at);";
 constexpr const char* kColumns = "id, owner, name, purpose, bytes, created_at, expires_at";
 constexpr int64_t kNever = 0;  // In the column expires_at
+constexpr size_t kGoneMax = 10'000;
 
 std::string sql(const std::string& rest) {
   return std::string("SELECT ") + kColumns + " FROM files " + rest;
@@ -102,10 +103,22 @@ std::string FileStore::path_of(const std::string& id) const {
   return directory_ + "/files/" + id;
 }
 
-Status FileStore::take(const std::string& owner, int64_t bytes) {
+Status FileStore::check_room(const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  const auto held = held_.find(owner);
+  if (held == held_.end()) return {};
+  if (held->second.bytes >= limits_.owner_bytes_max) {
+    return {Code::kCapacity, "your files take " +
+                                 format_bytes(static_cast<uint64_t>(held->second.bytes)) +
+                                 ", all that they may; delete some"};
+  }
+  return check_count(held->second.files);
+}
+
+Status FileStore::take(const std::string& owner, int64_t bytes, bool limited) {
   const std::lock_guard lock(mutex_);
   Held& held = held_[owner];
-  if (bytes > limits_.owner_bytes_max - held.bytes) {
+  if (limited && bytes > limits_.owner_bytes_max - held.bytes) {
     return {Code::kCapacity, "your files would take more than " +
                                  format_bytes(static_cast<uint64_t>(limits_.owner_bytes_max)) +
                                  " in all; delete some"};
@@ -129,24 +142,35 @@ FileStore::Upload::~Upload() {
 
 Status FileStore::Upload::append(std::string_view bytes) {
   const auto count = static_cast<int64_t>(bytes.size());
-  if (count > store_->limits_.file_bytes_max - bytes_) {
+  if (limited_ && count > store_->limits_.file_bytes_max - bytes_) {
     return {Code::kCapacity, "a file has at most " + format_bytes(static_cast<uint64_t>(
                                                          store_->limits_.file_bytes_max))};
   }
-  SPILLWAY_RETURN_IF_ERROR(store_->take(owner_, count));
+  SPILLWAY_RETURN_IF_ERROR(store_->take(owner_, count, limited_));
   const auto offset = static_cast<uint64_t>(bytes_);
   bytes_ += count;  // Given back with the upload, whether they were written or not
   return file_.write(offset, std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
 
 Result<FileStore::Upload> FileStore::begin(const std::string& owner) {
+  return begin(owner, /*limited=*/true);
+}
+
+Result<FileStore::Upload> FileStore::begin_results(const std::string& owner) {
+  return begin(owner, /*limited=*/false);
+}
+
+Status FileStore::check_count(int64_t files) const {
+  if (files < limits_.owner_files_max) return {};
+  return {Code::kCapacity,
+          "you have " + std::to_string(files) + " files, the most that are kept; delete some"};
+}
+
+Result<FileStore::Upload> FileStore::begin(const std::string& owner, bool limited) {
   {
     const std::lock_guard lock(mutex_);
     Held& held = held_[owner];
-    if (held.files >= limits_.owner_files_max) {
-      return Status(Code::kCapacity, "you have " + std::to_string(held.files) +
-                                         " files, the most that are kept; delete some");
-    }
+    if (limited) SPILLWAY_RETURN_IF_ERROR(check_count(held.files));
     ++held.files;
   }
   std::string id = "file-" + random_hex(24);
@@ -156,7 +180,7 @@ Result<FileStore::Upload> FileStore::begin(const std::string& owner) {
     give_back(owner, 0);
     return file.status();
   }
-  return Upload(this, std::move(id), owner, std::move(file).value());
+  return Upload(this, std::move(id), owner, std::move(file).value(), limited);
 }
 
 Result<StoredFile> FileStore::keep(Upload upload, const std::string& name,
@@ -192,6 +216,10 @@ Result<StoredFile> FileStore::keep(Upload upload, const std::string& name,
 
 Result<StoredFile> FileStore::find(const std::string& owner, const std::string& id) const {
   const std::lock_guard lock(mutex_);
+  return find_locked(owner, id);
+}
+
+Result<StoredFile> FileStore::find_locked(const std::string& owner, const std::string& id) const {
   SPILLWAY_ASSIGN_OR_RETURN(Statement row,
                             database_.prepare(sql("WHERE id = ? AND owner = ?").c_str()));
   row.bind(id).bind(owner);
@@ -200,26 +228,31 @@ Result<StoredFile> FileStore::find(const std::string& owner, const std::string& 
   return read_row(row);
 }
 
+// Rows are in the order in which they were written; so is their rowid. REQUIRES: mutex_ is held.
+Result<int64_t> FileStore::place_of(const std::string& owner, const std::string& id) const {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Statement place, database_.prepare("SELECT rowid FROM files WHERE id = ? AND owner = ?"));
+  place.bind(id).bind(owner);
+  SPILLWAY_ASSIGN_OR_RETURN(const bool found, place.step());
+  if (found) return place.integer(0);
+  const auto gone = std::find_if(gone_.begin(), gone_.end(), [&](const Gone& file) {
+    return file.id == id && file.owner == owner;
+  });
+  if (gone == gone_.end()) return no_such_file();
+  return gone->place;
+}
+
 Result<FileStore::Listing> FileStore::list(const std::string& owner, const Page& page) const {
+  const std::lock_guard lock(mutex_);
   int64_t from = 0;
-  {
-    // Rows are in the order in which they were written; so is their rowid.
-    const std::lock_guard lock(mutex_);
-    if (!page.after.empty()) {
-      SPILLWAY_ASSIGN_OR_RETURN(
-          Statement place, database_.prepare("SELECT rowid FROM files WHERE id = ? AND owner = ?"));
-      place.bind(page.after).bind(owner);
-      SPILLWAY_ASSIGN_OR_RETURN(const bool found, place.step());
-      if (!found) return no_such_file();
-      from = place.integer(0);
-    }
+  if (!page.after.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(from, place_of(owner, page.after));
   }
   const bool up = page.ascending;
   std::string where = "WHERE owner = ?";
   if (!page.purpose.empty()) where += " AND purpose = ?";
   if (from > 0) where += up ? " AND rowid > ?" : " AND rowid < ?";
   where += up ? " ORDER BY rowid ASC LIMIT ?" : " ORDER BY rowid DESC LIMIT ?";
-  const std::lock_guard lock(mutex_);
   SPILLWAY_ASSIGN_OR_RETURN(Statement rows, database_.prepare(sql(where).c_str()));
   rows.bind(owner);
   if (!page.purpose.empty()) rows.bind(page.purpose);
@@ -239,15 +272,18 @@ Result<FileStore::Listing> FileStore::list(const std::string& owner, const Page&
 }
 
 Status FileStore::remove(const std::string& owner, const std::string& id) {
-  SPILLWAY_ASSIGN_OR_RETURN(const StoredFile file, find(owner, id));
   {
     const std::lock_guard lock(mutex_);
+    SPILLWAY_ASSIGN_OR_RETURN(const StoredFile file, find_locked(owner, id));
+    SPILLWAY_ASSIGN_OR_RETURN(const int64_t place, place_of(owner, id));
     SPILLWAY_ASSIGN_OR_RETURN(Statement row,
                               database_.prepare("DELETE FROM files WHERE id = ? AND owner = ?"));
     SPILLWAY_RETURN_IF_ERROR(row.bind(id).bind(owner).run());
     Held& held = held_[owner];
     held.bytes -= file.bytes;
     --held.files;
+    gone_.push_back({id, owner, place});
+    if (gone_.size() > kGoneMax) gone_.pop_front();
   }
   ::unlink(path_of(id).c_str());  // What stays is removed by the next start.
   return {};

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,9 +37,11 @@ struct StoredFile {
   std::optional<int64_t> expires_at;  // Unix seconds; empty: never
 };
 
+// Of what clients hand in. Results are bounded by neither: their bytes lie in a journal already,
+// and a batch that could not write them could not end.
 struct FileLimits {
   int64_t file_bytes_max = int64_t{1} << 30;
-  int64_t owner_bytes_max = int64_t{10} << 30;  // All files of one owner, uploads among them
+  int64_t owner_bytes_max = int64_t{10} << 30;  // All files of one owner, with uploads and results
   int64_t owner_files_max = 10'000;
 };
 
@@ -60,8 +63,12 @@ class FileStore {
 
    private:
     friend class FileStore;
-    Upload(FileStore* store, std::string id, std::string owner, File file)
-        : store_(store), id_(std::move(id)), owner_(std::move(owner)), file_(std::move(file)) {}
+    Upload(FileStore* store, std::string id, std::string owner, File file, bool limited)
+        : store_(store),
+          id_(std::move(id)),
+          owner_(std::move(owner)),
+          file_(std::move(file)),
+          limited_(limited) {}
 
     // Null after a move or keep().
     struct NoDelete {
@@ -71,11 +78,18 @@ class FileStore {
     std::string id_;
     std::string owner_;
     File file_;
+    bool limited_ = true;
     int64_t bytes_ = 0;
   };
 
   // kCapacity: the owner has as many files as may be.
   Result<Upload> begin(const std::string& owner);
+
+  // As begin(), for results: no limit, though they count.
+  Result<Upload> begin_results(const std::string& owner);
+
+  // kCapacity: the owner has no room for more.
+  Status check_room(const std::string& owner) const;
 
   // Makes the upload a file. `now`: Unix seconds.
   Result<StoredFile> keep(Upload upload, const std::string& name, const std::string& purpose,
@@ -94,7 +108,7 @@ class FileStore {
     std::vector<StoredFile> files;
     bool more = false;
   };
-  // kNotFound: there is no file `after`.
+  // kNotFound: there is no file `after`, nor was it removed lately.
   Result<Listing> list(const std::string& owner, const Page& page) const;
 
   // Removes the file: kNotFound as find().
@@ -115,7 +129,12 @@ class FileStore {
 
   Status make_tables();
   Status remove_strays();
-  Status take(const std::string& owner, int64_t bytes);
+  Result<Upload> begin(const std::string& owner, bool limited);
+  Status take(const std::string& owner, int64_t bytes, bool limited);
+  Status check_count(int64_t files) const;
+  // REQUIRES of both: mutex_ is held.
+  Result<StoredFile> find_locked(const std::string& owner, const std::string& id) const;
+  Result<int64_t> place_of(const std::string& owner, const std::string& id) const;
   void give_back(const std::string& owner, int64_t bytes);
 
   const std::string directory_;
@@ -126,6 +145,12 @@ class FileStore {
     int64_t bytes = 0, files = 0;
   };
   std::map<std::string, Held> held_;  // By owner, uploads among them
+  // Files removed lately, so that who removes files page by page can name the last one of a page.
+  struct Gone {
+    std::string id, owner;
+    int64_t place = 0;
+  };
+  std::deque<Gone> gone_;
 };
 
 }  // namespace spillway

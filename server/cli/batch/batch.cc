@@ -107,7 +107,7 @@ Result<std::optional<Journal>> open_earlier(const BatchFlags& flags) {
 
 // Records the suspects if the program crashed in the last run.
 Status blame(const BatchFlags& flags, Journal& journal) {
-  const std::vector<int64_t> ran = CrashMark::read(mark_path(flags));
+  const std::vector<int64_t> ran = CrashMark::read(mark_path(flags)).rows;
   // Delete the mark first: counting one crash twice would convict innocent rows.
   if (::unlink(mark_path(flags).c_str()) != 0) return {};
   log_warning("The last run crashed with " + std::to_string(ran.size()) +

@@ -133,6 +133,8 @@ void add_serve_flags(Settings& settings, State* state) {
                        "all files of one client together");
   settings.add_integer("batch-lines-max", &flags.batch_lines_max, 1, int64_t{1} << 40,
                        "lines of one batch");
+  settings.add_integer("batches-max", &flags.batches_max, 1, 1'000'000,
+                       "batches of one client that have not ended");
   settings.add_switch("strict-params", &flags.strict_params,
                       "refuse unknown request fields instead of ignoring them");
   add_http_flags(settings, &flags.http);
@@ -163,6 +165,7 @@ Result<std::unique_ptr<BatchService>> open_batches(const ServeFlags& flags,
   options.files.file_bytes_max = flags.file_bytes_max;
   options.files.owner_bytes_max = flags.files_bytes_max;
   options.api_keys = flags.api_keys;
+  options.unfinished_max = flags.batches_max;
   options.worker.lines_max = flags.batch_lines_max;
   options.worker.sequences_max = sequences_max;
   options.worker.answers_bytes_max = flags.answers_bytes_max / 4;

@@ -42,6 +42,7 @@ struct ServeFlags : ListenFlags {
   int64_t file_bytes_max = int64_t{1} << 30;
   int64_t files_bytes_max = int64_t{10} << 30;  // Of one client
   int64_t batch_lines_max = 50'000;
+  int64_t batches_max = 1000;
   HttpLimits http;  // body_bytes_max and the others
 };
 

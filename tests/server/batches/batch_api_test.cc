@@ -347,6 +347,53 @@ TEST_CASE("a batch that is cancelled keeps what it has, and says what did not ru
   CHECK(s.ask("DELETE", "/v1/files/" + file).status == 200);
 }
 
+TEST_CASE(
+    "results larger than a client's files may be end their batch, and then there is no next") {
+  Server::Options options;
+  options.files.file_bytes_max = 500;
+  options.files.owner_bytes_max = 700;
+  Server s(options);
+  const std::string file = s.upload(batch_line("a", greedy("hi")) + batch_line("b", greedy("hi")));
+  const Json done = s.wait(s.create(file)["id"], "completed");
+  CHECK(s.lines_of(done["output_file_id"]).size() == 2);
+  const std::string again =
+      Json{{"input_file_id", file}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}}
+          .dump();
+  const HttpAnswer refused = s.ask("POST", "/v1/batches", again);
+  CHECK(refused.status == 413);
+  CHECK(Json::parse(refused.body)["error"]["code"] == "quota_exceeded");
+  CHECK(s.ask("DELETE", "/v1/files/" + done["output_file_id"].get<std::string>()).status == 200);
+  CHECK(s.ask("POST", "/v1/batches", again).status == 200);
+}
+
+TEST_CASE("a client has only so many batches that have not ended") {
+  Server::Options options;
+  options.started = false;
+  options.unfinished_max = 2;
+  Server s(options);
+  const std::string file = s.upload(batch_line("a", greedy("hi")));
+  const std::string id = s.create(file)["id"];
+  s.create(file);
+  const std::string more =
+      Json{{"input_file_id", file}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}}
+          .dump();
+  const HttpAnswer refused = s.ask("POST", "/v1/batches", more);
+  CHECK(refused.status == 429);
+  CHECK(Json::parse(refused.body)["error"]["code"] == "too_many_batches");
+  s.batches->start();
+  s.wait(id, "completed");
+  CHECK(s.ask("POST", "/v1/batches", more).status == 200);
+}
+
+TEST_CASE("a page that begins behind nothing says which parameter is wrong") {
+  const Server s;
+  for (const char* list : {"/v1/files?after=file-0", "/v1/batches?after=batch_0"}) {
+    const HttpAnswer answer = s.ask("GET", list);
+    CHECK(answer.status == 404);
+    CHECK(Json::parse(answer.body)["error"]["param"] == "after");
+  }
+}
+
 TEST_CASE("a server that stops goes on where it was, and no line runs twice") {
   Server::Options options;
   options.engine.round_seconds = 0.01;

@@ -29,7 +29,7 @@ TEST_CASE("a right file is counted, and read again from its beginning") {
   CHECK(check.faults.empty());
   CHECK(check.summary.rows == 2);
   CHECK(check.summary.last_row == 4);
-  CHECK(check.model == "alias");
+  CHECK(check.models == std::vector<std::string>{"alias"});
   InputLine line;
   REQUIRE(input.next(&line).value());
   CHECK(line.number == 2);

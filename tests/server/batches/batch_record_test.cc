@@ -93,6 +93,8 @@ TEST_CASE("a record is read back as it was written") {
   record.faults.push_back({"empty_file", "nothing", "", 0});
   record.detail = "the disk is full";
   record.model = "demo";
+  record.models = {"demo", "alias"};
+  record.identity = "demo f16/f16";
   record.output_file = "file-2";
   record.error_file = "file-3";
   record.completed = 3;
@@ -106,6 +108,8 @@ TEST_CASE("a record is read back as it was written") {
   CHECK(read->state == BatchState::kCancelling);
   CHECK(read->faults.size() == 2);
   CHECK(read->output_seconds == 3600);
+  CHECK(read->models == record.models);
+  CHECK(read->identity == record.identity);
   for (const char* text : {"", "{}", "{\"version\":2}", "[]", "{\"version\":1,\"id\":5}"}) {
     CHECK_FALSE(read_batch_record(text).ok());
   }

@@ -30,7 +30,7 @@ struct Results : test::BatchStores {
   Result<BatchResults> write(BatchState end) {
     BatchInput input = BatchInput::open(files->path_of(record.input_file)).value();
     REQUIRE(summarize(input).ok());
-    return write_batch_results(*journal, input, record, end, context, kNow, *files);
+    return write_batch_results(*journal, &input, record, end, context, kNow, *files);
   }
 
   BatchRecord record;
@@ -103,16 +103,31 @@ TEST_CASE("files that an earlier try left are replaced, and other batches' are n
   CHECK(r.lines_of(results.output_file).size() == 1);
 }
 
-TEST_CASE("without room for both files there is neither") {
+TEST_CASE("limits on what a client hands in do not keep results back") {
   Results r;
   r.finish(1, 200);
   r.finish(2, 400);
   r.files.reset();
   FileLimits limits;
-  limits.owner_files_max = 2;  // The input and one more
+  limits.file_bytes_max = 1;
+  limits.owner_bytes_max = 1;
+  limits.owner_files_max = 1;
   r.files = FileStore::open(r.folder.path(), limits).value();
-  CHECK(r.write(BatchState::kCompleted).status().code() == Code::kCapacity);
-  CHECK(r.result_files().empty());
+  const BatchResults results = r.write(BatchState::kCompleted).value();
+  CHECK(r.lines_of(results.output_file).size() == 1);
+  CHECK(r.lines_of(results.error_file).size() == 1);
+  CHECK(r.files->check_room("me").code() == Code::kCapacity);
+}
+
+TEST_CASE("without the input there are the lines that are done") {
+  Results r;
+  r.finish(1, 200);
+  const BatchResults results =
+      write_batch_results(*r.journal, nullptr, r.record, BatchState::kCancelled, r.context, kNow,
+                          *r.files)
+          .value();
+  CHECK(r.lines_of(results.output_file).size() == 1);
+  CHECK(results.error_file.empty());
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct BatchServer {
     FakeScheduler::Options engine;
     FileLimits files;
     int64_t lines_max = 1000;
+    int64_t unfinished_max = 1000;
     std::vector<std::string> keys;
     bool started = true;  // Else nothing is looked through or run
   };
@@ -42,6 +43,7 @@ struct BatchServer {
     service.worker.retry_seconds = 0.05;
     service.worker.identity = "fake";
     service.api_keys = options.keys;
+    service.unfinished_max = options.unfinished_max;
     batches = BatchService::open(std::move(service), *engine, api->context).value();
     Access access;
     access.api_keys = options.keys;

@@ -109,6 +109,20 @@ TEST_CASE("lists go by age, in pages, by purpose") {
   CHECK_FALSE(listing.more);
 }
 
+TEST_CASE("a page goes on behind a file that was removed meanwhile") {
+  Store s;
+  std::vector<std::string> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(s.add("me", "a").id);
+  REQUIRE(s.store->remove("me", ids[2]).ok());
+  FileStore::Page page;
+  page.after = ids[2];
+  const FileStore::Listing listing = s.store->list("me", page).value();
+  REQUIRE(listing.files.size() == 2);
+  CHECK(listing.files[0].id == ids[1]);
+  CHECK(s.store->list("you", page).status().code() == Code::kNotFound);
+  CHECK(s.store->remove("me", ids[2]).code() == Code::kNotFound);
+}
+
 TEST_CASE("quotas hold for files and uploads together, and are given back") {
   FileLimits limits;
   limits.file_bytes_max = 10;
@@ -134,6 +148,13 @@ TEST_CASE("quotas hold for files and uploads together, and are given back") {
   CHECK(s.store->begin("me").value().append("012345").code() == Code::kCapacity);
   CHECK(s.store->remove("me", first).ok());
   CHECK(s.store->begin("me").value().append("012345").ok());
+  CHECK(s.store->check_room("me").ok());
+  {
+    auto results = s.store->begin_results("me").value();
+    CHECK(results.append("0123456789012345").ok());
+    CHECK(s.store->check_room("me").code() == Code::kCapacity);
+  }
+  CHECK(s.store->check_room("me").ok());
 }
 
 TEST_CASE("what has expired goes, the rest stays") {
