@@ -463,6 +463,7 @@ Status BatchWorker::finish(const BatchRecord& record, BatchState end) {
     now.failed = results.failed;
     now.prompt_tokens = counts.prompt_tokens;
     now.generated_tokens = counts.generated_tokens;
+    now.detail.clear();
     now.enter(end, unix_now());
     return Status();
   });
