@@ -14,6 +14,11 @@ std::string dump(const AnswerJson& json) {
   return json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace);
 }
 
+// A chat has one prompt, so vLLM gives its ids beside the choices; completions have theirs in each.
+bool has_prompt_ids(const CompletionCall& call) {
+  return call.chat && call.return_token_ids;
+}
+
 AnswerJson beginning(const CompletionHead& head, const CompletionCall& call,
                      const ApiContext& context, bool chunk) {
   const char* const chat = chunk ? "chat.completion.chunk" : "chat.completion";
@@ -94,6 +99,9 @@ std::string answer_body(const CompletionHead& head, const CompletionCall& call,
     text += ",\"prompt_logprobs\":" +
             dump(prompt_logprobs_json(call, context, result.choices.front().prompt_scores));
   }
+  if (has_prompt_ids(call)) {
+    text += ",\"prompt_token_ids\":" + dump(call.requests.front().prompt);
+  }
   if (call.timings) text += ",\"timings\":" + dump(timings_json(result.usage, result.times));
   return text + "}";
 }
@@ -107,6 +115,9 @@ std::string answer_chunk(const CompletionHead& head, const CompletionCall& call,
     json["usage"] = usage_json(piece.usage);
   } else if (call.include_usage) {
     json["usage"] = nullptr;
+  }
+  if (piece.first && has_prompt_ids(call)) {
+    json["prompt_token_ids"] = call.requests.front().prompt;
   }
   if (call.timings) json["timings"] = timings_json(piece.usage, piece.times);
   return dump(json);

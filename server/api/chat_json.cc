@@ -42,12 +42,7 @@ AnswerJson choice_json(const CompletionCall& call, const ApiContext& context,
                      {"logprobs", logprobs_json(call, context, piece.scores)},
                      {"finish_reason", finish_reason_json(piece)},
                      {"stop_reason", stop_reason_json(piece)}};
-  if (call.return_token_ids) {
-    json["token_ids"] = piece.tokens;
-    if (piece.first) {
-      json["prompt_token_ids"] = call.requests[static_cast<size_t>(piece.index)].prompt;
-    }
-  }
+  if (call.return_token_ids) json["token_ids"] = piece.tokens;
   return json;
 }
 

@@ -142,7 +142,7 @@ Json common_properties(const ApiContext& context) {
       {"skip_special_tokens", flag(true, "Leaves special tokens out of the text")},
       {"prompt_logprobs",
        integer(0, limits.logprobs_max, "Likeliest tokens at each of the prompt")},
-      {"return_token_ids", flag(false, "Choices have token_ids and prompt_token_ids")},
+      {"return_token_ids", flag(false, "Choices have token_ids; answers have prompt_token_ids")},
       {"return_tokens_as_token_ids", flag(false, "Tokens are named token_id:7")},
       {"stream", flag(false, "The answer comes in server-sent events")},
       {"stream_options", stream_options_schema()},

@@ -61,7 +61,7 @@ TEST_CASE("generate --chat answers the user's message") {
   const json wanted = json::parse(
       place.run("generate " + place.demo + kGreedy + "--prompt '# user\nhello\n' --json"));
   CHECK(own["object"] == "chat.completion");
-  CHECK(own["choices"][0]["prompt_token_ids"] == wanted["choices"][0]["prompt_token_ids"]);
+  CHECK(own["prompt_token_ids"] == wanted["choices"][0]["prompt_token_ids"]);
   CHECK(own["choices"][0]["message"]["content"] == wanted["choices"][0]["text"]);
   CHECK(test::exit_of(test::program() + " generate " + place.demo +
                       " --system a --prompt b > /dev/null 2>&1") == 2);
@@ -99,7 +99,7 @@ TEST_CASE("a batch answers chat lines beside others") {
   CHECK(std::string(chat["id"]).find("chatcmpl-") == 0);
   CHECK(chat["choices"][0]["message"]["role"] == "assistant");
   CHECK(chat["choices"][0]["message"]["content"] == plain["choices"][0]["text"]);
-  CHECK(chat["choices"][0]["prompt_token_ids"] == plain["choices"][0]["prompt_token_ids"]);
+  CHECK(chat["prompt_token_ids"] == plain["choices"][0]["prompt_token_ids"]);
   CHECK(chat["choices"][0]["finish_reason"] == "length");
   CHECK(chat["usage"] == plain["usage"]);
   CHECK(plain["object"] == "text_completion");

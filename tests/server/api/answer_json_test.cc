@@ -65,7 +65,8 @@ TEST_CASE("the answer to a chat is a chat.completion") {
   CHECK(json["choices"][0]["finish_reason"] == "stop");
   CHECK(json["choices"][0]["stop_reason"] == "x");
   CHECK(json["choices"][0]["token_ids"] == Json{5, 6});
-  CHECK(json["choices"][0]["prompt_token_ids"] == Json{1, 2});
+  CHECK(json["prompt_token_ids"] == Json{1, 2});
+  CHECK_FALSE(json["choices"][0].contains("prompt_token_ids"));
   CHECK(json["choices"][1]["finish_reason"] == "length");
   CHECK(json["choices"][1]["stop_reason"].is_null());
   CHECK(json["choices"][1]["message"]["content"] == "\"ä\"");
@@ -135,6 +136,27 @@ TEST_CASE("a chunk of a chat has what is new, and the role once") {
   f.call.continuous_usage = true;
   piece.usage.generated_tokens = 2;
   CHECK(f.chunk(piece)["usage"]["completion_tokens"] == 2);
+}
+
+TEST_CASE("the prompt of a chat is beside the choices of a choice's first chunk") {
+  Fixture f;
+  f.call.return_token_ids = true;
+  ChoiceText piece;
+  piece.index = 1;
+  piece.first = true;
+  piece.tokens = {5};
+  Json json = f.chunk(piece);
+  CHECK(json["prompt_token_ids"] == Json{1, 2});
+  CHECK(json["choices"][0]["token_ids"] == Json{5});
+  CHECK_FALSE(json["choices"][0].contains("prompt_token_ids"));
+  piece.first = false;
+  json = f.chunk(piece);
+  CHECK_FALSE(json.contains("prompt_token_ids"));
+  piece.first = true;
+  f.call.chat = false;
+  json = f.chunk(piece);
+  CHECK_FALSE(json.contains("prompt_token_ids"));
+  CHECK(json["choices"][0]["prompt_token_ids"] == Json{1, 2});
 }
 
 TEST_CASE("chunks without choices have the object of their stream") {
