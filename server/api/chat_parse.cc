@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/api/completion_fields.h"
+#include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
 #include "server/chat/chat_template.h"
 #include "server/tokenizer/tokenizer.h"
@@ -87,19 +88,45 @@ ApiResult<Messages> read_messages(const json* list) {
   return messages;
 }
 
+// Bounds that a template only reaches by running away, however long the messages are: it may write
+// them twice over, and copy or read each a few times. `text_bytes_max`: of a text that is accepted.
+JinjaLimits limits_for(const Messages& messages, int64_t text_bytes_max) {
+  size_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += message.role.size() + message.content.size();
+  JinjaLimits limits;
+  limits.steps += bytes;
+  limits.bytes += 16 * bytes;
+  limits.output_bytes = static_cast<size_t>(text_bytes_max) + 2 * bytes;
+  return limits;
+}
+
+// The error for a prompt of so many bytes; empty: it is not too long.
+std::optional<ApiError> check_length(size_t bytes, const ApiContext& context, ChatPromptUse use) {
+  const std::string length = "make a prompt of " + std::to_string(bytes) + " bytes";
+  if (use == ChatPromptUse::kAnswer && static_cast<int64_t>(bytes) > prompt_bytes_max(context)) {
+    return prompt_too_long("messages", length, context);
+  }
+  const int64_t most = context.limits.tokenize_bytes_max;
+  if (use == ChatPromptUse::kTokens && static_cast<int64_t>(bytes) > most) {
+    return invalid_value("messages", length + "; at most " + std::to_string(most) + " are read");
+  }
+  return std::nullopt;
+}
+
 ApiResult<std::vector<int32_t>> encode(const Messages& messages, bool add_generation_prompt,
-                                       const ApiContext& context) {
+                                       const ApiContext& context, ChatPromptUse use) {
   if (context.tokenizer == nullptr || context.chat == nullptr) {
     return invalid_value("messages", "need a tokenizer, which this model has not");
   }
-  // Text of any length would take unbounded time; a token is rarely over 8 bytes.
-  JinjaLimits limits;
-  limits.output_bytes = static_cast<size_t>(8 * context.shape->positions) + (size_t{64} << 10);
-  const Result<std::string> text = context.chat->render(messages, add_generation_prompt, limits);
+  const int64_t most =
+      use == ChatPromptUse::kAnswer ? prompt_bytes_max(context) : context.limits.tokenize_bytes_max;
+  const Result<std::string> text =
+      context.chat->render(messages, add_generation_prompt, limits_for(messages, most));
   if (!text.ok()) {
     return invalid_value("messages",
                          "cannot be made a prompt: " + std::string(text.status().message()));
   }
+  if (auto error = check_length(text->size(), context, use)) return *std::move(error);
   EncodeOptions options;
   options.parse_special = true;
   options.add_bos = !context.chat->is_own() && context.tokenizer->adds_bos();
@@ -166,7 +193,8 @@ std::optional<ApiError> join_logprobs(const ApiLimits& limits, json* body) {
 
 }  // namespace
 
-std::vector<int32_t> read_chat_prompt(FieldReader& fields, const ApiContext& context) {
+std::vector<int32_t> read_chat_prompt(FieldReader& fields, const ApiContext& context,
+                                      ChatPromptUse use) {
   const json* list = fields.find("messages");
   const bool add_generation_prompt = fields.flag("add_generation_prompt", true);
   if (fields.failed()) return {};
@@ -175,7 +203,7 @@ std::vector<int32_t> read_chat_prompt(FieldReader& fields, const ApiContext& con
     fields.fail(std::move(*error));
     return {};
   }
-  auto ids = encode(std::get<Messages>(messages), add_generation_prompt, context);
+  auto ids = encode(std::get<Messages>(messages), add_generation_prompt, context, use);
   if (auto* error = std::get_if<ApiError>(&ids)) {
     fields.fail(std::move(*error));
     return {};
@@ -190,9 +218,10 @@ ApiResult<CompletionCall> parse_chat(std::string_view json_body, const ApiContex
   if (auto error = refuse_unsupported(&body)) return std::move(*error);
   if (auto error = join_logprobs(context.limits, &body)) return std::move(*error);
   CompletionFields own;
+  own.source = "messages";
   own.tokens_default = kChatTokensDefault;
   own.prompts = [&](FieldReader& fields, int64_t) -> std::vector<std::vector<int32_t>> {
-    std::vector<int32_t> ids = read_chat_prompt(fields, context);
+    std::vector<int32_t> ids = read_chat_prompt(fields, context, ChatPromptUse::kAnswer);
     if (fields.failed()) return {};
     return {std::move(ids)};
   };

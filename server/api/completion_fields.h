@@ -16,7 +16,8 @@ struct CompletionFields {
   // Reads what to go on with, as token ids, once all else is right: it may take long. A prompt has
   // at least one token, all in [0, vocabulary). Errors go to the reader; the result is then empty.
   std::function<std::vector<std::vector<int32_t>>(FieldReader& fields, int64_t max_tokens)> prompts;
-  int32_t tokens_default = 16;  // max_tokens of a body that does not name it, if that many fit
+  const char* source = "prompt";  // The field that says what to go on with
+  int32_t tokens_default = 16;    // max_tokens of a body that does not name it, if that many fit
 };
 
 // `body`: an object. Errors as parse_completion().

@@ -315,7 +315,8 @@ void read_answer_form(FieldReader& fields, const ApiContext& context, Completion
   }
 }
 
-void check_lengths(FieldReader& fields, const ApiContext& context,
+// `source`: the field that the prompts are of.
+void check_lengths(FieldReader& fields, const ApiContext& context, const char* source,
                    const std::vector<std::vector<int32_t>>& prompts, bool default_length,
                    Request& request) {
   int64_t longest = 0;
@@ -329,7 +330,9 @@ void check_lengths(FieldReader& fields, const ApiContext& context,
         static_cast<int32_t>(std::min<int64_t>(request.max_tokens, positions - longest));
   }
   if (longest + request.max_tokens > positions) {
-    fields.fail(context_length_exceeded(positions, longest, request.max_tokens));
+    ApiError error = context_length_exceeded(positions, longest, request.max_tokens);
+    error.param = source;
+    fields.fail(std::move(error));
   }
   if (request.min_tokens > request.max_tokens) {
     fields.fail(invalid_value("min_tokens", "must not be above max_tokens, which is " +
@@ -431,7 +434,7 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   // Cheap checks first: the prompt is tokenised only when all else is right.
   auto prompts = own.prompts(fields, base.max_tokens);
   read_names(fields, context, call);
-  check_lengths(fields, context, prompts, !max_tokens, base);
+  check_lengths(fields, context, own.source, prompts, !max_tokens, base);
   check_sequences(fields, context, prompts.size(), call.samples);
   if (fields.failed()) return fields.error();
   const bool seeded = seed && *seed != -1;  // vLLM's "no seed"

@@ -34,26 +34,14 @@ PromptOptions read_options(FieldReader& fields, const ApiContext& context, int64
   return options;
 }
 
-// Text of any length would take unbounded time to tokenise; a token is rarely over 8 bytes.
-int64_t text_bytes_max(const ApiContext& context) {
-  return 8 * context.shape->positions + (int64_t{64} << 10);
-}
-
 ApiResult<std::vector<int32_t>> encode_text(const std::string& text, const ApiContext& context,
                                             const PromptOptions& options,
                                             const std::string& param) {
   if (context.tokenizer == nullptr) {
     return invalid_value(param, "must be token ids: " + why_no_tokenizer(context));
   }
-  if (static_cast<int64_t>(text.size()) > text_bytes_max(context)) {
-    ApiError error = invalid_value(
-        param, "has " + std::to_string(text.size()) + " bytes, which cannot fit this model's " +
-                   "maximum context length of " + std::to_string(context.shape->positions) +
-                   " tokens; the most that is read is " + std::to_string(text_bytes_max(context)) +
-                   " bytes");
-    error.code = "context_length_exceeded";
-    error.numbers = {{"n_ctx", context.shape->positions}};
-    return error;
+  if (static_cast<int64_t>(text.size()) > prompt_bytes_max(context)) {
+    return prompt_too_long(param, "has " + std::to_string(text.size()) + " bytes", context);
   }
   auto encoded = encode_prompt(*context.tokenizer, text, options.add_special_tokens);
   if (!encoded.ok()) {
@@ -141,6 +129,21 @@ ApiResult<Prompts> read_shapes(const nlohmann::json& prompt, const ApiContext& c
 std::string why_no_tokenizer(const ApiContext& context) {
   if (context.tokenizer_error.empty()) return "this model has no tokenizer files";
   return "this model's tokenizer cannot be used: " + context.tokenizer_error;
+}
+
+int64_t prompt_bytes_max(const ApiContext& context) {
+  return 8 * context.shape->positions + (int64_t{64} << 10);
+}
+
+ApiError prompt_too_long(const std::string& param, const std::string& length,
+                         const ApiContext& context) {
+  ApiError error = invalid_value(
+      param, length + ", which cannot fit this model's maximum context length of " +
+                 std::to_string(context.shape->positions) + " tokens; the most that is read is " +
+                 std::to_string(prompt_bytes_max(context)) + " bytes");
+  error.code = "context_length_exceeded";
+  error.numbers = {{"n_ctx", context.shape->positions}};
+  return error;
 }
 
 ApiResult<std::vector<int32_t>> read_token_ids(const nlohmann::json& array, int64_t vocabulary,

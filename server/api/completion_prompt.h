@@ -1,7 +1,8 @@
-// The `prompt` field: reads its four shapes and returns token ids. Used by parse_completion only.
+// The `prompt` field: reads its four shapes and returns token ids. Its limit is that of chats, too.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "server/api/completion.h"
@@ -15,6 +16,13 @@ namespace spillway {
 // then empty.
 std::vector<std::vector<int32_t>> read_prompts(FieldReader& fields, const ApiContext& context,
                                                int64_t max_tokens);
+
+// Bytes of the longest text that is tokenised for a completion: text of any length would take
+// unbounded time, and a token is rarely over 8 bytes.
+int64_t prompt_bytes_max(const ApiContext& context);
+// The error for a longer one; `length` says how long it is: "has 70000 bytes".
+ApiError prompt_too_long(const std::string& param, const std::string& length,
+                         const ApiContext& context);
 
 // Token ids of an array, each in [0, vocabulary); `param` names it in errors.
 ApiResult<std::vector<int32_t>> read_token_ids(const nlohmann::json& array, int64_t vocabulary,

@@ -63,7 +63,7 @@ ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) 
     fields.fail(invalid_value("messages", "cannot be given beside prompt"));
   }
   const std::vector<int32_t> ids =
-      chat ? read_chat_prompt(fields, context) : read_text(fields, context);
+      chat ? read_chat_prompt(fields, context, ChatPromptUse::kTokens) : read_text(fields, context);
   if (context.limits.strict_params) fields.refuse_unknown();
   if (fields.failed()) return fields.error();
   Json names;

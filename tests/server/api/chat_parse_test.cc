@@ -166,6 +166,33 @@ TEST_CASE("a wrong message is named by its place") {
   CHECK(f.error(many + "]}").param == "messages");
 }
 
+TEST_CASE("a chat that cannot fit the context says so, and names the messages") {
+  Fixture f;  // 128 positions
+  const auto chat_of = [](size_t bytes, const char* more) {
+    return R"({"messages":[{"role":"user","content":")" + std::string(bytes, 'x') + R"("}])" +
+           more + "}";
+  };
+  CHECK_NOTHROW(f.call(chat_of(100, R"(,"max_tokens":24)")));  // "u:", ";>"
+  const ApiError error = f.error(chat_of(100, R"(,"max_tokens":25)"));
+  CHECK(error.code == "context_length_exceeded");
+  CHECK(error.param == "messages");
+  CHECK(error.numbers.front() == std::pair<std::string, int64_t>("n_prompt_tokens", 104));
+  // Refused before it is tokenised, and not as the template's fault.
+  for (const size_t bytes : {size_t{70'000}, size_t{200'000}, size_t{8} << 20}) {
+    const ApiError longer = f.error(chat_of(bytes, ""));
+    CHECK(longer.code == "context_length_exceeded");
+    CHECK(longer.param == "messages");
+    CHECK(longer.message.starts_with("'messages' make a prompt of " + std::to_string(bytes + 4) +
+                                     " bytes, which cannot fit this model's maximum context "
+                                     "length of 128 tokens"));
+  }
+  // What the template leaves out does not count.
+  Fixture last("{{ messages[-1].content[:5] }}");
+  CHECK(last.call(chat_of(200'000, "")).requests[0].prompt == ids_of("xxxxx"));
+  Fixture runaway("{% for i in range(100) %}{{ messages[0].content }}{% endfor %}");
+  CHECK(runaway.error(chat_of(100'000, "")).code == "invalid_value");
+}
+
 TEST_CASE("what the template refuses is the messages' fault") {
   Fixture picky("{{ raise_exception('Roles\\n') }}");
   const ApiError refused = picky.error_with(R"("n":1)");

@@ -54,6 +54,13 @@ TEST_CASE("tokenize takes special tokens in a text, and chats") {
   Json bare = chat;
   bare["add_generation_prompt"] = false;
   CHECK(tokens(bare) == tokens({{"prompt", "User: hi\n\n"}}));
+  // As long a text as without a template, though this model has 128 positions.
+  const std::string text(200'000, 'x');
+  CHECK(tokens({{"messages", {{{"role", "user"}, {"content", text}}}}}) ==
+        tokens({{"prompt", "User: " + text + "\n\nAssistant:"}}));
+  const std::string longest(size_t{4} << 20, 'x');
+  check_error(test.post("/tokenize", {{"messages", {{{"role", "user"}, {"content", longest}}}}}),
+              400, kInvalid, "invalid_value");
   check_error(test.post("/tokenize", {{"messages", {message}}, {"prompt", "a"}}), 400, kInvalid,
               "invalid_value");
   check_error(test.post("/tokenize", {{"messages", {{{"role", "x"}}}}}), 400, kInvalid,
