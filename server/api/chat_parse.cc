@@ -1,10 +1,14 @@
 #include "server/api/chat_parse.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/base/quote.h"
 #include "server/api/completion_fields.h"
 #include "server/api/completion_prompt.h"
 #include "server/api/json_input.h"
@@ -16,12 +20,6 @@ namespace {
 
 using nlohmann::json;
 using Messages = std::vector<ChatMessage>;
-
-// Whether the value requests nothing, as clients send it for unset options.
-bool is_neutral(const json& value) {
-  return value.is_null() || value == false || (value.is_structured() && value.empty()) ||
-         value == "";
-}
 
 ApiResult<std::string> read_part(const json& part, const std::string& param) {
   if (!part.is_object()) return invalid_type(param, "an object");
@@ -53,7 +51,7 @@ ApiResult<ChatMessage> read_message(const json& message, const std::string& para
   if (!message.is_object()) return invalid_type(param, "an object");
   for (const char* name : {"tool_calls", "tool_call_id", "function_call", "audio", "refusal"}) {
     const auto found = message.find(name);
-    if (found != message.end() && !is_neutral(*found)) {
+    if (found != message.end() && !asks_for_nothing(name, *found)) {
       return unsupported_parameter(param + "." + name, "this server does not implement it");
     }
   }
@@ -64,6 +62,10 @@ ApiResult<ChatMessage> read_message(const json& message, const std::string& para
   read.role = *role == "developer" ? "system" : role->get<std::string>();
   if (read.role != "system" && read.role != "user" && read.role != "assistant") {
     return unsupported_parameter(param + ".role", "only system, developer, user and assistant are");
+  }
+  const auto name = message.find("name");  // It has no effect.
+  if (name != message.end() && !name->is_null() && !name->is_string()) {
+    return invalid_type(param + ".name", "a string");
   }
   auto content = read_content(message, param + ".content");
   if (auto* error = std::get_if<ApiError>(&content)) return std::move(*error);
@@ -86,6 +88,35 @@ ApiResult<Messages> read_messages(const json* list) {
     messages.push_back(std::get<ChatMessage>(std::move(message)));
   }
   return messages;
+}
+
+std::optional<ApiError> refuse_others(const json& object, std::initializer_list<const char*> known,
+                                      const std::string& param) {
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    return unknown_parameter(is_safe_name(name) ? param + "." + name : "");
+  }
+  return std::nullopt;
+}
+
+// The first name in messages, which were read, that means nothing here. Clients send the messages
+// of answers back, so their fields are known, too.
+std::optional<ApiError> refuse_unknown_names(const json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string param = "messages[" + std::to_string(i) + "]";
+    auto error = refuse_others(messages[i],
+                               {"role", "content", "name", "tool_calls", "tool_call_id",
+                                "function_call", "audio", "refusal", "annotations"},
+                               param);
+    if (error) return error;
+    const json& parts = messages[i]["content"];
+    for (size_t k = 0; parts.is_array() && k < parts.size(); ++k) {
+      error =
+          refuse_others(parts[k], {"type", "text"}, param + ".content[" + std::to_string(k) + "]");
+      if (error) return error;
+    }
+  }
+  return std::nullopt;
 }
 
 // Bounds that a template only reaches by running away, however long the messages are: it may write
@@ -161,15 +192,15 @@ std::optional<ApiError> refuse_unsupported(json* body) {
         "web_search_options", "continue_final_message", "documents", "add_special_tokens",
         "truncate_prompt_tokens", "truncation_side", "mm_processor_kwargs"}) {
     const json value = taken(body, name);
-    if (is_neutral(value)) continue;
+    if (asks_for_nothing(name, value)) continue;
     return unsupported_parameter(name, "this server does not implement it for chats");
   }
   const json choice = taken(body, "tool_choice");
-  if (!is_neutral(choice) && choice != "none" && choice != "auto") {
+  if (!asks_for_nothing("tool_choice", choice) && choice != "none" && choice != "auto") {
     return unsupported_parameter("tool_choice", "this server does not implement tools");
   }
   const json modalities = taken(body, "modalities");
-  if (!is_neutral(modalities) && modalities != json{"text"}) {
+  if (!asks_for_nothing("modalities", modalities) && modalities != json{"text"}) {
     return unsupported_parameter("modalities", "only text is");
   }
   return std::nullopt;
@@ -202,6 +233,12 @@ std::vector<int32_t> read_chat_prompt(FieldReader& fields, const ApiContext& con
   if (auto* error = std::get_if<ApiError>(&messages)) {
     fields.fail(std::move(*error));
     return {};
+  }
+  if (context.limits.strict_params) {
+    if (auto error = refuse_unknown_names(*list)) {
+      fields.fail(*std::move(error));
+      return {};
+    }
   }
   auto ids = encode(std::get<Messages>(messages), add_generation_prompt, context, use);
   if (auto* error = std::get_if<ApiError>(&ids)) {

@@ -101,11 +101,6 @@ KvRuleChoice read_kv_rule(FieldReader& fields, const KvRule& base) {
   return choice;
 }
 
-// Whether the value requests nothing, as clients send it for unset options.
-bool is_neutral(const nlohmann::json& value) {
-  return value == false || (value.is_structured() && value.empty()) || value == "";
-}
-
 // Rejects fields that other servers know. Ignoring them would answer a different question than was
 // asked.
 void reject_unsupported(FieldReader& fields) {
@@ -114,7 +109,7 @@ void reject_unsupported(FieldReader& fields) {
         "structured_outputs", "prompt_embeds", "guided_json", "guided_regex", "guided_choice",
         "guided_grammar", "grammar", "json_schema", "chat_template", "chat_template_kwargs"}) {
     const nlohmann::json* value = fields.find(name);
-    if (value != nullptr && !is_neutral(*value)) {
+    if (value != nullptr && !asks_for_nothing(name, *value)) {
       fields.fail(unsupported_parameter(name, "this server does not implement it"));
     }
   }
@@ -367,7 +362,6 @@ void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
 }
 
 void read_names(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
-  fields.find("user");  // Accepted because clients send it; has no effect.
   if (context.limits.strict_params) return fields.refuse_unknown();
   // Our own names are never another server's: "kv_rules" is a misspelling, and ignoring it would
   // give another cache than asked for.
@@ -414,6 +408,7 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   base.max_tokens = own.tokens_default;
   read_model(fields, context, call);
   read_request_id(fields, call);
+  fields.string("user");  // Accepted because clients send it; has no effect.
   reject_unsupported(fields);
   const auto max_tokens = read_max_tokens(fields);
   base.max_tokens = static_cast<int32_t>(max_tokens.value_or(base.max_tokens));

@@ -33,6 +33,11 @@ ApiResult<nlohmann::json> parse_body(std::string_view text, int64_t values_max) 
   return std::move(value);
 }
 
+bool asks_for_nothing(std::string_view name, const nlohmann::json& value) {
+  if (value.is_object()) return value.empty() && name.ends_with("_kwargs");
+  return value.is_null() || value == false || value == "" || (value.is_array() && value.empty());
+}
+
 void FieldReader::fail(ApiError error) {
   if (failed()) return;
   error_ = std::move(error);

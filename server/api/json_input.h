@@ -18,6 +18,12 @@ namespace spillway {
 // with the byte's offset, duplicate_key with the key's name, invalid_type when it is not an object.
 ApiResult<nlohmann::json> parse_body(std::string_view text, int64_t values_max);
 
+// Whether a field asks for nothing, as clients send it for options that they do not set: null,
+// false,
+// "" or an empty list. An empty object may ask for something, as the schema that any JSON meets
+// does; only one of further arguments (chat_template_kwargs) says nothing.
+bool asks_for_nothing(std::string_view name, const nlohmann::json& value);
+
 // Reads fields by name; null counts as absent. After the first error every read returns empty, so a
 // reader function checks failed() once, at its end.
 class FieldReader {

@@ -89,7 +89,7 @@ TEST_CASE("the other fields are those of completions") {
   Fixture f;
   const CompletionCall call = f.with(
       R"("max_completion_tokens":7,"temperature":0,"top_p":0.5,"n":2,"seed":3,"stop":["a","b"],)"
-      R"("tools":[],"tool_choice":"none","logprobs":false,"top_logprobs":0,"modalities":["text"],)"
+      R"("tools":[],"tool_choice":"none","mm_processor_kwargs":{},"logprobs":false,"top_logprobs":0,"modalities":["text"],)"
       R"("response_format":{"type":"text"},"user":"me","store":true)");
   REQUIRE(call.requests.size() == 2);
   CHECK(call.samples == 2);
@@ -123,6 +123,9 @@ TEST_CASE("what chats of other servers know is refused by its name") {
       {R"("top_logprobs":2)", "top_logprobs"},
       {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
       {R"("modalities":["audio"])", "modalities"},
+      {R"("web_search_options":{})", "web_search_options"},
+      {R"("prediction":{})", "prediction"},
+      {R"("json_schema":{})", "json_schema"},
       {R"("prompt":"a")", "prompt"},
       {R"("echo":true)", "echo"},
       {R"("chat_template":"{{ 1 }}")", "chat_template"},
@@ -147,6 +150,9 @@ TEST_CASE("a wrong message is named by its place") {
       {R"({"messages":[{"content":"a"}]})", "messages[0].role"},
       {R"({"messages":[{"role":1,"content":"a"}]})", "messages[0].role"},
       {R"({"messages":[{"role":"tool","content":"a"}]})", "messages[0].role"},
+      {R"({"messages":[{"role":"user","content":"a","name":7}]})", "messages[0].name"},
+      {R"({"messages":[{"role":"user","content":"a","function_call":{}}]})",
+       "messages[0].function_call"},
       {R"({"messages":[{"role":"user"}]})", "messages[0].content"},
       {R"({"messages":[{"role":"user","content":null}]})", "messages[0].content"},
       {R"({"messages":[{"role":"user","content":7}]})", "messages[0].content"},
@@ -191,6 +197,27 @@ TEST_CASE("a chat that cannot fit the context says so, and names the messages") 
   CHECK(last.call(chat_of(200'000, "")).requests[0].prompt == ids_of("xxxxx"));
   Fixture runaway("{% for i in range(100) %}{{ messages[0].content }}{% endfor %}");
   CHECK(runaway.error(chat_of(100'000, "")).code == "invalid_value");
+}
+
+TEST_CASE("unknown names in messages are refused when strict") {
+  Fixture f;
+  const auto with = [](const std::string& more, const std::string& in_part = "") {
+    return R"({"messages":[{"role":"user","content":[{"type":"text","text":"hi")" + in_part + "}]" +
+           more + "}]}";
+  };
+  CHECK_NOTHROW(f.call(with(R"(,"foo":1)", R"(,"bar":1)")));
+  f.context.limits.strict_params = true;
+  CHECK_NOTHROW(f.call(with(R"(,"name":"x","refusal":null,"tool_calls":[],"annotations":[])")));
+  const std::pair<std::string, const char*> cases[] = {
+      {with(R"(,"foo":1)"), "messages[0].foo"},
+      {with(R"(,"foo":null)"), "messages[0].foo"},
+      {with("", R"(,"bar":1)"), "messages[0].content[0].bar"},
+      {with(R"(,"a b":1)"), ""}};
+  for (const auto& [body, param] : cases) {
+    const ApiError error = f.error(body);
+    CHECK(error.code == "unknown_parameter");
+    CHECK(error.param == param);
+  }
 }
 
 TEST_CASE("what the template refuses is the messages' fault") {

@@ -166,6 +166,9 @@ TEST_CASE("flags and strings refuse other types") {
     CHECK_NOTHROW(f.with(name + "null"));
   }
   CHECK(f.error_with(R"("model":1)").code == "invalid_type");
+  CHECK(f.error_with(R"("user":{"a":1})").param == "user");
+  CHECK(f.error_with(R"("user":1)").code == "invalid_type");
+  CHECK_NOTHROW(f.with(R"("user":null)"));
   CHECK(f.error_with(R"("truncation_side":"up")").code == "invalid_value");
   CHECK(f.error_with(R"("request_id":"a b")").code == "invalid_value");
   CHECK(f.with(R"("request_id":"abc-1")").request_id == "abc-1");
@@ -196,6 +199,10 @@ TEST_CASE("unsupported parameters are refused by name, their empty forms are not
       {"structured_outputs", R"({"regex":"a"})"},
       {"prompt_embeds", "\"x\""},
       {"guided_json", R"({"a":1})"},
+      // The schema that any JSON meets, and options that are all left to the server.
+      {"guided_json", "{}"},
+      {"json_schema", "{}"},
+      {"structured_outputs", "{}"},
       {"chat_template", "\"{{x}}\""},
   };
   for (const auto& [name, value] : cases) {
@@ -206,7 +213,8 @@ TEST_CASE("unsupported parameters are refused by name, their empty forms are not
     CHECK_NOTHROW(f.with("\"" + std::string(name) + "\":null"));
   }
   CHECK_NOTHROW(f.with(R"("use_beam_search":false,"best_of":1,"length_penalty":1,
-                          "response_format":{"type":"text"},"bad_words":[],"suffix":"")"));
+                          "response_format":{"type":"text"},"bad_words":[],"suffix":"",
+                          "chat_template_kwargs":{},"guided_choice":[])"));
 }
 
 TEST_CASE("a request may choose what its KV cache keeps") {
