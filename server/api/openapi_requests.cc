@@ -85,7 +85,9 @@ Json stop_schema(const ApiContext& context) {
 }
 
 Json bias_schema(const ApiContext& context) {
-  Json schema = nullable("object", "Added to the logits of token ids, which are the keys");
+  Json schema = nullable(
+      "object",
+      "Added to the logits of token ids, which are the keys; -100 to 100, beyond it the nearest");
   schema["propertyNames"] = {{"pattern", "^[0-9]{1,9}$"}};
   schema["additionalProperties"] = {{"type", "number"}};
   schema["maxProperties"] = context.limits.logit_bias_max;
@@ -108,6 +110,7 @@ Json common_properties(const ApiContext& context) {
   model["enum"] = context.model_names;
   model["enum"].push_back(nullptr);
   Json seed = nullable("integer", "The same seed and request give the same tokens; -1: none");
+  seed["format"] = "int64";
   Json top_p = number(0, 1, 1, "Keeps the likeliest tokens of this mass");
   top_p.erase("minimum");
   top_p["exclusiveMinimum"] = 0;
