@@ -3,11 +3,11 @@
 #include <cfloat>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/quote.h"
 #include "server/api/cache_salt.h"
 #include "server/api/completion.h"
 #include "server/api/completion_fields.h"
 #include "server/api/completion_prompt.h"
+#include "server/api/ignored_parameters.h"
 #include "server/api/json_input.h"
 #include "server/api/seed_stream.h"
 #include "server/http/random_id.h"
@@ -16,7 +16,6 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kIntMax = INT32_MAX;
-constexpr size_t kIgnoredListed = 32;
 
 // A year, in seconds.
 constexpr double kTimeoutMax = 365.0 * 24 * 3600;
@@ -361,23 +360,6 @@ void expand(std::vector<std::vector<int32_t>> prompts, const Request& base,
   }
 }
 
-void read_names(FieldReader& fields, const ApiContext& context, CompletionCall& call) {
-  if (context.limits.strict_params) return fields.refuse_unknown();
-  // Our own names are never another server's: "kv_rules" is a misspelling, and ignoring it would
-  // give another cache than asked for.
-  for (const std::string_view name : fields.unknown_names()) {
-    const bool safe = is_safe_name(name);
-    if (name.starts_with("kv_") || name.starts_with("kv-")) {
-      return fields.fail(unknown_parameter(safe ? name : ""));
-    }
-    if (safe && call.ignored.size() < kIgnoredListed) {
-      call.ignored.emplace_back(name);
-    } else {
-      ++call.ignored_more;
-    }
-  }
-}
-
 }  // namespace
 
 uint64_t sample_seed(uint64_t seed, int32_t sample) {
@@ -428,7 +410,9 @@ ApiResult<CompletionCall> parse_completion_fields(const nlohmann::json& body,
   base.prompt_logprobs = std::max(call.prompt_logprobs, call.echo ? call.logprobs : -1);
   // Cheap checks first: the prompt is tokenised only when all else is right.
   auto prompts = own.prompts(fields, base.max_tokens);
-  read_names(fields, context, call);
+  IgnoredParameters ignored = read_ignored(fields, context.limits.strict_params);
+  call.ignored = std::move(ignored.names);
+  call.ignored_more = ignored.more;
   check_lengths(fields, context, own.source, prompts, !max_tokens, base);
   check_sequences(fields, context, prompts.size(), call.samples);
   if (fields.failed()) return fields.error();

@@ -10,6 +10,7 @@
 #include "server/api/chat_parse.h"
 #include "server/api/chunk_writer.h"
 #include "server/api/completion_run.h"
+#include "server/api/ignored_parameters.h"
 #include "server/api/service.h"
 #include "server/http/sse.h"
 
@@ -351,13 +352,7 @@ void CompletionAnswer::ping_if_silent() {
 }
 
 HttpFields CompletionAnswer::fields() const {
-  std::string names;
-  for (const std::string& name : call_.ignored) names += (names.empty() ? "" : ", ") + name;
-  if (call_.ignored_more > 0) {
-    names += (names.empty() ? "+" : ", +") + std::to_string(call_.ignored_more);
-  }
-  if (names.empty()) return {};
-  return {{"x-ignored-parameters", names}};
+  return ignored_fields({call_.ignored, call_.ignored_more});
 }
 
 void answer(ApiService& api, const Endpoint& endpoint, HttpRequest request,

@@ -66,8 +66,8 @@ Json schemas(const ApiContext& context) {
       answer_schema({{"object", plain("string")}, {"data", array_of(reference("Model"))}});
   all["Tokens"] = answer_schema({{"count", plain("integer")},
                                  {"max_model_len", plain("integer")},
-                                 {"tokens", array_of(plain("integer"))}});
-  all["Text"] = answer_schema({{"prompt", plain("string")}});
+                                 {"tokens", array_of({{"type", {"integer", "object"}}})}});
+  all["Text"] = answer_schema({{"prompt", plain("string")}, {"content", plain("string")}});
   all["TokenizerInfo"] = answer_schema(
       {{"tokenizer_class", plain("string")}, {"eos_token", maybe_text}, {"bos_token", maybe_text}});
   all["File"] = answer_schema({{"id", plain("string")},

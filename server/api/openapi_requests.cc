@@ -245,13 +245,17 @@ Json tokenize_request() {
           {"properties",
            {{"model", nullable("string", "A name of the model that is served")},
             {"prompt", nullable("string", "The text")},
-            {"content", nullable("string", "Another name of prompt")},
+            {"content", nullable("string", "The text, by llama.cpp's name")},
             {"messages", messages_schema()},
             {"add_generation_prompt", flag(true, "Of messages: ends where an answer begins")},
-            {"add_special_tokens", flag(true, "With the model's first token in front")},
-            {"add_special", flag(true, "Another name of add_special_tokens")},
+            {"add_special_tokens",
+             nullable("boolean",
+                      "With the model's first token in front; true for prompt, false for content")},
+            {"add_special", nullable("boolean", "Another name of add_special_tokens")},
             {"parse_special", flag(true, "Special tokens in the text are these tokens")},
-            {"return_token_strs", flag(false, "With the tokens' texts")}}}};
+            {"return_token_strs", flag(false, "With the tokens' texts")},
+            {"with_pieces",
+             flag(false, "Tokens are objects of id and piece, a text or else a list of bytes")}}}};
 }
 
 Json detokenize_request(const ApiContext& context) {

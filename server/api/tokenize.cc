@@ -6,10 +6,12 @@
 
 #include "server/api/chat_parse.h"
 #include "server/api/completion_prompt.h"
+#include "server/api/ignored_parameters.h"
 #include "server/api/json_input.h"
 #include "server/api/service.h"
 #include "server/api/text.h"
 #include "server/chat/chat_template.h"
+#include "server/tokenizer/utf8.h"
 
 namespace spillway {
 namespace {
@@ -33,12 +35,14 @@ void check_model(FieldReader& fields, const ApiContext& context) {
   }
 }
 
-// The ids of `prompt`, or of llama.cpp's `content`.
+// The ids of vLLM's `prompt`, or of llama.cpp's `content`.
 std::vector<int32_t> read_text(FieldReader& fields, const ApiContext& context) {
-  const bool add_special = fields.flag("add_special_tokens", fields.flag("add_special", true));
   const bool parse_special = fields.flag("parse_special", true);
   const auto prompt = fields.string("prompt");
   const auto content = fields.string("content");
+  // Clients of either program leave the option out where its default suits them.
+  const bool otherwise = prompt || !content;
+  const bool add_special = fields.flag("add_special_tokens", fields.flag("add_special", otherwise));
   const auto text = prompt ? prompt : content;
   if (!text) fields.fail(missing_parameter("prompt"));
   if (text && static_cast<int64_t>(text->size()) > context.limits.tokenize_bytes_max) {
@@ -54,44 +58,66 @@ std::vector<int32_t> read_text(FieldReader& fields, const ApiContext& context) {
   return {};
 }
 
-ApiResult<Json> tokenize(const nlohmann::json& body, const ApiContext& context) {
+// A token as llama.cpp tells of it: a piece that is no text by itself is a list of its bytes.
+Json piece_json(const Tokenizer& tokenizer, int32_t token) {
+  const std::vector<uint8_t> bytes = token_bytes(tokenizer, token);
+  std::string text(bytes.begin(), bytes.end());
+  if (!is_valid_utf8(text)) return {{"id", token}, {"piece", bytes}};
+  return {{"id", token}, {"piece", std::move(text)}};
+}
+
+struct TokenAnswer {
+  Json json;
+  IgnoredParameters ignored;
+};
+
+ApiResult<TokenAnswer> tokenize(const nlohmann::json& body, const ApiContext& context) {
   FieldReader fields(body);
   check_model(fields, context);
   const bool with_names = fields.flag("return_token_strs", false);
+  const bool with_pieces = fields.flag("with_pieces", false);
   const bool chat = fields.find("messages") != nullptr;
   if (chat && fields.find("prompt") != nullptr) {
     fields.fail(invalid_value("messages", "cannot be given beside prompt"));
   }
   const std::vector<int32_t> ids =
       chat ? read_chat_prompt(fields, context, ChatPromptUse::kTokens) : read_text(fields, context);
-  if (context.limits.strict_params) fields.refuse_unknown();
+  IgnoredParameters ignored = read_ignored(fields, context.limits.strict_params);
   if (fields.failed()) return fields.error();
+  Json tokens = with_pieces ? Json::array() : Json(ids);
+  for (size_t i = 0; with_pieces && i < ids.size(); ++i) {
+    tokens.push_back(piece_json(*context.tokenizer, ids[i]));
+  }
   Json names;
   if (with_names) {
     names = Json::array();
     for (const int32_t id : ids) names.push_back(token_name(context.tokenizer, id, false));
   }
-  return Json{{"count", ids.size()},
-              {"max_model_len", context.shape->positions},
-              {"tokens", ids},
-              {"token_strs", std::move(names)}};
+  return TokenAnswer{{{"count", ids.size()},
+                      {"max_model_len", context.shape->positions},
+                      {"tokens", std::move(tokens)},
+                      {"token_strs", std::move(names)}},
+                     std::move(ignored)};
 }
 
-ApiResult<Json> detokenize(const nlohmann::json& body, const ApiContext& context) {
+ApiResult<TokenAnswer> detokenize(const nlohmann::json& body, const ApiContext& context) {
   FieldReader fields(body);
   check_model(fields, context);
   const nlohmann::json* tokens = fields.find("tokens");
   if (tokens == nullptr) fields.fail(missing_parameter("tokens"));
-  if (context.limits.strict_params) fields.refuse_unknown();
+  IgnoredParameters ignored = read_ignored(fields, context.limits.strict_params);
   if (fields.failed()) return fields.error();
-  if (tokens->is_array() && tokens->empty()) return Json{{"prompt", ""}};
-  auto ids = read_token_ids(*tokens, context.shape->vocabulary, "tokens");
-  if (auto* error = std::get_if<ApiError>(&ids)) return std::move(*error);
-  return Json{
-      {"prompt", decode_tokens(*context.tokenizer, std::get<std::vector<int32_t>>(ids), false)}};
+  std::string text;
+  if (!tokens->is_array() || !tokens->empty()) {
+    auto ids = read_token_ids(*tokens, context.shape->vocabulary, "tokens");
+    if (auto* error = std::get_if<ApiError>(&ids)) return std::move(*error);
+    text = decode_tokens(*context.tokenizer, std::get<std::vector<int32_t>>(ids), false);
+  }
+  // Its names at vLLM and at llama.cpp.
+  return TokenAnswer{{{"prompt", text}, {"content", text}}, std::move(ignored)};
 }
 
-using Answer = ApiResult<Json> (*)(const nlohmann::json&, const ApiContext&);
+using Answer = ApiResult<TokenAnswer> (*)(const nlohmann::json&, const ApiContext&);
 
 void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& exchange,
                       Answer answer) {
@@ -111,7 +137,9 @@ void answer_on_worker(ApiService& api, HttpRequest request, const ExchangePtr& e
     error = std::get_if<ApiError>(&result);
     if (error != nullptr) return exchange->respond(error_response(*error));
     HttpResponse response;
-    response.body = std::get<Json>(result).dump(-1, ' ', false, Json::error_handler_t::replace);
+    const TokenAnswer& made = std::get<TokenAnswer>(result);
+    response.body = made.json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    response.fields = ignored_fields(made.ignored);
     exchange->respond(std::move(response));
   });
 }

@@ -23,9 +23,15 @@ TEST_CASE("tokenize and detokenize are each other's inverse") {
   CHECK(answer["token_strs"].is_null());
   answer = tokens({{"content", "hi"}, {"add_special", false}, {"return_token_strs", true}});
   CHECK(answer["tokens"] == Json({'h' + 1, 'i' + 1}));
+  CHECK(tokens({{"content", "h"}})["tokens"] == Json({'h' + 1}));
+  CHECK(tokens({{"content", "h"}, {"add_special", true}})["tokens"] == Json({0, 'h' + 1}));
+  CHECK(tokens({{"prompt", "h"}, {"add_special_tokens", false}})["tokens"] == Json({'h' + 1}));
   CHECK(answer["token_strs"] == Json({"h", "i"}));
   const HttpAnswer text = test.post("/detokenize", {{"tokens", {'h' + 1, 0xc3 + 1, 0xa9 + 1}}});
   CHECK(Json::parse(text.body)["prompt"] == "h\xc3\xa9");
+  CHECK(Json::parse(text.body)["content"] == "h\xc3\xa9");
+  CHECK(Json::parse(test.post("/detokenize", {{"tokens", Json::array()}}).body) ==
+        Json{{"prompt", ""}, {"content", ""}});
   check_error(test.post("/tokenize", Json::object()), 400, kInvalid, "missing_required_parameter");
   check_error(test.post("/tokenize", {{"prompt", 1}}), 400, kInvalid, "invalid_type");
   check_error(test.post("/tokenize", {{"prompt", "a"}, {"model", "x"}}), 404, kInvalid,
@@ -65,6 +71,30 @@ TEST_CASE("tokenize takes special tokens in a text, and chats") {
               "invalid_value");
   check_error(test.post("/tokenize", {{"messages", {{{"role", "x"}}}}}), 400, kInvalid,
               "unsupported_parameter");
+}
+
+TEST_CASE("with_pieces gives each token's text, or its bytes where they are none") {
+  TestServer test;
+  const HttpAnswer answer =
+      test.post("/tokenize", {{"content", "</s>h\xc3\xa9"}, {"with_pieces", true}});
+  CHECK(Json::parse(answer.body)["tokens"] == Json{{{"id", 0}, {"piece", "</s>"}},
+                                                   {{"id", 'h' + 1}, {"piece", "h"}},
+                                                   {{"id", 0xc3 + 1}, {"piece", {0xc3}}},
+                                                   {{"id", 0xa9 + 1}, {"piece", {0xa9}}}});
+}
+
+TEST_CASE("names that mean nothing to tokenize and detokenize are listed, or refused when strict") {
+  const Json text = {{"prompt", "a"}, {"foo", 1}};
+  const Json tokens = {{"tokens", {5}}, {"foo", 1}};
+  TestServer test;
+  CHECK(test.post("/tokenize", text).fields.at("x-ignored-parameters") == "foo");
+  CHECK(test.post("/detokenize", tokens).fields.at("x-ignored-parameters") == "foo");
+  CHECK(test.post("/tokenize", {{"prompt", "a"}}).fields.count("x-ignored-parameters") == 0);
+  TestServer::Options options;
+  options.strict_params = true;
+  TestServer strict(options);
+  check_error(strict.post("/tokenize", text), 400, kInvalid, "unknown_parameter");
+  check_error(strict.post("/detokenize", tokens), 400, kInvalid, "unknown_parameter");
 }
 
 TEST_CASE("tokenizer_info names the special tokens and the template") {
