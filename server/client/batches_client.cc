@@ -156,9 +156,7 @@ Status error_of(const HttpReply& reply, const std::string& what) {
                      (code.empty() ? "" : " " + code) + ": " + message;
   if (reply.status == 401) text += " (--api-key-file FILE, or SPILLWAY_API_KEY)";
   if (reply.status == 404 && code == "unknown_url") {
-    text +=
-        " (a server has no files and batches with --batch-dir off, or where another server has "
-        "its folder)";
+    text += " (a server has no files and batches with --batch-dir off)";
   }
   const bool callers = reply.status >= 400 && reply.status < 500 && reply.status != 429;
   return {callers ? Code::kInvalidArgument : Code::kIoError, text};

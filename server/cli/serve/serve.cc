@@ -18,6 +18,7 @@
 #include "server/api/seed_stream.h"
 #include "server/api/service.h"
 #include "server/batches/batch_service.h"
+#include "server/batches/batch_unavailable.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
@@ -299,6 +300,8 @@ Status run_serve(const ServeFlags& flags, LoadingServer loading, const ServedMod
     // Beside the file a form has heads and fields.
     limits.upload_bytes_max = static_cast<size_t>(flags.file_bytes_max) + (size_t{1} << 20);
     batches->start();
+  } else if (batches_wanted) {
+    add_unavailable_batch_routes(router);
   }
   server->serve(limits, std::move(router));
   log_info(start_line(flags, api.context, slots_max));

@@ -271,6 +271,22 @@ TEST_CASE("what serve can refuse without its model it refuses before the model i
   REQUIRE(served.ended_within());
 }
 
+TEST_CASE(
+    "a server whose default folder of batches is another's says so where they are asked for") {
+  const TempDirectory folder;
+  ServeFlags flags;
+  flags.batch_dir = folder.path() + "/batches";
+  const Served first(flags), second(flags);
+  CHECK(HttpClient(first.port).get("/v1/batches").status == 200);
+  const HttpAnswer refused = HttpClient(second.port).get("/v1/batches");
+  CHECK(refused.status == 503);
+  CHECK(Json::parse(refused.body)["error"]["code"] == "batches_unavailable");
+  CHECK(HttpClient(second.port).get("/v1/models").status == 200);
+  const Served without;  // --batch-dir off
+  CHECK(HttpClient(without.port).get("/v1/batches").status == 404);
+  std::raise(SIGTERM);
+}
+
 TEST_CASE("without keys serve answers to its own names and pages only") {
   const auto ask = [](const Served& served, const std::string& fields,
                       const std::string& path = "/v1/models") {
