@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/api/json_input.h"
+#include "server/api/text.h"
 
 namespace spillway {
 namespace {
@@ -35,9 +36,9 @@ void read_metadata(FieldReader& fields, BatchRecord* record) {
   }
   for (const auto& [key, value] : metadata->items()) {
     if (!value.is_string()) return fields.fail(invalid_type("metadata", "an object of strings"));
-    if (key.size() > 64 || value.get_ref<const std::string&>().size() > 512) {
+    if (count_characters(key) > 64 || count_characters(value.get_ref<const std::string&>()) > 512) {
       return fields.fail(invalid_value(
-          "metadata", "must have keys of at most 64 bytes and values of at most 512"));
+          "metadata", "must have keys of at most 64 characters and values of at most 512"));
     }
     record->metadata.emplace_back(key, value.get<std::string>());
   }

@@ -71,6 +71,16 @@ TEST_CASE("the error names the wrong field") {
                             Json{{"k", std::string(513, 'v')}}, many}) {
     CHECK(param_of({{"metadata", wrong}}) == "metadata");
   }
+  // Characters count, as at OpenAI, not their bytes.
+  const auto repeated = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += "\xe6\x97\xa5";
+    return text;
+  };
+  const Json most = {{repeated(64), repeated(512)}};
+  CHECK(read({{"metadata", most}}).metadata.front().first == repeated(64));
+  CHECK(param_of({{"metadata", {{repeated(65), ""}}}}) == "metadata");
+  CHECK(param_of({{"metadata", {{"k", repeated(513)}}}}) == "metadata");
   for (const Json& wrong :
        {Json(1), Json{{"anchor", "created_at"}}, Json{{"anchor", "x"}, {"seconds", 3600}},
         Json{{"anchor", "created_at"}, {"seconds", 3599}},
