@@ -56,6 +56,14 @@ std::optional<BatchFault> check_line(const InputLine& text, BatchLine* line,
   }
   if (streams)
     return fault("stream_not_allowed", "A line of a batch cannot stream.", "body.stream");
+  // A wrong one is the line's error when it runs; 0 asks for no limit.
+  const nlohmann::json* timeout = fields.find("timeout");
+  if (timeout != nullptr && timeout->is_number() && timeout->get<double>() > 0) {
+    return fault("timeout_not_allowed",
+                 "A line of a batch has no timeout of its own; the batch's completion_window "
+                 "limits the time of all its lines.",
+                 "body.timeout");
+  }
   return std::nullopt;
 }
 

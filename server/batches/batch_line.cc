@@ -121,6 +121,11 @@ ApiResult<CompletionCall> parse_batch_line(const BatchLine& line, const ApiConte
   if (call->stream) {
     return invalid_value("stream", "must be false in a batch: the answer is a line of the output");
   }
+  if (call->timeout_seconds > 0) {
+    return invalid_value("timeout",
+                         "must not be set in a batch: a line has no time of its own. Over HTTP the "
+                         "batch's completion_window limits the time of all its lines");
+  }
   for (size_t i = 0; !line.seeded && i < call->requests.size(); ++i) {
     const int64_t prompt = static_cast<int64_t>(i) / call->samples;
     const auto sample = static_cast<int32_t>(static_cast<int64_t>(i) % call->samples);

@@ -56,6 +56,11 @@ TEST_CASE("a fault names its line and parameter") {
         "model_not_found body.model 1");
   CHECK(first(batch_line("a", {{"prompt", "x"}, {"stream", true}})) ==
         "stream_not_allowed body.stream 1");
+  CHECK(first(batch_line("a", {{"prompt", "x"}, {"timeout", 30}})) ==
+        "timeout_not_allowed body.timeout 1");
+  for (const Json& none : {Json(), Json(0)}) {
+    CHECK(c.look(batch_line("a", {{"prompt", "x"}, {"timeout", none}})).faults.empty());
+  }
   CHECK(first("") == "empty_file input_file_id 0");
   CHECK(first("{\"a\":\n") == "invalid_json_line  1");
 }

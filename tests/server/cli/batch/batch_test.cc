@@ -33,12 +33,14 @@ TEST_CASE("every line has its row, in order, good or bad") {
       "{\"custom_id\":\"c\",\"url\":\"/v1/embeddings\",\"body\":{\"prompt\":[1]}}\n"
       "{\"custom_id\":\"d\",\"method\":\"POST\"}\n"
       "{\"prompt\":[1],\"stream\":true}\n"
+      "{\"prompt\":[1],\"timeout\":5}\n"
       "{\"prompt\":\"text without a tokenizer\"}\n"
       "{\"custom_id\":\"e\",\"prompt\":[3],\"max_tokens\":1}");
   REQUIRE(place.run().ok());
   const auto rows = place.rows();
-  REQUIRE(rows.size() == 13);
-  const std::vector<int> wanted = {200, 200, 200, 400, 400, 400, 400, 400, 400, 400, 400, 400, 200};
+  REQUIRE(rows.size() == 14);
+  const std::vector<int> wanted = {200, 200, 200, 400, 400, 400, 400,
+                                   400, 400, 400, 400, 400, 400, 200};
   for (size_t i = 0; i < rows.size(); ++i) {
     INFO("row " << i << ": " << rows[i].dump());
     CHECK(status_of(rows[i]) == wanted[i]);
@@ -52,7 +54,8 @@ TEST_CASE("every line has its row, in order, good or bad") {
   CHECK(rows[4]["error"]["message"] == "The line must be a JSON object.");
   CHECK(code_of(rows[6]) == "duplicate_custom_id");
   CHECK(rows[6]["custom_id"] == "a");
-  CHECK(rows[12]["custom_id"] == "e");
+  CHECK(rows[11]["response"]["body"]["error"]["param"] == "timeout");
+  CHECK(rows[13]["custom_id"] == "e");
   const auto& choice = rows[0]["response"]["body"]["choices"][0];
   CHECK(choice["token_ids"].size() == 3);
   CHECK(choice["prompt_token_ids"] == nlohmann::json({1, 2}));
