@@ -66,8 +66,9 @@ class Runtime {
 
   // All three steps; without `planner` the default heuristic makes the plan. A damaged file in the
   // cache is packed again from its directory, once. kInvalidArgument: flags or model are wrong.
-  // kInfeasible: does not fit the budget; the message names the missing bytes and the smallest
-  // change. Blocks while it loads.
+  // kCorruption: the model's files are damaged. kIoError: also the packed file, when it was written
+  // just before. kInfeasible: does not fit the budget; the message names the missing bytes and the
+  // smallest change. Blocks while it loads.
   static Result<std::unique_ptr<Runtime>> open(const std::string& model, const EngineFlags& flags,
                                                const RuntimeOptions& options,
                                                const Planner& planner = {});

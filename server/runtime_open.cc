@@ -313,7 +313,9 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const E
     const FileId id = opened.model.table->file_id;
     auto runtime = open_runtime(std::move(opened), std::move(plan), options);
     // A damaged file in the cache is packed again from its directory, once.
-    if (runtime.status().code() != Code::kCorruption || !cached || damaged) return runtime;
+    if (runtime.status().code() != Code::kCorruption || !cached) return runtime;
+    // It was written a moment ago: the disk does not give back what it was given.
+    if (damaged) return Status(Code::kIoError, std::string(runtime.status().message()));
     damaged = id;
   }
 }

@@ -72,6 +72,35 @@ TEST_CASE("a cached model whose weights are damaged is packed again by who loads
   CHECK_THAT(std::string(refused.message()), Catch::Contains("convert the model again"));
 }
 
+TEST_CASE("a damaged model is bad input for every command that opens it") {
+  const test::TemporaryCache place;
+  const std::string cut = place.path() + "/cut";
+  fs::copy(checkpoint(), cut);
+  const std::string weights = cut + "/model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) - 100);
+  const std::string packed = place.path() + "/own.spill";
+  REQUIRE(test::exit_of(test::program() + " convert " + checkpoint() + " " + packed +
+                        " > /dev/null 2>&1") == 0);
+  damage(packed, 1);
+  const std::string bytes = place.path() + "/bytes.gguf", empty = place.path() + "/empty.gguf",
+                    little = place.path() + "/short.spill", text = place.path() + "/text";
+  std::ofstream(bytes) << std::string(5000, 'x');
+  std::ofstream(empty).flush();
+  std::ofstream(little) << "SPILL";
+  std::ofstream(text) << "{\"prompt\":[5]}\n";
+  for (const std::string& model : {cut, packed, bytes, empty, little}) {
+    for (const std::string& command :
+         {"serve --port 0 --batch-dir off " + model,
+          "generate --prompt-tokens 5 --max-tokens 1 " + model, "eval --text " + text + " " + model,
+          "bench --sequences 1 --prompt-tokens 4 --new-tokens 2 " + model,
+          "batch --input " + text + " --output " + text + ".out " + model}) {
+      INFO(command);
+      CHECK(test::exit_of(test::program() + " " + command +
+                          " --device cpu --host-memory 1GiB > /dev/null 2>&1") == 2);
+    }
+  }
+}
+
 TEST_CASE("spillway cache removes a packed model, but not while a program uses it") {
   const test::TemporaryCache cache;
   const std::string log = cache.path() + "/log";

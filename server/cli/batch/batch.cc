@@ -532,7 +532,9 @@ Command batch_command(const OpenModel& open) {
     setup.shares_beginnings = state->engine.prefix_cache_bytes.value_or(1) > 0;
     setup.seed = state->engine.seed;
     setup.settings = result_settings(state->engine);
-    setup.open = [&](const OpenFor& purpose) { return open(state->model, state->engine, purpose); };
+    setup.open = [&](const OpenFor& purpose) {
+      return as_input(open(state->model, state->engine, purpose));
+    };
     // The reader of our stderr may leave at any time, also while the model is loaded.
     std::signal(SIGPIPE, SIG_IGN);
     if (!state->batch.export_journal.empty()) return report("batch", export_batch(state->batch));

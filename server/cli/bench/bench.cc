@@ -55,8 +55,8 @@ Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   options.say = say;
   SPILLWAY_ASSIGN_OR_RETURN(
       const StartedRuntime started,
-      open_planned(model, engine, options,
-                   {{flags.prompt_tokens, flags.new_tokens, flags.sequences}}));
+      as_input(open_planned(model, engine, options,
+                            {{flags.prompt_tokens, flags.new_tokens, flags.sequences}})));
   Runtime* const runtime = started.runtime.get();
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
   if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;

@@ -211,7 +211,7 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
   full.kv_snap = "mean";
   full.kv_keep = std::nullopt;
   full.kv_sink = std::nullopt;
-  SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, Runtime::open(model, full, options));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto runtime, as_input(Runtime::open(model, full, options)));
   SPILLWAY_RETURN_IF_ERROR(check_flags(flags, *runtime));
   const Tokenizer& tokenizer = *runtime->tokenizer();
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,

@@ -61,6 +61,14 @@ int exit_status_of(const Status& status);
 // Prints "spillway COMMAND: message" on stderr unless the status is OK; returns its exit status.
 int report(std::string_view command, const Status& status);
 
+// What a command opened of its input, where damaged bytes are bad input (2). Those that a disk
+// gives later, while the command runs, are a fault of the machine (1).
+template <class T>
+Result<T> as_input(Result<T> opened) {
+  if (opened.status().code() != Code::kCorruption) return opened;
+  return invalid_argument(std::string(opened.status().message()));
+}
+
 // Like report(), for a command whose input is a model's files: corrupt bytes are bad input (2)
 // there.
 int report_input(std::string_view command, const Status& status);

@@ -270,7 +270,7 @@ Command generate_command(const OpenModel& open) {
   add_engine_flags(command.settings, &state->engine);
   command.check = [state] { return check(*state); };
   command.run = [state, open] {
-    const Result<ServedModel> model = open(state->model, state->engine, OpenFor{});
+    const Result<ServedModel> model = as_input(open(state->model, state->engine, OpenFor{}));
     if (!model.ok()) return report("generate", model.status());
     return report("generate",
                   run_generate(state->generate, state->engine.seed, model.value(), stdout));

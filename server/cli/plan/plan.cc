@@ -55,7 +55,7 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
 Result<OpenedModel> open_once(const std::string& model, const EngineFlags& flags) {
   RuntimeOptions once;
   once.say = say;
-  return open_model(model, flags, once);
+  return as_input(open_model(model, flags, once));
 }
 
 // Packs the other format of --search-formats, too.

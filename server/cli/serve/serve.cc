@@ -376,11 +376,11 @@ Command serve_command(const OpenModel& open) {
     std::optional<InterruptGuard> loading;
     loading.emplace("spillway serve: stopped while the model was loaded; nothing was served.\n",
                     InterruptGuard::First::kEnds, state->serve.socket);
-    Result<ServedModel> model = open(state->model, state->engine,
-                                     {.tokenizer_only = false,
-                                      .timeline = true,
-                                      .workload = {kTypicalRequests},
-                                      .requests = wanted});
+    Result<ServedModel> model = as_input(open(state->model, state->engine,
+                                              {.tokenizer_only = false,
+                                               .timeline = true,
+                                               .workload = {kTypicalRequests},
+                                               .requests = wanted}));
     loading.reset();  // From here on run_serve handles signals.
     if (!model.ok()) return report("serve", model.status());
     log_info("plan (a file for --plan): " + model->plan);

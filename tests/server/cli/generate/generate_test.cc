@@ -81,6 +81,19 @@ TEST_CASE("what the model refuses is bad input, a broken engine is not") {
   CHECK(std::string(broken.message()) == "The engine failed while it ran this request: broken");
 }
 
+TEST_CASE("generate ends with 2 where the model is damaged, with 1 where the disk fails") {
+  const auto exit_with = [](const Status& end) {
+    std::vector<Command> commands;
+    commands.push_back(
+        generate_command([&](const std::string&, const EngineFlags&,
+                             const OpenFor&) -> Result<ServedModel> { return end; }));
+    const char* const words[] = {"spillway", "generate", "m", "--prompt", "a"};
+    return run_command_line(commands, 5, words, [](const char*) -> const char* { return nullptr; });
+  };
+  CHECK(exit_with(corruption("cut off")) == kExitUsage);
+  CHECK(exit_with({Code::kIoError, "disk"}) == kExitFailure);
+}
+
 TEST_CASE("SIGINT ends the completion") {
   GenerateFlags flags = token_prompt();
   flags.max_tokens = 500;

@@ -229,19 +229,20 @@ TEST_CASE("a failed engine does not hold back a signal") {
   CHECK(served.result.get().code() == Code::kDeviceLost);
 }
 
-// `spillway serve m ARGUMENTS`, up to where it would open the model.
+// `spillway serve m ARGUMENTS`, up to where it would open the model, which fails with `end`.
 struct Attempt {
   int exit = 0;
   bool reached_the_model = false;
 };
 
-Attempt attempt(std::vector<std::string> arguments) {
+Attempt attempt(std::vector<std::string> arguments,
+                const Status& end = {Code::kIoError, "no model here"}) {
   Attempt made;
   std::vector<Command> commands;
   commands.push_back(serve_command(
       [&](const std::string&, const EngineFlags&, const OpenFor&) -> Result<ServedModel> {
         made.reached_the_model = true;
-        return Status(Code::kIoError, "no model here");
+        return end;
       }));
   arguments.insert(arguments.begin(), {"spillway", "serve", "m"});
   std::vector<const char*> words;
@@ -249,6 +250,11 @@ Attempt attempt(std::vector<std::string> arguments) {
   made.exit = run_command_line(commands, static_cast<int>(words.size()), words.data(),
                                [](const char*) -> const char* { return nullptr; });
   return made;
+}
+
+TEST_CASE("serve ends with 2 where the model is damaged, with 1 where the disk fails") {
+  CHECK(attempt({"--port", "0"}, corruption("cut off")).exit == kExitUsage);
+  CHECK(attempt({"--port", "0"}, Status(Code::kIoError, "disk")).exit == kExitFailure);
 }
 
 TEST_CASE("what serve can refuse without its model it refuses before the model is loaded") {
