@@ -78,11 +78,12 @@ bool read_limit(std::string_view text, KeyLimits* limits) {
   return false;
 }
 
-// The words between blanks.
+// The words between blanks, up to one that begins a comment.
 std::vector<std::string> words_of(const std::string& line) {
   constexpr const char* kBlanks = " \t\r";
   std::vector<std::string> words;
   for (size_t at = line.find_first_not_of(kBlanks); at != std::string::npos;) {
+    if (line[at] == '#') break;
     const size_t end = std::min(line.find_first_of(kBlanks, at), line.size());
     words.push_back(line.substr(at, end - at));
     at = line.find_first_not_of(kBlanks, end);
@@ -145,7 +146,7 @@ Result<std::vector<ApiKey>> read_api_key_file(const std::string& path) {
     const std::string whole = text.substr(at, end - at);
     const std::vector<std::string> words = words_of(whole);
     at = end + 1;
-    if (words.empty() || whole.front() == '#') continue;
+    if (words.empty()) continue;
     const std::string line = place + ": line " + std::to_string(number + 1);
     if (!whole.starts_with(words.front())) {
       return invalid_argument(line + " begins with a blank; a key has none");

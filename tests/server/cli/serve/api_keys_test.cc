@@ -96,6 +96,12 @@ TEST_CASE("keys come from a file, one a line") {
   CHECK(two[0].key == "one");
   CHECK(two[1].key == "two");
   CHECK(two[1].limits.slots == 0);
+  const std::vector<ApiKey> noted =
+      read("one   # of Ann\n  # nobody's\nt#wo slots=3 #priority=1\n").value();
+  REQUIRE(noted.size() == 2);
+  CHECK(noted[0].key == "one");
+  CHECK(noted[1].key == "t#wo");
+  CHECK(noted[1].limits.slots == 3);
   for (const char* none : {"", "\n\n", "# only a comment\n", "a b\n", "one\n\ttwo\n"}) {
     CHECK(read(none).status().code() == Code::kInvalidArgument);
   }
