@@ -93,6 +93,19 @@ std::string explain_unknown_flag(const std::string& flag, const std::vector<std:
   return "no flag " + flag.substr(0, 64) + (meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
+// Other programs take several words behind one flag (vLLM: --served-model-name A B).
+std::string explain_extra_word(const Parsed& parsed) {
+  std::string lists;
+  for (const auto& [name, option] : parsed.options) {
+    if (option->count() == 0 || !parsed.command->settings.find(name)->repeats) continue;
+    lists += (lists.empty() ? "--" : ", --") + name;
+  }
+  const std::string text = "one word too many: " + in_quotes(parsed.app->remaining().front());
+  if (lists.empty()) return text;
+  return text + "; several values of a flag (" + lists +
+         ") have commas between them, or the flag again in front of each";
+}
+
 // Explains the words that CLI11 could not assign: all flags among them, a line each, since who
 // comes from another program has several.
 std::string explain_extras(const Parsed& parsed) {
@@ -105,7 +118,7 @@ std::string explain_extras(const Parsed& parsed) {
     const bool seen = std::find(flags.begin(), flags.end(), flag) != flags.end();
     if (flag.starts_with('-') && !seen && flags.size() < kShown) flags.push_back(flag);
   }
-  if (flags.empty()) return "one word too many: " + in_quotes(parsed.app->remaining().front());
+  if (flags.empty()) return explain_extra_word(parsed);
   std::string text;
   for (const std::string& flag : flags) {
     text += (text.empty() ? "" : "\n  ") + explain_unknown_flag(flag, known);

@@ -52,8 +52,10 @@ void settings_help(const Settings& settings, std::string* out) {
       *out += "\n" + group + ":\n";
     }
     const bool has_default = !setting.is_switch() && !setting.value.empty();
-    entry("--" + setting.name + (setting.is_switch() ? "" : " " + setting.meaning),
-          setting.help + (has_default ? " (default: " + setting.value + ")" : ""), out);
+    std::string help = setting.help;
+    if (setting.repeats) help += "; several: with commas between, or the flag again";
+    if (has_default) help += " (default: " + setting.value + ")";
+    entry("--" + setting.name + (setting.is_switch() ? "" : " " + setting.meaning), help, out);
   }
 }
 

@@ -321,6 +321,30 @@ TEST_CASE("every unknown flag of a line is explained at once") {
   CHECK(text.find("--dtype") == text.rfind("--dtype"));
 }
 
+TEST_CASE("a word too many behind a flag of several values tells how these are given") {
+  test::Captured list;
+  CHECK(run({"--name", "a", "b", "m"}).exit == 2);
+  const std::string text = list.end();
+  CHECK(text.find("one word too many: 'm'; several values of a flag (--name) have commas") !=
+        std::string::npos);
+  test::Captured other;
+  CHECK(run({"m", "--prompt", "a", "b"}).exit == 2);
+  CHECK(other.end().find("one word too many: 'b'\n") != std::string::npos);
+}
+
+TEST_CASE("help says how several values are given") {
+  std::vector<std::string> names;
+  std::string prompt;
+  Command command;
+  command.name = "run";
+  command.settings.add_texts("name", &names, "NAME", "a name");
+  command.settings.add_text("prompt", &prompt, "TEXT", "a prompt");
+  const std::string help = command_help(command);
+  CHECK(help.find("a name; several: with commas between, or the flag again\n") !=
+        std::string::npos);
+  CHECK(help.find("a prompt\n") != std::string::npos);
+}
+
 TEST_CASE("help lines stay within the terminal") {
   EngineFlags flags;
   Command command;
