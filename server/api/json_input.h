@@ -19,9 +19,8 @@ namespace spillway {
 ApiResult<nlohmann::json> parse_body(std::string_view text, int64_t values_max);
 
 // Whether a field asks for nothing, as clients send it for options that they do not set: null,
-// false,
-// "" or an empty list. An empty object may ask for something, as the schema that any JSON meets
-// does; only one of further arguments (chat_template_kwargs) says nothing.
+// false, "" or an empty list. An empty object may ask for something, as the schema that any JSON
+// meets does; only one of further arguments (chat_template_kwargs) says nothing.
 bool asks_for_nothing(std::string_view name, const nlohmann::json& value);
 
 // Reads fields by name; null counts as absent. After the first error every read returns empty, so a
