@@ -100,7 +100,8 @@ void Connection::on_bytes(std::string_view bytes) {
       const bool first = !parser_.started();
       window_bytes_ += bytes.size();
       const auto state = parser_.feed(bytes);
-      if (first && state == RequestParser::State::kHeader && requests_ > 0) expect_more(true);
+      const bool begun = first && parser_.started();  // Line ends alone gain no more time.
+      if (begun && state == RequestParser::State::kHeader && requests_ > 0) expect_more(true);
       return advance(state);
     }
     case Phase::kAnswering:

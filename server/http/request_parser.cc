@@ -19,6 +19,9 @@ using boost::beast::error_code;
 // Limit on unparsed bytes inside a body: a chunk's size line or trailers.
 constexpr size_t kUnparsedBytesMax = 8192;
 
+// Some clients send a line end behind a body (RFC 9112, 2.2). None sends many.
+constexpr int kLineEndsMax = 4;
+
 bool harmless_id(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -63,6 +66,7 @@ struct RequestParser::Parts {
   }
 
   void read_header();
+  void skip_line_ends();
   void begin_beast(std::string_view block);
   void read_head_fields();
   void read_body();
@@ -73,6 +77,7 @@ struct RequestParser::Parts {
   State state = State::kHeader;
   std::string buffer;   // Not parsed yet
   size_t searched = 0;  // The header's end is not before this
+  int line_ends = 0;    // Skipped in front of the present request
   std::optional<Beast> beast;
   std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk_header;
   size_t extension_bytes = 0;
@@ -83,9 +88,18 @@ struct RequestParser::Parts {
   ApiError error;
 };
 
+void RequestParser::Parts::skip_line_ends() {
+  size_t skipped = 0;
+  while (buffer.compare(skipped, 2, "\r\n") == 0) {
+    skipped += 2;
+    if (++line_ends > kLineEndsMax) return fail(bad_http_request("empty lines in front"));
+  }
+  buffer.erase(0, skipped);
+}
+
 void RequestParser::Parts::read_header() {
-  // Some clients send a line break behind a body (RFC 9112, 2.2).
-  while (searched == 0 && buffer.starts_with("\r\n")) buffer.erase(0, 2);
+  if (searched == 0) skip_line_ends();
+  if (state == State::kFailed) return;
   // Input that can never become a request line (TLS, binary) fails at once.
   if (!buffer.empty() && buffer != "\r" && !(buffer[0] >= 'A' && buffer[0] <= 'Z')) {
     return fail(bad_http_request("no method in front"));
@@ -101,6 +115,7 @@ void RequestParser::Parts::read_header() {
   const std::string block = buffer.substr(0, length);
   buffer.erase(0, length);
   searched = 0;
+  line_ends = 0;
   if (auto refused = check_header_block(block, limits)) return fail(*std::move(refused));
   begin_beast(block);
 }
@@ -196,7 +211,7 @@ RequestParser::State RequestParser::state() const {
 }
 
 bool RequestParser::started() const {
-  return parts_->state != State::kHeader || !parts_->buffer.empty();
+  return parts_->state != State::kHeader || (!parts_->buffer.empty() && parts_->buffer != "\r");
 }
 
 bool RequestParser::wants_continue() const {

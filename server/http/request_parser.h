@@ -28,7 +28,7 @@ class RequestParser {
 
   State state() const;
 
-  // Whether bytes of the current request were received.
+  // Whether bytes of the current request were received; line ends in front of it are none.
   bool started() const;
 
   // Whether the header had `Expect: 100-continue` and no body bytes have come. REQUIRES: kBody.

@@ -96,6 +96,29 @@ TEST_CASE("framing that two readers could read differently is refused") {
   }
 }
 
+TEST_CASE("few line ends may precede a request, and they begin none") {
+  const std::string ok = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+  const auto ends = [](size_t count) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) text += "\r\n";
+    return text;
+  };
+  for (const size_t step : {size_t{1}, size_t{3}, size_t{1} << 20}) {
+    INFO(step);
+    CHECK(read_all(ends(4) + ok + ends(4) + ok, step) == "GET /next |GET /next |");
+    CHECK(read_all(ends(5) + ok, step) == "!400");
+    CHECK(read_all(ok + ends(5), step) == "GET /next |!400");
+    CHECK(read_all(ends(30'000), step) == "!400");
+  }
+  RequestParser parser{HttpLimits()};
+  for (const char* bytes : {"\r", "\n", "\r\n\r"}) {
+    CHECK(parser.feed(bytes) == State::kHeader);
+    CHECK_FALSE(parser.started());
+  }
+  parser.feed("\nG");
+  CHECK(parser.started());
+}
+
 TEST_CASE("a chunk size near 2^64 never becomes a small one") {
   for (const char* size : {"fffffffffffffffe", "ffffffffffffffff", "10000000000000004"}) {
     const std::string bytes =
