@@ -85,7 +85,8 @@ void Connection::wait_readable() {
 }
 
 void Connection::on_readable() {
-  if (phase_ == Phase::kClosed || feeding_sink_) return;  // on_sink_fed() waits again.
+  // on_sink_fed() and resume() wait again.
+  if (phase_ == Phase::kClosed || feeding_sink_ || resuming_) return;
   error_code ec;
   const size_t count = net_->socket.read_some(asio::buffer(core_->scratch), ec);
   if (ec == asio::error::would_block || ec == asio::error::try_again) return wait_readable();
@@ -424,14 +425,22 @@ void Connection::on_answer_written() {
 }
 
 void Connection::next_request() {
-  const std::string bytes = std::move(ahead_);
-  ahead_.clear();
-  expect_more(!bytes.empty() || parser_.waiting_bytes() > 0);
+  expect_more(false);
+  resuming_ = true;
   // Posted, since a long pipeline of requests must not become a deep stack.
-  asio::post(*core_->io, [self = shared_from_this(), bytes] {
-    if (self->phase_ != Phase::kReading) return;
-    self->attempt([&] { self->advance(self->parser_.feed(bytes)); });
+  asio::post(*core_->io, [self = shared_from_this()] { self->resume(); });
+}
+
+// Goes on with what arrived while an answer was due. Nothing newer is read before that.
+void Connection::resume() {
+  resuming_ = false;
+  if (phase_ != Phase::kReading) return;
+  attempt([&] {
+    const auto state = parser_.feed(std::exchange(ahead_, {}));
+    if (state == RequestParser::State::kHeader && parser_.started()) expect_more(true);
+    advance(state);
   });
+  if (phase_ != Phase::kClosed && !feeding_sink_) wait_readable();
 }
 
 // ---- Deadlines and the end ----------------------------------------------------------------------

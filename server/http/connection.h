@@ -107,6 +107,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_written(size_t bytes);
   void on_answer_written();
   void next_request();
+  void resume();
   void end_answer();
   std::shared_ptr<RequestRecord> new_record(const HttpRequest* head);
   void end_record(bool whole) {
@@ -151,6 +152,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool waiting_ = false;            // For bytes of the client
   size_t window_bytes_ = 0;         // Body bytes in the present window
   std::string ahead_;               // Bytes that arrived while an answer was due
+  bool resuming_ = false;           // resume() will parse them; nothing is read meanwhile
   int64_t requests_ = 0;
   bool reading_body_ = false;
 
