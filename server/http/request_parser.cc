@@ -73,7 +73,7 @@ struct RequestParser::Parts {
   void check_body();
   void fail_with(const error_code& ec);
 
-  const HttpLimits limits;
+  const HttpLimits& limits;
   State state = State::kHeader;
   std::string buffer;   // Not parsed yet
   size_t searched = 0;  // The header's end is not before this

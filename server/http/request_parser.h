@@ -17,7 +17,9 @@ class RequestParser {
  public:
   enum class State : uint8_t { kHeader, kBody, kComplete, kFailed };
 
+  // `limits` outlive the parser, and may change between calls.
   explicit RequestParser(const HttpLimits& limits);
+  explicit RequestParser(const HttpLimits&& limits) = delete;
   ~RequestParser();
   RequestParser(const RequestParser&) = delete;
   RequestParser& operator=(const RequestParser&) = delete;

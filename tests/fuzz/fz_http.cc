@@ -43,7 +43,8 @@ void drain(RequestParser& parser, Reading& reading) {
 
 template <class Step>
 Reading read(std::string_view bytes, Step step) {
-  RequestParser parser{small_limits()};
+  const HttpLimits limits = small_limits();
+  RequestParser parser(limits);
   Reading reading;
   while (!bytes.empty() && !reading.failed) {
     const size_t count = std::min<size_t>(step(), bytes.size());

@@ -37,6 +37,20 @@ TEST_CASE("bytes that came during an answer are read before newer ones") {
   CHECK(next.fields.at("x-request-id") == "mine");
 }
 
+TEST_CASE("a connection has the limits that hold when its request begins") {
+  TestServer::Options options;
+  options.http.body_bytes_max = 100;
+  options.http.header_bytes_max = 300;
+  TestServer test(options);
+  HttpClient client(test.server->port());
+  CHECK(client.get("/version").status == 200);
+  test.server->serve(HttpLimits(), make_router(test.api, Access()));
+  const std::string body = R"({"prompt":"a"})" + std::string(1000, ' ');
+  const std::string field = "X: " + std::string(1000, 'x') + "\r\n";
+  CHECK(client.post("/v1/completions", body).status == 200);
+  CHECK(client.post("/v1/completions", body, field).status == 200);
+}
+
 TEST_CASE("line ends alone keep no connection open") {
   TestServer::Options options;
   options.http.idle_seconds = 0.2;

@@ -110,7 +110,8 @@ TEST_CASE("few line ends may precede a request, and they begin none") {
     CHECK(read_all(ok + ends(5), step) == "GET /next |!400");
     CHECK(read_all(ends(30'000), step) == "!400");
   }
-  RequestParser parser{HttpLimits()};
+  const HttpLimits limits;
+  RequestParser parser(limits);
   for (const char* bytes : {"\r", "\n", "\r\n\r"}) {
     CHECK(parser.feed(bytes) == State::kHeader);
     CHECK_FALSE(parser.started());
@@ -165,7 +166,8 @@ TEST_CASE("limits hold at the limit and one above") {
 }
 
 TEST_CASE("endless chunk lines and trailers end early") {
-  RequestParser parser{HttpLimits()};
+  const HttpLimits limits;
+  RequestParser parser(limits);
   parser.feed(post("Transfer-Encoding: chunked\r\n", "0\r\n"));
   const std::string line = "X-Trailer: " + std::string(1000, 'x') + "\r\n";
   for (int i = 0; i < 1000 && parser.state() != State::kFailed; ++i) {
@@ -176,7 +178,8 @@ TEST_CASE("endless chunk lines and trailers end early") {
 }
 
 TEST_CASE("fields in a trailer do not count") {
-  RequestParser parser{HttpLimits()};
+  const HttpLimits limits;
+  RequestParser parser(limits);
   parser.feed(post("Transfer-Encoding: chunked\r\n",
                    "0\r\nAuthorization: Bearer k\r\nContent-Type: a/b\r\n\r\n"));
   REQUIRE(parser.state() == State::kComplete);
@@ -186,7 +189,8 @@ TEST_CASE("fields in a trailer do not count") {
 }
 
 TEST_CASE("a request keeps what handlers need") {
-  RequestParser parser{HttpLimits()};
+  const HttpLimits limits;
+  RequestParser parser(limits);
   parser.feed(
       "POST /v1/x?a=b HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
       "X-Request-Id: abc-1\r\nConnection: close\r\nExpect: 100-continue\r\n"
