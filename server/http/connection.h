@@ -2,8 +2,9 @@
 // detects that the client leaves. Owned by its own pending operations; everything happens on the
 // network thread. Only the server's own .cc files include this.
 //
-// Invariants: one request at a time; every wait has a deadline, except the wait for the handler's
-// answer (which the handler bounds); unsent stream bytes stay under HttpLimits::output_bytes_max.
+// Invariants: one request at a time; every wait has a deadline, except those for the handler's
+// answer (which the handler bounds) and for the sink of a body; unsent stream bytes stay under
+// HttpLimits::output_bytes_max.
 #pragma once
 
 #include <chrono>
@@ -118,9 +119,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void disarm();
   void on_request_deadline();
   void on_idle_deadline();
-  void on_body_window();
+  void on_body_deadline();
   void on_stalled_write() { reset(); }
-  void arm_body_window();
+  void begin_body_window();
+  void arm_body_deadline();
   void schedule_tick();
   void linger();
   void end();
@@ -145,14 +147,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<const Router> router_;   // Owner of *route_
   const Route* route_ = nullptr;           // Its route
   std::shared_ptr<BodyLease> body_lease_;  // Lease of the body being read
-  std::chrono::steady_clock::time_point body_deadline_;
+  std::chrono::steady_clock::time_point body_deadline_, window_end_;
   size_t leased_bytes_ = 0;
   std::shared_ptr<BodySink> sink_;  // Where the body being read goes, if it is not held
   bool feeding_sink_ = false;       // Nothing is read meanwhile
-  bool waiting_ = false;            // For bytes of the client
-  size_t window_bytes_ = 0;         // Body bytes in the present window
-  std::string ahead_;               // Bytes that arrived while an answer was due
-  bool resuming_ = false;           // resume() will parse them; nothing is read meanwhile
+  std::chrono::steady_clock::time_point sink_fed_;  // Since then it has its bytes
+  bool waiting_ = false;                            // For bytes of the client
+  size_t window_bytes_ = 0;                         // Body bytes in the present window
+  std::string ahead_;                               // Bytes that arrived while an answer was due
+  bool resuming_ = false;  // resume() will parse them; nothing is read meanwhile
   int64_t requests_ = 0;
   bool reading_body_ = false;
 

@@ -10,6 +10,16 @@
 #include "server/http/framing.h"
 
 namespace spillway {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point after(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
 
 // The most bytes of the present request's body.
 RequestParser::State Connection::limit_body() {
@@ -17,7 +27,8 @@ RequestParser::State Connection::limit_body() {
                                              : core_->limits.body_bytes_max);
 }
 
-// Hands on what there is of the body, on a worker thread; nothing is read until that is done.
+// Hands on what there is of the body, on a worker thread; nothing is read until that is done, and
+// no deadline runs: the time is the disk's.
 void Connection::feed_sink(RequestParser::State state) {
   std::string bytes = parser_.take_body();
   if (bytes.empty()) {
@@ -25,6 +36,8 @@ void Connection::feed_sink(RequestParser::State state) {
     return;
   }
   feeding_sink_ = true;
+  disarm();
+  sink_fed_ = Clock::now();
   core_->post_bulk_work([self = shared_from_this(), sink = sink_, moved = std::move(bytes)] {
     std::optional<ApiError> error;
     try {
@@ -45,6 +58,11 @@ void Connection::on_sink_fed(const std::optional<ApiError>& error) {
         refuse(*error);
       } else if (parser_.state() == RequestParser::State::kComplete) {
         dispatch();
+      } else {
+        const auto taken = Clock::now() - sink_fed_;
+        body_deadline_ += taken;
+        window_end_ += taken;
+        arm_body_deadline();
       }
     });
   }
@@ -67,11 +85,9 @@ void Connection::begin_body() {
   const HttpLimits& limits = core_->limits;
   const auto length = parser_.head().content_length.value_or(
       sink_ != nullptr ? limits.upload_bytes_max : limits.body_bytes_max);
-  const std::chrono::duration<double> most(
-      limits.body_seconds_min + static_cast<double>(length) / limits.body_bytes_per_second_min);
-  body_deadline_ = std::chrono::steady_clock::now() +
-                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(most);
-  arm_body_window();
+  body_deadline_ = after(limits.body_seconds_min +
+                         static_cast<double>(length) / limits.body_bytes_per_second_min);
+  begin_body_window();
   if (parser_.wants_continue()) enqueue("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
@@ -100,21 +116,23 @@ ApiError Connection::bodies_full(size_t bytes) const {
   return error;
 }
 
-void Connection::arm_body_window() {
+void Connection::begin_body_window() {
   window_bytes_ = 0;
-  const std::chrono::duration<double> left = body_deadline_ - std::chrono::steady_clock::now();
-  arm(std::clamp(left.count(), 0.0, core_->limits.body_window_seconds),
-      &Connection::on_body_window);
+  window_end_ = after(core_->limits.body_window_seconds);
+  arm_body_deadline();
 }
 
-void Connection::on_body_window() {
+void Connection::arm_body_deadline() {
+  const std::chrono::duration<double> left = std::min(window_end_, body_deadline_) - Clock::now();
+  arm(std::max(left.count(), 0.0), &Connection::on_body_deadline);
+}
+
+void Connection::on_body_deadline() {
   if (phase_ != Phase::kReading) return;
-  if (feeding_sink_) return arm_body_window();  // It is the disk that is slow.
-  const bool late = std::chrono::steady_clock::now() >= body_deadline_;
-  if (late || window_bytes_ < core_->limits.body_window_bytes_min) {
+  if (Clock::now() >= body_deadline_ || window_bytes_ < core_->limits.body_window_bytes_min) {
     return refuse(request_too_slow());
   }
-  arm_body_window();
+  begin_body_window();
 }
 
 }  // namespace spillway
