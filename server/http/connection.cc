@@ -138,6 +138,7 @@ void Connection::advance(RequestParser::State state) {
     if (const auto refusal = refuse_body()) return refuse(*refusal);
     state = limit_body();
     if (state == RequestParser::State::kFailed) return refuse(parser_.error());
+    if (sink_ == nullptr) parser_.reserve_body();
   }
   if (sink_ != nullptr) {
     if (!reading_body_ && state == RequestParser::State::kBody) begin_body();

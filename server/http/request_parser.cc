@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <functional>
 #include <optional>
 
@@ -43,8 +42,36 @@ std::string_view origin_form(std::string_view target) {
 
 }  // namespace
 
+// A body that grows as it comes. Beast's string_body sets aside the whole announced length at its
+// first byte: a GiB for a file that a sink takes piece by piece.
+struct GrowingBody {
+  using value_type = std::string;
+
+  class reader {
+   public:
+    template <bool is_request, class Fields>
+    reader(http::header<is_request, Fields>&, std::string& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, error_code& ec) { ec = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& ec) {
+      ec = {};
+      const size_t before = body_.size();
+      for (auto at = boost::asio::buffer_sequence_begin(buffers);
+           at != boost::asio::buffer_sequence_end(buffers); ++at) {
+        const boost::asio::const_buffer piece(*at);
+        body_.append(static_cast<const char*>(piece.data()), piece.size());
+      }
+      return body_.size() - before;
+    }
+    void finish(error_code& ec) { ec = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
+
 struct RequestParser::Parts {
-  using Beast = http::request_parser<http::string_body>;
+  using Beast = http::request_parser<GrowingBody>;
 
   explicit Parts(const HttpLimits& given) : limits(given) {
     on_chunk_header = [this](uint64_t, boost::beast::string_view extensions, error_code& ec) {
@@ -227,6 +254,11 @@ RequestParser::State RequestParser::limit_body(size_t bytes_max) {
   if (parts_->head.content_length.value_or(0) > bytes_max) parts_->fail(body_too_large(bytes_max));
   if (parts_->state != State::kFailed) parts_->check_body();
   return parts_->state;
+}
+
+void RequestParser::reserve_body() {
+  SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
+  parts_->beast->get().body().reserve(parts_->head.content_length.value_or(0));
 }
 
 std::string RequestParser::take_body() {

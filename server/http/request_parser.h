@@ -47,6 +47,10 @@ class RequestParser {
   // or kComplete.
   State limit_body(size_t bytes_max);
 
+  // Sets aside memory for the whole announced length, for a body that stays here to its end.
+  // REQUIRES: kBody or kComplete, and limit_body() has accepted the length.
+  void reserve_body();
+
   // The body as far as it is there, which leaves the request. REQUIRES: kBody or kComplete.
   std::string take_body();
 

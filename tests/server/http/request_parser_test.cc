@@ -165,6 +165,29 @@ TEST_CASE("limits hold at the limit and one above") {
   check(post("Transfer-Encoding: chunked\r\n", "1;aaaa\r\nx\r\n1;aaaa\r\nx\r\n0\r\n\r\n"), "!400");
 }
 
+TEST_CASE("memory for a body is set aside as it comes, or when it is asked for") {
+  HttpLimits limits;
+  limits.upload_bytes_max = size_t{1} << 30;
+  RequestParser parser(limits);
+  parser.feed(post("Content-Length: 1073741824\r\n", "body"));
+  REQUIRE(parser.state() == State::kBody);
+  CHECK(parser.body_bytes() == 4);
+  const std::string first = parser.take_body();
+  CHECK(first == "body");
+  CHECK(first.capacity() < 1000);
+  parser.feed(std::string(1000, 'x'));
+  CHECK(parser.take_body().capacity() < 10'000);
+
+  RequestParser held(limits);
+  held.feed(post("Content-Length: 100000\r\n", "body"));
+  held.reserve_body();
+  held.feed(std::string(99'996, 'x'));
+  REQUIRE(held.state() == State::kComplete);
+  const std::string body = held.take().body;
+  CHECK(body == "body" + std::string(99'996, 'x'));
+  CHECK(body.capacity() < 110'000);
+}
+
 TEST_CASE("endless chunk lines and trailers end early") {
   const HttpLimits limits;
   RequestParser parser(limits);
