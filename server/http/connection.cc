@@ -136,8 +136,6 @@ void Connection::advance(RequestParser::State state) {
   if (!head_read_ && state == RequestParser::State::kBody) {
     if (auto refusal = read_head()) return refuse(*std::move(refusal));
     if (const auto refusal = refuse_body()) return refuse(*refusal);
-    state = limit_body();
-    if (state == RequestParser::State::kFailed) return refuse(parser_.error());
     if (sink_ == nullptr) parser_.reserve_body();
   }
   if (sink_ != nullptr) {

@@ -73,8 +73,11 @@ void Connection::on_sink_fed(const std::optional<ApiError>& error) {
 std::optional<ApiError> Connection::refuse_body() {
   const size_t length = parser_.head().content_length.value_or(0);
   const HttpLimits& limits = core_->limits;
+  if (sink_ == nullptr && !route_->json_body && length > limits.other_body_bytes_max) {
+    return body_not_read(limits);
+  }
+  if (limit_body() == RequestParser::State::kFailed) return parser_.error();
   if (sink_ != nullptr) return {};
-  if (!route_->json_body && length > limits.other_body_bytes_max) return body_not_read(limits);
   if (core_->bodies->bytes.load() + length > limits.bodies_bytes_max) return bodies_full(length);
   if (peer_->body_bytes.load() + length > core_->peer_body_bytes_max()) return bodies_full(length);
   return {};

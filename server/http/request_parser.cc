@@ -74,9 +74,11 @@ struct RequestParser::Parts {
   using Beast = http::request_parser<GrowingBody>;
 
   explicit Parts(const HttpLimits& given) : limits(given) {
-    on_chunk_header = [this](uint64_t, boost::beast::string_view extensions, error_code& ec) {
+    on_chunk_header = [this](uint64_t size, boost::beast::string_view extensions, error_code& ec) {
       extension_bytes += extensions.size();
       if (extension_bytes > limits.chunk_extension_bytes_max) ec = http::error::bad_chunk_extension;
+      body_announced += std::min(size, UINT64_MAX - body_announced);
+      if (body_announced > body_bytes_max) ec = http::error::body_limit;
     };
   }
 
@@ -97,7 +99,6 @@ struct RequestParser::Parts {
   void begin_beast(std::string_view block);
   void read_head_fields();
   void read_body();
-  void check_body();
   void fail_with(const error_code& ec);
 
   const HttpLimits& limits;
@@ -110,7 +111,7 @@ struct RequestParser::Parts {
   size_t extension_bytes = 0;
   bool body_seen = false;
   size_t body_bytes_max = SIZE_MAX;
-  size_t body_bytes_taken = 0;
+  uint64_t body_announced = 0;  // Bytes, by Content-Length or the chunks that have begun
   HttpRequest head;
   ApiError error;
 };
@@ -150,7 +151,7 @@ void RequestParser::Parts::read_header() {
 void RequestParser::Parts::begin_beast(std::string_view block) {
   beast.emplace();
   beast->header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
-  beast->body_limit(std::max(limits.body_bytes_max, limits.upload_bytes_max));
+  beast->body_limit(boost::none);  // limit_body() knows the route's.
   beast->on_chunk_header(on_chunk_header);
   error_code ec;
   beast->put(boost::asio::buffer(block.data(), block.size()), ec);
@@ -160,7 +161,7 @@ void RequestParser::Parts::begin_beast(std::string_view block) {
   extension_bytes = 0;
   body_seen = false;
   body_bytes_max = SIZE_MAX;
-  body_bytes_taken = 0;
+  body_announced = beast->content_length().value_or(0);
   read_head_fields();
   if (state == State::kFailed) return;
   state = beast->is_done() ? State::kComplete : State::kBody;
@@ -201,8 +202,6 @@ void RequestParser::Parts::read_body() {
   const size_t used = beast->put(boost::asio::buffer(buffer.data(), buffer.size()), ec);
   if (ec && ec != http::error::need_more) return fail_with(ec);
   buffer.erase(0, used);
-  check_body();
-  if (state == State::kFailed) return;
   if (beast->is_done()) {
     state = State::kComplete;
   } else if (buffer.size() > kUnparsedBytesMax) {
@@ -210,15 +209,8 @@ void RequestParser::Parts::read_body() {
   }
 }
 
-// Beast counts a chunk when it begins, which may be before limit_body().
-void RequestParser::Parts::check_body() {
-  if (body_bytes_taken + beast->get().body().size() > body_bytes_max) {
-    fail(body_too_large(body_bytes_max));
-  }
-}
-
 void RequestParser::Parts::fail_with(const error_code& ec) {
-  if (ec == http::error::body_limit) return fail(body_too_large(limits.body_bytes_max));
+  if (ec == http::error::body_limit) return fail(body_too_large(body_bytes_max));
   if (ec == http::error::header_limit) return fail(header_too_large(limits));
   fail(bad_http_request(ec.message()));  // Beast's fixed texts, without parts of the input.
 }
@@ -251,8 +243,7 @@ bool RequestParser::wants_continue() const {
 RequestParser::State RequestParser::limit_body(size_t bytes_max) {
   SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
   parts_->body_bytes_max = bytes_max;
-  if (parts_->head.content_length.value_or(0) > bytes_max) parts_->fail(body_too_large(bytes_max));
-  if (parts_->state != State::kFailed) parts_->check_body();
+  if (parts_->body_announced > bytes_max) parts_->fail(body_too_large(bytes_max));
   return parts_->state;
 }
 
@@ -263,9 +254,7 @@ void RequestParser::reserve_body() {
 
 std::string RequestParser::take_body() {
   SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
-  std::string body = std::exchange(parts_->beast->get().body(), {});
-  parts_->body_bytes_taken += body.size();
-  return body;
+  return std::exchange(parts_->beast->get().body(), {});
 }
 
 size_t RequestParser::body_bytes() const {

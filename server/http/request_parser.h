@@ -43,8 +43,8 @@ class RequestParser {
   size_t body_bytes() const;
 
   // Limits the body of the present request, from here on: kFailed when it is longer, or says so.
-  // Before that it is limited by the larger of body_bytes_max and upload_bytes_max. REQUIRES: kBody
-  // or kComplete.
+  // Nothing limits it before, so this follows the call that has read the head. REQUIRES: kBody or
+  // kComplete.
   State limit_body(size_t bytes_max);
 
   // Sets aside memory for the whole announced length, for a body that stays here to its end.

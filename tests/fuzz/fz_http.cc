@@ -27,9 +27,15 @@ struct Reading {
   friend bool operator==(const Reading&, const Reading&) = default;
 };
 
-// Takes every complete request out of the parser.
+// Takes every complete request out of the parser, as a connection does.
 void drain(RequestParser& parser, Reading& reading) {
-  while (parser.state() == RequestParser::State::kComplete) {
+  const auto limited = [&] {
+    const auto state = parser.state();
+    const bool head =
+        state == RequestParser::State::kBody || state == RequestParser::State::kComplete;
+    return head ? parser.limit_body(small_limits().body_bytes_max) : state;
+  };
+  while (limited() == RequestParser::State::kComplete) {
     const HttpRequest request = parser.take();
     SPILLWAY_CHECK(request.body.size() <= 256);
     SPILLWAY_CHECK(request.path.starts_with('/') || request.path == "*");

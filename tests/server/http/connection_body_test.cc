@@ -8,6 +8,7 @@
 
 #include "tests/server/api/api_support.h"
 #include "tests/support/patience.h"
+#include "tests/support/request_reports.h"
 
 namespace spillway::connection_body_test {
 namespace {
@@ -101,6 +102,48 @@ TEST_CASE("a client that stops within a body is cut off also where a sink takes 
   HttpClient client(test.server->port());
   client.send("POST /sink HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\nbody");
   CHECK(client.read_answer().status == 408);
+}
+
+TEST_CASE(
+    "a body that is too long is refused with its route's limit, and by the name of its request") {
+  SlowSink sink;
+  test::RequestReports reports;
+  TestServer::Options options;
+  options.access.api_keys = {"key"};
+  options.http.body_bytes_max = 500;
+  options.http.upload_bytes_max = 1000;
+  options.observer = reports.observer();
+  options.routes.push_back(sink.route());
+  TestServer test(std::move(options));
+  const auto begin = [&](const std::string& request, const std::string& fields) {
+    HttpClient client(test.server->port());
+    client.send(request + " HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n\r\n");
+    return client.read_answer();
+  };
+  const std::string key = "Authorization: Bearer key\r\n";
+  const auto limit_of = [](const HttpAnswer& answer) {
+    INFO(answer.body);
+    CHECK(answer.status == 413);
+    return Json::parse(answer.body)["error"]["max_allowed"];
+  };
+  CHECK(begin("POST /sink", "Content-Length: 1001").status == 401);
+  CHECK(limit_of(begin("POST /sink", key + "Content-Length: 1001")) == 1000);
+  CHECK(limit_of(begin("POST /sink", key + "Content-Length: 18446744073709551615")) == 1000);
+  CHECK(limit_of(begin("POST /v1/completions", key + "Content-Length: 501")) == 500);
+  CHECK(limit_of(begin("POST /v1/completions", key + "Content-Length: 18446744073709551615")) ==
+        500);
+  CHECK(limit_of(begin("GET /version", key + "Content-Length: 18446744073709551615")) ==
+        HttpLimits().other_body_bytes_max);
+  HttpClient chunked(test.server->port());
+  chunked.send("POST /sink HTTP/1.1\r\nHost: a\r\n" + key +
+               "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3e7\r\n");
+  CHECK(limit_of(chunked.read_answer()) == 1000);
+  for (const RequestReport& report : reports.wait(7)) {
+    INFO(report.status);
+    CHECK_FALSE(report.method.empty());
+    CHECK_FALSE(report.path.empty());
+    CHECK(report.route.empty() == (report.status == 401));
+  }
 }
 
 }  // namespace

@@ -15,8 +15,12 @@ using State = RequestParser::State;
 std::string read_all(std::string_view bytes, size_t step, const HttpLimits& limits = {}) {
   RequestParser parser(limits);
   std::string seen;
+  const auto limited = [&] {
+    const bool head = parser.state() == State::kBody || parser.state() == State::kComplete;
+    return head ? parser.limit_body(limits.body_bytes_max) : parser.state();
+  };
   const auto drain = [&] {
-    while (parser.state() == State::kComplete) {
+    while (limited() == State::kComplete) {
       const HttpRequest request = parser.take();
       seen += request.method + " " + request.path + " " + request.body + "|";
       parser.feed("");
