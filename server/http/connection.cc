@@ -257,12 +257,12 @@ void Connection::begin_answer(std::string request_id) {
 
 // Refuses a request that is not read to its end. Later bytes are not trusted to begin a request.
 void Connection::refuse(HttpResponse response) {
-  const auto state = parser_.state();
-  const bool known =
-      state == RequestParser::State::kBody || state == RequestParser::State::kComplete;
-  head_only_ = known && parser_.head().method == "HEAD";
-  begin_answer(known ? parser_.head().request_id : "req-refused-" + std::to_string(serial_ + 1));
   parser_.abandon();
+  const HttpRequest& head = parser_.head();
+  head_only_ = head.method == "HEAD";
+  if (record_ == nullptr) record_ = new_record(head.path.empty() ? nullptr : &head);
+  begin_answer(head.request_id.empty() ? "req-refused-" + std::to_string(serial_ + 1)
+                                       : head.request_id);
   response.close = true;
   respond(serial_, response);
 }

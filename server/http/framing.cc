@@ -90,6 +90,18 @@ std::optional<ApiError> check_header_block(std::string_view block, const HttpLim
   return {};
 }
 
+std::string_view header_field(std::string_view block, std::string_view name) {
+  while (true) {  // The first line is the request's.
+    block.remove_prefix(std::min(block.find("\r\n"), block.size()));
+    if (block.empty()) return {};
+    block.remove_prefix(2);
+    const std::string_view line = block.substr(0, block.find("\r\n"));
+    const size_t colon = line.find(':');
+    if (line.size() == block.size() || colon == std::string_view::npos) continue;
+    if (equal_ignoring_case(line.substr(0, colon), name)) return trim(line.substr(colon + 1));
+  }
+}
+
 ApiError bad_http_request(std::string_view why) {
   ApiError error;
   error.message = "Bad HTTP request: " + std::string(why) + ".";

@@ -17,6 +17,10 @@ namespace spillway {
 // expectation but 100-continue, too many fields. Beast checks the remaining syntax.
 std::optional<ApiError> check_header_block(std::string_view block, const HttpLimits& limits);
 
+// The value of the first field of this name (in any case) whose line is there to its end; empty:
+// there is none. `block`: a request's first lines, which nothing has checked.
+std::string_view header_field(std::string_view block, std::string_view name);
+
 // The HTTP-level errors, in the API's shape.
 ApiError bad_http_request(std::string_view why);
 ApiError header_too_large(const HttpLimits& limits);

@@ -83,6 +83,7 @@ struct RequestParser::Parts {
   }
 
   void fail(ApiError why) {
+    if (state == State::kHeader) recall_head();
     state = State::kFailed;
     error = std::move(why);
     buffer = {};
@@ -94,6 +95,7 @@ struct RequestParser::Parts {
     if (state == State::kBody) read_body();
   }
 
+  void recall_head();
   void read_header();
   void skip_line_ends();
   void begin_beast(std::string_view block);
@@ -115,6 +117,16 @@ struct RequestParser::Parts {
   HttpRequest head;
   ApiError error;
 };
+
+// Of a head that is refused, what the refusal needs, as far as it has come.
+void RequestParser::Parts::recall_head() {
+  head = {};
+  const size_t end = buffer.find("\r\n\r\n");
+  const std::string_view block(buffer.data(), end == std::string::npos ? buffer.size() : end + 2);
+  if (block.starts_with("HEAD ")) head.method = "HEAD";
+  const std::string_view id = header_field(block, "x-request-id");
+  if (harmless_id(id)) head.request_id = id;
+}
 
 void RequestParser::Parts::skip_line_ends() {
   size_t skipped = 0;
@@ -140,12 +152,13 @@ void RequestParser::Parts::read_header() {
   }
   const size_t length = end + 4;
   if (length > limits.header_bytes_max) return fail(header_too_large(limits));
-  const std::string block = buffer.substr(0, length);
+  const std::string_view block(buffer.data(), length);
+  if (auto refused = check_header_block(block, limits)) return fail(*std::move(refused));
+  begin_beast(block);
+  if (state == State::kFailed) return;
   buffer.erase(0, length);
   searched = 0;
   line_ends = 0;
-  if (auto refused = check_header_block(block, limits)) return fail(*std::move(refused));
-  begin_beast(block);
 }
 
 void RequestParser::Parts::begin_beast(std::string_view block) {
@@ -266,7 +279,7 @@ size_t RequestParser::waiting_bytes() const {
 }
 
 HttpRequest& RequestParser::head() {
-  SPILLWAY_CHECK(parts_->state == State::kBody || parts_->state == State::kComplete);
+  SPILLWAY_CHECK(parts_->state != State::kHeader);
   return parts_->head;
 }
 
@@ -276,7 +289,7 @@ void RequestParser::abandon() {
 
 HttpRequest RequestParser::take() {
   SPILLWAY_CHECK(parts_->state == State::kComplete);
-  HttpRequest request = std::move(parts_->head);
+  HttpRequest request = std::exchange(parts_->head, {});
   request.body = std::move(parts_->beast->get().body());
   parts_->beast.reset();
   parts_->state = State::kHeader;

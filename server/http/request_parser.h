@@ -36,7 +36,8 @@ class RequestParser {
   // Whether the header had `Expect: 100-continue` and no body bytes have come. REQUIRES: kBody.
   bool wants_continue() const;
 
-  // The request without its body. REQUIRES: kBody or kComplete.
+  // The request without its body. kFailed: where the head itself was refused, only its request_id
+  // and whether its method is HEAD, as far as they came; else empty. REQUIRES: not kHeader.
   HttpRequest& head();
 
   // Bytes of the body that take_body() has not given.

@@ -1,6 +1,7 @@
 // RequestParser: hostile framing, limits at the limit and one above, and every way to split bytes.
 #include <catch2/catch.hpp>
 
+#include "server/http/framing.h"
 #include "server/http/request_parser.h"
 #include "server/http/router.h"
 #include "server/http/sse.h"
@@ -232,6 +233,16 @@ TEST_CASE("a request keeps what handlers need") {
   CHECK_FALSE(request.keep_alive);
   parser.feed("GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: a\tb<>\r\n\r\n");
   CHECK(parser.take().request_id.starts_with("req-"));
+}
+
+TEST_CASE("a field is found in lines that nothing has checked") {
+  const std::string block =
+      "GET / x-id: no\r\nx-i: 1\r\n\r\nx-id\r\nX-ID: \t a b\t\r\nx-id: c\r\nlast: d";
+  CHECK(header_field(block, "x-id") == "a b");
+  CHECK(header_field(block, "last").empty());
+  CHECK(header_field(block, "none").empty());
+  CHECK(header_field("", "x").empty());
+  CHECK(header_field("\r\n", "x").empty());
 }
 
 TEST_CASE("routes match literally, with named errors") {
