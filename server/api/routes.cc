@@ -57,14 +57,17 @@ Router make_router(ApiService& api, Access access) {
 
 Router make_loading_router(Access access) {
   Router router(std::move(access));
-  const double began = steady_seconds();
+  const auto loading = [began = steady_seconds()] {
+    return error_response(model_loading(steady_seconds() - began));
+  };
+  const Handler handler = [loading](const HttpRequest&, const ExchangePtr& exchange) {
+    exchange->respond(loading());
+  };
   for (const ApiRoute& route : kRoutes) {
-    router.add({route.method, route.path,
-                [began](const HttpRequest&, const ExchangePtr& exchange) {
-                  exchange->respond(error_response(model_loading(steady_seconds() - began)));
-                },
-                route.json_body, route.open});
+    router.add({route.method, route.path, handler, route.json_body, route.open});
   }
+  router.add({"GET", "/", handler, /*json_body=*/false, /*open=*/true});  // The page's
+  router.answer_other_paths(loading);  // Files, batches, and what else will be there
   return router;
 }
 

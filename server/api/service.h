@@ -60,7 +60,8 @@ struct ApiService {
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.
 Router make_router(ApiService& api, Access access);
 
-// The same routes before there is a model: each answers 503 with model_loading.
+// Before there is a model: every path is answered 503 with model_loading, those of the table by
+// their methods and bodies.
 Router make_loading_router(Access access);
 
 // The handlers, one file a subject.

@@ -145,6 +145,8 @@ std::variant<const Route*, HttpResponse> Router::find(HttpRequest& request) cons
     route = &candidate;
     request.parameters = *std::move(parameters);
   }
+  const bool known = !allowed.empty();
+  if (!known && other_paths_) allowed = {"GET", "HEAD", "POST", "DELETE"};
   // Browsers send preflights without the key.
   if (request.method == "OPTIONS" && !request.origin.empty() && !allowed.empty() &&
       access_.allows_origin(request.origin)) {
@@ -154,7 +156,7 @@ std::variant<const Route*, HttpResponse> Router::find(HttpRequest& request) cons
   if (route == nullptr || !route->open) {
     if (const auto refusal = access_.refuse(request)) return error_response(*refusal);
   }
-  if (allowed.empty()) return error_response(unknown_url(request));
+  if (!known) return other_paths_ ? other_paths_() : error_response(unknown_url(request));
   if (route == nullptr) return method_not_allowed(allowed);
   if (route->json_body) {
     if (const auto refusal = check_content(request)) return error_response(*refusal);

@@ -33,6 +33,10 @@ class Router {
 
   void add(Route route) { routes_.push_back(std::move(route)); }
   const std::vector<Route>& routes() const { return routes_; }
+  // What all other paths are answered, in place of 404.
+  void answer_other_paths(std::function<HttpResponse()> answer) {
+    other_paths_ = std::move(answer);
+  }
 
   // Finds the route of a request from its head, and fills in request.parameters (%-decoded); or
   // returns the answer that refuses it. HEAD takes the route of GET.
@@ -42,6 +46,7 @@ class Router {
 
  private:
   std::vector<Route> routes_;
+  std::function<HttpResponse()> other_paths_;  // Empty: 404
   Access access_;
 };
 

@@ -1,8 +1,10 @@
 // The Batch API from the client's side, against the server's own.
 #include "server/client/batches_client.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <mutex>
 
@@ -73,6 +75,36 @@ TEST_CASE("a file goes to the server and a batch's results come back") {
   CHECK(std::count(out.begin(), out.end(), '\n') == 20);
   CHECK_THAT(out, Catch::Contains("\"l19\""));
   CHECK(client.cancel(batch.id).status().code() == Code::kInvalidArgument);
+}
+
+TEST_CASE("a client waits for a server that loads its model") {
+  const TempDirectory folder;
+  BatchServer server;
+  std::promise<void> refused;
+  std::atomic<int> refusals{0};
+  const auto observe = [&](const RequestReport& report) {
+    if (report.status == 503 && refusals++ == 0) refused.set_value();
+  };
+  const auto http =
+      HttpServer::start("127.0.0.1", 0, HttpLimits(), make_loading_router(Access()), observe)
+          .value();
+  auto loaded = std::async(std::launch::async, [&] {
+    refused.get_future().wait();
+    Router router = make_router(*server.api, Access());
+    server.batches->add_routes(router);
+    HttpLimits limits;
+    limits.upload_bytes_max = size_t{64} << 20;
+    http->serve(limits, std::move(router));
+  });
+  BatchesClient client = client_of(http->url());
+  write(folder / "in.jsonl", batch_line("a", {{"prompt", std::string(900'000, 'a')}}));
+  const auto file = client.upload(folder / "in.jsonl", {});
+  INFO(file.status().message());
+  CHECK(file.ok());
+  CHECK(refusals > 0);
+  if (refusals == 0) refused.set_value();
+  loaded.get();
+  http->stop();
 }
 
 TEST_CASE("files larger than a piece, and of any bytes, arrive as they are") {

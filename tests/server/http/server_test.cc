@@ -448,10 +448,23 @@ TEST_CASE("a server answers 503 until its model is there, and by other routes fr
   CHECK(loading.fields.at("retry-after") == "5");
   check_error(HttpClient(server->port()).post("/v1/completions", R"({"prompt":"a"})"), 401,
               kInvalid, "invalid_api_key");
+  check_error(client.get("/"), 503, "unavailable_error",
+              "model_loading");  // The page is open, too.
+  check_error(client.get("/v1/files"), 401, kInvalid, "invalid_api_key");
+  for (const char* request : {"GET /v1/files", "POST /v1/batches", "GET /v1/batches/batch_1",
+                              "DELETE /v1/files/file_1", "GET /nowhere"}) {
+    INFO(request);
+    client.send(request + (" HTTP/1.1\r\n" + key));
+    check_error(client.read_answer(), 503, "unavailable_error", "model_loading");
+  }
+  HttpClient upload(server->port());  // Is told before its body is read.
+  upload.send("POST /v1/files HTTP/1.1\r\nContent-Length: 1000000\r\n" + key);
+  check_error(upload.read_answer(), 503, "unavailable_error", "model_loading");
   server->serve(HttpLimits(), make_router(test.api, access));
   client.send("GET /v1/models HTTP/1.1\r\n" + key);  // On the same connection
   CHECK(client.read_answer().status == 200);
   CHECK(HttpClient(server->port()).get("/health").status == 200);
+  check_error(HttpClient(server->port()).get("/"), 401, kInvalid, "invalid_api_key");
   server->stop();
 }
 
