@@ -24,8 +24,9 @@ struct HttpRequest {
   std::string content_encoding;
   std::string authorization;
   std::string host;
-  std::string origin;         // The web page's that caused the request; empty: none
-  std::string forwarded_for;  // X-Forwarded-For, several of them joined: anyone can send it
+  std::string origin;            // The web page's that caused the request; empty: none
+  std::string preflight_fields;  // A preflight's Access-Control-Request-Headers
+  std::string forwarded_for;     // X-Forwarded-For, several of them joined: anyone can send it
   std::optional<uint64_t> content_length;
   std::string request_id;  // x-request-id if it is harmless, else a fresh one
   std::string body;

@@ -197,6 +197,7 @@ void RequestParser::Parts::read_head_fields() {
   head.content_encoding = text_of(message[http::field::content_encoding]);
   head.host = text_of(message[http::field::host]);
   head.origin = text_of(message[http::field::origin]);
+  head.preflight_fields = text_of(message[http::field::access_control_request_headers]);
   for (auto [at, end] = message.equal_range("x-forwarded-for"); at != end; ++at) {
     head.forwarded_for += (head.forwarded_for.empty() ? "" : ",") + text_of(at->value());
   }

@@ -82,12 +82,35 @@ HttpResponse method_not_allowed(const std::vector<std::string>& allowed) {
   return response;
 }
 
-// Answers a browser's preflight: whether a page may send its request.
-HttpResponse preflight(const std::vector<std::string>& allowed) {
+// "content-type, x-stainless-os": names of fields (RFC 9110, 5.6.2), and not too many.
+bool is_list_of_names(std::string_view list) {
+  constexpr size_t kBytesMax = 1024;
+  const auto token = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  };
+  if (list.empty() || list.size() > kBytesMax) return false;
+  while (true) {
+    const size_t comma = std::min(list.find(','), list.size());
+    std::string_view name = list.substr(0, comma);
+    while (name.starts_with(' ')) name.remove_prefix(1);
+    while (name.ends_with(' ')) name.remove_suffix(1);
+    if (name.empty() || !std::all_of(name.begin(), name.end(), token)) return false;
+    if (comma == list.size()) return true;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+// Answers a browser's preflight: whether a page may send its request. The page's origin is allowed,
+// so that it may send any fields, as OpenAI's JavaScript package sends a dozen x-stainless-*.
+HttpResponse preflight(const HttpRequest& request, const std::vector<std::string>& allowed) {
+  const std::string& asked = request.preflight_fields;
   HttpResponse response;
-  response.fields = {{"Access-Control-Allow-Methods", list_of(allowed)},
-                     {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
-                     {"Access-Control-Max-Age", "600"}};
+  response.fields = {
+      {"Access-Control-Allow-Methods", list_of(allowed)},
+      {"Access-Control-Allow-Headers",
+       is_list_of_names(asked) ? asked : "authorization, content-type, x-request-id"},
+      {"Access-Control-Max-Age", "600"}};
   return response;
 }
 
@@ -150,7 +173,7 @@ std::variant<const Route*, HttpResponse> Router::find(HttpRequest& request) cons
   // Browsers send preflights without the key.
   if (request.method == "OPTIONS" && !request.origin.empty() && !allowed.empty() &&
       access_.allows_origin(request.origin)) {
-    return preflight(allowed);
+    return preflight(request, allowed);
   }
   // Clients without a key do not learn which paths exist.
   if (route == nullptr || !route->open) {
