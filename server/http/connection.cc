@@ -283,7 +283,8 @@ void Connection::begin_stream(uint64_t serial, const HttpFields& fields) {
   record_->answered(200, "", request_id_);
   out_bytes_allowed_ = core_->limits.output_bytes_max;
   if (!chunked_ || core_->draining) keep_alive_ = false;
-  enqueue(event_stream_head(fields, {request_id_, keep_alive_, false, cors_}, chunked_));
+  if (head_only_) end_answer();
+  enqueue(event_stream_head(fields, {request_id_, keep_alive_, head_only_, cors_}, chunked_));
 }
 
 void Connection::send(uint64_t serial, const std::string& event, bool echo) {

@@ -66,5 +66,17 @@ TEST_CASE("events tell what runs, once a second, until the server drains") {
   CHECK(test.server->wait_quiet(5));
 }
 
+TEST_CASE("HEAD of the events is the head alone, and the connection goes on") {
+  TestServer test;
+  HttpClient client(test.server->port());
+  client.send("HEAD /api/events HTTP/1.1\r\nHost: a\r\n\r\n");
+  const HttpAnswer head = client.read_head();
+  CHECK(head.status == 200);
+  CHECK(head.fields.at("content-type") == "text/event-stream; charset=utf-8");
+  const HttpAnswer next = client.get("/version");
+  CHECK(next.status == 200);
+  CHECK(Json::parse(next.body)["version"] == SPILLWAY_VERSION);
+}
+
 }  // namespace
 }  // namespace spillway::events_test
