@@ -15,6 +15,7 @@
 #include "server/api/admission.h"
 #include "server/api/answer_memory.h"
 #include "server/api/completion.h"
+#include "server/api/events.h"
 #include "server/api/key_quotas.h"
 #include "server/api/metrics.h"
 #include "server/http/router.h"
@@ -43,6 +44,7 @@ struct ApiService {
   Admission admission;
   KeyQuotas quotas;
   AnswerMemory answers;
+  EventWatchers watchers;
   PlanFigures plan;  // Set before the server starts
   std::atomic<bool> draining{false};
   int64_t request_seconds_max = 0;  // 0: no bound

@@ -1,8 +1,15 @@
-// What the dashboard is told: the fields of an event, the last sweep's picture, and the end.
+// What the dashboard is told: the fields of an event, the last sweep's picture, and the end; and
+// what many watchers cost.
+#include "server/api/events.h"
+
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "kernels/base/clock.h"
 #include "tests/server/api/api_support.h"
+#include "tests/server/api/check_error.h"
+#include "tests/support/patience.h"
 
 namespace spillway::events_test {
 namespace {
@@ -64,6 +71,69 @@ TEST_CASE("events tell what runs, once a second, until the server drains") {
     CHECK(chunk.starts_with("data: {"));
   }
   CHECK(test.server->wait_quiet(5));
+}
+
+constexpr const char* kWatch = "GET /api/events HTTP/1.1\r\nHost: a\r\n";
+
+TEST_CASE("an event is made once a second for all who watch with the same key") {
+  TestServer::Options options;
+  options.access.api_keys = {"a", "b"};
+  TestServer test(std::move(options));
+  std::atomic<int> made{0};
+  test.api.batches = [&](uint64_t key) {
+    ++made;
+    return std::to_string(key);
+  };
+  const double began = steady_seconds();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  std::set<double> times[3];
+  const auto read = [&](size_t i) {
+    const Json event = next_event(*clients[i]);
+    const uint64_t key = i % 2 + 1;
+    CHECK(event["batches"] == key);  // Nobody gets another's.
+    times[key].insert(event["now"].get<double>());
+  };
+  for (size_t i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(test.server->port()));
+    clients[i]->send(std::string(kWatch) + "Authorization: Bearer " + (i % 2 == 0 ? "a" : "b") +
+                     "\r\n\r\n");
+    REQUIRE(clients[i]->read_head().status == 200);
+    read(i);
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < clients.size(); ++i) read(i);
+  }
+  const int made_until_now = made;
+  const double seconds = steady_seconds() - began;
+  for (const uint64_t key : {1, 2}) CHECK(static_cast<double>(times[key].size()) <= 1 + seconds);
+  CHECK(made_until_now <= 2 * (1 + seconds));
+  // The one whose tick made them may leave.
+  clients.erase(clients.begin(), clients.begin() + 2);
+  for (int round = 0; round < 2; ++round) next_event(*clients[0]);
+}
+
+TEST_CASE("a client watches so many times at most") {
+  TestServer test;
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int64_t i = 0; i < kWatchersPerClientMax; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(test.server->port()));
+    clients.back()->send(std::string(kWatch) + "\r\n");
+    REQUIRE(clients.back()->read_head().status == 200);
+  }
+  HttpClient last(test.server->port());
+  test::check_error(last.get("/api/events"), 429, "rate_limit_error", "too_many_watchers");
+  HttpClient other(test.server->port(), 0, "127.0.0.2");
+  other.send(std::string(kWatch) + "\r\n");
+  CHECK(other.read_head().status == 200);
+  clients.pop_back();  // Its place is free when the server sees that it has left.
+  int status = 429;
+  for (const double began = steady_seconds();
+       status == 429 && steady_seconds() - began < test::kPatience;) {
+    HttpClient next(test.server->port());
+    next.send(std::string(kWatch) + "\r\n");
+    status = next.read_head().status;
+  }
+  CHECK(status == 200);
 }
 
 TEST_CASE("HEAD of the events is the head alone, and the connection goes on") {
