@@ -1,6 +1,7 @@
 #include "server/http/error.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/units.h"
@@ -170,10 +171,13 @@ ApiError engine_failed() {
 }
 
 ApiError request_timeout(double seconds, bool own) {
-  ApiError error = unavailable("The request took longer than the " + format_seconds(seconds) +
-                                   (own ? " of its timeout." : " that this server allows.") +
-                                   " Use a smaller max_tokens, or a batch.",
-                               "request_timeout");
+  char given[48];  // As the request has it: 0.0001 is not 0.00.
+  std::snprintf(given, sizeof given, "%.15g s of its timeout.", seconds);
+  ApiError error =
+      unavailable("The request took longer than the " +
+                      (own ? given : format_seconds(seconds) + " that this server allows.") +
+                      " Use a smaller max_tokens, or a batch.",
+                  "request_timeout");
   error.retry_is_useless = true;
   return error;
 }

@@ -240,6 +240,9 @@ TEST_CASE("a request may have a time of its own") {
   CHECK(whole.status == 503);
   CHECK(whole.fields.at("x-should-retry") == "false");
   CHECK(Json::parse(whole.body)["error"]["code"] == "request_timeout");
+  CHECK_THAT(whole.body, Catch::Contains("the 0.4 s of its timeout"));
+  const HttpAnswer brief = test.post("/v1/completions", {{"prompt", "hi"}, {"timeout", 0.0001}});
+  CHECK_THAT(brief.body, Catch::Contains("the 0.0001 s of its timeout"));
   const Stream s = stream(test, {{"prompt", "hi"}, {"timeout", 0.4}});
   REQUIRE(s.events.size() == 1);
   CHECK(s.events[0]["error"]["code"] == "request_timeout");
