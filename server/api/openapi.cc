@@ -270,7 +270,7 @@ const Operation kOperations[] = {
      "What runs, once a second",
      nullptr,
      nullptr,
-     {503},
+     {429, 503},
      "",
      kEvents},
     {"get", "/openapi.json", "openapi", "This document", nullptr, "Document", {}},
