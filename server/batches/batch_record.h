@@ -62,7 +62,7 @@ struct BatchRecord {
 
   std::string model;                // As the API shows it
   std::vector<std::string> models;  // All names that its lines use
-  std::string identity;             // Of the model that was served when it was looked through
+  std::string identity;             // Of the model that it was looked through for, or runs on
   std::vector<BatchFault> faults;   // Why it failed
   std::string output_file;          // Empty: none
   std::string error_file;

@@ -46,10 +46,12 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
+constexpr const char* kSetAside = ".unreadable";
+
 // Keeps a file that cannot be read, out of the way.
 Status set_aside(const std::string& path) {
   std::error_code error;
-  std::filesystem::rename(path, path + ".unreadable", error);
+  std::filesystem::rename(path, path + kSetAside, error);
   if (error) return {Code::kIoError, path + ": " + error.message()};
   return Journal::remove(path);  // And SQLite's files beside it
 }
@@ -325,7 +327,8 @@ Result<Journal> BatchWorker::open_journal(const BatchRecord& record, const std::
   if (!exists(path)) return Journal::create(path, head_of(record, hash));
   Result<Journal> opened = Journal::open(path);
   if (opened.status().code() == Code::kCorruption) {
-    log_error(record.id + " runs anew: " + std::string(opened.status().message()));
+    log_error(record.id + " runs anew: " + std::string(opened.status().message()) +
+              "; that file is kept as " + path + kSetAside);
     SPILLWAY_RETURN_IF_ERROR(set_aside(path));
     return Journal::create(path, head_of(record, hash));
   }
@@ -430,7 +433,8 @@ Result<Journal> BatchWorker::open_results(const BatchRecord& record, BatchState 
   }
   Result<Journal> opened = Journal::open(path);
   if (opened.status().code() != Code::kCorruption || end == BatchState::kCompleted) return opened;
-  log_error(record.id + " ends without what was done: " + std::string(opened.status().message()));
+  log_error(record.id + " ends without what was done: " + std::string(opened.status().message()) +
+            "; that file is kept as " + path + kSetAside);
   SPILLWAY_RETURN_IF_ERROR(set_aside(path));
   return Journal::create(path, head_of(record, ""));
 }

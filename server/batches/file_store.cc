@@ -228,7 +228,7 @@ Result<StoredFile> FileStore::find_locked(const std::string& owner, const std::s
   return read_row(row);
 }
 
-// Rows are in the order in which they were written; so is their rowid. REQUIRES: mutex_ is held.
+// Rows are in the order in which they were written; so is their rowid.
 Result<int64_t> FileStore::place_of(const std::string& owner, const std::string& id) const {
   SPILLWAY_ASSIGN_OR_RETURN(
       Statement place, database_.prepare("SELECT rowid FROM files WHERE id = ? AND owner = ?"));

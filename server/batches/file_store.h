@@ -37,8 +37,8 @@ struct StoredFile {
   std::optional<int64_t> expires_at;  // Unix seconds; empty: never
 };
 
-// Of what clients hand in. Results are bounded by neither: their bytes lie in a journal already,
-// and a batch that could not write them could not end.
+// Of what clients hand in. Results are bounded by none of them: their bytes lie in a journal
+// already, and a batch that could not write them could not end.
 struct FileLimits {
   int64_t file_bytes_max = int64_t{1} << 30;
   int64_t owner_bytes_max = int64_t{10} << 30;  // All files of one owner, with uploads and results
