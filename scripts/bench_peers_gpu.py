@@ -39,13 +39,24 @@ FLEXGEN_LOG = re.compile(r"peak gpu mem: ([\d.]+) GB|(prefill|decode|total) late
 
 
 def parse_policy(text):
-    """'48x3 20,80,0,100,0,100' as (batch, batches, the six percentages)."""
-    sizes, percent = text.split()
+    """'48x3 20,80,0,100,0,100' as (batch, batches, the six percentages, whether the CPU attends to its part of the cache).
+
+    With " copied" behind it, that part is copied to the GPU instead.
+    """
+    sizes, percent, *copied = text.split()
     batch, batches = (int(part) for part in sizes.split("x"))
     percent = percent.split(",")
-    if len(percent) != 6:
-        raise ValueError("a policy has six percentages")
-    return batch, batches, percent
+    if len(percent) != 6 or copied not in ([], ["copied"]):
+        raise ValueError("a policy has six percentages, and nothing or 'copied' behind them")
+    return batch, batches, percent, not copied
+
+
+def flex_opt(checkout):
+    """FlexGen's program; its folder's name is newer than the paper's."""
+    for folder in ("flexllmgen", "flexgen"):
+        if (checkout / folder / "flex_opt.py").exists():
+            return checkout / folder / "flex_opt.py"
+    return None
 
 
 def parse_flexgen(text):
@@ -146,7 +157,7 @@ class GpuBench(bench_peers.Bench):
     def flexgen(self, name, checkout, python, policy, extra=()):
         """FlexGen's flex_opt.py with dummy weights."""
         options = self.options
-        batch, batches, percent = parse_policy(policy)
+        batch, batches, percent, cpu_attends = parse_policy(policy)
         offload = self.work / "offload"
         shutil.rmtree(offload, ignore_errors=True)
         offload.mkdir(parents=True)
@@ -154,10 +165,11 @@ class GpuBench(bench_peers.Bench):
         log.unlink(missing_ok=True)
         tokenizer = self.model.with_name(self.model.name + "-tokenizer")
         write_tokenizer(tokenizer, bench_peers.SHAPES[options.shape]["vocab"])
-        command = [python, RUNNERS / "run_flexgen.py", options.gpu_bytes, tokenizer, checkout / "flexgen" / "flex_opt.py"]
+        command = [python, RUNNERS / "run_flexgen.py", options.gpu_bytes, tokenizer, flex_opt(checkout)]
         command += ["--model", f"facebook/{options.shape}", "--path", "_DUMMY_", "--offload-dir", offload]
         command += ["--prompt-len", options.prompt_tokens, "--gen-len", options.new_tokens, "--percent", *percent]
-        command += ["--gpu-batch-size", batch, "--num-gpu-batches", batches, "--log-file", log, "--cpu-cache-compute", *extra]
+        command += ["--gpu-batch-size", batch, "--num-gpu-batches", batches, "--log-file", log, *extra]
+        command += ["--cpu-cache-compute"] if cpu_attends else []
         try:
             self.logged(name, command, {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(checkout)})
         finally:
@@ -217,11 +229,14 @@ class GpuBench(bench_peers.Bench):
         if not options.skip_accelerate:
             chosen.append(("transformers + accelerate", self.accelerate))
         if options.flexgen:
-            peer = (options.flexgen, options.flexgen_python, options.flexgen_policy)
-            chosen.append(("FlexGen", partial(self.flexgen, "FlexGen", *peer)))
+            for i, policy in enumerate(options.flexgen_policy or [FLEXGEN_POLICY]):
+                name = "FlexGen" if i == 0 else f"FlexGen {i + 1}"
+                chosen.append((name, partial(self.flexgen, name, options.flexgen, options.flexgen_python, policy)))
         if options.h2o:
-            peer = (options.h2o, options.h2o_python, options.h2o_policy, ["--hh-ratio", "0.1", "--hh-all"])
-            chosen.append(("FlexGen, H2O fork", partial(self.flexgen, "FlexGen, H2O fork", *peer)))
+            for i, policy in enumerate(options.h2o_policy or [H2O_POLICY]):
+                name = "FlexGen, H2O fork" if i == 0 else f"FlexGen, H2O fork {i + 1}"
+                peer = (options.h2o, options.h2o_python, policy, ["--hh-ratio", "0.1", "--hh-all"])
+                chosen.append((name, partial(self.flexgen, name, *peer)))
         if options.spillway:
             h2o = ["--kv-rule", "h2o", "--kv-heavy", "0.1", "--kv-recent", "0.1", "--kv-ratio-of", "prompt"]
             chosen.append(("Spillway", partial(self.spillway, "Spillway")))
@@ -267,10 +282,10 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=5, help="decode steps of accelerate to measure")
     parser.add_argument("--threads", type=int, default=0, help="0: one a core")
     for name in ("flexgen", "h2o"):
-        parser.add_argument(f"--{name}", type=Path, help="a checkout, the folder above flexgen/flex_opt.py")
+        parser.add_argument(f"--{name}", type=Path, help="a checkout, the folder above flex_opt.py's")
         parser.add_argument(f"--{name}-python", type=Path, default=Path(sys.executable), help="an interpreter for it")
         published = FLEXGEN_POLICY if name == "flexgen" else H2O_POLICY
-        parser.add_argument(f"--{name}-policy", default=published, help="default: %(default)s")
+        parser.add_argument(f"--{name}-policy", action="append", help=f"a row each; default: {published}")
     parser.add_argument("--skip-accelerate", action="store_true")
     parser.add_argument("--python", type=Path, help="has torch, transformers and accelerate; without it pip installs them")
     parser.add_argument("--time-limit", type=int, default=7200, help="seconds for one run")
@@ -282,10 +297,11 @@ def parse_arguments():
         parser.error(f"--python {options.python}: there is no such program")
     for name in ("flexgen", "h2o"):
         checkout = getattr(options, name)
-        if checkout and not (checkout / "flexgen" / "flex_opt.py").exists():
-            parser.error(f"--{name} {checkout}: there is no flexgen/flex_opt.py below it")
+        if checkout and not flex_opt(checkout):
+            parser.error(f"--{name} {checkout}: there is no flexgen/flex_opt.py or flexllmgen/flex_opt.py below it")
         try:
-            parse_policy(getattr(options, f"{name}_policy"))
+            for policy in getattr(options, f"{name}_policy") or []:
+                parse_policy(policy)
         except ValueError as reason:
             parser.error(f"--{name}-policy: {reason}")
     return options

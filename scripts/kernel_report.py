@@ -30,8 +30,10 @@ WIDEN_BF16 = r"IMAD\.U32 R\d+, R\d+, 0x10000"  # As this nvcc shifts by 16
 HOT_LOOPS = (
     ("attention_decode.cu", "split_kernel<1, Wide<__nv_bfloat16, 16> >", "bf16 number of a cached key", 32, "FFMA", "SHFL"),
     ("attention_decode.cu", "split_kernel<1, Wide<__nv_bfloat16, 16> >", "bf16 number of a cached value", 32, "FFMA", "LDS R"),
-    ("attention_decode.cu", "split_kernel<1, AnyRows>", "4-bit number of a cached key", 4, "I2FP", "LDG"),
-    ("attention_decode.cu", "split_kernel<1, AnyRows>", "4-bit number of a cached value", 4, "I2FP", "LDS R"),
+    ("attention_decode.cu", "q4_split_kernel<1, 2>", "4-bit number of a cached key", 64, "HMMA", "FFMA"),
+    ("attention_decode.cu", "q4_split_kernel<1, 2>", "4-bit number of a cached value", 128, "HMMA", "LDSM"),
+    ("attention_decode.cu", "split_kernel<1, AnyRows>", "4-bit number of a cached key, other head sizes", 4, "I2FP", "LDG"),
+    ("attention_decode.cu", "split_kernel<1, AnyRows>", "4-bit number of a cached value, other head sizes", 4, "I2FP", "LDS R"),
     ("attention_tiles.cu", "column_sums_kernel<__nv_bfloat16, 128>", "16 x 8 x 16 product (HMMA)", 64, "HMMA", ""),
     ("expand.cu", "expand_kernel<4, 64, __nv_bfloat16, true>", "4-bit weight to bf16", 8, "SHFL", ""),
     ("linear_quant.cu", "quant_kernel<4, 64, __nv_bfloat16, 1>", "4-bit weight by one row", 32, "FFMA", ""),

@@ -6,7 +6,9 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_decode_q4.cuh"
 #include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/attention_split.cuh"
 #include "kernels/cuda/cuda_context.h"
 
 namespace spillway::cuda {
@@ -136,58 +138,6 @@ __device__ float dot_cached(const AttentionOnDevice& a, const ItemOnDevice& item
     }
   }
   return sum_of_heads<kHeads, kWarp>(dots) * a.scale;
-}
-
-// Rows per block. Fixed, so that a sequence's sums are added in the same order whatever runs beside
-// it.
-constexpr int64_t kSplitRows = 256;
-
-// Partial results of a call's blocks for the last kernel, in scratch.
-struct Partials {
-  // [items][heads][splits][2 + head_size]: a split's maximum, its sum of exp(score - maximum), and
-  // its values weighted by these.
-  float* splits;
-  int64_t split_count;
-  float* scores;  // [items][heads][rows], for budgets by score; else null
-  int64_t rows;
-
-  __device__ float* split(const AttentionOnDevice& a, int64_t item, int64_t head,
-                          int64_t index) const {
-    return splits + ((item * a.heads + head) * split_count + index) * (2 + a.head_size);
-  }
-  __device__ float* row_scores(const AttentionOnDevice& a, int64_t item, int64_t head) const {
-    return scores + (item * a.heads + head) * rows;
-  }
-};
-static_assert(sizeof(AttentionOnDevice) + sizeof(Partials) <= kParameterBytesMax);
-
-// The addresses of a KV head's runs of keys in a split, block by block. They are in shared memory,
-// so that a block table is read once and a row's address takes no branch.
-using SplitRuns = const std::byte * [kSplitRows / kKvBlockRows];
-
-// The key of a row of a split; its value is value_offset() further.
-__device__ const std::byte* key_in(const AttentionOnDevice& a, const SplitRuns& runs, int row) {
-  constexpr int kBlock = static_cast<int>(kKvBlockRows);
-  return runs[row / kBlock] + row % kBlock * static_cast<int>(a.row_bytes);
-}
-
-// Turns a head's scores of a split into exp(score - maximum), by all lanes of a warp; the maximum
-// and the sum go to the first numbers of `out`.
-__device__ void softmax_split(float* weights, int64_t rows, float* kept_scores, float* out) {
-  const int64_t lane = threadIdx.x % kWarp;
-  float most = -INFINITY;
-  for (int64_t row = lane; row < rows; row += kWarp) most = fmaxf(most, weights[row]);
-  most = warp_max(most);
-  float sum = 0;
-  for (int64_t row = lane; row < rows; row += kWarp) {
-    if (kept_scores != nullptr) kept_scores[row] = weights[row];
-    weights[row] = expf(weights[row] - most);
-    sum += weights[row];
-  }
-  sum = warp_sum(sum);
-  if (lane > 0) return;
-  out[0] = most;
-  out[1] = sum;
 }
 
 // kHeads of the query heads that share a KV head, from `head` on: their scores, softmax and
@@ -377,24 +327,25 @@ __device__ void attend(Wide<T, kLanes>, const AttentionOnDevice& a, const ItemOn
   attend_wide<T, kHeads, kLanes>(a, item, partials, runs, head, first, rows, weights, sums);
 }
 
-// One block per sequence, KV head and split of its rows. Stores the new row where it is in the
-// split. kHeads of the heads that share the rows are computed together, the rest by ones.
-template <int kHeads, class Rows>
-__global__ void __launch_bounds__(kThreads)
-    split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
-  __shared__ float weights[kHeads][kSplitRows];
-  __shared__ float sums[kThreads / kWarp * kWideMax];
-  __shared__ SplitRuns runs;
-  const ItemOnDevice item = a.item(blockIdx.x);
-  const int64_t kv_head = blockIdx.y, first = blockIdx.z * kSplitRows;
-  if (first >= item.rows) return;  // The whole block
-  const auto rows =
-      static_cast<int>(item.rows - first < kSplitRows ? item.rows - first : kSplitRows);
-  if (threadIdx.x < (rows + kKvBlockRows - 1) / kKvBlockRows) {
+// The rows of a block of threads: of one sequence and KV head, a split.
+struct SplitOfBlock {
+  ItemOnDevice item;
+  int64_t kv_head, first;
+  int rows;  // 0: none
+};
+
+// Finds them, and stores the new row where it is one of them. All threads call it.
+__device__ SplitOfBlock begin_split(const AttentionOnDevice& a, SplitRuns& runs) {
+  SplitOfBlock split{a.item(blockIdx.x), blockIdx.y, blockIdx.z * kSplitRows, 0};
+  const ItemOnDevice& item = split.item;
+  const int64_t kv_head = split.kv_head, first = split.first;
+  if (first >= item.rows) return split;
+  split.rows = static_cast<int>(item.rows - first < kSplitRows ? item.rows - first : kSplitRows);
+  if (threadIdx.x < (split.rows + kKvBlockRows - 1) / kKvBlockRows) {
     runs[threadIdx.x] = a.key_slot(item, kv_head, first + threadIdx.x * kKvBlockRows);
   }
   const unsigned warp = threadIdx.x / kWarp;
-  if (item.slot >= first && item.slot < first + rows) {
+  if (item.slot >= first && item.slot < first + split.rows) {
     if (warp == 0) {
       store_cached(a, a.key(item.first_row, kv_head), a.key_slot(item, kv_head, item.slot));
     }
@@ -403,41 +354,93 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  int64_t head = kv_head * a.group();
+  return split;
+}
+
+// One block per sequence, KV head and split of its rows. kHeads of the heads that share the rows
+// are computed together, the rest by ones.
+template <int kHeads, class Rows>
+__global__ void __launch_bounds__(kThreads)
+    split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
+  __shared__ float weights[kHeads][kSplitRows];
+  __shared__ float sums[kThreads / kWarp * kWideMax];
+  __shared__ SplitRuns runs;
+  const SplitOfBlock split = begin_split(a, runs);
+  if (split.rows == 0) return;  // The whole block
+  int64_t head = split.kv_head * a.group();
   const int64_t end = head + a.group();
   for (; head + kHeads <= end; head += kHeads) {
-    attend<kHeads>(Rows{}, a, item, partials, runs, head, first, rows, weights, sums);
+    attend<kHeads>(Rows{}, a, split.item, partials, runs, head, split.first, split.rows, weights,
+                   sums);
   }
   if constexpr (kHeads > 1) {
     for (; head < end; ++head) {
-      attend<1>(Rows{}, a, item, partials, runs, head, first, rows, weights, sums);
+      attend<1>(Rows{}, a, split.item, partials, runs, head, split.first, split.rows, weights,
+                sums);
     }
   }
 }
 
+// The same over 4-bit rows of kGroups * 64 numbers; the last heads are fewer. Only for devices with
+// products of bf16 (split_kernel_of()).
+template <int kHeads, int kGroups>
+__global__ void __launch_bounds__(kThreads)
+    q4_split_kernel(const __grid_constant__ AttentionOnDevice a, Partials partials) {
+#if defined(SPILLWAY_CUDA_EMULATED) || __CUDA_ARCH__ >= 800
+  __shared__ SplitRuns runs;
+  const SplitOfBlock split = begin_split(a, runs);
+  if (split.rows == 0) return;
+  const int64_t first_head = split.kv_head * a.group(), end = first_head + a.group();
+  for (int64_t head = first_head; head < end; head += kHeads) {
+    const auto heads = static_cast<int>(end - head < kHeads ? end - head : kHeads);
+    Q4Split<kHeads, kGroups>(a, runs, split.rows, heads)
+        .attend(split.item, partials, head, split.first);
+  }
+#endif
+}
+
 using SplitKernel = void (*)(AttentionOnDevice, Partials);
+struct SplitLaunch {
+  SplitKernel kernel;
+  size_t shared_bytes = 0;  // Dynamic
+};
 
 // split_kernel for as many heads together as share a KV head, up to eight, without a rest for the
 // usual numbers.
 template <class Rows>
-SplitKernel split_kernel_for(int64_t group) {
-  if (group % 8 == 0) return &split_kernel<8, Rows>;
-  if (group % 4 == 0 || group > 4) return &split_kernel<4, Rows>;
-  if (group > 1) return &split_kernel<2, Rows>;
-  return &split_kernel<1, Rows>;
+SplitLaunch split_kernel_for(int64_t group) {
+  if (group % 8 == 0) return {&split_kernel<8, Rows>};
+  if (group % 4 == 0 || group > 4) return {&split_kernel<4, Rows>};
+  if (group > 1) return {&split_kernel<2, Rows>};
+  return {&split_kernel<1, Rows>};
+}
+
+template <int kHeads, int kGroups>
+SplitLaunch q4_split_kernel_of() {
+  return {&q4_split_kernel<kHeads, kGroups>, Q4Split<kHeads, kGroups>::kSharedBytes};
+}
+template <int kGroups>
+SplitLaunch q4_split_kernel_for(int64_t group) {
+  if (group == 1) return q4_split_kernel_of<1, kGroups>();
+  if (group <= kQ4HeadsOfTile) return q4_split_kernel_of<kQ4HeadsOfTile, kGroups>();
+  return q4_split_kernel_of<2 * kQ4HeadsOfTile, kGroups>();
 }
 
 template <class T>
-SplitKernel split_kernel_of(int64_t group, int64_t head_size) {
+SplitLaunch split_kernel_of(int64_t group, int64_t head_size) {
   if (head_size == 64) return split_kernel_for<Wide<T, 8>>(group);
   if (head_size == 128) return split_kernel_for<Wide<T, 16>>(group);
   return split_kernel_for<AnyRows>(group);
 }
 
-SplitKernel split_kernel_of(const AttentionOnDevice& a) {
+SplitLaunch split_kernel_of(const AttentionOnDevice& a, bool native_bf16) {
   const int64_t group = a.heads / a.kv_heads;
   if (a.kv_format == Format::kF16) return split_kernel_of<__half>(group, a.head_size);
   if (a.kv_format == Format::kBF16) return split_kernel_of<__nv_bfloat16>(group, a.head_size);
+  if (a.kv_format == Format::kQ4 && native_bf16) {
+    if (a.head_size == 64) return q4_split_kernel_for<1>(group);
+    if (a.head_size == 128) return q4_split_kernel_for<2>(group);
+  }
   return split_kernel_for<AnyRows>(group);
 }
 
@@ -496,14 +499,16 @@ void launch_decode(CudaContext& context, const AttentionOnDevice& a, int64_t ite
   if (scratch == nullptr) return;  // The context has the reason.
   partials.splits = scratch;
   if (scored) partials.scores = scratch + each * splits;
+  const SplitLaunch split = split_kernel_of(a, context.native_bf16());
   for (int64_t first = 0; first < items; first += each) {
     AttentionOnDevice part = a;
     part.skip_items(first);
     const auto count = static_cast<unsigned>(std::min(each, items - first));
     const auto heads = static_cast<unsigned>(a.kv_heads);
     launch(context.stream(),
-           {dim3(count, heads, static_cast<unsigned>(partials.split_count)), dim3(kThreads)},
-           split_kernel_of(a), part, partials);
+           {dim3(count, heads, static_cast<unsigned>(partials.split_count)), dim3(kThreads),
+            split.shared_bytes},
+           split.kernel, part, partials);
     launch(context.stream(), {dim3(count, heads), dim3(kThreads)}, combine_kernel, part, partials);
   }
   context.check_launch("decode attention");

@@ -39,9 +39,10 @@ cudaError_t use_device(int index) {
   return error;
 }
 
-Result<std::unique_ptr<CudaContext>> CudaContext::open(int device, DeviceMemory& memory) {
+Result<std::unique_ptr<CudaContext>> CudaContext::open(int device, bool native_bf16,
+                                                       DeviceMemory& memory) {
   SPILLWAY_RETURN_IF_ERROR(status_of(use_device(device), "choosing the device"));
-  std::unique_ptr<CudaContext> context(new CudaContext(device, memory));
+  std::unique_ptr<CudaContext> context(new CudaContext(device, native_bf16, memory));
   SPILLWAY_RETURN_IF_ERROR(status_of(
       cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "making a stream"));
   return context;

@@ -39,8 +39,10 @@ cudaError_t use_device(int index);
 class CudaContext {
  public:
   // Opens a context with a stream on the device, which becomes the calling thread's device. Its
-  // device memory is counted in `memory`, which must outlive it.
-  static Result<std::unique_ptr<CudaContext>> open(int device, DeviceMemory& memory);
+  // device memory is counted in `memory`, which must outlive it. `native_bf16`: the device has
+  // products of bf16 (Device::native_bf16()).
+  static Result<std::unique_ptr<CudaContext>> open(int device, bool native_bf16,
+                                                   DeviceMemory& memory);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -56,6 +58,7 @@ class CudaContext {
   }
 
   cudaStream_t stream() const { return stream_; }
+  bool native_bf16() const { return native_bf16_; }
   // The cuBLAS handle of this stream, made at the first use, since streams that only copy need
   // none. Null: it could not be made, and status() has the reason.
   cublasHandle_t blas();
@@ -98,11 +101,13 @@ class CudaContext {
   void recover();
 
  private:
-  CudaContext(int device, DeviceMemory& memory) : device_(device), memory_(memory) {}
+  CudaContext(int device, bool native_bf16, DeviceMemory& memory)
+      : device_(device), native_bf16_(native_bf16), memory_(memory) {}
   void allocate_uploads();
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
   const int device_;
+  const bool native_bf16_;
   DeviceMemory& memory_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;

@@ -210,7 +210,7 @@ class CudaDevice final : public Device {
   void limit_memory(size_t bytes) override { memory_.limit(bytes); }
 
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
-    Result<std::unique_ptr<CudaContext>> context = CudaContext::open(index_, memory_);
+    Result<std::unique_ptr<CudaContext>> context = CudaContext::open(index_, native_bf16_, memory_);
     if (!context.ok()) return std::make_unique<FailedStream>(context.status());
     if (trace() != nullptr) context.value()->trace_to(*trace(), label);
     return std::make_unique<CudaStream>(std::move(context).value());

@@ -50,6 +50,38 @@ __device__ uint32_t subtract_two(uint32_t a, uint32_t b) {
 template <class T>
 constexpr uint32_t kOnes = twice(std::is_same_v<T, __half> ? 0x3c00 : 0x3f80);
 
+// What nibble_codes() adds: it costs nothing, where taking it off would cost an instruction a pair,
+// and it is small enough not to take places from the sums.
+constexpr float kNibbleAdded = 16.0f;
+
+// Of both halves of a word the code `field`, 0 to 3, as kNibbleAdded + code: the four bits are the
+// uppermost of the significand.
+template <class T>
+__device__ uint32_t nibble_codes(uint32_t word, int field) {
+  constexpr bool kHalf = std::is_same_v<T, __half>;
+  constexpr int kAt = (kHalf ? 10 : 7) - 4;
+  constexpr uint32_t kSixteen = twice(kHalf ? 0x4c00 : 0x4180);
+  const int shift = 4 * field - kAt;
+  const uint32_t there = shift < 0 ? word << -shift : word >> shift;
+  return choose_bits(there, twice(0xf << kAt), kSixteen);
+}
+
+// A word of a group, of each of two rows: as pairs, each of both rows' code, kNibbleAdded + code.
+template <class T>
+class TwoRowsCodes {
+ public:
+  __device__ TwoRowsCodes(uint32_t first, uint32_t second) {
+    words_[0] = __byte_perm(first, second, 0x5410);  // Both lower halves
+    words_[1] = __byte_perm(first, second, 0x7632);
+  }
+  __device__ uint32_t pair(int field) const {
+    return nibble_codes<T>(words_[field / 4], field % 4);
+  }
+
+ private:
+  uint32_t words_[2];
+};
+
 // A lane's part of a group of one output, as numbers of T.
 template <int kBits, int kGroup, class T>
 class GroupCodes {
@@ -57,9 +89,8 @@ class GroupCodes {
   static constexpr bool kHalf = std::is_same_v<T, __half>;
 
  public:
-  // Codes come out of pair() with this added: it costs nothing, where taking it off would cost an
-  // instruction a pair, and it is small enough not to take places from the sums.
-  static constexpr float kAdded = kBits == 4 ? 16.0f : -128.0f;
+  // Codes come out of pair() with this added.
+  static constexpr float kAdded = kBits == 4 ? kNibbleAdded : -128.0f;
 
   // From where the group begins.
   __device__ void load(const std::byte* begin) {
@@ -91,19 +122,10 @@ class GroupCodes {
   __device__ uint32_t pair(int i) const {
     if constexpr (kBits == 8) return byte_codes(i);
     const int field = i * (8 / G::kWords);
-    return nibble_codes(words_[field / 4], field % 4);
+    return nibble_codes<T>(words_[field / 4], field % 4);
   }
 
  private:
-  // 16 + code: the four bits are the uppermost of the significand.
-  __device__ static uint32_t nibble_codes(uint32_t word, int field) {
-    constexpr int kAt = (kHalf ? 10 : 7) - 4;
-    constexpr uint32_t kSixteen = twice(kHalf ? 0x4c00 : 0x4180);
-    const int shift = 4 * field - kAt;
-    const uint32_t there = shift < 0 ? word << -shift : word >> shift;
-    return choose_bits(there, twice(0xf << kAt), kSixteen);
-  }
-
   // code - 128. The significand of bf16 has seven bits, so the code's eighth decides what its other
   // bits are added to: with it 128 + bits - 128, without it 128 + bits - 256.
   __device__ uint32_t byte_codes(int i) const {

@@ -80,10 +80,11 @@ class Parsers(unittest.TestCase):
 
     def test_a_policy_is_batches_and_six_percentages(self):
         self.assertEqual(
-            bench_peers_gpu.parse_policy(bench_peers_gpu.FLEXGEN_POLICY), (48, 3, ["20", "80", "0", "100", "0", "100"])
+            bench_peers_gpu.parse_policy(bench_peers_gpu.FLEXGEN_POLICY), (48, 3, ["20", "80", "0", "100", "0", "100"], True)
         )
+        self.assertFalse(bench_peers_gpu.parse_policy(bench_peers_gpu.FLEXGEN_POLICY + " copied")[3])
         self.assertEqual(bench_peers_gpu.parse_policy(bench_peers_gpu.H2O_POLICY)[:2], (3, 15))
-        for wrong in ("48 20,80,0,100,0,100", "48x3 20,80,0,100", "axb 1,2,3,4,5,6", "48x3", ""):
+        for wrong in ("48 20,80,0,100,0,100", "48x3 20,80,0,100", "axb 1,2,3,4,5,6", "48x3", "", "1x1 1,2,3,4,5,6 gpu"):
             with self.assertRaises(ValueError, msg=wrong):
                 bench_peers_gpu.parse_policy(wrong)
 
@@ -97,15 +98,16 @@ class Rehearsal(unittest.TestCase):
         for name, text in (("python", INTERPRETER), ("spillway", SPILLWAY), ("nvidia-smi", NVIDIA_SMI)):
             (self.root / name).write_text(text)
             (self.root / name).chmod(0o755)
-        for checkout in ("flexgen", "fork/h2o_flexgen"):
-            (self.root / checkout / "flexgen").mkdir(parents=True)
-            (self.root / checkout / "flexgen/flex_opt.py").touch()
+        for package in ("flexgen/flexllmgen", "fork/h2o_flexgen/flexgen"):
+            (self.root / package).mkdir(parents=True)
+            (self.root / package / "flex_opt.py").touch()
 
     def test_every_system_is_a_row_and_a_failure_is_one_too(self):
         calls = self.root / "calls"
         command = [sys.executable, "-B", SCRIPTS / "bench_peers_gpu.py", "--work", self.root / "work", "--shape", "opt-30b"]
         command += ["--spillway", self.root / "spillway", "--host-memory-gib", "200", "--skip-accelerate"]
         command += ["--flexgen", self.root / "flexgen", "--flexgen-python", self.root / "python"]
+        command += ["--flexgen-policy", bench_peers_gpu.FLEXGEN_POLICY, "--flexgen-policy", "4x2 50,50,100,0,0,100 copied"]
         command += ["--h2o", self.root / "fork/h2o_flexgen", "--h2o-python", self.root / "python"]
         command += ["--output", self.root / "table"]
         env = dict(os.environ, CALLS=str(calls), PATH=f"{self.root}:{os.environ['PATH']}")
@@ -113,9 +115,10 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         found = json.loads((self.root / "table.json").read_text())
         self.assertEqual(found["profile"], {"name": "made up"})
-        flexgen, fork, ours, failed = found["rows"]
+        flexgen, copied, fork, ours, failed = found["rows"]
         # 144 sequences of 32 new tokens in 600 s; the fork's policy has 45 of them.
         self.assertEqual((flexgen["sequences"], flexgen["tokens_per_second"]), (144, 144 * 32 / 600))
+        self.assertEqual((copied["system"], copied["sequences"]), ("FlexGen 2", 8))
         self.assertEqual((fork["sequences"], fork["tokens_per_second"]), (45, 45 * 32 / 600))
         self.assertEqual((ours["tokens_per_second"], ours["decode_seconds"]), (144 * 32 / 400, 340.0))
         self.assertIn("projected from 24 decode steps", ours["note"])
@@ -126,8 +129,12 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("A GPU made up", text)
         lines = calls.read_text().splitlines()
         self.assertIn("--percent 20 80 0 100 0 100 --gpu-batch-size 48 --num-gpu-batches 3", lines[1])
-        self.assertIn("--hh-ratio 0.1 --hh-all", lines[2])
-        self.assertIn("--device-memory 16000000000 ", lines[3])
+        self.assertIn("flexllmgen/flex_opt.py", lines[1])
+        self.assertIn("--cpu-cache-compute", lines[1])
+        self.assertIn("--percent 50 50 100 0 0 100 --gpu-batch-size 4 --num-gpu-batches 2", lines[2])
+        self.assertNotIn("--cpu-cache-compute", lines[2])
+        self.assertIn("--hh-ratio 0.1 --hh-all", lines[3])
+        self.assertIn("--device-memory 16000000000 ", lines[4])
 
     def test_with_an_interpreter_that_has_everything_nothing_is_installed(self):
         (self.root / "torch").write_text(TORCH)
