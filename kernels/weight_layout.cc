@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/integer_groups.h"
 
 namespace spillway {
 
@@ -49,9 +50,14 @@ void put_codes(std::span<const uint8_t> codes, const GroupScale& scale, int64_t 
   auto* group = reinterpret_cast<PanelGroup<kOf>*>(to);
   group->scale[r] = scale.scale;
   group->minimum[r] = scale.minimum;
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const size_t field = i % Traits::kFields;
-    group->words[i / Traits::kFields][r] |= uint32_t{codes[i]} << (Traits::kBits * field);
+  constexpr auto kFields = static_cast<size_t>(Traits::kFields);
+  for (size_t first = 0; first < codes.size(); first += kFields) {
+    const size_t count = std::min(kFields, codes.size() - first);
+    uint32_t word = 0;
+    for (size_t i = 0; i < count; ++i) {
+      word |= uint32_t{codes.data()[first + i]} << (Traits::kBits * i);
+    }
+    group->words[first / kFields][r] = word;
   }
 }
 
@@ -67,23 +73,29 @@ GroupScale codes_of(const std::byte* from, int64_t r, std::span<uint8_t> codes) 
   return {group->scale[r], group->minimum[r]};
 }
 
-// Quantises rows into those of a zeroed matrix from `at` on.
-template <Format kOf>
-void quantize_panels(DType source_type, const std::byte* source, int64_t at, int64_t rows,
-                     int64_t columns, std::byte* target, QuantError* error) {
-  using Traits = QuantTraits<kOf>;
-  const size_t element = dtype_bytes(source_type);
-  float widened[Traits::kGroup];
-  uint8_t codes[Traits::kGroup];
+// Quantises rows, one at a time, and gives each group of them to
+// put(row, group, codes, scale).
+template <class Put>
+void quantize_groups(Format format, DType source_type, const std::byte* source, int64_t rows,
+                     int64_t columns, QuantError* error, const Put& put) {
+  const FormatTraits& traits = format_traits(format);
+  const auto count = static_cast<size_t>(columns), size = static_cast<size_t>(traits.group);
+  std::vector<float> widened(count);
+  std::vector<uint8_t> codes(count);
+  std::vector<GroupScale> scales((count + size - 1) / size);
+  const size_t source_row = count * dtype_bytes(source_type);
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += Traits::kGroup) {
-      const auto values =
-          widen(source_type, source + static_cast<size_t>(row * columns + first) * element,
-                std::min(Traits::kGroup, columns - first), widened);
-      const GroupScale scale = quantize_group(Traits::kBits, values, codes);
-      if (error != nullptr) add_group_error(Traits::kBits, values, scale, codes, error);
-      put_codes<kOf>({codes, values.size()}, scale, (at + row) % kPanelRows,
-                     target + group_offset<kOf>(at + row, first, columns));
+    const auto values =
+        widen(source_type, source + static_cast<size_t>(row) * source_row, columns, widened.data());
+    quantize_weights(format, values, codes.data(), scales.data());
+    for (size_t group = 0; group < scales.size(); ++group) {
+      const size_t first = group * size, here = std::min(size, count - first);
+      const std::span<const uint8_t> some(codes.data() + first, here);
+      if (error != nullptr) {
+        add_group_error(traits.bits, values.subspan(first, here), scales[group], some.data(),
+                        error);
+      }
+      put(row, static_cast<int64_t>(group), some, scales[group]);
     }
   }
 }
@@ -104,20 +116,6 @@ void unpack_quantized_panels(const std::byte* source, int64_t rows, int64_t colu
         target[row * columns + first + i] = quantized_value(code, scale, minimum);
       }
     }
-  }
-}
-
-// Packs one row at a time: a table's rows are looked up.
-void pack_quantized_rows(Format format, DType source_type, const std::byte* source, int64_t rows,
-                         int64_t columns, std::byte* target, QuantError* error) {
-  std::vector<float> widened(static_cast<size_t>(columns));
-  const size_t source_row = static_cast<size_t>(columns) * dtype_bytes(source_type);
-  const size_t target_row = format_row_bytes(format, columns);
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto index = static_cast<size_t>(row);
-    pack_quantized_row(format,
-                       widen(source_type, source + index * source_row, columns, widened.data()),
-                       target + index * target_row, error);
   }
 }
 
@@ -182,9 +180,6 @@ void pack_rows(MatrixLayout layout, Format format, DType source_type, const std:
                int64_t rows, int64_t columns, std::byte* target, QuantError* error) {
   SPILLWAY_CHECK(layout_holds(layout, format));
   if (is_quantized(format)) {
-    if (layout == MatrixLayout::kRows) {
-      return pack_quantized_rows(format, source_type, source, rows, columns, target, error);
-    }
     std::memset(target, 0, packed_bytes(layout, format, rows, columns));
     return quantize_rows(layout, format, source_type, source, 0, rows, columns, target, error);
   }
@@ -249,13 +244,11 @@ void quantize_rows(MatrixLayout layout, Format format, DType source_type, const 
                    int64_t at, int64_t rows, int64_t columns, std::byte* target,
                    QuantError* error) {
   SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
-  if (layout == MatrixLayout::kRows) {
-    target += static_cast<size_t>(at) * format_row_bytes(format, columns);
-    return pack_quantized_rows(format, source_type, source, rows, columns, target, error);
-  }
-  with_quant_traits(format, [&](auto traits) {
-    quantize_panels<traits.kFormat>(source_type, source, at, rows, columns, target, error);
-  });
+  quantize_groups(
+      format, source_type, source, rows, columns, error,
+      [&](int64_t row, int64_t group, std::span<const uint8_t> codes, const GroupScale& scale) {
+        put_group(layout, format, columns, at + row, group, codes, scale, target);
+      });
 }
 
 void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row, int64_t group,

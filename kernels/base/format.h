@@ -74,6 +74,12 @@ constexpr bool is_quantized(Format format) {
   return !format_traits(format).element;
 }
 
+// Whether a CPU can multiply with weights of this format by activations in 8 bits
+// (cpu/gemm_int8.h): those of 4 bits.
+constexpr bool takes_int8(Format format) {
+  return is_quantized(format) && format_traits(format).bits == 4;
+}
+
 // Whether a model may have weights of both formats: quantised ones, whose activations are alike.
 constexpr bool goes_beside(Format a, Format b) {
   return is_quantized(a) && is_quantized(b);

@@ -166,7 +166,8 @@ void add_group_error(int bits, std::span<const float> values, const GroupScale& 
     error->error_squares += off * off;
     error->value_squares += double{values[i]} * double{values[i]};
     error->error_max = std::max(error->error_max, off);
-    const bool beyond = values[i] < m || (s == kF16Max && values[i] > quantized_value(top, s, m));
+    const bool beyond = (m == -kF16Max && values[i] < m) ||
+                        (s == kF16Max && values[i] > quantized_value(top, s, m));
     error->saturated += beyond ? 1 : 0;
   }
 }

@@ -6,6 +6,7 @@
 #endif
 
 #include "kernels/base/check.h"
+#include "kernels/cpu/gemm_f32.h"
 
 namespace spillway::cpu {
 
@@ -18,6 +19,10 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 #endif
+
+int64_t stretches_of(int64_t columns) {
+  return (columns + kStretch - 1) / kStretch;
+}
 
 const Int8Bodies* bodies() {
 #if defined(__x86_64__)
@@ -42,14 +47,21 @@ bool has_int8() {
   return bodies() != nullptr;
 }
 
+bool int8_is_fastest() {
+#if defined(__x86_64__)
+  return bodies() == &kInt8Vnni;
+#else
+  return false;
+#endif
+}
+
 int64_t int8_quads(Format format, int64_t columns) {
   const int64_t group = format_traits(format).group;
   return (columns + group - 1) / group * (group / 4);
 }
 
 int64_t int8_scales(Format format, int64_t columns) {
-  const int64_t group = format_traits(format).group;
-  return (columns + group - 1) / group * 2;
+  return stretches_of(columns) * (2 + kStretch / format_traits(format).group);
 }
 
 int64_t int8_strip_rows() {
@@ -63,8 +75,22 @@ void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stri
   bodies()->pack(format, a, type, stride, height, columns, strip);
 }
 
+size_t int8_scratch_bytes(int64_t rows, int64_t columns) {
+  SPILLWAY_CHECK(has_int8());
+  if (rows < bodies()->expand_rows) return 0;
+  return rows <= kGemmRowsMax ? sizeof(ExpandedPair) : int8_scratch_bytes_max(columns);
+}
+
+Int8Panels int8_panels(int64_t rows, const std::byte* packed, std::byte* scratch) {
+  SPILLWAY_CHECK(has_int8());
+  if (rows < bodies()->expand_rows) return {.packed = packed};
+  return {.packed = packed,
+          .expanded = reinterpret_cast<ExpandedPair*>(scratch),
+          .kept = rows > kGemmRowsMax};
+}
+
 void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                        const std::byte* panels, float* c) {
+                        const Int8Panels& panels, float* c) {
   SPILLWAY_CHECK(has_int8() && takes_int8(format));
   bodies()->multiply(format, a, rows, columns, panels, c);
 }

@@ -1,5 +1,5 @@
-// AVX2: bytes are multiplied and added in pairs to 16 bits, which a nibble and a byte never
-// overflow, then in pairs again to 32.
+// AVX2: bytes are multiplied and added in pairs to 16 bits, which the products here never overflow,
+// then in pairs again to 32.
 #include "kernels/cpu/gemm_int8.h"
 
 #if defined(__x86_64__)
@@ -23,6 +23,7 @@ namespace avx2 {
 
 constexpr int kLanes = 8;
 constexpr int kStripRows = 4;
+constexpr int kSumPanels = 1;
 constexpr int panels_for(int rows) {
   return rows == 1 ? 2 : 1;
 }
@@ -62,6 +63,21 @@ inline Floats widen_bf16(const uint16_t* from) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
+inline Ints load_ints(const int32_t* from) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+}
+inline void store_ints(void* to, Ints ints) {
+  _mm256_store_si256(static_cast<__m256i*>(to), ints);
+}
+inline Ints ints_of(Floats floats) {
+  return _mm256_cvtps_epi32(floats);
+}
+inline Ints widen_bits(const uint16_t* from) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline bool any_negative(Ints ints) {
+  return _mm256_movemask_ps(_mm256_castsi256_ps(ints)) != 0;
+}
 inline Bytes load_bytes(const uint32_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
@@ -77,12 +93,38 @@ struct Dots {
   __m256i ones;
 };
 
-// Four products of at most 15 * 128 fit 16 bits.
-inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_t* quads) {
+// Four products of at most 15 * 127 fit 16 bits.
+inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_t* quads,
+                int apart) {
   const __m256i a = _mm256_set1_epi32(static_cast<int>(quads[0]));
-  const __m256i b = _mm256_set1_epi32(static_cast<int>(quads[1]));
+  const __m256i b = _mm256_set1_epi32(static_cast<int>(quads[apart]));
   const __m256i pair_sums =
       _mm256_add_epi16(_mm256_maddubs_epi16(even, a), _mm256_maddubs_epi16(odd, b));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
+}
+
+// The instruction multiplies bytes without a sign by bytes with one, so the weights' signs go to
+// the activations. Two products of at most 128 * 127 fit 16 bits, where those of weights + 128
+// would not; so sums start at zero.
+struct Weights {
+  __m256i magnitude, sign;
+};
+using Quad = Bytes;
+
+inline Ints start(int32_t) {
+  return zero_ints();
+}
+inline Weights load_weights(const Dots&, const std::byte* from) {
+  const __m256i sign = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
+                                        _mm256_set1_epi8(-128));
+  return {_mm256_abs_epi8(sign), sign};
+}
+inline Quad quad_of(const uint32_t* from) {
+  return _mm256_set1_epi32(static_cast<int>(*from));
+}
+inline Ints product(Ints sum, const Dots& dots, const Weights& weights, Quad quad) {
+  const __m256i pair_sums =
+      _mm256_maddubs_epi16(weights.magnitude, _mm256_sign_epi8(quad, weights.sign));
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
 }
 
@@ -102,36 +144,36 @@ inline int32_t max_of(__m256i eight) {
   return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
-inline void quantize(const float* group, int count, float* scales, uint32_t* quads) {
+inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t* sums) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest = _mm256_setzero_si256();
-  for (int i = 0; i < count / 8; ++i) {
-    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(load(group + 8 * i)), magnitude);
+  for (int i = 0; i < kStretch; i += kLanes) {
+    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(load(stretch + i)), magnitude);
     largest = _mm256_max_epi32(largest, bits);
   }
   float factor = 0;
-  scales[0] = scale_of(max_of(largest), &factor);
-  __m256i sums = _mm256_setzero_si256();
+  const float scale = scale_of(max_of(largest), &factor);
   // Puts the even ones of every eight inputs first.
   const __m256i parted = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
                                           0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-  for (int half = 0; half < count / 32; ++half) {
-    __m256i ints[4];
+  for (int first = 0; first < kStretch; first += 32) {
+    __m256i ints[4], sum = _mm256_setzero_si256();
     for (int i = 0; i < 4; ++i) {
-      ints[i] = _mm256_cvtps_epi32(mul(load(group + 32 * half + 8 * i), set(factor)));
-      // As with the other instruction set, NaN becomes the least byte.
-      ints[i] = _mm256_max_epi32(ints[i], _mm256_set1_epi32(-128));
-      sums = _mm256_add_epi32(sums, ints[i]);
+      const __m256i rounded = ints_of(mul(load(stretch + first + kLanes * i), set(factor)));
+      // What is no number becomes the least integer, and then the least byte.
+      ints[i] = _mm256_max_epi32(rounded, _mm256_set1_epi32(-127));
+      sum = _mm256_add_epi32(sum, ints[i]);
     }
+    sums[first / group] += sum_of(sum);
     // Packing works within 128-bit lanes: 32-bit parts come out as 0 4 1 5 2 6 3 7.
     const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(ints[0], ints[1]),
                                              _mm256_packs_epi32(ints[2], ints[3]));
     const __m256i ordered =
         _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(quads + 8 * half),
+    _mm256_store_si256(reinterpret_cast<__m256i*>(quads + first / 4),
                        _mm256_shuffle_epi8(ordered, parted));
   }
-  scales[1] = scales[0] * static_cast<float>(sum_of(sums));
+  return scale;
 }
 
 #define SPILLWAY_INT8_BODIES
@@ -139,7 +181,7 @@ inline void quantize(const float* group, int count, float* scales, uint32_t* qua
 
 }  // namespace avx2
 
-const Int8Bodies kInt8Avx2 = {avx2::kStripRows, &avx2::pack, &avx2::multiply};
+const Int8Bodies kInt8Avx2 = {avx2::kStripRows, 13, &avx2::pack, &avx2::multiply};
 
 }  // namespace spillway::cpu
 

@@ -29,7 +29,7 @@ void fill_floats(DType type, uint64_t seed, std::span<std::byte> target) {
 }
 
 // Fills groups with random bits under one scale and minimum: the quantised values lie evenly over
-// +-kWidth.
+// +-kWidth. Those of 4 bits are integers (kernels/integer_groups.h), as convert makes them.
 void fill_quantized(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
                     uint64_t seed, std::span<std::byte> target) {
   const FormatTraits& traits = format_traits(format);
@@ -38,8 +38,11 @@ void fill_quantized(MatrixLayout layout, Format format, int64_t rows, int64_t co
     const uint64_t bits = random();
     std::memcpy(target.data() + i, &bits, std::min(sizeof(bits), target.size() - i));
   }
-  const uint16_t scale = f32_to_f16(2 * kWidth / static_cast<float>((1 << traits.bits) - 1));
-  const uint16_t minimum = f32_to_f16(-kWidth);
+  constexpr float kUnit = 0x1p-11f;
+  const bool integers = traits.bits == 4;
+  const uint16_t scale =
+      f32_to_f16(integers ? 9 * kUnit : 2 * kWidth / static_cast<float>((1 << traits.bits) - 1));
+  const uint16_t minimum = f32_to_f16(integers ? -68 * kUnit : -kWidth);
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t group = 0; group * traits.group < columns; ++group) {
       const ScaleOffsets at = scale_offsets(layout, format, columns, row, group);
