@@ -94,8 +94,8 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 "decode_attention_q4_bytes_per_second", "small_ops_per_second", "q4_compute",
-                 "peaks"});
+                 "decode_attention_q4_bytes_per_second", "small_ops_per_second",
+                 "quantized_compute", "q4_compute", "peaks"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -113,10 +113,13 @@ class Parser {
     if (reader.has("small_ops_per_second")) {  // Older profiles lack it, and those of a CPU
       compute.small_ops = figure(reader, "compute", "small_ops_per_second");
     }
-    if (reader.has("q4_compute")) {
-      const std::string how = reader.string("q4_compute", kTextBytesMax);
-      if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
-      compute.q4_in_int8 = true;
+    for (const char* name : {"quantized_compute", "q4_compute"}) {  // The old name
+      if (!reader.has(name)) continue;
+      const std::string how = reader.string(name, kTextBytesMax);
+      if (how != "int8") {
+        reader.fail(std::string(name) + " is " + in_quotes(how) + ", must be 'int8'");
+      }
+      compute.in_int8 = true;
     }
     if (reader.has("peaks")) compute.peaks = peaks(reader);  // Older profiles lack it
     keep(reader);
@@ -290,7 +293,7 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
   if (compute.small_ops.value > 0) {
     object["small_ops_per_second"] = figure_object(compute.small_ops);
   }
-  if (compute.q4_in_int8) object["q4_compute"] = "int8";
+  if (compute.in_int8) object["quantized_compute"] = "int8";
   if (!compute.peaks.empty()) {
     Ordered peaks = Ordered::array();
     for (const PeakFigure& peak : compute.peaks) {

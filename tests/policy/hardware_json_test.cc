@@ -86,14 +86,13 @@ TEST_CASE("a hardware profile reads back as it was") {
 
 TEST_CASE("a hardware profile says which products its 4-bit figures are of") {
   HardwareProfile before = test::sample_hardware(false);
-  CHECK_FALSE(
-      parse_hardware_profile(hardware_profile_json(before), "h").value().compute.q4_in_int8);
-  before.compute.q4_in_int8 = true;
+  CHECK_FALSE(parse_hardware_profile(hardware_profile_json(before), "h").value().compute.in_int8);
+  before.compute.in_int8 = true;
   const std::string text = hardware_profile_json(before);
-  CHECK(parse_hardware_profile(text, "h").value().compute.q4_in_int8);
+  CHECK(parse_hardware_profile(text, "h").value().compute.in_int8);
   json root = json::parse(text);
-  root["compute"]["q4_compute"] = "int3";
-  CHECK(refusal(root).find("q4_compute is 'int3', must be 'int8'") != std::string::npos);
+  root["compute"]["quantized_compute"] = "int3";
+  CHECK(refusal(root).find("quantized_compute is 'int3', must be 'int8'") != std::string::npos);
 }
 
 TEST_CASE("a hardware profile may have the peaks of instructions, and older ones have none") {

@@ -89,11 +89,11 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   CHECK(kv_rule_of(flags) == plan.kv_rule());
 
   plan = sample_plan();
-  plan.q4_in_int8 = true;
+  plan.in_int8 = true;
   plan.scheduling.kv_rule = apply({KvRuleKind::kWindow, {}, KvAmount{0, 0.5}, 4, {}}, {});
   flags = read(plan);
   CHECK(flags.device == "cpu");
-  CHECK(flags.q4_compute == "int8");
+  CHECK(flags.quantized_compute == "int8");
   CHECK_FALSE(flags.no_overlap);
   CHECK_FALSE(flags.host_memory_bytes);
   CHECK(kv_rule_of(flags) == plan.kv_rule());
