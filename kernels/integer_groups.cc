@@ -182,7 +182,7 @@ void quantize_weights(Format format, std::span<const float> values, uint8_t* cod
                       GroupScale* scales) {
   const FormatTraits& traits = format_traits(format);
   const auto group = static_cast<size_t>(traits.group);
-  SPILLWAY_CHECK(is_quantized(format));
+  SPILLWAY_CHECK(is_grouped(format));
   while (!values.empty()) {
     const auto stretch = values.first(std::min(values.size(), static_cast<size_t>(kStretch)));
     values = values.subspan(stretch.size());

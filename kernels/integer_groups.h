@@ -34,7 +34,7 @@ static_assert(kStretch % kGroupMax == 0);
 // Quantises a row of weights: a code for each of `values`, and a scale and a minimum for each group
 // of the format. Groups of 4-bit formats are integers, unless a stretch reaches beyond +-32512 (127
 // of the largest unit that float16 leaves room for); all others are quantize_group()'s. A group
-// with a NaN or an infinity in it is NaN, as there. REQUIRES: is_quantized(format).
+// with a NaN or an infinity in it is NaN, as there. REQUIRES: is_grouped(format).
 void quantize_weights(Format format, std::span<const float> values, uint8_t* codes,
                       GroupScale* scales);
 

@@ -56,12 +56,12 @@ bool int8_is_fastest() {
 }
 
 int64_t int8_quads(Format format, int64_t columns) {
-  const int64_t group = format_traits(format).group;
+  const int64_t group = int8_group(format);
   return (columns + group - 1) / group * (group / 4);
 }
 
 int64_t int8_scales(Format format, int64_t columns) {
-  return stretches_of(columns) * (2 + kStretch / format_traits(format).group);
+  return stretches_of(columns) * int8_stretch_scales(format);
 }
 
 int64_t int8_strip_rows() {
@@ -75,15 +75,15 @@ void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stri
   bodies()->pack(format, a, type, stride, height, columns, strip);
 }
 
-size_t int8_scratch_bytes(int64_t rows, int64_t columns) {
+size_t int8_scratch_bytes(Format format, int64_t rows, int64_t columns) {
   SPILLWAY_CHECK(has_int8());
-  if (rows < bodies()->expand_rows) return 0;
+  if (!is_grouped(format) || rows < bodies()->expand_rows) return 0;
   return rows <= kGemmRowsMax ? sizeof(ExpandedPair) : int8_scratch_bytes_max(columns);
 }
 
-Int8Panels int8_panels(int64_t rows, const std::byte* packed, std::byte* scratch) {
+Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std::byte* scratch) {
   SPILLWAY_CHECK(has_int8());
-  if (rows < bodies()->expand_rows) return {.packed = packed};
+  if (!is_grouped(format) || rows < bodies()->expand_rows) return {.packed = packed};
   return {.packed = packed,
           .expanded = reinterpret_cast<ExpandedPair*>(scratch),
           .kept = rows > kGemmRowsMax};

@@ -1,19 +1,24 @@
-// Matrix product with 4-bit weights (kernels/weight_layout.h, kPanels16) by dot products of 8-bit
-// integers: activations are rounded to 8 bits, for up to twice the rate of bf16 pairs with AVX-512
-// VNNI, and four times that of float32 (docs/benchmarks/README.md). It is the only matrix product
-// that rounds activations further than their format (LLM.int8(), arXiv 2208.07339, section 2.1,
-// scales of rows; here of each stretch of 256 inputs, kernels/integer_groups.h).
+// Matrix product with weights of 4 bits (kernels/weight_layout.h, kPanels16), and with those of 8
+// bits and one scale a row (kernels/q8_panels.h), by dot products of 8-bit integers: activations
+// are rounded to 8 bits, for up to twice the rate of bf16 pairs with AVX-512 VNNI, and four times
+// that of float32 (docs/benchmarks/README.md). It is the only matrix product that rounds
+// activations further than their format (LLM.int8(), arXiv 2208.07339, section 2.1, scales of rows;
+// here of each stretch of 256 inputs, kernels/integer_groups.h).
 //
 // For each row and stretch: s = max |a| / 127, q = a / s rounded to nearest, and with weights
 // n * scale + minimum (base/quantized.h)
 //
 //   y = sum over stretches of s * (sum over groups of minimum * sum(q) + scale * sum(q n))
 //
+// and with weights b * w, w the scale of a row of weights (base/quantized_rows.h)
+//
+//   y = w * (sum over stretches of s * sum(q b))
+//
 // A NaN or infinite activation makes its row's outputs NaN or infinite; stretches whose numbers are
 // all below 1e-30 count as zero.
 //
-// Two kernels compute this, and a row has the same bits by either, so in any batch, and by any
-// instruction set:
+// Two kernels compute the products with 4-bit weights, and a row has the same bits by either, so in
+// any batch, and by any instruction set:
 //
 //   fused    few rows: expands codes in registers, sums each group in integers, and the groups of a
 //            stretch in float, one after another, as written above
@@ -36,6 +41,7 @@
 
 #include "kernels/base/format.h"
 #include "kernels/integer_groups.h"
+#include "kernels/q8_panels.h"
 
 namespace spillway::cpu {
 
@@ -50,12 +56,12 @@ bool int8_is_fastest();
 int64_t int8_strip_rows();
 
 // Activations in 8 bits, for weights of `format`. `quads` is [strip][quad][row in strip], four
-// inputs of a byte each: of every eight inputs first the even ones, then the odd ones, as words of
-// weights part into them. `scales` is [strip][stretch] of
+// inputs of a byte each: for weights of 4 bits, of every eight inputs first the even ones, then the
+// odd ones, as words of weights part into them. `scales` is [strip][stretch] of
 //
 //   float s[row in strip]
 //   int32 start[row in strip]                  -128 * sum(q), for bytes of weights + 128
-//   float sum[group in stretch][row in strip]  sum(q) of a group
+//   float sum[group in stretch][row in strip]  sum(q) of a group, for weights of 4 bits
 //
 // A strip that begins at row r begins at quads + r * int8_quads and scales + r * int8_scales.
 // Inputs are padded to groups with zeros.
@@ -63,8 +69,15 @@ struct Int8Strips {
   uint32_t* quads = nullptr;
   float* scales = nullptr;
 };
-int64_t int8_quads(Format format, int64_t columns);   // Quads of a padded row
-int64_t int8_scales(Format format, int64_t columns);  // Numbers of a row in `scales`
+constexpr int64_t int8_group(Format format) {
+  return is_grouped(format) ? format_traits(format).group : kQ8ColumnMultiple;
+}
+// Numbers of a row and stretch in `scales`, of a row there, and quads of a padded row.
+constexpr int64_t int8_stretch_scales(Format format) {
+  return 2 + (is_grouped(format) ? kStretch / int8_group(format) : 0);
+}
+int64_t int8_scales(Format format, int64_t columns);
+int64_t int8_quads(Format format, int64_t columns);
 
 // Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
 // `strip`. REQUIRES: has_int8(); takes_int8(format); height <= int8_strip_rows().
@@ -83,17 +96,17 @@ struct Int8Panels {
   const std::byte* packed = nullptr;  // As they are stored
   ExpandedPair* expanded = nullptr;   // [pair][stretch] if `kept`, else one; null: fused kernels
   bool kept = false;                  // For the blocks of rows that follow
-  bool filled = false;                // By the block before; REQUIRES: kept
+  bool filled = false;                // By the block before, which has read the weights
 };
 
-// How a pass of `rows` rows multiplies: expanded only if there are enough rows to gain by it.
-// `scratch` holds int8_scratch_bytes() and is 64-byte aligned. REQUIRES: has_int8();
-// takes_int8(format).
-size_t int8_scratch_bytes(int64_t rows, int64_t columns);
+// How a pass of `rows` rows multiplies: weights of 4 bits are expanded only if there are enough
+// rows to gain by it. `scratch` holds int8_scratch_bytes() and is 64-byte aligned. REQUIRES:
+// has_int8(); takes_int8(format).
+size_t int8_scratch_bytes(Format format, int64_t rows, int64_t columns);
 constexpr size_t int8_scratch_bytes_max(int64_t columns) {
   return 2 * static_cast<size_t>((columns + kStretch - 1) / kStretch) * sizeof(ExpandedPair);
 }
-Int8Panels int8_panels(int64_t rows, const std::byte* packed, std::byte* scratch);
+Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std::byte* scratch);
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four panels. REQUIRES:
 // has_int8(); takes_int8(format); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row,

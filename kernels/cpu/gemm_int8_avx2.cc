@@ -13,6 +13,7 @@
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/q8_panels.h"
 #include "kernels/weight_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
@@ -24,6 +25,9 @@ namespace avx2 {
 constexpr int kLanes = 8;
 constexpr int kStripRows = 4;
 constexpr int kSumPanels = 1;
+constexpr int sum_panels_for(int rows) {
+  return rows == 1 ? 2 : kSumPanels;
+}
 constexpr int panels_for(int rows) {
   return rows == 1 ? 2 : 1;
 }
@@ -144,7 +148,8 @@ inline int32_t max_of(__m256i eight) {
   return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
-inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t* sums) {
+inline float quantize(const float* stretch, int group, bool parted, uint32_t* quads,
+                      int32_t* sums) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest = _mm256_setzero_si256();
   for (int i = 0; i < kStretch; i += kLanes) {
@@ -154,8 +159,9 @@ inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t*
   float factor = 0;
   const float scale = scale_of(max_of(largest), &factor);
   // Puts the even ones of every eight inputs first.
-  const __m256i parted = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
-                                          0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  const __m256i even_first =
+      _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
+                       0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
   for (int first = 0; first < kStretch; first += 32) {
     __m256i ints[4], sum = _mm256_setzero_si256();
     for (int i = 0; i < 4; ++i) {
@@ -171,7 +177,7 @@ inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t*
     const __m256i ordered =
         _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_store_si256(reinterpret_cast<__m256i*>(quads + first / 4),
-                       _mm256_shuffle_epi8(ordered, parted));
+                       parted ? _mm256_shuffle_epi8(ordered, even_first) : ordered);
   }
   return scale;
 }

@@ -2,7 +2,8 @@
 // and empty for all others: inside its namespace and its target attributes, after
 // SPILLWAY_INT8_BODIES and these types and functions:
 //
-//   kLanes, kStripRows, panels_for(rows), kSumPanels     outputs a vector; tile sizes
+//   kLanes, kStripRows, panels_for(rows), kSumPanels, sum_panels_for(rows)
+//                                                        outputs a vector; tile sizes
 //   Ints, Floats, Bytes                                  kLanes of int32, float; 4 kLanes of bytes
 //   zero_ints, zero, set, load, store, fma, mul, floats_of(Ints), and from 16 bits in memory widen
 //   (float16), widen_bf16
@@ -13,7 +14,7 @@
 //                                                        += both dot products
 //   Weights, load_weights(Dots, const std::byte*), start(int32_t), Quad, quad_of(const uint32_t*),
 //   product(Ints, Dots, Weights, Quad)                   the same for bytes of weights + 128
-//   quantize(const float* stretch, int group, uint32_t* quads, int32_t* sums)
+//   quantize(const float* stretch, int group, bool parted, uint32_t* quads, int32_t* sums)
 //                                                        one row's stretch; returns s
 //   ints_of(Floats), widen_bits(const uint16_t*), any_negative(Ints)
 #ifdef SPILLWAY_INT8_BODIES
@@ -27,11 +28,11 @@ constexpr int64_t kStretchQuads = kStretch / 4;
 template <Format kOf>
 constexpr auto kGroupWords = static_cast<int>(QuantTraits<kOf>::kWords);
 template <Format kOf>
-constexpr int64_t kGroupQuads = QuantTraits<kOf>::kGroup / 4;
+constexpr int64_t kGroupQuads = int8_group(kOf) / 4;
 template <Format kOf>
-constexpr int64_t kStretchGroups = kStretch / QuantTraits<kOf>::kGroup;
+constexpr int64_t kStretchGroups = kStretch / int8_group(kOf);
 template <Format kOf>
-constexpr int64_t kStretchScales = 2 + kStretchGroups<kOf>;  // Of a row
+constexpr int64_t kStretchScales = int8_stretch_scales(kOf);  // Of a row
 
 template <Format kOf>
 inline void prefetch_group(const PanelGroup<kOf>* group) {
@@ -121,7 +122,8 @@ constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
 // Sums of a stretch of `count` quads in integers: of kRows rows and kPanels panels of bytes that
 // are `apart` bytes apart. They go through memory in the L1 cache to finish(), since g++ 12 would
 // keep some of them on the stack all the time if float numbers were live beside them.
-template <int kRows, int kPanels>
+// Weights that come from memory are asked for ahead, for the next stretch.
+template <int kRows, int kPanels, bool kAhead>
 __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t* starts,
                                            int64_t count, const std::byte* w, int64_t apart,
                                            int32_t* to) {
@@ -135,8 +137,13 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
   }
 #pragma GCC unroll 1
   for (int64_t k = 0; k < count; ++k, quads += kRows, w += kQuadBytes) {
-    Weights weights[kAll];
+    if constexpr (kAhead) {
+      constexpr int64_t kAheadBytes = kStretchQuads * kQuadBytes;
 #pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) __builtin_prefetch(w + p * apart + kAheadBytes, 0, 2);
+    }
+    Weights weights[kAll];
+#pragma GCC unroll 8
     for (int v = 0; v < kAll; ++v) {
       weights[v] = load_weights(dots, w + v / kVectors * apart + v % kVectors * (4 * kLanes));
     }
@@ -156,11 +163,21 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
 
 using SumStretch = void (*)(const uint32_t*, const int32_t*, int64_t, const std::byte*, int64_t,
                             int32_t*);
-template <int kPanels>
+template <bool kAhead>
 constexpr auto kSumStretch = kernels_by_rows<kStripRows>([](auto rows) -> SumStretch {
-  return &sum_stretch<decltype(rows)::value, kPanels>;
+  return &sum_stretch<decltype(rows)::value, kSumPanels, kAhead>;
 });
 static_assert(kPair % kSumPanels == 0);
+
+// For a strip that is alone, as many panels as there are registers for.
+struct FewRows {
+  SumStretch sum;
+  int panels;
+};
+constexpr auto kFewRows = kernels_by_rows<kStripRows>([](auto rows) {
+  constexpr int kRows = decltype(rows)::value, kPanels = sum_panels_for(kRows);
+  return FewRows{&sum_stretch<kRows, kPanels, true>, kPanels};
+});
 
 // Vectors as the compiler's own, for arithmetic that every instruction set has.
 using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
@@ -233,6 +250,17 @@ __attribute__((noinline)) void expand_pair(const PanelGroup<kOf>* w, int64_t apa
   }
 }
 
+// Adds a stretch's sums of weights with one scale a row, [rows][panels][16], to `c`.
+__attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, int64_t panels,
+                                             const float* scales, float* c) {
+  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
+    for (int64_t v = 0; v < panels * kVectors; ++v, sums += kLanes) {
+      float* const to = c + v * kLanes;
+      store(to, fma(set(scales[i]), floats_of(load_ints(sums)), load(to)));
+    }
+  }
+}
+
 // Adds a stretch's sums, [rows][kSumPanels][16], to `c`.
 __attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, const float* scales,
                                              const float (*units)[kPanelOutputs], float* c) {
@@ -274,7 +302,7 @@ void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
     const Int8Strips a = block.from(s, stretch);
     const int64_t height = block.strips.height(s);
     float* const to = c + block.strips.first(s) * kGemmColumns;
-    const SumStretch sum = kSumStretch<kSumPanels>.of[height - 1];
+    const SumStretch sum = kSumStretch<false>.of[height - 1];
     for (int64_t p = 0; p < kPair; p += kSumPanels) {
       sum(a.quads, reinterpret_cast<const int32_t*>(a.scales + height), count, pair.bytes[p],
           sizeof(pair.bytes[p]), sums);
@@ -331,8 +359,51 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
   }
 }
 
+// Weights of 8 bits with one scale a row, which are the bytes of the tile as they are stored.
+inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
+                        const Int8Panels& panels, float* c) {
+  constexpr Format kOf = Format::kQ8;
+  const int64_t quads = int8_quads(kOf, columns);
+  const int64_t stretches = (quads + kStretchQuads - 1) / kStretchQuads;
+  const auto apart = static_cast<int64_t>(q8_panel_bytes(columns));
+  const std::byte* const codes = panels.packed + kQ8ScaleBytes;
+  const Strips strips(rows, kStripRows);
+  const Block<kOf> block{a, strips, quads / kGroupQuads<kOf>, stretches};
+  const bool alone = strips.count() == 1;
+  const int taken = alone ? kFewRows.of[rows - 1].panels : kSumPanels;
+  std::fill(c, c + rows * kGemmColumns, 0.0f);
+  alignas(64) int32_t sums[kStripRows * kTilePanels * kPanelOutputs];
+  for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
+    for (int64_t stretch = 0; stretch < stretches; ++stretch) {
+      const int64_t first = stretch * kStretchQuads, count = std::min(kStretchQuads, quads - first);
+      for (int64_t s = 0; s < strips.count(); ++s) {
+        const Int8Strips from = block.from(s, stretch);
+        const int64_t height = strips.height(s);
+        const bool ahead = s == 0 && !panels.filled;
+        const SumStretch sum = alone   ? kFewRows.of[height - 1].sum
+                               : ahead ? kSumStretch<true>.of[height - 1]
+                                       : kSumStretch<false>.of[height - 1];
+        sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count,
+            codes + panel * apart + first * kQuadBytes, apart, sums);
+        finish(sums, height, taken, from.scales,
+               c + strips.first(s) * kGemmColumns + panel * kPanelOutputs);
+      }
+    }
+  }
+  for (int64_t panel = 0; panel < kTilePanels; ++panel) {
+    const auto* scale = reinterpret_cast<const float*>(panels.packed + panel * apart);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        float* const to = c + i * kGemmColumns + panel * kPanelOutputs + v * kLanes;
+        store(to, mul(load(to), load(scale + v * kLanes)));
+      }
+    }
+  }
+}
+
 inline void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
                      const Int8Panels& panels, float* c) {
+  if (format == Format::kQ8) return multiply_q8(a, rows, columns, panels, c);
   if (format == Format::kQ4_1) return multiply_of<Format::kQ4_1>(a, rows, columns, panels, c);
   multiply_of<Format::kQ4>(a, rows, columns, panels, c);
 }
@@ -353,7 +424,7 @@ inline void read_stretch(const std::byte* a, DType type, int64_t at, int64_t cou
 template <Format kOf>
 void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int64_t columns,
              const Int8Strips& strip) {
-  constexpr int64_t kGroup = QuantTraits<kOf>::kGroup;
+  constexpr bool kParted = kOf != Format::kQ8;
   const int64_t padded = int8_quads(kOf, columns) * 4;
   alignas(64) float numbers[kStretch];
   alignas(64) uint32_t quads[kStretchQuads];
@@ -366,11 +437,11 @@ void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int
       read_stretch(a, type, row * stride + first, count, numbers);
       std::fill(numbers + count, numbers + kStretch, 0.0f);
       int32_t sums[kStretch / 32] = {};
-      scales[0] = quantize(numbers, static_cast<int>(kGroup), quads, sums);
+      scales[0] = quantize(numbers, static_cast<int>(int8_group(kOf)), kParted, quads, sums);
       int32_t all = 0;
       for (int64_t g = 0; g < kStretchGroups<kOf>; ++g) {
         all += sums[g];
-        scales[(2 + g) * height] = static_cast<float>(sums[g]);
+        if (kParted) scales[(2 + g) * height] = static_cast<float>(sums[g]);
       }
       const int32_t begin = -128 * all;
       std::memcpy(scales + height, &begin, sizeof(begin));
@@ -384,6 +455,9 @@ inline void pack(Format format, const std::byte* a, DType type, int64_t stride, 
                  int64_t columns, const Int8Strips& strip) {
   if (format == Format::kQ4_1) {
     return pack_of<Format::kQ4_1>(a, type, stride, height, columns, strip);
+  }
+  if (format == Format::kQ8) {
+    return pack_of<Format::kQ8>(a, type, stride, height, columns, strip);
   }
   pack_of<Format::kQ4>(a, type, stride, height, columns, strip);
 }

@@ -12,6 +12,7 @@
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/q8_panels.h"
 #include "kernels/weight_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
@@ -23,6 +24,9 @@ namespace vnni {
 constexpr int kLanes = 16;
 constexpr int kStripRows = 12;
 constexpr int kSumPanels = 2;  // 24 sums, two vectors of weights and one of activations
+constexpr int sum_panels_for(int rows) {
+  return rows <= 6 ? 4 : kSumPanels;
+}
 constexpr int panels_for(int rows) {
   return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
 }
@@ -122,7 +126,8 @@ inline Ints product(Ints sum, const Dots&, Weights weights, Quad quad) {
 
 inline float scale_of(int32_t bits, float* factor);
 
-inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t* sums) {
+inline float quantize(const float* stretch, int group, bool parted, uint32_t* quads,
+                      int32_t* sums) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i largest = _mm512_setzero_si512();
   for (int i = 0; i < kStretch; i += kLanes) {
@@ -132,7 +137,7 @@ inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t*
   float factor = 0;
   const float scale = scale_of(_mm512_reduce_max_epi32(largest), &factor);
   // Puts the even ones of every eight inputs first.
-  const __m512i parted =
+  const __m512i even_first =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
   for (int first = 0; first < kStretch; first += 64) {
     alignas(64) int8_t bytes[64];
@@ -151,7 +156,7 @@ inline float quantize(const float* stretch, int group, uint32_t* quads, int32_t*
       sums[first / 32] = _mm512_mask_reduce_add_epi32(0x00ff, fours);
       sums[first / 32 + 1] = _mm512_mask_reduce_add_epi32(0xff00, fours);
     }
-    _mm512_store_si512(quads + first / 4, _mm512_shuffle_epi8(all, parted));
+    _mm512_store_si512(quads + first / 4, parted ? _mm512_shuffle_epi8(all, even_first) : all);
   }
   return scale;
 }

@@ -62,7 +62,7 @@ class F32Matmul {
 class Bf16Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
-    const int64_t sums = is_quantized(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
+    const int64_t sums = is_grouped(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
     return static_cast<size_t>(pair_columns(w.columns)) * sizeof(uint32_t) +
            static_cast<size_t>(sums) * sizeof(float);
   }
@@ -70,7 +70,7 @@ class Bf16Matmul {
 
   Bf16Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
-    if (!is_quantized(weight.format)) return;
+    if (!is_grouped(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.bf16_pairs + rows * pair_columns(columns_));
     packed_.sum_group = group_of(weight);
   }
@@ -97,7 +97,7 @@ class Bf16Matmul {
   int64_t columns_;
 };
 
-// Matmul of activations in 8 bits with 4-bit weights.
+// Matmul of activations in 8 bits with weights of 4 or 8 bits.
 class Int8Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
@@ -119,7 +119,8 @@ class Int8Matmul {
     pack_int8_strip(format_, in.row(first), in.dtype, in.stride, height, columns_, from(first));
   }
   Int8Panels weights_of(const std::byte* panels) const {
-    return int8_panels(rows_, panels, context_.thread_scratch(int8_scratch_bytes(rows_, columns_)));
+    return int8_panels(format_, rows_, panels,
+                       context_.thread_scratch(int8_scratch_bytes(format_, rows_, columns_)));
   }
   void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels,
                 float* tile) const {

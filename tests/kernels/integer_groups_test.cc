@@ -174,7 +174,7 @@ TEST_CASE("what no unit reaches, what is no number and what is zero") {
 TEST_CASE("weights of 8 bits have scales that span their groups") {
   const auto values = random_floats(300, 6);
   for (const Format format : kFormats) {
-    if (!is_quantized(format) || format_traits(format).bits != 8) continue;
+    if (!is_grouped(format) || format_traits(format).bits != 8) continue;
     CHECK(numbers_of(format, quantized(format, values)) ==
           numbers_of(format, spanned(format, values)));
   }

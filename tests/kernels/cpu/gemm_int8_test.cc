@@ -77,6 +77,7 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
                  strips.scales + row * cpu::int8_scales(format, columns)});
   }
   alignas(64) float out[cpu::kGemmRowsMax * cpu::kGemmColumns];
+  if (!is_grouped(format)) how = How::kFused;
   std::vector<cpu::ExpandedPair> expanded(
       static_cast<size_t>(2 * ((columns + kStretch - 1) / kStretch)));
   cpu::Int8Panels panels{.packed = packed};
@@ -100,7 +101,7 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
 }
 
 TEST_CASE("products by 8-bit integers agree with their definition, by every instruction set") {
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
   const int64_t columns = GENERATE(1, 60, 64, 130, 1100);
   const int64_t rows = GENERATE(1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 95, 96);
   const DType type = GENERATE(DType::kF32, DType::kBF16);
@@ -219,11 +220,12 @@ TEST_CASE("8-bit activations cost less than 4-bit weights") {
 
 TEST_CASE("what is no number stays none in 8-bit products, in its own row alone") {
   constexpr int64_t kRows = 5, kColumns = 100;
+  const Format format = GENERATE(Format::kQ4, Format::kQ8);
   const float bad =
       GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                -std::numeric_limits<float>::infinity());
   auto in = random_floats(kRows * kColumns, 1);
-  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
+  const PackedMatrix w(MatrixLayout::kPanels16, format,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
                        64);
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
@@ -256,7 +258,7 @@ TEST_CASE("stretches of zeros and of the smallest numbers are zero in 8-bit prod
   }
 }
 
-TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit weights alone") {
+TEST_CASE("linear on a CPU asked for 8-bit products rounds activations where weights allow it") {
   auto opened = open_cpu_device(2, CpuMatmul::kInt8);
   if (!cpu::has_int8()) {
     CHECK(opened.status().code() == Code::kInvalidArgument);
@@ -265,8 +267,8 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto device = std::move(opened).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 110, kOutputs = 150, kInputs = 330;
-  const Format format =
-      GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4,
+                                 Format::kQ4_1, Format::kQ8_1, Format::kQ8);
   const DType in_format = device->activation_dtype(format);
   constexpr int64_t kStride = kInputs + 16;  // Rows are apart
   auto bytes = bytes_of(in_format, random_floats(kRows * kStride, 1));
