@@ -35,11 +35,10 @@ template <Format kOf>
 constexpr int64_t kStretchScales = int8_stretch_scales(kOf);  // Of a row
 
 template <Format kOf>
-inline void prefetch_group(const PanelGroup<kOf>* group) {
+inline void prefetch_group(const PanelGroup<kOf>* group, size_t ahead = 2048) {
   // Weights are read once, from memory; see gemm_inl.h. A whole group's lines of several panels at
   // once would fill the first-level cache's miss buffers, so they go into the second level.
-  constexpr size_t kAhead = 2048;
-  const auto* at = reinterpret_cast<const char*>(group) + kAhead;
+  const auto* at = reinterpret_cast<const char*>(group) + ahead;
   for (size_t i = 0; i < sizeof(PanelGroup<kOf>); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
@@ -226,7 +225,7 @@ inline bool expand_stretch(const PanelGroup<kOf>* w, int count, std::byte* bytes
     store(units + v * kLanes, found.unit);
     std::byte* to = bytes + v * (4 * kLanes);
     for (int g = 0; g < count; ++g) {
-      if (v == 0) prefetch_group(w + g);
+      if (v == 0) prefetch_group(w + g, kStretchGroups<kOf> * sizeof(*w));
       // Two codes of a half word are multiplied at once: their products are below 256.
       const Halves times = (Halves)(found.s[g] | found.s[g] << 16);
       const Small plus = (Small)(((Words)(found.z[g] + 128)) * 0x01010101u);

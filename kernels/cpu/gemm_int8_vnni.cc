@@ -38,9 +38,6 @@ using Floats = __m512;
 inline Ints zero_ints() {
   return _mm512_setzero_si512();
 }
-inline Ints set_ints(int32_t value) {
-  return _mm512_set1_epi32(value);
-}
 inline Floats zero() {
   return _mm512_setzero_ps();
 }
@@ -108,7 +105,7 @@ using Weights = Bytes;
 using Quad = Bytes;
 
 inline Ints start(int32_t value) {
-  return set_ints(value);
+  return _mm512_set1_epi32(value);
 }
 inline Weights load_weights(const Dots&, const std::byte* from) {
   return _mm512_loadu_si512(from);
@@ -139,16 +136,18 @@ inline float quantize(const float* stretch, int group, bool parted, uint32_t* qu
   // Puts the even ones of every eight inputs first.
   const __m512i even_first =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+  // Packing works within 128-bit lanes, so that words of four bytes come out column by column.
+  const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (int first = 0; first < kStretch; first += 64) {
-    alignas(64) int8_t bytes[64];
-    for (int i = 0; i < 64; i += kLanes) {
-      const __m512 scaled = _mm512_mul_ps(load(stretch + first + i), set(factor));
-      // What is no number becomes the least integer, and then the least byte.
-      const __m512i rounded = _mm512_maskz_max_epi32(0xffff, ints_of(scaled), set_ints(-127));
-      _mm_store_si128(reinterpret_cast<__m128i*>(bytes + i),
-                      _mm512_maskz_cvtsepi32_epi8(0xffff, rounded));
+    __m512i ints[4];
+    for (int i = 0; i < 4; ++i) {
+      ints[i] = ints_of(mul(load(stretch + first + kLanes * i), set(factor)));
     }
-    const __m512i all = _mm512_load_si512(bytes);
+    const __m512i packed = _mm512_packs_epi16(_mm512_packs_epi32(ints[0], ints[1]),
+                                              _mm512_packs_epi32(ints[2], ints[3]));
+    // What is no number became the least integer, and now becomes the least byte.
+    const __m512i all = _mm512_max_epi8(_mm512_maskz_permutexvar_epi32(0xffff, in_order, packed),
+                                        _mm512_set1_epi8(-127));
     const __m512i fours = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
     if (group == 64) {
       sums[first / 64] = _mm512_reduce_add_epi32(fours);

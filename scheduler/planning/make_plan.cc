@@ -92,10 +92,9 @@ class Planner {
   bool in_int8() const {
     const std::string& how = flags_.quantized_compute;
     if (how == "float" || machine_.device.discrete()) return false;
-    const auto& tensors = table().tensors;
-    return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
-      if (tensor.spec.kind != WeightKind::kMatrix) return false;
-      return how == "int8" ? takes_int8(tensor.format) : machine_.device.in_int8(tensor.format);
+    if (how == "int8") return table().takes_int8();
+    return std::any_of(table().tensors.begin(), table().tensors.end(), [&](const auto& tensor) {
+      return tensor.spec.kind == WeightKind::kMatrix && machine_.device.in_int8(tensor.format);
     });
   }
 

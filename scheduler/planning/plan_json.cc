@@ -61,7 +61,7 @@ json plan_json(const Plan& plan) {
   if (plan.prefill_target() > 0) object["prefill_target"] = plan.prefill_target();
   if (plan.in_int8) {
     object["quantized_compute"] = "int8";
-  } else if (!plan.discrete && is_quantized(plan.format)) {
+  } else if (!plan.discrete && takes_int8(plan.format)) {
     object["quantized_compute"] = "float";
   }
   if (plan.discrete) object["attention"] = plan.host_attention() ? "host" : "device";

@@ -166,7 +166,7 @@ TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products
   // They are others than those without.
   const test::TemporaryCache cache;
   const auto runtime = open(test::read_golden(variant).checkpoints.front(), Format::kQ4,
-                            Format::kBF16, {}, "auto", true);
+                            Format::kBF16, {}, "float", true);
   const std::vector<Request> requests = make_requests(runtime->shape(), kSeed);
   CHECK(test::difference(requests, test::run_arriving(*runtime, requests), answers, 0) != "");
 }

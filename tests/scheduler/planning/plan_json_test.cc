@@ -44,10 +44,11 @@ TEST_CASE("a plan's JSON names what a run takes, by the names of its flags") {
                                          {"block", 96},
                                          {"format", "q4"},
                                          {"kv_format", "bf16"},
+                                         {"quantized_compute", "float"},
                                          {"kv_rule", "full"}});
   CHECK(plan_flags_text(sample_plan()) ==
         "--block 96 --activations 100,0,0 --format q4 --kv 60,0,40 --kv-format bf16 "
-        "--weights 20,0,80");
+        "--quantized-compute float --weights 20,0,80");
 }
 
 TEST_CASE("a plan for weights in several formats leaves these to the checkpoint") {
@@ -56,7 +57,8 @@ TEST_CASE("a plan for weights in several formats leaves these to the checkpoint"
   plan.mixed_formats = "q4_1 and q8_1";
   CHECK(plan_json(plan)["format"].is_null());
   CHECK(plan_flags_text(plan) ==
-        "--block 96 --activations 100,0,0 --kv 60,0,40 --kv-format bf16 --weights 20,0,80");
+        "--block 96 --activations 100,0,0 --kv 60,0,40 --kv-format bf16 --quantized-compute float "
+        "--weights 20,0,80");
   CHECK_FALSE(read(plan).format);
 }
 
