@@ -18,6 +18,9 @@ bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
+}
 #endif
 
 int64_t stretches_of(int64_t columns) {
@@ -31,9 +34,8 @@ const Int8Bodies* bodies() {
         __builtin_cpu_supports("avx512vl") != 0) {
       return &kInt8Vnni;
     }
-    const bool avx2 =
-        __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
-    return avx2 ? &kInt8Avx2 : nullptr;
+    if (has_avx_vnni()) return &kInt8AvxVnni;
+    return has_avx2() ? &kInt8Avx2 : nullptr;
   }();
   return best;
 #else
@@ -43,13 +45,24 @@ const Int8Bodies* bodies() {
 
 }  // namespace
 
+bool has_avx_vnni() {
+#if defined(__x86_64__)
+  constexpr unsigned kFeatures = 7, kAvxVnni = 1u << 4;  // EAX of 7.1
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_avx2() && __get_cpuid_count(kFeatures, 1, &eax, &ebx, &ecx, &edx) != 0 &&
+         (eax & kAvxVnni) != 0;
+#else
+  return false;
+#endif
+}
+
 bool has_int8() {
   return bodies() != nullptr;
 }
 
 bool int8_is_fastest() {
 #if defined(__x86_64__)
-  return bodies() == &kInt8Vnni;
+  return bodies() == &kInt8Vnni || bodies() == &kInt8AvxVnni;
 #else
   return false;
 #endif

@@ -45,7 +45,7 @@
 
 namespace spillway::cpu {
 
-// Whether this CPU has instructions for it: AVX-512 VNNI, else AVX2.
+// Whether this CPU has instructions for it: AVX-512 VNNI, AVX-VNNI, else AVX2.
 bool has_int8();
 
 // Whether it has instructions that make it the fastest product: VNNI.
@@ -114,7 +114,8 @@ Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std
 void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
                         const Int8Panels& panels, float* c);
 
-// One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx2.cc), for gemm_int8.cc.
+// One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx_vnni.cc, gemm_int8_avx2.cc), for
+// gemm_int8.cc.
 struct Int8Bodies {
   int64_t strip_rows;
   int64_t expand_rows;  // The least for which expanded panels gain
@@ -123,6 +124,7 @@ struct Int8Bodies {
   void (*multiply)(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
                    const Int8Panels& panels, float* c);
 };
-extern const Int8Bodies kInt8Vnni, kInt8Avx2;
+extern const Int8Bodies kInt8Vnni, kInt8AvxVnni, kInt8Avx2;
+bool has_avx_vnni();
 
 }  // namespace spillway::cpu

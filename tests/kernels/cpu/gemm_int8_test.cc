@@ -52,6 +52,7 @@ std::vector<const cpu::Int8Bodies*> all_bodies() {
   std::vector<const cpu::Int8Bodies*> found;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") != 0) found.push_back(&cpu::kInt8Avx2);
+  if (cpu::has_avx_vnni()) found.push_back(&cpu::kInt8AvxVnni);
   if (__builtin_cpu_supports("avx512vnni") != 0) found.push_back(&cpu::kInt8Vnni);
 #endif
   return found;
