@@ -60,7 +60,8 @@ int64_t int8_strip_rows();
 // odd ones, as words of weights part into them. `scales` is [strip][stretch] of
 //
 //   float s[row in strip]
-//   int32 start[row in strip]                  -128 * sum(q), for bytes of weights + 128
+//   int32 start[row in strip]                  bits of 1.5 * 2^23, minus 128 * sum(q), for bytes of
+//                                              weights + 128
 //   float sum[group in stretch][row in strip]  sum(q) of a group, for weights of 4 bits
 //
 // A strip that begins at row r begins at quads + r * int8_quads and scales + r * int8_scales.

@@ -20,6 +20,9 @@ inline Floats set(float value) {
 inline Floats load(const float* from) {
   return _mm256_load_ps(from);
 }
+inline Floats load_some(const float* from) {  // At any address
+  return _mm256_loadu_ps(from);
+}
 inline void store(float* to, Floats value) {
   _mm256_store_ps(to, value);
 }
@@ -85,7 +88,7 @@ inline float quantize(const float* stretch, int group, bool parted, uint32_t* qu
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest = _mm256_setzero_si256();
   for (int i = 0; i < kStretch; i += kLanes) {
-    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(load(stretch + i)), magnitude);
+    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(load_some(stretch + i)), magnitude);
     largest = _mm256_max_epi32(largest, bits);
   }
   float factor = 0;
@@ -97,7 +100,7 @@ inline float quantize(const float* stretch, int group, bool parted, uint32_t* qu
   for (int first = 0; first < kStretch; first += 32) {
     __m256i ints[4], sum = _mm256_setzero_si256();
     for (int i = 0; i < 4; ++i) {
-      const __m256i rounded = ints_of(mul(load(stretch + first + kLanes * i), set(factor)));
+      const __m256i rounded = ints_of(mul(load_some(stretch + first + kLanes * i), set(factor)));
       // What is no number becomes the least integer, and then the least byte.
       ints[i] = _mm256_max_epi32(rounded, _mm256_set1_epi32(-127));
       sum = _mm256_add_epi32(sum, ints[i]);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
@@ -52,14 +53,14 @@ inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_
 
 // The instruction multiplies bytes without a sign by bytes with one, so the weights' signs go to
 // the activations. Two products of at most 128 * 127 fit 16 bits, where those of weights + 128
-// would not; so sums start at zero.
+// would not; so sums start at none.
 struct Weights {
   __m256i magnitude, sign;
 };
 using Quad = Bytes;
 
 inline Ints start(int32_t) {
-  return zero_ints();
+  return _mm256_set1_epi32(0x4b400000);  // kFloatBits
 }
 inline Weights load_weights(const Dots&, const std::byte* from) {
   const __m256i sign = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
@@ -80,7 +81,11 @@ inline Ints product(Ints sum, const Dots& dots, const Weights& weights, Quad qua
 
 }  // namespace avx2
 
-const Int8Bodies kInt8Avx2 = {avx2::kStripRows, 13, &avx2::pack, &avx2::multiply};
+// Products of two bytes take twice the instructions of those of a nibble and a byte, so that panels
+// are never expanded.
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+const Int8Bodies kInt8Avx2 = {avx2::kStripRows, kNever, &avx2::pack, &avx2::multiply};
 
 }  // namespace spillway::cpu
 

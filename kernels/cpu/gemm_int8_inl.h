@@ -25,6 +25,11 @@ constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
 constexpr int64_t kQuadBytes = 4 * kPanelOutputs;  // Of a panel
 constexpr int kPair = 2;                           // Panels that are expanded together
 constexpr int64_t kStretchQuads = kStretch / 4;
+// Sums of a stretch start at the bits of this float, whose last place is 1: those of it plus a sum
+// of magnitude below 2^22 are the bits of the float of it plus the sum. So no instruction converts.
+constexpr float kFloatStart = 12582912.0f;  // 1.5 * 2^23
+constexpr int32_t kFloatBits = 0x4b400000;
+static_assert(256 * 127 * 128 < 1 << 22);
 template <Format kOf>
 constexpr auto kGroupWords = static_cast<int>(QuantTraits<kOf>::kWords);
 template <Format kOf>
@@ -249,29 +254,35 @@ __attribute__((noinline)) void expand_pair(const PanelGroup<kOf>* w, int64_t apa
   }
 }
 
-// Adds a stretch's sums of weights with one scale a row, [rows][panels][16], to `c`.
+// Adds a stretch's sums, [rows][panels][16], of weights with one scale a row to `c`.
 __attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, int64_t panels,
                                              const float* scales, float* c) {
+  const Floats one = set(1.0f), minus = set(-kFloatStart);
+  const auto* from = reinterpret_cast<const float*>(sums);
   for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
-    for (int64_t v = 0; v < panels * kVectors; ++v, sums += kLanes) {
+    for (int64_t v = 0; v < panels * kVectors; ++v, from += kLanes) {
       float* const to = c + v * kLanes;
-      store(to, fma(set(scales[i]), floats_of(load_ints(sums)), load(to)));
+      store(to, fma(set(scales[i]), fma(load(from), one, minus), load(to)));
     }
   }
 }
 
-// Adds a stretch's sums, [rows][kSumPanels][16], to `c`.
+// The same of expanded panels, [rows][kSumPanels][16], whose sums are in units. Taking the start
+// off rounds nothing: the sum times its unit is a float32.
 __attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, const float* scales,
                                              const float (*units)[kPanelOutputs], float* c) {
   constexpr int kAll = kSumPanels * kVectors;
-  Floats unit[kAll];
+  Floats unit[kAll], minus[kAll];
   for (int v = 0; v < kAll; ++v) {
     unit[v] = load(units[v / kVectors] + v % kVectors * kLanes);
+    minus[v] = mul(unit[v], set(-kFloatStart));
   }
+  const auto* from = reinterpret_cast<const float*>(sums);
   for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
-    for (int v = 0; v < kAll; ++v, sums += kLanes) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kAll; ++v, from += kLanes) {
       float* const to = c + v * kLanes;
-      store(to, fma(set(scales[i]), mul(floats_of(load_ints(sums)), unit[v]), load(to)));
+      store(to, fma(set(scales[i]), fma(load(from), unit[v], minus[v]), load(to)));
     }
   }
 }
@@ -407,17 +418,47 @@ inline void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t c
   multiply_of<Format::kQ4>(a, rows, columns, panels, c);
 }
 
-// A row's stretch of `count` inputs, as float32.
-inline void read_stretch(const std::byte* a, DType type, int64_t at, int64_t count, float* to) {
+// A row's stretch of `count` inputs as float32, padded with zeros: where it lies, or in `numbers`.
+inline const float* read_stretch(const std::byte* a, DType type, int64_t at, int64_t count,
+                                 float* numbers) {
   if (type == DType::kF32) {
-    std::memcpy(to, reinterpret_cast<const float*>(a) + at,
-                static_cast<size_t>(count) * sizeof(float));
-    return;
+    const float* const from = reinterpret_cast<const float*>(a) + at;
+    if (count == kStretch) return from;
+    std::copy_n(from, count, numbers);
+  } else {
+    const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(numbers + i, widen_bf16(from + i));
+    for (; i < count; ++i) numbers[i] = bf16_to_f32(from[i]);
   }
-  const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(to + i, widen_bf16(from + i));
-  for (; i < count; ++i) to[i] = bf16_to_f32(from[i]);
+  std::fill(numbers + count, numbers + kStretch, 0.0f);
+  return numbers;
+}
+
+// Puts the quads of rows side by side: to[k][rows] from[rows][kStretchQuads]. REQUIRES: `count` is
+// a multiple of four.
+inline void interleave(const uint32_t* from, int64_t rows, int64_t count, uint32_t* to) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4, from += 4 * kStretchQuads) {
+    for (int64_t k = 0; k < count; k += 4) {
+      const auto at = [&](int64_t i) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kStretchQuads + k));
+      };
+      const __m128i a = at(0), b = at(1), c = at(2), d = at(3);
+      const __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
+      const __m128i ab_high = _mm_unpackhi_epi32(a, b), cd_high = _mm_unpackhi_epi32(c, d);
+      const auto put = [&](int64_t i, __m128i quads) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (k + i) * rows + row), quads);
+      };
+      put(0, _mm_unpacklo_epi64(ab, cd));
+      put(1, _mm_unpackhi_epi64(ab, cd));
+      put(2, _mm_unpacklo_epi64(ab_high, cd_high));
+      put(3, _mm_unpackhi_epi64(ab_high, cd_high));
+    }
+  }
+  for (; row < rows; ++row, from += kStretchQuads) {
+    for (int64_t k = 0; k < count; ++k) to[k * rows + row] = from[k];
+  }
 }
 
 template <Format kOf>
@@ -426,27 +467,28 @@ void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int
   constexpr bool kParted = kOf != Format::kQ8;
   const int64_t padded = int8_quads(kOf, columns) * 4;
   alignas(64) float numbers[kStretch];
-  alignas(64) uint32_t quads[kStretchQuads];
-  for (int64_t row = 0; row < height; ++row) {
-    uint32_t* to = strip.quads + row;
-    float* scales = strip.scales + row;
-    for (int64_t first = 0; first < columns; first += kStretch) {
-      const int64_t count = std::min(kStretch, columns - first);
-      const int64_t whole = std::min(kStretch, padded - first);
-      read_stretch(a, type, row * stride + first, count, numbers);
-      std::fill(numbers + count, numbers + kStretch, 0.0f);
+  alignas(64) uint32_t quads[kStripRows * kStretchQuads];
+  uint32_t* to = strip.quads;
+  float* scales = strip.scales;
+  for (int64_t first = 0; first < columns; first += kStretch) {
+    const int64_t count = std::min(kStretch, columns - first);
+    const int64_t whole = std::min(kStretch, padded - first);
+    for (int64_t row = 0; row < height; ++row) {
+      const float* const from = read_stretch(a, type, row * stride + first, count, numbers);
       int32_t sums[kStretch / 32] = {};
-      scales[0] = quantize(numbers, static_cast<int>(int8_group(kOf)), kParted, quads, sums);
+      scales[row] = quantize(from, static_cast<int>(int8_group(kOf)), kParted,
+                             quads + row * kStretchQuads, sums);
       int32_t all = 0;
       for (int64_t g = 0; g < kStretchGroups<kOf>; ++g) {
         all += sums[g];
-        if (kParted) scales[(2 + g) * height] = static_cast<float>(sums[g]);
+        if (kParted) scales[(2 + g) * height + row] = static_cast<float>(sums[g]);
       }
-      const int32_t begin = -128 * all;
-      std::memcpy(scales + height, &begin, sizeof(begin));
-      for (int64_t k = 0; k < whole / 4; ++k, to += height) *to = quads[k];
-      scales += kStretchScales<kOf> * height;
+      const int32_t begin = kFloatBits - 128 * all;
+      std::memcpy(scales + height + row, &begin, sizeof(begin));
     }
+    interleave(quads, height, whole / 4, to);
+    to += whole / 4 * height;
+    scales += kStretchScales<kOf> * height;
   }
 }
 

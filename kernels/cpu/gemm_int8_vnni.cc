@@ -47,6 +47,9 @@ inline Floats set(float value) {
 inline Floats load(const float* from) {
   return _mm512_load_ps(from);
 }
+inline Floats load_some(const float* from) {  // At any address
+  return _mm512_loadu_ps(from);
+}
 inline void store(float* to, Floats value) {
   _mm512_store_ps(to, value);
 }
@@ -128,7 +131,7 @@ inline float quantize(const float* stretch, int group, bool parted, uint32_t* qu
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i largest = _mm512_setzero_si512();
   for (int i = 0; i < kStretch; i += kLanes) {
-    const __m512i bits = _mm512_and_si512(_mm512_load_si512(stretch + i), magnitude);
+    const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(stretch + i), magnitude);
     largest = _mm512_maskz_max_epi32(0xffff, largest, bits);
   }
   float factor = 0;
@@ -141,7 +144,7 @@ inline float quantize(const float* stretch, int group, bool parted, uint32_t* qu
   for (int first = 0; first < kStretch; first += 64) {
     __m512i ints[4];
     for (int i = 0; i < 4; ++i) {
-      ints[i] = ints_of(mul(load(stretch + first + kLanes * i), set(factor)));
+      ints[i] = ints_of(mul(load_some(stretch + first + kLanes * i), set(factor)));
     }
     const __m512i packed = _mm512_packs_epi16(_mm512_packs_epi32(ints[0], ints[1]),
                                               _mm512_packs_epi32(ints[2], ints[3]));
