@@ -308,7 +308,8 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   if (is_quantized(plan.kv_format)) {
     // If it was not measured, a quantised row takes as long as a 16-bit one: the smaller read is
     // offset by the expansion of its numbers.
-    const int64_t size = plan.shape.head_size;
+    const bool grouped = is_grouped(plan.kv_format);
+    const int64_t size = grouped ? format_traits(plan.kv_format).group : plan.shape.head_size;
     const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, size)) /
                           static_cast<double>(format_row_bytes(Format::kF16, size));
     const double q4 = hardware.compute.decode_attention_q4.value;
