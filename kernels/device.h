@@ -148,6 +148,9 @@ class Device {
   virtual DType activation_dtype(Format weights) const = 0;
   virtual MatrixLayout matrix_layout(Format weights) const = 0;
 
+  // Whether matrix products with these weights round activations to 8 bits (cpu/gemm_int8.h).
+  virtual bool in_int8(Format) const { return false; }
+
   // True when the device multiplies bf16 natively. (On a CPU this decides the default format of f16
   // checkpoints; other devices compute in f16 as well.)
   virtual bool native_bf16() const = 0;
@@ -169,8 +172,9 @@ class Device {
 // formats in which it has optimised kernels on this CPU, else kBf16Dot. kFastest: kBf16Dot on AMD
 // cores with dot products of bf16, matrix units for bf16 on Intel cores that have them
 // (cpu/gemm_tiles.h), kPanels for all else. kInt8: kFastest, but matrix products with 4-bit weights
-// round activations to 8 bits (cpu/gemm_int8.h).
-enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8 };
+// round activations to 8 bits (cpu/gemm_int8.h). kAuto: kInt8 on CPUs with VNNI, where that is the
+// fastest, else kFastest.
+enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8, kAuto };
 
 // `threads` 0: one per processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,

@@ -21,6 +21,7 @@ struct DeviceTraits {
   struct OfFormat {
     DType activation = DType::kF32;
     MatrixLayout layout = MatrixLayout::kRows;
+    bool in_int8 = false;
   };
   std::array<OfFormat, kFormatCount> formats;  // Indexed by Format
 
@@ -29,6 +30,7 @@ struct DeviceTraits {
   // See Device's functions of these names.
   DType activation_dtype(Format weights) const { return of(weights).activation; }
   MatrixLayout matrix_layout(Format weights) const { return of(weights).layout; }
+  bool in_int8(Format weights) const { return of(weights).in_int8; }
 
  private:
   const OfFormat& of(Format weights) const { return formats.at(static_cast<size_t>(weights)); }
@@ -41,8 +43,8 @@ inline DeviceTraits traits_of(const Device& device) {
   traits.memory = device.memory();
   traits.native_bf16 = device.native_bf16();
   for (const Format weights : kFormats) {
-    traits.formats[static_cast<size_t>(weights)] = {device.activation_dtype(weights),
-                                                    device.matrix_layout(weights)};
+    traits.formats[static_cast<size_t>(weights)] = {
+        device.activation_dtype(weights), device.matrix_layout(weights), device.in_int8(weights)};
   }
   return traits;
 }

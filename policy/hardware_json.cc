@@ -94,8 +94,8 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 "decode_attention_q4_bytes_per_second", "small_ops_per_second", "q4_compute",
-                 "peaks"});
+                 "decode_attention_q4_bytes_per_second", "small_ops_per_second",
+                 "quantized_compute", "q4_compute", "peaks"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -105,6 +105,7 @@ class Parser {
     const json& list = reader.array("matrix", kItemsMax);
     if (list.empty()) reader.fail("matrix has no figures");
     for (size_t i = 0; i < list.size(); ++i) compute.matrix.push_back(matrix(list[i], i));
+    rename_q8(compute.matrix);
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
     constexpr const char* kQuantized =
@@ -113,14 +114,25 @@ class Parser {
     if (reader.has("small_ops_per_second")) {  // Older profiles lack it, and those of a CPU
       compute.small_ops = figure(reader, "compute", "small_ops_per_second");
     }
-    if (reader.has("q4_compute")) {
-      const std::string how = reader.string("q4_compute", kTextBytesMax);
-      if (how != "int8") reader.fail("q4_compute is " + in_quotes(how) + ", must be 'int8'");
-      compute.q4_in_int8 = true;
+    for (const char* name : {"quantized_compute", "q4_compute"}) {  // The old name
+      if (!reader.has(name)) continue;
+      const std::string how = reader.string(name, kTextBytesMax);
+      if (how != "int8") {
+        reader.fail(std::string(name) + " is " + in_quotes(how) + ", must be 'int8'");
+      }
+      compute.in_int8 = true;
     }
     if (reader.has("peaks")) compute.peaks = peaks(reader);  // Older profiles lack it
     keep(reader);
     return compute;
+  }
+
+  // Older profiles call q8_1 what is q8 now: they have figures of q8 alone.
+  void rename_q8(std::vector<MatrixFigure>& figures) const {
+    if (heights_.contains(Format::kQ8_1)) return;
+    for (MatrixFigure& figure : figures) {
+      if (figure.format == Format::kQ8) figure.format = Format::kQ8_1;
+    }
   }
 
   std::vector<PeakFigure> peaks(JsonReader& parent) {
@@ -290,7 +302,7 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
   if (compute.small_ops.value > 0) {
     object["small_ops_per_second"] = figure_object(compute.small_ops);
   }
-  if (compute.q4_in_int8) object["q4_compute"] = "int8";
+  if (compute.in_int8) object["quantized_compute"] = "int8";
   if (!compute.peaks.empty()) {
     Ordered peaks = Ordered::array();
     for (const PeakFigure& peak : compute.peaks) {

@@ -65,7 +65,7 @@ struct HardwareProfile {
     Figure decode_attention_q4;  // Like decode_attention, for a 4-bit cache; value 0: not measured
     // Ops/s of one that has next to nothing to do, on a discrete device; value 0: not measured
     Figure small_ops = {};
-    bool q4_in_int8 = false;  // 4-bit figures of `matrix` were measured with 8-bit arithmetic
+    bool in_int8 = false;  // Figures of quantised weights in `matrix` are of 8-bit products
     std::vector<PeakFigure> peaks = {};  // CPU only; none: not measured
   } compute;
 

@@ -214,7 +214,7 @@ class Offload(bench_peers.Bench):
         return {
             "system": f"Spillway, {sequences} sequence{'s' * (sequences > 1)}" if sequences != options.prompts else "Spillway",
             "version": found["plan"]["kv_format"] + " KV",
-            "format": model_format + (" by 8-bit products" if "q4_compute" in found["plan"] else ""),
+            "format": model_format + (" by 8-bit products" if found["plan"].get("quantized_compute") == "int8" else ""),
             "sequences": sequences,
             "prefill_seconds": found["prefill_seconds"],
             "step_seconds": found["decode_seconds"] / steps,
@@ -313,9 +313,9 @@ def peers(bench, options):
         best = ["--kv-format", options.best_kv_format] if options.best_kv_format else []
         for name, model_format, sequences, own in [
             ("spillway-bf16", "bf16", options.prompts, []),
-            ("spillway-q4", "q4", options.prompts, []),
-            ("spillway-q4-int8", "q4", options.prompts, ["--q4-compute", "int8"]),
-            *([("spillway-q4-int8-1", "q4", 1, ["--q4-compute", "int8"])] if options.llama_cpp else []),
+            ("spillway-q4", "q4", options.prompts, ["--quantized-compute", "float"]),
+            ("spillway-q4-int8", "q4", options.prompts, ["--quantized-compute", "int8"]),
+            *([("spillway-q4-int8-1", "q4", 1, ["--quantized-compute", "int8"])] if options.llama_cpp else []),
             *((f"spillway-best-{n}", "bf16", n, best) for n in options.best_sequences),
         ]:
             flags = [*extra, *own]

@@ -67,7 +67,7 @@ std::string plan_line(const Runtime& runtime) {
   const Plan& plan = runtime.plan();
   const bool own = plan.discrete;
   std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights, own) + " in " +
-                     plan.formats_text() + (plan.q4_in_int8 ? " by 8-bit products" : "") +
+                     plan.formats_text() + (plan.in_int8 ? " by 8-bit products" : "") +
                      ", KV cache " + tiers_text(plan.kv, own) + " in " +
                      std::string(format_name(plan.kv_format())) + " for up to " +
                      std::to_string(plan.block_sequences()) + " sequences, ";

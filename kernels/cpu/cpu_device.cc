@@ -47,7 +47,7 @@ class CpuDevice final : public Device {
   CpuDevice(int threads, CpuMatmul products)
       : context_(threads, products),
         name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
-              (products == CpuMatmul::kInt8 ? ", 8-bit products" : "")) {}
+              (context_.int8() ? ", 8-bit products" : "")) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string_view name() const override { return name_; }
@@ -94,6 +94,7 @@ class CpuDevice final : public Device {
   MatrixLayout matrix_layout(Format weights) const override {
     return in_panels64(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
+  bool in_int8(Format weights) const override { return context_.int8() && takes_int8(weights); }
   bool native_bf16() const override { return context_.bf16_dot() || in_panels64(Format::kBF16); }
 
  private:

@@ -6,6 +6,7 @@
 #endif
 
 #include "kernels/base/check.h"
+#include "kernels/cpu/gemm_f32.h"
 
 namespace spillway::cpu {
 
@@ -17,7 +18,14 @@ bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
+}
 #endif
+
+int64_t stretches_of(int64_t columns) {
+  return (columns + kStretch - 1) / kStretch;
+}
 
 const Int8Bodies* bodies() {
 #if defined(__x86_64__)
@@ -26,9 +34,8 @@ const Int8Bodies* bodies() {
         __builtin_cpu_supports("avx512vl") != 0) {
       return &kInt8Vnni;
     }
-    const bool avx2 =
-        __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
-    return avx2 ? &kInt8Avx2 : nullptr;
+    if (has_avx_vnni()) return &kInt8AvxVnni;
+    return has_avx2() ? &kInt8Avx2 : nullptr;
   }();
   return best;
 #else
@@ -38,18 +45,36 @@ const Int8Bodies* bodies() {
 
 }  // namespace
 
+bool has_avx_vnni() {
+#if defined(__x86_64__)
+  constexpr unsigned kFeatures = 7, kAvxVnni = 1u << 4;  // EAX of 7.1
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_avx2() && __get_cpuid_count(kFeatures, 1, &eax, &ebx, &ecx, &edx) != 0 &&
+         (eax & kAvxVnni) != 0;
+#else
+  return false;
+#endif
+}
+
 bool has_int8() {
   return bodies() != nullptr;
 }
 
+bool int8_is_fastest() {
+#if defined(__x86_64__)
+  return bodies() == &kInt8Vnni || bodies() == &kInt8AvxVnni;
+#else
+  return false;
+#endif
+}
+
 int64_t int8_quads(Format format, int64_t columns) {
-  const int64_t group = format_traits(format).group;
+  const int64_t group = int8_group(format);
   return (columns + group - 1) / group * (group / 4);
 }
 
 int64_t int8_scales(Format format, int64_t columns) {
-  const int64_t group = format_traits(format).group;
-  return (columns + group - 1) / group * 2;
+  return stretches_of(columns) * int8_stretch_scales(format);
 }
 
 int64_t int8_strip_rows() {
@@ -63,8 +88,22 @@ void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stri
   bodies()->pack(format, a, type, stride, height, columns, strip);
 }
 
+size_t int8_scratch_bytes(Format format, int64_t rows, int64_t columns) {
+  SPILLWAY_CHECK(has_int8());
+  if (!is_grouped(format) || rows < bodies()->expand_rows) return 0;
+  return rows <= kGemmRowsMax ? sizeof(ExpandedPair) : int8_scratch_bytes_max(columns);
+}
+
+Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std::byte* scratch) {
+  SPILLWAY_CHECK(has_int8());
+  if (!is_grouped(format) || rows < bodies()->expand_rows) return {.packed = packed};
+  return {.packed = packed,
+          .expanded = reinterpret_cast<ExpandedPair*>(scratch),
+          .kept = rows > kGemmRowsMax};
+}
+
 void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                        const std::byte* panels, float* c) {
+                        const Int8Panels& panels, float* c) {
   SPILLWAY_CHECK(has_int8() && takes_int8(format));
   bodies()->multiply(format, a, rows, columns, panels, c);
 }

@@ -1,5 +1,5 @@
-// AVX2: bytes are multiplied and added in pairs to 16 bits, which a nibble and a byte never
-// overflow, then in pairs again to 32.
+// AVX2: bytes are multiplied and added in pairs to 16 bits, which the products here never overflow,
+// then in pairs again to 32.
 #include "kernels/cpu/gemm_int8.h"
 
 #if defined(__x86_64__)
@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/q8_panels.h"
 #include "kernels/weight_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
@@ -21,117 +23,57 @@ namespace spillway::cpu {
 
 namespace avx2 {
 
-constexpr int kLanes = 8;
 constexpr int kStripRows = 4;
+constexpr int kSumPanels = 1;
+constexpr int sum_panels_for(int rows) {
+  return rows == 1 ? 2 : kSumPanels;
+}
 constexpr int panels_for(int rows) {
   return rows == 1 ? 2 : 1;
 }
 
-using Ints = __m256i;
-using Bytes = __m256i;
-using Floats = __m256;
-
-inline Ints zero_ints() {
-  return _mm256_setzero_si256();
-}
-inline Floats zero() {
-  return _mm256_setzero_ps();
-}
-inline Floats set(float value) {
-  return _mm256_set1_ps(value);
-}
-inline Floats load(const float* from) {
-  return _mm256_load_ps(from);
-}
-inline void store(float* to, Floats value) {
-  _mm256_store_ps(to, value);
-}
-inline Floats fma(Floats a, Floats b, Floats c) {
-  return _mm256_fmadd_ps(a, b, c);
-}
-inline Floats mul(Floats a, Floats b) {
-  return _mm256_mul_ps(a, b);
-}
-inline Floats floats_of(Ints ints) {
-  return _mm256_cvtepi32_ps(ints);
-}
-inline Floats widen(const uint16_t* from) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-inline Floats widen_bf16(const uint16_t* from) {
-  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-inline Bytes load_bytes(const uint32_t* from) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-}
-inline Bytes low(Bytes words) {
-  return _mm256_and_si256(words, _mm256_set1_epi8(15));
-}
-inline Bytes high(Bytes words) {
-  return low(_mm256_srli_epi32(words, 4));
-}
+#define SPILLWAY_INT8_VECTORS_256
+#include "kernels/cpu/gemm_int8_256_inl.h"
+#undef SPILLWAY_INT8_VECTORS_256
 
 struct Dots {
   Dots() : ones(_mm256_set1_epi16(1)) {}
   __m256i ones;
 };
 
-// Four products of at most 15 * 128 fit 16 bits.
-inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_t* quads) {
+// Four products of at most 15 * 127 fit 16 bits.
+inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_t* quads,
+                int apart) {
   const __m256i a = _mm256_set1_epi32(static_cast<int>(quads[0]));
-  const __m256i b = _mm256_set1_epi32(static_cast<int>(quads[1]));
+  const __m256i b = _mm256_set1_epi32(static_cast<int>(quads[apart]));
   const __m256i pair_sums =
       _mm256_add_epi16(_mm256_maddubs_epi16(even, a), _mm256_maddubs_epi16(odd, b));
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
 }
 
-inline float scale_of(int32_t bits, float* factor);
+// The instruction multiplies bytes without a sign by bytes with one, so the weights' signs go to
+// the activations. Two products of at most 128 * 127 fit 16 bits, where those of weights + 128
+// would not; so sums start at none.
+struct Weights {
+  __m256i magnitude, sign;
+};
+using Quad = Bytes;
 
-inline int32_t sum_of(__m256i eight) {
-  const __m128i four =
-      _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+inline Ints start(int32_t) {
+  return _mm256_set1_epi32(0x4b400000);  // kFloatBits
 }
-
-inline int32_t max_of(__m256i eight) {
-  const __m128i four =
-      _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-  const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+inline Weights load_weights(const Dots&, const std::byte* from) {
+  const __m256i sign = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
+                                        _mm256_set1_epi8(-128));
+  return {_mm256_abs_epi8(sign), sign};
 }
-
-inline void quantize(const float* group, int count, float* scales, uint32_t* quads) {
-  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-  __m256i largest = _mm256_setzero_si256();
-  for (int i = 0; i < count / 8; ++i) {
-    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(load(group + 8 * i)), magnitude);
-    largest = _mm256_max_epi32(largest, bits);
-  }
-  float factor = 0;
-  scales[0] = scale_of(max_of(largest), &factor);
-  __m256i sums = _mm256_setzero_si256();
-  // Puts the even ones of every eight inputs first.
-  const __m256i parted = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
-                                          0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-  for (int half = 0; half < count / 32; ++half) {
-    __m256i ints[4];
-    for (int i = 0; i < 4; ++i) {
-      ints[i] = _mm256_cvtps_epi32(mul(load(group + 32 * half + 8 * i), set(factor)));
-      // As with the other instruction set, NaN becomes the least byte.
-      ints[i] = _mm256_max_epi32(ints[i], _mm256_set1_epi32(-128));
-      sums = _mm256_add_epi32(sums, ints[i]);
-    }
-    // Packing works within 128-bit lanes: 32-bit parts come out as 0 4 1 5 2 6 3 7.
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(ints[0], ints[1]),
-                                             _mm256_packs_epi32(ints[2], ints[3]));
-    const __m256i ordered =
-        _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(quads + 8 * half),
-                       _mm256_shuffle_epi8(ordered, parted));
-  }
-  scales[1] = scales[0] * static_cast<float>(sum_of(sums));
+inline Quad quad_of(const uint32_t* from) {
+  return _mm256_set1_epi32(static_cast<int>(*from));
+}
+inline Ints product(Ints sum, const Dots& dots, const Weights& weights, Quad quad) {
+  const __m256i pair_sums =
+      _mm256_maddubs_epi16(weights.magnitude, _mm256_sign_epi8(quad, weights.sign));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
 }
 
 #define SPILLWAY_INT8_BODIES
@@ -139,7 +81,11 @@ inline void quantize(const float* group, int count, float* scales, uint32_t* qua
 
 }  // namespace avx2
 
-const Int8Bodies kInt8Avx2 = {avx2::kStripRows, &avx2::pack, &avx2::multiply};
+// Products of two bytes take twice the instructions of those of a nibble and a byte, so that panels
+// are never expanded.
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+const Int8Bodies kInt8Avx2 = {avx2::kStripRows, kNever, &avx2::pack, &avx2::multiply};
 
 }  // namespace spillway::cpu
 

@@ -2,92 +2,112 @@
 // and empty for all others: inside its namespace and its target attributes, after
 // SPILLWAY_INT8_BODIES and these types and functions:
 //
-//   kLanes, kStripRows, panels_for(rows)                 outputs a vector; tile sizes
+//   kLanes, kStripRows, panels_for(rows), kSumPanels, sum_panels_for(rows)
+//                                                        outputs a vector; tile sizes
 //   Ints, Floats, Bytes                                  kLanes of int32, float; 4 kLanes of bytes
 //   zero_ints, zero, set, load, store, fma, mul, floats_of(Ints), and from 16 bits in memory widen
 //   (float16), widen_bf16
-//   load_bytes, low(Bytes), high(Bytes)                  the even and odd nibbles of words
+//   load_bytes, load_ints, store_ints, low(Bytes), high(Bytes)
+//                                                        the even and odd nibbles of words
 //   Dots                                                 what dot() needs in registers
-//   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads)   += both dot products
-//   quantize(const float* group, int count, float* scales, uint32_t* quads)
-//                                                        one row's group of 32 or 64 inputs
+//   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads, int apart)
+//                                                        += both dot products
+//   Weights, load_weights(Dots, const std::byte*), start(int32_t), Quad, quad_of(const uint32_t*),
+//   product(Ints, Dots, Weights, Quad)                   the same for bytes of weights + 128
+//   quantize(const float* stretch, int group, bool parted, uint32_t* quads, int32_t* sums)
+//                                                        one row's stretch; returns s
+//   ints_of(Floats), widen_bits(const uint16_t*), any_negative(Ints)
 #ifdef SPILLWAY_INT8_BODIES
 
 constexpr int kVectors = 16 / kLanes;  // Vectors per panel
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kTilePanels = kGemmColumns / kPanelOutputs;
+constexpr int64_t kQuadBytes = 4 * kPanelOutputs;  // Of a panel
+constexpr int kPair = 2;                           // Panels that are expanded together
+constexpr int64_t kStretchQuads = kStretch / 4;
+// Sums of a stretch start at the bits of this float, whose last place is 1: those of it plus a sum
+// of magnitude below 2^22 are the bits of the float of it plus the sum. So no instruction converts.
+constexpr float kFloatStart = 12582912.0f;  // 1.5 * 2^23
+constexpr int32_t kFloatBits = 0x4b400000;
+static_assert(256 * 127 * 128 < 1 << 22);
 template <Format kOf>
 constexpr auto kGroupWords = static_cast<int>(QuantTraits<kOf>::kWords);
 template <Format kOf>
-constexpr int64_t kGroupQuads = QuantTraits<kOf>::kGroup / 4;
+constexpr int64_t kGroupQuads = int8_group(kOf) / 4;
+template <Format kOf>
+constexpr int64_t kStretchGroups = kStretch / int8_group(kOf);
+template <Format kOf>
+constexpr int64_t kStretchScales = int8_stretch_scales(kOf);  // Of a row
 
 template <Format kOf>
-inline void prefetch_group(const PanelGroup<kOf>* group) {
+inline void prefetch_group(const PanelGroup<kOf>* group, size_t ahead = 2048) {
   // Weights are read once, from memory; see gemm_inl.h. A whole group's lines of several panels at
   // once would fill the first-level cache's miss buffers, so they go into the second level.
-  constexpr size_t kAhead = 2048;
-  const auto* at = reinterpret_cast<const char*>(group) + kAhead;
+  const auto* at = reinterpret_cast<const char*>(group) + ahead;
   for (size_t i = 0; i < sizeof(PanelGroup<kOf>); i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
-// `sum` plus the result of a group.
-inline Floats finish(Ints dots, const float* scales, Floats scale, Floats minimum, Floats sum) {
-  const Floats rest = fma(set(scales[1]), minimum, sum);
-  return fma(floats_of(dots), mul(set(scales[0]), scale), rest);
-}
-
-// c = a . w over all groups for kPanels panels that are `groups` groups apart. Weights are expanded
-// in registers, again for each strip: three instructions for two of each row's.
+// c += a . w over `groups` groups, whole stretches or up to the end, for kPanels panels that are
+// `apart` groups apart. Weights are expanded in registers, again for each strip: three instructions
+// for two of each row's.
 template <Format kOf, int kRows, int kPanels>
-void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t groups, float* c) {
+void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t apart, int64_t groups,
+                  float* c) {
   const Dots dots;
   const uint32_t* quads = a.quads;
   const float* scales = a.scales;
-  Floats sums[kRows][kPanels][kVectors];
-  for (auto& row : sums) {
-    for (auto& panel : row) std::fill(panel, panel + kVectors, zero());
-  }
-  for (int64_t g = 0; g < groups; ++g, scales += 2 * kRows) {
-    Ints ints[kRows][kPanels][kVectors];
-    for (auto& row : ints) {
-      for (auto& panel : row) std::fill(panel, panel + kVectors, zero_ints());
+  for (int64_t first = 0; first < groups; first += kStretchGroups<kOf>) {
+    Floats sums[kRows][kPanels][kVectors];
+    for (auto& row : sums) {
+      for (auto& panel : row) std::fill(panel, panel + kVectors, zero());
     }
-    for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * groups + g);
+    const int64_t end = std::min(groups, first + kStretchGroups<kOf>);
+    const float* group_sums = scales + 2 * kRows;
+    for (int64_t g = first; g < end; ++g, group_sums += kRows) {
+      Ints ints[kRows][kPanels][kVectors];
+      for (auto& row : ints) {
+        for (auto& panel : row) std::fill(panel, panel + kVectors, zero_ints());
+      }
+      for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * apart + g);
 #pragma GCC unroll 8
-    for (int word = 0; word < kGroupWords<kOf>; ++word, quads += 2 * kRows) {
+      for (int word = 0; word < kGroupWords<kOf>; ++word, quads += 2 * kRows) {
+#pragma GCC unroll 8
+        for (int at = 0; at < kPanels * kVectors; ++at) {
+          const int p = at / kVectors, v = at % kVectors;
+          const Bytes words = load_bytes(w[p * apart + g].words[word] + v * kLanes);
+          const Bytes even = low(words), odd = high(words);
+#pragma GCC unroll 16
+          for (int i = 0; i < kRows; ++i) {
+            ints[i][p][v] = dot(ints[i][p][v], dots, even, odd, quads + i, kRows);
+          }
+        }
+      }
 #pragma GCC unroll 8
       for (int at = 0; at < kPanels * kVectors; ++at) {
         const int p = at / kVectors, v = at % kVectors;
-        const Bytes words = load_bytes(w[p * groups + g].words[word] + v * kLanes);
-        const Bytes even = low(words), odd = high(words);
+        const Floats scale = widen(w[p * apart + g].scale + v * kLanes);
+        const Floats minimum = widen(w[p * apart + g].minimum + v * kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < kRows; ++i) {
-          ints[i][p][v] = dot(ints[i][p][v], dots, even, odd, quads + 2 * i);
+          const Floats rest = fma(set(group_sums[i]), minimum, sums[i][p][v]);
+          sums[i][p][v] = fma(floats_of(ints[i][p][v]), scale, rest);
         }
       }
     }
-#pragma GCC unroll 8
-    for (int at = 0; at < kPanels * kVectors; ++at) {
-      const int p = at / kVectors, v = at % kVectors;
-      const Floats scale = widen(w[p * groups + g].scale + v * kLanes);
-      const Floats minimum = widen(w[p * groups + g].minimum + v * kLanes);
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        sums[i][p][v] = finish(ints[i][p][v], scales + 2 * i, scale, minimum, sums[i][p][v]);
+    for (int i = 0; i < kRows; ++i) {
+      for (int p = 0; p < kPanels; ++p) {
+        for (int v = 0; v < kVectors; ++v) {
+          float* const to = c + i * kGemmColumns + p * kPanelOutputs + v * kLanes;
+          store(to, fma(set(scales[i]), sums[i][p][v], load(to)));
+        }
       }
     }
-  }
-  for (int i = 0; i < kRows; ++i) {
-    for (int p = 0; p < kPanels; ++p) {
-      for (int v = 0; v < kVectors; ++v) {
-        store(c + i * kGemmColumns + p * kPanelOutputs + v * kLanes, sums[i][p][v]);
-      }
-    }
+    scales += kRows * kStretchScales<kOf>;
   }
 }
 
 template <Format kOf>
-using FusedKernel = void (*)(const Int8Strips&, const PanelGroup<kOf>*, int64_t, float*);
+using FusedKernel = void (*)(const Int8Strips&, const PanelGroup<kOf>*, int64_t, int64_t, float*);
 
 // Kernels for a tile of one strip, of `alone_panels` panels, and for a strip beside others, of one
 // panel, which stays in the L1 cache for all strips.
@@ -103,63 +123,372 @@ constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
   return StripKernels<kOf>{&fused_kernel<kOf, kRows, kFew>, kFew, &fused_kernel<kOf, kRows, 1>};
 });
 
+// Sums of a stretch of `count` quads in integers: of kRows rows and kPanels panels of bytes that
+// are `apart` bytes apart. They go through memory in the L1 cache to finish(), since g++ 12 would
+// keep some of them on the stack all the time if float numbers were live beside them.
+// Weights that come from memory are asked for ahead, for the next stretch.
+template <int kRows, int kPanels, bool kAhead>
+__attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t* starts,
+                                           int64_t count, const std::byte* w, int64_t apart,
+                                           int32_t* to) {
+  constexpr int kAll = kPanels * kVectors;
+  const Dots dots;
+  Ints sums[kRows][kAll];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kAll; ++v) sums[i][v] = start(starts[i]);
+  }
+#pragma GCC unroll 1
+  for (int64_t k = 0; k < count; ++k, quads += kRows, w += kQuadBytes) {
+    if constexpr (kAhead) {
+      constexpr int64_t kAheadBytes = kStretchQuads * kQuadBytes;
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) __builtin_prefetch(w + p * apart + kAheadBytes, 0, 2);
+    }
+    Weights weights[kAll];
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) {
+      weights[v] = load_weights(dots, w + v / kVectors * apart + v % kVectors * (4 * kLanes));
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Quad quad = quad_of(quads + i);
+#pragma GCC unroll 4
+      for (int v = 0; v < kAll; ++v) sums[i][v] = product(sums[i][v], dots, weights[v], quad);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kAll; ++v) store_ints(to + (i * kAll + v) * kLanes, sums[i][v]);
+  }
+}
+
+using SumStretch = void (*)(const uint32_t*, const int32_t*, int64_t, const std::byte*, int64_t,
+                            int32_t*);
+template <bool kAhead>
+constexpr auto kSumStretch = kernels_by_rows<kStripRows>([](auto rows) -> SumStretch {
+  return &sum_stretch<decltype(rows)::value, kSumPanels, kAhead>;
+});
+static_assert(kPair % kSumPanels == 0);
+
+// For a strip that is alone, as many panels as there are registers for.
+struct FewRows {
+  SumStretch sum;
+  int panels;
+};
+constexpr auto kFewRows = kernels_by_rows<kStripRows>([](auto rows) {
+  constexpr int kRows = decltype(rows)::value, kPanels = sum_panels_for(kRows);
+  return FewRows{&sum_stretch<kRows, kPanels, true>, kPanels};
+});
+
+// Vectors as the compiler's own, for arithmetic that every instruction set has.
+using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
+using Signed = int32_t __attribute__((vector_size(4 * kLanes)));
+using Halves = uint16_t __attribute__((vector_size(4 * kLanes)));
+using Small = uint8_t __attribute__((vector_size(4 * kLanes)));
+
+// Scales and minima of a panel's stretch as integers, all of one vector of outputs.
 template <Format kOf>
-void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const std::byte* panels,
+struct StretchIntegers {
+  Signed s[kStretchGroups<kOf>], z[kStretchGroups<kOf>];
+  Floats unit;
+
+  // Finds them, and whether they are integers of few bits.
+  inline bool find(const PanelGroup<kOf>* w, int count, int v) {
+    constexpr float kPoints = 16777216.0f;  // 2^24: float16's smallest number is the unit.
+    constexpr int32_t kLargest = 0x5400;    // 64 in float16: fits a signed word in these units.
+    Signed all = Signed{} + (1 << 30);      // A unit even where all are zero
+    Signed wrong = Signed{};
+    for (int g = 0; g < count; ++g) {
+      wrong |= kLargest - ((Signed)widen_bits(w[g].scale + v * kLanes) & 0x7fff);
+      wrong |= kLargest - ((Signed)widen_bits(w[g].minimum + v * kLanes) & 0x7fff);
+      s[g] = (Signed)ints_of(mul(widen(w[g].scale + v * kLanes), set(kPoints)));
+      z[g] = (Signed)ints_of(mul(widen(w[g].minimum + v * kLanes), set(kPoints)));
+      all |= s[g] | z[g];
+    }
+    const Signed lowest = all & -all;
+    const Floats power = floats_of((Ints)lowest);
+    const Signed shift = ((Signed)power >> 23) - 127;
+    unit = mul(power, set(1 / kPoints));
+    for (int g = 0; g < count; ++g) {
+      s[g] >>= shift;
+      z[g] >>= shift;
+      wrong |= s[g] | (17 - s[g]) | (z[g] + 128) | (127 - z[g] - ((s[g] << 4) - s[g]));
+    }
+    return !any_negative((Ints)wrong);
+  }
+};
+
+// Expands one panel's stretch to bytes; false where it is not made of integers.
+template <Format kOf>
+inline bool expand_stretch(const PanelGroup<kOf>* w, int count, std::byte* bytes, float* units) {
+  for (int v = 0; v < kVectors; ++v) {
+    StretchIntegers<kOf> found;
+    if (!found.find(w, count, v)) return false;
+    store(units + v * kLanes, found.unit);
+    std::byte* to = bytes + v * (4 * kLanes);
+    for (int g = 0; g < count; ++g) {
+      if (v == 0) prefetch_group(w + g, kStretchGroups<kOf> * sizeof(*w));
+      // Two codes of a half word are multiplied at once: their products are below 256.
+      const Halves times = (Halves)(found.s[g] | found.s[g] << 16);
+      const Small plus = (Small)(((Words)(found.z[g] + 128)) * 0x01010101u);
+#pragma GCC unroll 8
+      for (int word = 0; word < kGroupWords<kOf>; ++word, to += 2 * kQuadBytes) {
+        const Bytes words = load_bytes(w[g].words[word] + v * kLanes);
+        store_ints(to, (Ints)((Small)((Halves)low(words) * times) + plus));
+        store_ints(to + kQuadBytes, (Ints)((Small)((Halves)high(words) * times) + plus));
+      }
+    }
+  }
+  return true;
+}
+
+template <Format kOf>
+__attribute__((noinline)) void expand_pair(const PanelGroup<kOf>* w, int64_t apart, int count,
+                                           ExpandedPair& to) {
+  to.integers = true;
+  for (int p = 0; to.integers && p < kPair; ++p) {
+    to.integers = expand_stretch(w + p * apart, count, to.bytes[p], to.units[p]);
+  }
+}
+
+// Adds a stretch's sums, [rows][panels][16], of weights with one scale a row to `c`.
+__attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, int64_t panels,
+                                             const float* scales, float* c) {
+  const Floats one = set(1.0f), minus = set(-kFloatStart);
+  const auto* from = reinterpret_cast<const float*>(sums);
+  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
+    for (int64_t v = 0; v < panels * kVectors; ++v, from += kLanes) {
+      float* const to = c + v * kLanes;
+      store(to, fma(set(scales[i]), fma(load(from), one, minus), load(to)));
+    }
+  }
+}
+
+// The same of expanded panels, [rows][kSumPanels][16], whose sums are in units. Taking the start
+// off rounds nothing: the sum times its unit is a float32.
+__attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, const float* scales,
+                                             const float (*units)[kPanelOutputs], float* c) {
+  constexpr int kAll = kSumPanels * kVectors;
+  Floats unit[kAll], minus[kAll];
+  for (int v = 0; v < kAll; ++v) {
+    unit[v] = load(units[v / kVectors] + v % kVectors * kLanes);
+    minus[v] = mul(unit[v], set(-kFloatStart));
+  }
+  const auto* from = reinterpret_cast<const float*>(sums);
+  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kAll; ++v, from += kLanes) {
+      float* const to = c + v * kLanes;
+      store(to, fma(set(scales[i]), fma(load(from), unit[v], minus[v]), load(to)));
+    }
+  }
+}
+
+// The strips of a block of rows, for kernels.
+template <Format kOf>
+struct Block {
+  const Int8Strips& a;
+  const Strips& strips;
+  int64_t groups;     // Of all inputs
+  int64_t stretches;  // Of all inputs
+
+  // Activations of a strip from a stretch on.
+  Int8Strips from(int64_t strip, int64_t stretch) const {
+    const int64_t row = strips.first(strip), height = strips.height(strip);
+    return {a.quads + row * groups * kGroupQuads<kOf> + stretch * kStretchQuads * height,
+            a.scales + (row * stretches + stretch * height) * kStretchScales<kOf>};
+  }
+};
+
+// One stretch of a pair of expanded panels, 8 KiB, which stay in the L1 cache for all strips.
+template <Format kOf>
+void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
+                       const ExpandedPair& pair, float* c) {
+  alignas(64) int32_t sums[kStripRows * kSumPanels * kPanelOutputs];
+  for (int64_t s = 0; s < block.strips.count(); ++s) {
+    const Int8Strips a = block.from(s, stretch);
+    const int64_t height = block.strips.height(s);
+    float* const to = c + block.strips.first(s) * kGemmColumns;
+    const SumStretch sum = kSumStretch<false>.of[height - 1];
+    for (int64_t p = 0; p < kPair; p += kSumPanels) {
+      sum(a.quads, reinterpret_cast<const int32_t*>(a.scales + height), count, pair.bytes[p],
+          sizeof(pair.bytes[p]), sums);
+      finish(sums, height, a.scales, pair.units + p, to + p * kPanelOutputs);
+    }
+  }
+}
+
+// Panels `panel` to `end`, `count` groups from those of a stretch on.
+template <Format kOf>
+void multiply_fused(const Block<kOf>& block, int64_t stretch, int64_t count,
+                    const PanelGroup<kOf>* w, int64_t panel, int64_t end, float* c) {
+  const auto& kernels = kKernels<kOf>.of;
+  const bool alone = block.strips.count() == 1 && end - panel == kTilePanels;
+  const int taken = alone ? kernels[block.strips.height(0) - 1].alone_panels : 1;
+  for (; panel < end; panel += taken) {
+    for (int64_t s = 0; s < block.strips.count(); ++s) {
+      const StripKernels<kOf>& sized = kernels[block.strips.height(s) - 1];
+      const FusedKernel<kOf> kernel = alone ? sized.alone : sized.beside;
+      kernel(block.from(s, stretch), w + panel * block.groups + stretch * kStretchGroups<kOf>,
+             block.groups, count, c + block.strips.first(s) * kGemmColumns + panel * kPanelOutputs);
+    }
+  }
+}
+
+template <Format kOf>
+void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8Panels& panels,
                  float* c) {
-  const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels);
-  const int64_t groups = int8_scales(kOf, columns) / 2;
+  const int64_t groups = int8_quads(kOf, columns) / kGroupQuads<kOf>;
+  const int64_t stretches = (groups + kStretchGroups<kOf> - 1) / kStretchGroups<kOf>;
+  const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels.packed);
   const Strips strips(rows, kStripRows);
+  const Block<kOf> block{a, strips, groups, stretches};
+  std::fill(c, c + rows * kGemmColumns, 0.0f);
+  if (panels.expanded == nullptr) {
+    return multiply_fused(block, 0, groups, w, 0, kTilePanels, c);
+  }
+  ExpandedPair* pair = panels.expanded;
+  for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
+    for (int64_t stretch = 0; stretch < stretches; ++stretch) {
+      const int64_t first = stretch * kStretchGroups<kOf>;
+      const int64_t count = std::min(kStretchGroups<kOf>, groups - first);
+      if (!panels.filled) {
+        expand_pair(w + panel * groups + first, groups, static_cast<int>(count), *pair);
+      }
+      if (pair->integers) {
+        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair,
+                          c + panel * kPanelOutputs);
+      } else {
+        multiply_fused(block, stretch, count, w, panel, panel + kPair, c);
+      }
+      if (panels.kept) ++pair;
+    }
+  }
+}
+
+// Weights of 8 bits with one scale a row, which are the bytes of the tile as they are stored.
+inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
+                        const Int8Panels& panels, float* c) {
+  constexpr Format kOf = Format::kQ8;
+  const int64_t quads = int8_quads(kOf, columns);
+  const int64_t stretches = (quads + kStretchQuads - 1) / kStretchQuads;
+  const auto apart = static_cast<int64_t>(q8_panel_bytes(columns));
+  const std::byte* const codes = panels.packed + kQ8ScaleBytes;
+  const Strips strips(rows, kStripRows);
+  const Block<kOf> block{a, strips, quads / kGroupQuads<kOf>, stretches};
   const bool alone = strips.count() == 1;
-  const int taken = alone ? kKernels<kOf>.of[rows - 1].alone_panels : 1;
+  const int taken = alone ? kFewRows.of[rows - 1].panels : kSumPanels;
+  std::fill(c, c + rows * kGemmColumns, 0.0f);
+  alignas(64) int32_t sums[kStripRows * kTilePanels * kPanelOutputs];
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
-    for (int64_t s = 0; s < strips.count(); ++s) {
-      const int64_t row = strips.first(s);
-      const StripKernels<kOf>& kernels = kKernels<kOf>.of[strips.height(s) - 1];
-      const FusedKernel<kOf> kernel = alone ? kernels.alone : kernels.beside;
-      kernel({a.quads + row * groups * kGroupQuads<kOf>, a.scales + row * groups * 2},
-             w + panel * groups, groups, c + row * kGemmColumns + panel * kPanelOutputs);
+    for (int64_t stretch = 0; stretch < stretches; ++stretch) {
+      const int64_t first = stretch * kStretchQuads, count = std::min(kStretchQuads, quads - first);
+      for (int64_t s = 0; s < strips.count(); ++s) {
+        const Int8Strips from = block.from(s, stretch);
+        const int64_t height = strips.height(s);
+        const bool ahead = s == 0 && !panels.filled;
+        const SumStretch sum = alone   ? kFewRows.of[height - 1].sum
+                               : ahead ? kSumStretch<true>.of[height - 1]
+                                       : kSumStretch<false>.of[height - 1];
+        sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count,
+            codes + panel * apart + first * kQuadBytes, apart, sums);
+        finish(sums, height, taken, from.scales,
+               c + strips.first(s) * kGemmColumns + panel * kPanelOutputs);
+      }
+    }
+  }
+  for (int64_t panel = 0; panel < kTilePanels; ++panel) {
+    const auto* scale = reinterpret_cast<const float*>(panels.packed + panel * apart);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        float* const to = c + i * kGemmColumns + panel * kPanelOutputs + v * kLanes;
+        store(to, mul(load(to), load(scale + v * kLanes)));
+      }
     }
   }
 }
 
 inline void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                     const std::byte* panels, float* c) {
+                     const Int8Panels& panels, float* c) {
+  if (format == Format::kQ8) return multiply_q8(a, rows, columns, panels, c);
   if (format == Format::kQ4_1) return multiply_of<Format::kQ4_1>(a, rows, columns, panels, c);
   multiply_of<Format::kQ4>(a, rows, columns, panels, c);
+}
+
+// A row's stretch of `count` inputs as float32, padded with zeros: where it lies, or in `numbers`.
+inline const float* read_stretch(const std::byte* a, DType type, int64_t at, int64_t count,
+                                 float* numbers) {
+  if (type == DType::kF32) {
+    const float* const from = reinterpret_cast<const float*>(a) + at;
+    if (count == kStretch) return from;
+    std::copy_n(from, count, numbers);
+  } else {
+    const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(numbers + i, widen_bf16(from + i));
+    for (; i < count; ++i) numbers[i] = bf16_to_f32(from[i]);
+  }
+  std::fill(numbers + count, numbers + kStretch, 0.0f);
+  return numbers;
+}
+
+// Puts the quads of rows side by side: to[k][rows] from[rows][kStretchQuads]. REQUIRES: `count` is
+// a multiple of four.
+inline void interleave(const uint32_t* from, int64_t rows, int64_t count, uint32_t* to) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4, from += 4 * kStretchQuads) {
+    for (int64_t k = 0; k < count; k += 4) {
+      const auto at = [&](int64_t i) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kStretchQuads + k));
+      };
+      const __m128i a = at(0), b = at(1), c = at(2), d = at(3);
+      const __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
+      const __m128i ab_high = _mm_unpackhi_epi32(a, b), cd_high = _mm_unpackhi_epi32(c, d);
+      const auto put = [&](int64_t i, __m128i quads) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (k + i) * rows + row), quads);
+      };
+      put(0, _mm_unpacklo_epi64(ab, cd));
+      put(1, _mm_unpackhi_epi64(ab, cd));
+      put(2, _mm_unpacklo_epi64(ab_high, cd_high));
+      put(3, _mm_unpackhi_epi64(ab_high, cd_high));
+    }
+  }
+  for (; row < rows; ++row, from += kStretchQuads) {
+    for (int64_t k = 0; k < count; ++k) to[k * rows + row] = from[k];
+  }
 }
 
 template <Format kOf>
 void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int64_t columns,
              const Int8Strips& strip) {
-  constexpr int64_t kGroup = QuantTraits<kOf>::kGroup;
-  const int64_t groups = int8_scales(kOf, columns) / 2;
-  for (int64_t row = 0; row < height; ++row) {
-    uint32_t* quads = strip.quads + 2 * row;
-    float* scales = strip.scales + 2 * row;
-    for (int64_t g = 0; g < groups; ++g) {
-      alignas(64) float group[kGroup];
-      const int64_t count = std::min(kGroup, columns - g * kGroup);
-      const int64_t at = row * stride + g * kGroup;
-      if (type == DType::kF32) {
-        std::memcpy(group, reinterpret_cast<const float*>(a) + at,
-                    static_cast<size_t>(count) * sizeof(float));
-      } else {
-        const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
-        if (count == kGroup) {
-          for (int64_t i = 0; i < count; i += kLanes) store(group + i, widen_bf16(from + i));
-        } else {
-          for (int64_t i = 0; i < count; ++i) group[i] = bf16_to_f32(from[i]);
-        }
+  constexpr bool kParted = kOf != Format::kQ8;
+  const int64_t padded = int8_quads(kOf, columns) * 4;
+  alignas(64) float numbers[kStretch];
+  alignas(64) uint32_t quads[kStripRows * kStretchQuads];
+  uint32_t* to = strip.quads;
+  float* scales = strip.scales;
+  for (int64_t first = 0; first < columns; first += kStretch) {
+    const int64_t count = std::min(kStretch, columns - first);
+    const int64_t whole = std::min(kStretch, padded - first);
+    for (int64_t row = 0; row < height; ++row) {
+      const float* const from = read_stretch(a, type, row * stride + first, count, numbers);
+      int32_t sums[kStretch / 32] = {};
+      scales[row] = quantize(from, static_cast<int>(int8_group(kOf)), kParted,
+                             quads + row * kStretchQuads, sums);
+      int32_t all = 0;
+      for (int64_t g = 0; g < kStretchGroups<kOf>; ++g) {
+        all += sums[g];
+        if (kParted) scales[(2 + g) * height + row] = static_cast<float>(sums[g]);
       }
-      std::fill(group + count, group + kGroup, 0.0f);
-      alignas(64) uint32_t packed[kGroupQuads<kOf>];
-      quantize(group, static_cast<int>(kGroup), scales, packed);
-      for (int64_t i = 0; i < kGroupWords<kOf>; ++i) {
-        std::memcpy(quads + 2 * height * i, packed + 2 * i, 2 * sizeof(uint32_t));
-      }
-      quads += height * kGroupQuads<kOf>;
-      scales += 2 * height;
+      const int32_t begin = kFloatBits - 128 * all;
+      std::memcpy(scales + height + row, &begin, sizeof(begin));
     }
+    interleave(quads, height, whole / 4, to);
+    to += whole / 4 * height;
+    scales += kStretchScales<kOf> * height;
   }
 }
 
@@ -168,11 +497,14 @@ inline void pack(Format format, const std::byte* a, DType type, int64_t stride, 
   if (format == Format::kQ4_1) {
     return pack_of<Format::kQ4_1>(a, type, stride, height, columns, strip);
   }
+  if (format == Format::kQ8) {
+    return pack_of<Format::kQ8>(a, type, stride, height, columns, strip);
+  }
   pack_of<Format::kQ4>(a, type, stride, height, columns, strip);
 }
 
-// The group's scale from the bits of its largest magnitude (which are above infinity's for a NaN),
-// and the factor that its inputs are multiplied by.
+// The stretch's scale from the bits of its largest magnitude (which are above infinity's for a
+// NaN), and the factor that its inputs are multiplied by.
 inline float scale_of(int32_t bits, float* factor) {
   constexpr float kLargest = 127.0f, kNothing = 1e-30f;
   float magnitude;

@@ -12,6 +12,7 @@
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/q8_panels.h"
 #include "kernels/weight_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
@@ -22,6 +23,10 @@ namespace vnni {
 
 constexpr int kLanes = 16;
 constexpr int kStripRows = 12;
+constexpr int kSumPanels = 2;  // 24 sums, two vectors of weights and one of activations
+constexpr int sum_panels_for(int rows) {
+  return rows <= 6 ? 4 : kSumPanels;
+}
 constexpr int panels_for(int rows) {
   return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
 }
@@ -41,6 +46,9 @@ inline Floats set(float value) {
 }
 inline Floats load(const float* from) {
   return _mm512_load_ps(from);
+}
+inline Floats load_some(const float* from) {  // At any address
+  return _mm512_loadu_ps(from);
 }
 inline void store(float* to, Floats value) {
   _mm512_store_ps(to, value);
@@ -66,6 +74,22 @@ inline Floats widen_bf16(const uint16_t* from) {
 inline Bytes load_bytes(const uint32_t* from) {
   return _mm512_loadu_si512(from);
 }
+inline Ints load_ints(const int32_t* from) {
+  return _mm512_load_si512(from);
+}
+inline void store_ints(void* to, Ints ints) {
+  _mm512_store_si512(to, ints);
+}
+inline Ints ints_of(Floats floats) {
+  return _mm512_maskz_cvtps_epi32(0xffff, floats);
+}
+inline Ints widen_bits(const uint16_t* from) {
+  return _mm512_maskz_cvtepu16_epi32(0xffff,
+                                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline bool any_negative(Ints ints) {
+  return _mm512_movepi32_mask(ints) != 0;
+}
 inline Bytes low(Bytes words) {
   return _mm512_and_si512(words, _mm512_set1_epi8(15));
 }
@@ -75,41 +99,68 @@ inline Bytes high(Bytes words) {
 
 struct Dots {};
 
-inline Ints dot(Ints sum, const Dots&, Bytes even, Bytes odd, const uint32_t* quads) {
+inline Ints dot(Ints sum, const Dots&, Bytes even, Bytes odd, const uint32_t* quads, int apart) {
   sum = _mm512_dpbusd_epi32(sum, even, _mm512_set1_epi32(static_cast<int>(quads[0])));
-  return _mm512_dpbusd_epi32(sum, odd, _mm512_set1_epi32(static_cast<int>(quads[1])));
+  return _mm512_dpbusd_epi32(sum, odd, _mm512_set1_epi32(static_cast<int>(quads[apart])));
+}
+
+using Weights = Bytes;
+using Quad = Bytes;
+
+inline Ints start(int32_t value) {
+  return _mm512_set1_epi32(value);
+}
+inline Weights load_weights(const Dots&, const std::byte* from) {
+  return _mm512_loadu_si512(from);
+}
+// One load for all of a row's products: the compiler would otherwise put it into each of them, and
+// a core loads no more in a cycle than it multiplies.
+inline Quad quad_of(const uint32_t* from) {
+  __m512i quad = _mm512_set1_epi32(static_cast<int>(*from));
+  asm("" : "+v"(quad));
+  return quad;
+}
+inline Ints product(Ints sum, const Dots&, Weights weights, Quad quad) {
+  return _mm512_dpbusd_epi32(sum, weights, quad);
 }
 
 inline float scale_of(int32_t bits, float* factor);
 
-inline void quantize(const float* group, int count, float* scales, uint32_t* quads) {
+inline float quantize(const float* stretch, int group, bool parted, uint32_t* quads,
+                      int32_t* sums) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i largest = _mm512_setzero_si512();
-  for (int i = 0; i < count / 16; ++i) {
-    const __m512i bits = _mm512_and_si512(_mm512_load_si512(group + 16 * i), magnitude);
+  for (int i = 0; i < kStretch; i += kLanes) {
+    const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(stretch + i), magnitude);
     largest = _mm512_maskz_max_epi32(0xffff, largest, bits);
   }
   float factor = 0;
-  scales[0] = scale_of(_mm512_reduce_max_epi32(largest), &factor);
-  alignas(64) int8_t bytes[64] = {};
-  for (int i = 0; i < count / 16; ++i) {
-    const __m512 scaled = _mm512_mul_ps(load(group + 16 * i), set(factor));
-    const __m512i rounded = _mm512_maskz_cvtps_epi32(0xffff, scaled);
-    _mm_store_si128(reinterpret_cast<__m128i*>(bytes + 16 * i),
-                    _mm512_maskz_cvtsepi32_epi8(0xffff, rounded));
-  }
-  const __m512i all = _mm512_load_si512(bytes);
-  const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
-  scales[1] = scales[0] * static_cast<float>(_mm512_reduce_add_epi32(sums));
+  const float scale = scale_of(_mm512_reduce_max_epi32(largest), &factor);
   // Puts the even ones of every eight inputs first.
-  const __m512i parted =
+  const __m512i even_first =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-  const __m512i ordered = _mm512_shuffle_epi8(all, parted);
-  if (count == 64) {
-    _mm512_store_si512(quads, ordered);
-  } else {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(quads), _mm512_castsi512_si256(ordered));
+  // Packing works within 128-bit lanes, so that words of four bytes come out column by column.
+  const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  for (int first = 0; first < kStretch; first += 64) {
+    __m512i ints[4];
+    for (int i = 0; i < 4; ++i) {
+      ints[i] = ints_of(mul(load_some(stretch + first + kLanes * i), set(factor)));
+    }
+    const __m512i packed = _mm512_packs_epi16(_mm512_packs_epi32(ints[0], ints[1]),
+                                              _mm512_packs_epi32(ints[2], ints[3]));
+    // What is no number became the least integer, and now becomes the least byte.
+    const __m512i all = _mm512_max_epi8(_mm512_maskz_permutexvar_epi32(0xffff, in_order, packed),
+                                        _mm512_set1_epi8(-127));
+    const __m512i fours = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), all);
+    if (group == 64) {
+      sums[first / 64] = _mm512_reduce_add_epi32(fours);
+    } else {
+      sums[first / 32] = _mm512_mask_reduce_add_epi32(0x00ff, fours);
+      sums[first / 32 + 1] = _mm512_mask_reduce_add_epi32(0xff00, fours);
+    }
+    _mm512_store_si512(quads + first / 4, parted ? _mm512_shuffle_epi8(all, even_first) : all);
   }
+  return scale;
 }
 
 #define SPILLWAY_INT8_BODIES
@@ -117,7 +168,7 @@ inline void quantize(const float* group, int count, float* scales, uint32_t* qua
 
 }  // namespace vnni
 
-const Int8Bodies kInt8Vnni = {vnni::kStripRows, &vnni::pack, &vnni::multiply};
+const Int8Bodies kInt8Vnni = {vnni::kStripRows, 13, &vnni::pack, &vnni::multiply};
 
 }  // namespace spillway::cpu
 

@@ -62,7 +62,7 @@ class F32Matmul {
 class Bf16Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
-    const int64_t sums = is_quantized(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
+    const int64_t sums = is_grouped(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
     return static_cast<size_t>(pair_columns(w.columns)) * sizeof(uint32_t) +
            static_cast<size_t>(sums) * sizeof(float);
   }
@@ -70,7 +70,7 @@ class Bf16Matmul {
 
   Bf16Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
-    if (!is_quantized(weight.format)) return;
+    if (!is_grouped(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.bf16_pairs + rows * pair_columns(columns_));
     packed_.sum_group = group_of(weight);
   }
@@ -97,7 +97,7 @@ class Bf16Matmul {
   int64_t columns_;
 };
 
-// Matmul of activations in 8 bits with 4-bit weights.
+// Matmul of activations in 8 bits with weights of 4 or 8 bits.
 class Int8Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
@@ -106,19 +106,27 @@ class Int8Matmul {
   }
   static int64_t strip_rows() { return int8_strip_rows(); }
 
-  Int8Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
-      : packed_{reinterpret_cast<uint32_t*>(scratch),
+  Int8Matmul(CpuContext& context, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+      : context_(context),
+        packed_{reinterpret_cast<uint32_t*>(scratch),
                 reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
                                          rows * int8_quads(weight.format, weight.columns))},
+        rows_(rows),
         columns_(weight.columns),
         format_(weight.format) {}
 
   void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
     pack_int8_strip(format_, in.row(first), in.dtype, in.stride, height, columns_, from(first));
   }
-  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
+  Int8Panels weights_of(const std::byte* panels) const {
+    return int8_panels(format_, rows_, panels,
+                       context_.thread_scratch(int8_scratch_bytes(format_, rows_, columns_)));
+  }
+  void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels,
                 float* tile) const {
-    multiply_int8_tile(format, from(row), rows, columns_, panels, tile);
+    Int8Panels here = panels;
+    here.filled = row > 0;
+    multiply_int8_tile(format, from(row), rows, columns_, here, tile);
   }
 
  private:
@@ -127,8 +135,9 @@ class Int8Matmul {
             packed_.scales + row * int8_scales(format_, columns_)};
   }
 
+  CpuContext& context_;
   Int8Strips packed_;
-  int64_t columns_;
+  int64_t rows_, columns_;
   Format format_;
 };
 
@@ -193,6 +202,17 @@ int64_t rows_per_pass(size_t row_bytes) {
   return std::max(kGemmRowsMax, rows / kGemmRowsMax * kGemmRowsMax);
 }
 
+// What a product takes of the weights of 64 columns, for all rows of the pass: the panels as they
+// are, unless it says otherwise.
+template <class Product>
+auto weights_of(const Product& product, const std::byte* panels) {
+  if constexpr (requires { product.weights_of(panels); }) {
+    return product.weights_of(panels);
+  } else {
+    return panels;
+  }
+}
+
 // Multiplies one slab's 64 columns starting at `column` (of the slab), all rows of the pass.
 template <class Product>
 void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t slab_first,
@@ -201,7 +221,7 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   alignas(64) float tile[kGemmRowsMax * kGemmColumns];
   const auto stride =
       static_cast<int64_t>(packed_bytes(w.layout, w.format, kGemmColumns, w.columns));
-  const std::byte* panels = slab.data + column / kGemmColumns * stride;
+  const auto panels = weights_of(product, slab.data + column / kGemmColumns * stride);
   const int64_t columns = std::min(kGemmColumns, slab.rows - column);
   const int64_t first = slab_first + column;
   for (int64_t row = 0; row < out.rows; row += kGemmRowsMax) {

@@ -4,6 +4,7 @@
 #include "kernels/base/linear_shapes.h"
 #include "kernels/base/processors.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu_scratch.h"
 
 namespace spillway {
@@ -39,11 +40,12 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
     const int64_t heads = std::min(cpu::step_heads_max(view), shape.heads);
     attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, heads));
   }
-  uint64_t widest = 0;
+  uint64_t widest = 0, expanded = 0;
   for (const LinearShape& linear : linear_shapes(shape)) {
     widest = std::max(widest, static_cast<uint64_t>(linear.inputs));
+    expanded = std::max<uint64_t>(expanded, cpu::int8_scratch_bytes_max(linear.inputs));
   }
-  return static_cast<uint64_t>(threads) * round_up(attention, 4096) +
+  return static_cast<uint64_t>(threads) * round_up(std::max(attention, expanded), 4096) +
          std::max(kPackedBytes, kPackedRows * round_up(widest, 64) * sizeof(float));
 }
 

@@ -54,6 +54,24 @@ Result<Buffer> filled(Device& device, size_t bytes) {
   return buffer;
 }
 
+// Gives the 4-bit matrices of a pool, one every `step` bytes, scales as convert makes them, of
+// which products by 8-bit integers are faster (cpu/gemm_int8.h).
+void set_integer_scales(const Device& device, const Buffer& pool, const LinearProbe& probe,
+                        size_t step) {
+  const uint16_t scale = f32_to_f16(9 * 0x1p-11f), minimum = f32_to_f16(-68 * 0x1p-11f);
+  const MatrixLayout layout = device.matrix_layout(probe.weights);
+  const int64_t group = format_traits(probe.weights).group;
+  for (size_t at = 0; at + step <= pool.bytes(); at += step) {
+    for (int64_t row = 0; row < probe.outputs; ++row) {
+      for (int64_t g = 0; g * group < probe.inputs; ++g) {
+        const ScaleOffsets found = scale_offsets(layout, probe.weights, probe.inputs, row, g);
+        std::memcpy(pool.data() + at + found.scale, &scale, sizeof(scale));
+        std::memcpy(pool.data() + at + found.minimum, &minimum, sizeof(minimum));
+      }
+    }
+  }
+}
+
 // `work` units over the seconds of each run. start() queues the work once, finish() waits for its
 // streams.
 template <class Start, class Finish>
@@ -183,6 +201,9 @@ Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearP
   SPILLWAY_CHECK(bytes > 0 && bytes <= pool.memory().bytes());
   const size_t step = round_up(bytes, kPlaceBytes);
   const size_t places = std::max<size_t>(1, pool.memory().bytes() / step);
+  if (!device.discrete() && format_traits(probe.weights).bits == 4) {
+    set_integer_scales(device, pool.memory(), probe, step);
+  }
   const auto stream = device.new_stream(kTrack);
   SPILLWAY_ASSIGN_OR_RETURN(
       const Buffer in,

@@ -112,9 +112,9 @@ bool ModelFileTable::mixed() const {
   });
 }
 
-bool ModelFileTable::has_bits(int bits) const {
-  return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
-    return tensor.spec.kind != WeightKind::kVector && format_traits(tensor.format).bits == bits;
+bool ModelFileTable::takes_int8() const {
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) {
+    return tensor.spec.kind == WeightKind::kMatrix && spillway::takes_int8(tensor.format);
   });
 }
 

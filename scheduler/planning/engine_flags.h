@@ -37,7 +37,7 @@ struct EngineFlags {
   std::optional<Format> format;     // Weights' format; none: the checkpoint's
   std::optional<Format> kv_format;  // None: the compute format
 
-  std::string q4_compute = "auto";  // "int8": matmuls with 4-bit weights round activations
+  std::string quantized_compute = "auto";  // Or int8, float: machine.h
 
   std::string kv_rule = "full";
   std::optional<KvAmount> kv_heavy;

@@ -7,20 +7,21 @@
 namespace spillway {
 
 DeviceChoice device_choice(const EngineFlags& flags) {
-  return {flags.device, flags.gpu, flags.threads, flags.q4_compute};
+  return {flags.device, flags.gpu, flags.threads, flags.quantized_compute};
 }
 
 Status int8_is_for_cpus() {
-  return invalid_argument("--q4-compute int8 is for the CPU: leave it out, or add --device cpu");
+  return invalid_argument(
+      "--quantized-compute int8 is for the CPU: leave it out, or add --device cpu");
 }
 
 std::string profile_command_text(const EngineFlags& flags) {
-  return std::string("`spillway profile") +
-         (flags.q4_compute == "int8" ? " --q4-compute int8`" : "`");
+  const std::string& how = flags.quantized_compute;
+  return "`spillway profile" + (how == "auto" ? "" : " --quantized-compute " + how) + "`";
 }
 
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
-  const bool int8 = choice.q4_compute == "int8";
+  const bool int8 = choice.quantized_compute == "int8";
   if (choice.kind != "cpu") {
     auto device = open_cuda_device(static_cast<int>(choice.gpu));
     if (choice.kind == "cuda" || choice.gpu > 0 || device.status().code() != Code::kNotFound) {
@@ -29,8 +30,10 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
     }
   }
   auto device = open_cpu_device(static_cast<int>(std::min<int64_t>(choice.threads, 1 << 20)),
-                                int8 ? CpuMatmul::kInt8 : CpuMatmul::kFastest);
-  if (int8 && !device.ok()) return device.status().at("--q4-compute int8");
+                                int8                                  ? CpuMatmul::kInt8
+                                : choice.quantized_compute == "float" ? CpuMatmul::kFastest
+                                                                      : CpuMatmul::kAuto);
+  if (int8 && !device.ok()) return device.status().at("--quantized-compute int8");
   return device;
 }
 

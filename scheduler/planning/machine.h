@@ -13,14 +13,16 @@
 namespace spillway {
 
 struct DeviceChoice {
-  std::string kind = "auto";        // cpu, cuda; auto: CUDA where there is one, else the CPU
-  int64_t gpu = 0;                  // Other than 0: must exist
-  int64_t threads = 0;              // CPU threads; 0: one per processor
-  std::string q4_compute = "auto";  // int8: CPU only (CpuMatmul::kInt8)
+  std::string kind = "auto";  // cpu, cuda; auto: CUDA where there is one, else the CPU
+  int64_t gpu = 0;            // Other than 0: must exist
+  int64_t threads = 0;        // CPU threads; 0: one per processor
+  // How a CPU multiplies with quantised weights: activations in 8 bits (int8), or in float (float);
+  // auto: in 8 bits where that is faster (CpuMatmul::kAuto).
+  std::string quantized_compute = "auto";
 };
 DeviceChoice device_choice(const EngineFlags& flags);
 
-// The error of --q4-compute int8 on a device that is not a CPU.
+// The error of --quantized-compute int8 on a device that is not a CPU.
 Status int8_is_for_cpus();
 
 // The command that measures the machine as it would run with these flags.

@@ -100,8 +100,8 @@ Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFla
     limit_positions(*flags.max_model_len, shorter->shape);
     found.table = std::move(shorter);
   }
-  if (flags.q4_compute == "int8" && !found.table->has_bits(4) && options.say) {
-    options.say("warning: --q4-compute int8 is for 4-bit weights; these are " +
+  if (flags.quantized_compute == "int8" && !found.table->takes_int8() && options.say) {
+    options.say("warning: --quantized-compute int8 is for weights in q8, q4 or q4_1; these are " +
                 found.table->formats_text());
   }
   return found;

@@ -29,7 +29,7 @@ struct Plan {
   // bytes of the matrices of all layers. Empty and 0: all weights are of `format`.
   std::string mixed_formats;
   std::array<uint64_t, kWeightRoles> mixed_bytes{};
-  bool q4_in_int8 = false;  // Matmuls with 4-bit weights round activations to 8 bits
+  bool in_int8 = false;  // Some matmuls round activations to 8 bits
 
   // What each component carries out. Every setting stands in one of them alone.
   Placement placement;

@@ -59,7 +59,11 @@ json plan_json(const Plan& plan) {
   if (plan.micro_batch_sequences() > 0) object["micro_batch"] = plan.micro_batch_sequences();
   if (plan.asked.prefill_tokens) object["prefill_tokens"] = *plan.asked.prefill_tokens;
   if (plan.prefill_target() > 0) object["prefill_target"] = plan.prefill_target();
-  if (plan.q4_in_int8) object["q4_compute"] = "int8";
+  if (plan.in_int8) {
+    object["quantized_compute"] = "int8";
+  } else if (!plan.discrete && takes_int8(plan.format)) {
+    object["quantized_compute"] = "float";
+  }
   if (plan.discrete) object["attention"] = plan.host_attention() ? "host" : "device";
   if (!plan.engine.overlap) object["no_overlap"] = true;
   // Budgets without a flag are left out: they are the free memory where the plan is carried out.

@@ -56,7 +56,7 @@ Result<PlanMachine> machine_of(const HardwareProfile& hardware, const EngineFlag
   SPILLWAY_ASSIGN_OR_RETURN(machine.device, traits_of(hardware));
   machine.host_budget = host_budget(hardware, flags.host_memory_bytes);
   if (machine.device.discrete()) {
-    if (flags.q4_compute == "int8") return int8_is_for_cpus();
+    if (flags.quantized_compute == "int8") return int8_is_for_cpus();
     machine.device_budget = device_budget(machine.device.memory, flags.device_memory_bytes);
   }
   machine.disk_free_bytes = static_cast<uint64_t>(hardware.disk.free_bytes.value);

@@ -28,12 +28,15 @@ Result<DeviceTraits> traits_of(const HardwareProfile& hardware) {
   if (compute.kind == "cpu") {
     SPILLWAY_ASSIGN_OR_RETURN(const auto like, open_cpu_device(1));
     traits = traits_of(*like);
+    for (const Format weights : kFormats) {
+      traits.formats[static_cast<size_t>(weights)].in_int8 = compute.in_int8 && takes_int8(weights);
+    }
   } else if (compute.kind == "cuda") {
     traits.kind = DeviceKind::kCuda;
     traits.native_bf16 = computes_in_bf16(compute);
     for (const Format weights : kFormats) {
       traits.formats[static_cast<size_t>(weights)] = {
-          gpu_activation_dtype(weights, traits.native_bf16), kCudaMatrixLayout};
+          gpu_activation_dtype(weights, traits.native_bf16), kCudaMatrixLayout, false};
     }
   } else {
     return invalid_argument("hardware profile \"" + hardware.name + "\": compute.kind is \"" +

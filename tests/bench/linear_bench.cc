@@ -1,6 +1,8 @@
 // How fast the linear op is at given shapes, its weights coming from memory: GFLOP/s, the median
-// and the best of several runs of about a third of a second. Usage: linear_bench
-// f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8 ROWS,OUTPUTS,INPUTS...
+// and the best of several runs of about a third of a second, the best as a share of the fastest
+// instruction that the format allows (kernels/measure/peaks.h), which runs before and after, and
+// GB/s of weights. Usage: linear_bench f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8_1|q8|q8-int8
+// ROWS,OUTPUTS,INPUTS...
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "kernels/device.h"
+#include "kernels/measure/peaks.h"
 #include "kernels/measure/rates.h"
 
 namespace spillway {
@@ -19,10 +22,12 @@ int run(const std::string& format, int count, char** shapes) {
   const std::map<std::string, Format> formats = {
       {"f32", Format::kF32},    {"bf16", Format::kBF16}, {"q4", Format::kQ4},
       {"q4-int8", Format::kQ4}, {"q4_1", Format::kQ4_1}, {"q4_1-int8", Format::kQ4_1},
-      {"q8", Format::kQ8}};
+      {"q8_1", Format::kQ8_1},  {"q8", Format::kQ8},     {"q8-int8", Format::kQ8}};
   if (!formats.contains(format) || count == 0) {
-    std::fputs("usage: linear_bench f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8 ROWS,OUTPUTS,INPUTS...\n",
-               stderr);
+    std::fputs(
+        "usage: linear_bench f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8_1|q8|q8-int8 "
+        "ROWS,OUTPUTS,INPUTS...\n",
+        stderr);
     return 2;
   }
   auto opened =
@@ -43,10 +48,18 @@ int run(const std::string& format, int count, char** shapes) {
       return 2;
     }
     const RunLimits limits{.runs_min = 9, .runs_max = 15, .seconds_max = 4, .run_seconds = 0.3};
+    const Arithmetic arithmetic = product_arithmetic(probe.weights);
+    const Peaks before = measure_peaks(*device, {});
     Rates rates = linear_rates(*device, pool, probe, limits).value();
+    const Peaks peaks = best_of(before, measure_peaks(*device, {}));
+    const double peak = peaks.of(arithmetic).operations_per_second;
     std::sort(rates.begin(), rates.end());
-    std::printf("%20s  median %7.1f  best %7.1f GFLOP/s\n", shapes[i],
-                rates[rates.size() / 2] / 1e9, rates.back() / 1e9);
+    const double flops = 2.0 * static_cast<double>(probe.rows * probe.outputs * probe.inputs);
+    const double passes = rates.back() / flops;
+    std::printf("%20s  median %7.1f  best %7.1f GFLOP/s, %.3f of %s, %5.1f GB/s\n", shapes[i],
+                rates[rates.size() / 2] / 1e9, rates.back() / 1e9, rates.back() / peak,
+                std::string(arithmetic_name(arithmetic)).c_str(),
+                passes * static_cast<double>(weight_bytes(*device, probe)) / 1e9);
   }
   return 0;
 }

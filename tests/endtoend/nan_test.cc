@@ -84,13 +84,14 @@ Finish answer(const std::string& checkpoint, const EngineFlags& flags) {
   return sink->wait();
 }
 
-void check_every_tensor(const std::string& device, Format format, const std::string& q4_compute) {
+void check_every_tensor(const std::string& device, Format format,
+                        const std::string& quantized_compute) {
   const Checkpoint checkpoint(test::source_directory() +
                               "/tests/golden/checkpoints/pre_ln_relu/safetensors");
   EngineFlags flags;
   flags.device = device;
   flags.format = format;
-  flags.q4_compute = q4_compute;
+  flags.quantized_compute = quantized_compute;
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
   if (device == "cuda") flags.device_memory_bytes = uint64_t{1} << 30;
@@ -99,18 +100,18 @@ void check_every_tensor(const std::string& device, Format format, const std::str
     const test::TemporaryCache cache;
     checkpoint.damage(tensor, std::nanf(""));
     const Finish finish = answer(checkpoint.path(), flags);
-    INFO(device << ", " << format_name(format) << ' ' << q4_compute << ", " << tensor);
+    INFO(device << ", " << format_name(format) << ' ' << quantized_compute << ", " << tensor);
     CHECK(finish.reason == FinishReason::kError);
     CHECK_THAT(std::string(finish.status.message()), Catch::Contains("NaN"));
   }
 }
 
 TEST_CASE("NaN in any tensor ends a request in an error", "[slow]") {
-  const auto [format, q4_compute] =
+  const auto [format, quantized_compute] =
       GENERATE(std::pair(Format::kF32, "auto"), std::pair(Format::kBF16, "auto"),
                std::pair(Format::kF16, "auto"), std::pair(Format::kQ4, "auto"),
-               std::pair(Format::kQ4, "int8"));
-  const std::string compute = q4_compute;
+               std::pair(Format::kQ4, "int8"), std::pair(Format::kQ4, "float"));
+  const std::string compute = quantized_compute;
   // Not every CPU has products in 8 bits.
   if (compute == "int8" && !open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
   if (!test::emulated()) check_every_tensor("cpu", format, compute);

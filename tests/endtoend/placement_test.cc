@@ -56,10 +56,10 @@ std::vector<Setup> setups() {
 }
 
 std::unique_ptr<Runtime> open(const std::string& checkpoint, Format format, Format kv_format,
-                              const Setup& setup, const std::string& q4_compute = "auto",
+                              const Setup& setup, const std::string& quantized_compute = "auto",
                               bool on_cpu = false) {
   EngineFlags flags;
-  flags.q4_compute = q4_compute;
+  flags.quantized_compute = quantized_compute;
   if (on_cpu) flags.device = "cpu";
   flags.format = format;
   flags.kv_format = kv_format;
@@ -114,7 +114,7 @@ void check_shares(const TierBytes& bytes, const TierPercent& wanted, double slac
 }
 
 Answers check_placements(const std::string& variant, Format format, Format kv_format,
-                         const std::string& q4_compute = "auto") {
+                         const std::string& quantized_compute = "auto") {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
   INFO(variant << ", weights " << format_name(format) << ", KV " << format_name(kv_format));
@@ -122,7 +122,8 @@ Answers check_placements(const std::string& variant, Format format, Format kv_fo
   Answers expected;
   double tolerance = 0;
   {
-    const auto runtime = open(checkpoint, format, kv_format, {}, q4_compute, q4_compute == "int8");
+    const auto runtime =
+        open(checkpoint, format, kv_format, {}, quantized_compute, quantized_compute == "int8");
     requests = make_requests(runtime->shape(), kSeed);
     tolerance = test::placement_tolerance(*runtime, format, kv_format);
     if (tolerance > 0) test::ask_logprobs(&requests);
@@ -132,7 +133,7 @@ Answers check_placements(const std::string& variant, Format format, Format kv_fo
     INFO(setup.name << (setup.overlap ? "" : ", no overlap") << ", micro-batch "
                     << setup.micro_batch.value_or(0));
     const auto runtime =
-        open(checkpoint, format, kv_format, setup, q4_compute, q4_compute == "int8");
+        open(checkpoint, format, kv_format, setup, quantized_compute, quantized_compute == "int8");
     // To within one slab of the largest weight.
     check_shares(runtime->plan().weights, setup.weights,
                  static_cast<double>(runtime->shape().vocabulary * runtime->shape().hidden * 4 +
@@ -165,7 +166,7 @@ TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products
   // They are others than those without.
   const test::TemporaryCache cache;
   const auto runtime = open(test::read_golden(variant).checkpoints.front(), Format::kQ4,
-                            Format::kBF16, {}, "auto", true);
+                            Format::kBF16, {}, "float", true);
   const std::vector<Request> requests = make_requests(runtime->shape(), kSeed);
   CHECK(test::difference(requests, test::run_arriving(*runtime, requests), answers, 0) != "");
 }

@@ -109,11 +109,12 @@ TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have th
     REQUIRE(test::exit_of(command) == 0);
     return test::read_json(plan);
   };
-  CHECK(planned("f16").count("q4_compute") == 0);
+  CHECK(planned("f16").count("quantized_compute") == 0);
   std::ifstream said(log);
   const std::string warning{std::istreambuf_iterator<char>(said), {}};
-  CHECK(warning.find("--q4-compute int8 is for 4-bit weights") != std::string::npos);
-  CHECK(planned("q4")["q4_compute"] == "int8");
+  CHECK(warning.find("--quantized-compute int8 is for weights in q8, q4 or q4_1") !=
+        std::string::npos);
+  CHECK(planned("q4")["quantized_compute"] == "int8");
   const std::string gpu = place.path() + "/gpu.json";
   std::ofstream(gpu) << hardware_profile_json(test::sample_hardware(true));
   CHECK(test::exit_of(test::program() + " plan " + model + lengths + " --hardware " + gpu +
@@ -121,7 +122,7 @@ TEST_CASE("a plan carries 8-bit products to the run, where 4-bit weights have th
   if (!open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
   REQUIRE(test::exit_of(test::program() + " bench " + model + lengths +
                         " --sequences 2 --device cpu --json --plan " + plan + out) == 0);
-  CHECK(test::read_json(report)["plan"]["q4_compute"] == "int8");
+  CHECK(test::read_json(report)["plan"]["quantized_compute"] == "int8");
 }
 
 TEST_CASE("plan refuses lengths that no run takes") {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/integer_groups.h"
 #include "kernels/ops.h"
 #include "tests/support/packed_matrix.h"
 #include "tests/support/random_data.h"
@@ -17,7 +18,7 @@ namespace {
 using test::PackedMatrix;
 using test::random_floats;
 
-constexpr Format kQuantized[] = {Format::kQ4, Format::kQ4_1, Format::kQ8};
+constexpr Format kQuantized[] = {Format::kQ4, Format::kQ4_1, Format::kQ8_1};
 
 std::vector<float> quantized(Format format, const std::vector<float>& values) {
   std::vector<std::byte> row(format_row_bytes(format, static_cast<int64_t>(values.size())));
@@ -107,8 +108,8 @@ TEST_CASE("a row's bytes are those of its groups, and nothing is written behind 
   CHECK(bytes_of(128) == 72);
   CHECK(format_row_bytes(Format::kQ4_1, 32) == 20);
   CHECK(format_row_bytes(Format::kQ4_1, 40) == 28);
-  CHECK(format_row_bytes(Format::kQ8, 32) == 36);
-  CHECK(format_row_bytes(Format::kQ8, 33) == 44);
+  CHECK(format_row_bytes(Format::kQ8_1, 32) == 36);
+  CHECK(format_row_bytes(Format::kQ8_1, 33) == 44);
   for (const Format format : kQuantized) {
     for (int64_t count = 1; count <= 150; ++count) {
       const size_t bytes = format_row_bytes(format, count);
@@ -124,7 +125,7 @@ TEST_CASE("errors add up to those of the numbers that come back") {
   // A normal group of 64 spans about 4.7 deviations, one of 32 about 4.1: steps are a 15th or a
   // 255th of that, errors a step / sqrt(12).
   const auto [format, rms] = GENERATE(std::pair(Format::kQ4, 0.09), std::pair(Format::kQ4_1, 0.079),
-                                      std::pair(Format::kQ8, 0.0047));
+                                      std::pair(Format::kQ8_1, 0.0047));
   const auto values = random_floats(1000, 4, 0.02f);
   std::vector<std::byte> row(format_row_bytes(format, 1000));
   QuantError error;
@@ -157,13 +158,16 @@ TEST_CASE("panels and rows hold the same numbers, in any slab, and say where the
     // The same codes, put there group by group.
     std::vector<std::byte> put(packed_bytes(layout, format, 64, columns));
     for (int64_t row = 0; row < 64; ++row) {
+      std::vector<uint8_t> row_codes(static_cast<size_t>(columns));
+      std::vector<GroupScale> scales(
+          static_cast<size_t>((columns + traits.group - 1) / traits.group));
+      quantize_weights(format, {values.data() + row * columns, row_codes.size()}, row_codes.data(),
+                       scales.data());
       for (int64_t group = 0; group * traits.group < columns; ++group) {
-        const int64_t first = row * columns + group * traits.group;
         const auto count =
             static_cast<size_t>(std::min(traits.group, columns - group * traits.group));
-        uint8_t codes[kGroupMax];
-        const GroupScale expected =
-            quantize_group(traits.bits, {values.data() + first, count}, codes);
+        const uint8_t* codes = row_codes.data() + group * traits.group;
+        const GroupScale expected = scales[static_cast<size_t>(group)];
         const ScaleOffsets at = scale_offsets(layout, format, columns, row, group);
         CHECK(std::memcmp(slab + at.scale, &expected.scale, 2) == 0);
         CHECK(std::memcmp(slab + at.minimum, &expected.minimum, 2) == 0);

@@ -86,14 +86,13 @@ TEST_CASE("a hardware profile reads back as it was") {
 
 TEST_CASE("a hardware profile says which products its 4-bit figures are of") {
   HardwareProfile before = test::sample_hardware(false);
-  CHECK_FALSE(
-      parse_hardware_profile(hardware_profile_json(before), "h").value().compute.q4_in_int8);
-  before.compute.q4_in_int8 = true;
+  CHECK_FALSE(parse_hardware_profile(hardware_profile_json(before), "h").value().compute.in_int8);
+  before.compute.in_int8 = true;
   const std::string text = hardware_profile_json(before);
-  CHECK(parse_hardware_profile(text, "h").value().compute.q4_in_int8);
+  CHECK(parse_hardware_profile(text, "h").value().compute.in_int8);
   json root = json::parse(text);
-  root["compute"]["q4_compute"] = "int3";
-  CHECK(refusal(root).find("q4_compute is 'int3', must be 'int8'") != std::string::npos);
+  root["compute"]["quantized_compute"] = "int3";
+  CHECK(refusal(root).find("quantized_compute is 'int3', must be 'int8'") != std::string::npos);
 }
 
 TEST_CASE("a hardware profile may have the peaks of instructions, and older ones have none") {
@@ -117,6 +116,22 @@ TEST_CASE("a hardware profile may have the peaks of instructions, and older ones
   CHECK_THAT(refusal(root), Catch::Contains("compute.peaks[1]: arithmetic is 'int3'"));
   root["compute"]["peaks"][1]["arithmetic"] = "f32";
   CHECK_THAT(refusal(root), Catch::Contains("compute.peaks[1]: is there twice"));
+}
+
+TEST_CASE("what older hardware profiles call q8 is q8_1 now") {
+  HardwareProfile profile = test::sample_hardware(false);
+  const auto formats_of = [](const HardwareProfile& written) {
+    std::vector<Format> formats;
+    const auto read = parse_hardware_profile(hardware_profile_json(written), "h");
+    for (const MatrixFigure& figure : read.value().compute.matrix) formats.push_back(figure.format);
+    return formats;
+  };
+  const MatrixFigure q8{Format::kQ8, 1, 64, 64, figure_of({1e9})};
+  const MatrixFigure q8_1{Format::kQ8_1, 1, 64, 64, figure_of({1e9})};
+  profile.compute.matrix = {q8};
+  CHECK(formats_of(profile) == std::vector{Format::kQ8_1});
+  profile.compute.matrix = {q8_1, q8};
+  CHECK(formats_of(profile) == std::vector{Format::kQ8_1, Format::kQ8});
 }
 
 TEST_CASE("another version of a hardware profile is refused by name") {

@@ -33,7 +33,7 @@ bool is_small(const BenchResult& result) {
 Arithmetic arithmetic_in_use(const Plan& plan, const Peaks& peaks) {
   if (plan.format == Format::kBF16) return Arithmetic::kBF16;
   if (!is_quantized(plan.format)) return Arithmetic::kF32;
-  if (plan.q4_in_int8) return Arithmetic::kInt8;
+  if (plan.in_int8) return Arithmetic::kInt8;
   const bool has_bf16 = peaks.bf16.operations_per_second > peaks.f32.operations_per_second;
   return has_bf16 ? Arithmetic::kBF16 : Arithmetic::kF32;
 }

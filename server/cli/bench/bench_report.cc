@@ -57,8 +57,7 @@ std::string head(const BenchResult& r) {
              r.model.c_str(), static_cast<long long>(r.flags.sequences),
              static_cast<long long>(r.flags.prompt_tokens),
              static_cast<long long>(r.flags.new_tokens),
-             (std::string(format_name(r.plan.format)) + (r.plan.q4_in_int8 ? " (int8)" : ""))
-                 .c_str(),
+             (std::string(format_name(r.plan.format)) + (r.plan.in_int8 ? " (int8)" : "")).c_str(),
              std::string(format_name(r.plan.kv_format())).c_str(),
              to_string(r.plan.kv_rule()).c_str(),
              static_cast<long long>(r.plan.block_sequences())) +

@@ -73,7 +73,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
                             runtime->tokenizer_error(), runtime->chat());
   view.context.kv_rule = plan.kv_rule();
   view.identity =
-      identity_of(runtime->source(), plan.formats_text(), plan.kv_format(), plan.q4_in_int8);
+      identity_of(runtime->source(), plan.formats_text(), plan.kv_format(), plan.in_int8);
   view.scheduler = &runtime->scheduler();
   view.tier_bytes = amounts_of(plan);
   view.requests = plan.requests;

@@ -107,7 +107,7 @@ nlohmann::json json_of(const EvalFlags& flags, const Runtime& runtime, const Eva
                          {"format", format_name(runtime.plan().format)},
                          {"kv_format", format_name(runtime.plan().kv_format())},
                          {"seconds", result.seconds}};
-  if (runtime.plan().q4_in_int8) json["q4_compute"] = "int8";
+  if (runtime.plan().in_int8) json["quantized_compute"] = "int8";
   add_kv_rule(result.rule, &json);
   if (result.full) {
     json["perplexity_full"] = result.full->perplexity();

@@ -139,9 +139,12 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
                "format of the weights (default: the checkpoint's)", parse_format);
   add_optional(settings, "kv-format", &flags->kv_format, kv_format_names(),
                "format of the KV cache (default: that of computing)", parse_kv_format);
-  settings.add_choice("q4-compute", &flags->q4_compute, {"auto", "int8"},
-                      "how products with 4-bit weights are computed on the CPU; int8 rounds "
-                      "activations to 8 bits: up to twice as fast, other answers");
+  settings.add_choice("quantized-compute", &flags->quantized_compute, {"auto", "int8", "float"},
+                      "how products with quantised weights are computed on the CPU: activations "
+                      "in 8 bits (int8) or not (float); auto: int8 with AVX-512 VNNI");
+  settings.add_choice("q4-compute", &flags->quantized_compute, {"auto", "int8", "float"},
+                      "another name of --quantized-compute");
+  settings.same("quantized-compute", "q4-compute");
   settings.add_choice("kv-rule", &flags->kv_rule, {"full", "h2o", "window", "random", "snap"},
                       "which cached positions a sequence keeps");
   add_optional(settings, "kv-heavy", &flags->kv_heavy, "X",

@@ -11,11 +11,14 @@ namespace spillway {
 
 namespace {
 
-constexpr const char* kSettings[] = {
-    "device",      "device-memory", "host-memory", "disk-memory",    "weights",        "kv",
-    "activations", "block",         "micro-batch", "prefill-tokens", "prefill-target", "format",
-    "kv-format",   "kv-rule",       "kv-heavy",    "kv-recent",      "kv-keep",        "kv-sink",
-    "kv-ratio-of", "kv-snap",       "attention",   "q4-compute",     "no-overlap"};
+constexpr const char* kSettings[] = {"device",         "device-memory",  "host-memory",
+                                     "disk-memory",    "weights",        "kv",
+                                     "activations",    "block",          "micro-batch",
+                                     "prefill-tokens", "prefill-target", "format",
+                                     "kv-format",      "kv-rule",        "kv-heavy",
+                                     "kv-recent",      "kv-keep",        "kv-sink",
+                                     "kv-ratio-of",    "kv-snap",        "attention",
+                                     "q4-compute",     "no-overlap",     "quantized-compute"};
 
 bool known(const std::string& name) {
   return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);

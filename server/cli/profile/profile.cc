@@ -53,8 +53,8 @@ Result<std::string> text_of(const HardwareProfile& profile) {
 }  // namespace
 
 Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_going) {
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const auto device, open_device({flags.device, flags.gpu, flags.threads, flags.q4_compute}));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device({flags.device, flags.gpu, flags.threads,
+                                                            flags.quantized_compute}));
   ProfileOptions options;
   options.seconds = static_cast<double>(flags.seconds);
   options.threads = flags.threads;
@@ -70,7 +70,7 @@ Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_
   // The disk first, since a folder that cannot be used shows at once.
   SPILLWAY_RETURN_IF_ERROR(measure_disk(*device, options, &profile).at("measuring the disk"));
   SPILLWAY_RETURN_IF_ERROR(measure_processors(*device, options, &profile));
-  profile.compute.q4_in_int8 = flags.q4_compute == "int8";
+  profile.compute.in_int8 = device->in_int8(Format::kQ4);
   profile.measured_at = now();
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, text_of(profile));
   const std::string shown = flags.json ? text : profile_table(profile);
@@ -107,8 +107,12 @@ Command profile_command() {
   settings.add_integer("threads", &flags->threads, 0, 1024,
                        "threads that compute; 0: one a processor");
   settings.add_choice(
-      "q4-compute", &flags->q4_compute, {"auto", "int8"},
-      "how products with 4-bit weights are computed; each has a profile of its own");
+      "quantized-compute", &flags->quantized_compute, {"auto", "int8", "float"},
+      "how products with quantised weights are computed; int8 and float have profiles of their "
+      "own");
+  settings.add_choice("q4-compute", &flags->quantized_compute, {"auto", "int8", "float"},
+                      "another name of --quantized-compute");
+  settings.same("quantized-compute", "q4-compute");
   settings.add_text("disk-dir", &flags->disk_dir, "DIR", "where spilled blocks would live");
   command.run = [flags] {
     const InterruptGuard guard;

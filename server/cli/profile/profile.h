@@ -19,7 +19,7 @@ struct ProfileFlags {
   std::string device = "auto";
   int64_t gpu = 0;
   int64_t threads = 0;  // 0: one per processor
-  std::string q4_compute = "auto";
+  std::string quantized_compute = "auto";
   std::string disk_dir;
 };
 

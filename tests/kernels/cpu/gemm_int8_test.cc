@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <random>
 
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
@@ -13,6 +15,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
+#include "tests/support/seed.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway::gemm_int8_test {
@@ -23,14 +26,13 @@ using test::PackedMatrix;
 using test::random_floats;
 using test::relative_error;
 
-// What the product makes of activations: bytes times the scale of their group.
-std::vector<float> rounded_to_bytes(Format format, const std::vector<float>& in, int64_t columns) {
-  const int64_t group = format_traits(format).group;
+// What the product makes of activations: bytes times the scale of their stretch.
+std::vector<float> rounded_to_bytes(const std::vector<float>& in, int64_t columns) {
   std::vector<float> out(in.size());
   const auto rows = static_cast<int64_t>(in.size()) / columns;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t first = 0; first < columns; first += group) {
-      const int64_t end = std::min(columns, first + group);
+    for (int64_t first = 0; first < columns; first += kStretch) {
+      const int64_t end = std::min(columns, first + kStretch);
       float largest = 0;
       for (int64_t i = first; i < end; ++i) {
         largest = std::max(largest, std::fabs(in[static_cast<size_t>(row * columns + i)]));
@@ -50,15 +52,20 @@ std::vector<const cpu::Int8Bodies*> all_bodies() {
   std::vector<const cpu::Int8Bodies*> found;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") != 0) found.push_back(&cpu::kInt8Avx2);
+  if (cpu::has_avx_vnni()) found.push_back(&cpu::kInt8AvxVnni);
   if (__builtin_cpu_supports("avx512vnni") != 0) found.push_back(&cpu::kInt8Vnni);
 #endif
   return found;
 }
 
+// How a tile multiplies: by the fused kernels, or by expanded panels that are kept for the next
+// blocks of rows or not.
+enum class How { kFused, kExpanded, kKept };
+
 // Sixty-four outputs, by one instruction set.
 std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
-                        int64_t rows, int64_t columns, const PackedMatrix& w) {
-  const Format format = w.matrix().format;
+                        int64_t rows, int64_t columns, const std::byte* packed, Format format,
+                        How how, std::vector<cpu::ExpandedPair>* pairs = nullptr) {
   std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(format, columns)));
   std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(format, columns)));
   const cpu::Int8Strips strips{quads.data(), scales.data()};
@@ -71,12 +78,31 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
                  strips.scales + row * cpu::int8_scales(format, columns)});
   }
   alignas(64) float out[cpu::kGemmRowsMax * cpu::kGemmColumns];
-  bodies.multiply(format, strips, rows, columns, w.matrix().slabs[0].data, out);
+  if (!is_grouped(format)) how = How::kFused;
+  std::vector<cpu::ExpandedPair> expanded(
+      static_cast<size_t>(2 * ((columns + kStretch - 1) / kStretch)));
+  cpu::Int8Panels panels{.packed = packed};
+  if (how != How::kFused) panels.expanded = expanded.data();
+  panels.kept = how == How::kKept;
+  bodies.multiply(format, strips, rows, columns, panels, out);
+  if (panels.kept) {  // The next block takes what this one left.
+    const std::vector<float> before(out, out + rows * cpu::kGemmColumns);
+    panels.filled = true;
+    bodies.multiply(format, strips, rows, columns, panels, out);
+    CHECK(std::memcmp(before.data(), out, before.size() * sizeof(float)) == 0);
+  }
+  if (pairs != nullptr) *pairs = expanded;
   return {out, out + rows * cpu::kGemmColumns};
 }
 
+std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
+                        int64_t rows, int64_t columns, const PackedMatrix& w,
+                        How how = How::kFused) {
+  return tile(bodies, in, type, rows, columns, w.matrix().slabs[0].data, w.matrix().format, how);
+}
+
 TEST_CASE("products by 8-bit integers agree with their definition, by every instruction set") {
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
   const int64_t columns = GENERATE(1, 60, 64, 130, 1100);
   const int64_t rows = GENERATE(1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 95, 96);
   const DType type = GENERATE(DType::kF32, DType::kBF16);
@@ -85,16 +111,94 @@ TEST_CASE("products by 8-bit integers agree with their definition, by every inst
   const PackedMatrix w(MatrixLayout::kPanels16, format,
                        random_floats(cpu::kGemmColumns * columns, 2), cpu::kGemmColumns, columns,
                        64);
-  const auto expected = scalar::linear(rounded_to_bytes(format, in, columns), w.rounded(), {}, {},
+  const auto expected = scalar::linear(rounded_to_bytes(in, columns), w.rounded(), {}, {},
                                        Activation::kNone, rows, cpu::kGemmColumns, columns);
   std::vector<float> first;
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
     const auto got = tile(*bodies, bytes, type, rows, columns, w);
     INFO("rows " << rows << ", columns " << columns << ", strips of " << bodies->strip_rows);
     CHECK(relative_error(got, expected) < 1e-5);
-    // Instruction sets agree to the bit.
+    // Instruction sets agree to the bit, and so do the kernels for few and for many rows.
     if (first.empty()) first = got;
-    CHECK(got == first);
+    for (const How how : {How::kFused, How::kExpanded, How::kKept}) {
+      CHECK(tile(*bodies, bytes, type, rows, columns, w, how) == first);
+    }
+  }
+}
+
+// Groups of any integers that a byte holds, in any unit, and of a kind that none holds.
+struct DrawnWeights {
+  DrawnWeights(Format format, int64_t columns, uint64_t seed, double others)
+      : bytes(packed_bytes(MatrixLayout::kPanels16, format, cpu::kGemmColumns, columns)) {
+    std::mt19937_64 random(seed);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    const int64_t group = format_traits(format).group, stretch = kStretch / group;
+    int exponent = 0;
+    bool other = false;
+    for (int64_t row = 0; row < cpu::kGemmColumns; ++row) {
+      for (int64_t g = 0; g * group < columns; ++g) {
+        if (g % stretch == 0) {
+          exponent = static_cast<int>(random() % 24) - 24;
+          other = std::uniform_real_distribution<>()(random) < others;
+        }
+        const auto s = static_cast<int>(random() % 18);
+        const int z = static_cast<int>(random() % static_cast<uint64_t>(256 - 15 * s)) - 128;
+        GroupScale scale{f32_to_f16(std::ldexp(static_cast<float>(s), exponent)),
+                         f32_to_f16(std::ldexp(static_cast<float>(z), exponent))};
+        if (other) scale = {f32_to_f16(0.00173f), f32_to_f16(-0.0131f)};
+        const ScaleOffsets at = scale_offsets(MatrixLayout::kPanels16, format, columns, row, g);
+        std::memcpy(bytes.data() + at.scale, &scale.scale, 2);
+        std::memcpy(bytes.data() + at.minimum, &scale.minimum, 2);
+      }
+    }
+  }
+  std::vector<std::byte> bytes;
+};
+
+TEST_CASE("any integers give the same bits by the fused kernels and by the tile") {
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1);
+  const double others = GENERATE(0.0, 0.02);
+  const unsigned seed = test::random_seed();
+  INFO("SPILLWAY_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  for (int turn = 0; turn < (test::thorough() ? 60 : 10); ++turn) {
+    const auto columns = static_cast<int64_t>(1 + random() % 1500);
+    const auto rows = static_cast<int64_t>(1 + random() % 40);
+    const DrawnWeights drawn(format, columns, random(), others);
+    const WeightSlab slab{drawn.bytes.data(), cpu::kGemmColumns};
+    auto in = random_floats(rows * columns, random());
+    // Bytes of the largest magnitude, which bring sums to their bounds.
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (i / static_cast<size_t>(columns) % 3 == 0) in[i] = in[i] < 0 ? -1.0f : 1.0f;
+    }
+    const auto bytes = bytes_of(DType::kF32, in);
+    INFO(columns << " columns, " << rows << " rows, " << others);
+    std::vector<float> first;
+    for (const cpu::Int8Bodies* bodies : all_bodies()) {
+      for (const How how : {How::kFused, How::kExpanded, How::kKept}) {
+        const auto got = tile(*bodies, bytes, DType::kF32, rows, columns, slab.data, format, how);
+        if (first.empty()) first = got;
+        REQUIRE(std::memcmp(got.data(), first.data(), got.size() * sizeof(float)) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("the weights that convert makes are expanded, those of other scales are not") {
+  constexpr int64_t kColumns = 600;
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1);
+  const PackedMatrix w(MatrixLayout::kPanels16, format,
+                       random_floats(cpu::kGemmColumns * kColumns, 2, 0.02f), cpu::kGemmColumns,
+                       kColumns, 64);
+  const DrawnWeights other(format, kColumns, 3, 1.0);
+  const auto in = bytes_of(DType::kF32, random_floats(kColumns, 1));
+  for (const cpu::Int8Bodies* bodies : all_bodies()) {
+    for (const auto& [packed, integers] :
+         {std::pair(w.matrix().slabs[0].data, true), std::pair(other.bytes.data(), false)}) {
+      std::vector<cpu::ExpandedPair> expanded(6);
+      tile(*bodies, in, DType::kF32, 1, kColumns, packed, format, How::kKept, &expanded);
+      for (const cpu::ExpandedPair& pair : expanded) CHECK(pair.integers == integers);
+    }
   }
 }
 
@@ -117,11 +221,12 @@ TEST_CASE("8-bit activations cost less than 4-bit weights") {
 
 TEST_CASE("what is no number stays none in 8-bit products, in its own row alone") {
   constexpr int64_t kRows = 5, kColumns = 100;
+  const Format format = GENERATE(Format::kQ4, Format::kQ8);
   const float bad =
       GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                -std::numeric_limits<float>::infinity());
   auto in = random_floats(kRows * kColumns, 1);
-  const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
+  const PackedMatrix w(MatrixLayout::kPanels16, format,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
                        64);
   for (const cpu::Int8Bodies* bodies : all_bodies()) {
@@ -141,10 +246,10 @@ TEST_CASE("what is no number stays none in 8-bit products, in its own row alone"
   }
 }
 
-TEST_CASE("groups of zeros and of the smallest numbers are zero in 8-bit products") {
-  constexpr int64_t kColumns = 128;
+TEST_CASE("stretches of zeros and of the smallest numbers are zero in 8-bit products") {
+  constexpr int64_t kColumns = 2 * kStretch;
   std::vector<float> in(kColumns, 0.0f);
-  std::fill(in.begin() + 64, in.end(), 1e-38f);
+  std::fill(in.begin() + kStretch, in.end(), 1e-38f);
   const PackedMatrix w(MatrixLayout::kPanels16, Format::kQ4,
                        random_floats(cpu::kGemmColumns * kColumns, 2), cpu::kGemmColumns, kColumns,
                        64);
@@ -154,7 +259,7 @@ TEST_CASE("groups of zeros and of the smallest numbers are zero in 8-bit product
   }
 }
 
-TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit weights alone") {
+TEST_CASE("linear on a CPU asked for 8-bit products rounds activations where weights allow it") {
   auto opened = open_cpu_device(2, CpuMatmul::kInt8);
   if (!cpu::has_int8()) {
     CHECK(opened.status().code() == Code::kInvalidArgument);
@@ -163,8 +268,8 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto device = std::move(opened).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 110, kOutputs = 150, kInputs = 330;
-  const Format format =
-      GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4,
+                                 Format::kQ4_1, Format::kQ8_1, Format::kQ8);
   const DType in_format = device->activation_dtype(format);
   constexpr int64_t kStride = kInputs + 16;  // Rows are apart
   auto bytes = bytes_of(in_format, random_floats(kRows * kStride, 1));
@@ -193,9 +298,8 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto expected = [&](const std::vector<float>& a) {
     return scalar::linear(a, w.rounded(), bias, {}, Activation::kNone, kRows, kOutputs, kInputs);
   };
-  const bool rounds = cpu::takes_int8(format);
-  CHECK(relative_error(whole, expected(rounds ? rounded_to_bytes(format, in, kInputs) : in)) <
-        2e-5);
+  const bool rounds = takes_int8(format);
+  CHECK(relative_error(whole, expected(rounds ? rounded_to_bytes(in, kInputs) : in)) < 2e-5);
   if (rounds) CHECK(relative_error(whole, expected(in)) > 1e-4);
   // A row does not depend on its batch.
   for (const int64_t rows : {1, 3, 4, 7, 12, 13, 50, 97}) {

@@ -44,19 +44,21 @@ TEST_CASE("a plan's JSON names what a run takes, by the names of its flags") {
                                          {"block", 96},
                                          {"format", "q4"},
                                          {"kv_format", "bf16"},
+                                         {"quantized_compute", "float"},
                                          {"kv_rule", "full"}});
   CHECK(plan_flags_text(sample_plan()) ==
         "--block 96 --activations 100,0,0 --format q4 --kv 60,0,40 --kv-format bf16 "
-        "--weights 20,0,80");
+        "--quantized-compute float --weights 20,0,80");
 }
 
 TEST_CASE("a plan for weights in several formats leaves these to the checkpoint") {
   Plan plan = sample_plan();
   plan.format = Format::kQ4_1;
-  plan.mixed_formats = "q4_1 and q8";
+  plan.mixed_formats = "q4_1 and q8_1";
   CHECK(plan_json(plan)["format"].is_null());
   CHECK(plan_flags_text(plan) ==
-        "--block 96 --activations 100,0,0 --kv 60,0,40 --kv-format bf16 --weights 20,0,80");
+        "--block 96 --activations 100,0,0 --kv 60,0,40 --kv-format bf16 --quantized-compute float "
+        "--weights 20,0,80");
   CHECK_FALSE(read(plan).format);
 }
 
@@ -89,11 +91,11 @@ TEST_CASE("every member that a plan can have is read by --plan") {
   CHECK(kv_rule_of(flags) == plan.kv_rule());
 
   plan = sample_plan();
-  plan.q4_in_int8 = true;
+  plan.in_int8 = true;
   plan.scheduling.kv_rule = apply({KvRuleKind::kWindow, {}, KvAmount{0, 0.5}, 4, {}}, {});
   flags = read(plan);
   CHECK(flags.device == "cpu");
-  CHECK(flags.q4_compute == "int8");
+  CHECK(flags.quantized_compute == "int8");
   CHECK_FALSE(flags.no_overlap);
   CHECK_FALSE(flags.host_memory_bytes);
   CHECK(kv_rule_of(flags) == plan.kv_rule());

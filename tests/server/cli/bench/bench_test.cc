@@ -260,7 +260,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK(value("prompt attention of the f32 peak") == -1);
   r.plan.format = Format::kQ4;  // Expanded to bf16
   CHECK(value("products of 512 rows") == Approx(0.9));
-  r.plan.q4_in_int8 = true;
+  r.plan.in_int8 = true;
   CHECK(value("products of 512 rows") == Approx(0.45));
   // No peak is known of other devices, and small models are not made of arithmetic.
   r.plan.discrete = true;
