@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention_q4.h"
 #include "kernels/ops.h"
 #include "tests/support/packed_matrix.h"
 #include "tests/support/random_data.h"
@@ -344,7 +345,8 @@ struct DecodeCase {
   }
 };
 
-TEST_CASE("a decode step over 4-bit rows is bit for bit that over the expanded rows") {
+// By AVX-512 it sums packed rows in another order (cpu/attention_q4.h).
+TEST_CASE("a decode step over 4-bit rows is that over the expanded rows") {
   const auto device = open_cpu_device(2).value();
   const auto stream = device->new_stream("test");
   const int64_t head_size = GENERATE(5, 20, 64, 80, 128);
@@ -353,7 +355,14 @@ TEST_CASE("a decode step over 4-bit rows is bit for bit that over the expanded r
     DecodeCase q4(Format::kQ4, head_size), f32(Format::kF32, head_size);
     q4.fill(*stream, false);
     f32.fill(*stream, true);
-    CHECK(q4.decode(*stream, true) == f32.decode(*stream, true));
+    const auto expected = f32.decode(*stream, true);
+    const bool packed = cpu::attends_packed_q4(head_size) &&
+                        (hwy::SupportedTargets() & (HWY_AVX3 | (HWY_AVX3 - 1))) != 0;
+    if (packed) {
+      CHECK(test::relative_error(q4.decode(*stream, true), expected) < 2e-6);
+    } else {
+      CHECK(q4.decode(*stream, true) == expected);
+    }
     CHECK(q4.decode(*stream, true) == q4.decode(*stream, false));
   });
 }
