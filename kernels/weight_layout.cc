@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/quantized_rows.h"
+#include "kernels/q8_panels.h"
 
 namespace spillway {
 
@@ -26,12 +28,69 @@ int64_t panel_index(MatrixLayout layout, Format format, int64_t row, int64_t col
 }
 
 constexpr int64_t kPanelRows = 16;  // Outputs per panel of kPanels16
+static_assert(kPanelRows == kQ8PanelRows);
 
 // Numbers of a source row, widened.
 std::span<const float> widen(DType type, const std::byte* source, int64_t count, float* widened) {
   convert_elements(type, source, DType::kF32, reinterpret_cast<std::byte*>(widened),
                    static_cast<size_t>(count));
   return {widened, static_cast<size_t>(count)};
+}
+
+// Quantises rows of kQ8 into those of a matrix from `at` on.
+void quantize_q8_panels(DType source_type, const std::byte* source, int64_t at, int64_t rows,
+                        int64_t columns, std::byte* target, QuantError* error) {
+  const auto count = static_cast<size_t>(columns);
+  const size_t source_row = count * dtype_bytes(source_type);
+  std::vector<float> widened(count);
+  std::vector<int8_t> codes(count);
+  for (int64_t row = 0; row < rows; ++row, source += source_row) {
+    const auto values = widen(source_type, source, columns, widened.data());
+    const float scale = quantize_q8_row(values, codes.data());
+    if (error != nullptr) add_q8_error(values, scale, codes.data(), error);
+    put_q8_row(at + row, codes, scale, target);
+  }
+}
+
+void unpack_q8_panels(const std::byte* source, int64_t rows, int64_t columns, float* target) {
+  std::vector<int8_t> codes(static_cast<size_t>(columns));
+  for (int64_t row = 0; row < rows; ++row) {
+    const float scale = take_q8_row(source, row, codes);
+    for (const int8_t code : codes) *target++ = q8_value(code, scale);
+  }
+}
+
+// Moves kQ8's rows from one layout into another, which may be the same.
+void move_q8_rows(int64_t rows, int64_t columns, MatrixLayout from, const std::byte* source,
+                  MatrixLayout to, std::byte* target) {
+  const size_t row_bytes = format_row_bytes(Format::kQ8, columns);
+  std::vector<int8_t> codes(static_cast<size_t>(columns));
+  for (int64_t row = 0; row < rows; ++row) {
+    const size_t in_rows = static_cast<size_t>(row) * row_bytes;
+    float scale;
+    if (from == MatrixLayout::kRows) {
+      std::memcpy(&scale, source + in_rows, sizeof(scale));
+      std::memcpy(codes.data(), source + in_rows + sizeof(scale), codes.size());
+    } else {
+      scale = take_q8_row(source, row, codes);
+    }
+    if (to == MatrixLayout::kRows) {
+      std::memcpy(target + in_rows, &scale, sizeof(scale));
+      std::memcpy(target + in_rows + sizeof(scale), codes.data(), codes.size());
+    } else {
+      put_q8_row(row, codes, scale, target);
+    }
+  }
+}
+
+// Fills a quantised matrix with zeros.
+void clear(MatrixLayout layout, Format format, int64_t rows, int64_t columns, std::byte* target) {
+  if (is_grouped(format) || layout == MatrixLayout::kRows) {
+    std::memset(target, 0, packed_bytes(layout, format, rows, columns));
+    return;
+  }
+  const auto all_rows = round_up(static_cast<uint64_t>(rows), kPanelRowMultiple);
+  clear_q8_panels(static_cast<int64_t>(all_rows) / kPanelRows, columns, target);
 }
 
 // Byte offset of the group that holds (row, column) of a quantised matrix in kPanels16.
@@ -158,7 +217,8 @@ bool layout_holds(MatrixLayout layout, Format format) {
 
 int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns) {
   if (layout == MatrixLayout::kRows) return columns;
-  const int64_t multiple = is_quantized(format)      ? format_traits(format).group
+  const int64_t multiple = is_grouped(format)        ? format_traits(format).group
+                           : format == Format::kQ8   ? kQ8ColumnMultiple
                            : format == Format::kBF16 ? 2 * kPanelColumnMultiple
                                                      : kPanelColumnMultiple;
   return (columns + multiple - 1) / multiple * multiple;
@@ -170,6 +230,7 @@ size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t co
     return static_cast<size_t>(rows) * format_row_bytes(format, columns);
   }
   const uint64_t all_rows = round_up(static_cast<uint64_t>(rows), kPanelRowMultiple);
+  if (format == Format::kQ8) return all_rows / kPanelRows * q8_panel_bytes(columns);
   if (is_quantized(format)) {
     return with_quant_traits(format, [&](auto traits) {
       return group_offset<traits.kFormat>(static_cast<int64_t>(all_rows), 0, columns);
@@ -185,7 +246,7 @@ void pack_rows(MatrixLayout layout, Format format, DType source_type, const std:
     if (layout == MatrixLayout::kRows) {
       return pack_quantized_rows(format, source_type, source, rows, columns, target, error);
     }
-    std::memset(target, 0, packed_bytes(layout, format, rows, columns));
+    clear(layout, format, rows, columns, target);
     return quantize_rows(layout, format, source_type, source, 0, rows, columns, target, error);
   }
   const DType type = element_of(format);
@@ -225,6 +286,7 @@ void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, in
     if (layout == MatrixLayout::kRows) {
       return unpack_quantized_rows(format, source, rows, columns, numbers);
     }
+    if (format == Format::kQ8) return unpack_q8_panels(source, rows, columns, numbers);
     return with_quant_traits(format, [&](auto traits) {
       unpack_quantized_panels<traits.kFormat>(source, rows, columns, numbers);
     });
@@ -253,6 +315,9 @@ void quantize_rows(MatrixLayout layout, Format format, DType source_type, const 
     target += static_cast<size_t>(at) * format_row_bytes(format, columns);
     return pack_quantized_rows(format, source_type, source, rows, columns, target, error);
   }
+  if (format == Format::kQ8) {
+    return quantize_q8_panels(source_type, source, at, rows, columns, target, error);
+  }
   with_quant_traits(format, [&](auto traits) {
     quantize_panels<traits.kFormat>(source_type, source, at, rows, columns, target, error);
   });
@@ -260,7 +325,7 @@ void quantize_rows(MatrixLayout layout, Format format, DType source_type, const 
 
 void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row, int64_t group,
                std::span<const uint8_t> codes, const GroupScale& scale, std::byte* target) {
-  SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
+  SPILLWAY_CHECK(is_grouped(format) && layout_holds(layout, format));
   if (layout == MatrixLayout::kRows) {
     std::byte* const at =
         target + static_cast<size_t>(row) * format_row_bytes(format, columns) +
@@ -274,10 +339,11 @@ void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row,
   });
 }
 
-void move_groups(Format format, int64_t rows, int64_t columns, MatrixLayout from,
-                 const std::byte* source, MatrixLayout to, std::byte* target) {
+void move_codes(Format format, int64_t rows, int64_t columns, MatrixLayout from,
+                const std::byte* source, MatrixLayout to, std::byte* target) {
   SPILLWAY_CHECK(is_quantized(format) && layout_holds(from, format));
-  std::memset(target, 0, packed_bytes(to, format, rows, columns));
+  clear(to, format, rows, columns, target);
+  if (format == Format::kQ8) return move_q8_rows(rows, columns, from, source, to, target);
   with_quant_traits(format, [&](auto traits) {
     uint8_t codes[traits.kGroup];
     for (int64_t row = 0; row < rows; ++row) {
@@ -302,7 +368,7 @@ void move_groups(Format format, int64_t rows, int64_t columns, MatrixLayout from
 
 ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, int64_t row,
                            int64_t group) {
-  SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
+  SPILLWAY_CHECK(is_grouped(format) && layout_holds(layout, format));
   const int64_t size = format_traits(format).group;
   if (layout == MatrixLayout::kRows) {
     // They lie in front of a group's numbers.
@@ -316,6 +382,15 @@ ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, 
                          static_cast<size_t>(row % kPanelRows) * sizeof(uint16_t);
     return {start + offsetof(Group, scale), start + offsetof(Group, minimum)};
   });
+}
+
+size_t row_scale_offset(MatrixLayout layout, int64_t columns, int64_t row) {
+  SPILLWAY_CHECK(layout_holds(layout, Format::kQ8));
+  if (layout == MatrixLayout::kRows) {
+    return static_cast<size_t>(row) * format_row_bytes(Format::kQ8, columns);
+  }
+  return static_cast<size_t>(row / kPanelRows) * q8_panel_bytes(columns) +
+         static_cast<size_t>(row % kPanelRows) * sizeof(float);
 }
 
 }  // namespace spillway

@@ -13,17 +13,17 @@
 // oneDNN's BA16a64b (f32) and BA16a64b2a (bf16) of a [columns, rows] matrix, for CPUs with matrix
 // units. A contiguous run of rows (a slab) is a multiple of 64 rows in either.
 //
-// Quantised weights (base/quantized.h) lie in kRows, each row as that says, or in kPanels16, C
-// rounded up to a group: a panel is its groups of inputs one after another (q4: 576 bytes, nine
-// cache lines; q4_1 and q8: five and nine):
+// Weights quantised in groups (base/quantized.h) lie in kRows, each row as that says, or in
+// kPanels16, C rounded up to a group: a panel is its groups of inputs one after another (q4: 576
+// bytes, nine cache lines; q4_1 and q8_1: five and nine):
 //
 //   float16 scale[16], float16 minimum[16]     of the 16 outputs
 //   uint32 word[W][16]                         word[i][r]: inputs F i to F i + F - 1 of output r,
-//   the
 //                                              first in the lowest bits; F codes fill a word
 //
 // so that one vector load reads F inputs of as many outputs as it has 32-bit lanes, and a shift and
-// a mask turn each of them into an integer, in the order in which they are summed.
+// a mask turn each of them into an integer, in the order in which they are summed. Rows with one
+// scale (base/quantized_rows.h) lie in kRows as that says, or in kPanels16 as q8_panels.h says.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ struct PanelGroup {
 };
 static_assert(sizeof(PanelGroup<Format::kQ4>) == 576);
 static_assert(sizeof(PanelGroup<Format::kQ4_1>) == 320);
-static_assert(sizeof(PanelGroup<Format::kQ8>) == 576);
+static_assert(sizeof(PanelGroup<Format::kQ8_1>) == 576);
 
 // Whether matrices in `format` may lie in `layout`: quantised ones have no kPanels64.
 bool layout_holds(MatrixLayout layout, Format format);
@@ -82,28 +82,32 @@ void quantize_rows(MatrixLayout layout, Format format, DType source_type, const 
                    int64_t at, int64_t rows, int64_t columns, std::byte* target,
                    QuantError* error = nullptr);
 
-// Puts codes that are already quantised, group `group` of row `row` of a quantised matrix or table
-// of `columns`, into a target that was zeroed. REQUIRES: layout_holds(layout, format); the codes
-// are those of a whole group, or of the rest of the row.
+// Puts codes that are already quantised, group `group` of row `row` of a matrix or table of
+// `columns`, into a target that was zeroed. REQUIRES: is_grouped(format); layout_holds(layout,
+// format); the codes are those of a whole group, or of the rest of the row.
 void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row, int64_t group,
                std::span<const uint8_t> codes, const GroupScale& scale, std::byte* target);
 
 // Moves a quantised matrix of `rows` x `columns` from one layout into another, codes and scales as
 // they are. `target` has packed_bytes(to, format, rows, columns).
-void move_groups(Format format, int64_t rows, int64_t columns, MatrixLayout from,
-                 const std::byte* source, MatrixLayout to, std::byte* target);
+void move_codes(Format format, int64_t rows, int64_t columns, MatrixLayout from,
+                const std::byte* source, MatrixLayout to, std::byte* target);
 
 // Inverse of pack_rows(): row-major `target` of [rows, columns] in unpacked_type(format).
 void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,
                  int64_t columns, std::byte* target);
 
 // Byte offsets of the float16 scale and minimum of group `group` of `row` in a packed matrix or
-// table of a quantised format. REQUIRES: layout_holds(layout, format).
+// table. REQUIRES: is_grouped(format); layout_holds(layout, format).
 struct ScaleOffsets {
   size_t scale = 0;
   size_t minimum = 0;
 };
 ScaleOffsets scale_offsets(MatrixLayout layout, Format format, int64_t columns, int64_t row,
                            int64_t group);
+
+// Byte offset of the float32 scale of `row` in a packed matrix or table of kQ8.
+// REQUIRES: layout_holds(layout, kQ8).
+size_t row_scale_offset(MatrixLayout layout, int64_t columns, int64_t row);
 
 }  // namespace spillway

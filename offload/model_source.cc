@@ -121,7 +121,10 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   const bool slides = cached.ok() &&
                       cached->table().shape.sliding_window == config.shape.sliding_window &&
                       cached->table().shape.sliding_layers == config.shape.sliding_layers;
-  if (slides && cached->table().file_id != options.damaged) {
+  // Another earlier version had another format under the name "q8".
+  const bool in_format =
+      cached.ok() && (!options.format || cached->table().format == *options.format);
+  if (slides && in_format && cached->table().file_id != options.damaged) {
     return ModelSource{packed, true, false, warnings_of(packed, cached->table()),
                        ModelUse::begin(packed)};
   }
@@ -137,11 +140,12 @@ Result<ModelSource> resolve_directory(const std::string& directory,
                        "times alone, which another model may share; it can be deleted");
     }
   } else if (options.announce) {
-    options.announce(cached.ok()
-                         ? packed +
-                               ": weights in it do not match their checksums; the "
-                               "model is packed again"
-                         : std::string(cached.status().message()) + "; the model is packed again");
+    const std::string why = !cached.ok() ? std::string(cached.status().message())
+                            : !in_format
+                                ? packed + " is in the format that is called " +
+                                      std::string(format_name(cached->table().format)) + " now"
+                                : packed + ": weights in it do not match their checksums";
+    options.announce(why + "; the model is packed again");
   }
   return convert_into(directory, packed, options);
 }

@@ -13,6 +13,7 @@ namespace {
 // The format, followed by its substitutes where it was not measured, most similar first.
 std::vector<Format> formats_for(Format format) {
   std::vector<Format> found = {format};
+  if (format_traits(format).bits == 8) found.insert(found.end(), {Format::kQ8, Format::kQ8_1});
   if (is_quantized(format)) found.insert(found.end(), {Format::kQ4_1, Format::kQ4});
   found.insert(found.end(), {format == Format::kBF16 ? Format::kF16 : Format::kBF16, Format::kF16,
                              Format::kF32});
@@ -307,9 +308,9 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   if (is_quantized(plan.kv_format)) {
     // If it was not measured, a quantised row takes as long as a 16-bit one: the smaller read is
     // offset by the expansion of its numbers.
-    const int64_t group = format_traits(plan.kv_format).group;
-    const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, group)) /
-                          static_cast<double>(format_row_bytes(Format::kF16, group));
+    const int64_t size = plan.shape.head_size;
+    const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, size)) /
+                          static_cast<double>(format_row_bytes(Format::kF16, size));
     const double q4 = hardware.compute.decode_attention_q4.value;
     rates.decode_attention = q4 > 0 ? q4 : of_row * rates.decode_attention;
     rates.host_attention *= of_row;

@@ -105,6 +105,7 @@ class Parser {
     const json& list = reader.array("matrix", kItemsMax);
     if (list.empty()) reader.fail("matrix has no figures");
     for (size_t i = 0; i < list.size(); ++i) compute.matrix.push_back(matrix(list[i], i));
+    rename_q8(compute.matrix);
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
     constexpr const char* kQuantized =
@@ -121,6 +122,14 @@ class Parser {
     if (reader.has("peaks")) compute.peaks = peaks(reader);  // Older profiles lack it
     keep(reader);
     return compute;
+  }
+
+  // Older profiles call q8_1 what is q8 now: they have figures of q8 alone.
+  void rename_q8(std::vector<MatrixFigure>& figures) const {
+    if (heights_.contains(Format::kQ8_1)) return;
+    for (MatrixFigure& figure : figures) {
+      if (figure.format == Format::kQ8) figure.format = Format::kQ8_1;
+    }
   }
 
   std::vector<PeakFigure> peaks(JsonReader& parent) {

@@ -1,9 +1,10 @@
 // Storage formats: how the numbers of weights and of the KV cache lie in memory and in packed
 // files, and one table of their traits. Arithmetic types are a DType (dtype.h); a plain format
-// stores the numbers of one DType side by side, a quantised one stores groups of few bits
-// (quantized.h) that kernels expand or multiply as they are.
+// stores the numbers of one DType side by side. A quantised one stores few bits that kernels expand
+// or multiply as they are: groups with a scale and a minimum each (quantized.h), or whole rows with
+// one scale each (quantized_rows.h).
 //
-// A new format has a value, a row in the table and a place in kFormats here. A quantised one then
+// A new format has a value, a row in the table and a place in kFormats here. One of groups then
 // has a case in with_quant_traits() (quantized.h), for which rows, panels and kernels are compiled,
 // and may need kernels of its own where its bits are new: cpu/gemm_bf16_quant.cc,
 // cpu/gemm_int8_inl.h.
@@ -24,14 +25,18 @@
 
 namespace spillway {
 
-// The quantised ones: groups along the input dimension, each with a float16 scale and minimum.
-enum class Format : uint8_t { kF32, kBF16, kF16, kQ4, kQ4_1, kQ8 };
+// The quantised ones: kQ4, kQ4_1 and kQ8_1 are groups along the input dimension, each with a float16
+// scale and minimum; kQ8 is signed 8-bit integers, one float32 scale a row (an output channel of a
+// matrix, a token of a table, a head's row of the KV cache).
+enum class Format : uint8_t { kF32, kBF16, kF16, kQ4, kQ4_1, kQ8_1, kQ8 };
+
+constexpr int64_t kWholeRow = 0;  // In place of a number of neighbours
 
 struct FormatTraits {
   std::string_view name;         // In flags, JSON and packed files
   std::optional<DType> element;  // Plain formats only; a quantised one has none
   int bits = 0;                  // Bits per number
-  int64_t group = 1;             // Neighbours that share a scale and a minimum; 1: none do
+  int64_t group = 1;             // Neighbours that share a scale, or kWholeRow; 1: none do
   bool kv_cache = true;          // Whether the KV cache may use it
 };
 
@@ -40,10 +45,11 @@ constexpr FormatTraits kFormatTraits[] = {{"f32", DType::kF32, 32},
                                           {"f16", DType::kF16, 16},
                                           {"q4", std::nullopt, 4, 64},
                                           {"q4_1", std::nullopt, 4, 32, false},
-                                          {"q8", std::nullopt, 8, 32, false}};
+                                          {"q8_1", std::nullopt, 8, 32, false},
+                                          {"q8", std::nullopt, 8, kWholeRow, false}};
 
-constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kF16,
-                               Format::kQ4,  Format::kQ4_1, Format::kQ8};
+constexpr Format kFormats[] = {Format::kF32,  Format::kBF16, Format::kF16, Format::kQ4,
+                               Format::kQ4_1, Format::kQ8_1, Format::kQ8};
 constexpr size_t kFormatCount = std::size(kFormats);
 static_assert(std::size(kFormatTraits) == kFormatCount);
 
@@ -66,12 +72,17 @@ constexpr std::optional<Format> format_of_name(std::string_view name) {
 constexpr Format kSearchedFormat = Format::kQ4;
 
 // All names, or those that the KV cache may have, joined by `separator`, and by `last` before the
-// final one if that is given: "f32|bf16|f16|q4|q4_1|q8".
+// final one if that is given: "f32|bf16|f16|q4|q4_1|q8_1|q8".
 std::string format_names(std::string_view separator, std::string_view last = {},
                          bool kv_cache = false);
 
 constexpr bool is_quantized(Format format) {
   return !format_traits(format).element;
+}
+
+// Whether it is quantised in groups (quantized.h).
+constexpr bool is_grouped(Format format) {
+  return is_quantized(format) && format_traits(format).group != kWholeRow;
 }
 
 // Whether a model may have weights of both formats: quantised ones, whose activations are alike.
@@ -107,13 +118,15 @@ constexpr DType gpu_activation_dtype(Format weights, bool native_bf16) {
 }
 
 // Bytes of a row of `count` numbers: neighbours in memory or, quantised, groups one after another,
-// each a float16 scale and minimum and as many 32-bit words as its numbers fill.
+// each a float16 scale and minimum and as many 32-bit words as its numbers fill; of a format with
+// one scale a row, a float32 and so many words.
 constexpr size_t format_row_bytes(Format format, int64_t count) {
   const FormatTraits& traits = format_traits(format);
   if (traits.element) return static_cast<size_t>(count) * dtype_bytes(*traits.element);
   const auto group_bytes = [&](int64_t numbers) {
     return numbers == 0 ? 0 : 4 + (numbers * traits.bits + 31) / 32 * 4;
   };
+  if (traits.group == kWholeRow) return static_cast<size_t>(group_bytes(count));
   return static_cast<size_t>(count / traits.group * group_bytes(traits.group) +
                              group_bytes(count % traits.group));
 }
@@ -123,7 +136,7 @@ struct QuantError {
   double error_squares = 0;
   double value_squares = 0;
   double error_max = 0;    // The largest |error|.
-  uint64_t saturated = 0;  // Numbers beyond what float16 scales and minima reach.
+  uint64_t saturated = 0;  // Numbers beyond what float16 scales and minima reach
 
   void add(const QuantError& other) {
     error_squares += other.error_squares;

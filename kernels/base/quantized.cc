@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/base/quantized_rows.h"
+
 namespace spillway {
 
 // Nibbles are put into words with shifts and stored as they lie in memory.
@@ -191,10 +193,12 @@ GroupScale load_group(Format format, const std::byte* from, std::span<uint8_t> c
 
 void pack_quantized_row(Format format, std::span<const float> values, std::byte* row,
                         QuantError* error) {
+  if (!is_grouped(format)) return pack_q8_row(values, row, error);
   with_quant_traits(format, [&](auto traits) { pack_row<decltype(traits)>(values, row, error); });
 }
 
 void unpack_quantized_row(Format format, const std::byte* row, std::span<float> values) {
+  if (!is_grouped(format)) return unpack_q8_row(row, values);
   with_quant_traits(format, [&](auto traits) { unpack_row<decltype(traits)>(row, values); });
 }
 

@@ -1,6 +1,6 @@
-// Numbers of few bits (the quantised formats of format.h). Neighbours, along a weight's inputs or a
-// head's columns, are a group: they share a float16 scale and minimum, and each has a code n of 0
-// to 2^bits - 1. The number it stands for IS the float32
+// Numbers of few bits in groups (is_grouped() formats of format.h). Neighbours, along a weight's
+// inputs or a head's columns, are a group: they share a float16 scale and minimum, and each has a
+// code n of 0 to 2^bits - 1. The number it stands for IS the float32
 //
 //   n * scale + minimum        scale and minimum widened to float32
 //
@@ -11,8 +11,8 @@
 // the same number, another order of additions.)
 //
 //   q4     4 bits, groups of 64: 4.5 bits a number
-//   q4_1   4 bits, groups of 32: 5 bits; as ggml's Q4_1, so that GGUF's 4-bit blocks keep their
-//   codes q8     8 bits, groups of 32: 9 bits; holds ggml's Q8_0 and 5-bit blocks
+//   q4_1   4 bits, groups of 32: 5 bits; as ggml's Q4_1, so that GGUF's 4-bit blocks keep theirs
+//   q8_1   8 bits, groups of 32: 9 bits; holds ggml's Q8_0 and 5-bit blocks
 //
 // A row of `count` numbers, as tables and the KV cache hold them, is its groups one after another,
 // the last as short as the rest of the row. With F = 32 / bits numbers in a word, a group of g
@@ -49,21 +49,21 @@ struct QuantTraits {
   static constexpr int64_t kGroupBytes = 4 + kWords * 4;
 };
 
-// Calls body(QuantTraits<format>{}). REQUIRES: is_quantized(format).
+// Calls body(QuantTraits<format>{}). REQUIRES: is_grouped(format).
 template <class Body>
 decltype(auto) with_quant_traits(Format format, Body&& body) {
   switch (format) {
     case Format::kQ4_1:
       return std::forward<Body>(body)(QuantTraits<Format::kQ4_1>{});
-    case Format::kQ8:
-      return std::forward<Body>(body)(QuantTraits<Format::kQ8>{});
+    case Format::kQ8_1:
+      return std::forward<Body>(body)(QuantTraits<Format::kQ8_1>{});
     default:
       SPILLWAY_CHECK(format == Format::kQ4);
       return std::forward<Body>(body)(QuantTraits<Format::kQ4>{});
   }
 }
 
-constexpr int64_t kGroupMax = 64;  // The most numbers in a group of any format
+constexpr int64_t kGroupMax = 64;  // The most numbers in a group of any grouped format
 
 // Scale and minimum of a group, as float16 bits.
 struct GroupScale {

@@ -168,6 +168,7 @@ void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
 
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                         const std::byte* panels, float* c) {
+  if (format == Format::kQ8) return multiply_bf16_q8_tile(a, rows, columns, panels, c);
   if (is_quantized(format)) {
     return multiply_bf16_quantized_tile(a, rows, columns, format, panels, c);
   }

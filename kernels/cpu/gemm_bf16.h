@@ -4,7 +4,8 @@
 //
 // A quantised weight is n * scale + minimum (base/quantized.h) and n, 0 to 255, is exact in bf16,
 // so a group of inputs gives scale * sum(a n) + minimum * sum(a): no weight is rounded, and
-// expanding a pair of 4-bit weights takes two instructions for 16 outputs. Sums are float32.
+// expanding a pair of 4-bit weights takes two instructions for 16 outputs. Where a row has one
+// scale (base/quantized_rows.h), all inputs give scale * sum(a n). Sums are float32.
 //
 // Every output adds its pairs in order (quantised: groups in order, pairs in order within),
 // whatever the number of rows or threads: a row's bits do not depend on the rest of its batch.
@@ -31,7 +32,7 @@ constexpr int64_t kBf16StripRows = 12;
 // Activations as strips, [strip][pair of inputs][row in strip], and the sum of each group of
 // `sum_group` inputs, [strip][group][row in strip]. A strip that begins at row r begins at
 // bf16_pairs + r * pair_columns and sums + r * sum_groups. Inputs are padded to a multiple of 64
-// with zeros. `sums` is for quantised weights, by their group; else null.
+// with zeros. `sums` is for weights quantised in groups, by their group; else null.
 struct Bf16Strips {
   uint32_t* bf16_pairs = nullptr;
   float* sums = nullptr;
@@ -57,8 +58,10 @@ void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Form
 void multiply_bf16_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* panels,
                          bool accumulate, float* c);
 
-// multiply_bf16_tile() of quantised weights, called by that function.
+// multiply_bf16_tile() of weights quantised in groups, and of kQ8's, called by that function.
 void multiply_bf16_quantized_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
                                   const std::byte* panels, float* c);
+void multiply_bf16_q8_tile(const Bf16Strips& a, int64_t rows, int64_t columns,
+                           const std::byte* panels, float* c);
 
 }  // namespace spillway::cpu

@@ -1,6 +1,6 @@
-// Matrix product with quantised weights. Up to one strip of rows is bound by memory: its kernel
-// expands weights in registers, once for all rows. More rows share an expansion into a buffer in
-// the L1 cache.
+// Matrix product with weights quantised in groups. Up to one strip of rows is bound by memory: its
+// kernel expands weights in registers, once for all rows. More rows share an expansion into a
+// buffer in the L1 cache.
 #include "kernels/base/check.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/weight_layout.h"

@@ -250,7 +250,8 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                    const std::byte* panels, bool accumulate, float* c) {
   if (is_quantized(format)) {
-    return multiply_quantized_tile(packed_a, rows, columns, format, panels, accumulate, c);
+    SPILLWAY_CHECK(!accumulate);
+    return multiply_quantized_tile(packed_a, rows, columns, format, panels, c);
   }
   HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c);
 }

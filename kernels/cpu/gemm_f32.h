@@ -32,7 +32,7 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
 
 // c[rows, 64] = (or += with `accumulate`) a[rows, columns], in Strips(rows, gemm_strip_rows()),
 // times four neighbouring panels. `columns` is the true number of inputs. REQUIRES: rows <=
-// kGemmRowsMax; c has 64 floats a row, 64-byte aligned.
+// kGemmRowsMax; c has 64 floats a row, 64-byte aligned; no `accumulate` with quantised weights.
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                    const std::byte* panels, bool accumulate, float* c);
 

@@ -1,5 +1,7 @@
-// Matrix product of float32 activations with quantised weights (base/quantized.h): bit for bit the
-// f32 kernel's result on the expanded weights.
+// Matrix product of float32 activations with quantised weights. Of weights in groups
+// (base/quantized.h) it is bit for bit the f32 kernel's result on the expanded weights; of rows
+// with one scale (base/quantized_rows.h) that of the codes as float32, times the scale: no weight
+// is rounded.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +11,8 @@
 
 namespace spillway::cpu {
 
-// multiply_tile() with panels of a quantised format.
+// multiply_tile() with panels of a quantised format, without `accumulate`.
 void multiply_quantized_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
-                             const std::byte* panels, bool accumulate, float* c);
+                             const std::byte* panels, float* c);
 
 }  // namespace spillway::cpu

@@ -62,7 +62,7 @@ class F32Matmul {
 class Bf16Matmul {
  public:
   static size_t row_bytes(const WeightMatrix& w) {
-    const int64_t sums = is_quantized(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
+    const int64_t sums = is_grouped(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
     return static_cast<size_t>(pair_columns(w.columns)) * sizeof(uint32_t) +
            static_cast<size_t>(sums) * sizeof(float);
   }
@@ -70,7 +70,7 @@ class Bf16Matmul {
 
   Bf16Matmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : packed_{reinterpret_cast<uint32_t*>(scratch)}, columns_(weight.columns) {
-    if (!is_quantized(weight.format)) return;
+    if (!is_grouped(weight.format)) return;
     packed_.sums = reinterpret_cast<float*>(packed_.bf16_pairs + rows * pair_columns(columns_));
     packed_.sum_group = group_of(weight);
   }

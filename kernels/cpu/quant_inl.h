@@ -9,6 +9,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/base/quantized.h"
+#include "kernels/base/quantized_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
@@ -107,9 +108,29 @@ inline void pack_row(const float* HWY_RESTRICT from, size_t count, std::byte* HW
   if (count != 0) pack_quantized_row(kOf, {from, count}, row);
 }
 
+// Vector version of unpack_q8_row().
+inline void expand_q8_row(const std::byte* HWY_RESTRICT row, size_t count,
+                          float* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::RebindToSigned<decltype(d)> di;
+  const size_t lanes = hn::Lanes(d);
+  float scale;
+  std::memcpy(&scale, row, sizeof(scale));
+  const auto all = hn::Set(d, scale);
+  const auto* const codes = reinterpret_cast<const int8_t*>(row + sizeof(scale));
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto some = hn::PromoteTo(di, hn::LoadU(d8, codes + i));
+    hn::StoreU(hn::Mul(hn::ConvertTo(d, some), all), d, out + i);
+  }
+  for (; i < count; ++i) out[i] = q8_value(codes[i], scale);
+}
+
 // Vector version of unpack_quantized_row().
 HWY_INLINE void expand_quantized_row(Format format, const std::byte* HWY_RESTRICT row, size_t count,
                                      float* HWY_RESTRICT out) {
+  if (format == Format::kQ8) return expand_q8_row(row, count, out);
   with_quant_traits(format,
                     [&](auto traits) { expand_row<decltype(traits)::kFormat>(row, count, out); });
 }

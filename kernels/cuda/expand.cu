@@ -90,6 +90,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Rows with one scale: a thread writes eight numbers.
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    expand_q8_kernel(const std::byte* from, int64_t row_bytes, int64_t columns, void* out,
+                     int64_t out_stride) {
+  const std::byte* row = from + blockIdx.x * row_bytes;
+  T* to = static_cast<T*>(out) + blockIdx.x * out_stride;
+  const float scale = *reinterpret_cast<const float*>(row);
+  const auto* words = reinterpret_cast<const uint32_t*>(row + sizeof(float));
+  const int64_t whole = columns / kEach;
+  for (int64_t i = threadIdx.x; i < whole; i += kThreads) {
+    const uint32_t two[2] = {words[2 * i], words[2 * i + 1]};
+    float eight[kEach];
+    SPILLWAY_UNROLL
+    for (int j = 0; j < kEach; ++j) {
+      const auto code = static_cast<int8_t>(two[j / 4] >> (8 * (j % 4)) & 255u);
+      eight[j] = static_cast<float>(code) * scale;
+    }
+    store_eight<T, kAligned>(eight, to + i * kEach);
+  }
+  for (int64_t i = whole * kEach + threadIdx.x; i < columns; i += kThreads) {
+    to[i] = narrow<T>(q8_row_value(row, i));
+  }
+}
+
 }  // namespace
 
 void expand_slab(CudaContext& context, Format format, const WeightSlab& slab,
@@ -102,6 +127,15 @@ void expand_slab(CudaContext& context, Format format, const WeightSlab& slab,
     launch(context.stream(), grid, kernel, slab.data, row_bytes, out.columns,
            static_cast<void*>(out.data), out.stride);
   };
+  if (format == Format::kQ8) {
+    const auto choose = [&]<class T>(T) {
+      aligned ? run(expand_q8_kernel<T, true>) : run(expand_q8_kernel<T, false>);
+    };
+    if (out.dtype == DType::kF32) choose(float{});
+    if (out.dtype == DType::kF16) choose(__half{});
+    if (out.dtype == DType::kBF16) choose(__nv_bfloat16{});
+    return;
+  }
   with_groups(format, [&](auto bits, auto group) {
     const auto choose = [&]<class T>(T) {
       constexpr int kBits = decltype(bits)::value, kGroup = decltype(group)::value;

@@ -1,8 +1,8 @@
-// Linear layers of few rows over quantised weights, of shapes that linear_quant_mma.cu does not
-// take: the weights are expanded in registers, used for eight rows at once and read once for these.
-// (With more rows linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to
-// the format of the activations, as there, and products are summed in float32, always in the same
-// order: a row's result is the same alone and among others here.
+// Linear layers of few rows over weights quantised in groups, of shapes that linear_quant_mma.cu
+// does not take: the weights are expanded in registers, used for eight rows at once and read once
+// for these. (With more rows linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is
+// rounded to the format of the activations, as there, and products are summed in float32, always in
+// the same order: a row's result is the same alone and among others here.
 //
 // A warp takes four outputs. As many lanes take a group of weights as it has words, one each (q4:
 // eight lanes, eight nibbles a word).
@@ -169,6 +169,12 @@ QuantProduct<T> rows_of(const QuantProduct<T>& product, int64_t row, int64_t cou
 // One after the other on the device.
 template <class T>
 void run_rows(CudaContext& context, Format format, const QuantProduct<T>& product) {
+  if (format == Format::kQ8) {
+    for (int64_t row = 0; row < product.rows; row += kQ8RowsAtOnce) {
+      quant_product_q8(context, rows_of(product, row, kQ8RowsAtOnce));
+    }
+    return;
+  }
   for (int64_t row = 0; row < product.rows; row += kRowsAtOnce) {
     const QuantProduct<T> part = rows_of(product, row, kRowsAtOnce);
     with_groups(format, [&](auto bits, auto group) {
@@ -204,7 +210,8 @@ void run(CudaContext& context, const LinearArgs& args) {
         .narrow_out = args.out.dtype != DType::kF32,
         .out = args.out.data + static_cast<size_t>(first) * dtype_bytes(args.out.dtype),
         .out_stride = args.out.stride};
-    if (takes_mma(product.columns, product.in_stride, format_traits(format).group)) {
+    if (is_grouped(format) &&
+        takes_mma(product.columns, product.in_stride, format_traits(format).group)) {
       quant_product_mma(context, format, args.weight.rows, product);
     } else {
       run_rows(context, format, product);

@@ -1,4 +1,5 @@
-// Quantised numbers on the device; the formats are base/quantized.h's. The KV cache has 4 bits.
+// Quantised numbers on the device; the formats are those of base/quantized.h and
+// base/quantized_rows.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Groups {
   static constexpr int kBytes = 4 + 4 * kWords;
 };
 
-// Calls body(bits, group), integral constants. REQUIRES: is_quantized(format).
+// Calls body(bits, group), integral constants. REQUIRES: is_grouped(format).
 template <class Body>
 void with_groups(Format format, Body&& body) {
   with_quant_traits(format, [&](auto traits) {
@@ -41,6 +42,11 @@ __device__ inline float quantized_row_value(const std::byte* row, int64_t i, int
   const uint32_t word = reinterpret_cast<const uint32_t*>(from + 4)[at % words];
   const uint32_t code = word >> (kBits * (at / words)) & G::kMask;
   return fmaf(static_cast<float>(code), __half2float(shared[0]), __half2float(shared[1]));
+}
+// Number `i` of a row with one scale (kQ8).
+__device__ inline float q8_row_value(const std::byte* row, int64_t i) {
+  const auto* codes = reinterpret_cast<const int8_t*>(row + sizeof(float));
+  return static_cast<float>(codes[i]) * *reinterpret_cast<const float*>(row);
 }
 __device__ inline float q4_row_value(const std::byte* row, int64_t i, int64_t count) {
   return quantized_row_value<4, 64>(row, i, count);

@@ -1,5 +1,5 @@
-// A linear layer of few rows over quantised weights, as its kernels take it: linear_quant.cu, and
-// on tensor cores linear_quant_mma.cu.
+// A linear layer of few rows over quantised weights, as its kernels take it: linear_quant.cu, on
+// tensor cores linear_quant_mma.cu, and linear_quant_q8.cu.
 #pragma once
 
 #include "kernels/cuda/activation.cuh"
@@ -41,6 +41,13 @@ __device__ void store(const QuantProduct<T>& p, int64_t row, int64_t output, flo
     *out = p.accumulate ? *out + sum : activate(p.activation, sum);
   }
 }
+
+// The most rows that quant_product_q8() takes.
+constexpr int64_t kQ8RowsAtOnce = 16;
+
+// Over weights of kQ8.
+template <class T>
+void quant_product_q8(CudaContext& context, const QuantProduct<T>& product);
 
 // Where the sums of parts of the columns go: out, where there is one part, else to scratch, of
 // which another kernel adds them up.

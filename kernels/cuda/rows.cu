@@ -30,7 +30,8 @@ __device__ float table_value(Format format, const std::byte* row, int64_t i, int
   if (format == Format::kF32) return reinterpret_cast<const float*>(row)[i];
   if (format == Format::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
   if (format == Format::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
-  if (format == Format::kQ8) return quantized_row_value<8, 32>(row, i, columns);
+  if (format == Format::kQ8) return q8_row_value(row, i);
+  if (format == Format::kQ8_1) return quantized_row_value<8, 32>(row, i, columns);
   if (format == Format::kQ4_1) return quantized_row_value<4, 32>(row, i, columns);
   return q4_row_value(row, i, columns);
 }

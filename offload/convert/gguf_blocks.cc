@@ -343,7 +343,7 @@ std::string gguf_block_format_names() {
 
 Format format_of_blocks(const GgufBlockFormat& blocks) {
   SPILLWAY_CHECK(!blocks.plain);
-  return blocks.code_bits == 4 ? Format::kQ4_1 : Format::kQ8;
+  return blocks.code_bits == 4 ? Format::kQ4_1 : Format::kQ8_1;
 }
 
 Status read_expanded(const ByteSource& source, uint64_t first_block, const GgufBlockFormat& format,

@@ -40,7 +40,7 @@ struct GgufBlockFormat {
 
 constexpr int64_t kGgufGroup = 32;  // Codes in a group of split()
 
-// The format that holds a quantised format's blocks: q4_1 for codes of 4 bits, else q8.
+// The format that holds a quantised format's blocks: q4_1 for codes of 4 bits, else q8_1.
 Format format_of_blocks(const GgufBlockFormat& blocks);
 
 // The format of that id; null: unknown or not read.

@@ -68,11 +68,11 @@ class Mapper {
   static void add_blocks(const StoredTensor& stored, MappedWeight& weight) {
     const bool first = weight.parts.empty();
     if (stored.blocks == nullptr || stored.blocks->plain) {
-      if (weight.of_blocks) weight.of_blocks = Format::kQ8;
+      if (weight.of_blocks) weight.of_blocks = Format::kQ8_1;
       return;
     }
     const Format format = format_of_blocks(*stored.blocks);
-    weight.of_blocks = first || weight.of_blocks == format ? format : Format::kQ8;
+    weight.of_blocks = first || weight.of_blocks == format ? format : Format::kQ8_1;
   }
 
   bool check_part(const StoredTensor& stored, const std::vector<int64_t>& shape) {
@@ -155,12 +155,12 @@ NaturalFormats natural_formats(const ModelShape& shape, const WeightMap& map) {
   if (any) {
     int64_t few_bits = 0, all = 0;
     for (size_t i = 0; i < specs.size(); ++i) {
-      found.of_weights.push_back(map.weights[i].of_blocks.value_or(Format::kQ8));
+      found.of_weights.push_back(map.weights[i].of_blocks.value_or(Format::kQ8_1));
       if (specs[i].kind == WeightKind::kVector) continue;
       all += specs[i].elements();
       if (found.of_weights.back() == Format::kQ4_1) few_bits += specs[i].elements();
     }
-    found.main = 2 * few_bits >= all ? Format::kQ4_1 : Format::kQ8;
+    found.main = 2 * few_bits >= all ? Format::kQ4_1 : Format::kQ8_1;
     return found;
   }
   std::optional<DType> format;

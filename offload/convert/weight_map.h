@@ -52,8 +52,8 @@ Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
 //
 // Plain numbers: one format, the common one of all matrices, else f32. Of a checkpoint with
 // quantised blocks (GGUF), each matrix and table has the quantised format that keeps its codes,
-// q4_1 where all its parts have codes of 4 bits and q8 otherwise: it computes with the numbers of
-// the file in about the file's bytes. Numbers without such blocks beside them become q8, which
+// q4_1 where all its parts have codes of 4 bits and q8_1 otherwise: it computes with the numbers of
+// the file in about the file's bytes. Numbers without such blocks beside them become q8_1, which
 // moves them by a small part of what the blocks around them have lost already. `main` is the format
 // of most bytes.
 struct NaturalFormats {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <vector>
 
+#include "kernels/base/quantized_rows.h"
+#include "kernels/q8_panels.h"
 #include "kernels/weight_layout.h"
 
 namespace spillway {
@@ -49,6 +52,34 @@ void fill_quantized(MatrixLayout layout, Format format, int64_t rows, int64_t co
   }
 }
 
+// The same of rows with one scale, whose codes lie evenly over -127 to 127.
+void fill_q8(MatrixLayout layout, int64_t rows, int64_t columns, uint64_t seed,
+             std::span<std::byte> target) {
+  constexpr float kScale = kWidth / kQ8CodeMax;
+  constexpr int kCodes = 255;
+  std::mt19937_64 random(seed);
+  std::vector<int8_t> codes(static_cast<size_t>(columns));
+  if (layout != MatrixLayout::kRows) {
+    clear_q8_panels(static_cast<int64_t>(target.size() / q8_panel_bytes(columns)), columns,
+                    target.data());
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < codes.size(); i += 4) {
+      uint64_t bits = random();
+      for (size_t j = i; j < std::min(i + 4, codes.size()); ++j, bits >>= 16) {
+        codes[j] = static_cast<int8_t>(static_cast<int>((bits & 0xffff) * kCodes >> 16) - 127);
+      }
+    }
+    if (layout != MatrixLayout::kRows) {
+      put_q8_row(row, codes, kScale, target.data());
+      continue;
+    }
+    std::byte* const to = target.data() + row_scale_offset(layout, columns, row);
+    std::memcpy(to, &kScale, sizeof(kScale));
+    std::memcpy(to + sizeof(kScale), codes.data(), codes.size());
+  }
+}
+
 bool is_norm_weight(WeightRole role) {
   return role == WeightRole::kAttentionNormWeight || role == WeightRole::kMlpNormWeight ||
          role == WeightRole::kFinalNormWeight;
@@ -59,7 +90,9 @@ void fill_rows(const TensorInfo& tensor, uint32_t slab, uint64_t seed,
   const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
   const int64_t columns = tensor.spec.columns;
   const auto packed = target.first(packed_bytes(tensor.layout, tensor.format, rows, columns));
-  if (is_quantized(tensor.format)) {
+  if (tensor.format == Format::kQ8) {
+    fill_q8(tensor.layout, rows, columns, seed, packed);
+  } else if (is_quantized(tensor.format)) {
     fill_quantized(tensor.layout, tensor.format, rows, columns, seed, packed);
   } else {
     fill_floats(element_of(tensor.format), seed, packed);

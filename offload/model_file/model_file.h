@@ -76,7 +76,7 @@ struct ModelFileTable {
   uint64_t weight_bytes() const;           // Sum over the slabs.
   bool mixed() const;                      // Whether matrices and tables differ in format
   bool has_bits(int bits) const;           // Whether some matrix or table has so many a number
-  std::string formats_text() const;        // "q4_1", "q4_1 and q8"
+  std::string formats_text() const;        // "q4_1", "q4_1 and q8_1"
   std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
   QuantError quantization() const;         // Over all quantised tensors.
 };

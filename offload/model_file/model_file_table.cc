@@ -61,15 +61,17 @@ json encode_tensor(const TensorInfo& tensor) {
   return object;
 }
 
-Format read_format(JsonReader& reader) {
+// The format that a table of this version means.
+Format read_format(JsonReader& reader, int64_t version) {
   const std::string name = reader.string("format", 8);
-  const std::optional<Format> format = format_of_name(name);
+  std::optional<Format> format = format_of_name(name);
+  if (format == Format::kQ8 && version < kTableVersionRowScale) format = Format::kQ8_1;
   if (!format) reader.fail("format " + in_quotes(name) + " is not " + format_names(", ", " or "));
   return format.value_or(Format::kF32);
 }
 
 // Reads one tensor, which must match `spec` from the shape.
-Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec) {
+Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec, int64_t version) {
   const std::string where = "tensor " + std::string(role_name(spec.role)) +
                             (spec.layer < 0 ? "" : " of layer " + std::to_string(spec.layer));
   JsonReader reader(object, where);
@@ -79,7 +81,7 @@ Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec) {
   reader.integer("layer", spec.layer, spec.layer);
   reader.integer("rows", spec.rows, spec.rows);
   reader.integer("columns", spec.columns, spec.columns);
-  tensor.format = read_format(reader);
+  tensor.format = read_format(reader, version);
   const std::string layout = reader.string("layout", 32);
   if (const auto known = layout_of_name(layout)) {
     tensor.layout = *known;
@@ -209,15 +211,20 @@ Status decode_files(const json& list, std::string_view contents, ModelFileTable&
   return {};
 }
 
-uint32_t table_version(const ModelShape& shape) {
-  return shape.sliding_window > 0 ? kTableVersionWindow : kModelFileVersion;
+uint32_t table_version(const ModelFileTable& table) {
+  const auto row_scaled = [](const TensorInfo& tensor) { return tensor.format == Format::kQ8; };
+  if (table.format == Format::kQ8 ||
+      std::any_of(table.tensors.begin(), table.tensors.end(), row_scaled)) {
+    return kTableVersionRowScale;
+  }
+  return table.shape.sliding_window > 0 ? kTableVersionWindow : kModelFileVersion;
 }
 
 Result<ModelFileTable> decode_json(const json& root) {
   JsonReader reader(root, "table");
-  reader.integer("version", kModelFileVersion, kTableVersionWindow);
+  const int64_t version = reader.integer("version", kModelFileVersion, kTableVersionRowScale);
   ModelFileTable table;
-  table.format = read_format(reader);
+  table.format = read_format(reader, version);
   table.source = reader.string("source", 4096);
   table.origin = reader.string_or("origin", kOriginBytesMax, "");
   const json& tensors = reader.array("tensors", kTensorsMax);
@@ -228,7 +235,7 @@ Result<ModelFileTable> decode_json(const json& root) {
   const std::vector<WeightSpec> specs = weight_specs(table.shape);
   if (specs.size() != tensors.size()) return corruption("the tensors are not those of the shape");
   for (size_t i = 0; i < specs.size(); ++i) {
-    SPILLWAY_ASSIGN_OR_RETURN(TensorInfo tensor, decode_tensor(tensors[i], specs[i]));
+    SPILLWAY_ASSIGN_OR_RETURN(TensorInfo tensor, decode_tensor(tensors[i], specs[i], version));
     table.tensors.push_back(tensor);
   }
   for (size_t i = 0; i < slabs.size(); ++i) {
@@ -251,7 +258,7 @@ std::string encode_table(const ModelFileTable& table, size_t* json_bytes) {
   for (const auto& [name, contents] : table.files) {
     files.push_back({{"name", name}, {"bytes", contents.size()}});
   }
-  json root = {{"version", table_version(table.shape)},
+  json root = {{"version", table_version(table)},
                {"shape", json_of_shape(table.shape)},
                {"format", format_name(table.format)},
                {"source", table.source},

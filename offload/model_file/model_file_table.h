@@ -19,6 +19,9 @@ constexpr uint32_t kModelFileVersion = 1;
 // Of the table, where the model has a sliding window: builds that do not know windows would ignore
 // the member and compute another model.
 constexpr uint32_t kTableVersionWindow = 2;
+// Of the table, where weights are in Format::kQ8: before this version "q8" was the name of what is
+// kQ8_1 now, and is read so.
+constexpr uint32_t kTableVersionRowScale = 3;
 
 // Limits of a table read from outside.
 constexpr uint64_t kTableBytesMax = uint64_t{512} << 20;

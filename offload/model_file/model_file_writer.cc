@@ -131,9 +131,9 @@ class Writer final : public ModelFileWriter {
   static NonFinite count_in(const TensorInfo& tensor, uint32_t slab,
                             std::span<const std::byte> bytes) {
     if (is_quantized(tensor.format)) {
-      return count_non_finite_groups(tensor.layout, tensor.format,
-                                     tensor.rows_in_slab(slab - tensor.first_slab),
-                                     tensor.spec.columns, bytes);
+      return count_non_finite_quantized(tensor.layout, tensor.format,
+                                        tensor.rows_in_slab(slab - tensor.first_slab),
+                                        tensor.spec.columns, bytes);
     }
     const DType type = element_of(tensor.format);
     if (tensor.spec.kind != WeightKind::kVector) return count_non_finite(type, bytes);

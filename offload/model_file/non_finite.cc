@@ -1,6 +1,7 @@
 #include "offload/model_file/non_finite.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace spillway {
@@ -36,11 +37,24 @@ bool finite_f16(const std::byte* bytes) {
   return (bits & 0x7c00) != 0x7c00;
 }
 
+// Rows with one scale.
+NonFinite count_non_finite_rows(MatrixLayout layout, int64_t rows, int64_t columns,
+                                std::span<const std::byte> packed) {
+  NonFinite counts;
+  for (int64_t row = 0; row < rows; ++row) {
+    float scale;
+    std::memcpy(&scale, packed.data() + row_scale_offset(layout, columns, row), sizeof(scale));
+    if (!std::isfinite(scale)) counts.nan += static_cast<uint64_t>(columns);
+  }
+  return counts;
+}
+
 }  // namespace
 
-NonFinite count_non_finite_groups(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
-                                  std::span<const std::byte> packed) {
+NonFinite count_non_finite_quantized(MatrixLayout layout, Format format, int64_t rows,
+                                     int64_t columns, std::span<const std::byte> packed) {
   SPILLWAY_CHECK(packed.size() >= packed_bytes(layout, format, rows, columns));
+  if (format == Format::kQ8) return count_non_finite_rows(layout, rows, columns, packed);
   const int64_t group = format_traits(format).group;
   NonFinite counts;
   for (int64_t row = 0; row < rows; ++row) {

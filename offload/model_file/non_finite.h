@@ -26,9 +26,9 @@ struct NonFinite {
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes);
 
 // Counts, in a packed matrix or table of a quantised format, the numbers (without padding) of
-// groups whose scale or minimum is NaN or infinite, all as NaN. REQUIRES: layout_holds(layout,
-// format).
-NonFinite count_non_finite_groups(MatrixLayout layout, Format format, int64_t rows, int64_t columns,
-                                  std::span<const std::byte> packed);
+// groups or rows whose scale or minimum is NaN or infinite, all as NaN. REQUIRES:
+// is_quantized(format); layout_holds(layout, format).
+NonFinite count_non_finite_quantized(MatrixLayout layout, Format format, int64_t rows,
+                                     int64_t columns, std::span<const std::byte> packed);
 
 }  // namespace spillway

@@ -22,8 +22,8 @@ void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
                  std::span<const std::byte> from, std::span<std::byte> to) {
   const int64_t rows = tensor.rows_in_slab(slab - tensor.first_slab);
   if (is_quantized(tensor.format)) {
-    move_groups(tensor.format, rows, tensor.spec.columns, tensor.layout, from.data(), layout,
-                to.data());
+    move_codes(tensor.format, rows, tensor.spec.columns, tensor.layout, from.data(), layout,
+               to.data());
     return;
   }
   const DType type = unpacked_type(tensor.format);

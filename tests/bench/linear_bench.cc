@@ -1,6 +1,6 @@
 // How fast the linear op is at given shapes, its weights coming from memory: GFLOP/s, the median
 // and the best of several runs of about a third of a second. Usage: linear_bench
-// f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8 ROWS,OUTPUTS,INPUTS...
+// f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8_1|q8 ROWS,OUTPUTS,INPUTS...
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -19,10 +19,11 @@ int run(const std::string& format, int count, char** shapes) {
   const std::map<std::string, Format> formats = {
       {"f32", Format::kF32},    {"bf16", Format::kBF16}, {"q4", Format::kQ4},
       {"q4-int8", Format::kQ4}, {"q4_1", Format::kQ4_1}, {"q4_1-int8", Format::kQ4_1},
-      {"q8", Format::kQ8}};
+      {"q8_1", Format::kQ8_1},  {"q8", Format::kQ8}};
   if (!formats.contains(format) || count == 0) {
-    std::fputs("usage: linear_bench f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8 ROWS,OUTPUTS,INPUTS...\n",
-               stderr);
+    std::fputs(
+        "usage: linear_bench f32|bf16|q4|q4-int8|q4_1|q4_1-int8|q8_1|q8 ROWS,OUTPUTS,INPUTS...\n",
+        stderr);
     return 2;
   }
   auto opened =

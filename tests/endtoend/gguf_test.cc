@@ -112,7 +112,7 @@ TEST_CASE("weights in several formats of few bits compute with the numbers of th
   const auto expected = answer(*open(temp / "m.gguf"));
   const auto kept = open(temp / "m.gguf", {});
   CHECK(kept->plan().format == Format::kQ4_1);
-  CHECK(kept->plan().formats_text() == "q4_1 and q8");
+  CHECK(kept->plan().formats_text() == "q4_1 and q8_1");
   CHECK(kept->plan().quantization->error_max == 0);
   const auto found = answer(*kept);
   // Activations may be bf16: the numbers of the weights are the same, so only these round.

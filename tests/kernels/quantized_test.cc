@@ -18,7 +18,7 @@ namespace {
 using test::PackedMatrix;
 using test::random_floats;
 
-constexpr Format kQuantized[] = {Format::kQ4, Format::kQ4_1, Format::kQ8};
+constexpr Format kQuantized[] = {Format::kQ4, Format::kQ4_1, Format::kQ8_1};
 
 std::vector<float> quantized(Format format, const std::vector<float>& values) {
   std::vector<std::byte> row(format_row_bytes(format, static_cast<int64_t>(values.size())));
@@ -108,8 +108,8 @@ TEST_CASE("a row's bytes are those of its groups, and nothing is written behind 
   CHECK(bytes_of(128) == 72);
   CHECK(format_row_bytes(Format::kQ4_1, 32) == 20);
   CHECK(format_row_bytes(Format::kQ4_1, 40) == 28);
-  CHECK(format_row_bytes(Format::kQ8, 32) == 36);
-  CHECK(format_row_bytes(Format::kQ8, 33) == 44);
+  CHECK(format_row_bytes(Format::kQ8_1, 32) == 36);
+  CHECK(format_row_bytes(Format::kQ8_1, 33) == 44);
   for (const Format format : kQuantized) {
     for (int64_t count = 1; count <= 150; ++count) {
       const size_t bytes = format_row_bytes(format, count);
@@ -125,7 +125,7 @@ TEST_CASE("errors add up to those of the numbers that come back") {
   // A normal group of 64 spans about 4.7 deviations, one of 32 about 4.1: steps are a 15th or a
   // 255th of that, errors a step / sqrt(12).
   const auto [format, rms] = GENERATE(std::pair(Format::kQ4, 0.09), std::pair(Format::kQ4_1, 0.079),
-                                      std::pair(Format::kQ8, 0.0047));
+                                      std::pair(Format::kQ8_1, 0.0047));
   const auto values = random_floats(1000, 4, 0.02f);
   std::vector<std::byte> row(format_row_bytes(format, 1000));
   QuantError error;

@@ -94,7 +94,7 @@ TEST_CASE("normalize writes the format of activations", "[sanitizer]") {
 }
 
 TEST_CASE("expand_rows gives quantised rows in any format", "[sanitizer]") {
-  const auto quantized = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const auto quantized = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1, Format::kQ8);
   const int64_t columns = GENERATE(37, 64, 200);
   const auto format = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 150;

@@ -119,6 +119,22 @@ TEST_CASE("a hardware profile may have the peaks of instructions, and older ones
   CHECK_THAT(refusal(root), Catch::Contains("compute.peaks[1]: is there twice"));
 }
 
+TEST_CASE("what older hardware profiles call q8 is q8_1 now") {
+  HardwareProfile profile = test::sample_hardware(false);
+  const auto formats_of = [](const HardwareProfile& written) {
+    std::vector<Format> formats;
+    const auto read = parse_hardware_profile(hardware_profile_json(written), "h");
+    for (const MatrixFigure& figure : read.value().compute.matrix) formats.push_back(figure.format);
+    return formats;
+  };
+  const MatrixFigure q8{Format::kQ8, 1, 64, 64, figure_of({1e9})};
+  const MatrixFigure q8_1{Format::kQ8_1, 1, 64, 64, figure_of({1e9})};
+  profile.compute.matrix = {q8};
+  CHECK(formats_of(profile) == std::vector{Format::kQ8_1});
+  profile.compute.matrix = {q8_1, q8};
+  CHECK(formats_of(profile) == std::vector{Format::kQ8_1, Format::kQ8});
+}
+
 TEST_CASE("another version of a hardware profile is refused by name") {
   CHECK_THAT(refusal_with("/version", 2), Catch::Contains("version 2"));
   CHECK_THAT(refusal_with("/version", "1"), Catch::Contains("version must be an integer"));

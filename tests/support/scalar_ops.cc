@@ -137,4 +137,20 @@ Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t 
   return out;
 }
 
+Q8Row q8_row(const Matrix& row) {
+  Q8Row found{0, std::vector<int>(row.size())};
+  float most = 0;
+  for (const float x : row) {
+    if (!std::isfinite(x)) return {NAN, std::move(found.codes)};
+    most = std::max(most, std::abs(x));
+  }
+  found.scale = most / 127;
+  if (found.scale == 0) return found;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const double steps = std::nearbyint(static_cast<double>(row[i] / found.scale));
+    found.codes[i] = static_cast<int>(std::clamp(steps, -127.0, 127.0));
+  }
+  return found;
+}
+
 }  // namespace spillway::scalar

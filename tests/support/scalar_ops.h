@@ -41,4 +41,12 @@ struct Attention {
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,
               std::vector<double>* softmax = nullptr, const Attention& how = {});
 
+// A row in 8 bits with one scale (Format::kQ8): max |x| / 127, and x / scale to the nearest
+// integer, an even one in the middle. The scale is NaN where a number is NaN or infinite.
+struct Q8Row {
+  float scale = 0;
+  std::vector<int> codes;
+};
+Q8Row q8_row(const Matrix& row);
+
 }  // namespace spillway::scalar

@@ -13,7 +13,7 @@ namespace spillway {
 struct ConvertFlags {
   std::string directory;
   std::string output;
-  std::string format = "auto";  // auto, f32, bf16, f16, q4, q4_1 or q8
+  std::string format = "auto";  // auto, f32, bf16, f16, q4, q4_1, q8_1 or q8
   std::string device = "cpu";   // Layout of the matrices: cpu (this machine's) or cuda
   bool no_crc = false;
   bool lenient_header = false;

@@ -32,9 +32,9 @@ constexpr std::string_view kPrefixCache =
     "use --prefix-cache SIZE|off (serve and batch share beginnings unless told off)";
 constexpr std::string_view kKvFormat = "use --kv-format f32|bf16|f16|q4";
 constexpr std::string_view kFormat =
-    "use --format f32|bf16|f16|q8|q4_1|q4 (bfloat16: --format bf16)";
+    "use --format f32|bf16|f16|q8|q8_1|q4_1|q4 (bfloat16: --format bf16)";
 constexpr std::string_view kQuantize =
-    "use --format q8|q4_1|q4, or give a GGUF file that is quantised already";
+    "use --format q8|q8_1|q4_1|q4, or give a GGUF file that is quantised already";
 constexpr std::string_view kNewTokens =
     "use --max-tokens N (generate) or max_tokens in the request";
 constexpr std::string_view kPerRequest = "it is a field of each request here; see docs/HTTP_API.md";
@@ -266,7 +266,7 @@ constexpr ForeignName kCommands[] = {
     {"rm", kCache},
     {"show", "use spillway inspect MODEL"},
     {"info", "use spillway inspect MODEL"},
-    {"quantize", "use spillway convert MODEL_DIR OUTPUT.spill --format q8|q4_1|q4"},
+    {"quantize", "use spillway convert MODEL_DIR OUTPUT.spill --format q8|q8_1|q4_1|q4"},
     {"perplexity", "use spillway eval MODEL --text FILE"},
     {"benchmark", "use spillway bench MODEL"},
     {"throughput", "use spillway bench MODEL"},

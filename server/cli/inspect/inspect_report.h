@@ -21,7 +21,7 @@ struct InspectReport {
   std::string source;  // Packed files: name and fingerprint of the checkpoint.
   ModelShape shape;
   Format format = Format::kF32;  // The packed file's, existing or to be made.
-  std::string formats;           // All of them: "q4_1 and q8"
+  std::string formats;           // All of them: "q4_1 and q8_1"
   int64_t parameters = 0;
   int64_t tensors = 0;
 

@@ -10,8 +10,8 @@ namespace {
 TEST_CASE("a format is found by its name, and all names are listed as messages have them") {
   for (const Format format : kFormats) CHECK(format_of_name(format_name(format)) == format);
   for (const char* name : {"", "i32", "q8_0", "F32", "q4 "}) CHECK_FALSE(format_of_name(name));
-  CHECK(format_names("|") == "f32|bf16|f16|q4|q4_1|q8");
-  CHECK(format_names(", ", " or ") == "f32, bf16, f16, q4, q4_1 or q8");
+  CHECK(format_names("|") == "f32|bf16|f16|q4|q4_1|q8_1|q8");
+  CHECK(format_names(", ", " or ") == "f32, bf16, f16, q4, q4_1, q8_1 or q8");
   CHECK(format_names("|", {}, true) == "f32|bf16|f16|q4");
 }
 
@@ -26,6 +26,10 @@ TEST_CASE("a plain format stores its element type, a quantised one none") {
     CHECK(gpu_activation_dtype(format, false) == type);
   }
   CHECK(is_quantized(Format::kQ4));
+  CHECK(is_grouped(Format::kQ4));
+  CHECK(is_quantized(Format::kQ8));
+  CHECK_FALSE(is_grouped(Format::kQ8));
+  CHECK_FALSE(is_grouped(Format::kBF16));
   CHECK(unpacked_type(Format::kQ4) == DType::kF32);
   CHECK(gpu_activation_dtype(Format::kQ4, true) == DType::kBF16);
   CHECK(gpu_activation_dtype(Format::kQ4, false) == DType::kF16);

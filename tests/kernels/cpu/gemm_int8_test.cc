@@ -163,8 +163,8 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations for 4-bit
   const auto device = std::move(opened).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 110, kOutputs = 150, kInputs = 330;
-  const Format format =
-      GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4,
+                                 Format::kQ4_1, Format::kQ8_1);
   const DType in_format = device->activation_dtype(format);
   constexpr int64_t kStride = kInputs + 16;  // Rows are apart
   auto bytes = bytes_of(in_format, random_floats(kRows * kStride, 1));

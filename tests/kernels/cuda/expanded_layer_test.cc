@@ -50,7 +50,7 @@ std::vector<std::vector<float>> logits(Format format, bool expand_layer) {
 }
 
 TEST_CASE("weights expanded once for a block give the logits of weights expanded for each part") {
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1, Format::kQ8);
   const auto expected = logits(format, false), found = logits(format, true);
   REQUIRE(expected.size() == 3);
   REQUIRE(found.size() == 3);

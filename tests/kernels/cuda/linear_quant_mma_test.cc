@@ -94,7 +94,7 @@ class Product {
 };
 
 TEST_CASE("a product has the same bits for any rows beside it, wherever the slabs lie") {
-  Product product(GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8));
+  Product product(GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1));
   emulation::set_seed(1);
   const std::vector<float> all = product.run(product.whole(), 0, kFewRows);
   emulation::set_seed(2);
@@ -113,7 +113,7 @@ TEST_CASE("a product has the same bits for any rows beside it, wherever the slab
 
 TEST_CASE("products on tensor cores agree with their definition") {
   const DType in = GENERATE(DType::kBF16, DType::kF16);
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1);
   INFO(dtype_name(in) << ", " << format_name(format));
   Product product(format, in);
   for (const int64_t rows : {int64_t{1}, int64_t{8}, int64_t{12}, int64_t{30}, kFewRows - 3}) {
@@ -124,7 +124,7 @@ TEST_CASE("products on tensor cores agree with their definition") {
 }
 
 TEST_CASE("products on tensor cores of a few columns, of rows that are read 16 bytes at a time") {
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1);
   for (const int64_t columns : {64, 192, 256, 3 * 256, 5 * 256 + 128}) {
     INFO(format_name(format) << ", " << columns << " columns");
     Product product(format, DType::kBF16, random_values(columns), columns);
@@ -137,7 +137,7 @@ TEST_CASE("products on tensor cores of a few columns, of rows that are read 16 b
 // that they are infinite in the format of what goes in when they are multiplied.
 TEST_CASE("products on tensor cores of groups with unlike scales and minimums") {
   const DType in = GENERATE(DType::kBF16, DType::kF16);
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1);
   INFO(dtype_name(in) << ", " << format_name(format));
   const auto check = [&](float factor, float added) {
     INFO(factor << " * values + " << added);
@@ -155,7 +155,7 @@ TEST_CASE("products on tensor cores of groups with unlike scales and minimums") 
 
 TEST_CASE("infinities and NaN come out of products on tensor cores as by their definition") {
   const DType in = GENERATE(DType::kBF16, DType::kF16);
-  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+  const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1);
   INFO(dtype_name(in) << ", " << format_name(format));
   constexpr int64_t kRows = 12;
   Product product(format, in);

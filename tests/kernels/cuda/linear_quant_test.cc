@@ -1,4 +1,4 @@
-// The kernel for few rows over quantised weights: what the conformance tests
+// The kernels for few rows over quantised weights: what the conformance tests
 // (kernels/linear_test.cc) cannot see of it.
 #include <catch2/catch.hpp>
 
@@ -42,11 +42,12 @@ class Product {
     return test::floats_of(out_format, out.read());
   }
 
-  // What it should be, of weights that are expanded in the format of what goes in.
+  // What it should be, of weights that are expanded in the format of what goes in, or of codes.
   std::vector<float> expected(int64_t first, int64_t rows) const {
+    const bool codes = packed_.matrix().format == Format::kQ8;
     return scalar::linear(test::rounded(in_, input(first, rows)),
-                          test::rounded(in_, packed_.rounded()), {}, {}, Activation::kNone, rows,
-                          kOutputs, kColumns);
+                          codes ? packed_.rounded() : test::rounded(in_, packed_.rounded()), {}, {},
+                          Activation::kNone, rows, kOutputs, kColumns);
   }
 
  private:
@@ -64,7 +65,7 @@ class Product {
 
 TEST_CASE(
     "a row over quantised weights is the same alone and among others, in any order of threads") {
-  Product product(GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8));
+  Product product(GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1, Format::kQ8));
   emulation::set_seed(1);
   const std::vector<float> all = product.run(0, kFewRows);
   for (const int64_t rows : {1, 2, 3, 4, 7, 9, 16, 31}) {
@@ -81,7 +82,7 @@ TEST_CASE(
 TEST_CASE(
     "quantised weights with activations in either format of 16 bits agree with the definition") {
   for (const DType in : {DType::kBF16, DType::kF16}) {
-    const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
+    const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8_1, Format::kQ8);
     INFO(dtype_name(in) << ", " << format_name(format));
     Product product(format, in);
     for (const int64_t rows : {1, 2, 4, 7, 12, 30}) {

@@ -87,8 +87,8 @@ TEST_CASE("codes, scales and minima of blocks stand for the numbers of the refer
   CHECK(compared > 1000);
   CHECK(format_of_blocks(format_named("Q4_0")) == Format::kQ4_1);
   CHECK(format_of_blocks(format_named("Q4_K")) == Format::kQ4_1);
-  CHECK(format_of_blocks(format_named("Q5_K")) == Format::kQ8);
-  CHECK(format_of_blocks(format_named("Q6_K")) == Format::kQ8);
+  CHECK(format_of_blocks(format_named("Q5_K")) == Format::kQ8_1);
+  CHECK(format_of_blocks(format_named("Q6_K")) == Format::kQ8_1);
 }
 
 TEST_CASE("any range of the numbers of blocks can be read") {

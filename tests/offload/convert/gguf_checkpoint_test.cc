@@ -180,9 +180,9 @@ TEST_CASE("a quantised model keeps its numbers in about its bytes, and it is sai
   const auto report = convert_checkpoint(temp / "m.gguf", temp / "m.spill", options);
   INFO(report.status().message());
   REQUIRE(report.ok());
-  CHECK(report->format == Format::kQ8);
+  CHECK(report->format == Format::kQ8_1);
   REQUIRE(report->notes.size() == 1);
-  CHECK(report->notes[0] == "Q8_0 blocks are kept, as q8: no number changes");
+  CHECK(report->notes[0] == "Q8_0 blocks are kept, as q8_1: no number changes");
   const auto kept = ModelFile::open(temp / "m.spill");
   const auto checkpoint = Checkpoint::open(temp / "m.gguf");
   const auto stored = [&](const std::string& name) {
@@ -220,7 +220,7 @@ TEST_CASE("a quantised model keeps its numbers in about its bytes, and it is sai
   CHECK(source->converted);
   // Where its numbers went is no warning.
   CHECK(source->warnings.empty());
-  CHECK(said.back() == "note: Q8_0 blocks are kept, as q8: no number changes");
+  CHECK(said.back() == "note: Q8_0 blocks are kept, as q8_1: no number changes");
   CHECK_FALSE(resolve_model(temp / "m.gguf", cached)->converted);
 }
 
@@ -232,7 +232,7 @@ TEST_CASE("each weight has the format of its blocks") {
   REQUIRE(report.ok());
   CHECK(report->format == Format::kQ4_1);
   CHECK_THAT(report->notes.at(0),
-             Catch::StartsWith("Q4_0 and Q8_0 blocks are packed as q4_1 and q8 with an added "
+             Catch::StartsWith("Q4_0 and Q8_0 blocks are packed as q4_1 and q8_1 with an added "
                                "relative RMS error of 0."));
   const ModelFile file = ModelFile::open(temp / "m.spill").value();
   CHECK(file.table().mixed());
@@ -241,7 +241,7 @@ TEST_CASE("each weight has the format of its blocks") {
     INFO(tensor.name());
     const bool plain = tensor.spec.role == WeightRole::kMlpDownWeight;
     const bool eight = plain || tensor.spec.role == WeightRole::kQkvWeight;
-    CHECK(tensor.format == (eight ? Format::kQ8 : Format::kQ4_1));
+    CHECK(tensor.format == (eight ? Format::kQ8_1 : Format::kQ4_1));
     CHECK(tensor.quantization.error_max <= (plain ? 1.001 / 255 : 0));
     CHECK((tensor.quantization.error_max > 0) == plain);
   }
@@ -280,7 +280,7 @@ TEST_CASE("a K mixture is packed as 4 and 8 bits and loses little") {
   REQUIRE(report.ok());
   INFO(report->notes.at(0));
   CHECK_THAT(report->notes.at(0), Catch::StartsWith("Q4_K and Q6_K blocks are packed as q4_1 and "
-                                                    "q8 with an added relative RMS error of 0."));
+                                                    "q8_1 with an added relative RMS error of 0."));
   const ModelFile file = ModelFile::open(temp / "m.spill").value();
   const auto checkpoint = Checkpoint::open(temp / "m.gguf");
   for (const int64_t layer : {0, 1}) {

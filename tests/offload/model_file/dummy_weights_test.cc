@@ -45,7 +45,8 @@ std::vector<float> numbers(const ModelFileTable& table, const TensorInfo& tensor
 TEST_CASE("dummy matrices and tables are uniform with deviation 0.02 in every format") {
   const auto format = GENERATE(from_range(std::begin(kFormats), std::end(kFormats)));
   INFO(format_name(format));
-  const ModelFileTable table = plan_model_file(small_shape(), format, MatrixLayout::kPanels16);
+  const auto layout = GENERATE(MatrixLayout::kPanels16, MatrixLayout::kRows);
+  const ModelFileTable table = plan_model_file(small_shape(), format, layout);
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.spec.kind == WeightKind::kVector) continue;
     INFO(role_name(tensor.spec.role));

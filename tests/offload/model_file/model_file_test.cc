@@ -354,12 +354,12 @@ TEST_CASE("weights in several formats of few bits are planned and believed") {
   const ModelShape shape = checkpoint_shape();
   std::vector<Format> formats;
   for (size_t i = 0; i < weight_specs(shape).size(); ++i) {
-    formats.push_back(i % 3 == 0 ? Format::kQ8 : Format::kQ4_1);
+    formats.push_back(i % 3 == 0 ? Format::kQ8_1 : Format::kQ4_1);
   }
   ModelFileTable table = plan_model_file(shape, Format::kQ4_1, MatrixLayout::kPanels16, formats);
   for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
   CHECK(table.mixed());
-  CHECK(table.formats_text() == "q4_1 and q8");
+  CHECK(table.formats_text() == "q4_1 and q8_1");
   size_t json_bytes = 0;
   const std::string text = encode_table(table, &json_bytes);
   const auto decoded = decode_table(text, text.size(), kFirstSlabOffset + table.weight_bytes());
@@ -370,6 +370,45 @@ TEST_CASE("weights in several formats of few bits are planned and believed") {
     CHECK(decoded->tensors[i].format == formats[i]);
   }
   CHECK_FALSE(plan_model_file(shape, Format::kQ4, MatrixLayout::kPanels16).mixed());
+}
+
+TEST_CASE("what an earlier version called q8 is read as q8_1, which has its bytes") {
+  ModelFileTable table =
+      plan_model_file(checkpoint_shape(), Format::kQ8_1, MatrixLayout::kPanels16);
+  for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
+  const uint64_t end = kFirstSlabOffset + table.weight_bytes();
+  const auto text_of = [](const ModelFileTable& of) {
+    size_t json_bytes = 0;
+    return encode_table(of, &json_bytes);
+  };
+  std::string text = text_of(table);
+  CHECK_THAT(text, Catch::Contains("\"version\":1"));
+  for (size_t at = 0; (at = text.find("\"q8_1\"", at)) != std::string::npos;) {
+    text.replace(at, 6, "\"q8\"");
+  }
+  const auto old = decode_table(text, text.size(), end);
+  INFO(old.status().message());
+  REQUIRE(old.ok());
+  CHECK(old->format == Format::kQ8_1);
+  CHECK(text_of(*old) == text_of(table));
+
+  // Today's q8 has other bytes, and a version that builds from before refuse.
+  ModelFileTable rows = plan_model_file(checkpoint_shape(), Format::kQ8, MatrixLayout::kPanels16);
+  for (SlabInfo& slab : rows.slabs) slab.offset += kFirstSlabOffset;
+  const std::string text_of_rows = text_of(rows);
+  CHECK_THAT(text_of_rows, Catch::Contains("\"version\":3"));
+  const auto decoded =
+      decode_table(text_of_rows, text_of_rows.size(), kFirstSlabOffset + rows.weight_bytes());
+  INFO(decoded.status().message());
+  REQUIRE(decoded.ok());
+  CHECK(decoded->format == Format::kQ8);
+  CHECK(decoded->tensors[0].format == Format::kQ8);
+  // One weight of it in a file of others is enough.
+  std::vector<Format> formats(weight_specs(checkpoint_shape()).size(), Format::kQ4);
+  formats[0] = Format::kQ8;
+  CHECK_THAT(
+      text_of(plan_model_file(checkpoint_shape(), Format::kQ4, MatrixLayout::kPanels16, formats)),
+      Catch::Contains("\"version\":3"));
 }
 
 TEST_CASE("a table of 4-bit weights is believed only where they can lie and with their error") {

@@ -45,10 +45,27 @@ TEST_CASE("4-bit numbers are counted by the group, without padding, in either la
       std::vector<std::byte> packed(packed_bytes(layout, Format::kQ4, kRows, kColumns));
       pack_rows(layout, Format::kQ4, DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
                 kRows, kColumns, packed.data());
-      const NonFinite found = count_non_finite_groups(layout, Format::kQ4, kRows, kColumns, packed);
+      const NonFinite found =
+          count_non_finite_quantized(layout, Format::kQ4, kRows, kColumns, packed);
       CHECK(found.nan == 64 + 36);
       CHECK(found.inf == 0);
     }
+  }
+}
+
+TEST_CASE("8-bit numbers with a scale a row are counted by the row, in either layout") {
+  constexpr int64_t kRows = 70, kColumns = 100;
+  std::vector<float> values(static_cast<size_t>(kRows * kColumns), 0.5f);
+  values[3 * kColumns + 7] = NAN;
+  values[69 * kColumns + 99] = INFINITY;
+  for (const MatrixLayout layout : {MatrixLayout::kRows, MatrixLayout::kPanels16}) {
+    std::vector<std::byte> packed(packed_bytes(layout, Format::kQ8, kRows, kColumns));
+    pack_rows(layout, Format::kQ8, DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
+              kRows, kColumns, packed.data());
+    const NonFinite found =
+        count_non_finite_quantized(layout, Format::kQ8, kRows, kColumns, packed);
+    CHECK(found.nan == 200);
+    CHECK(found.inf == 0);
   }
 }
 
