@@ -18,13 +18,13 @@ Every KV head of every layer keeps its own rows, as a list in order of position.
 keep every position is the full cache.
 
 Everything is float32, but for what --kv-format makes of keys and values in the cache: each becomes the nearest bf16 or
-f16, or a 4-bit number of its row (q4_row below). Queries and keys are multiplied by a Hadamard matrix before (hadamard
+f16, or a 4-bit or 8-bit number of its row (q4_row, q8_row below). Queries and keys are multiplied by a Hadamard matrix before (hadamard
 below) where that is so. A prompt and a decode step attend to what is cached, their own rows included.
 
 A golden file has prompts of which another order of summation turns no decision. The two best logits and the scores of
 the row that goes and the next lie apart (GAP_MIN, SCORE_GAP_MIN). And a number that lies between two of a format's may
 be rounded to either: so keys and values are moved by noise before they are rounded, several times over, and tokens and
-positions have to stay what they are, and scores nearly (bf16 and q4; NOISE, NOISY_RUNS, SCORE_MOVE_MAX).
+positions have to stay what they are, and scores nearly (bf16, q4 and q8; NOISE, NOISY_RUNS, SCORE_MOVE_MAX).
 
 Needs PyTorch and transformers (scripts/oracle/requirements.txt), which read the checkpoint and nothing else.
 """
@@ -47,7 +47,7 @@ NOISE = 1e-6  # of the largest number of a row; an order of summation moves a nu
 NOISY_RUNS = 8
 # By noise, of the largest score. Of a prompt's many numbers some always turns among bf16's steps, and all that follows
 # moves a little; among f16's finer ones by less than the tests allow.
-SCORE_MOVE_MAX = {"bf16": 5e-3, "q4": 1e-4}
+SCORE_MOVE_MAX = {"bf16": 5e-3, "q4": 1e-4, "q8": 1e-3}
 
 
 @dataclass
@@ -95,6 +95,12 @@ def q4_row(row):
     return torch.cat(groups)
 
 
+def q8_row(row):
+    """Signed integers of 8 bits with one float32 scale, the largest magnitude over 127."""
+    scale = row.abs().max() / 127
+    return torch.round(row / scale) * scale if scale > 0 else row
+
+
 def hadamard(rows):
     """Heads in the last dimension times the Walsh-Hadamard matrix over its root, in blocks of a power of two."""
     size = rows.shape[-1]
@@ -124,6 +130,7 @@ KV_FORMATS = {
     "f16": KvFormat(lambda row: row.half().float()),
     "bf16": KvFormat(lambda row: row.bfloat16().float()),
     "q4": KvFormat(q4_row, rotated=True),
+    "q8": KvFormat(q8_row, rotated=True),
 }
 
 

@@ -46,6 +46,22 @@ HWY_INLINE void load_pair(const hwy::bfloat16_t* HWY_RESTRICT from, V& a, V& b) 
   b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
 }
 
+// 8-bit ones, without their row's scale.
+HWY_INLINE void load_pair(const int8_t* HWY_RESTRICT from, V& a, V& b) {
+  const D d;
+  const hn::Rebind<int8_t, D> d8;
+  const hn::RebindToSigned<D> di;
+  a = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
+  b = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + hn::Lanes(d))));
+}
+
+// Elements from a row of a run to the next: 8-bit ones have their scale in front.
+template <class T>
+constexpr size_t stride_of(size_t size) {
+  return std::is_same_v<T, int8_t> ? format_row_bytes(Format::kQ8, static_cast<int64_t>(size))
+                                   : size;
+}
+
 // Elements that whole pairs of vectors cover.
 HWY_INLINE size_t paired(size_t size) {
   return size / (2 * hn::Lanes(D())) * (2 * hn::Lanes(D()));
@@ -125,13 +141,13 @@ HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T
   const D d;
   constexpr size_t kRows = kLanes / kHeads;  // At once: as many sums as a vector has lanes
   const size_t size = kSize > 0 ? kSize : any_size;
-  const size_t whole = paired(size);
+  const size_t whole = paired(size), stride = stride_of<T>(size);
   for (size_t r = 0; r < kRun; r += kRows) {
     V sums[kLanes];
     const auto add = [&](size_t j, size_t i) {
       V a, b;
-      prefetch_pair(ahead + (r + j) * size + i);
-      load_pair(k + (r + j) * size + i, a, b);
+      prefetch_pair(ahead + (r + j) * stride + i);
+      load_pair(k + (r + j) * stride + i, a, b);
       SPILLWAY_UNROLL_TIMES(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V& sum = sums[h * kRows + j];
@@ -172,12 +188,16 @@ HWY_INLINE float element(const hwy::float16_t* x, size_t i) {
   return f16_to_f32(bits);
 }
 
+HWY_INLINE float element(const int8_t* x, size_t i) {
+  return static_cast<float>(x[i]);
+}
+
 // Adds the columns after the last whole pair of vectors, for head sizes that are no multiple of
 // one.
 template <class T>
 void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* scores) {
   for (size_t i = paired(size); i < size; ++i) {
-    for (size_t r = 0; r < rows; ++r) scores[r] += q[i] * element(k, r * size + i);
+    for (size_t r = 0; r < rows; ++r) scores[r] += q[i] * element(k, r * stride_of<T>(size) + i);
   }
 }
 
@@ -205,7 +225,7 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
     SPILLWAY_UNROLL_TIMES(4)
     for (size_t p = 0; p < kPairs; ++p) {
       V a, b;
-      const size_t at = r * size + i + p * 2 * kLanes;
+      const size_t at = r * stride_of<T>(size) + i + p * 2 * kLanes;
       prefetch_pair(ahead + at);
       load_pair(v + at, a, b);
       SPILLWAY_UNROLL_TIMES(4)
@@ -252,7 +272,8 @@ HWY_INLINE void sum_rows(const float* const* weights, const T* HWY_RESTRICT v, c
   if constexpr (kSize > 0) return;
   for (; i < size; ++i) {
     for (size_t h = 0; h < kHeads; ++h) {
-      for (size_t r = 0; r < rows; ++r) out[h][i] += weights[h][r] * element(v, r * size + i);
+      for (size_t r = 0; r < rows; ++r)
+        out[h][i] += weights[h][r] * element(v, r * stride_of<T>(size) + i);
     }
   }
 }
@@ -344,7 +365,8 @@ template <class T, RowsAs kAs>
 HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const std::byte* ahead,
                            size_t count, float* HWY_RESTRICT expanded) {
   if constexpr (kAs == RowsAs::kStored) {
-    return {reinterpret_cast<const T*>(from), reinterpret_cast<const T*>(ahead)};
+    constexpr size_t kAt = std::is_same_v<T, int8_t> ? sizeof(float) : 0;
+    return {reinterpret_cast<const T*>(from + kAt), reinterpret_cast<const T*>(ahead + kAt)};
   } else {
     prefetch_run(ahead, kRun * view.kv_row_bytes);
     const auto size = static_cast<size_t>(view.head_size);
@@ -365,6 +387,17 @@ struct StepHeads {
 
 size_t round_to_runs(size_t rows) {
   return (rows + kRun - 1) / kRun * kRun;
+}
+
+// to[r] = from[r] * the scale of row r of an 8-bit run, of all its rows.
+HWY_INLINE void scale_by_rows(const std::byte* run, size_t row_bytes, const float* from,
+                              float* to) {
+  const D d;
+  HWY_ALIGN float scales[kRun];
+  for (size_t r = 0; r < kRun; ++r) std::memcpy(scales + r, run + r * row_bytes, sizeof(float));
+  for (size_t r = 0; r < kRun; r += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, from + r), hn::Load(d, scales + r)), d, to + r);
+  }
 }
 
 // A run's rows: `count` of them are in use.
@@ -393,6 +426,9 @@ HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads&
       dot_rows<kHeads, kSize>(heads.q + h + first, k.at, k.ahead, size, scores);
       for (size_t g = 0; g < kHeads; ++g) {
         dot_tail(heads.q[h + first + g], k.at, size, run.count, scores[g]);
+        if constexpr (std::is_same_v<T, int8_t>) {
+          scale_by_rows(run.at, view.kv_row_bytes, scores[g], scores[g]);
+        }
       }
     });
   }
@@ -410,8 +446,15 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
     sum_q4_run(run.at, size, run.count, group, weights, heads.out + h, heads.minima + h);
   } else {
     const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
+    HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
     for_heads(group, [&](auto together, size_t first) {
       constexpr size_t kHeads = decltype(together)::value;
+      if constexpr (std::is_same_v<T, int8_t>) {
+        for (size_t g = 0; g < kHeads; ++g) {
+          scale_by_rows(run.at, view.kv_row_bytes, weights[first + g], scaled + g * kRun);
+          weights[first + g] = scaled + g * kRun;
+        }
+      }
       sum_rows<kHeads, kSize>(weights + first, v.at, v.ahead, size, run.count,
                               heads.out + h + first);
     });
@@ -513,6 +556,7 @@ void AttendStep(const StepView& step, float* scratch) {
     return attend_rows<float, 0, RowsAs::kPacked>(step, scratch);
   }
 #endif
+  if (format == Format::kQ8) return attend_sized<int8_t>(step, scratch);
   if (is_quantized(format)) return attend_sized<float, RowsAs::kExpanded>(step, scratch);
   switch (element_of(format)) {
     case DType::kF32:

@@ -8,6 +8,9 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/base/quantized.h"
 #include "kernels/base/quantized_rows.h"
 
@@ -106,6 +109,50 @@ inline void pack_row(const float* HWY_RESTRICT from, size_t count, std::byte* HW
     from += kGroup;
   }
   if (count != 0) pack_quantized_row(kOf, {from, count}, row);
+}
+
+// Vector version of pack_q8_row().
+inline void store_q8_row(const float* HWY_RESTRICT from, size_t count,
+                         std::byte* HWY_RESTRICT row) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const size_t lanes = hn::Lanes(d);
+  const size_t whole = count / lanes * lanes;
+  HWY_ALIGN float rest[hn::MaxLanes(d)] = {};
+  std::copy(from + whole, from + count, rest);
+  const auto load = [&](size_t i) {
+    return i < whole ? hn::LoadU(d, from + i) : hn::Load(d, rest);
+  };
+  auto most = hn::Zero(d), zero = hn::Zero(d);
+  for (size_t i = 0; i < count; i += lanes) {
+    most = hn::Max(most, hn::Abs(load(i)));
+    zero = hn::MulAdd(load(i), hn::Zero(d), zero);  // Stays 0 unless one is NaN or infinite.
+  }
+  const float scale = hn::GetLane(hn::MaxOfLanes(d, most)) / kQ8CodeMax;
+  const bool finite = hn::AllTrue(d, hn::Eq(zero, hn::Zero(d)));
+  if (!finite || !(scale > 0)) return pack_quantized_row(Format::kQ8, {from, count}, row);
+  const auto code_max = hn::Set(d, kQ8CodeMax);
+  const auto codes_at = [&](size_t i) {
+    const auto steps = hn::Div(load(i), hn::Set(d, scale));
+    const auto inside = hn::Min(hn::Max(steps, hn::Neg(code_max)), code_max);
+    return hn::DemoteTo(d8, hn::NearestInt(inside));
+  };
+  std::memcpy(row, &scale, sizeof(scale));
+  auto* const to = reinterpret_cast<int8_t*>(row + sizeof(scale));
+  for (size_t i = 0; i < whole; i += lanes) hn::StoreU(codes_at(i), d8, to + i);
+  HWY_ALIGN int8_t codes[hn::MaxLanes(d)];
+  if (whole < count) hn::Store(codes_at(whole), d8, codes);
+  std::copy_n(codes, count - whole, to + whole);
+  const size_t bytes = format_row_bytes(Format::kQ8, static_cast<int64_t>(count)) - sizeof(scale);
+  std::fill(to + count, to + bytes, int8_t{0});
+}
+
+// Vector version of pack_quantized_row().
+HWY_INLINE void store_quantized_row(Format format, const float* HWY_RESTRICT from, size_t count,
+                                    std::byte* HWY_RESTRICT row) {
+  if (format == Format::kQ8) return store_q8_row(from, count, row);
+  with_quant_traits(format,
+                    [&](auto traits) { pack_row<decltype(traits)::kFormat>(from, count, row); });
 }
 
 // Vector version of unpack_q8_row().

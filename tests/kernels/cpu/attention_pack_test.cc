@@ -12,7 +12,7 @@ namespace spillway::attention_pack_test {
 namespace {
 
 TEST_CASE("packed tiles have the rows of the cache, or those that it would give back") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   const int64_t size = GENERATE(5, 64, 80), keys = GENERATE(1, 64, 100, 130);
   INFO(format_name(format) << ", head size " << size << ", " << keys << " keys");
   test::PromptRows prompt(format, size, keys);
