@@ -6,8 +6,8 @@
 //
 // with C the columns rounded up to 64. Codes are stored unsigned, as the operand that dot products
 // of 8-bit integers take so (VPDPBUSD; the activations are the signed one), and 16 quads of inputs
-// are a tile of AMX. What stands for zero is 128: so is all padding, and the scales of outputs that
-// do not exist are 0. Pure functions, any thread.
+// are a tile of AMX. What stands for zero is 128: so is the padding of inputs. Outputs that do not
+// exist have the scale 0, whatever their codes. Pure functions, any thread.
 #pragma once
 
 #include <cstddef>

@@ -312,7 +312,7 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   } else if (is_quantized(plan.kv_format)) {
     // If it was not measured, a 4-bit row takes as long as a 16-bit one: the smaller read is offset
     // by the expansion of its numbers.
-    const int64_t size = plan.shape.head_size;
+    const int64_t size = format_traits(plan.kv_format).group;
     const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, size)) /
                           static_cast<double>(format_row_bytes(Format::kF16, size));
     const double q4 = hardware.compute.decode_attention_q4.value;

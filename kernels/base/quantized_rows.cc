@@ -37,11 +37,12 @@ float magnitude_of(const float* value, size_t count) {
 float quantize_q8_row(std::span<const float> values, int8_t* codes) {
   const float* const value = values.data();
   const size_t count = values.size();
-  const float scale = magnitude_of(value, count) / kQ8CodeMax;
-  if (!(scale > 0)) {  // 0 or NaN
+  const float quotient = magnitude_of(value, count) / kQ8CodeMax;
+  if (!(quotient > 0)) {  // 0 or NaN
     std::fill_n(codes, count, int8_t{0});
-    return scale;
+    return quotient;
   }
+  const float scale = std::min(quotient, kQ8ScaleMax);
   // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the lowest bits.
   constexpr float kToInteger = 12582912.0f;
   for (size_t i = 0; i < count; ++i) {

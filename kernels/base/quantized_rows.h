@@ -1,6 +1,7 @@
 // Rows of signed 8-bit integers with one scale (Format::kQ8), symmetric around zero:
 //
-//   scale = max |x| / 127, code = x / scale rounded to nearest even, -127 to 127
+//   scale = max |x| / 127 (at most kQ8ScaleMax), code = x / scale rounded to nearest even, -127 to
+//   127
 //
 // and a code n stands for the float32 n * scale, rounded once: the product of 7 and 24 bits. With
 // one scale for all inputs of an output, a matrix product is a sum of integers that is scaled once
@@ -23,6 +24,7 @@
 namespace spillway {
 
 constexpr float kQ8CodeMax = 127.0f;
+constexpr float kQ8ScaleMax = 0x1.020406p+121f;  // The largest that 127 times it is finite
 
 // Quantises a row and returns its scale. Zeros have the scale 0, and so have rows whose numbers are
 // so small (below 1e-43) that a scale would be. With a NaN or an infinity in it the scale of the

@@ -83,7 +83,7 @@ TEST_CASE("8-bit rows go into a matrix at any place, from any type of numbers") 
   QuantError of_whole, of_parts;
   pack_rows(layout, Format::kQ8, DType::kBF16, narrow.data(), 64, kColumns, whole.data(),
             &of_whole);
-  for (const auto [at, count] : {std::pair(0, 10), std::pair(10, 1), std::pair(11, 53)}) {
+  for (const auto& [at, count] : {std::pair(0, 10), std::pair(10, 1), std::pair(11, 53)}) {
     quantize_rows(layout, Format::kQ8, DType::kBF16,
                   narrow.data() + static_cast<size_t>(at * kColumns) * sizeof(uint16_t), at, count,
                   kColumns, parts.data(), &of_parts);

@@ -144,7 +144,7 @@ Q8Row q8_row(const Matrix& row) {
     if (!std::isfinite(x)) return {NAN, std::move(found.codes)};
     most = std::max(most, std::abs(x));
   }
-  found.scale = most / 127;
+  found.scale = std::min(most / 127, 0x1.020406p+121f);  // 127 times more is finite.
   if (found.scale == 0) return found;
   for (size_t i = 0; i < row.size(); ++i) {
     const double steps = std::nearbyint(static_cast<double>(row[i] / found.scale));

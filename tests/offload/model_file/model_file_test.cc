@@ -390,7 +390,7 @@ TEST_CASE("what an earlier version called q8 is read as q8_1, which has its byte
   INFO(old.status().message());
   REQUIRE(old.ok());
   CHECK(old->format == Format::kQ8_1);
-  CHECK(text_of(*old) == text_of(table));
+  CHECK(text_of(old.value()) == text_of(table));
 
   // Today's q8 has other bytes, and a version that builds from before refuse.
   ModelFileTable rows = plan_model_file(checkpoint_shape(), Format::kQ8, MatrixLayout::kPanels16);
