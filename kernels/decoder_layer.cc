@@ -25,7 +25,8 @@ class LayerRun {
                        .bias = weights_.vector(WeightRole::kQkvBias),
                        .out = qkv.slice_rows(first, rows)});
     });
-    if (rotary.columns > 0 || shape_.head_norm) {
+    const bool hadamard = is_quantized(kv.format) && hadamard_size(shape_.head_size) > 1;
+    if (rotary.columns > 0 || shape_.head_norm || hadamard) {
       rotate_heads(stream_, {.qkv = qkv,
                              .heads = shape_.heads,
                              .kv_heads = shape_.kv_heads,
@@ -34,7 +35,8 @@ class LayerRun {
                              .key_norm = weights_.vector(WeightRole::kKeyNormWeight),
                              .epsilon = shape_.norm_epsilon,
                              .table = rotary,
-                             .interleaved = shape_.rotary.interleaved});
+                             .interleaved = shape_.rotary.interleaved,
+                             .hadamard = hadamard});
     }
     for (auto items = feed.next(); !items.empty(); items = feed.next()) {
       attention(stream_, {.qkv = qkv,

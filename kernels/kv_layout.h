@@ -1,9 +1,9 @@
 // Memory layout of the keys and values of one sequence in one layer.
 //
 // Rows (cached positions) come in blocks of 16; a block holds [key, value][head][16 rows][head
-// size]; 4-bit rows are quantised one by one when they are stored. A head's rows of a block are one
-// contiguous run, and full blocks never change under the full rule, so a tier below memory stores
-// whole blocks.
+// size]; quantised rows are quantised one by one when they are stored. A head's rows of a block are
+// one contiguous run, and full blocks never change under the full rule, so a tier below memory
+// stores whole blocks.
 #pragma once
 
 #include <cstddef>

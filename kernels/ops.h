@@ -49,11 +49,21 @@ struct NormArgs {
 };
 void normalize(Stream& stream, const NormArgs& args);
 
+// The largest power of two that divides a head's size.
+constexpr int64_t hadamard_size(int64_t head_size) {
+  return head_size & -head_size;
+}
+
 // Prepares the query and key heads of each row of qkv (f32 [T, (heads + 2 kv_heads) * head_size])
 // for attention, in place: RMSNorm of each head with the weights f32 [head_size] (Qwen3; null:
 // none), then rotary positions (Su et al. 2021) of its first table.columns numbers. Row t of
 // `table` (f32 [T, dims]; no columns: no rotation) has the cosines of row t's dims / 2 angles, then
-// their sines; pair i is (i, i + dims / 2), or (2i, 2i + 1) with `interleaved`.
+// their sines; pair i is (i, i + dims / 2), or (2i, 2i + 1) with `interleaved`. With `hadamard`
+// each run of hadamard_size(head_size) numbers is then multiplied by the Walsh-Hadamard matrix of
+// that size over its square root, number i of the product being the sum of (-1)^popcount(i & j)
+// x[j]. That leaves q . k what it was and spreads what is large in a few numbers over all, so that
+// keys lose less when they are rounded to few bits (QuaRot, Ashkboos et al. 2024, arXiv
+// 2404.00456).
 struct RotateArgs {
   MatrixView qkv;
   int64_t heads = 0;
@@ -64,6 +74,7 @@ struct RotateArgs {
   float epsilon = 1e-6f;
   ConstMatrixView table;
   bool interleaved = false;
+  bool hadamard = false;
 };
 void rotate_heads(Stream& stream, const RotateArgs& args);
 

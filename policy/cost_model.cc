@@ -305,11 +305,14 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   if (attended_by_host(plan) > 0 && rates.host_attention <= 0) {
     return lacks("rate of attention by the host (host.decode_attention)");
   }
-  if (is_quantized(plan.kv_format)) {
-    // If it was not measured, a quantised row takes as long as a 16-bit one: the smaller read is
-    // offset by the expansion of its numbers.
-    const bool grouped = is_grouped(plan.kv_format);
-    const int64_t size = grouped ? format_traits(plan.kv_format).group : plan.shape.head_size;
+  if (plan.kv_format == Format::kQ8) {
+    // If it was not measured, an 8-bit row is read at the rate of a 16-bit one.
+    const double q8 = hardware.compute.decode_attention_q8.value;
+    if (q8 > 0) rates.decode_attention = q8;
+  } else if (is_quantized(plan.kv_format)) {
+    // If it was not measured, a 4-bit row takes as long as a 16-bit one: the smaller read is offset
+    // by the expansion of its numbers.
+    const int64_t size = format_traits(plan.kv_format).group;
     const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, size)) /
                           static_cast<double>(format_row_bytes(Format::kF16, size));
     const double q4 = hardware.compute.decode_attention_q4.value;

@@ -16,6 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kVersion = 1;
+constexpr const char* kQ4Attention = "decode_attention_q4_bytes_per_second";
+constexpr const char* kQ8Attention = "decode_attention_q8_bytes_per_second";
 constexpr size_t kTextBytesMax = 1000;
 constexpr size_t kItemsMax = 1024;
 constexpr int64_t kSizeMax = int64_t{1} << 40;  // Rows, columns, bytes of a request
@@ -94,8 +96,8 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 "decode_attention_q4_bytes_per_second", "small_ops_per_second",
-                 "quantized_compute", "q4_compute", "peaks"});
+                 kQ4Attention, kQ8Attention, "small_ops_per_second", "quantized_compute",
+                 "q4_compute", "peaks"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -108,9 +110,11 @@ class Parser {
     rename_q8(compute.matrix);
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
-    constexpr const char* kQuantized =
-        "decode_attention_q4_bytes_per_second";  // Older profiles lack it
-    if (reader.has(kQuantized)) compute.decode_attention_q4 = figure(reader, "compute", kQuantized);
+    const auto narrow = [&](const char* name, Figure* found) {  // Older profiles lack them.
+      if (reader.has(name)) *found = figure(reader, "compute", name);
+    };
+    narrow(kQ4Attention, &compute.decode_attention_q4);
+    narrow(kQ8Attention, &compute.decode_attention_q8);
     if (reader.has("small_ops_per_second")) {  // Older profiles lack it, and those of a CPU
       compute.small_ops = figure(reader, "compute", "small_ops_per_second");
     }
@@ -297,7 +301,10 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
                     {"prompt_attention_flops_per_second", figure_object(compute.prompt_attention)},
                     {"decode_attention_bytes_per_second", figure_object(compute.decode_attention)}};
   if (compute.decode_attention_q4.value > 0) {
-    object["decode_attention_q4_bytes_per_second"] = figure_object(compute.decode_attention_q4);
+    object[kQ4Attention] = figure_object(compute.decode_attention_q4);
+  }
+  if (compute.decode_attention_q8.value > 0) {
+    object[kQ8Attention] = figure_object(compute.decode_attention_q8);
   }
   if (compute.small_ops.value > 0) {
     object["small_ops_per_second"] = figure_object(compute.small_ops);

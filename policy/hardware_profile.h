@@ -63,6 +63,7 @@ struct HardwareProfile {
     Figure prompt_attention;           // FLOP/s of prompt attention's two matrix products
     Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
     Figure decode_attention_q4;  // Like decode_attention, for a 4-bit cache; value 0: not measured
+    Figure decode_attention_q8;  // For an 8-bit one
     // Ops/s of one that has next to nothing to do, on a discrete device; value 0: not measured
     Figure small_ops = {};
     bool in_int8 = false;  // Figures of quantised weights in `matrix` are of 8-bit products

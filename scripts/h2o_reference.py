@@ -18,13 +18,13 @@ Every KV head of every layer keeps its own rows, as a list in order of position.
 keep every position is the full cache.
 
 Everything is float32, but for what --kv-format makes of keys and values in the cache: each becomes the nearest bf16 or
-f16, or a 4-bit number of its row (q4_row below). A prompt and a decode step attend to what is cached, their own rows
-included.
+f16, or a 4-bit or 8-bit number of its row (q4_row, q8_row below). Queries and keys are multiplied by a Hadamard matrix before (hadamard
+below) where that is so. A prompt and a decode step attend to what is cached, their own rows included.
 
 A golden file has prompts of which another order of summation turns no decision. The two best logits and the scores of
 the row that goes and the next lie apart (GAP_MIN, SCORE_GAP_MIN). And a number that lies between two of a format's may
 be rounded to either: so keys and values are moved by noise before they are rounded, several times over, and tokens and
-positions have to stay what they are, and scores nearly (bf16 and q4; NOISE, NOISY_RUNS, SCORE_MOVE_MAX).
+positions have to stay what they are, and scores nearly (bf16, q4 and q8; NOISE, NOISY_RUNS, SCORE_MOVE_MAX).
 
 Needs PyTorch and transformers (scripts/oracle/requirements.txt), which read the checkpoint and nothing else.
 """
@@ -47,7 +47,7 @@ NOISE = 1e-6  # of the largest number of a row; an order of summation moves a nu
 NOISY_RUNS = 8
 # By noise, of the largest score. Of a prompt's many numbers some always turns among bf16's steps, and all that follows
 # moves a little; among f16's finer ones by less than the tests allow.
-SCORE_MOVE_MAX = {"bf16": 5e-3, "q4": 1e-4}
+SCORE_MOVE_MAX = {"bf16": 5e-3, "q4": 1e-4, "q8": 1e-3}
 
 
 @dataclass
@@ -95,19 +95,43 @@ def q4_row(row):
     return torch.cat(groups)
 
 
-# What the cache gives back of a row of keys or values.
+def q8_row(row):
+    """Signed integers of 8 bits with one float32 scale, the largest magnitude over 127."""
+    scale = row.abs().max() / 127
+    return torch.round(row / scale) * scale if scale > 0 else row
+
+
+def hadamard(rows):
+    """Heads in the last dimension times the Walsh-Hadamard matrix over its root, in blocks of a power of two."""
+    size = rows.shape[-1]
+    block = size & -size
+    matrix = torch.ones(1, 1)
+    while len(matrix) < block:
+        matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
+    return (rows.reshape(*rows.shape[:-1], -1, block) @ matrix / math.sqrt(block)).reshape(rows.shape)
+
+
+@dataclass
+class KvFormat:
+    """A format of the cache."""
+
+    cached: callable  # What it gives back of a row of keys or values.
+    rotated: bool = False  # Whether queries and keys are multiplied by a Hadamard matrix.
+
+    def noisy(self, seed):
+        """The same, of rows as another order of summation may make them."""
+        generator = torch.Generator().manual_seed(seed)
+        noise = lambda row: NOISE * row.abs().max() * torch.randn(row.shape, generator=generator)  # noqa: E731
+        return KvFormat(lambda row: self.cached(row + noise(row)), self.rotated)
+
+
 KV_FORMATS = {
-    "f32": lambda row: row,
-    "f16": lambda row: row.half().float(),
-    "bf16": lambda row: row.bfloat16().float(),
-    "q4": q4_row,
+    "f32": KvFormat(lambda row: row),
+    "f16": KvFormat(lambda row: row.half().float()),
+    "bf16": KvFormat(lambda row: row.bfloat16().float()),
+    "q4": KvFormat(q4_row, rotated=True),
+    "q8": KvFormat(q8_row, rotated=True),
 }
-
-
-def noisy(cached, seed):
-    """As `cached`, of rows as another order of summation may make them."""
-    generator = torch.Generator().manual_seed(seed)
-    return lambda row: cached(row + NOISE * row.abs().max() * torch.randn(row.shape, generator=generator))
 
 
 @dataclass
@@ -116,7 +140,7 @@ class Head:
 
     by_score: bool
     budget: tuple
-    cached: callable  # of KV_FORMATS
+    format: KvFormat
     positions: list = field(default_factory=list)
     keys: list = field(default_factory=list)
     values: list = field(default_factory=list)
@@ -201,23 +225,25 @@ class Opt:
         split = lambda x: x.view(len(rows), -1, size)  # noqa: E731
         queries = split(attention.q_proj(rows)) * size**-0.5
         keys, values = split(attention.k_proj(rows)), split(attention.v_proj(rows))
+        if heads[0].format.rotated:
+            queries, keys = hadamard(queries), hadamard(keys)
         outputs = []
         for index, head in enumerate(heads):
-            out = []
+            out, cached = [], head.format.cached
             for row in range(len(rows)):
                 # In a prompt, a query sees the positions up to its own: those appended so far, none dropped.
-                head.append(first_position + row, head.cached(keys[row, index]), head.cached(values[row, index]))
+                head.append(first_position + row, cached(keys[row, index]), cached(values[row, index]))
                 out.append(head.attend(queries[row, index]))
             head.drop(first_position + len(rows))
             outputs.append(torch.stack(out))
         return attention.out_proj(torch.stack(outputs, dim=1).reshape(len(rows), -1))
 
     @torch.no_grad()
-    def generate(self, prompt, new_tokens, rule, cached):
+    def generate(self, prompt, new_tokens, rule, kv_format):
         """Greedy tokens, and the caches after the last step; `gaps` are the closest decisions on the way."""
         budget = rule.budget(len(prompt), new_tokens)
         layers, heads = self.config.num_hidden_layers, self.config.num_attention_heads
-        caches = [[Head(rule.kind == "h2o", budget, cached) for _ in range(heads)] for _ in range(layers)]
+        caches = [[Head(rule.kind == "h2o", budget, kv_format) for _ in range(heads)] for _ in range(layers)]
         logits = self.run(prompt, 0, caches)
         tokens, gap = [], math.inf
         while True:
@@ -277,7 +303,7 @@ def moved(caches, others):
 def bears_noise(model, prompt, rule, kv_format, tokens, caches):
     """Whether numbers that are rounded to the other side leave the outcome as it is."""
     for seed in range(NOISY_RUNS):
-        others = model.generate(prompt, NEW_TOKENS, rule, noisy(KV_FORMATS[kv_format], seed))
+        others = model.generate(prompt, NEW_TOKENS, rule, KV_FORMATS[kv_format].noisy(seed))
         if others[0] != tokens or moved(caches, others[1]) > SCORE_MOVE_MAX[kv_format]:
             return False
     return True
@@ -340,8 +366,8 @@ def main():
         parser.error("a model and --prompt, or --golden, are needed")
     rule = Rule(options.rule, options.heavy, options.recent, options.sink, options.ratio_of)
     prompt = [int(token) for token in options.prompt.split(",")]
-    cached = KV_FORMATS[options.kv_format]
-    tokens, caches, _, _ = Opt(options.model).generate(prompt, options.new_tokens, rule, cached)
+    kv_format = KV_FORMATS[options.kv_format]
+    tokens, caches, _, _ = Opt(options.model).generate(prompt, options.new_tokens, rule, kv_format)
     print(json.dumps({"tokens": tokens, "kept": kept(caches)}))
 
 

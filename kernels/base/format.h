@@ -46,7 +46,7 @@ constexpr FormatTraits kFormatTraits[] = {{"f32", DType::kF32, 32},
                                           {"q4", std::nullopt, 4, 64},
                                           {"q4_1", std::nullopt, 4, 32, false},
                                           {"q8_1", std::nullopt, 8, 32, false},
-                                          {"q8", std::nullopt, 8, kWholeRow, false}};
+                                          {"q8", std::nullopt, 8, kWholeRow}};
 
 constexpr Format kFormats[] = {Format::kF32,  Format::kBF16, Format::kF16, Format::kQ4,
                                Format::kQ4_1, Format::kQ8_1, Format::kQ8};

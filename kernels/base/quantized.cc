@@ -112,6 +112,16 @@ void unpack_row(const std::byte* row, std::span<float> values) {
 
 }  // namespace
 
+GroupScale group_scale(int bits, float lowest, float highest) {
+  const auto top = static_cast<float>((1 << bits) - 1);
+  GroupScale result;
+  // + 0: of zeros of both signs either may be the lowest, and the highest.
+  result.minimum = f16_not_above(std::clamp(lowest, -kF16Max, kF16Max) + 0.0f);
+  const float minimum = f16_to_f32(result.minimum);
+  result.scale = f16_not_below(std::clamp((highest - minimum) / top, 0.0f, kF16Max) + 0.0f);
+  return result;
+}
+
 // Loops in this file use pointers and chains of eight, so that the compiler vectorises them: it
 // does not with bounds-checked spans.
 GroupScale quantize_group(int bits, std::span<const float> values, uint8_t* codes) {
@@ -143,10 +153,8 @@ GroupScale quantize_group(int bits, std::span<const float> values, uint8_t* code
     std::fill_n(codes, count, uint8_t{0});
     return {0, kF16Nan};
   }
-  GroupScale result;
-  result.minimum = f16_not_above(std::clamp(lowest, -kF16Max, kF16Max));
+  const GroupScale result = group_scale(bits, lowest, highest);
   const float minimum = f16_to_f32(result.minimum);
-  result.scale = f16_not_below(std::clamp((highest - minimum) / top, 0.0f, kF16Max));
   const float scale = f16_to_f32(result.scale);
   const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
   for (size_t i = 0; i < count; ++i) {

@@ -84,6 +84,10 @@ inline float quantized_value(uint32_t code, float scale, float minimum) {
 // group is NaN: damage stays visible.
 GroupScale quantize_group(int bits, std::span<const float> values, uint8_t* codes);
 
+// The scale and the minimum of such a group by its lowest and highest number. REQUIRES: neither is
+// NaN or infinite.
+GroupScale group_scale(int bits, float lowest, float highest);
+
 // Adds the errors of a group that was quantised to codes of `bits`.
 void add_group_error(int bits, std::span<const float> values, const GroupScale& scale,
                      const uint8_t* codes, QuantError* error);

@@ -2,10 +2,12 @@
 // the sum.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_q4.h"
 #include "kernels/cpu/unroll.h"
 #include "kernels/kv_layout.h"
 
@@ -16,6 +18,7 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#include "kernels/cpu/attention_runs_inl.h"
 #include "kernels/cpu/quant_inl.h"
 #include "kernels/cpu/vector_inl.h"
 
@@ -41,6 +44,22 @@ HWY_INLINE void load_pair(const hwy::bfloat16_t* HWY_RESTRICT from, V& a, V& b) 
   const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
   a = hn::BitCast(d, hn::ShiftLeft<16>(both));
   b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+
+// 8-bit ones, without their row's scale.
+HWY_INLINE void load_pair(const int8_t* HWY_RESTRICT from, V& a, V& b) {
+  const D d;
+  const hn::Rebind<int8_t, D> d8;
+  const hn::RebindToSigned<D> di;
+  a = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
+  b = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + hn::Lanes(d))));
+}
+
+// Elements from a row of a run to the next: 8-bit ones have their scale in front.
+template <class T>
+constexpr size_t stride_of(size_t size) {
+  return std::is_same_v<T, int8_t> ? format_row_bytes(Format::kQ8, static_cast<int64_t>(size))
+                                   : size;
 }
 
 // Elements that whole pairs of vectors cover.
@@ -122,13 +141,13 @@ HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T
   const D d;
   constexpr size_t kRows = kLanes / kHeads;  // At once: as many sums as a vector has lanes
   const size_t size = kSize > 0 ? kSize : any_size;
-  const size_t whole = paired(size);
+  const size_t whole = paired(size), stride = stride_of<T>(size);
   for (size_t r = 0; r < kRun; r += kRows) {
     V sums[kLanes];
     const auto add = [&](size_t j, size_t i) {
       V a, b;
-      prefetch_pair(ahead + (r + j) * size + i);
-      load_pair(k + (r + j) * size + i, a, b);
+      prefetch_pair(ahead + (r + j) * stride + i);
+      load_pair(k + (r + j) * stride + i, a, b);
       SPILLWAY_UNROLL_TIMES(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V& sum = sums[h * kRows + j];
@@ -169,12 +188,16 @@ HWY_INLINE float element(const hwy::float16_t* x, size_t i) {
   return f16_to_f32(bits);
 }
 
+HWY_INLINE float element(const int8_t* x, size_t i) {
+  return static_cast<float>(x[i]);
+}
+
 // Adds the columns after the last whole pair of vectors, for head sizes that are no multiple of
 // one.
 template <class T>
 void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* scores) {
   for (size_t i = paired(size); i < size; ++i) {
-    for (size_t r = 0; r < rows; ++r) scores[r] += q[i] * element(k, r * size + i);
+    for (size_t r = 0; r < rows; ++r) scores[r] += q[i] * element(k, r * stride_of<T>(size) + i);
   }
 }
 
@@ -202,7 +225,7 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
     SPILLWAY_UNROLL_TIMES(4)
     for (size_t p = 0; p < kPairs; ++p) {
       V a, b;
-      const size_t at = r * size + i + p * 2 * kLanes;
+      const size_t at = r * stride_of<T>(size) + i + p * 2 * kLanes;
       prefetch_pair(ahead + at);
       load_pair(v + at, a, b);
       SPILLWAY_UNROLL_TIMES(4)
@@ -249,7 +272,8 @@ HWY_INLINE void sum_rows(const float* const* weights, const T* HWY_RESTRICT v, c
   if constexpr (kSize > 0) return;
   for (; i < size; ++i) {
     for (size_t h = 0; h < kHeads; ++h) {
-      for (size_t r = 0; r < rows; ++r) out[h][i] += weights[h][r] * element(v, r * size + i);
+      for (size_t r = 0; r < rows; ++r)
+        out[h][i] += weights[h][r] * element(v, r * stride_of<T>(size) + i);
     }
   }
 }
@@ -325,76 +349,24 @@ void add_scaled(const float* HWY_RESTRICT from, float factor, size_t count,
   for (; i < count; ++i) to[i] = std::fma(from[i], factor, to[i]);
 }
 
-// Prefetches a run of 16 rows ahead of its use, since the hardware's prefetcher does not know where
-// the next run lies. Into the second level: all its lines at once would fill the first one's miss
-// buffers, two dozen or so, and every load would wait behind them.
-HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(run + i, 0, 2);
-}
-
-// Bytes between the prefetch and the use: a core reads 15 to 30 GB/s from memory that answers after
-// 0.1 microseconds only if some KB are under way all the time. Among 4 to 64 KiB this is the best
-// or next to it (two Zen 5 cores, heads of 64 and 128).
-constexpr size_t kAheadBytes = 8192;
-
-// The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
-// block, in a block from `offset` on head by head, where they are contiguous.
-struct Runs {
-  KvBlocks kv;
-  size_t block_bytes = 0, offset = 0, run_bytes = 0, heads = 0, count = 0;
-
-  HWY_INLINE const std::byte* of_block(size_t block) const {
-    return kv.block(static_cast<int64_t>(block), block_bytes) + offset;
-  }
-};
-
-// A position in Runs, and in the runs that are read after the last of them.
-class RunCursor {
- public:
-  RunCursor(const Runs& runs, const Runs& then) : runs_(runs), then_(then), at_(runs.of_block(0)) {}
-
-  const std::byte* at() const { return at_; }
-
-  // Moves to the next run; at the very last it stays.
-  HWY_INLINE void advance() {
-    if (++done_ == runs_.count) return behind_last();
-    at_ += runs_.run_bytes;
-    if (++head_ < runs_.heads) return;
-    head_ = 0;
-    at_ = runs_.of_block(++block_);
-  }
-
- private:
-  void behind_last() {
-    if (then_.count == 0) {
-      --done_;
-      return;
-    }
-    runs_ = then_;
-    then_.count = 0;
-    at_ = runs_.of_block(0);
-    done_ = head_ = block_ = 0;
-  }
-
-  Runs runs_, then_;
-  const std::byte* at_;
-  size_t done_ = 0, head_ = 0, block_ = 0;
-};
-
 template <class T>
 struct Rows {
   const T* at;
   const T* ahead;
 };
 
-// `count` rows of a run as T: where they lie or, with kExpand, quantised ones expanded to
-// `expanded`. 16 rows of 128 numbers are 8 KiB in the L1 cache, which the sums read as they read
-// float32 rows.
-template <class T, bool kExpand>
+// How a step reads its rows: as they lie in the cache, quantised ones expanded run by run, or
+// 4-bit ones packed as they are.
+enum class RowsAs : uint8_t { kStored, kExpanded, kPacked };
+
+// `count` rows of a run as T: where they lie or, quantised, expanded to `expanded`. 16 rows of 128
+// numbers are 8 KiB in the L1 cache, which the sums read as they read float32 rows.
+template <class T, RowsAs kAs>
 HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const std::byte* ahead,
                            size_t count, float* HWY_RESTRICT expanded) {
-  if constexpr (!kExpand) {
-    return {reinterpret_cast<const T*>(from), reinterpret_cast<const T*>(ahead)};
+  if constexpr (kAs == RowsAs::kStored) {
+    constexpr size_t kAt = std::is_same_v<T, int8_t> ? sizeof(float) : 0;
+    return {reinterpret_cast<const T*>(from + kAt), reinterpret_cast<const T*>(ahead + kAt)};
   } else {
     prefetch_run(ahead, kRun * view.kv_row_bytes);
     const auto size = static_cast<size_t>(view.head_size);
@@ -408,14 +380,89 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const st
 // The query heads' parts of the scratch.
 struct StepHeads {
   float *out[kStepHeadsMax], *q[kStepHeadsMax], *scores[kStepHeadsMax];
+  // Of packed rows (attention_q4.h); the rounded queries lie in `q`.
+  float* minima[kStepHeadsMax];
+  const Q4QueryGroup* rounded[kStepHeadsMax];
 };
 
 size_t round_to_runs(size_t rows) {
   return (rows + kRun - 1) / kRun * kRun;
 }
 
+// to[r] = from[r] * the scale of row r of an 8-bit run, of all its rows.
+HWY_INLINE void scale_by_rows(const std::byte* run, size_t row_bytes, const float* from,
+                              float* to) {
+  const D d;
+  HWY_ALIGN float scales[kRun];
+  for (size_t r = 0; r < kRun; ++r) std::memcpy(scales + r, run + r * row_bytes, sizeof(float));
+  for (size_t r = 0; r < kRun; r += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, from + r), hn::Load(d, scales + r)), d, to + r);
+  }
+}
+
+// A run's rows: `count` of them are in use.
+struct Run {
+  const std::byte* at;
+  const std::byte* ahead;  // What to prefetch
+  size_t first, count;
+};
+
+// The scores of a run's rows and the `group` query heads from head `h` on.
+template <class T, size_t kSize, RowsAs kAs>
+HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads& heads, size_t h,
+                          size_t group, float* HWY_RESTRICT expanded) {
+  const auto size = static_cast<size_t>(view.head_size);
+  if constexpr (kAs == RowsAs::kPacked) {
+    prefetch_run(run.ahead, kRun * view.kv_row_bytes);
+    float* scores[kStepHeadsMax];
+    for (size_t g = 0; g < group; ++g) scores[g] = heads.scores[h + g] + run.first;
+    dot_q4_run(run.at, size, group, heads.rounded + h, scores);
+  } else {
+    const Rows<T> k = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
+    for_heads(group, [&](auto together, size_t first) {
+      constexpr size_t kHeads = decltype(together)::value;
+      float* scores[kHeads];
+      for (size_t g = 0; g < kHeads; ++g) scores[g] = heads.scores[h + first + g] + run.first;
+      dot_rows<kHeads, kSize>(heads.q + h + first, k.at, k.ahead, size, scores);
+      for (size_t g = 0; g < kHeads; ++g) {
+        dot_tail(heads.q[h + first + g], k.at, size, run.count, scores[g]);
+        if constexpr (std::is_same_v<T, int8_t>) {
+          scale_by_rows(run.at, view.kv_row_bytes, scores[g], scores[g]);
+        }
+      }
+    });
+  }
+}
+
+// Adds a run's values, weighted by what has become of the scores, to these heads' sums.
+template <class T, size_t kSize, RowsAs kAs>
+HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& heads, size_t h,
+                        size_t group, float* HWY_RESTRICT expanded) {
+  const auto size = static_cast<size_t>(view.head_size);
+  const float* weights[kStepHeadsMax];
+  for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
+  if constexpr (kAs == RowsAs::kPacked) {
+    prefetch_run(run.ahead, kRun * view.kv_row_bytes);
+    sum_q4_run(run.at, size, run.count, group, weights, heads.out + h, heads.minima + h);
+  } else {
+    const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
+    HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
+    for_heads(group, [&](auto together, size_t first) {
+      constexpr size_t kHeads = decltype(together)::value;
+      if constexpr (std::is_same_v<T, int8_t>) {
+        for (size_t g = 0; g < kHeads; ++g) {
+          scale_by_rows(run.at, view.kv_row_bytes, weights[first + g], scaled + g * kRun);
+          weights[first + g] = scaled + g * kRun;
+        }
+      }
+      sum_rows<kHeads, kSize>(weights + first, v.at, v.ahead, size, run.count,
+                              heads.out + h + first);
+    });
+  }
+}
+
 // `kSize`: the head size as a constant, so that row offsets are constants; 0: any.
-template <class T, size_t kSize, bool kExpand>
+template <class T, size_t kSize, RowsAs kAs>
 void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   const HeadView& first_head = step.heads[0];
   const auto size = static_cast<size_t>(first_head.head_size);
@@ -437,8 +484,10 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     prefetch_run(ahead.at(), run_bytes);
     ahead.advance();
   }
+  // Of packed rows the minima, which are less.
   float* HWY_RESTRICT expanded = scratch;
-  float* next_scratch = expanded + (kExpand ? kRun * size : 0);
+  const size_t minima = kRun * (size / kQ4Group);
+  float* next_scratch = expanded + (kAs == RowsAs::kStored ? 0 : kRun * size);
   StepHeads heads;
   for (size_t h = 0; h < step.count; ++h) {
     const HeadView& view = step.heads[h];
@@ -448,26 +497,29 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     heads.scores[h] = at + 2 * size;
     next_scratch += 2 * size + round_to_runs(rows);
     for (size_t i = 0; i < size; ++i) at[i] = view.q[i] * view.scale;
-    to_pair_order<T>(at, size, false, heads.q[h]);
-  }
-  RunCursor keys(all_keys, none);
-  for (size_t run = 0; run < runs; ++run) {
-    const size_t count = std::min(kRun, rows - run * kRun);
-    for (size_t h = 0; h < step.count; h += group) {
-      const Rows<T> k = rows_of<T, kExpand>(first_head, keys.at(), ahead.at(), count, expanded);
-      for_heads(group, [&](auto together, size_t first) {
-        constexpr size_t kHeads = decltype(together)::value;
-        float* scores[kHeads];
-        for (size_t g = 0; g < kHeads; ++g) scores[g] = heads.scores[h + first + g] + run * kRun;
-        dot_rows<kHeads, kSize>(heads.q + h + first, k.at, k.ahead, size, scores);
-        for (size_t g = 0; g < kHeads; ++g) {
-          dot_tail(heads.q[h + first + g], k.at, size, count, scores[g]);
-        }
-      });
-      keys.advance();
-      ahead.advance();
+    if constexpr (kAs == RowsAs::kPacked) {
+      auto* rounded = reinterpret_cast<Q4QueryGroup*>(heads.q[h]);
+      round_q4_query(at, size, rounded);
+      heads.rounded[h] = rounded;
+      heads.minima[h] = expanded + h * minima;
+      std::fill_n(heads.minima[h], minima, 0.0f);
+    } else {
+      to_pair_order<T>(at, size, false, heads.q[h]);
     }
   }
+  const auto for_runs = [&](const Runs& of, const auto& use) {
+    RunCursor at(of, none);
+    for (size_t run = 0; run < runs; ++run) {
+      for (size_t h = 0; h < step.count; h += group) {
+        use(Run{at.at(), ahead.at(), run * kRun, std::min(kRun, rows - run * kRun)}, h);
+        at.advance();
+        ahead.advance();
+      }
+    }
+  };
+  for_runs(all_keys, [&](const Run& run, size_t h) {
+    score_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
+  });
   float totals[kStepHeadsMax];
   for (size_t h = 0; h < step.count; ++h) {
     float* const scores = heads.scores[h];
@@ -476,41 +528,36 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     if (sums != nullptr) add_scaled(scores, 1.0f / totals[h], rows, sums);
     std::fill(heads.out[h], heads.out[h] + size, 0.0f);
   }
-  RunCursor values(all_values, none);
   ahead = RunCursor(all_values, next_keys);
   for (size_t i = 0; i < distance; ++i) ahead.advance();
-  for (size_t run = 0; run < runs; ++run) {
-    const size_t count = std::min(kRun, rows - run * kRun);
-    for (size_t h = 0; h < step.count; h += group) {
-      const Rows<T> v = rows_of<T, kExpand>(first_head, values.at(), ahead.at(), count, expanded);
-      for_heads(group, [&](auto together, size_t first) {
-        constexpr size_t kHeads = decltype(together)::value;
-        const float* weights[kHeads];
-        for (size_t g = 0; g < kHeads; ++g) weights[g] = heads.scores[h + first + g] + run * kRun;
-        sum_rows<kHeads, kSize>(weights, v.at, v.ahead, size, count, heads.out + h + first);
-      });
-      values.advance();
-      ahead.advance();
-    }
-  }
+  for_runs(all_values, [&](const Run& run, size_t h) {
+    sum_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
+  });
   for (size_t h = 0; h < step.count; ++h) {
+    if constexpr (kAs == RowsAs::kPacked) add_q4_minima(heads.minima[h], size, heads.out[h]);
     for (size_t i = 0; i < size; ++i) heads.out[h][i] /= totals[h];
     to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
     store_row(step.heads[h].out_dtype, heads.q[h], size, step.heads[h].out);
   }
 }
 
-template <class T, bool kExpand = false>
+template <class T, RowsAs kAs = RowsAs::kStored>
 void attend_sized(const StepView& step, float* scratch) {
   const int64_t size = step.heads[0].head_size;
-  if (size == 64) return attend_rows<T, 64, kExpand>(step, scratch);
-  if (size == 128) return attend_rows<T, 128, kExpand>(step, scratch);
-  attend_rows<T, 0, kExpand>(step, scratch);
+  if (size == 64) return attend_rows<T, 64, kAs>(step, scratch);
+  if (size == 128) return attend_rows<T, 128, kAs>(step, scratch);
+  attend_rows<T, 0, kAs>(step, scratch);
 }
 
 void AttendStep(const StepView& step, float* scratch) {
   const Format format = step.heads[0].kv_format;
-  if (is_quantized(format)) return attend_sized<float, true>(step, scratch);
+#if HWY_TARGET <= HWY_AVX3  // So tests that narrow the choice of instructions narrow this, too.
+  if (format == Format::kQ4 && attends_packed_q4(step.heads[0].head_size)) {
+    return attend_rows<float, 0, RowsAs::kPacked>(step, scratch);
+  }
+#endif
+  if (format == Format::kQ8) return attend_sized<int8_t>(step, scratch);
+  if (is_quantized(format)) return attend_sized<float, RowsAs::kExpanded>(step, scratch);
   switch (element_of(format)) {
     case DType::kF32:
       return attend_sized<float>(step, scratch);

@@ -43,7 +43,7 @@ void ExpandRow(Format format, const std::byte* HWY_RESTRICT row, size_t size,
 
 void StoreKvRow(Format format, const float* HWY_RESTRICT from, size_t size, std::byte* to) {
   if (is_quantized(format)) {
-    pack_quantized_row(format, {from, size}, to);
+    store_quantized_row(format, from, size, to);
   } else {
     store_row(element_of(format), from, size, to);
   }

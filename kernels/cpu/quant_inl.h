@@ -8,6 +8,9 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/base/quantized.h"
 #include "kernels/base/quantized_rows.h"
 
@@ -51,6 +54,105 @@ inline void expand_row(const std::byte* HWY_RESTRICT row, size_t count, float* H
     out += kGroup;
   }
   if (count != 0) unpack_quantized_row(kOf, row, {out, count});
+}
+
+// Quantises a whole group, with the bytes of pack_quantized_row().
+template <Format kOf>
+HWY_INLINE void pack_group(const float* HWY_RESTRICT from, std::byte* HWY_RESTRICT group) {
+  using Traits = QuantTraits<kOf>;
+  constexpr auto kWords = static_cast<size_t>(Traits::kWords);
+  constexpr auto kGroup = static_cast<size_t>(Traits::kGroup);
+  constexpr auto kFields = static_cast<size_t>(Traits::kFields);
+  const hn::CappedTag<float, kWords> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  auto low = hn::LoadU(d, from), high = low, zero = hn::Zero(d);
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kGroup; i += kLanes) {
+    const auto x = hn::LoadU(d, from + i);
+    low = hn::Min(low, x);
+    high = hn::Max(high, x);
+    zero = hn::MulAdd(x, hn::Zero(d), zero);  // Stays 0 unless a number is NaN or infinite.
+  }
+  if (!hn::AllTrue(d, hn::Eq(zero, hn::Zero(d))))
+    return pack_quantized_row(kOf, {from, kGroup}, group);
+  const GroupScale shared = group_scale(Traits::kBits, hn::GetLane(hn::MinOfLanes(d, low)),
+                                        hn::GetLane(hn::MaxOfLanes(d, high)));
+  const float step = f16_to_f32(shared.scale);
+  const auto minimum = hn::Set(d, f16_to_f32(shared.minimum));
+  const auto inverse = hn::Set(d, step > 0.0f ? 1.0f / step : 0.0f);
+  const auto top = hn::Set(d, static_cast<float>(Traits::kMask));
+  std::memcpy(group, &shared, sizeof(shared));
+  auto* to = reinterpret_cast<uint32_t*>(group + sizeof(shared));
+  for (size_t first = 0; first < kWords; first += kLanes) {
+    auto words = hn::Zero(du);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kFields; ++i) {
+      const auto x = hn::LoadU(d, from + (kFields - 1 - i) * kWords + first);
+      const auto steps = hn::Mul(hn::Sub(x, minimum), inverse);
+      const auto inside = hn::Min(hn::Max(steps, hn::Zero(d)), top);
+      const auto codes =
+          hn::ConvertTo(hn::RebindToSigned<decltype(d)>(), hn::Add(inside, hn::Set(d, 0.5f)));
+      words = hn::Or(hn::ShiftLeft<Traits::kBits>(words), hn::BitCast(du, codes));
+    }
+    hn::StoreU(words, du, to + first);
+  }
+}
+
+// Vector version of pack_quantized_row() for one format.
+template <Format kOf>
+inline void pack_row(const float* HWY_RESTRICT from, size_t count, std::byte* HWY_RESTRICT row) {
+  constexpr auto kGroup = static_cast<size_t>(QuantTraits<kOf>::kGroup);
+  for (; count >= kGroup; count -= kGroup) {
+    pack_group<kOf>(from, row);
+    row += QuantTraits<kOf>::kGroupBytes;
+    from += kGroup;
+  }
+  if (count != 0) pack_quantized_row(kOf, {from, count}, row);
+}
+
+// Vector version of pack_q8_row().
+inline void store_q8_row(const float* HWY_RESTRICT from, size_t count,
+                         std::byte* HWY_RESTRICT row) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const size_t lanes = hn::Lanes(d);
+  const size_t whole = count / lanes * lanes;
+  HWY_ALIGN float rest[hn::MaxLanes(d)] = {};
+  std::copy(from + whole, from + count, rest);
+  const auto load = [&](size_t i) {
+    return i < whole ? hn::LoadU(d, from + i) : hn::Load(d, rest);
+  };
+  auto most = hn::Zero(d), zero = hn::Zero(d);
+  for (size_t i = 0; i < count; i += lanes) {
+    most = hn::Max(most, hn::Abs(load(i)));
+    zero = hn::MulAdd(load(i), hn::Zero(d), zero);  // Stays 0 unless one is NaN or infinite.
+  }
+  const float scale = hn::GetLane(hn::MaxOfLanes(d, most)) / kQ8CodeMax;
+  const bool finite = hn::AllTrue(d, hn::Eq(zero, hn::Zero(d)));
+  if (!finite || !(scale > 0)) return pack_quantized_row(Format::kQ8, {from, count}, row);
+  const auto code_max = hn::Set(d, kQ8CodeMax);
+  const auto codes_at = [&](size_t i) {
+    const auto steps = hn::Div(load(i), hn::Set(d, scale));
+    const auto inside = hn::Min(hn::Max(steps, hn::Neg(code_max)), code_max);
+    return hn::DemoteTo(d8, hn::NearestInt(inside));
+  };
+  std::memcpy(row, &scale, sizeof(scale));
+  auto* const to = reinterpret_cast<int8_t*>(row + sizeof(scale));
+  for (size_t i = 0; i < whole; i += lanes) hn::StoreU(codes_at(i), d8, to + i);
+  HWY_ALIGN int8_t codes[hn::MaxLanes(d)];
+  if (whole < count) hn::Store(codes_at(whole), d8, codes);
+  std::copy_n(codes, count - whole, to + whole);
+  const size_t bytes = format_row_bytes(Format::kQ8, static_cast<int64_t>(count)) - sizeof(scale);
+  std::fill(to + count, to + bytes, int8_t{0});
+}
+
+// Vector version of pack_quantized_row().
+HWY_INLINE void store_quantized_row(Format format, const float* HWY_RESTRICT from, size_t count,
+                                    std::byte* HWY_RESTRICT row) {
+  if (format == Format::kQ8) return store_q8_row(from, count, row);
+  with_quant_traits(format,
+                    [&](auto traits) { pack_row<decltype(traits)::kFormat>(from, count, row); });
 }
 
 // Vector version of unpack_q8_row().

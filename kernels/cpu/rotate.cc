@@ -1,4 +1,5 @@
-// Query and key heads, row by row: RMSNorm of each head, then rotary positions.
+// Query and key heads, row by row: RMSNorm of each head, rotary positions, a Hadamard
+// matrix.
 #include <algorithm>
 #include <cmath>
 
@@ -72,6 +73,53 @@ void rotate_neighbours(float* HWY_RESTRICT x, const float* HWY_RESTRICT cosines,
   }
 }
 
+// Sums and differences of neighbouring runs of `step` numbers, fewer than a vector's lanes.
+void add_lanes(float* HWY_RESTRICT x, size_t count, size_t step) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN int32_t partner[hn::MaxLanes(D())];
+  HWY_ALIGN float sign[hn::MaxLanes(D())];
+  for (size_t i = 0; i < lanes; ++i) {
+    partner[i] = static_cast<int32_t>(i ^ step);
+    sign[i] = (i & step) == 0 ? 1.0f : -1.0f;
+  }
+  const auto partners = hn::SetTableIndices(d, partner);
+  const V signs = hn::Load(d, sign);
+  for (size_t i = 0; i < count; i += lanes) {
+    const V v = load_up_to(d, x + i, count - i);
+    store_up_to(d, hn::MulAdd(v, signs, hn::TableLookupLanes(v, partners)), x + i, count - i);
+  }
+}
+
+// The same of runs of whole vectors.
+void add_vectors(float* HWY_RESTRICT x, size_t count, size_t step) {
+  const D d;
+  for (size_t first = 0; first < count; first += 2 * step) {
+    for (size_t i = first; i < first + step; i += hn::Lanes(d)) {
+      const V a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + step);
+      hn::StoreU(hn::Add(a, b), d, x + i);
+      hn::StoreU(hn::Sub(a, b), d, x + i + step);
+    }
+  }
+}
+
+// Multiplies each `size` numbers, a power of two, by the Walsh-Hadamard matrix over its root.
+void multiply_hadamard(float* HWY_RESTRICT x, size_t count, size_t size) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t step = 1; step < size; step *= 2) {
+    if (step < lanes) {
+      add_lanes(x, count, step);
+    } else {
+      add_vectors(x, count, step);
+    }
+  }
+  const V scale = hn::Set(d, 1.0f / std::sqrt(static_cast<float>(size)));
+  for (size_t i = 0; i < count; i += lanes) {
+    store_up_to(d, hn::Mul(load_up_to(d, x + i, count - i), scale), x + i, count - i);
+  }
+}
+
 void RotateRow(const RotateArgs& args, int64_t row) {
   const auto size = static_cast<size_t>(args.head_size);
   const auto half = static_cast<size_t>(args.table.columns / 2);
@@ -80,11 +128,13 @@ void RotateRow(const RotateArgs& args, int64_t row) {
   for (int64_t head = 0; head < args.heads + args.kv_heads; ++head, x += size) {
     const float* norm = head < args.heads ? args.query_norm : args.key_norm;
     if (norm != nullptr) normalize_head(x, norm, size, args.epsilon);
-    if (half == 0) continue;
-    if (args.interleaved) {
+    if (half != 0 && args.interleaved) {
       rotate_neighbours(x, cosines, cosines + half, half);
-    } else {
+    } else if (half != 0) {
       rotate_halves(x, cosines, cosines + half, half);
+    }
+    if (args.hadamard) {
+      multiply_hadamard(x, size, static_cast<size_t>(hadamard_size(args.head_size)));
     }
   }
 }

@@ -164,6 +164,7 @@ __device__ inline float cached(const AttentionOnDevice& a, const std::byte* row,
   if (a.kv_format == Format::kF32) return reinterpret_cast<const float*>(row)[i];
   if (a.kv_format == Format::kF16) return widen(reinterpret_cast<const __half*>(row)[i]);
   if (a.kv_format == Format::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
+  if (a.kv_format == Format::kQ8) return q8_row_value(row, i);
   return q4_row_value(row, i, a.head_size);
 }
 
@@ -179,6 +180,8 @@ __device__ inline void cached4(const AttentionOnDevice& a, const std::byte* row,
     for (int j = 0; j < 4; ++j) {
       to[j] = widen(reinterpret_cast<const __nv_bfloat16*>(row + i * 2)[j]);
     }
+  } else if (a.kv_format == Format::kQ8) {
+    for (int j = 0; j < 4; ++j) to[j] = q8_row_value(row, i + j);
   } else {
     for (int j = 0; j < 4; ++j) to[j] = q4_row_value(row, i + j, a.head_size);
   }
@@ -248,6 +251,7 @@ __device__ inline void store_four(const AttentionOnDevice& a, const float* from,
 __device__ inline void store_cached(const AttentionOnDevice& a, const float* from, std::byte* row) {
   const int64_t lane = threadIdx.x % kWarp;
   if (a.kv_format == Format::kQ4) return store_q4_row(from, a.head_size, row);
+  if (a.kv_format == Format::kQ8) return store_q8_row(from, a.head_size, row);
   if (a.head_size % 4 == 0) {
     for (int64_t i = lane * 4; i < a.head_size; i += kWarp * 4) store_four(a, from, row, i);
     return;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/base/quantized.h"
+#include "kernels/base/quantized_rows.h"
 #include "kernels/cuda/kernel.h"
 
 namespace spillway::cuda {
@@ -125,6 +126,28 @@ __device__ inline void store_q4_row(const float* from, int64_t count, std::byte*
   for (int64_t first = 0; first < count; first += kQ4Group) {
     pack_q4_group(from + first, count - first, row + first / kQ4Group * (4 + kQ4Group / 2));
   }
+}
+
+// Quantises a row of `count` numbers to 8 bits as quantize_q8_row() does. Called by all lanes of a
+// warp.
+__device__ inline void store_q8_row(const float* from, int64_t count, std::byte* row) {
+  const int lane = threadIdx.x % kWarp;
+  float most = 0;
+  bool damaged = false;  // NaN or infinite
+  for (int64_t i = lane; i < count; i += kWarp) {
+    most = fmaxf(most, fabsf(from[i]));
+    damaged = damaged || from[i] * 0.0f != 0.0f;
+  }
+  damaged = __any_sync(0xffffffffu, damaged);
+  const float scale = damaged ? NAN : warp_max(most) / kQ8CodeMax;
+  auto* codes = reinterpret_cast<int8_t*>(row + sizeof(float));
+  const auto padded = (count + 3) / 4 * 4;
+  for (int64_t i = lane; i < padded; i += kWarp) {
+    const bool some = i < count && scale > 0.0f;
+    const float steps = some ? fminf(fmaxf(from[i] / scale, -kQ8CodeMax), kQ8CodeMax) : 0.0f;
+    codes[i] = static_cast<int8_t>(rintf(steps));
+  }
+  if (lane == 0) *reinterpret_cast<float*>(row) = scale;
 }
 
 }  // namespace spillway::cuda

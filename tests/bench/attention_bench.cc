@@ -200,7 +200,8 @@ void compare_groups(Device& device, Stream& stream, int64_t sequences) {
                                  {"  its KV heads alone", 8, 8, 64},
                                  {"Qwen2.5-3B 16/2 of 128", 16, 2, 128},
                                  {"  its KV heads alone", 2, 2, 128}};
-  for (const Format format : {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4}) {
+  for (const Format format :
+       {Format::kF32, Format::kBF16, Format::kF16, Format::kQ8, Format::kQ4}) {
     std::vector<GroupedLayer> steps, tables, prompts;
     for (const Grouped& shape : kShapes) {
       steps.emplace_back(device, stream, shape, format, sequences, 1024, 1);

@@ -110,7 +110,7 @@ TEST_CASE("a prompt in chunks has the tokens that it has in one piece", "[gpu]")
 }
 
 TEST_CASE("chunks do not show in a narrower cache either", "[gpu]") {
-  const Format format = GENERATE(Format::kBF16, Format::kQ4);
+  const Format format = GENERATE(Format::kBF16, Format::kQ4, Format::kQ8);
   check_chunks("llama3", KvRuleChoice{}, format, {});
   check_chunks("qwen3", h2o(), format, {});
 }

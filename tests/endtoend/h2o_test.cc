@@ -230,7 +230,7 @@ TEST_CASE("KV rules agree with the reference: tokens, kept positions and scores"
 // in bf16 (the reference's SCORE_MOVE_MAX), where some number of a prompt always does;
 // 7e-4 measured in f16.
 TEST_CASE("KV rules agree with the reference in the cache's narrow formats", "[gpu][slow]") {
-  const auto format = GENERATE(Format::kF16, Format::kBF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF16, Format::kBF16, Format::kQ4, Format::kQ8);
   check(format, format == Format::kBF16 ? 5e-3 : format == Format::kF16 ? 1.5e-3 : 5e-4);
 }
 

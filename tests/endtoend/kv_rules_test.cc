@@ -150,7 +150,7 @@ TEST_CASE("the rule random draws by the seed of its request", "[gpu]") {
 }
 
 TEST_CASE("nor do they in a narrower cache", "[gpu]") {
-  const Format format = GENERATE(Format::kBF16, Format::kF16, Format::kQ4);
+  const Format format = GENERATE(Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   check("qwen3", format,
         {{.name = "chunks of 7", .prefill_tokens = 7},
          {.name = "chunks, cache on three tiers", .prefill_tokens = 50, .kv = kMixed}});

@@ -121,7 +121,7 @@ std::vector<Request> with_rules(const ModelShape& shape) {
 }
 
 TEST_CASE("under every rule a windowed model's tokens depend on nothing else", "[gpu]") {
-  const Format format = GENERATE(Format::kF32, Format::kQ4);
+  const Format format = GENERATE(Format::kF32, Format::kQ4, Format::kQ8);
   for (const char* variant : {"qwen2_window", "mistral_window"}) {
     const test::TemporaryCache cache;
     const std::string checkpoint = test::read_golden(variant).checkpoints.front();

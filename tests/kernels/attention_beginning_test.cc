@@ -391,7 +391,7 @@ int64_t scaled(int64_t thorough, int64_t quick) {
 }
 
 TEST_CASE("a prompt behind a shared beginning is the prompt as a whole") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   const int64_t begun = GENERATE(16, 48, 64, 160), tokens = GENERATE(1, 7, 40, 150);
   const bool small = begun != 160 && tokens != 150 && (begun == 64) == (tokens == 40);
   if (!test::thorough() && (!small || format == Format::kBF16)) return;
@@ -407,7 +407,7 @@ TEST_CASE("a prompt behind a shared beginning is the prompt as a whole") {
 TEST_CASE("heads that share keys and values do so behind a shared beginning") {
   const auto shape = GENERATE(Model{16, 2, 128}, Model{5, 1, 96}, Model{6, 2, 80}, Model{3, 3, 5},
                               Model{40, 1, 8});
-  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4, Format::kQ8);
   if (!test::thorough() && (shape.heads > 6 || format == Format::kF16)) return;
   Model model = shape;
   model.format = format;
@@ -422,7 +422,7 @@ TEST_CASE("heads that share keys and values do so behind a shared beginning") {
 TEST_CASE("prompts behind a shared beginning with narrow outputs are those as a whole") {
   Model model = GENERATE(Model{2, 2, 64}, Model{6, 2, 80}, Model{2, 1, 20}, Model{2, 1, 128});
   model.out = GENERATE(DType::kBF16, DType::kF16);
-  model.format = GENERATE(Format::kBF16, Format::kF16, Format::kQ4);
+  model.format = GENERATE(Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   const int64_t begun = GENERATE(16, 80, 176), tokens = scaled(150, 40);
   if (!test::thorough() && (begun == 176 || model.format == Format::kQ4)) return;
   for (const auto& device : test::test_devices()) {
@@ -469,7 +469,8 @@ TEST_CASE("prompts of random lengths behind shared beginnings are those as a who
         return models.begin()[random() % models.size()];
       };
       Model model = any({{4, 2, 16}, {6, 2, 80}, {4, 1, 64}, {3, 3, 5}});
-      const Format formats[] = {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4};
+      const Format formats[] = {Format::kF32, Format::kBF16, Format::kF16, Format::kQ4,
+                                Format::kQ8};
       model.format = formats[random() % 4];
       if (random() % 2 == 0) model.out = DType::kBF16;
       const auto begun =
@@ -523,7 +524,7 @@ TEST_CASE("a shared beginning leaves all bits as they are with every set of inst
   for (int64_t left = all; left != 0; left &= left - 1) {
     INFO("instruction set " << hwy::TargetName(left & -left));
     hwy::SetSupportedTargetsForTest(left & -left);
-    for (const Format format : {Format::kF32, Format::kBF16, Format::kQ4}) {
+    for (const Format format : {Format::kF32, Format::kBF16, Format::kQ4, Format::kQ8}) {
       check(*device, {6, 2, 80, format}, 80, {{{20, 30, true, 2, score, 4}, 80, 75}}, true, 10,
             false);
     }

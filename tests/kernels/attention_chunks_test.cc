@@ -279,7 +279,7 @@ int64_t scaled(int64_t thorough, int64_t quick) {
 }
 
 TEST_CASE("a prompt in chunks is the prompt as a whole") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   const auto model = GENERATE(Model{2, 2, 64}, Model{4, 1, 20}, Model{6, 2, 80});
   Model with = model;
   with.format = format;
@@ -287,7 +287,7 @@ TEST_CASE("a prompt in chunks is the prompt as a whole") {
 }
 
 TEST_CASE("a prompt in chunks under a limited budget is the prompt as a whole", "[sanitizer]") {
-  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4, Format::kQ8);
   const auto budget = GENERATE(
       KvBudget{3, 4, true}, KvBudget{1, 0, true}, KvBudget{16, 15, true}, KvBudget{7, 30, true},
       KvBudget{40, 20, true}, KvBudget{5, 2, false}, KvBudget{4, 0, false}, KvBudget{17, 16, false},
@@ -315,7 +315,7 @@ TEST_CASE("heads that share keys and values attend as the definition says") {
   const auto model =
       GENERATE(Model{32, 8, 64}, Model{16, 2, 128}, Model{5, 1, 96}, Model{14, 2, 64},
                Model{71, 1, 64}, Model{3, 1, 256}, Model{40, 1, 80}, Model{100, 1, 8});
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   if (!test::thorough() && (model.heads > 16 || format == Format::kBF16)) return;
   Model with = model;
   with.format = format;
@@ -345,7 +345,7 @@ TEST_CASE("a sliding window is that of the definition, whole and in chunks") {
 TEST_CASE("chunks in a ring are those in slots of their own") {
   const int64_t window = GENERATE(2, 5, 33, 64, 100);
   const auto rule = GENERATE(KvBudget{}, KvBudget{3, 4, true}, KvBudget{20, 17, false});
-  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kF16, Format::kQ4, Format::kQ8);
   Model model{4, 2, 16, format};
   model.window = window;
   const int64_t prompt = scaled(430, 150), steps = 5;
@@ -440,7 +440,7 @@ TEST_CASE("chunks have the bits of the whole prompt with every set of instructio
 // Heads that share keys and values are computed together, in as many sizes of groups as there are.
 TEST_CASE("a query head has the bits that it has alone") {
   const int64_t heads = GENERATE(2, 7, 12), size = GENERATE(64, 80, 128);
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   if (!test::thorough() && (heads == 12 || format == Format::kBF16)) return;
   const Model model{heads, 1, size, format};
   INFO(model.name());

@@ -164,7 +164,7 @@ void check_budgets(Device& device, const Shape& s, Format format,
 
 TEST_CASE("attention under a limited KV budget agrees with its definition", "[sanitizer][slow]") {
   const auto shape = GENERATE(Shape{2, 2, 64}, Shape{3, 3, 5}, Shape{4, 2, 20});
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
                 << ", KV " << format_name(format));
   const std::vector<KvBudget> budgets = {

@@ -242,6 +242,19 @@ TEST_CASE("4-bit rows are attended to at their own rate, or as long as 16-bit on
   CHECK(cost()[0] == Approx(wide[0] - 640e6 / 20e9 + 180e6 / 9e9));
 }
 
+TEST_CASE("8-bit rows are attended to at their own rate, or at that of 16-bit ones") {
+  HardwareProfile hardware = machine();
+  CostedPlan costed = plan();
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
+  const auto cost = [&] { return sweep_cost(costed, rates_of(hardware, costed), sweeps); };
+  const ResourceSeconds wide = cost();
+  costed.kv_format = Format::kQ8;
+  costed.kv_row_bytes /= 2;
+  CHECK(wide[0] - cost()[0] == Approx(320e6 / 20e9));
+  hardware.compute.decode_attention_q8 = figure(16e9);
+  CHECK(cost()[0] == Approx(wide[0] - 640e6 / 20e9 + 320e6 / 16e9));
+}
+
 TEST_CASE("what a profile lacks is named") {
   HardwareProfile hardware = machine();
   hardware.compute.matrix.clear();

@@ -54,6 +54,7 @@ TEST_CASE("a hardware profile reads back as it was") {
     CHECK(profile.compute.prompt_attention.value == before.compute.prompt_attention.value);
     CHECK(profile.compute.decode_attention.source == before.compute.decode_attention.source);
     CHECK(profile.compute.decode_attention_q4.value == before.compute.decode_attention_q4.value);
+    CHECK(profile.compute.decode_attention_q8.value == before.compute.decode_attention_q8.value);
     CHECK(profile.compute.small_ops.value == before.compute.small_ops.value);
     REQUIRE(profile.compute.matrix.size() == before.compute.matrix.size());
     for (size_t i = 0; i < profile.compute.matrix.size(); ++i) {

@@ -64,8 +64,12 @@ inline HardwareProfile sample_hardware(bool discrete) {
                                 {Format::kQ4, 1, 16384, 4096, measured(2e11)}},
                      .prompt_attention = measured(1e12),
                      .decode_attention = known(2e11),
-                     .decode_attention_q4 = {}};
-  if (!discrete) profile.compute.decode_attention_q4 = measured(6e9);
+                     .decode_attention_q4 = {},
+                     .decode_attention_q8 = {}};
+  if (!discrete) {
+    profile.compute.decode_attention_q4 = measured(6e9);
+    profile.compute.decode_attention_q8 = measured(9e9);
+  }
   profile.host = {.memory_bytes = known(64e9),
                   .memory_free_bytes = known(60e9),
                   .memory_read = measured(4e10),

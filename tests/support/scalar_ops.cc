@@ -1,6 +1,7 @@
 #include "tests/support/scalar_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -75,7 +76,7 @@ Matrix gate(Activation activation, const Matrix& in, int64_t rows, int64_t colum
 }
 
 Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
-                   const std::vector<double>& angles, bool interleaved) {
+                   const std::vector<double>& angles, bool interleaved, size_t hadamard) {
   std::vector<double> x(head.begin(), head.end());
   if (!weight.empty()) {
     double square = 0;
@@ -89,7 +90,18 @@ Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
     a = before * std::cos(angles[i]) - b * std::sin(angles[i]);
     b = b * std::cos(angles[i]) + before * std::sin(angles[i]);
   }
-  return {x.begin(), x.end()};
+  if (hadamard == 0) return {x.begin(), x.end()};
+  Matrix out;
+  for (size_t i = 0; i < x.size(); ++i) {
+    double sum = 0;
+    for (size_t j = 0; j < hadamard; ++j) {
+      const bool odd = std::popcount(i % hadamard & j) % 2 != 0;
+      const double from = x[i / hadamard * hadamard + j];
+      sum += odd ? -from : from;
+    }
+    out.push_back(static_cast<float>(sum / std::sqrt(static_cast<double>(hadamard))));
+  }
+  return out;
 }
 
 Matrix attend(const float* q, const Matrix& keys, const Matrix& values, int64_t rows, int64_t size,

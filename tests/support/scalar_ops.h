@@ -24,9 +24,10 @@ Matrix normalize(NormKind kind, float epsilon, const Matrix& in, const Matrix& w
 Matrix gate(Activation activation, const Matrix& in, int64_t rows, int64_t columns);
 
 // One head [size]: RMSNorm with `weight` (empty: none), then its first `angles` pairs rotated, of
-// neighbours or of the halves of what is rotated.
+// neighbours or of the halves of what is rotated, then each `hadamard` numbers (0: none) multiplied
+// by that matrix over its root.
 Matrix rotate_head(const Matrix& head, const Matrix& weight, double epsilon,
-                   const std::vector<double>& angles, bool interleaved);
+                   const std::vector<double>& angles, bool interleaved, size_t hadamard = 0);
 
 // How a query attends: to the last `window` rows (0: to all), its scores times `scale` (0: 1 /
 // sqrt(size)).

@@ -81,6 +81,8 @@ class Processors {
         memory_and_decode(device, pool_bytes, &compute.memory_read, &compute.decode_attention));
     SPILLWAY_RETURN_IF_ERROR(
         decode_attention(device, Format::kQ4, pool_bytes, &compute.decode_attention_q4));
+    SPILLWAY_RETURN_IF_ERROR(
+        decode_attention(device, Format::kQ8, pool_bytes, &compute.decode_attention_q8));
     if (!device.discrete()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
     if (device.discrete()) {
       SPILLWAY_ASSIGN_OR_RETURN(compute.small_ops,

@@ -121,6 +121,10 @@ std::string profile_table(const HardwareProfile& profile) {
     text += rate_line("decode steps, 4-bit KV, GB/s", compute.decode_attention_q4,
                       of_memory(compute.decode_attention_q4));
   }
+  if (compute.decode_attention_q8.value > 0) {
+    text += rate_line("decode steps, 8-bit KV, GB/s", compute.decode_attention_q8,
+                      of_memory(compute.decode_attention_q8));
+  }
   text += heading("memory, GB/s");
   text += rate_line("read", compute.memory_read);
   if (profile.link) {

@@ -12,7 +12,7 @@ namespace spillway::attention_pack_test {
 namespace {
 
 TEST_CASE("packed tiles have the rows of the cache, or those that it would give back") {
-  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4);
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   const int64_t size = GENERATE(5, 64, 80), keys = GENERATE(1, 64, 100, 130);
   INFO(format_name(format) << ", head size " << size << ", " << keys << " keys");
   test::PromptRows prompt(format, size, keys);
@@ -44,6 +44,38 @@ TEST_CASE("packed tiles have the rows of the cache, or those that it would give 
       REQUIRE(packed_keys[static_cast<size_t>(in_keys)] == wanted_key[static_cast<size_t>(i)]);
       REQUIRE(packed_values[static_cast<size_t>(in_values)] ==
               wanted_value[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+TEST_CASE("rows are stored with the bytes of the format, whatever is in them") {
+  constexpr int64_t kKeys = 3;
+  for (const Format format : kFormats) {
+    if (!format_traits(format).kv_cache || !is_quantized(format)) continue;
+    for (const int64_t size : {5, 64, 80, 128, 192}) {
+      for (const float deviation : {1e-7f, 0.02f, 3.0f, 1e6f}) {
+        INFO(format_name(format) << ", head size " << size << ", deviation " << deviation);
+        test::PromptRows prompt(format, size, kKeys);
+        auto& rows = prompt.rows;
+        rows = test::random_floats(2 * kKeys * size, 9, deviation);
+        rows[static_cast<size_t>(size) + 2] = NAN;
+        rows[static_cast<size_t>(2 * size) - 1] = -INFINITY;
+        std::fill_n(rows.begin() + 2 * size, size, 0.0f);
+        rows[static_cast<size_t>(2 * size)] = -0.0f;
+        cpu::HeadView& head = prompt.view.head;
+        head.k = rows.data();
+        head.v = rows.data() + kKeys * size;
+        cpu::store_rows(head, 0, kKeys, 0);
+        std::vector<std::byte> expected(head.kv_row_bytes);
+        for (int64_t key = 0; key < kKeys; ++key) {
+          const auto at = static_cast<size_t>(key * size), count = static_cast<size_t>(size);
+          pack_quantized_row(format, {rows.data() + at, count}, expected.data());
+          CHECK(std::equal(expected.begin(), expected.end(), head.key_at(key)));
+          const auto value = static_cast<size_t>((kKeys + key) * size);
+          pack_quantized_row(format, {rows.data() + value, count}, expected.data());
+          CHECK(std::equal(expected.begin(), expected.end(), head.value_at(key)));
+        }
+      }
     }
   }
 }
