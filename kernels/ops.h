@@ -143,8 +143,12 @@ void linear(Stream& stream, const LinearArgs& args);
 
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
 // positions [position, position + tokens). `prompt`: the length of the prompt that these rows are
-// of, whole or a chunk of it; 0 for one token of decode (tokens 1). At position 0 it may be left 0
-// for a whole prompt.
+// of, whole or a chunk of it; 0 for a decode step. At position 0 it may be left 0 for a whole
+// prompt.
+//
+// A decode step has one token, or under a full budget several, of which those behind the first are
+// a draft (Leviathan et al. 2022, arXiv 2211.17192): each row gets the bits, and leaves the cache,
+// as if the tokens went one by one. Where a draft proves wrong, later calls store over its rows.
 //
 // `kv` is the sequence's cache of this layer after `position` positions, with room for capacity()
 // rows at least: in one piece of memory, or in blocks that lie apart. A block table lies in the
@@ -187,6 +191,14 @@ struct AttentionItem {
   bool whole() const { return behind_beginning() || (position == 0 && tokens == prompt_tokens()); }
   // Whether the rows end a prompt.
   bool ends_prompt() const { return !is_step() && position + tokens == prompt_tokens(); }
+  // One token of a decode step, alone.
+  AttentionItem step_token(int64_t token) const {
+    AttentionItem one = *this;
+    one.first_row += token;
+    one.position += token;
+    one.tokens = 1;
+    return one;
+  }
   // Rows that the cache has room for, at least. Of a prompt in chunks it holds all rows until the
   // end of the last chunk.
   int64_t capacity() const {

@@ -149,6 +149,7 @@ void KvSequence::find_changes(const KvLayout& layout, int64_t layer, std::byte* 
     add_slots(from, budget.chunk_ring);
     return merge(changes);
   }
+  if (budget.full()) return add_slots(position, end);  // Several slots, where it has a draft
   const auto add = [&](int64_t slot) { add_slots(slot, slot + 1); };
   add(budget.slot(position));
   if (!budget.has_state()) return;

@@ -9,7 +9,8 @@
 namespace spillway {
 
 struct SweepWork {
-  int64_t decoding = 0;  // Rows of sequences that decode, one each
+  int64_t decoding = 0;  // Rows of sequences that decode: one each, and those of drafts
+  int64_t drafted = 0;   // Of these, the ones of drafts
   int64_t prompts = 0;   // Sequences whose prompts end in the sweep
   // Sequences of whose prompts a chunk is computed that does not end them
   int64_t prompts_unfinished = 0;

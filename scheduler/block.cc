@@ -144,10 +144,12 @@ bool Block::keeps_place(const Sequence& next) const {
 // ---- Moving them --------------------------------------------------------------------------------
 
 bool Block::grow(Sequence& sequence) {
-  const int64_t most = sequence.kv()->rows;
+  const int64_t most = sequence.kv()->rows, now = sequence.cached() + 1;
+  const int64_t draft = sequence.draft_tokens();
   try {
-    return room_.grow(sequence, std::min(most, sequence.cached() + 2)) ||
-           room_.grow(sequence, std::min(most, sequence.cached() + 1));
+    return (draft > 0 && room_.grow(sequence, std::min(most, now + draft + 1))) ||
+           room_.grow(sequence, std::min(most, now + 1)) ||
+           room_.grow(sequence, std::min(most, now));
   } catch (const std::exception& error) {
     sequence.finish(FinishReason::kError, out_of_memory(error));
     return true;

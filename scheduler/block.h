@@ -53,7 +53,8 @@ class Block {
   // ---- Between sweeps ----
 
   // Gives every running sequence the blocks for its next token and the one after, which is read
-  // ahead. Where there are not enough, some are set aside. False: some were.
+  // ahead, and, where there is room, for a draft. Where there are not enough for the next token,
+  // some are set aside. False: some were.
   bool make_room();
 
   // Sums up what the sequences need, for the functions below; call it before them in each sweep.

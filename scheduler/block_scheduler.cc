@@ -22,6 +22,7 @@
 #include "scheduler/check_request.h"
 #include "scheduler/kv_room.h"
 #include "scheduler/sequence.h"
+#include "scheduler/sweep_drafts.h"
 #include "scheduler/sweep_prompts.h"
 #include "scheduler/token_count.h"
 #include "scheduler/waiting_queue.h"
@@ -139,6 +140,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   bool may_be_cut(const KvBudget& budget) const {
     return spillway::may_be_cut(budget.full() && shape().layers_with_window() == 0, limits_);
   }
+  // A wrong draft would have dropped a row, or have taken the place of one in a window.
+  bool may_draft(const KvBudget& budget) const {
+    return budget.full() && shape().layers_with_window() == 0;
+  }
   // Whether it may go on behind the cached beginning of another prompt.
   bool shares(const KvBudget& budget) const { return budget.full() && room_.shares(); }
 
@@ -211,9 +216,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   void enqueue(Arrival arrival) {
     const SequenceKv promise = kv_of(arrival.request);
-    waiting_.push(std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
-                                             std::move(arrival.sink), shape(), promise,
-                                             options_.sampling_vocabulary, arrival.submitted));
+    auto sequence = std::make_unique<Sequence>(arrival.id, std::move(arrival.request),
+                                               std::move(arrival.sink), shape(), promise,
+                                               options_.sampling_vocabulary, arrival.submitted);
+    if (may_draft(promise.budget)) sequence->allow_drafts(options_.draft_tokens);
+    waiting_.push(std::move(sequence));
   }
 
   void cancel_sequences(std::vector<RequestId> ids, bool everything) {
@@ -356,6 +363,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void sweep() {
     const double start = steady_seconds();
     items_.clear();
+    if (options_.draft_tokens > 0) draft_sweep(running_, draft_rows_max());
     uint64_t prompt_tokens = 0;
     for (const auto& sequence : running_) {
       const std::span<const int32_t> tokens = sequence->next_tokens();
@@ -365,7 +373,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
                         .kv = sequence->kv(),
                         .all_logits = sequence->wants_all_logits(),
                         .no_logits = !sequence->wants_all_logits() && !sequence->ends_prompt(),
-                        .sample = sequence->sample_rule()});
+                        .sample = sequence->sample_rule(),
+                        .samples = sequence->sample_rules()});
       if (sequence->prefilling()) prompt_tokens += tokens.size();
     }
     generated_ = 0;
@@ -378,6 +387,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     int64_t stopped = 0;
     for (const auto& sequence : running_) {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
+      if (status.ok()) count_draft(*sequence, &drafts_);
       sequence->end_sweep();
       room_.end_sweep(*sequence);
       stopped += sequence->finished() && sequence->ending().reason == FinishReason::kStop ? 1 : 0;
@@ -395,6 +405,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     count(counted, &stats_);
     stats_.prefill_target = target_.tokens();
     stats_.token_gaps = gaps_;
+    stats_.drafts = drafts_;
+  }
+
+  int64_t draft_rows_max() const {
+    return std::min(engine_->options().draft_rows_max, engine_->options().sweep_tokens_max);
   }
 
   // Runs the sweep; running out of memory in it ends its sequences, not the process.
@@ -411,9 +426,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     running_[item]->take_logits(token, logits, count.now());
   }
 
-  void on_sampled(size_t item, int64_t, int32_t index) override {
+  void on_sampled(size_t item, int64_t token, int32_t index) override {
     const TokenCount count(*running_[item], &generated_, &gaps_);
-    running_[item]->take_sampled(index, count.now());
+    running_[item]->take_sampled(token, index, count.now());
   }
 
   void on_failure(size_t item, const Status& status) override {
@@ -499,6 +514,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   std::vector<SweepItem> items_;
   uint64_t generated_ = 0;
   Histogram gaps_{kTokenBounds};
+  DraftCounts drafts_;
   PrefillTarget target_;
   int64_t owed_ = 0;                // SweepContents::owed of the next sweep
   bool limited_by_target_ = false;  // The current sweep

@@ -31,6 +31,9 @@ struct SchedulerOptions {
   // The most that cached beginnings of prompts take of the KV cache; 0: none is shared. Requests
   // that need the memory get it from those that nobody uses.
   uint64_t prefix_cache_bytes = 0;
+  // Most tokens of a draft behind a decode step (drafter.h), for sequences that keep every row of
+  // their cache; 0: there are none. The engine's draft_rows_max says in which sweeps.
+  int64_t draft_tokens = 0;
   double gather_seconds = 0;  // Wait of an idle engine for more requests after the first
 };
 

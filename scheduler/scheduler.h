@@ -66,6 +66,13 @@ struct SweepSeconds {
   double other = 0;  // Putting sweeps together, and sweeps that failed
 };
 
+// Drafts behind decode steps, as vLLM counts them.
+struct DraftCounts {
+  uint64_t drafts = 0;    // Steps with a draft
+  uint64_t drafted = 0;   // Tokens of these
+  uint64_t accepted = 0;  // Of which so many were the tokens that were sampled
+};
+
 struct SchedulerStats {
   int64_t running = 0;  // Sequences in the block, those set aside among them
   int64_t waiting = 0;  // Accepted, not yet admitted
@@ -80,6 +87,7 @@ struct SchedulerStats {
   // Tokens of admitted prompts that were looked up in the prefix cache, and of these those found.
   uint64_t prefix_queries = 0, prefix_hits = 0;
   uint64_t generated_tokens = 0;
+  DraftCounts drafts;
   int64_t prefill_target = 0;  // Prompt tokens that sweeps aim at now; 0: there is no target
   int64_t kv_bytes_used = 0;   // By sequences, those set aside left out
   int64_t prefix_bytes = 0;    // Of beginnings of prompts, whether they are in use or not

@@ -38,12 +38,18 @@ void Sequence::admit(std::unique_ptr<KvSequence> kv, PrefixCache::Use prefix, in
     prompt_logprobs_.reserve(request_.prompt.size());
     prompt_logprobs_.push_back({});  // The first token has no distribution.
   }
+  if (draft_tokens_ > 0) {
+    drafter_.emplace(request_.prompt, draft_tokens_, request_.max_tokens);
+    step_.reserve(static_cast<size_t>(draft_tokens_) + 1);
+    rules_.reserve(static_cast<size_t>(draft_tokens_) + 1);
+  }
   sink_->on_admitted();
   tell_progress();
 }
 
 std::span<const int32_t> Sequence::next_tokens() const {
-  if (!prefilling_) return {&last_token_, 1};
+  if (!prefilling_ && step_.empty()) return {&last_token_, 1};
+  if (!prefilling_) return step_;
   const std::span<const int32_t> prompt = request_.prompt;
   return in_chunks() ? prompt.subspan(static_cast<size_t>(cached_), static_cast<size_t>(chunk_))
                      : prompt;
@@ -51,6 +57,30 @@ std::span<const int32_t> Sequence::next_tokens() const {
 
 int64_t Sequence::next_position() const {
   return prefilling_ ? cached_ : prompt_tokens() + generated_ - 1;
+}
+
+void Sequence::draft(int64_t most) {
+  if (!drafter_ || prefilling_ || finished()) return;
+  most = std::min(most, request_.max_tokens - generated_ - 1);
+  if (kv_ != nullptr) most = std::min(most, kv_->positions() - next_position() - 1);
+  step_.assign(1, last_token_);
+  drafter_->draft(std::min(most, draft_tokens_), &step_);
+  if (step_.size() == 1) return step_.clear();
+  for (size_t i = 0; i < step_.size(); ++i) {
+    rules_.push_back(sample_rule(static_cast<int64_t>(i)));
+  }
+}
+
+int64_t Sequence::accepted() const {
+  if (step_.empty() || taken_ == 0) return 0;
+  // The last token may be the draft's next one: where it ends the sequence, or fills the draft.
+  const auto next = static_cast<size_t>(taken_);
+  return taken_ - 1 + (next < step_.size() && step_[next] == last_token_ ? 1 : 0);
+}
+
+// Whether a step's token is what was sampled before it, so that its logits are of this sequence.
+bool Sequence::counts(int64_t token) const {
+  return token == taken_ && (token == 0 || step_[static_cast<size_t>(token)] == last_token_);
 }
 
 void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
@@ -67,7 +97,7 @@ void Sequence::take_logits(int64_t token, std::span<float> logits, double now) {
     sink_->on_prompt_logprobs(prompt_logprobs_);
     prompt_logprobs_ = {};
   }
-  if (!last) return;
+  if (!last || (!prefilling_ && !counts(token))) return;
   if (request_.max_tokens == 0) {
     finish(FinishReason::kLength, {});
     return;
@@ -101,17 +131,19 @@ Result<TokenLogprobs> Sequence::score(std::span<const float> logits, int32_t tok
   return invalid;
 }
 
-SampleRule Sequence::sample_rule() const {
+// Of a token of a step, if those before it are what is sampled.
+SampleRule Sequence::sample_rule(int64_t token) const {
+  const int64_t generated = generated_ + token;
   const bool plain = ends_prompt() && sampler_.plain() && request_.logprobs < 0 &&
                      !wants_all_logits() && request_.max_tokens > 0 &&
-                     generated_ >= request_.min_tokens;
+                     generated >= request_.min_tokens;
   if (!plain) return {};
-  return sampler_.rule(static_cast<uint64_t>(generated_),
+  return sampler_.rule(static_cast<uint64_t>(generated),
                        static_cast<int32_t>(sampling_vocabulary_));
 }
 
-void Sequence::take_sampled(int32_t token, double now) {
-  if (!finished()) take_token(token, nullptr, now);
+void Sequence::take_sampled(int64_t token, int32_t index, double now) {
+  if (!finished() && (prefilling_ || counts(token))) take_token(index, nullptr, now);
 }
 
 void Sequence::take_token(int32_t token, const TokenLogprobs* logprobs, double now) {
@@ -119,6 +151,8 @@ void Sequence::take_token(int32_t token, const TokenLogprobs* logprobs, double n
   last_token_time_ = now;
   last_token_ = token;
   ++generated_;
+  ++taken_;
+  if (drafter_) drafter_->add(token);
   const bool stop = is_stop(token);
   const AfterToken after =
       stop ? sink_->on_stop_token(token, logprobs) : sink_->on_token(token, logprobs);
@@ -153,7 +187,13 @@ void Sequence::fail(Status status) {
 
 void Sequence::end_sweep() {
   if (finish_ && finish_->reason == FinishReason::kError) return;
-  cached_ += prefilling_ ? static_cast<int64_t>(next_tokens().size()) : 1;
+  // The rows of wrong tokens of a draft are as good as empty.
+  cached_ +=
+      prefilling_ ? static_cast<int64_t>(next_tokens().size()) : std::max<int64_t>(1, taken_);
+  if (drafted() > 0) drafter_->judge(drafted(), accepted());
+  step_.clear();
+  rules_.clear();
+  taken_ = 0;
   prefilling_ = cached_ < prompt_tokens();
   if (prefilling_ && !finished()) tell_progress();
 }

@@ -10,6 +10,7 @@
 #include "kernels/base/model_shape.h"
 #include "offload/kv_cache.h"
 #include "policy/batching.h"
+#include "scheduler/drafter.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/sampler.h"
@@ -51,6 +52,12 @@ class Sequence {
   std::span<const int32_t> prompt() const { return request_.prompt; }
   const CacheSalt& salt() const { return request_.cache_salt; }
 
+  // Its steps may have drafts of up to so many tokens. Call before admit(). REQUIRES: it keeps
+  // every row of its cache, so that those of wrong drafts are forgotten by storing others over
+  // them.
+  void allow_drafts(int64_t tokens_max) { draft_tokens_ = tokens_max; }
+  int64_t draft_tokens() const { return draft_tokens_; }
+
   // `number`: counts all admissions. `prefix`: of its prompt's beginning, the blocks that it
   // shares; the first `cached` tokens have been computed. With shared blocks it goes on in chunks:
   // set_chunk() must follow.
@@ -84,7 +91,15 @@ class Sequence {
   // chunks, or a beginning; 1 to prompt_left().
   void set_chunk(int64_t tokens) { chunk_ = tokens; }
 
-  // The tokens of the next sweep: the prompt or its next chunk, then one token at a time.
+  // Gives its next step a draft of up to `most` tokens, if it has one: not beyond its last token,
+  // nor what its cache has blocks for.
+  void draft(int64_t most);
+  int64_t drafted() const { return step_.empty() ? 0 : static_cast<int64_t>(step_.size()) - 1; }
+  // Of these, after the sweep's logits: the tokens that were sampled, too.
+  int64_t accepted() const;
+
+  // The tokens of the next sweep: the prompt or its next chunk, then one token at a time, and its
+  // draft.
   std::span<const int32_t> next_tokens() const;
   int64_t next_position() const;
   bool prefilling() const { return prefilling_; }
@@ -94,15 +109,18 @@ class Sequence {
   bool wants_prompt_logits() const { return request_.prompt_logprobs >= 0; }
 
   // With a count: the next token is sampled by this rule, and nothing else of the logits is needed.
-  SampleRule sample_rule() const;
+  SampleRule sample_rule() const { return sample_rule(0); }
+  // With a draft: that of each token. Until end_sweep().
+  std::span<const SampleRule> sample_rules() const { return rules_; }
 
   double last_token_time() const { return last_token_time_; }  // 0: there is none
 
-  // Takes the logits of one of next_tokens(): scores the prompt, samples the next token.
+  // Takes the logits of one of next_tokens(), in their order: scores the prompt, samples the next
+  // token. Those behind a draft's first wrong token are ignored.
   void take_logits(int64_t token, std::span<float> logits, double now);
 
-  // Takes the sampled token in place of logits, when sample_rule() has a count.
-  void take_sampled(int32_t token, double now);
+  // Takes what was sampled in place of a token's logits, when its rule has a count.
+  void take_sampled(int64_t token, int32_t index, double now);
 
   // Call after the sweep: its tokens are cached now.
   void end_sweep();
@@ -121,6 +139,8 @@ class Sequence {
   TokenSink& sink() const { return *sink_; }
 
  private:
+  SampleRule sample_rule(int64_t token) const;
+  bool counts(int64_t token) const;
   void sample(std::span<float> logits, double now);
   Result<TokenLogprobs> score(std::span<const float> logits, int32_t token, int32_t best);
   void tell_progress() const;
@@ -147,6 +167,11 @@ class Sequence {
   int64_t chunk_ = 0;   // Tokens of the next chunk of a prompt in chunks; 0: it goes whole
   int64_t generated_ = 0;
   int32_t last_token_ = 0;
+  int64_t taken_ = 0;  // Tokens in this sweep
+  int64_t draft_tokens_ = 0;
+  std::optional<Drafter> drafter_;
+  std::vector<int32_t> step_;      // A step with its draft; empty: without
+  std::vector<SampleRule> rules_;  // Of these
   std::vector<TokenLogprobs> prompt_logprobs_;
   std::vector<float> raw_logits_;
   std::optional<Finish> finish_;

@@ -13,7 +13,7 @@ constexpr double kRecentSeconds = 60;
 SweepStats stats_of(const LoggedSweep& sweep) {
   return {sweep.ended,
           sweep.seconds,
-          sweep.decoding,
+          sweep.decoding - sweep.drafted,
           sweep.prompt_tokens,
           sweep.weights_wait_seconds,
           sweep.kv_wait_seconds,

@@ -205,6 +205,7 @@ class Opener {
                  state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget,
                                                        plan.longest_chunks));
     if (!options_.start_scheduler) return {};
+    say_of_drafts();
     SchedulerOptions scheduling = plan.scheduling;
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {
       scheduling.sampling_vocabulary = static_cast<int64_t>(tokenizer->vocabulary());
@@ -212,6 +213,19 @@ class Opener {
     state_.scheduler = start_scheduler(std::move(state_.engine), scheduling,
                                        options_.bound ? options_.bound(plan) : SweepBound());
     return {};
+  }
+
+  void say_of_drafts() const {
+    const Plan& plan = state_.plan;
+    if (plan.scheduling.draft_tokens == 0) return;
+    if (plan.shape.layers_with_window() > 0) {
+      say("--draft " + flags_.draft +
+          " does nothing here: the model has sliding windows, whose rows drafts would replace");
+    } else if (plan.kv_rule().kind != KvRuleKind::kFull) {
+      say("--draft " + flags_.draft + " does nothing for sequences of which --kv-rule " +
+          std::string(kv_rule_name(plan.kv_rule().kind)) +
+          " drops rows: a draft that proves wrong could not bring them back");
+    }
   }
 
   const RuntimeOptions& options_;

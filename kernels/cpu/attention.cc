@@ -131,9 +131,9 @@ void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionI
               KvStateLayout{args.kv.heads, item.budget}.head(item.state, kv_head), scratch);
 }
 
-// A decode step of some KV heads and the query heads that share them.
-void run_step(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
-              int64_t first_kv_head, int64_t kv_heads) {
+// One token of some KV heads and the query heads that share them.
+void run_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+               int64_t first_kv_head, int64_t kv_heads) {
   const int64_t group = group_of(args), slot = item.budget.slot(item.position);
   KvHeadState states[kStepHeadsMax];
   for (int64_t i = 0; i < kv_heads; ++i) {
@@ -167,6 +167,15 @@ void run_step(CpuContext& context, const AttentionArgs& args, const AttentionIte
   }
 }
 
+// A decode step of some KV heads. A draft's tokens go one after another, in one task, so that what
+// the first of them reads of the cache is near for the others.
+void run_step(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+              int64_t first_kv_head, int64_t kv_heads) {
+  for (int64_t token = 0; token < item.tokens; ++token) {
+    run_token(context, args, item.step_token(token), first_kv_head, kv_heads);
+  }
+}
+
 // KV heads per task of a decode step: more are read in longer runs, fewer make tasks for more
 // threads.
 int64_t step_kv_heads(const AttentionArgs& args, int threads) {
@@ -175,7 +184,8 @@ int64_t step_kv_heads(const AttentionArgs& args, int threads) {
   for (const AttentionItem& item : args.items) {
     if (!item.is_step()) continue;
     ++steps;
-    most = std::min(most, step_heads_max(head_view(args, item, 0)));
+    const AttentionItem last = item.step_token(item.tokens - 1);  // It attends to the most rows.
+    most = std::min(most, step_heads_max(head_view(args, last, 0)));
   }
   const int64_t group = group_of(args);
   int64_t found = 1;

@@ -226,6 +226,18 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
   });
 }
 
+// A step with a draft: its rows are stored together, since a split of one token's rows may be read
+// before another block has stored what the token before it adds, and each token then attends alone.
+void add_draft(const AttentionItem& item, std::vector<QueuedItem>* stored,
+               std::vector<QueuedItem>* steps) {
+  stored->push_back(on_device(item));
+  stored->back().one.rows = 0;  // Position p in slot p
+  for (int64_t token = 0; token < item.tokens; ++token) {
+    steps->push_back(on_device(item.step_token(token)));
+    steps->back().one.slot = ItemOnDevice::kStored;
+  }
+}
+
 }  // namespace
 
 void run(CudaContext& context, const AttentionArgs& args) {
@@ -235,13 +247,18 @@ void run(CudaContext& context, const AttentionArgs& args) {
 void attention_within(CudaContext& context, const AttentionArgs& args, int64_t scratch_bytes) {
   if (!context.ready()) return;
   std::vector<const AttentionItem*> prompts;
-  std::vector<QueuedItem> steps;
-  int64_t rows_max = 0;
+  std::vector<QueuedItem> steps, drafts;
+  int64_t rows_max = 0, draft_max = 0;
   size_t bytes = 0;
   bool scored = false;  // Some decode step's budget is by score.
   for (const AttentionItem& item : args.items) {
     if (item.is_step()) {
-      steps.push_back(on_device(item));
+      if (item.tokens == 1) {
+        steps.push_back(on_device(item));
+      } else {
+        add_draft(item, &drafts, &steps);
+        draft_max = std::max(draft_max, item.tokens);
+      }
       rows_max = std::max<int64_t>(rows_max, steps.back().one.rows);
       scored = scored || steps.back().one.scored;
       continue;
@@ -256,6 +273,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
   }
   if (!prompts.empty()) attend_prompts(context, args, prompts);
   AttentionOnDevice a = view_of(args);
+  for_parts(context, a, drafts, [&](int64_t count) { launch_store(context, a, count, draft_max); });
   for_parts(context, a, steps, [&](int64_t count) {
     launch_decode(context, a, count, rows_max, scored, scratch_bytes);
   });

@@ -20,7 +20,8 @@ struct ItemOnDevice {
   int32_t first;  // KvBudget::first
   // Rows that a decode step attends to; of a chunk of a prompt KvBudget::chunk_ring, else 0
   int32_t rows;
-  int32_t slot;                // Of a decode step's own row; of a prompt behind a beginning kBehind
+  int32_t slot;                // Of a decode step's own row, or kStored; of a prompt behind a
+                               // beginning kBehind
   bool scored, random, snaps;  // KvBudget's
   bool highest;                // A prompt's sums are the highest weights instead (kSnapMax)
   int32_t scored_from;         // KvBudget::scored_from()
@@ -38,6 +39,7 @@ struct ItemOnDevice {
                 // apart; or null
 
   static constexpr int32_t kBehind = -1;  // No row's slot
+  static constexpr int32_t kStored = -2;  // Of a decode step whose row is in the cache already
 
   void set_kept_table(std::byte* const* table) {
     scratch = reinterpret_cast<std::byte*>(const_cast<std::byte**>(table));

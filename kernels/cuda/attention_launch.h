@@ -38,6 +38,11 @@ struct FirstSums {
 // Copies them, for a prompt that goes on from there.
 void launch_first_sums(CudaContext& context, const FirstSums& sums, int64_t kv_heads);
 
+// Stores the rows of `items` prompts, chunks or drafts, none of more than `tokens_max` tokens,
+// where they are read.
+void launch_store(CudaContext& context, const AttentionOnDevice& a, int64_t items,
+                  int64_t tokens_max);
+
 // `items` prompts or chunks, none of more than `tokens_max` tokens, `keys_max` keys up to its end:
 // stores their rows where they are read, and computes the output and, where a.statistics is not
 // null, sums of weights.

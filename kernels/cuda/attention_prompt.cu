@@ -292,8 +292,8 @@ __global__ void choose_kernel(const __grid_constant__ AttentionOnDevice a) {
 // Rows of keys and values that one block stores, one per warp in turn.
 constexpr int64_t kStoreRows = 16;
 
-// Stores a prompt's new rows where they are read. One block per kStoreRows rows of a sequence and
-// KV head.
+// Stores the new rows of a prompt or a draft where they are read. One block per kStoreRows rows of
+// a sequence and KV head.
 __global__ void store_rows_kernel(const __grid_constant__ AttentionOnDevice a) {
   const ItemOnDevice item = a.item(blockIdx.x);
   const int64_t kv_head = blockIdx.y, first = blockIdx.z * kStoreRows;
@@ -339,13 +339,20 @@ unsigned blocks(int64_t count, int64_t each) {
 
 }  // namespace
 
-void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
-                    int64_t tokens_max, int64_t keys_max) {
-  SPILLWAY_CHECK(a.head_size <= kHeadSizeMax && items < 65536);
-  SPILLWAY_CHECK(tokens_max / kStoreRows < 65535);
+void launch_store(CudaContext& context, const AttentionOnDevice& a, int64_t items,
+                  int64_t tokens_max) {
+  SPILLWAY_CHECK(items < 65536 && tokens_max / kStoreRows < 65535);
   const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
   launch(context.stream(), {dim3(z, heads, blocks(tokens_max, kStoreRows)), dim3(kThreads)},
          store_rows_kernel, a);
+  context.check_launch("storing rows");
+}
+
+void launch_prompts(CudaContext& context, const AttentionOnDevice& a, int64_t items,
+                    int64_t tokens_max, int64_t keys_max) {
+  SPILLWAY_CHECK(a.head_size <= kHeadSizeMax && items < 65536);
+  const auto z = static_cast<unsigned>(items), heads = static_cast<unsigned>(a.kv_heads);
+  launch_store(context, a, items, tokens_max);
   const size_t shared = shared_bytes(a.head_size);
   const auto plain = [&] {
     const int64_t rows = tokens_max * (a.heads / a.kv_heads);

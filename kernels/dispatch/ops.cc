@@ -157,7 +157,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
     SPILLWAY_CHECK(item.tokens >= 1 && item.first_row >= 0);
     SPILLWAY_CHECK(item.first_row + item.tokens <= args.qkv.rows);
     SPILLWAY_CHECK(item.is_step()
-                       ? item.tokens == 1
+                       ? item.tokens == 1 || item.budget.full()
                        : item.position >= 0 && item.position + item.tokens <= item.prompt_tokens());
     SPILLWAY_CHECK(all_there(item.kv, kv_blocks(item.capacity())));
     SPILLWAY_CHECK(!item.budget.has_state() || item.state != nullptr);

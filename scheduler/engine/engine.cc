@@ -17,10 +17,11 @@ int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
   return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
 }
 
-// Decode steps of one micro-batch: one row each.
+// Decode steps of one micro-batch: one row each, and those of drafts.
 int64_t host_rows_max(const EngineOptions& options) {
   const int64_t rows = std::min(options.sweep_tokens_max, options.micro_batch_tokens);
-  return options.micro_batch_sequences > 0 ? std::min(rows, options.micro_batch_sequences) : rows;
+  if (options.micro_batch_sequences == 0) return rows;
+  return std::min(rows, std::max(options.micro_batch_sequences, options.draft_rows_max));
 }
 
 // The sizes of the parts of an engine's memory.
@@ -62,6 +63,14 @@ uint64_t outbox_bytes(uint64_t staging, uint64_t longest) {
   constexpr uint64_t kOutboxBytesMax = uint64_t{32} << 20;
   const uint64_t bytes = std::min(staging / 8, kOutboxBytesMax) / kIoAlignment * kIoAlignment;
   return staging - bytes >= 2 * longest ? bytes : 0;
+}
+
+void check_rules(const SweepItem& item, const ModelShape& shape) {
+  SPILLWAY_CHECK(item.sample.count <= shape.vocabulary &&
+                 (item.sample.count == 0 || !item.all_logits));
+  const bool drafted = item.is_step() && item.tokens.size() > 1;
+  SPILLWAY_CHECK(item.samples.size() == (drafted ? item.tokens.size() : 0));
+  for (const SampleRule& rule : item.samples) SPILLWAY_CHECK(rule.count <= shape.vocabulary);
 }
 
 // Whether the last layer continues with the wanted rows alone. Moving a row takes two copies, which
@@ -257,8 +266,7 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   for (const SweepItem& item : items) {
     SPILLWAY_CHECK(!item.tokens.empty() && item.kv != nullptr);
     SPILLWAY_CHECK(item.position + static_cast<int64_t>(item.tokens.size()) <= shape().positions);
-    SPILLWAY_CHECK(item.sample.count <= shape().vocabulary &&
-                   (item.sample.count == 0 || !item.all_logits));
+    check_rules(item, shape());
     for (size_t i = 0; i < item.tokens.size(); ++i) {
       tokens_.push_back(item.tokens[i]);
       positions_.push_back(
@@ -510,10 +518,9 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
   int64_t first = 0;  // The item's first row in the micro-batch
   for (size_t i = batch.first_item; i < batch.first_item + batch.items; ++i) {
     const auto tokens = static_cast<int64_t>(items[i].tokens.size());
-    const int64_t from = items[i].no_logits ? tokens : items[i].all_logits ? 0 : tokens - 1;
-    for (int64_t t = from; t < tokens; ++t) {
+    for (int64_t t = items[i].first_logits(); t < tokens; ++t) {
       const auto row = static_cast<int32_t>(first + t);
-      batch_wanted_.push_back({i, t, row, row, items[i].sample});
+      batch_wanted_.push_back({i, t, row, row, items[i].rule(t)});
     }
     first += tokens;
   }

@@ -49,6 +49,7 @@ struct EngineOptions {
   int64_t sweep_tokens_max = 0;       // Most tokens of all sequences in a sweep
   int64_t micro_batch_tokens = 1024;  // They close a micro-batch; one prompt may exceed
   int64_t micro_batch_sequences = 0;  // They close it, too; 0: no limit
+  int64_t draft_rows_max = 0;         // Most rows of a sweep in which decode steps have drafts
   bool overlap = true;                // False: transfers and compute take turns
   bool prefault_memory = false;       // Prefaults buffers and KV cache when opened
   // On a discrete device with 4-bit weights: expands a layer's weights once for all parts of a

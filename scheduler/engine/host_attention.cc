@@ -63,19 +63,20 @@ Result<std::unique_ptr<HostAttention>> HostAttention::open(Device& device, Strea
 void HostAttention::begin(std::span<const AttentionItem> items, const MatrixView& qkv) {
   SPILLWAY_CHECK(under_way_ < slots_.size());
   Slot& slot = slots_[(first_ + under_way_++) % slots_.size()];
-  SPILLWAY_CHECK(static_cast<int64_t>(items.size()) <= slot.qkv.rows);
   SPILLWAY_CHECK(qkv.columns == slot.qkv.columns && qkv.stride == qkv.columns);
   slot.items.assign(items.begin(), items.end());
   slot.runs.clear();
-  for (size_t i = 0; i < slot.items.size(); ++i) {
-    AttentionItem& item = slot.items[i];
-    SPILLWAY_CHECK(item.tokens == 1 && item.position > 0);
+  slot.rows = 0;
+  for (AttentionItem& item : slot.items) {
+    SPILLWAY_CHECK(item.is_step());
     const bool next =
         !slot.runs.empty() && slot.runs.back().row + slot.runs.back().count == item.first_row;
-    if (!next) slot.runs.push_back({item.first_row, static_cast<int64_t>(i), 0});
-    ++slot.runs.back().count;
-    item.first_row = static_cast<int64_t>(i);
+    if (!next) slot.runs.push_back({item.first_row, slot.rows, 0});
+    slot.runs.back().count += item.tokens;
+    item.first_row = slot.rows;
+    slot.rows += item.tokens;
   }
+  SPILLWAY_CHECK(slot.rows <= slot.qkv.rows);
   down_->wait(compute_.record());
   for (const Run& run : slot.runs) {
     const size_t bytes = run_bytes(qkv, run.count);
@@ -102,16 +103,15 @@ Status HostAttention::finish(const KvLayout& kv, const MatrixView& attended) {
   --under_way_;
   // The slot's last upload was queued before the work that made these rows.
   SPILLWAY_RETURN_IF_ERROR(wait(slot));
-  const auto rows = static_cast<int64_t>(slot.items.size());
-  attention(*host_, {.qkv = slot.qkv.slice_rows(0, rows),
+  attention(*host_, {.qkv = slot.qkv.slice_rows(0, slot.rows),
                      .items = slot.items,
                      .heads = heads_,
                      .kv = kv,
-                     .out = slot.attended.slice_rows(0, rows),
+                     .out = slot.attended.slice_rows(0, slot.rows),
                      .scale = scale_});
   for (const AttentionItem& item : slot.items) {
-    bytes_attended_ +=
-        static_cast<uint64_t>(item.budget.attended(item.position) * 2 * kv.heads) * kv.row_bytes();
+    const int64_t rows = item.budget.attended(item.position + item.tokens - 1);
+    bytes_attended_ += static_cast<uint64_t>(rows * 2 * kv.heads) * kv.row_bytes();
   }
   for (const Run& run : slot.runs) {
     const size_t bytes = run_bytes(attended, run.count);

@@ -23,7 +23,7 @@ namespace spillway {
 
 class HostAttention {
  public:
-  // Bytes of host memory for micro-batches with up to `rows_max` decode steps.
+  // Bytes of host memory for micro-batches with decode steps of up to `rows_max` rows.
   static uint64_t bytes(const ModelShape& shape, DType activation, int64_t rows_max);
 
   // `compute` is the stream of `device` that makes queries and reads outputs, `host` the CPU. All
@@ -59,6 +59,7 @@ class HostAttention {
     MatrixView qkv, attended;          // In host memory, the items' rows contiguous
     std::vector<AttentionItem> items;  // Their rows are the slot's
     std::vector<Run> runs;
+    int64_t rows = 0;  // Of the items
     Event down;
   };
 

@@ -25,11 +25,14 @@ void RotaryTable::fill(std::span<const SweepItem> items) {
     // frequencies has the second ones from the start, so that its cached keys agree with its
     // queries.
     const bool long_rope = !rotary.long_frequencies.empty();
-    const int64_t now = item.is_step() ? item.position + 1 : item.prompt_tokens();
-    const int64_t length = long_rope ? item.kv->rows : now;
-    const auto frequencies = frequencies_at(rotary, length, &scratch_);
+    const auto frequencies = [&](int64_t now) {
+      return frequencies_at(rotary, long_rope ? item.kv->rows : now, &scratch_);
+    };
+    auto found = frequencies(item.is_step() ? item.position + 1 : item.prompt_tokens());
     for (int64_t i = 0; i < tokens; ++i, row += columns) {
-      fill_rotary_row(frequencies, rotary.scale, item.position + i, {row, columns});
+      // Of a draft each token has the length that it would have alone.
+      if (item.is_step() && i > 0) found = frequencies(item.position + i + 1);
+      fill_rotary_row(found, rotary.scale, item.position + i, {row, columns});
     }
   }
   const auto bytes = static_cast<size_t>(reinterpret_cast<std::byte*>(row) - start);

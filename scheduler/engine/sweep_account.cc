@@ -8,7 +8,7 @@ int64_t SweepAccount::begin(std::span<const SweepItem> items) {
   work_ = {};
   for (const SweepItem& item : items) {
     const auto tokens = static_cast<int64_t>(item.tokens.size());
-    work_.logit_rows += item.no_logits ? 0 : item.all_logits ? tokens : 1;
+    work_.logit_rows += tokens - item.first_logits();
     if (!item.is_step()) {
       const bool whole = item.position == 0 && item.ends_prompt();
       ++(item.ends_prompt() ? work_.prompts : work_.prompts_unfinished);
@@ -23,8 +23,11 @@ int64_t SweepAccount::begin(std::span<const SweepItem> items) {
       });
     } else {
       work_.decoding += tokens;
-      work_.cached_rows += item.kv->mean(
-          [&](const KvSequence::Kind& kind) { return kind.budget.attended(item.position); });
+      work_.drafted += tokens - 1;
+      // A draft's tokens read the rows that they share once.
+      work_.cached_rows += item.kv->mean([&](const KvSequence::Kind& kind) {
+        return kind.budget.attended(item.position + tokens - 1);
+      });
     }
   }
   return work_.tokens();

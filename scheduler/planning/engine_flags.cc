@@ -13,6 +13,11 @@ KvRule kv_rule_of(const EngineFlags& flags) {
   return apply(choice, {});
 }
 
+int64_t draft_tokens_of(const EngineFlags& flags) {
+  constexpr int64_t kDefault = 4;
+  return flags.draft == "off" ? 0 : flags.draft_tokens.value_or(kDefault);
+}
+
 Status validate(const EngineFlags& flags) {
   if (flags.block && flags.micro_batch && *flags.micro_batch > *flags.block) {
     return invalid_argument("--micro-batch " + std::to_string(*flags.micro_batch) +
@@ -48,6 +53,9 @@ Status validate(const EngineFlags& flags) {
   }
   if (flags.kv_snap != "mean" && flags.kv_rule != "snap") {
     return invalid_argument("--kv-snap needs --kv-rule snap; the rule is " + flags.kv_rule);
+  }
+  if (flags.draft_tokens && flags.draft == "off") {
+    return invalid_argument("--draft-tokens needs --draft ngram");
   }
   if (flags.weights_from != "checkpoint") return {};
   if (flags.dummy_weights) {

@@ -47,6 +47,9 @@ struct EngineFlags {
   std::string kv_ratio_of = "total";
   std::string kv_snap = "mean";
 
+  std::string draft = "off";            // "ngram": from a sequence's own n-grams
+  std::optional<int64_t> draft_tokens;  // Of a draft, at most
+
   std::string attention = "auto";
   bool no_overlap = false;
   int64_t threads = 0;  // 0: one per processor
@@ -59,6 +62,9 @@ struct EngineFlags {
 
 // The KV rule that the flags name. REQUIRES: validate(flags).ok().
 KvRule kv_rule_of(const EngineFlags& flags);
+
+// Most tokens of a draft; 0: there are none.
+int64_t draft_tokens_of(const EngineFlags& flags);
 
 // Checks that flags fit together (a KV budget needs a rule that has one; a micro-batch fits its
 // block).

@@ -13,6 +13,7 @@
 #include "offload/io/io.h"
 #include "policy/cost_model.h"
 #include "scheduler/block_scheduler.h"
+#include "scheduler/drafter.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/engine/expanded_layer.h"
 #include "scheduler/sequence.h"
@@ -227,6 +228,8 @@ class Planner {
     // prompts, unless it is told not to.
     plan_.scheduling.prefix_cache_bytes =
         flags_.prefix_cache_bytes.value_or(wishes_.may_end_early ? UINT64_MAX : 0);
+    plan_.scheduling.draft_tokens = draft_tokens_of(flags_);
+    engine().draft_rows_max = draft_rows_max();
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
     engine().expand_layer = expand_layer_;
@@ -237,6 +240,12 @@ class Planner {
     engine().activations_host_share = shares(flags_.activations).host;
     engine().overlap = !flags_.no_overlap;
     engine().prefault_memory = wishes_.prompt_tokens > 0;  // The cache is no larger than needed.
+  }
+
+  // Of a sweep with drafts, at least a sequence with one.
+  int64_t draft_rows_max() const {
+    const int64_t draft = plan_.scheduling.draft_tokens;
+    return draft == 0 ? 0 : std::max(draft + 1, streams() ? kDraftRowsStreaming : kDraftRows);
   }
 
   Status place_all() {

@@ -91,6 +91,13 @@ void add_kv_rule(MetricFamilies& to, const SchedulerStats& stats) {
              number(stats.prefix_queries));
   to.counter("vllm:prefix_cache_hits_total", "Of these, the ones that were there.",
              number(stats.prefix_hits));
+  to.counter("vllm:spec_decode_num_drafts_total",
+             "Steps of sequences that had a draft of the next tokens behind them (--draft).",
+             number(stats.drafts.drafts));
+  to.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+             number(stats.drafts.drafted));
+  to.counter("vllm:spec_decode_num_accepted_tokens_total",
+             "Of these, the ones that were the tokens sampled.", number(stats.drafts.accepted));
   to.gauge("spillway_prefix_cache_bytes",
            "KV cache that holds beginnings of prompts, whether sequences use them now or not.",
            number(stats.prefix_bytes));

@@ -119,6 +119,11 @@ TEST_CASE("a sequence behind a shared beginning has memory for its own blocks al
     REQUIRE(changes.size() == 1);
     CHECK(changes[0].from == block);
     CHECK(changes[0].to == 2 * block);
+    // A step with a draft that reaches into the next block.
+    cache->find_changes(*kv, layer, nullptr, 110, 4, &changes);
+    REQUIRE(changes.size() == 1);
+    CHECK(changes[0].from == block);
+    CHECK(changes[0].to == 3 * block);
     CHECK(cache->used_bytes(*kv, layer, 97, false) == 2 * block);
     CHECK(cache->used_bytes(*kv, layer, 33, false) == 0);
   }

@@ -2,10 +2,12 @@
 // tests of the scheduler: sizes in bytes, transfers by a FakeIo.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "scheduler/block_scheduler.h"
+#include "scheduler/drafter.h"
 #include "tests/support/fake_io.h"
 
 namespace spillway::test {
@@ -20,6 +22,9 @@ struct EngineOnTiers {
     weights = WeightStore::dummy(*device, shape, Format::kF32, 1, {}).value();
     EngineOptions engine_options;
     engine_options.sweep_tokens_max = sweep_tokens_max(shape, scheduling);
+    if (options.draft_tokens > 0) {
+      engine_options.draft_rows_max = std::max(kDraftRows, options.draft_tokens + 1);
+    }
     engine_options.kv_bytes = kv.memory;
     engine_options.kv_disk_bytes = kv.disk;
     engine_options.kv_staging_bytes = kv.staging;

@@ -162,6 +162,12 @@ Command bench_command() {
           "--decode-steps is for one block, and --requests for a stream of them; give one of the "
           "two");
     }
+    if (state->flags.requests > 0 && state->engine.draft != "off") {
+      return invalid_argument(
+          "--requests counts the tokens of its steady part by sweeps, of which one with a draft "
+          "has "
+          "more than it keeps; leave out --draft, or --requests");
+    }
     return validate(state->engine);
   };
   command.run = [state] { return run_bench(state->flags, state->engine, state->model); };

@@ -97,7 +97,7 @@ std::vector<LoggedSweep> steady_sweeps(std::span<const LoggedSweep> sweeps) {
   size_t first = 0, end = 0;
   for (size_t i = 0; i < sweeps.size(); ++i) {
     // All that have begun decode until they end.
-    if (sweeps[i].decoding == begun && first == i) first = i + 1;
+    if (sweeps[i].decoding - sweeps[i].drafted == begun && first == i) first = i + 1;
     begun += sweeps[i].prompts;
     if (has_prompt(sweeps[i])) end = i + 1;
   }

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kSequencesMax = 65536;
 constexpr int64_t kThreadsMax = 1024;
 constexpr int64_t kRowsMax = int64_t{1} << 20;
+constexpr int64_t kDraftTokensMax = 16;
 
 Result<TierPercent> parse_percent(const std::string& text) {
   TierPercent percent{};
@@ -170,6 +171,12 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.qualify("kv-rule",
                    {"kv-heavy", "kv-recent", "kv-keep", "kv-sink", "kv-ratio-of", "kv-snap"});
   settings.same("kv-keep", "kv-sink");
+  settings.add_choice("draft", &flags->draft, {"off", "ngram"},
+                      "where few sequences run: several tokens of one in a pass, drafted from what "
+                      "followed its last tokens before; the answers stay the same");
+  settings.add_integer("draft-tokens", &flags->draft_tokens, 1, kDraftTokensMax,
+                       "tokens of a draft, at most (default: 4)");
+  settings.qualify("draft", {"draft-tokens"});
   settings.add_choice("attention", &flags->attention, {"auto", "device", "host"},
                       "where attention over a KV cache in host memory runs");
   settings.add_switch("no-overlap", &flags->no_overlap,

@@ -47,7 +47,9 @@ constexpr std::string_view kTemplate =
     "the template is the model's own (chat_template.jinja beside its config.json)";
 constexpr std::string_view kNone = "there is no such thing here yet; leave it out";
 constexpr std::string_view kNoGrammar = "grammars and JSON schemas are not here yet; leave it out";
-constexpr std::string_view kNoDraft = "there is no speculative decoding here; leave it out";
+constexpr std::string_view kNoDraft =
+    "drafts are of the sequence's own n-grams, not of another model: use --draft ngram";
+constexpr std::string_view kDraftTokens = "use --draft-tokens N with --draft ngram";
 constexpr std::string_view kNoLora = "adapters are not here yet; merge them into the weights";
 constexpr std::string_view kPositions = "it is read from the model's config.json or GGUF metadata";
 constexpr std::string_view kLog = "the log is on stderr; redirect it (2> FILE)";
@@ -166,6 +168,11 @@ constexpr ForeignName kFlags[] = {
     {"--speculative-config", kNoDraft},
     {"--model-draft", kNoDraft},
     {"-md", kNoDraft},
+    {"--speculative-algorithm", kNoDraft},
+    {"--num-speculative-tokens", kDraftTokens},
+    {"--speculative-num-draft-tokens", kDraftTokens},
+    {"--draft-max", kDraftTokens},
+    {"--draft-n", kDraftTokens},
     // Serving
     {"--uds", "use --socket PATH"},
     {"--max-num-queued-reqs", "use --queue-max N (sequences)"},

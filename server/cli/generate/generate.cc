@@ -102,14 +102,21 @@ std::string text_of(const ChoiceText& piece, bool as_ids) {
   return text;
 }
 
-void print_statistics(const CompletionResult& result) {
+std::string drafts_text(const DraftCounts& drafts) {
+  if (drafts.drafts == 0) return "";
+  return "; " + std::to_string(drafts.accepted) + " of " + std::to_string(drafts.drafted) +
+         " drafted tokens came true";
+}
+
+void print_statistics(const CompletionResult& result, const DraftCounts& drafts) {
   const double seconds = result.times.prompt + result.times.generation;
   const double rate = static_cast<double>(result.usage.generated_tokens) / std::max(seconds, 1e-9);
   std::fprintf(
-      stderr, "%lld tokens in %s (%.1f tokens/s): prompt of %lld tokens in %s, then %s\n",
+      stderr, "%lld tokens in %s (%.1f tokens/s): prompt of %lld tokens in %s, then %s%s\n",
       static_cast<long long>(result.usage.generated_tokens), format_seconds(seconds).c_str(), rate,
       static_cast<long long>(result.usage.prompt_tokens),
-      format_seconds(result.times.prompt).c_str(), format_seconds(result.times.generation).c_str());
+      format_seconds(result.times.prompt).c_str(), format_seconds(result.times.generation).c_str(),
+      drafts_text(drafts).c_str());
 }
 
 struct State {
@@ -252,7 +259,7 @@ Status run_generate(const GenerateFlags& flags, uint64_t seed, const ServedModel
   SPILLWAY_RETURN_IF_ERROR(written);
   if (guard.interrupted()) return {Code::kCancelled, "interrupted"};
   if (result->error) return status_of(*result->error);
-  print_statistics(*result);
+  print_statistics(*result, model.scheduler->stats().drafts);
   return {};
 }
 

@@ -69,5 +69,28 @@ TEST_CASE(
   CHECK(row(1) == std::cos(1.5f));
 }
 
+TEST_CASE("under dynamic scaling each token of a draft has the length that it has alone") {
+  ModelShape shape = test::rotary_shape();
+  shape.rotary.dynamic_factor = 2;
+  shape.rotary.switch_length = 8;
+  shape.rotary.theta = 10000;
+  const std::vector<int32_t> draft(4, 2), step(1, 2);
+  const std::vector<SampleRule> rules(4);
+  KvSequence kv;
+  std::vector<SweepItem> items = {{.tokens = draft, .position = 6, .kv = &kv, .samples = rules}};
+  for (int64_t i = 0; i < 4; ++i) items.push_back({.tokens = step, .position = 6 + i, .kv = &kv});
+  const auto device = open_cpu_device(1).value();
+  const auto stream = device->new_stream("test");
+  Buffer memory = device->allocate(Memory::kDevice, RotaryTable::bytes(shape, 8)).value();
+  RotaryTable table(*stream, shape, memory.data(), Buffer());
+  table.fill(items);
+  const auto row = [&](int64_t index) {
+    const auto* first = reinterpret_cast<const float*>(table.rows(0, index, 1).data);
+    return std::vector<float>(first, first + shape.rotary.dims);
+  };
+  for (int64_t i = 0; i < 4; ++i) CHECK(row(i) == row(4 + i));
+  CHECK(row(3) != row(0));
+}
+
 }  // namespace
 }  // namespace spillway::rotary_table_test

@@ -32,6 +32,22 @@ TEST_CASE("a sweep's work is that of its items, prompts and steps apart") {
   CHECK(sweeps[0].seconds == 2.5);
 }
 
+TEST_CASE("a step with a draft has a row for each token, and reads the cache once") {
+  SweepAccount account(nullptr, nullptr);
+  KvSequence kept;
+  kept.kinds[0].layers = 1;
+  const std::vector<int32_t> tokens = {9, 8, 7, 6};
+  const std::vector<SampleRule> rules(4);
+  const std::vector<SweepItem> items = {
+      {.tokens = tokens, .position = 50, .kv = &kept, .samples = rules}};
+  CHECK(account.begin(items) == 4);
+  CHECK(account.sweep().decoding == 4);
+  CHECK(account.sweep().drafted == 3);
+  CHECK(account.sweep().logit_rows == 4);
+  CHECK(account.sweep().cached_rows == 54);
+  CHECK(account.sweep().prompts == 0);
+}
+
 TEST_CASE("rows of layers with a window count as the mean over the layers") {
   const auto log = std::make_shared<SweepLog>();
   SweepAccount account(log, nullptr);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/device.h"
+#include "scheduler/drafter.h"
 
 namespace spillway::make_plan_test {
 namespace {
@@ -86,6 +87,23 @@ TEST_CASE("KV cache and activations on disk are within --disk-memory, or refused
   CHECK(refused.code() == Code::kInfeasible);
   CHECK(std::string(refused.message()).find("--disk-memory") != std::string::npos);
   CHECK(std::string(refused.message()).find("less of --activations") != std::string::npos);
+}
+
+TEST_CASE("drafts are those of the flags, in sweeps of few rows, of more where weights stream") {
+  Question question;
+  Plan plan = question.make().value();
+  CHECK(plan.scheduling.draft_tokens == 0);
+  CHECK(plan.engine.draft_rows_max == 0);
+  question.flags.draft = "ngram";
+  plan = question.make().value();
+  CHECK(plan.scheduling.draft_tokens == 4);
+  CHECK(plan.engine.draft_rows_max == kDraftRows);
+  question.flags.draft_tokens = 12;  // A sweep of one sequence has them all.
+  plan = question.make().value();
+  CHECK(plan.scheduling.draft_tokens == 12);
+  CHECK(plan.engine.draft_rows_max == 13);
+  question.flags.weights = TierPercent{50, 0, 50};
+  CHECK(question.make().value().engine.draft_rows_max == kDraftRowsStreaming);
 }
 
 TEST_CASE("every setting of the components is the plan's") {

@@ -121,6 +121,7 @@ TEST_CASE("metrics of a plan, under any model's name") {
   stats.busy_seconds = 0.125;
   stats.prefill_target = 77;
   stats.set_aside = 5;
+  stats.drafts = {7, 20, 13};
   const PlanFigures plan = {{{"device", "weights", uint64_t{3} << 40}, {"disk", "kv", 7}}, 12.5};
   const std::string name = "odd \"name\" \\ of\ntwo lines {a=\"b\"} \xff";
   const Metrics::Labels labels = {
@@ -133,6 +134,9 @@ TEST_CASE("metrics of a plan, under any model's name") {
   CHECK(metrics.value("spillway_busy_seconds_total", labels) == 0.125);
   CHECK(metrics.value("spillway_prefill_target_tokens", labels) == 77);
   CHECK(metrics.value("vllm:num_preemptions_total", labels) == 5);
+  CHECK(metrics.value("vllm:spec_decode_num_drafts_total", labels) == 7);
+  CHECK(metrics.value("vllm:spec_decode_num_draft_tokens_total", labels) == 20);
+  CHECK(metrics.value("vllm:spec_decode_num_accepted_tokens_total", labels) == 13);
   CHECK(metrics.value("spillway_policy_predicted_tokens_per_second", labels) == 12.5);
   const auto tier = [&](const char* where, const char* kind) {
     Metrics::Labels all = labels;

@@ -78,6 +78,10 @@ TEST_CASE("flags reach their fields") {
                          "0.1",
                          "--kv-recent",
                          "64",
+                         "--draft",
+                         "ngram",
+                         "--draft-tokens",
+                         "6",
                          "--no-overlap",
                          "--seed",
                          "18446744073709551615",
@@ -96,6 +100,8 @@ TEST_CASE("flags reach their fields") {
   CHECK(call.flags.format == Format::kQ4);
   CHECK(call.flags.kv_heavy == KvAmount{0, 0.1});
   CHECK(call.flags.kv_recent == KvAmount{64, 0});
+  CHECK(call.flags.draft == "ngram");
+  CHECK(call.flags.draft_tokens == 6);
   CHECK(call.flags.no_overlap);
   CHECK(call.flags.seed == UINT64_MAX);
   CHECK(call.prompt == "[-x, --y]");
@@ -145,6 +151,10 @@ TEST_CASE("bad usage is exit status 2 and runs nothing") {
       {"m", "--kv-sink", "4"},
       {"m", "--kv-keep", "4"},
       {"m", "--kv-snap", "max"},
+      {"m", "--draft", "model"},
+      {"m", "--draft-tokens", "4"},
+      {"m", "--draft", "ngram", "--draft-tokens", "0"},
+      {"m", "--draft", "ngram", "--draft-tokens", "17"},
       {"m", "--kv-rule", "snap", "--kv-snap", "median"},
       {"m", "--kv-rule", "window", "--kv-snap", "max"},
       {"m", "--kv-rule", "h2o", "--kv-sink", "4"},
