@@ -9,24 +9,11 @@
 #include "kernels/base/quantized_rows.h"
 #include "kernels/integer_groups.h"
 #include "kernels/q8_panels.h"
+#include "kernels/weight_panels.h"
 
 namespace spillway {
 
 namespace {
-
-int64_t panel_width(MatrixLayout layout) {
-  return layout == MatrixLayout::kPanels16 ? 16 : 64;
-}
-
-// Element index of (row, column) inside the packed matrix.
-int64_t panel_index(MatrixLayout layout, Format format, int64_t row, int64_t column,
-                    int64_t column_count) {
-  const int64_t width = panel_width(layout);
-  const int64_t panel = row / width * column_count * width;
-  const int64_t r = row % width;
-  if (format != Format::kBF16) return panel + column * width + r;
-  return panel + column / 2 * (2 * width) + r * 2 + column % 2;
-}
 
 constexpr int64_t kPanelRows = 16;  // Outputs per panel of kPanels16
 static_assert(kPanelRows == kQ8PanelRows);
@@ -250,7 +237,8 @@ size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t co
 }
 
 void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
-               int64_t rows, int64_t columns, std::byte* target, QuantError* error) {
+               int64_t rows, int64_t columns, std::byte* target, QuantError* error,
+               ConversionCounts* counts) {
   SPILLWAY_CHECK(layout_holds(layout, format));
   if (is_quantized(format)) {
     clear(layout, format, rows, columns, target);
@@ -258,31 +246,10 @@ void pack_rows(MatrixLayout layout, Format format, DType source_type, const std:
   }
   const DType type = element_of(format);
   if (layout == MatrixLayout::kRows) {
-    convert_elements(source_type, source, type, target, static_cast<size_t>(rows * columns));
-    return;
+    return convert_numbers(source_type, source, type, target, static_cast<size_t>(rows * columns),
+                           counts);
   }
-  const size_t element = dtype_bytes(type);
-  const size_t source_row = static_cast<size_t>(columns) * dtype_bytes(source_type);
-  const int64_t column_count = padded_columns(layout, format, columns);
-  std::memset(target, 0, packed_bytes(layout, format, rows, columns));
-  // A few columns at a time keep the 64 rows' source lines and the target panel in the L1 cache.
-  constexpr int64_t kStep = 32;
-  std::byte converted[kStep * sizeof(float)];
-  for (int64_t first = 0; first < columns; first += kStep) {
-    const int64_t count = std::min(kStep, columns - first);
-    for (int64_t row = 0; row < rows; ++row) {
-      convert_elements(source_type,
-                       source + static_cast<size_t>(row) * source_row +
-                           static_cast<size_t>(first) * dtype_bytes(source_type),
-                       type, converted, static_cast<size_t>(count));
-      for (int64_t i = 0; i < count; ++i) {
-        const auto index =
-            static_cast<size_t>(panel_index(layout, format, row, first + i, column_count));
-        std::memcpy(target + index * element, converted + static_cast<size_t>(i) * element,
-                    element);
-      }
-    }
-  }
+  pack_panels(layout, format, source_type, source, rows, columns, target, counts);
 }
 
 void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,
@@ -298,20 +265,11 @@ void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, in
       unpack_quantized_panels<traits.kFormat>(source, rows, columns, numbers);
     });
   }
-  const size_t element = dtype_bytes(element_of(format));
   if (layout == MatrixLayout::kRows) {
-    std::memcpy(target, source, static_cast<size_t>(rows * columns) * element);
+    std::memcpy(target, source, packed_bytes(layout, format, rows, columns));
     return;
   }
-  const int64_t column_count = padded_columns(layout, format, columns);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      const auto index =
-          static_cast<size_t>(panel_index(layout, format, row, column, column_count));
-      std::memcpy(target + static_cast<size_t>(row * columns + column) * element,
-                  source + index * element, element);
-    }
-  }
+  unpack_panels(layout, format, source, rows, columns, target);
 }
 
 void quantize_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,

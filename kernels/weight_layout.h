@@ -34,6 +34,7 @@
 
 #include "kernels/base/format.h"
 #include "kernels/base/quantized.h"
+#include "kernels/convert_numbers.h"
 
 namespace spillway {
 
@@ -71,10 +72,11 @@ int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns);
 size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t columns);
 
 // Packs row-major `source` ([rows, columns], dense) into `target`, which has packed_bytes(layout,
-// format, rows, columns). Converts with round to nearest even, or quantises and adds the
-// quantisation error to `error` unless it is null.
+// format, rows, columns). Converts with round to nearest even and adds to `counts`, or quantises
+// and adds the quantisation error to `error`, unless these are null.
 void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
-               int64_t rows, int64_t columns, std::byte* target, QuantError* error = nullptr);
+               int64_t rows, int64_t columns, std::byte* target, QuantError* error = nullptr,
+               ConversionCounts* counts = nullptr);
 
 // Quantises `rows` rows of row-major `source` into the rows from `at` on of a packed matrix or
 // table that was zeroed, and adds the error to `error` unless it is null.

@@ -51,9 +51,14 @@ class ConvertPrinter {
   std::shared_ptr<LoadPrinter> printer_;  // std::function copies; all copies must share one count.
 };
 
-// The kernel's name for an open file that has no name of its own any more.
-std::string proc_name(const File& file) {
-  return "/proc/self/fd/" + std::to_string(file.fd());
+// The kernel's names for an open file, or the parts of a striped one, that has no name of its own
+// any more.
+std::vector<std::string> proc_names(const File& file) {
+  const auto name = [](int fd) { return "/proc/self/fd/" + std::to_string(fd); };
+  if (!file.striped()) return {name(file.fd())};
+  std::vector<std::string> names;
+  for (const File& part : file.parts()) names.push_back(name(part.fd()));
+  return names;
 }
 
 // A model whose tokenizer cannot be used still takes token ids.
@@ -112,9 +117,10 @@ class Opener {
 
   // As many bytes, or 0 where there can be no scratch files, which nobody has asked for.
   uint64_t aside_in_scratch(uint64_t bytes) {
-    const std::string directory = scratch_directory(flags_.disk_dir);
-    const Status opened = directory.empty() ? Status(Code::kNotFound, "there is no home directory")
-                                            : SpillDirectory::open(directory).status();
+    const auto directories = scratch_directories(flags_.disk_dirs);
+    const Status opened = directories.empty()
+                              ? Status(Code::kNotFound, "there is no home directory")
+                              : SpillDirectory::open(directories).status();
     if (opened.ok()) return bytes;
     say("Each sequence reserves the cache that it may need at most, since none can be set aside: " +
         std::string(opened.message()) + "; give --disk-dir");
@@ -135,11 +141,11 @@ class Opener {
     state_.transfers = std::make_unique<TransferQueue>(*state_.io, state_.opened.trace.get());
     const uint64_t dummy = model_.dummy() ? plan.weights.disk : 0;
     if (dummy + plan.kv.disk + plan.activations.disk + aside == 0) return {};
-    plan.disk_dir = scratch_directory(flags_.disk_dir);
-    if (plan.disk_dir.empty()) {
+    plan.disk_dirs = scratch_directories(flags_.disk_dirs);
+    if (plan.disk_dirs.empty()) {
       return invalid_argument("there is no home directory for scratch files; give --disk-dir");
     }
-    SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory scratch, SpillDirectory::open(plan.disk_dir));
+    SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory scratch, SpillDirectory::open(plan.disk_dirs));
     const auto create = [&](uint64_t bytes, File* file) -> Status {
       if (bytes == 0) return {};
       SPILLWAY_ASSIGN_OR_RETURN(*file, scratch.create(bytes));
@@ -149,7 +155,7 @@ class Opener {
     if (plan.kv.disk + aside > 0) {
       SPILLWAY_ASSIGN_OR_RETURN(files_.kv, scratch.create(plan.kv.disk, aside));
     }
-    if (plan.kv.disk > 0) plan.kv_file = proc_name(files_.kv);
+    if (plan.kv.disk > 0) plan.kv_files = proc_names(files_.kv);
     return create(plan.activations.disk, &files_.activations);
   }
 
@@ -168,16 +174,16 @@ class Opener {
     options.progress =
         LoadPrinter(options_, model_.dummy() ? "Making weights:" : "Loading weights:");
     if (model_.file) {
-      if (plan.weights.disk > 0) plan.weights_file = model_.file->path();
+      if (plan.weights.disk > 0) plan.weights_files = {model_.file->path()};
       SPILLWAY_ASSIGN_OR_RETURN(state_.weights, WeightStore::load(device(), *model_.file, options));
     } else if (model_.checkpoint) {
-      if (plan.weights.disk > 0) plan.weights_file = model_.checkpoint->largest_file();
+      if (plan.weights.disk > 0) plan.weights_files = {model_.checkpoint->largest_file()};
       SPILLWAY_ASSIGN_OR_RETURN(state_.weights,
                                 WeightStore::load(device(), model_.checkpoint, options));
     } else {
       say("Making random weights of " + plan.shape.name + " in " +
           std::string(format_name(plan.format)));
-      if (plan.weights.disk > 0) plan.weights_file = proc_name(dummy_file_);
+      if (plan.weights.disk > 0) plan.weights_files = proc_names(dummy_file_);
       options.scratch = std::move(dummy_file_);
       SPILLWAY_ASSIGN_OR_RETURN(
           state_.weights,
@@ -242,7 +248,7 @@ Result<Plan> default_plan(const OpenedModel& opened, const RuntimeOptions& optio
   // The profile matters for one setting alone.
   std::optional<HardwareProfile> profile;
   if (opened.device->discrete() && opened.flags.attention == "auto") {
-    auto found = cached_profile(*opened.device, scratch_directory(opened.flags.disk_dir));
+    auto found = cached_profile(*opened.device, scratch_directories(opened.flags.disk_dirs));
     if (found.ok()) {
       profile = std::move(found).value();
     } else if (found.status().code() != Code::kNotFound && options.say) {
@@ -297,9 +303,8 @@ PlanMachine machine_of(const OpenedModel& opened, const HardwareProfile* profile
   if (machine.device.discrete()) {
     machine.device_budget = device_budget(machine.device.memory, flags.device_memory_bytes);
   }
-  const std::string scratch = scratch_directory(flags.disk_dir);
-  const Result<uint64_t> free = free_disk_bytes(scratch);
-  machine.disk_free_bytes = scratch.empty() || !free.ok() ? 0 : free.value();
+  const Result<uint64_t> free = free_striped_bytes(scratch_directories(flags.disk_dirs));
+  machine.disk_free_bytes = free.ok() ? free.value() : 0;
   machine.host_attention_pays = profile != nullptr && host_attention_pays(*profile);
   return machine;
 }

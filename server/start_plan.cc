@@ -59,7 +59,7 @@ class StartPlanner {
 
   Result<Plan> plan(const OpenedModel& opened) {
     cut_to(opened.model.shape(), &workload_);
-    profile_ = current_profile(*opened.device, scratch_directory(flags_.disk_dir));
+    profile_ = current_profile(*opened.device, scratch_directories(flags_.disk_dirs));
     const PlanMachine machine = machine_of(opened, profile());
     if (leaves_plan_open(flags_)) {
       if (std::optional<Plan> found = search(opened, machine)) return *std::move(found);

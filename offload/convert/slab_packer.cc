@@ -66,7 +66,16 @@ std::vector<uint32_t> SlabPacker::source_tensors(uint32_t slab) const {
 Status SlabPacker::pack(uint32_t slab, std::vector<std::byte>& scratch,
                         std::span<std::byte> target) {
   SPILLWAY_CHECK(target.size() == table_.slabs[slab].bytes);
-  std::memset(target.data(), 0, target.size());
+  // Rows of plain numbers fill their place, padding included; the rest of a slab is zero.
+  size_t whole = 0;
+  if (pieces_[slab].size() == 1) {
+    const Piece& piece = pieces_[slab].front();
+    const TensorInfo& tensor = table_.tensors[piece.weight];
+    if (tensor.spec.kind != WeightKind::kVector && !is_quantized(tensor.format)) {
+      whole = packed_bytes(tensor.layout, tensor.format, piece.rows, tensor.spec.columns);
+    }
+  }
+  std::memset(target.data() + whole, 0, target.size() - whole);
   for (const Piece& piece : pieces_[slab]) {
     SPILLWAY_RETURN_IF_ERROR(
         pack_piece(piece, scratch, target.subspan(piece.offset), &quantization_[slab]));
@@ -90,21 +99,17 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   const size_t bytes = static_cast<size_t>(piece.rows) * row_bytes(weight);
   if (scratch.size() < bytes) scratch.resize(bytes);
   const auto source = std::span(scratch).first(bytes);
-  SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, !again, source));
+  SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, source));
+  ConversionCounts counts;
   pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
-            weight.row_elements, target.data(), quantization);
-  if (again || tensor.format == plain_format(weight.format)) return {};
+            weight.row_elements, target.data(), quantization, &counts);
+  if (again) return {};
+  // Plain numbers were counted on the way; which of the parts they are in, a look at each says.
+  const bool quantized = is_quantized(tensor.format);
+  if (quantized || counts.source.total() != 0) count_stored(weight, piece.first_row, source);
   // A narrower format can overflow. The count goes to the first tensor of a fused weight.
-  if (is_quantized(tensor.format)) {
-    if (quantization->saturated != 0) {
-      note_damage(weight.parts.front().tensor, {}, quantization->saturated);
-    }
-    return {};
-  }
-  const size_t packed = packed_bytes(tensor.layout, tensor.format, piece.rows, weight.row_elements);
-  const uint64_t before = count_non_finite(weight.format, source).inf;
-  const uint64_t after = count_non_finite(element_of(tensor.format), target.first(packed)).inf;
-  if (after > before) note_damage(weight.parts.front().tensor, {}, after - before);
+  const uint64_t overflow = quantized ? quantization->saturated : counts.overflow;
+  if (overflow != 0) note_damage(weight.parts.front().tensor, {}, overflow);
   return {};
 }
 
@@ -192,29 +197,46 @@ Status SlabPacker::keep_codes(const Piece& piece, uint32_t index, int64_t first_
   return {};
 }
 
-Status SlabPacker::read_rows(const MappedWeight& weight, int64_t first_row, bool count_damage,
-                             std::span<std::byte> target) {
+template <class Body>
+Status SlabPacker::for_each_part(const MappedWeight& weight, int64_t first_row, size_t bytes,
+                                 const Body& body) {
   const size_t row = row_bytes(weight);
   auto skip = static_cast<uint64_t>(first_row) * row;
+  size_t done = 0;
   for (const MappedPart& part : weight.parts) {
     const uint64_t part_bytes = static_cast<uint64_t>(part.rows) * row;
     if (skip >= part_bytes) {
       skip -= part_bytes;
       continue;
     }
-    const auto piece = target.first(std::min<uint64_t>(target.size(), part_bytes - skip));
+    const size_t some = std::min<uint64_t>(bytes - done, part_bytes - skip);
     const uint64_t from = static_cast<uint64_t>(part.first_row) * row + skip;
-    SPILLWAY_RETURN_IF_ERROR(checkpoint_.read(checkpoint_.tensors()[part.tensor], from, piece));
-    if (count_damage) {
-      const NonFinite found = count_non_finite(weight.format, piece);
-      if (found.total() != 0) note_damage(part.tensor, found, 0);
-    }
-    target = target.subspan(piece.size());
+    SPILLWAY_RETURN_IF_ERROR(body(part.tensor, from, done, some));
+    done += some;
     skip = 0;
-    if (target.empty()) return {};
+    if (done == bytes) return {};
   }
-  SPILLWAY_CHECK(target.empty());
+  SPILLWAY_CHECK(done == bytes);
   return {};
+}
+
+Status SlabPacker::read_rows(const MappedWeight& weight, int64_t first_row,
+                             std::span<std::byte> target) {
+  return for_each_part(weight, first_row, target.size(),
+                       [&](uint32_t tensor, uint64_t from, size_t at, size_t bytes) {
+                         return checkpoint_.read(checkpoint_.tensors()[tensor], from,
+                                                 target.subspan(at, bytes));
+                       });
+}
+
+void SlabPacker::count_stored(const MappedWeight& weight, int64_t first_row,
+                              std::span<const std::byte> rows) {
+  const auto count = [&](uint32_t tensor, uint64_t, size_t at, size_t bytes) -> Status {
+    const NonFinite found = count_non_finite(weight.format, rows.subspan(at, bytes));
+    if (found.total() != 0) note_damage(tensor, found, 0);
+    return {};
+  };
+  SPILLWAY_CHECK(for_each_part(weight, first_row, rows.size(), count).ok());
 }
 
 void SlabPacker::note_damage(uint32_t tensor, const NonFinite& stored, uint64_t overflow) {

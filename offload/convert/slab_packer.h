@@ -66,8 +66,13 @@ class SlabPacker {
   Status keep_codes(const Piece& piece, uint32_t tensor, int64_t first_row, int64_t rows,
                     int64_t at, bool count_damage, std::span<std::byte> target,
                     QuantError* quantization);
-  Status read_rows(const MappedWeight& weight, int64_t first_row, bool count_damage,
-                   std::span<std::byte> target);
+  // body(tensor, offset in it, offset in `bytes`, bytes) for each part of rows from `first_row` on.
+  template <class Body>
+  static Status for_each_part(const MappedWeight& weight, int64_t first_row, size_t bytes,
+                              const Body& body);
+  Status read_rows(const MappedWeight& weight, int64_t first_row, std::span<std::byte> target);
+  // Notes what is not finite among rows that were read.
+  void count_stored(const MappedWeight& weight, int64_t first_row, std::span<const std::byte> rows);
   void note_damage(uint32_t tensor, const NonFinite& stored, uint64_t overflow);
 
   const Checkpoint& checkpoint_;

@@ -100,8 +100,33 @@ class Pump {
   Status first_error_;
 };
 
+// Whether all bytes of a request in a striped file hold data, as far as file systems tell.
+bool holds_data(const File& file, uint64_t offset, size_t bytes) {
+  while (bytes > 0) {
+    const File::Place place = file.place(offset, bytes);
+    const auto begin = static_cast<off_t>(place.offset);
+    const off_t data = ::lseek(place.file->fd(), begin, SEEK_DATA);
+    if (data > begin || (data < 0 && errno == ENXIO)) return false;
+    const off_t hole = data < 0 ? -1 : ::lseek(place.file->fd(), begin, SEEK_HOLE);
+    if (hole >= 0 && static_cast<size_t>(hole - begin) < place.bytes) return false;
+    offset += place.bytes;
+    bytes -= place.bytes;
+  }
+  return true;
+}
+
+std::vector<uint64_t> places_in_stripes(const File& file, uint64_t file_bytes,
+                                        const DiskProbe& probe) {
+  std::vector<uint64_t> places;
+  for (uint64_t at = 0; at + probe.request_bytes <= file_bytes; at += probe.request_bytes) {
+    if (!probe.data_only || holds_data(file, at, probe.request_bytes)) places.push_back(at);
+  }
+  return places;
+}
+
 // Offsets of all whole requests in a file of `file_bytes` bytes.
 std::vector<uint64_t> places_in(const File& file, uint64_t file_bytes, const DiskProbe& probe) {
+  if (file.striped()) return places_in_stripes(file, file_bytes, probe);
   std::vector<uint64_t> places;
   uint64_t begin = 0;
   while (begin < file_bytes) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "kernels/base/check.h"
 #include "kernels/base/units.h"
 
 namespace spillway {
@@ -102,7 +103,34 @@ File::File(File&& other) noexcept {
 File& File::operator=(File&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(path_, other.path_);
+  std::swap(parts_, other.parts_);
+  std::swap(stripe_bytes_, other.stripe_bytes_);
   return *this;
+}
+
+File File::stripe(std::vector<File> parts, uint64_t stripe_bytes) {
+  SPILLWAY_CHECK(parts.size() > 1 && stripe_bytes > 0);
+  File file;
+  for (const File& part : parts) {
+    SPILLWAY_CHECK(part.fd() >= 0);
+    file.path_ += (file.path_.empty() ? "" : ",") + part.path();
+  }
+  file.parts_ = std::move(parts);
+  file.stripe_bytes_ = stripe_bytes;
+  return file;
+}
+
+uint64_t File::bytes_of_part(uint64_t bytes, size_t index, size_t count, uint64_t stripe_bytes) {
+  const uint64_t row = count * stripe_bytes;  // A stripe of every part
+  const uint64_t rest = bytes % row, before = index * stripe_bytes;
+  return bytes / row * stripe_bytes + std::min(stripe_bytes, rest - std::min(rest, before));
+}
+
+File::Place File::place(uint64_t offset, size_t bytes) const {
+  if (!striped()) return {this, offset, bytes};
+  const uint64_t stripe = offset / stripe_bytes_, in_stripe = offset % stripe_bytes_;
+  return {&parts_[stripe % parts_.size()], stripe / parts_.size() * stripe_bytes_ + in_stripe,
+          static_cast<size_t>(std::min<uint64_t>(bytes, stripe_bytes_ - in_stripe))};
 }
 
 File::~File() {
@@ -110,6 +138,15 @@ File::~File() {
 }
 
 Result<FileStamp> File::stamp() const {
+  if (striped()) {
+    FileStamp all;
+    for (const File& part : parts_) {
+      SPILLWAY_ASSIGN_OR_RETURN(const FileStamp one, part.stamp());
+      all.bytes += one.bytes;
+      all.modified_ns = std::max(all.modified_ns, one.modified_ns);
+    }
+    return all;
+  }
   struct stat info {};
   if (::fstat(fd_, &info) != 0) return io_error("stat " + path_, errno);
   if (!S_ISREG(info.st_mode)) return not_regular(path_, info.st_mode);
@@ -118,6 +155,26 @@ Result<FileStamp> File::stamp() const {
 }
 
 Status File::read(uint64_t offset, std::span<std::byte> target) const {
+  do {
+    const Place there = place(offset, target.size());
+    SPILLWAY_RETURN_IF_ERROR(there.file->read_here(there.offset, target.first(there.bytes)));
+    offset += there.bytes;
+    target = target.subspan(there.bytes);
+  } while (!target.empty());
+  return {};
+}
+
+Status File::write(uint64_t offset, std::span<const std::byte> source) const {
+  do {
+    const Place there = place(offset, source.size());
+    SPILLWAY_RETURN_IF_ERROR(there.file->write_here(there.offset, source.first(there.bytes)));
+    offset += there.bytes;
+    source = source.subspan(there.bytes);
+  } while (!source.empty());
+  return {};
+}
+
+Status File::read_here(uint64_t offset, std::span<std::byte> target) const {
   size_t done = 0;
   while (done < target.size()) {
     const size_t want = std::min(target.size() - done, kCallBytesMax);
@@ -133,7 +190,7 @@ Status File::read(uint64_t offset, std::span<std::byte> target) const {
   return {};
 }
 
-Status File::write(uint64_t offset, std::span<const std::byte> source) const {
+Status File::write_here(uint64_t offset, std::span<const std::byte> source) const {
   size_t done = 0;
   while (done < source.size()) {
     const size_t want = std::min(source.size() - done, kCallBytesMax);
@@ -149,6 +206,8 @@ Status File::write(uint64_t offset, std::span<const std::byte> source) const {
 }
 
 Status File::sync() const {
+  for (const File& part : parts_) SPILLWAY_RETURN_IF_ERROR(part.sync());
+  if (striped()) return {};
   if (::fsync(fd_) != 0) return io_error("fsync " + path_, errno);
   return {};
 }

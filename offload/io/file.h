@@ -1,5 +1,6 @@
 // An open file: a descriptor with its name, and reads and writes that are complete or an error.
-// Move-only; closes itself. Const methods from any thread (pread and pwrite share no position).
+// Several files, on as many disks, can be one (stripe()). Move-only; closes itself. Const methods
+// from any thread (pread and pwrite share no position).
 #pragma once
 
 #include <sys/types.h>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/status.h"
 
@@ -38,10 +40,30 @@ class File {
   File& operator=(File&& other) noexcept;
   ~File();
 
-  int fd() const { return fd_; }  // -1 when default-made.
+  // Makes one file of several open ones: stripes of `stripe_bytes` lie in each of them in turn, the
+  // first in the first. Its path() is the parts' paths, joined by commas. REQUIRES: two parts at
+  // least, none of them striped; stripe_bytes > 0.
+  static File stripe(std::vector<File> parts, uint64_t stripe_bytes);
+
+  // The bytes of part `index` of `count` in the first `bytes` bytes of a striped file.
+  static uint64_t bytes_of_part(uint64_t bytes, size_t index, size_t count, uint64_t stripe_bytes);
+
+  bool striped() const { return !parts_.empty(); }
+  std::span<const File> parts() const { return parts_; }  // Empty unless striped
+
+  // Where bytes from `offset` on lie: at most `bytes` of them, as many as follow one another there.
+  struct Place {
+    const File* file = nullptr;  // A part, or this file
+    uint64_t offset = 0;
+    size_t bytes = 0;
+  };
+  Place place(uint64_t offset, size_t bytes) const;
+
+  int fd() const { return fd_; }  // -1 when default-made or striped.
   const std::string& path() const { return path_; }
 
-  // kInvalidArgument when this is not a regular file (a pipe or a directory has no size).
+  // kInvalidArgument when this is not a regular file (a pipe or a directory has no size). Of a
+  // striped one the bytes of all parts, and the latest time.
   Result<FileStamp> stamp() const;
 
   // Fills all of `target` from `offset` on. Blocks. A file that ends early is kCorruption.
@@ -56,8 +78,13 @@ class File {
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   static Result<File> open_regular(int directory, const std::string& name, std::string path);
 
+  Status read_here(uint64_t offset, std::span<std::byte> target) const;
+  Status write_here(uint64_t offset, std::span<const std::byte> source) const;
+
   int fd_ = -1;
   std::string path_;
+  std::vector<File> parts_;
+  uint64_t stripe_bytes_ = 0;
 };
 
 // Reads the whole of a small file; kInvalidArgument when it is larger than `bytes_max`.

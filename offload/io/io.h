@@ -30,7 +30,8 @@ struct IoRequest {
   using Done = void (*)(IoRequest& request, Status status);
 
   Kind kind = Kind::kRead;
-  const File* file = nullptr;  // Its name stands in error messages.
+  // Its name stands in error messages; of a striped one, that of the part which failed.
+  const File* file = nullptr;
   uint64_t offset = 0;
   std::byte* memory = nullptr;
   size_t bytes = 0;  // At least 1
@@ -43,6 +44,7 @@ struct IoRequest {
   size_t submitted_bytes = 0, completed_bytes = 0;
   uint32_t parts_in_flight = 0;
   int error = 0;
+  const File* failed = nullptr;  // The file that `error` is of: `file`, or a part of it
 };
 
 // The defaults are parts of one huge page, and 64 MiB of them or more in flight: while two threads

@@ -53,6 +53,7 @@ void IoQueue::push(IoRequest& request) {
   request.submitted_bytes = request.completed_bytes = 0;
   request.parts_in_flight = 0;
   request.error = 0;
+  request.failed = nullptr;
   (tail_ == nullptr ? head_ : tail_->next) = &request;
   tail_ = &request;
 }
@@ -65,10 +66,14 @@ void IoQueue::pop() {
 std::optional<IoPart> IoQueue::take() {
   if (head_ == nullptr) return std::nullopt;
   IoRequest& request = *head_;
+  const File::Place place =
+      request.file->place(request.offset + request.submitted_bytes,
+                          std::min(request.bytes - request.submitted_bytes, part_bytes_max_));
   IoPart part{.request = &request,
-              .offset = request.offset + request.submitted_bytes,
+              .file = place.file,
+              .offset = place.offset,
               .memory = request.memory + request.submitted_bytes,
-              .bytes = std::min(request.bytes - request.submitted_bytes, part_bytes_max_)};
+              .bytes = place.bytes};
   request.submitted_bytes += part.bytes;
   ++request.parts_in_flight;
   if (request.submitted_bytes == request.bytes) pop();
@@ -78,7 +83,10 @@ std::optional<IoPart> IoQueue::take() {
 bool IoQueue::finish(const IoPart& part) {
   IoRequest& request = *part.request;
   request.completed_bytes += part.moved_bytes;
-  if (request.error == 0) request.error = part.error;
+  if (request.error == 0 && part.error != 0) {
+    request.error = part.error;
+    request.failed = part.file;
+  }
   --request.parts_in_flight;
   if (request.error != 0 && request.submitted_bytes < request.bytes) {
     SPILLWAY_CHECK(head_ == &request);
@@ -95,7 +103,7 @@ void deliver(IoRequest& request) {
     return;
   }
   const bool read = request.kind == IoRequest::Kind::kRead;
-  const std::string& path = request.file->path();
+  const std::string& path = request.failed->path();
   const std::string range =
       std::to_string(request.bytes) + " bytes at " + std::to_string(request.offset);
   if (request.error == kEndOfFile) {

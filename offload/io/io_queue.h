@@ -1,5 +1,5 @@
 // Shared by the backends of io.h: the queue of waiting requests, cut into parts of at most
-// part_bytes_max, and the error message of a request.
+// part_bytes_max in one file, and the error message of a request.
 //
 // Thread rule: one thread at a time; the backend's lock or its only thread sees to that.
 #pragma once
@@ -17,7 +17,8 @@ namespace spillway {
 // request.
 struct IoPart {
   IoRequest* request = nullptr;
-  uint64_t offset = 0;
+  const File* file = nullptr;  // The request's, or a part of it
+  uint64_t offset = 0;         // In `file`
   std::byte* memory = nullptr;
   size_t bytes = 0;
   size_t moved_bytes = 0;

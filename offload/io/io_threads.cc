@@ -71,7 +71,7 @@ class ThreadsIo final : public Io {
   }
 
   static void move(IoPart& part) {
-    const int fd = part.request->file->fd();
+    const int fd = part.file->fd();
     IoPart::Next next;
     do {
       std::byte* memory = part.memory + part.moved_bytes;

@@ -151,7 +151,7 @@ void Ring::prepare(const IoPart& part, uint64_t tag) {
   const auto bytes = static_cast<unsigned>(part.bytes - part.moved_bytes);
   const uint64_t offset = part.offset + part.moved_bytes;
   const bool read = part.request->kind == IoRequest::Kind::kRead;
-  int fd = part.request->file->fd();
+  int fd = part.file->fd();
   const auto place = std::find(fds_.begin(), fds_.end(), fd);
   const bool fixed = place != fds_.end();
   if (fixed) fd = static_cast<int>(place - fds_.begin());
@@ -255,7 +255,8 @@ void UringIo::use_memory(std::span<std::byte> memory) {
 
 void UringIo::use_file(const File& file) {
   std::unique_lock lock(mutex_);
-  fds_.push_back(file.fd());
+  if (!file.striped()) fds_.push_back(file.fd());
+  for (const File& part : file.parts()) fds_.push_back(part.fd());
   wake(std::move(lock));
 }
 

@@ -9,14 +9,16 @@ namespace spillway {
 namespace {
 
 // Without its sign a number is infinite when its bits equal `kInfinity` and NaN when they are
-// above. 32-bit counters over short runs keep the loop in vector registers.
+// above. 32-bit counters over short runs keep the loop in vector registers; nearly all runs have
+// nothing to count.
 template <class Bits, Bits kMagnitude, Bits kInfinity>
-NonFinite count_bits(std::span<const std::byte> bytes) {
-  constexpr size_t kRun = size_t{1} << 20;
+NonFinite count_bits(DType dtype, std::span<const std::byte> bytes) {
+  constexpr size_t kRun = size_t{1} << 14;
   NonFinite counts;
   const size_t total = bytes.size() / sizeof(Bits);
   for (size_t first = 0; first < total; first += kRun) {
     const size_t last = std::min(total, first + kRun);
+    if (!any_non_finite(dtype, bytes.data() + first * sizeof(Bits), last - first)) continue;
     uint32_t nan = 0;
     uint32_t inf = 0;
     for (size_t i = first; i < last; ++i) {
@@ -70,11 +72,11 @@ NonFinite count_non_finite_quantized(MatrixLayout layout, Format format, int64_t
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes) {
   switch (dtype) {
     case DType::kF32:
-      return count_bits<uint32_t, 0x7fffffff, 0x7f800000>(bytes);
+      return count_bits<uint32_t, 0x7fffffff, 0x7f800000>(dtype, bytes);
     case DType::kBF16:
-      return count_bits<uint16_t, 0x7fff, 0x7f80>(bytes);
+      return count_bits<uint16_t, 0x7fff, 0x7f80>(dtype, bytes);
     case DType::kF16:
-      return count_bits<uint16_t, 0x7fff, 0x7c00>(bytes);
+      return count_bits<uint16_t, 0x7fff, 0x7c00>(dtype, bytes);
   }
   return {};
 }

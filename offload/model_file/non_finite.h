@@ -6,21 +6,10 @@
 #include <span>
 
 #include "kernels/base/format.h"
+#include "kernels/convert_numbers.h"
 #include "kernels/weight_layout.h"
 
 namespace spillway {
-
-struct NonFinite {
-  uint64_t nan = 0;
-  uint64_t inf = 0;
-
-  uint64_t total() const { return nan + inf; }
-  NonFinite& operator+=(const NonFinite& other) {
-    nan += other.nan;
-    inf += other.inf;
-    return *this;
-  }
-};
 
 // Counts in `bytes` of any alignment; a tail shorter than one element is ignored.
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> bytes);

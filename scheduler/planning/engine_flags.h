@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/format.h"
 #include "kernels/base/status.h"
@@ -22,7 +23,7 @@ struct EngineFlags {
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
   std::optional<uint64_t> disk_memory_bytes;
-  std::string disk_dir;
+  std::vector<std::string> disk_dirs;  // Scratch files are striped over them; empty: the default
 
   std::optional<TierPercent> weights;
   std::optional<TierPercent> kv;

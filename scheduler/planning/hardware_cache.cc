@@ -6,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "kernels/base/processors.h"
 #include "offload/io/file.h"
@@ -50,16 +51,30 @@ std::string slug(const std::string& text) {
   return out;
 }
 
-// A name for the file system on which `path` is, or will be: "disk-259-1".
-std::string disk_name(const std::string& path) {
+// A name for the file system on which `path` is, or will be: "259-1".
+std::string disk_number(const std::string& path) {
   std::error_code error;
   std::filesystem::path there = std::filesystem::absolute(path, error);
   struct stat info {};
   while (::stat(there.c_str(), &info) != 0) {
-    if (there == there.parent_path()) return "no-disk";
+    if (there == there.parent_path()) return "none";
     there = there.parent_path();
   }
-  return "disk-" + std::to_string(major(info.st_dev)) + "-" + std::to_string(minor(info.st_dev));
+  return std::to_string(major(info.st_dev)) + "-" + std::to_string(minor(info.st_dev));
+}
+
+// "disk-259-1", "disks-259-1-259-2", "no-disk". Folders of one disk are as fast as one of them.
+std::string disk_name(const std::vector<std::string>& paths) {
+  std::set<std::string> numbers;
+  for (const std::string& path : paths) {
+    const std::string number = disk_number(path);
+    if (number == "none") return "no-disk";
+    numbers.insert(number);
+  }
+  if (numbers.empty()) return "no-disk";
+  std::string name = numbers.size() == 1 ? "disk" : "disks";
+  for (const std::string& number : numbers) name += "-" + number;
+  return name;
 }
 
 }  // namespace
@@ -69,16 +84,16 @@ std::string machine_name(const Device& device) {
   return std::string(device.name()) + ", " + cores_of_model();
 }
 
-Result<std::string> profile_path(const Device& device, const std::string& disk_dir) {
+Result<std::string> profile_path(const Device& device, const std::vector<std::string>& disk_dirs) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::string cache, default_cache_directory());
   // The CPU's threads are part of its name.
   return cache + "/hardware-" + slug(cores_of_model()) + "-" + slug(std::string(device.name())) +
-         "-" + (disk_dir.empty() ? "no-disk" : disk_name(disk_dir)) + ".json";
+         "-" + disk_name(disk_dirs) + ".json";
 }
 
 Result<std::optional<HardwareProfile>> cached_profile(const Device& device,
-                                                      const std::string& disk_dir) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::string path, profile_path(device, disk_dir));
+                                                      const std::vector<std::string>& disk_dirs) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string path, profile_path(device, disk_dirs));
   const Result<std::string> text = read_small_file(path, kHardwareBytesMax);
   if (text.status().code() == Code::kNotFound) return std::optional<HardwareProfile>();
   if (!text.ok()) return text.status();
@@ -87,22 +102,22 @@ Result<std::optional<HardwareProfile>> cached_profile(const Device& device,
 }
 
 Result<std::optional<HardwareProfile>> current_profile(const Device& device,
-                                                       const std::string& disk_dir) {
-  SPILLWAY_ASSIGN_OR_RETURN(auto profile, cached_profile(device, disk_dir));
+                                                       const std::vector<std::string>& disk_dirs) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto profile, cached_profile(device, disk_dirs));
   if (!profile) return profile;
   const auto now = [](Figure* figure, uint64_t bytes) {
     figure->value = static_cast<double>(bytes);
   };
   now(&profile->host.memory_free_bytes, available_host_bytes());
   now(&profile->compute.memory_free_bytes, device.memory().free_bytes);
-  const Result<uint64_t> free = free_disk_bytes(disk_dir);
+  const Result<uint64_t> free = free_striped_bytes(disk_dirs);
   if (free.ok()) now(&profile->disk.free_bytes, free.value());
   return profile;
 }
 
-Result<std::string> keep_profile(const Device& device, const std::string& disk_dir,
+Result<std::string> keep_profile(const Device& device, const std::vector<std::string>& disk_dirs,
                                  const std::string& json) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::string path, profile_path(device, disk_dir));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string path, profile_path(device, disk_dirs));
   std::error_code error;
   const std::string folder = std::filesystem::path(path).parent_path().string();
   std::filesystem::create_directories(folder, error);

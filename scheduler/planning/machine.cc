@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "offload/model_source.h"
+#include "scheduler/planning/disk_dirs.h"
 
 namespace spillway {
 
@@ -17,7 +18,11 @@ Status int8_is_for_cpus() {
 
 std::string profile_command_text(const EngineFlags& flags) {
   const std::string& how = flags.quantized_compute;
-  return "`spillway profile" + (how == "auto" ? "" : " --quantized-compute " + how) + "`";
+  return "`spillway profile" + (how == "auto" ? "" : " --quantized-compute " + how) +
+         // (The disk of one folder is as likely as not the default's.)
+         (flags.disk_dirs.size() > 1 ? " --disk-dir " + disk_dirs_text(flags.disk_dirs)
+                                     : std::string()) +
+         "`";
 }
 
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
@@ -37,10 +42,11 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
   return device;
 }
 
-std::string scratch_directory(const std::string& disk_dir) {
-  if (!disk_dir.empty()) return disk_dir;
+std::vector<std::string> scratch_directories(const std::vector<std::string>& disk_dirs) {
+  if (!disk_dirs.empty()) return disk_dirs;
   const Result<std::string> cache = default_cache_directory();
-  return cache.ok() ? cache.value() + "/scratch" : std::string();
+  if (!cache.ok()) return {};
+  return {cache.value() + "/scratch"};
 }
 
 }  // namespace spillway

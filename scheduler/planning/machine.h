@@ -1,10 +1,11 @@
 // The parts of the machine that a command opens before anything runs: the device that --device
-// names and the folder of scratch files. Any thread.
+// names and the folders of scratch files. Any thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
@@ -29,8 +30,8 @@ Status int8_is_for_cpus();
 std::string profile_command_text(const EngineFlags& flags);
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice);
 
-// `disk_dir`, or "scratch" in the cache folder when it is empty; empty without a cache folder: then
-// nothing can live on disk.
-std::string scratch_directory(const std::string& disk_dir);
+// `disk_dirs`, or "scratch" in the cache folder when there are none; empty without a cache folder:
+// then nothing can live on disk.
+std::vector<std::string> scratch_directories(const std::vector<std::string>& disk_dirs);
 
 }  // namespace spillway

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/model_shape.h"
 #include "kernels/base/weights.h"
@@ -70,10 +71,11 @@ struct Plan {
 
   // Set when a run opens the plan.
   uint64_t device_limit_bytes = 0;  // Part of the device's budget that the run allocates itself
-  std::string weights_file;         // Source of weights on disk; empty: none are on disk
-  std::string disk_dir;             // Folder of KV and activations on disk; empty: none
-  std::string kv_file;              // Path of the KV file, valid while the runtime lives
-  int64_t sequences_at_once = 0;    // Longest sequences that block and KV cache hold
+  std::vector<std::string> weights_files;  // Source of weights on disk, the parts of a striped one;
+                                           // empty: none are on disk
+  std::vector<std::string> disk_dirs;      // Folders of KV and activations on disk; empty: none
+  std::vector<std::string> kv_files;  // Paths of the KV file's parts, valid while the runtime lives
+  int64_t sequences_at_once = 0;      // Longest sequences that block and KV cache hold
   double load_seconds = 0;
   std::optional<QuantError> quantization;  // Error of a quantised file against its checkpoint
 };

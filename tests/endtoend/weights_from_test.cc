@@ -75,7 +75,7 @@ void check_tokens(const std::string& name, const char* device, Format format) {
       flags.no_overlap = !overlap;
       const auto runtime = open(model, flags);
       CHECK((runtime->plan().weights.disk > 0) == (weights[2] > 0));
-      if (weights[2] > 0) CHECK(runtime->plan().weights_file.ends_with(".safetensors"));
+      if (weights[2] > 0) CHECK(runtime->plan().weights_files.at(0).ends_with(".safetensors"));
       CHECK(test::difference(requests, expected, test::run_together(*runtime, requests),
                              tolerance) == "");
     }

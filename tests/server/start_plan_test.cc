@@ -24,7 +24,7 @@ struct Start {
       const auto device = open_device({.kind = "cpu"});
       REQUIRE(device.ok());
       const std::string json = hardware_profile_json(test::sample_hardware(false));
-      REQUIRE(keep_profile(*device.value(), scratch_directory(""), json).ok());
+      REQUIRE(keep_profile(*device.value(), scratch_directories({}), json).ok());
     }
     flags.device = "cpu";
     flags.dummy_weights = true;
@@ -73,7 +73,7 @@ TEST_CASE("the plan that is found is the plan that is carried out") {
   CHECK(plan.weights.disk > 0);
 
   const OpenedModel opened = open_model("opt-125m", start.flags, start.options).value();
-  const auto profile = current_profile(*opened.device, scratch_directory("")).value();
+  const auto profile = current_profile(*opened.device, scratch_directories({})).value();
   const PlanMachine machine = machine_of(opened, &*profile);
   PlanQuestion asked;
   asked.flags = start.flags;
@@ -115,7 +115,7 @@ TEST_CASE("a profile that cannot be read is named and does not stop the run") {
   Start start(true);
   const auto device = open_device({.kind = "cpu"});
   REQUIRE(device.ok());
-  REQUIRE(keep_profile(*device.value(), scratch_directory(""), R"({"version": 99})").ok());
+  REQUIRE(keep_profile(*device.value(), scratch_directories({}), R"({"version": 99})").ok());
   const auto started = start.open();
   INFO(start.said);
   REQUIRE(started.ok());

@@ -23,19 +23,28 @@ bool aligned(const IoRequest& request) {
          reinterpret_cast<uintptr_t>(request.memory) % kIoAlignment == 0;
 }
 
-bool concerns(const IoFault& fault, const IoRequest& request) {
-  return fault.kind == request.kind && request.offset < fault.end &&
-         request.offset + request.bytes > fault.begin &&
-         request.file->path().find(fault.path_part) != std::string::npos;
+// The first file that the request touches and the fault is of; null: there is none.
+const File* concerns(const IoFault& fault, const IoRequest& request) {
+  if (fault.kind != request.kind || request.offset >= fault.end ||
+      request.offset + request.bytes <= fault.begin) {
+    return nullptr;
+  }
+  for (size_t done = 0; done < request.bytes;) {
+    const File::Place place = request.file->place(request.offset + done, request.bytes - done);
+    if (place.file->path().find(fault.path_part) != std::string::npos) return place.file;
+    done += place.bytes;
+  }
+  return nullptr;
 }
 
 IoPart::Next move(IoPart& part, size_t bytes) {
-  const int fd = part.request->file->fd();
+  const File::Place place = part.request->file->place(part.offset + part.moved_bytes, bytes);
+  part.file = place.file;
   std::byte* memory = part.memory + part.moved_bytes;
-  const auto offset = static_cast<off_t>(part.offset + part.moved_bytes);
+  const auto offset = static_cast<off_t>(place.offset);
   const ssize_t moved = part.request->kind == IoRequest::Kind::kRead
-                            ? ::pread(fd, memory, bytes, offset)
-                            : ::pwrite(fd, memory, bytes, offset);
+                            ? ::pread(place.file->fd(), memory, place.bytes, offset)
+                            : ::pwrite(place.file->fd(), memory, place.bytes, offset);
   return part.advance(moved < 0 ? -int64_t{errno} : moved);
 }
 
@@ -113,15 +122,18 @@ uint64_t FakeIo::in_flight() const {
 FakeIo::Pending FakeIo::judge(IoRequest& request) {
   Pending pending;
   pending.part = {.request = &request,
+                  .file = request.file,
                   .offset = request.offset,
                   .memory = request.memory,
                   .bytes = request.bytes};
   if (options_.aligned_only && !aligned(request)) {
     pending.error = EINVAL;
+    pending.failed = request.file;
     return pending;
   }
   for (IoFault& fault : faults_) {
-    if (fault.count == 0 || !concerns(fault, request)) continue;
+    const File* file = fault.count == 0 ? nullptr : concerns(fault, request);
+    if (file == nullptr) continue;
     if (fault.skip > 0) {
       --fault.skip;
       continue;
@@ -130,6 +142,7 @@ FakeIo::Pending FakeIo::judge(IoRequest& request) {
     switch (fault.effect) {
       case IoFault::Effect::kError:
         pending.error = fault.error;
+        pending.failed = file;
         pending.error_after = random_() % request.bytes / kIoAlignment * kIoAlignment;
         break;
       case IoFault::Effect::kFlipBit:
@@ -181,6 +194,7 @@ void FakeIo::step(std::unique_lock<std::mutex>& lock, Pending pending) {
   }
   if (!failed && pending.flip_bit) flip_bit(request);
   request.error = failed ? pending.part.error : pending.error;
+  request.failed = failed ? pending.part.file : pending.failed;
   request.completed_bytes = pending.part.moved_bytes;
   --in_flight_;
   lock.unlock();
@@ -196,9 +210,10 @@ void FakeIo::flip_bit(const IoRequest& request) {
     return;
   }
   // Opened anew, since this may be an O_DIRECT file.
-  Result<File> file = File::open("/proc/self/fd/" + std::to_string(request.file->fd()), O_WRONLY);
+  const File::Place there = request.file->place(request.offset + place, 1);
+  Result<File> file = File::open("/proc/self/fd/" + std::to_string(there.file->fd()), O_WRONLY);
   const std::byte wrong = request.memory[place] ^ bit;
-  SPILLWAY_CHECK(file.ok() && file->write(request.offset + place, {&wrong, 1}).ok());
+  SPILLWAY_CHECK(file.ok() && file->write(there.offset, {&wrong, 1}).ok());
 }
 
 File memory_file(uint64_t bytes) {

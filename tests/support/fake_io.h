@@ -22,8 +22,9 @@
 
 namespace spillway::test {
 
-// What goes wrong, with which requests: those of `kind` that touch a file whose path contains
-// `path_part` in [begin, end), less the first `skip` of them, and `count` at most.
+// What goes wrong, with which requests: those of `kind` that touch a file, or a part of a striped
+// one, whose path contains `path_part` in [begin, end) of the request's offsets, less the first
+// `skip` of them, and `count` at most.
 struct IoFault {
   enum class Effect : uint8_t {
     kError,    // Fails with `error` after some or none of its bytes.
@@ -72,8 +73,9 @@ class FakeIo final : public Io {
 
  private:
   struct Pending {
-    IoPart part;    // All of the request
-    int error = 0;  // Comes when `error_after` bytes have moved.
+    IoPart part;                   // All of the request
+    int error = 0;                 // Comes when `error_after` bytes have moved.
+    const File* failed = nullptr;  // What it is of
     size_t error_after = 0;
     bool flip_bit = false;
     double not_before = 0;  // steady_seconds()

@@ -72,11 +72,22 @@ Result<double> best_read(DiskMeter& meter, const File& file, bool data_only) {
       base, [&](const DiskProbe& probe, size_t depth) { return meter.read(file, probe, depth); });
 }
 
+// A file of a run, striped where it has several parts.
+Result<File> open_parts(const std::vector<std::string>& paths) {
+  std::vector<File> parts;
+  for (const std::string& path : paths) {
+    SPILLWAY_ASSIGN_OR_RETURN(File part, File::open(path, O_RDONLY | O_DIRECT));
+    parts.push_back(std::move(part));
+  }
+  if (parts.size() == 1) return std::move(parts.front());
+  return File::stripe(std::move(parts), kStripeBytes);
+}
+
 // Reads the cache that a run left on disk, which the run itself read: another file lies elsewhere,
 // and a small new one is in the host's cache on many virtual machines (4 GiB gave 0.9 GB/s where
 // 512 MiB gave 3.0). Does nothing when the run wrote too little.
 Status measure_own_file(DiskMeter& meter, const Plan& plan, MeasuredCeilings* found) {
-  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.kv_file, O_RDONLY | O_DIRECT));
+  SPILLWAY_ASSIGN_OR_RETURN(const File file, open_parts(plan.kv_files));
   const Result<double> rate = best_read(meter, file, true);
   if (!rate.ok()) return rate.status().code() == Code::kInvalidArgument ? Status() : rate.status();
   found->rates.disk_read = rate.value();
@@ -91,12 +102,12 @@ Status measure_disk_ceilings(Device& device, const Plan& plan, bool after_run,
   Ceilings* const ceilings = &found->rates;
   SPILLWAY_ASSIGN_OR_RETURN(DiskMeter meter, DiskMeter::open(device, kMemoryBytes));
   if (plan.weights.disk > 0) {
-    SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open(plan.weights_file, O_RDONLY | O_DIRECT));
+    SPILLWAY_ASSIGN_OR_RETURN(const File file, open_parts(plan.weights_files));
     SPILLWAY_ASSIGN_OR_RETURN(ceilings->disk_read, best_read(meter, file, false));
   }
   const uint64_t spilled = plan.kv.disk + plan.activations.disk;
   if (spilled == 0) return {};
-  SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(plan.disk_dir));
+  SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(plan.disk_dirs));
   const uint64_t bytes = std::clamp(spilled, uint64_t{kBlockMax}, kWriteBytesMax);
   SPILLWAY_ASSIGN_OR_RETURN(const File file, directory.create(bytes));
   const auto write = [&](const DiskProbe& probe, size_t depth) {

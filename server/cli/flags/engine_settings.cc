@@ -4,6 +4,7 @@
 
 #include "kernels/base/quote.h"
 #include "kernels/base/units.h"
+#include "scheduler/planning/disk_dirs.h"
 
 namespace spillway {
 
@@ -93,6 +94,23 @@ void add_optional(Settings& settings, const char* name, std::optional<T>* field,
   settings.add({name, std::move(meaning), help, "", "", assign});
 }
 
+}  // namespace
+
+void add_disk_dirs(Settings& settings, std::vector<std::string>* folders, const std::string& help) {
+  const auto assign = [folders](const std::string& text) -> Status {
+    if (text.empty()) {  // As if it were not given
+      folders->clear();
+      return {};
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(*folders, parse_disk_dirs(text));
+    return {};
+  };
+  settings.add({"disk-dir", "DIR", help + "; on several disks: a folder on each", "", "", assign,
+                SettingSource::kDefault, true});
+}
+
+namespace {
+
 void add_placement_flags(Settings& settings, EngineFlags* flags) {
   settings.group("Where things are");
   settings.add_text("plan", &flags->plan, "FILE",
@@ -105,8 +123,7 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
   settings.add_size("host-memory", &flags->host_memory_bytes,
                     "budget of host memory, never exceeded (default: what is free)");
   settings.add_size("disk-memory", &flags->disk_memory_bytes, "budget on disk, never exceeded");
-  settings.add_text("disk-dir", &flags->disk_dir, "DIR",
-                    "where spilled blocks live; emptied at exit");
+  add_disk_dirs(settings, &flags->disk_dirs, "where spilled blocks live; emptied at exit");
   add_optional(settings, "weights", &flags->weights, "D,H,K",
                "per cent of the weights on device, host, disk", parse_percent);
   add_optional(settings, "kv", &flags->kv, "D,H,K",

@@ -28,7 +28,7 @@ namespace {
 Result<HardwareProfile> this_machine(const EngineFlags& engine) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(engine)));
   SPILLWAY_ASSIGN_OR_RETURN(auto profile,
-                            current_profile(*device, scratch_directory(engine.disk_dir)));
+                            current_profile(*device, scratch_directories(engine.disk_dirs)));
   if (!profile) {
     return Status(Code::kNotFound, "there is no hardware profile of this machine yet: run " +
                                        profile_command_text(engine) +

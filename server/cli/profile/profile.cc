@@ -14,6 +14,7 @@
 #include "scheduler/planning/machine.h"
 #include "server/cli/common/console.h"
 #include "server/cli/common/interrupt.h"
+#include "server/cli/flags/engine_settings.h"
 #include "server/cli/profile/profile_measure.h"
 
 namespace spillway {
@@ -58,10 +59,10 @@ Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_
   ProfileOptions options;
   options.seconds = static_cast<double>(flags.seconds);
   options.threads = flags.threads;
-  options.disk_dir = scratch_directory(flags.disk_dir);
+  options.disk_dirs = scratch_directories(flags.disk_dirs);
   options.keep_going = [&] { return !keep_going || keep_going(); };
   options.say = say;
-  if (options.disk_dir.empty()) {
+  if (options.disk_dirs.empty()) {
     return invalid_argument("there is no home directory for scratch files; give --disk-dir");
   }
   if (!flags.output.empty()) SPILLWAY_RETURN_IF_ERROR(check_writable(flags.output));
@@ -78,7 +79,7 @@ Status run_profile(const ProfileFlags& flags, const std::function<bool()>& keep_
   std::fflush(stdout);
   if (!flags.output.empty()) SPILLWAY_RETURN_IF_ERROR(replace_file(flags.output, text));
   // A machine without a home directory still gets its figures.
-  const Result<std::string> kept = keep_profile(*device, options.disk_dir, text);
+  const Result<std::string> kept = keep_profile(*device, options.disk_dirs, text);
   say(kept.ok() ? "Kept in " + kept.value()
                 : "warning: not kept for later: " + std::string(kept.status().message()));
   return {};
@@ -113,7 +114,7 @@ Command profile_command() {
   settings.add_choice("q4-compute", &flags->quantized_compute, {"auto", "int8", "float"},
                       "another name of --quantized-compute");
   settings.same("quantized-compute", "q4-compute");
-  settings.add_text("disk-dir", &flags->disk_dir, "DIR", "where spilled blocks would live");
+  add_disk_dirs(settings, &flags->disk_dirs, "where spilled blocks would live");
   command.run = [flags] {
     const InterruptGuard guard;
     return report("profile", run_profile(*flags, [&] { return !guard.interrupted(); }));

@@ -20,7 +20,7 @@ struct ProfileFlags {
   int64_t gpu = 0;
   int64_t threads = 0;  // 0: one per processor
   std::string quantized_compute = "auto";
-  std::string disk_dir;
+  std::vector<std::string> disk_dirs;
 };
 
 // Prints on stdout, progress on stderr. `keep_going` is called between measurements; false ends

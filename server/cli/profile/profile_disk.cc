@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <thread>
 
 #include "kernels/base/clock.h"
@@ -10,6 +11,7 @@
 #include "kernels/measure/rates.h"
 #include "offload/io/disk_speed.h"
 #include "offload/io/spill_file.h"
+#include "scheduler/planning/disk_dirs.h"
 #include "server/cli/profile/profile_measure.h"
 
 namespace spillway {
@@ -56,8 +58,16 @@ class DiskProfile {
     const DiskProbe probe{.bytes_max = bytes, .seconds_max = seconds, .request_bytes = kBlockMax};
     constexpr size_t kFillDepth = 8;
     SPILLWAY_ASSIGN_OR_RETURN(const DiskSpeed filled, meter_.write(file_, probe, kFillDepth));
-    if (::ftruncate(file_.fd(), static_cast<off_t>(std::min(bytes, filled.bytes))) != 0) {
-      return io_error("shorten " + file_.path(), errno);
+    const uint64_t left = std::min(bytes, filled.bytes);
+    const auto shorten = [](const File& part, uint64_t to) -> Status {
+      if (::ftruncate(part.fd(), static_cast<off_t>(to)) == 0) return {};
+      return io_error("shorten " + part.path(), errno);
+    };
+    if (!file_.striped()) return shorten(file_, left);
+    const size_t count = file_.parts().size();
+    for (size_t i = 0; i < count; ++i) {
+      SPILLWAY_RETURN_IF_ERROR(
+          shorten(file_.parts()[i], File::bytes_of_part(left, i, count, kStripeBytes)));
     }
     return {};
   }
@@ -138,16 +148,44 @@ Result<Figure> processor_taken(Device& device, DiskMeter& meter, const File& fil
   return figure_of(std::move(samples));
 }
 
+// Reads each disk for a moment and says its rate: stripes go at the pace of the slowest.
+Status compare_disks(DiskMeter& meter, const File& file, const ProfileOptions& options) {
+  constexpr double kSecondsEach = 0.5;
+  constexpr double kSlow = 0.7;  // Of the fastest
+  std::vector<double> rates;
+  for (size_t i = 0; i < file.parts().size(); ++i) {
+    if (!options.keep_going()) return Status(Code::kCancelled, "interrupted");
+    const DiskProbe probe{
+        .bytes_max = kReadBytesMax, .seconds_max = kSecondsEach, .request_bytes = kBesideBlock};
+    const auto speed = meter.read(file.parts()[i], probe, kDepthMax);
+    if (!speed.ok()) return speed.status();
+    rates.push_back(speed.value().bytes_per_second());
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.2f GB/s", rates.back() / 1e9);
+    options.say("  " + options.disk_dirs[i] + " alone reads " + text);
+  }
+  const auto [slowest, fastest] = std::minmax_element(rates.begin(), rates.end());
+  if (*slowest < kSlow * *fastest) {
+    options.say("warning: every disk gets the same share, so that all wait for " +
+                options.disk_dirs[static_cast<size_t>(slowest - rates.begin())] +
+                "; without it in --disk-dir the others may be faster together");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfile* profile) {
   if (!options.keep_going()) return {Code::kCancelled, "interrupted"};
-  options.say("Measuring the disk under " + options.disk_dir);
-  SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory, SpillDirectory::open(options.disk_dir));
-  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_disk_bytes(options.disk_dir));
+  const bool several = options.disk_dirs.size() > 1;
+  const std::string where = disk_dirs_text(options.disk_dirs);
+  options.say((several ? "Measuring the disks under " : "Measuring the disk under ") + where);
+  SPILLWAY_ASSIGN_OR_RETURN(const SpillDirectory directory,
+                            SpillDirectory::open(options.disk_dirs));
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free, free_striped_bytes(options.disk_dirs));
   const uint64_t bytes = std::min(kFileBytesMax, free / kFreeShare) / kBlockMax * kBlockMax;
   if (bytes == 0) {
-    return {Code::kCapacity, options.disk_dir + " has " + format_bytes(free) +
+    return {Code::kCapacity, where + " has " + format_bytes(free) +
                                  " free; measuring the disk takes " +
                                  format_bytes(kBlockMax * kFreeShare) +
                                  ". Make room there, or choose another --disk-dir"};
@@ -159,6 +197,7 @@ Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfi
   constexpr double kFillShare = 0.1, kBesideShare = 0.1;
   DiskProfile disk(meter, file, options, seconds * (1 - kFillShare - kBesideShare));
   SPILLWAY_RETURN_IF_ERROR(disk.fill(bytes, seconds * kFillShare));
+  if (several) SPILLWAY_RETURN_IF_ERROR(compare_disks(meter, file, options));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.read, disk.measure(false));
   SPILLWAY_ASSIGN_OR_RETURN(profile->disk.write, disk.measure(true));
   if (device.discrete()) return {};

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
@@ -14,7 +15,7 @@ namespace spillway {
 struct ProfileOptions {
   double seconds = 60;                          // Approximate total duration
   int64_t threads = 0;                          // Host threads, beside a discrete device
-  std::string disk_dir;                         // Directory of the spill files
+  std::vector<std::string> disk_dirs;           // Directories of the spill files
   std::function<bool()> keep_going;             // False: stop with kCancelled
   std::function<void(const std::string&)> say;  // Shows a progress line
 };
@@ -23,9 +24,10 @@ struct ProfileOptions {
 // runs short. kCapacity: too little memory is free to measure with.
 Status measure_processors(Device& device, const ProfileOptions& options, HardwareProfile* profile);
 
-// Measures the disk: direct reads and writes by size and number of requests, at most 40 s of them
-// and about 10 GB written. Takes a file of up to 1 GiB, at most a quarter of the free bytes;
-// kCapacity when that is too little. An error of a request is one of the measurement.
+// Measures the disk, or all disks together: direct reads and writes by size and number of requests,
+// at most 40 s of them and about 10 GB written, and of several disks each for a moment. Takes a
+// file of up to 1 GiB, at most a quarter of the free bytes; kCapacity when that is too little. An
+// error of a request is one of the measurement.
 Status measure_disk(Device& device, const ProfileOptions& options, HardwareProfile* profile);
 
 }  // namespace spillway

@@ -96,6 +96,75 @@ TEST_CASE("spill file: a full disk is known at the start, in numbers") {
   CHECK(names_in(temp.path()).empty());
 }
 
+TEST_CASE("spill file: several directories share it evenly, and none keeps a name") {
+  const TempDirectory temp;
+  const std::vector<std::string> paths = {temp / "a", temp / "b", temp / "c"};
+  const SpillDirectory directory = SpillDirectory::open(paths).value();
+  constexpr uint64_t kBytes = 20 * kStripeBytes + 4096, kLater = 8 * kStripeBytes;
+  const File file = directory.create(kBytes, kLater).value();
+  REQUIRE(file.parts().size() == 3);
+  uint64_t reserved = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(names_in(paths[i]).empty());
+    CHECK(file.parts()[i].path().starts_with(paths[i] + "/"));
+    const uint64_t share = allocated_bytes(file.parts()[i]);
+    CHECK(share >= 6 * kStripeBytes);
+    CHECK(share <= 7 * kStripeBytes + 4096);
+    reserved += share;
+  }
+  CHECK(reserved >= kBytes);
+  CHECK(file.stamp().value().bytes == kBytes + kLater);
+  AlignedBytes owner;
+  const auto memory = owner.reserve(2 * kStripeBytes);
+  for (const uint64_t at :
+       {uint64_t{4096}, kBytes - kStripeBytes, kBytes + kLater - memory.size()}) {
+    std::memset(memory.data(), static_cast<int>(at % 251), memory.size());
+    REQUIRE(file.write(at, memory).ok());
+    std::memset(memory.data(), 0, memory.size());
+    REQUIRE(file.read(at, memory).ok());
+    CHECK(memory.back() == static_cast<std::byte>(at % 251));
+  }
+}
+
+TEST_CASE("spill file: of several directories the one without room is named") {
+  const TempDirectory temp;
+  // Another file system, with another amount of free space.
+  const std::string other = "/dev/shm/spillway-test-" + std::to_string(getpid());
+  const Result<SpillDirectory> opened = SpillDirectory::open({temp.path(), other});
+  if (!opened.ok() || fs::equivalent(temp.path(), "/dev/shm")) {
+    return test::skip("no second file system here");
+  }
+  const uint64_t here = free_disk_bytes(temp.path()).value();
+  const uint64_t there = free_disk_bytes(other).value();
+  const uint64_t both = free_striped_bytes({temp.path(), other}).value();
+  CHECK(both <= 2 * std::min(here, there));
+  // (Others use the disk, too.)
+  CHECK(static_cast<double>(both) > 1.5 * static_cast<double>(std::min(here, there)));
+  const std::string fuller = here < there ? temp.path() : other;
+  const Status status = opened->create(3 * std::min(here, there)).status();
+  if (3 * std::min(here, there) / 2 < std::max(here, there)) {
+    CHECK(status.code() == Code::kCapacity);
+    CHECK_THAT(std::string(status.message()), Catch::Contains(", " + fuller + " has "));
+  }
+  CHECK(names_in(temp.path()).empty());
+  CHECK(names_in(other).empty());
+  fs::remove(other);
+}
+
+TEST_CASE("spill file: directories of one disk share its free space") {
+  const TempDirectory temp;
+  const auto one = static_cast<double>(free_disk_bytes(temp.path()).value());
+  const auto three = static_cast<double>(
+      free_striped_bytes({temp / "a", temp / "b/not/yet", temp.path()}).value());
+  CHECK(three <= 1.1 * one);
+  CHECK(three >= 0.9 * one);
+  CHECK(free_striped_bytes({}).value() == 0);
+  prefault(temp / "file");
+  const Status status = SpillDirectory::open({temp / "good", temp / "file/below"}).status();
+  CHECK(status.code() == Code::kIoError);
+  CHECK_THAT(std::string(status.message()), Catch::Contains(temp / "file"));
+}
+
 TEST_CASE("spill file: a directory that cannot be one is an error that names it") {
   const TempDirectory temp;
   prefault(temp / "file");

@@ -129,6 +129,22 @@ TEST_CASE("a flag beats the environment, which beats the file, which beats the d
   std::filesystem::remove(file);
 }
 
+TEST_CASE("folders of scratch files come from one list, or one flag each") {
+  using Folders = std::vector<std::string>;
+  CHECK(run({"m"}).flags.disk_dirs.empty());
+  CHECK(run({"m", "--disk-dir", "/a"}).flags.disk_dirs == Folders{"/a"});
+  CHECK(run({"m", "--disk-dir", "/a,/b"}).flags.disk_dirs == Folders{"/a", "/b"});
+  CHECK(run({"m", "--disk-dir", "/a\\,b", "--disk-dir=/c"}).flags.disk_dirs ==
+        Folders{"/a,b", "/c"});
+  CHECK(run({"m", "--disk-dir", ""}).flags.disk_dirs.empty());
+  CHECK(run({"m"}, {{"SPILLWAY_DISK_DIR", "/a,/b"}}).flags.disk_dirs == Folders{"/a", "/b"});
+  for (const char* wrong : {"/a,,/b", "/a,", "/a,/a"}) {
+    test::Captured log;
+    CHECK(run({"m", "--disk-dir", wrong}).exit == 2);
+    CHECK_THAT(log.end(), Catch::Contains("--disk-dir"));
+  }
+}
+
 TEST_CASE("bad usage is exit status 2 and runs nothing") {
   const std::vector<std::vector<const char*>> bad = {
       {},

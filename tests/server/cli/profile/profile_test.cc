@@ -20,7 +20,7 @@ TEST_CASE("a kept profile is found again, on the same device and disk only") {
   const test::TemporaryCache cache;
   const auto device = open_cpu_device(2).value();
   const auto other = open_cpu_device(1).value();
-  const std::string disk = cache.path() + "/scratch/not/there/yet";
+  const std::vector<std::string> disk = {cache.path() + "/scratch/not/there/yet"};
   const auto none = cached_profile(*device, disk);
   REQUIRE(none.ok());
   CHECK_FALSE(none.value().has_value());
@@ -35,8 +35,14 @@ TEST_CASE("a kept profile is found again, on the same device and disk only") {
 
   CHECK_FALSE(cached_profile(*other, disk).value().has_value());
   CHECK(profile_path(*other, disk).value() != path);
-  CHECK(profile_path(*device, "/proc").value() != path);
-  CHECK(profile_path(*device, "").value() != path);
+  CHECK(profile_path(*device, {"/proc"}).value() != path);
+  CHECK(profile_path(*device, {}).value() != path);
+  // Folders of one disk have its profile, those of several one of their own, in any order.
+  CHECK(profile_path(*device, {disk[0], cache.path()}).value() == path);
+  const std::string two = profile_path(*device, {disk[0], "/proc"}).value();
+  CHECK(two != path);
+  CHECK(two != profile_path(*device, {"/proc"}).value());
+  CHECK(two == profile_path(*device, {"/proc", disk[0]}).value());
   if (const auto int8 = open_cpu_device(2, CpuMatmul::kInt8); int8.ok()) {
     CHECK(profile_path(*int8.value(), disk).value() != path);
   }
@@ -48,8 +54,8 @@ TEST_CASE("a kept profile is found again, on the same device and disk only") {
 TEST_CASE("a kept profile that cannot be read is an error with its path") {
   const test::TemporaryCache cache;
   const auto device = open_cpu_device(1).value();
-  const std::string path = keep_profile(*device, "", "{\"version\": 9}").value();
-  const Status status = cached_profile(*device, "").status();
+  const std::string path = keep_profile(*device, {}, "{\"version\": 9}").value();
+  const Status status = cached_profile(*device, {}).status();
   CHECK(status.code() == Code::kInvalidArgument);
   CHECK_THAT(std::string(status.message()), Catch::Contains(path) && Catch::Contains("version 9") &&
                                                 Catch::Contains("'spillway profile'"));
@@ -95,10 +101,10 @@ TEST_CASE("the table of a profile shows which share of the hardware's best kerne
   CHECK_THAT(table, Catch::Contains("0.80 of memory"));
 }
 
-ProfileOptions options_of(const std::string& disk_dir, int* questions, int stop_at) {
+ProfileOptions options_of(std::vector<std::string> disk_dirs, int* questions, int stop_at) {
   ProfileOptions options;
   options.seconds = 0.5;
-  options.disk_dir = disk_dir;
+  options.disk_dirs = std::move(disk_dirs);
   options.keep_going = [=] { return ++*questions != stop_at; };
   options.say = [](const std::string&) {};
   return options;
@@ -110,7 +116,7 @@ TEST_CASE("the disk's profile has every size and depth, and leaves nothing behin
   int questions = 0;
   HardwareProfile profile;
   const Status status =
-      measure_disk(*device, options_of(temp / "scratch", &questions, -1), &profile);
+      measure_disk(*device, options_of({temp / "scratch"}, &questions, -1), &profile);
   INFO(status.message());
   REQUIRE(status.ok());
   for (const auto* figures : {&profile.disk.read, &profile.disk.write}) {
@@ -130,13 +136,33 @@ TEST_CASE("the disk's profile has every size and depth, and leaves nothing behin
   CHECK(fs::is_empty(temp / "scratch"));
 }
 
+TEST_CASE("several disks are measured together, and each is said") {
+  const TempDirectory temp;
+  const auto device = open_cpu_device(1).value();
+  int questions = 0;
+  HardwareProfile profile;
+  ProfileOptions options = options_of({temp / "a", temp / "b"}, &questions, -1);
+  std::string said;
+  options.say = [&](const std::string& line) { said += line + "\n"; };
+  const Status status = measure_disk(*device, options, &profile);
+  INFO(status.message());
+  REQUIRE(status.ok());
+  CHECK(profile.disk.read.size() == 12);
+  CHECK(profile.disk.write.size() == 12);
+  CHECK_THAT(said, Catch::Contains("the disks under " + temp / "a" + "," + temp / "b") &&
+                       Catch::Contains(temp / "a" + " alone reads ") &&
+                       Catch::Contains(temp / "b" + " alone reads "));
+  CHECK(fs::is_empty(temp / "a"));
+  CHECK(fs::is_empty(temp / "b"));
+}
+
 TEST_CASE("profile stops between measurements when it is told to", "[slow]") {
   const TempDirectory temp;
   const auto device = open_cpu_device(1).value();
   HardwareProfile profile;
   for (const int stop_at : {1, 2, 5}) {
     int questions = 0;
-    const ProfileOptions options = options_of(temp / "scratch", &questions, stop_at);
+    const ProfileOptions options = options_of({temp / "scratch"}, &questions, stop_at);
     CHECK(measure_disk(*device, options, &profile).code() == Code::kCancelled);
     CHECK(questions == stop_at);
     questions = 0;
@@ -150,7 +176,7 @@ TEST_CASE("profile refuses a file that it could not write, before it measures") 
   const TempDirectory temp;
   ProfileFlags flags;
   flags.device = "cpu";
-  flags.disk_dir = temp.path();
+  flags.disk_dirs = {temp.path()};
   const auto never = []() -> bool {
     FAIL("it measures");
     return false;
