@@ -243,6 +243,23 @@ class Opener {
   EngineScratch files_;
 };
 
+// Says which of several folders leaves scratch files little room: each takes an equal share.
+void say_least_room(const std::vector<std::string>& folders, const RuntimeOptions& options) {
+  if (folders.size() < 2 || !options.say) return;
+  const std::string* fullest = nullptr;
+  uint64_t least = UINT64_MAX, most = 0;
+  for (const std::string& folder : folders) {
+    const Result<uint64_t> free = free_disk_bytes(folder);
+    if (!free.ok()) return;  // Its use is the error that says so.
+    if (free.value() < least) fullest = &folder;
+    least = std::min(least, free.value());
+    most = std::max(most, free.value());
+  }
+  if (least > most / 2) return;
+  options.say("Scratch files take an equal share of each folder, and " + *fullest + " has " +
+              format_bytes(least) + " free, another " + format_bytes(most) + ".");
+}
+
 // The plan of the default heuristic.
 Result<Plan> default_plan(const OpenedModel& opened, const RuntimeOptions& options) {
   // The profile matters for one setting alone.
@@ -324,6 +341,7 @@ Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const EngineFlags& flags,
                                                const RuntimeOptions& options,
                                                const Planner& planner) {
+  say_least_room(flags.disk_dirs, options);
   std::optional<FileId> damaged;
   while (true) {
     SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options, damaged));

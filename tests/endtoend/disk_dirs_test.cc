@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <random>
 
+#include "offload/io/spill_file.h"
 #include "server/runtime.h"
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"
@@ -86,6 +87,27 @@ TEST_CASE("scratch files over several folders give the tokens of one, and of mem
     CHECK(least > 0);
     CHECK(most - least <= uint64_t{2} << 20);
   }
+}
+
+TEST_CASE("of several folders the one with the least room is named at the start") {
+  const TempDirectory temp;
+  const std::string other = "/dev/shm/spillway-test-" + std::to_string(::getpid());
+  const auto here = static_cast<double>(free_disk_bytes(temp.path()).value());
+  const Result<uint64_t> shared = free_disk_bytes(other);
+  const double there = shared.ok() ? static_cast<double>(shared.value()) : here;
+  std::string said;
+  RuntimeOptions options;
+  options.say = [&](const std::string& line) { said += line + "\n"; };
+  REQUIRE(Runtime::open("opt-125m", flags_of({temp / "a", other}, false), options).ok());
+  std::filesystem::remove(other);
+  INFO(said);
+  const std::string fuller = here < there ? temp / "a" : other;
+  const double share = std::min(here, there) / std::max(here, there);
+  if (share < 0.45) CHECK_THAT(said, Catch::Contains("equal share") && Catch::Contains(fuller));
+  if (share > 0.55) CHECK_THAT(said, !Catch::Contains("equal share"));
+  said.clear();
+  REQUIRE(Runtime::open("opt-125m", flags_of({temp / "a", temp / "b"}, false), options).ok());
+  CHECK_THAT(said, !Catch::Contains("equal share"));
 }
 
 }  // namespace
