@@ -4,6 +4,7 @@
 // formats to within rounding: answers.h).
 #include <catch2/catch.hpp>
 #include <random>
+#include <string_view>
 
 #include "server/runtime.h"
 #include "tests/support/answers.h"
@@ -122,15 +123,23 @@ void check(const std::string& variant, Format format, Format kv_format, bool int
   for (const Setup& setup : setups()) {
     test::shuffle_accelerator(seed++);
     INFO(setup.name);
+    // The CPU sums in another order than the device.
+    const bool by_host = std::string_view(setup.attention) == "host" && test::has_accelerator();
+    Answers of_host;
+    if (by_host) {
+      const auto plain = open(checkpoint, format, kv_format, setup, 0, int8);
+      of_host = test::run_together(*plain, requests);
+    }
+    const Answers& wanted = by_host ? of_host : expected;
     const auto runtime = open(checkpoint, format, kv_format, setup, 1 + 3 * (seed % 3), int8);
     const Answers found = test::run_together(*runtime, requests);
-    CHECK(test::difference(requests, expected, found, tolerance) == "");
+    CHECK(test::difference(requests, wanted, found, tolerance) == "");
     for (size_t i = 0; tolerance == 0 && i < requests.size(); ++i) {
       INFO("request " << i);
-      REQUIRE(found[i].logprobs.size() == expected[i].logprobs.size());
+      REQUIRE(found[i].logprobs.size() == wanted[i].logprobs.size());
       for (size_t t = 0; t < found[i].logprobs.size(); ++t) {
-        REQUIRE(found[i].logprobs[t].logprob == expected[i].logprobs[t].logprob);
-        REQUIRE(found[i].logprobs[t].best == expected[i].logprobs[t].best);
+        REQUIRE(found[i].logprobs[t].logprob == wanted[i].logprobs[t].logprob);
+        REQUIRE(found[i].logprobs[t].best == wanted[i].logprobs[t].best);
       }
     }
     const DraftCounts drafts = runtime->scheduler().stats().drafts;
