@@ -1,6 +1,7 @@
 #include "kernels/measure/rates.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -20,7 +21,8 @@ constexpr const char* kTrack = "ceiling";  // In a trace
 constexpr int kRepeatsMax = 1000;
 constexpr int64_t kSmallRow = 4096;
 constexpr size_t kSmallRowBytes = kSmallRow * sizeof(float);
-constexpr size_t kPlaceBytes = 4096;  // Matrices of a pool start at multiples.
+constexpr int64_t kOutputsAPanel = 16;  // Of kPanels16, whose scales lie side by side
+constexpr size_t kPlaceBytes = 4096;    // Matrices of a pool start at multiples.
 
 // Random numbers, as weights are: a GPU multiplies constant ones with less power, so faster. Finite
 // in every format, 4-bit groups included: the upper byte of each half word is between 0x34 and 0x3b
@@ -54,19 +56,22 @@ Result<Buffer> filled(Device& device, size_t bytes) {
   return buffer;
 }
 
-// Gives the 4-bit matrices of a pool, one every `step` bytes, scales as convert makes them, of
-// which products by 8-bit integers are faster (cpu/gemm_int8.h).
+// Gives the `places` 4-bit matrices of a pool, one every `step` bytes, scales as convert makes
+// them, of which products by 8-bit integers are faster (cpu/gemm_int8.h).
 void set_integer_scales(const Device& device, const Buffer& pool, const LinearProbe& probe,
-                        size_t step) {
-  const uint16_t scale = f32_to_f16(9 * 0x1p-11f), minimum = f32_to_f16(-68 * 0x1p-11f);
+                        size_t places, size_t step) {
+  std::array<uint16_t, kOutputsAPanel> scales, minima;
+  scales.fill(f32_to_f16(9 * 0x1p-11f));
+  minima.fill(f32_to_f16(-68 * 0x1p-11f));
   const MatrixLayout layout = device.matrix_layout(probe.weights);
+  SPILLWAY_CHECK(layout == MatrixLayout::kPanels16);
   const int64_t group = format_traits(probe.weights).group;
-  for (size_t at = 0; at + step <= pool.bytes(); at += step) {
-    for (int64_t row = 0; row < probe.outputs; ++row) {
+  for (size_t at = 0; at < places * step; at += step) {
+    for (int64_t row = 0; row < probe.outputs; row += kOutputsAPanel) {
       for (int64_t g = 0; g * group < probe.inputs; ++g) {
         const ScaleOffsets found = scale_offsets(layout, probe.weights, probe.inputs, row, g);
-        std::memcpy(pool.data() + at + found.scale, &scale, sizeof(scale));
-        std::memcpy(pool.data() + at + found.minimum, &minimum, sizeof(minimum));
+        std::memcpy(pool.data() + at + found.scale, scales.data(), sizeof(scales));
+        std::memcpy(pool.data() + at + found.minimum, minima.data(), sizeof(minima));
       }
     }
   }
@@ -202,7 +207,7 @@ Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearP
   const size_t step = round_up(bytes, kPlaceBytes);
   const size_t places = std::max<size_t>(1, pool.memory().bytes() / step);
   if (!device.discrete() && format_traits(probe.weights).bits == 4) {
-    set_integer_scales(device, pool.memory(), probe, step);
+    set_integer_scales(device, pool.memory(), probe, places, step);
   }
   const auto stream = device.new_stream(kTrack);
   SPILLWAY_ASSIGN_OR_RETURN(

@@ -481,12 +481,13 @@ TEST_CASE("every format becomes q4, group by group, with its error in the table"
     QuantError error;
     if (tensor.spec.kind != WeightKind::kVector) {
       CHECK(tensor.format == Format::kQ4);
-      const auto columns = static_cast<size_t>(tensor.spec.columns);
-      std::vector<std::byte> row(format_row_bytes(Format::kQ4, tensor.spec.columns));
-      for (size_t i = 0; i < values.size(); i += columns) {
-        pack_quantized_row(Format::kQ4, std::span(values).subspan(i, columns), row.data(), &error);
-        unpack_quantized_row(Format::kQ4, row.data(), std::span(expected).subspan(i, columns));
-      }
+      const int64_t rows = tensor.spec.rows, columns = tensor.spec.columns;
+      std::vector<std::byte> packed(packed_bytes(MatrixLayout::kRows, Format::kQ4, rows, columns));
+      pack_rows(MatrixLayout::kRows, Format::kQ4, DType::kF32,
+                reinterpret_cast<const std::byte*>(values.data()), rows, columns, packed.data(),
+                &error);
+      unpack_rows(MatrixLayout::kRows, Format::kQ4, packed.data(), rows, columns,
+                  reinterpret_cast<std::byte*>(expected.data()));
     }
     CHECK(read_weight(file, tensor) == expected);
     CHECK(tensor.quantization.relative_rms() == Approx(error.relative_rms()));
