@@ -128,7 +128,8 @@ inline void store_q8_row(const float* HWY_RESTRICT from, size_t count,
     most = hn::Max(most, hn::Abs(load(i)));
     zero = hn::MulAdd(load(i), hn::Zero(d), zero);  // Stays 0 unless one is NaN or infinite.
   }
-  const float scale = hn::GetLane(hn::MaxOfLanes(d, most)) / kQ8CodeMax;
+  const float quotient = hn::GetLane(hn::MaxOfLanes(d, most)) / kQ8CodeMax;
+  const float scale = std::min(quotient, kQ8ScaleMax);
   const bool finite = hn::AllTrue(d, hn::Eq(zero, hn::Zero(d)));
   if (!finite || !(scale > 0)) return pack_quantized_row(Format::kQ8, {from, count}, row);
   const auto code_max = hn::Set(d, kQ8CodeMax);

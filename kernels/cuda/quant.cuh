@@ -139,7 +139,7 @@ __device__ inline void store_q8_row(const float* from, int64_t count, std::byte*
     damaged = damaged || from[i] * 0.0f != 0.0f;
   }
   damaged = __any_sync(0xffffffffu, damaged);
-  const float scale = damaged ? NAN : warp_max(most) / kQ8CodeMax;
+  const float scale = damaged ? NAN : fminf(warp_max(most) / kQ8CodeMax, kQ8ScaleMax);
   auto* codes = reinterpret_cast<int8_t*>(row + sizeof(float));
   const auto padded = (count + 3) / 4 * 4;
   for (int64_t i = lane; i < padded; i += kWarp) {
