@@ -12,15 +12,22 @@ namespace {
 class LayerRun {
  public:
   LayerRun(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-           const LayerBuffers& buffers, const MatrixView& hidden)
-      : stream_(stream), shape_(shape), weights_(weights), buffers_(buffers), hidden_(hidden) {}
+           const LayerBuffers& buffers, const MatrixView& hidden, const InputObserver& observer)
+      : stream_(stream),
+        shape_(shape),
+        weights_(weights),
+        buffers_(buffers),
+        hidden_(hidden),
+        observer_(observer) {}
 
   void attend(const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv,
               int64_t window) {
     const MatrixView qkv = qkv_rows(shape_, buffers_, hidden_.rows);
     const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
     for_chunks([&](int64_t first, int64_t rows) {
-      linear(stream_, {.in = layer_input(first, rows, kAttentionNorm),
+      const ConstMatrixView in = layer_input(first, rows, kAttentionNorm);
+      observe(WeightRole::kQkvWeight, in);
+      linear(stream_, {.in = in,
                        .weight = weights_.matrix(WeightRole::kQkvWeight),
                        .bias = weights_.vector(WeightRole::kQkvBias),
                        .out = qkv.slice_rows(first, rows)});
@@ -72,6 +79,10 @@ class LayerRun {
                                           WeightRole::kAttentionNormBias};
   static constexpr Norm kMlpNorm = {WeightRole::kMlpNormWeight, WeightRole::kMlpNormBias};
 
+  void observe(WeightRole weight, const ConstMatrixView& in) const {
+    if (observer_) observer_(weight, in);
+  }
+
   template <class Body>
   void for_chunks(const Body& body) {
     for (int64_t first = 0; first < hidden_.rows; first += kLayerChunkRows) {
@@ -90,7 +101,9 @@ class LayerRun {
     const WeightMatrix& up = weights_.matrix(WeightRole::kMlpUpWeight);
     const bool gated = shape_.mlp_kind == MlpKind::kGated;
     const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
-    linear(stream_, {.in = layer_input(first, rows, kMlpNorm),
+    const ConstMatrixView in = layer_input(first, rows, kMlpNorm);
+    observe(WeightRole::kMlpUpWeight, in);
+    linear(stream_, {.in = in,
                      .weight = up,
                      .bias = weights_.vector(WeightRole::kMlpUpBias),
                      .rounded_bias = weights_.rounded(WeightRole::kMlpUpBias),
@@ -129,6 +142,7 @@ class LayerRun {
 
   void add_to_hidden(const MatrixView& in, const MatrixView& out, WeightRole weight,
                      WeightRole bias) {
+    observe(weight, in);
     linear(stream_, {.in = in,
                      .weight = weights_.matrix(weight),
                      .bias = weights_.vector(bias),
@@ -142,6 +156,7 @@ class LayerRun {
   const LayerWeights& weights_;
   const LayerBuffers& buffers_;
   const MatrixView& hidden_;
+  const InputObserver& observer_;
 };
 
 size_t buffer_bytes(int64_t rows, int64_t columns, DType dtype) {
@@ -182,8 +197,8 @@ MatrixView attended_rows(const ModelShape& shape, const LayerBuffers& buffers, i
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                          const LayerBuffers& buffers, const MatrixView& hidden,
                          const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv,
-                         int64_t window) {
-  LayerRun(stream, shape, weights, buffers, hidden).attend(rotary, feed, kv, window);
+                         int64_t window, const InputObserver& observer) {
+  LayerRun(stream, shape, weights, buffers, hidden, observer).attend(rotary, feed, kv, window);
 }
 
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
@@ -203,8 +218,9 @@ MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers
 }
 
 void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                          const LayerBuffers& buffers, const MatrixView& hidden) {
-  LayerRun(stream, shape, weights, buffers, hidden).finish();
+                          const LayerBuffers& buffers, const MatrixView& hidden,
+                          const InputObserver& observer) {
+  LayerRun(stream, shape, weights, buffers, hidden, observer).finish();
 }
 
 }  // namespace spillway

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 
 #include "kernels/base/model_shape.h"
@@ -67,6 +68,11 @@ class AttentionFeed {
   virtual std::span<const AttentionItem> next() = 0;
 };
 
+// Is told what goes into each matrix product of a layer, in memory, before it runs: where a stream
+// runs its work inside the call (on a CPU). Calibration looks at it (convert --calibrate). May be
+// empty.
+using InputObserver = std::function<void(WeightRole weight, const ConstMatrixView& in)>;
+
 // begin_decoder_layer() and finish_decoder_layer() turn hidden (f32 [T, hidden]) into the layer's
 // output, in place. Between the two calls another stream may read rows of qkv and write rows of
 // attended, for items that are not in `feed`; and other micro-batches may run, with a qkv and an
@@ -79,14 +85,15 @@ class AttentionFeed {
 void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
                          const LayerBuffers& buffers, const MatrixView& hidden,
                          const ConstMatrixView& rotary, AttentionFeed& feed, const KvLayout& kv,
-                         int64_t window);
+                         int64_t window, const InputObserver& observer = {});
 // Called before finish_decoder_layer() where only some rows' output is needed: moves these rows of
 // hidden and of attended to the front and returns them as a view of hidden. `rows` are ascending.
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
                      const MatrixView& hidden, std::span<const int32_t> rows);
 // Runs the rest of the layer, from the attention output projection on.
 void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                          const LayerBuffers& buffers, const MatrixView& hidden);
+                          const LayerBuffers& buffers, const MatrixView& hidden,
+                          const InputObserver& observer = {});
 
 // Views of the qkv and attended buffers of a micro-batch of `rows` tokens.
 MatrixView qkv_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows);

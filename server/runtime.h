@@ -31,6 +31,8 @@ struct RuntimeOptions {
   std::function<SweepBound(const Plan&)> bound;
   bool timeline = false;        // Runtime::timeline() is there
   bool start_scheduler = true;  // Else the caller drives engine() itself
+  // EngineOptions::observe; only on a CPU. May be empty.
+  decltype(EngineOptions::observe) observe;
   // As in ModelSourceOptions: called before a model directory is packed. May be empty.
   std::function<Status(const std::string&)> accepts_source;
   // Shows one progress line ("Loading ..."), without a newline; empty: nothing is shown.

@@ -93,6 +93,7 @@ class Opener {
     engine_ = plan().engine;
     engine_.log = options_.log;
     engine_.trace = state_.opened.trace.get();
+    engine_.observe = options_.observe;
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());

@@ -14,6 +14,7 @@
 #include "offload/convert/tokenizer_files.h"
 #include "offload/convert/weight_map.h"
 #include "offload/io/aligned_bytes.h"
+#include "offload/io/checksum.h"
 #include "offload/io/parallel_tasks.h"
 #include "offload/model_file/model_file.h"
 
@@ -39,13 +40,14 @@ struct Scratch {
 
 class Converter {
  public:
-  Converter(const Checkpoint& checkpoint, const WeightMap& map, ModelFileWriter& writer,
+  Converter(const Checkpoint& checkpoint, const WeightMap& map,
+            std::span<const WeightFactors> factors, ModelFileWriter& writer,
             const ConvertOptions& options)
       : checkpoint_(checkpoint),
         map_(map),
         writer_(writer),
         options_(options),
-        packer_(checkpoint, map, writer.table()) {
+        packer_(checkpoint, map, writer.table(), factors) {
     list_tasks();
   }
 
@@ -179,6 +181,19 @@ std::string blocks_note(const std::string& blocks, const ModelFileTable& table) 
   return text + "; without --format they keep their few bits";
 }
 
+// A short name of a calibration: files of one checkpoint that differ in it are different models.
+std::string mark_of(std::span<const WeightFactors> factors) {
+  uint64_t checksum = 0;
+  for (const WeightFactors& weight : factors) {
+    for (const std::vector<float>* part : {&weight.rows, &weight.columns}) {
+      checksum = seeded_checksum(std::as_bytes(std::span(*part)), checksum);
+    }
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), "smoothed-%08x", static_cast<uint32_t>(checksum));
+  return text;
+}
+
 // Announces the file that will be written, or says why there is no room for it.
 Status announce_room(const std::string& checkpoint, const std::string& output,
                      const ModelFileTable& table, const ConvertOptions& options) {
@@ -224,11 +239,21 @@ Result<ConvertReport> convert_checkpoint(const std::string& directory, const std
       config.shape, format, options.layout ? options.layout(format) : MatrixLayout::kPanels16,
       formats.of_weights);
   table.source = source_of(config.shape.name, fingerprint);
+  std::vector<WeightFactors> factors;
+  if (!options.calibration.empty()) {
+    SPILLWAY_CHECK(options.format && keeps_no_blocks(*options.format));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        const std::vector<InputMaxima> columns,
+        column_maxima(config.shape, checkpoint, map.value(), reading_threads(options.threads),
+                      [&] { return !options.progress || options.progress(0, 0); }));
+    factors = smoothing_factors(config.shape, options.calibration, columns);
+    table.source += "-" + mark_of(factors);
+  }
   table.origin = options.origin;
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
   SPILLWAY_RETURN_IF_ERROR(announce_room(directory, output, table, options));
   SPILLWAY_ASSIGN_OR_RETURN(auto writer, ModelFileWriter::create(output, std::move(table)));
-  Converter converter(checkpoint, map.value(), *writer, options);
+  Converter converter(checkpoint, map.value(), factors, *writer, options);
   SPILLWAY_RETURN_IF_ERROR(converter.run());
   std::vector<std::string> notes = checkpoint.notes();
   if (!checkpoint.block_formats().empty()) {

@@ -11,6 +11,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/status.h"
 #include "offload/convert/slab_packer.h"
+#include "offload/convert/smoothing.h"
 
 namespace spillway {
 
@@ -23,6 +24,11 @@ struct ConvertOptions {
   // None: kPanels16.
   std::function<MatrixLayout(Format)> layout;
   unsigned threads = 0;  // 0: two more than cores, so that some wait for the disk.
+
+  // What goes into the products of each layer, of a text that the model has read: the weights are
+  // smoothed by it before they are packed (smoothing.h). Empty: they are not. REQUIRES: `format` is
+  // given and keeps_no_blocks().
+  std::vector<InputMaxima> calibration;
 
   // Called once, when all but the weights is checked and before anything is written, with a line
   // for people: what is converted to which file, its bytes and format, and the room there. May be

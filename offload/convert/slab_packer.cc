@@ -7,6 +7,10 @@
 
 namespace spillway {
 
+bool keeps_no_blocks(Format format) {
+  return format_traits(format).group != kGgufGroup;
+}
+
 namespace {
 
 size_t row_bytes(const MappedWeight& weight) {
@@ -15,8 +19,7 @@ size_t row_bytes(const MappedWeight& weight) {
 
 // Whether a weight packed in `format` has the codes of these blocks.
 bool keeps_codes(Format format, const GgufBlockFormat* blocks) {
-  return blocks != nullptr && blocks->split != nullptr && is_quantized(format) &&
-         format_traits(format).group == kGgufGroup &&
+  return blocks != nullptr && blocks->split != nullptr && !keeps_no_blocks(format) &&
          blocks->code_bits <= format_traits(format).bits;
 }
 
@@ -27,10 +30,11 @@ bool finite(uint16_t f16) {
 }  // namespace
 
 SlabPacker::SlabPacker(const Checkpoint& checkpoint, const WeightMap& map,
-                       const ModelFileTable& table)
+                       const ModelFileTable& table, std::span<const WeightFactors> factors)
     : checkpoint_(checkpoint),
       map_(map),
       table_(table),
+      factors_(factors),
       pieces_(table.slabs.size()),
       quantization_(table.slabs.size()) {
   SPILLWAY_CHECK(map.weights.size() == table.tensors.size());
@@ -87,6 +91,9 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
                               std::span<std::byte> target, QuantError* quantization) {
   const MappedWeight& weight = map_.weights[piece.weight];
   const TensorInfo& tensor = table_.tensors[piece.weight];
+  if (!factors_.empty() && !factors_[piece.weight].none()) {
+    return pack_smoothed(piece, scratch, target, quantization);
+  }
   const bool some_keep =
       std::any_of(weight.parts.begin(), weight.parts.end(), [&](const MappedPart& part) {
         return keeps_codes(tensor.format, checkpoint_.tensors()[part.tensor].stored.blocks);
@@ -110,6 +117,40 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   // A narrower format can overflow. The count goes to the first tensor of a fused weight.
   const uint64_t overflow = quantized ? quantization->saturated : counts.overflow;
   if (overflow != 0) note_damage(weight.parts.front().tensor, {}, overflow);
+  return {};
+}
+
+Status SlabPacker::pack_smoothed(const Piece& piece, std::vector<std::byte>& scratch,
+                                 std::span<std::byte> target, QuantError* quantization) {
+  const MappedWeight& weight = map_.weights[piece.weight];
+  const TensorInfo& tensor = table_.tensors[piece.weight];
+  const int64_t columns = weight.row_elements;
+  const bool whole = !is_quantized(tensor.format);  // Plain numbers are packed all at once.
+  constexpr int64_t kAtOnce = int64_t{1} << 18;  // Numbers that stay in a cache while they are used
+  const int64_t step = whole ? piece.rows : std::max<int64_t>(1, kAtOnce / columns);
+  std::vector<float> numbers;
+  const uint64_t saturated = quantization->saturated;
+  for (int64_t row = 0; row < piece.rows; row += step) {
+    const int64_t rows = std::min(step, piece.rows - row);
+    const size_t bytes = static_cast<size_t>(rows) * row_bytes(weight);
+    if (scratch.size() < bytes) scratch.resize(bytes);
+    const auto source = std::span(scratch).first(bytes);
+    SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row + row, true, source));
+    numbers.resize(static_cast<size_t>(rows * columns));
+    convert_elements(weight.format, source.data(), DType::kF32,
+                     reinterpret_cast<std::byte*>(numbers.data()), numbers.size());
+    apply_factors(factors_[piece.weight], piece.first_row + row, rows, columns, numbers.data());
+    const auto* const from = reinterpret_cast<const std::byte*>(numbers.data());
+    if (whole) {
+      pack_rows(tensor.layout, tensor.format, DType::kF32, from, rows, columns, target.data());
+    } else {
+      quantize_rows(tensor.layout, tensor.format, DType::kF32, from, row, rows, columns,
+                    target.data(), quantization);
+    }
+  }
+  if (quantization->saturated != saturated) {
+    note_damage(weight.parts.front().tensor, {}, quantization->saturated - saturated);
+  }
   return {};
 }
 

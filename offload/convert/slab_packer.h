@@ -12,6 +12,7 @@
 
 #include "kernels/base/status.h"
 #include "offload/convert/checkpoint.h"
+#include "offload/convert/smoothing.h"
 #include "offload/convert/weight_map.h"
 #include "offload/model_file/model_file.h"
 #include "offload/model_file/non_finite.h"
@@ -25,10 +26,16 @@ struct TensorDamage {
   uint64_t overflow = 0;  // Finite there, infinite (quantised: clamped) when packed
 };
 
+// Whether weights of this format have no codes of GGUF's blocks: they are made of the numbers.
+bool keeps_no_blocks(Format format);
+
 class SlabPacker {
  public:
-  // All three must outlive the packer. REQUIRES: `map` and `table` are of the same shape.
-  SlabPacker(const Checkpoint& checkpoint, const WeightMap& map, const ModelFileTable& table);
+  // All must outlive the packer. `factors`: of each weight, as smoothing.h makes them; empty: none
+  // has any. REQUIRES: `map` and `table` are of the same shape; codes of blocks are kept of no
+  // weight that has factors.
+  SlabPacker(const Checkpoint& checkpoint, const WeightMap& map, const ModelFileTable& table,
+             std::span<const WeightFactors> factors = {});
 
   // Fills `target`, which has the slab's padded size. `scratch` grows as needed and keeps its
   // memory. Blocks on the disk.
@@ -59,6 +66,9 @@ class SlabPacker {
 
   Status pack_piece(const Piece& piece, std::vector<std::byte>& scratch,
                     std::span<std::byte> target, QuantError* quantization);
+  // A piece of a weight that has factors: a few rows at a time as float32.
+  Status pack_smoothed(const Piece& piece, std::vector<std::byte>& scratch,
+                       std::span<std::byte> target, QuantError* quantization);
   // A piece of a quantised weight, part by part: blocks whose codes its format holds keep them.
   Status pack_blocks(const Piece& piece, bool count_damage, std::vector<std::byte>& scratch,
                      std::span<std::byte> target, QuantError* quantization);
@@ -78,6 +88,7 @@ class SlabPacker {
   const Checkpoint& checkpoint_;
   const WeightMap& map_;
   const ModelFileTable& table_;
+  const std::span<const WeightFactors> factors_;
   std::vector<std::vector<Piece>> pieces_;  // By slab.
   std::vector<QuantError> quantization_;    // By slab.
   std::mutex damage_mutex_;

@@ -121,6 +121,7 @@ Engine::~Engine() {
 Result<std::unique_ptr<Engine>> Engine::open(Device& device, WeightStore& weights,
                                              const EngineOptions& options, EngineScratch scratch) {
   SPILLWAY_CHECK(options.sweep_tokens_max > 0 && options.micro_batch_tokens > 0);
+  SPILLWAY_CHECK(!options.observe || !device.discrete());
   std::unique_ptr<Engine> engine(new Engine(device, weights, options));
   SPILLWAY_RETURN_IF_ERROR(engine->allocate(std::move(scratch)));
   return engine;
@@ -474,7 +475,7 @@ Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
   kv_feed_->begin(layer, micro_batches_[index]);
   begin_decoder_layer(*stream_, shape(), weights, buffers, hidden,
                       rotary_->rows(layer, first_rows_[index], hidden.rows), *kv_feed_,
-                      kv_->layout(), shape().window(layer));
+                      kv_->layout(), shape().window(layer), observer_of(layer));
   const std::span<const AttentionItem> host_items = kv_feed_->host_items();
   if (!host_items.empty()) {
     host_attention_->begin(host_items, qkv_rows(shape(), buffers, hidden.rows));
@@ -484,6 +485,13 @@ Status Engine::run_layer(std::span<const SweepItem> items, int64_t layer,
   // Activations on disk are acquired one micro-batch at a time.
   const bool wait = begun_->on_host && options_.overlap && options_.activations_disk_share == 0;
   return wait ? Status() : finish_layer(items, weights);
+}
+
+InputObserver Engine::observer_of(int64_t layer) const {
+  if (!options_.observe) return {};
+  return [this, layer](WeightRole weight, const ConstMatrixView& in) {
+    options_.observe(layer, weight, in);
+  };
 }
 
 // Finishes the layer for the micro-batch that has begun it, if any. After the last layer's
@@ -505,7 +513,8 @@ Status Engine::finish_layer(std::span<const SweepItem> items, const LayerWeights
     }
   }
   if (hidden.rows > 0) {
-    finish_decoder_layer(*stream_, shape(), weights, *begun.buffers, hidden);
+    finish_decoder_layer(*stream_, shape(), weights, *begun.buffers, hidden,
+                         observer_of(begun.layer));
   }
   activations_->release(true);
   return {};

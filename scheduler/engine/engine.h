@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -61,6 +62,8 @@ struct EngineOptions {
   Device* host = nullptr;         // The CPU, for host_attention. Outlives the engine.
   std::shared_ptr<SweepLog> log;  // Null: no log
   Trace* trace = nullptr;         // Null: none. Outlives the engine.
+  // InputObserver (decoder_layer.h) of each layer. On a CPU alone. May be empty.
+  std::function<void(int64_t layer, WeightRole weight, const ConstMatrixView& in)> observe;
 };
 
 // Resources of an engine with a disk tier: transfers, which must outlive it, and scratch files
@@ -159,6 +162,7 @@ class Engine {
   Status run_layers(std::span<const SweepItem> items);
   Status run_layer(std::span<const SweepItem> items, int64_t layer, const LayerWeights& weights,
                    size_t index);
+  InputObserver observer_of(int64_t layer) const;
   Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);

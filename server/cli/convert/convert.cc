@@ -14,6 +14,7 @@
 #include "offload/convert/hf_config.h"
 #include "offload/model_source.h"
 #include "server/cli/common/console.h"
+#include "server/cli/convert/calibrate.h"
 
 namespace spillway {
 
@@ -58,6 +59,10 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
     options.format = format_of_name(flags.format);
     if (!options.format) return invalid_argument("--format " + flags.format + " is unknown");
   }
+  if (!flags.calibrate.empty() && options.format != Format::kQ8 && options.format != Format::kQ4) {
+    return invalid_argument(
+        "--calibrate smooths weights before they are quantised: it goes with --format q8 or q4");
+  }
   options.verify_crc = !flags.no_crc;
   options.lenient_header = flags.lenient_header;
   options.threads = static_cast<unsigned>(flags.threads);
@@ -73,6 +78,13 @@ Status run_convert(const ConvertFlags& flags, const std::function<bool()>& keep_
     return flags.device == "cuda" ? kCudaMatrixLayout : device->matrix_layout(format);
   };
   const auto start = std::chrono::steady_clock::now();
+  if (!flags.calibrate.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(Calibration calibration,
+                              calibrate(flags.directory, flags.calibrate, say, keep_going));
+    say("Smoothing weights by what " + std::to_string(calibration.tokens) + " tokens of " +
+        flags.calibrate + " make of their inputs");
+    options.calibration = std::move(calibration.maxima);
+  }
   Result<ConvertReport> report = invalid_argument("not run");
   {
     ByteProgress progress("Converting");
@@ -110,6 +122,10 @@ Command convert_command() {
   settings.add_choice("format", &flags->format, std::move(formats),
                       "number format of matrices and tables; auto: the checkpoint's own, f16 for "
                       "a quantised .gguf file");
+  settings.add_text("calibrate", &flags->calibrate, "FILE",
+                    "let the model read this text first, and smooth its weights by what goes into "
+                    "its products (SmoothQuant), with --format q8 or q4: the same function, that "
+                    "loses less");
   settings.add_choice("device", &flags->device, {"cpu", "cuda"},
                       "what will compute with the file: the other kind must repack it while "
                       "loading, and cannot stream it from disk");

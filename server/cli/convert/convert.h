@@ -18,6 +18,7 @@ struct ConvertFlags {
   bool no_crc = false;
   bool lenient_header = false;
   int64_t threads = 0;
+  std::string calibrate;  // A text file; empty: none
 };
 
 // Converts; the summary goes to stdout, progress and warnings to stderr. `keep_going` is called ten
