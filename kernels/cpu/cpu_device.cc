@@ -94,7 +94,7 @@ class CpuDevice final : public Device {
   MatrixLayout matrix_layout(Format weights) const override {
     return in_panels64(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool in_int8(Format weights) const override { return context_.int8() && takes_int8(weights); }
+  bool in_int8(Format weights) const override { return context_.int8(weights); }
   bool native_bf16() const override { return context_.bf16_dot() || in_panels64(Format::kBF16); }
 
  private:

@@ -292,7 +292,7 @@ void run(CpuContext& context, const LinearArgs& args) {
     return;
   }
   SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);
-  if (context.int8() && takes_int8(args.weight.format)) {
+  if (context.int8(args.weight.format)) {
     linear_panels<Int8Matmul>(context, args);
   } else if (args.in.dtype == DType::kBF16) {
     SPILLWAY_CHECK(has_bf16_dot());

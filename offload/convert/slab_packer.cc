@@ -130,27 +130,29 @@ Status SlabPacker::pack_smoothed(const Piece& piece, std::vector<std::byte>& scr
   const int64_t step = whole ? piece.rows : std::max<int64_t>(1, kAtOnce / columns);
   std::vector<float> numbers;
   const uint64_t saturated = quantization->saturated;
+  ConversionCounts counts;
   for (int64_t row = 0; row < piece.rows; row += step) {
     const int64_t rows = std::min(step, piece.rows - row);
     const size_t bytes = static_cast<size_t>(rows) * row_bytes(weight);
     if (scratch.size() < bytes) scratch.resize(bytes);
     const auto source = std::span(scratch).first(bytes);
-    SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row + row, true, source));
+    SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row + row, source));
+    count_stored(weight, piece.first_row + row, source);
     numbers.resize(static_cast<size_t>(rows * columns));
     convert_elements(weight.format, source.data(), DType::kF32,
                      reinterpret_cast<std::byte*>(numbers.data()), numbers.size());
     apply_factors(factors_[piece.weight], piece.first_row + row, rows, columns, numbers.data());
     const auto* const from = reinterpret_cast<const std::byte*>(numbers.data());
     if (whole) {
-      pack_rows(tensor.layout, tensor.format, DType::kF32, from, rows, columns, target.data());
+      pack_rows(tensor.layout, tensor.format, DType::kF32, from, rows, columns, target.data(),
+                nullptr, &counts);
     } else {
       quantize_rows(tensor.layout, tensor.format, DType::kF32, from, row, rows, columns,
                     target.data(), quantization);
     }
   }
-  if (quantization->saturated != saturated) {
-    note_damage(weight.parts.front().tensor, {}, quantization->saturated - saturated);
-  }
+  const uint64_t overflow = counts.overflow + quantization->saturated - saturated;
+  if (overflow != 0) note_damage(weight.parts.front().tensor, {}, overflow);
   return {};
 }
 

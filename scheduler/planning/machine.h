@@ -18,7 +18,7 @@ struct DeviceChoice {
   int64_t gpu = 0;            // Other than 0: must exist
   int64_t threads = 0;        // CPU threads; 0: one per processor
   // How a CPU multiplies with quantised weights: activations in 8 bits (int8), or in float (float);
-  // auto: in 8 bits where that is faster (CpuMatmul::kAuto).
+  // auto: CpuMatmul::kAuto.
   std::string quantized_compute = "auto";
 };
 DeviceChoice device_choice(const EngineFlags& flags);

@@ -31,5 +31,16 @@ TEST_CASE("products in bf16 that were measured far slower than in f16 have no un
   CHECK(traits_of(hardware).value().native_bf16);
 }
 
+TEST_CASE("a CPU on paper multiplies in 8 bits what its profile measured so") {
+  HardwareProfile hardware = find_hardware_profile("cpu-2-core-24gb").value();
+  for (const bool measured : {false, true}) {
+    hardware.compute.in_int8 = measured;
+    const auto device = traits_of(hardware).value();
+    CHECK(device.in_int8(Format::kQ4) == measured);
+    CHECK(device.in_int8(Format::kQ8) == measured);
+    CHECK_FALSE(device.in_int8(Format::kBF16));
+  }
+}
+
 }  // namespace
 }  // namespace spillway::profile_traits_test
