@@ -25,9 +25,9 @@
 
 namespace spillway {
 
-// The quantised ones: kQ4, kQ4_1 and kQ8_1 are groups along the input dimension, each with a float16
-// scale and minimum; kQ8 is signed 8-bit integers, one float32 scale a row (an output channel of a
-// matrix, a token of a table, a head's row of the KV cache).
+// The quantised ones: kQ4, kQ4_1 and kQ8_1 are groups along the input dimension, each with a
+// float16 scale and minimum; kQ8 is signed 8-bit integers, one float32 scale a row (an output
+// channel of a matrix, a token of a table, a head's row of the KV cache).
 enum class Format : uint8_t { kF32, kBF16, kF16, kQ4, kQ4_1, kQ8_1, kQ8 };
 
 constexpr int64_t kWholeRow = 0;  // In place of a number of neighbours
