@@ -109,7 +109,7 @@ TEST_CASE("NaN in any tensor ends a request in an error", "[slow]") {
   const auto [format, q4_compute] =
       GENERATE(std::pair(Format::kF32, "auto"), std::pair(Format::kBF16, "auto"),
                std::pair(Format::kF16, "auto"), std::pair(Format::kQ4, "auto"),
-               std::pair(Format::kQ4, "int8"));
+               std::pair(Format::kQ4, "int8"), std::pair(Format::kQ8, "auto"));
   const std::string compute = q4_compute;
   // Not every CPU has products in 8 bits.
   if (compute == "int8" && !open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
