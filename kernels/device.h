@@ -172,9 +172,8 @@ class Device {
 // formats in which it has optimised kernels on this CPU, else kBf16Dot. kFastest: kBf16Dot on AMD
 // cores with dot products of bf16, matrix units for bf16 on Intel cores that have them
 // (cpu/gemm_tiles.h), kPanels for all else. kInt8: kFastest, but matrix products with weights of
-// which takes_int8() holds round activations to 8 bits (cpu/gemm_int8.h). kAuto: on CPUs with VNNI,
-// where that is the fastest, the same of int8_unasked() (base/format.h), else kFastest.
-enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8, kAuto };
+// which takes_int8() holds round activations to 8 bits (cpu/gemm_int8.h).
+enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8 };
 
 // `threads` 0: one per processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,

@@ -91,13 +91,6 @@ constexpr bool takes_int8(Format format) {
   return (is_grouped(format) && format_traits(format).bits == 4) || format == Format::kQ8;
 }
 
-// Whether it does where that is fastest and nobody said how. Not with q4_1, the format of GGUF
-// files whose codes are kept: such weights gain less (kernels/integer_groups.h), and on SmolLM2
-// perplexity grew by 0.9 %.
-constexpr bool int8_unasked(Format format) {
-  return takes_int8(format) && format != Format::kQ4_1;
-}
-
 // Whether a model may have weights of both formats: quantised ones, whose activations are alike.
 constexpr bool goes_beside(Format a, Format b) {
   return is_quantized(a) && is_quantized(b);

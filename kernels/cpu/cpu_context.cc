@@ -75,9 +75,8 @@ struct CpuContext::Workers {
 
 CpuContext::CpuContext(int threads, CpuMatmul products)
     : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
-  int8_asked_ = products == CpuMatmul::kInt8;
-  int8_ = int8_asked_ || (products == CpuMatmul::kAuto && int8_is_fastest());
-  const bool fastest = int8_ || products == CpuMatmul::kFastest || products == CpuMatmul::kAuto;
+  int8_ = products == CpuMatmul::kInt8;
+  const bool fastest = int8_ || products == CpuMatmul::kFastest;
   bf16_dot_ = fastest ? bf16_dot_is_fastest() : products != CpuMatmul::kPanels && has_bf16_dot();
   tiles_ = (fastest || products == CpuMatmul::kOneDnn) && has_tiles();
   if (products == CpuMatmul::kOneDnn) onednn_ = std::make_unique<OneDnn>();

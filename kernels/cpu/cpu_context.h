@@ -26,9 +26,7 @@ class CpuContext {
   bool bf16_dot() const { return bf16_dot_; }       // Our kernels use bf16 (cpu/gemm_bf16.h).
   bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
   bool int8() const { return int8_; }               // Some weights: cpu/gemm_int8.h.
-  bool int8(Format weights) const {
-    return int8_ && (int8_asked_ ? takes_int8(weights) : int8_unasked(weights));
-  }
+  bool int8(Format weights) const { return int8_ && takes_int8(weights); }
 
   // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:
   // about 2 microseconds on two idle cores.
@@ -51,7 +49,6 @@ class CpuContext {
   bool bf16_dot_ = false;
   bool tiles_ = false;
   bool int8_ = false;
-  bool int8_asked_ = false;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<OneDnn> onednn_;
 };

@@ -60,14 +60,6 @@ bool has_int8() {
   return bodies() != nullptr;
 }
 
-bool int8_is_fastest() {
-#if defined(__x86_64__)
-  return bodies() == &kInt8Vnni || bodies() == &kInt8AvxVnni;
-#else
-  return false;
-#endif
-}
-
 int64_t int8_quads(Format format, int64_t columns) {
   const int64_t group = int8_group(format);
   return (columns + group - 1) / group * (group / 4);

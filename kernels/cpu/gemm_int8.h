@@ -48,9 +48,6 @@ namespace spillway::cpu {
 // Whether this CPU has instructions for it: AVX-512 VNNI, AVX-VNNI, else AVX2.
 bool has_int8();
 
-// Whether it has instructions that make it the fastest product: VNNI.
-bool int8_is_fastest();
-
 // Most rows of a strip of packed activations (cpu/strips.h), by instruction set. REQUIRES:
 // has_int8().
 int64_t int8_strip_rows();

@@ -1,8 +1,8 @@
 // Linear layers of few rows over 8-bit weights with a scale an output (base/quantized_rows.h): the
-// codes are expanded in registers, used for up to sixteen rows at once and read once for these.
-// (With more rows linear.cu expands a slab in memory, once, for cuBLAS.) What is summed, in
-// float32, are codes times activations, always in the same order; a sum is scaled once, so no
-// weight is rounded.
+// weights are expanded in registers, used for up to sixteen rows at once and read once for these.
+// (With more rows linear.cu expands a slab in memory, once, for cuBLAS.) Each weight is rounded to
+// the format of the activations, as there, so that few rows and many multiply the same numbers; the
+// products are summed in float32, always in the same order.
 //
 // A warp takes a few outputs, its lanes neighbouring words of four codes. The activations come
 // through shared memory, a chunk of columns at a time.
@@ -23,14 +23,16 @@ constexpr int kChunkWords = kChunkColumns / 4;
 template <int kRows>
 constexpr int kOutputs = kRows == 16 ? 2 : 4;
 
-// The codes of a word as float32. Eight bits beside the exponent of 2^23 are a number whose last
-// bit is worth 1; their highest bit is turned, which adds 128.
-__device__ inline void unpack(uint32_t word, float (&codes)[4]) {
+// The weights of a word. Eight bits beside the exponent of 2^23 are a number whose last bit is
+// worth 1; their highest bit is turned, which adds 128.
+template <class T>
+__device__ inline void unpack(uint32_t word, float scale, float (&weights)[4]) {
   constexpr uint32_t kTwoTo23 = 0x4b000000u;
   const uint32_t above_zero = word ^ 0x80808080u;
   SPILLWAY_UNROLL
   for (int i = 0; i < 4; ++i) {
-    codes[i] = __uint_as_float((above_zero >> (8 * i) & 255u) | kTwoTo23) - 8388736.0f;
+    const float code = __uint_as_float((above_zero >> (8 * i) & 255u) | kTwoTo23) - 8388736.0f;
+    weights[i] = widen(narrow<T>(code * scale));
   }
 }
 
@@ -42,11 +44,14 @@ __global__ void __launch_bounds__(kThreads) q8_kernel(QuantProduct<T> p) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp) * kMine;
   const uint32_t* words[kMine];
+  float scales[kMine];
   SPILLWAY_UNROLL
   for (int o = 0; o < kMine; ++o) {
     // The last output stands in for those that are not there.
     const int64_t output = first + o < p.outputs ? first + o : p.outputs - 1;
-    words[o] = reinterpret_cast<const uint32_t*>(p.weights + output * p.row_bytes + sizeof(float));
+    const std::byte* const from = p.weights + output * p.row_bytes;
+    scales[o] = *reinterpret_cast<const float*>(from);
+    words[o] = reinterpret_cast<const uint32_t*>(from + sizeof(float));
   }
   float sums[kMine][kRows] = {};
   for (int64_t chunk = 0; chunk < p.columns; chunk += kChunkColumns) {
@@ -62,18 +67,20 @@ __global__ void __launch_bounds__(kThreads) q8_kernel(QuantProduct<T> p) {
     const int64_t rest = (p.columns - chunk + 3) / 4;
     const int count = rest < kChunkWords ? static_cast<int>(rest) : kChunkWords;
     for (int word = lane; word < count; word += kWarp) {
-      float codes[kMine][4];
+      float weights[kMine][4];
       SPILLWAY_UNROLL
-      for (int o = 0; o < kMine; ++o) unpack(words[o][chunk / 4 + word], codes[o]);
+      for (int o = 0; o < kMine; ++o) {
+        unpack<T>(words[o][chunk / 4 + word], scales[o], weights[o]);
+      }
       SPILLWAY_UNROLL
       for (int t = 0; t < kRows; ++t) {
         const float4 four = reinterpret_cast<const float4*>(x[t])[word];
         SPILLWAY_UNROLL
         for (int o = 0; o < kMine; ++o) {
-          sums[o][t] = fmaf(codes[o][0], four.x, sums[o][t]);
-          sums[o][t] = fmaf(codes[o][1], four.y, sums[o][t]);
-          sums[o][t] = fmaf(codes[o][2], four.z, sums[o][t]);
-          sums[o][t] = fmaf(codes[o][3], four.w, sums[o][t]);
+          sums[o][t] = fmaf(weights[o][0], four.x, sums[o][t]);
+          sums[o][t] = fmaf(weights[o][1], four.y, sums[o][t]);
+          sums[o][t] = fmaf(weights[o][2], four.z, sums[o][t]);
+          sums[o][t] = fmaf(weights[o][3], four.w, sums[o][t]);
         }
       }
     }
@@ -91,9 +98,7 @@ __global__ void __launch_bounds__(kThreads) q8_kernel(QuantProduct<T> p) {
   }
   const int row = lane % kRows;
   const int64_t output = first + lane / kRows;
-  if (lane >= kMine * kRows || row >= p.rows || output >= p.outputs) return;
-  const float scale = *reinterpret_cast<const float*>(p.weights + output * p.row_bytes);
-  store(p, row, output, mine * scale);
+  if (lane < kMine * kRows && row < p.rows && output < p.outputs) store(p, row, output, mine);
 }
 
 template <class T, int kRows>

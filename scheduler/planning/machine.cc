@@ -35,9 +35,7 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
     }
   }
   auto device = open_cpu_device(static_cast<int>(std::min<int64_t>(choice.threads, 1 << 20)),
-                                int8                                  ? CpuMatmul::kInt8
-                                : choice.quantized_compute == "float" ? CpuMatmul::kFastest
-                                                                      : CpuMatmul::kAuto);
+                                int8 ? CpuMatmul::kInt8 : CpuMatmul::kFastest);
   if (int8 && !device.ok()) return device.status().at("--quantized-compute int8");
   return device;
 }

@@ -29,8 +29,7 @@ Result<DeviceTraits> traits_of(const HardwareProfile& hardware) {
     SPILLWAY_ASSIGN_OR_RETURN(const auto like, open_cpu_device(1));
     traits = traits_of(*like);
     for (const Format weights : kFormats) {
-      traits.formats[static_cast<size_t>(weights)].in_int8 =
-          compute.in_int8 && int8_unasked(weights);
+      traits.formats[static_cast<size_t>(weights)].in_int8 = compute.in_int8 && takes_int8(weights);
     }
   } else if (compute.kind == "cuda") {
     traits.kind = DeviceKind::kCuda;

@@ -159,6 +159,11 @@ TEST_CASE("every placement gives the tokens of the run in memory, 4 bits", "[slo
   check_placements("post_ln_projected", Format::kQ4, Format::kBF16);
 }
 
+TEST_CASE("every placement gives the tokens of the run in memory, 8 bits", "[slow]") {
+  check_placements("pre_ln_relu", Format::kQ8, Format::kF16);
+  check_placements("llama3", Format::kQ8, Format::kQ4);
+}
+
 TEST_CASE("every placement gives the tokens of the run in memory, 8-bit products", "[slow]") {
   if (!open_cpu_device(1, CpuMatmul::kInt8).ok()) return;
   const char* variant = "post_ln_projected";

@@ -181,6 +181,11 @@ TEST_CASE("every placement over three tiers gives the same tokens, 4 bits",
   check_placements("pre_ln_relu", Format::kQ4, Format::kQ4);
 }
 
+TEST_CASE("every placement over three tiers gives the same tokens, 8 bits",
+          "[gpu][sanitizer][slow]") {
+  check_placements("pre_ln_relu", Format::kQ8, Format::kF16);
+}
+
 // Layers of two sizes, and prompts in rings.
 TEST_CASE("every placement over three tiers gives the same tokens, sliding windows",
           "[gpu][slow]") {

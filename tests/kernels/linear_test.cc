@@ -37,8 +37,7 @@ void check_linear(Device& device, Format format, const LinearCase& c, Activation
                             c.slab_rows);
   // On CUDA quantised weights are expanded into the format of what goes in, except by the kernel
   // that multiplies their codes; on the CPU into float32.
-  const bool codes =
-      is_quantized(format) && c.rows <= kFewRows && (c.inputs % 64 == 0 || !is_grouped(format));
+  const bool codes = is_grouped(format) && c.rows <= kFewRows && c.inputs % 64 == 0;
   const auto weights =
       device.discrete() && !codes ? rounded(in_dtype, packed.rounded()) : packed.rounded();
   const auto bias = random_floats(c.outputs, 3), before = random_floats(c.rows * c.outputs, 4);

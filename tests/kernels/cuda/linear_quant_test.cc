@@ -42,12 +42,11 @@ class Product {
     return test::floats_of(out_format, out.read());
   }
 
-  // What it should be, of weights that are expanded in the format of what goes in, or of codes.
+  // What it should be, of weights that are expanded in the format of what goes in.
   std::vector<float> expected(int64_t first, int64_t rows) const {
-    const bool codes = packed_.matrix().format == Format::kQ8;
     return scalar::linear(test::rounded(in_, input(first, rows)),
-                          codes ? packed_.rounded() : test::rounded(in_, packed_.rounded()), {}, {},
-                          Activation::kNone, rows, kOutputs, kColumns);
+                          test::rounded(in_, packed_.rounded()), {}, {}, Activation::kNone, rows,
+                          kOutputs, kColumns);
   }
 
  private:
