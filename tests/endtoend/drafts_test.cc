@@ -61,7 +61,7 @@ std::unique_ptr<Runtime> open(const std::string& checkpoint, Format format, Form
   flags.micro_batch = setup.micro_batch;
   flags.no_overlap = !setup.overlap;
   if (test::has_accelerator()) flags.attention = setup.attention;
-  if (int8) flags.q4_compute = "int8";
+  if (int8) flags.quantized_compute = "int8";
   flags.threads = 2;
   flags.host_memory_bytes = uint64_t{1} << 30;
   if (test::has_accelerator()) flags.device_memory_bytes = uint64_t{1} << 30;

@@ -293,9 +293,9 @@ struct DecodeCase {
   std::vector<std::vector<std::byte>> caches;
   std::vector<float> qkv;
 
-  // `rounding`: the quantised format whose numbers a float32 cache has, if it is one.
-  DecodeCase(Format format, int64_t head_size, Format rounding)
-      : layout{2, head_size, format}, rounding(rounding), heads(4), lengths{1, 15, 16, 40} {
+  // `numbers_of`: the quantised format whose numbers a float32 cache has, if it is one.
+  DecodeCase(Format format, int64_t head_size, Format numbers_of)
+      : layout{2, head_size, format}, rounding(numbers_of), heads(4), lengths{1, 15, 16, 40} {
     qkv = random_floats(static_cast<int64_t>(lengths.size()) * width(), 30);
     for (const int64_t length : lengths) caches.emplace_back(layout.sequence_bytes(length + 1));
   }

@@ -123,6 +123,7 @@ TEST_CASE("a Hadamard matrix leaves scores as they are and spreads what is large
                            .heads = 1,
                            .kv_heads = 1,
                            .head_size = size,
+                           .table = {},
                            .hadamard = true});
     const std::vector<float> out = qkv.read();
     CHECK(std::abs(dot(out) - dot(in)) < 1e-3 * std::abs(dot(in)));
