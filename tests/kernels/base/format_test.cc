@@ -12,7 +12,7 @@ TEST_CASE("a format is found by its name, and all names are listed as messages h
   for (const char* name : {"", "i32", "q8_0", "F32", "q4 "}) CHECK_FALSE(format_of_name(name));
   CHECK(format_names("|") == "f32|bf16|f16|q4|q4_1|q8_1|q8");
   CHECK(format_names(", ", " or ") == "f32, bf16, f16, q4, q4_1, q8_1 or q8");
-  CHECK(format_names("|", {}, true) == "f32|bf16|f16|q4");
+  CHECK(format_names("|", {}, true) == "f32|bf16|f16|q4|q8");
 }
 
 TEST_CASE("a plain format stores its element type, a quantised one none") {
