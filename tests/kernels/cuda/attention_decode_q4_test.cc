@@ -80,8 +80,8 @@ class Step {
       unpack_quantized_row(Format::kQ4, key + layout.value_offset(), numbers);
       values.insert(values.end(), numbers.begin(), numbers.end());
     }
-    const auto found = scalar::attend(qkv_.data() + head * case_.head_size, keys, values, rows_,
-                                      case_.head_size);
+    const auto found =
+        scalar::attend(qkv_.data() + head * case_.head_size, keys, values, rows_, case_.head_size);
     return {found.begin(), found.end()};
   }
 
