@@ -110,7 +110,7 @@ class Q4Split {
     wait_for_copies<0>();
     __syncthreads();
     put_weights();
-    __syncthreads();
+    __syncwarp();  // Those of a warp's rows are its own.
     ProductSums sums[kTiles][kGroups][kStepsOfGroup];
     weigh(sums);
     __syncthreads();  // Each warp's sums lie where the values were.

@@ -55,25 +55,27 @@ Bytes layer_norm(const Machine& on) {
 }
 
 // Normed heads, of which a lane rotates numbers that other lanes have normed.
-Bytes rotated_heads(const Machine& on) {
-  constexpr int64_t kRows = 2, kHeads = 3, kSize = 70, kWidth = 5 * kSize;
-  const DeviceArray<float> qkv(*on.device, *on.stream, test::random_floats(kRows * kWidth, 5)),
-      norm(*on.device, *on.stream, test::random_floats(kSize, 6)),
-      table(*on.device, *on.stream, test::random_floats(kRows * kSize, 7));
-  rotate_heads(*on.stream, {.qkv = qkv.matrix(kRows, kWidth),
+Bytes rotated_heads(const Machine& on, int64_t size, bool hadamard) {
+  constexpr int64_t kRows = 2, kHeads = 3;
+  const int64_t width = 5 * size;
+  const DeviceArray<float> qkv(*on.device, *on.stream, test::random_floats(kRows * width, 5)),
+      norm(*on.device, *on.stream, test::random_floats(size, 6)),
+      table(*on.device, *on.stream, test::random_floats(kRows * size, 7));
+  rotate_heads(*on.stream, {.qkv = qkv.matrix(kRows, width),
                             .heads = kHeads,
                             .kv_heads = 1,
-                            .head_size = kSize,
+                            .head_size = size,
                             .query_norm = norm.data(),
                             .key_norm = norm.data(),
-                            .table = table.matrix(kRows, kSize)});
+                            .table = table.matrix(kRows, size),
+                            .hadamard = hadamard});
   return bytes_of(qkv.read());
 }
 
-// More columns than are in shared memory at once; whole groups go to tensor cores.
-Bytes q4_product(const Machine& on, int64_t columns) {
+// More columns than are in shared memory at once; of 4 bits whole groups go to tensor cores.
+Bytes quantized_product(const Machine& on, Format format, int64_t columns) {
   constexpr int64_t kRows = 2, kOutputs = 9;
-  const test::PackedMatrix packed(on.device->matrix_layout(Format::kQ4), Format::kQ4,
+  const test::PackedMatrix packed(on.device->matrix_layout(format), format,
                                   test::random_floats(kOutputs * columns, 2), kOutputs, columns,
                                   64);
   const test::DeviceMatrix weights(*on.device, *on.stream, packed);
@@ -131,7 +133,8 @@ Bytes noisy_state(const KvStateLayout& layout, const KvBudget& budget, int64_t h
 Bytes attend(const Machine& on, const AttentionCase& c) {
   const KvLayout layout{c.kv_heads, c.size, c.format};
   const int64_t end = c.first + c.prompt + c.steps, width = (c.heads + 2 * c.kv_heads) * c.size;
-  const DType dtype = c.format == Format::kF16 ? DType::kF16 : DType::kF32;
+  // Bytes of float16 are 4-bit rows, too, whose scales and minima are numbers.
+  const DType dtype = c.format == Format::kF32 ? DType::kF32 : DType::kF16;
   const auto noise =
       static_cast<int64_t>(layout.sequence_bytes(c.budget.slots(end)) / dtype_bytes(dtype));
   const DeviceArray<std::byte> kv(*on.device, *on.stream,
@@ -173,28 +176,40 @@ std::vector<Case> cases() {
   const auto attention_case = [](const char* name, const AttentionCase& c) {
     return Case{name, [=](const Machine& on) { return attend(on, c); }};
   };
-  return {{"LayerNorm", layer_norm},
-          {"rotated heads", rotated_heads},
-          {"4-bit product", [](const Machine& on) { return q4_product(on, 1024 + 70); }},
-          {"4-bit product on tensor cores", [](const Machine& on) { return q4_product(on, 1024); }},
-          {"draw", draw_rows},
-          attention_case("decode, two splits", {4, 2, 8, DType::kF32, {}, 300, 0, 1}),
-          attention_case("decode, three heads share keys", {6, 2, 8, DType::kF32, {}, 300, 0, 1}),
-          attention_case("decode by score", {4, 2, 8, DType::kF32, {20, 200, true}, 300, 0, 6}),
-          attention_case("decode, wide rows", {4, 2, 64, DType::kF32, {}, 300, 0, 1, Format::kF16}),
-          attention_case("f32 prompt", {4, 2, 8, DType::kF32, {5, 12, true}, 0, 40, 0}),
-          attention_case("many positions", {1, 1, 4, DType::kF32, {9, 120, true}, 0, 200, 0}),
-          attention_case("snap by the mean",
-                         {2, 1, 4, DType::kF32, {9, 60, true, 0, KvScore::kSnapMean}, 0, 300, 0}),
-          attention_case("snap by the highest",
-                         {4, 2, 4, DType::kF32, {9, 250, true, 0, KvScore::kSnapMax}, 0, 300, 0}),
-          attention_case("bf16 prompt", {2, 1, 32, DType::kBF16, {5, 20, true}, 0, 70, 0})};
+  return {
+      {"LayerNorm", layer_norm},
+      {"rotated heads", [](const Machine& on) { return rotated_heads(on, 70, false); }},
+      {"rotated heads, Hadamard", [](const Machine& on) { return rotated_heads(on, 48, true); }},
+      {"4-bit product",
+       [](const Machine& on) { return quantized_product(on, Format::kQ4, 1024 + 70); }},
+      {"4-bit product on tensor cores",
+       [](const Machine& on) { return quantized_product(on, Format::kQ4, 1024); }},
+      {"8-bit product",
+       [](const Machine& on) { return quantized_product(on, Format::kQ8, 2048 + 70); }},
+      {"draw", draw_rows},
+      attention_case("decode, two splits", {4, 2, 8, DType::kF32, {}, 300, 0, 1}),
+      attention_case("decode, three heads share keys", {6, 2, 8, DType::kF32, {}, 300, 0, 1}),
+      attention_case("decode by score", {4, 2, 8, DType::kF32, {20, 200, true}, 300, 0, 6}),
+      attention_case("decode, wide rows", {4, 2, 64, DType::kF32, {}, 300, 0, 1, Format::kF16}),
+      // More heads than a product of the codes has columns for.
+      attention_case("decode, 4 bits", {12, 1, 64, DType::kF32, {}, 150, 0, 1, Format::kQ4}),
+      attention_case("f32 prompt", {4, 2, 8, DType::kF32, {5, 12, true}, 0, 40, 0}),
+      attention_case("many positions", {1, 1, 4, DType::kF32, {9, 120, true}, 0, 200, 0}),
+      attention_case("snap by the mean",
+                     {2, 1, 4, DType::kF32, {9, 60, true, 0, KvScore::kSnapMean}, 0, 300, 0}),
+      attention_case("snap by the highest",
+                     {4, 2, 4, DType::kF32, {9, 250, true, 0, KvScore::kSnapMax}, 0, 300, 0}),
+      attention_case("bf16 prompt", {2, 1, 32, DType::kBF16, {5, 20, true}, 0, 70, 0})};
 }
 
 // Barriers that no case needs, by their text.
 const std::map<std::string, const char*> kRedundant = {
     {"__syncthreads();  // The values are there.",
      "copies that are still under way (cp.async) are made at once in the emulation"},
+    {"__syncwarp();  // Those of a warp's rows are its own.",
+     "lanes exchange sums behind what they write, which orders them in the emulation: but a "
+     "shuffle "
+     "orders no memory by the letter"},
     {"__syncthreads();  // All have read the scores.",
      "the score that thread 0 moves makes the others' comparison no other: but unordered reads and "
      "writes are a race by the letter"}};
