@@ -11,7 +11,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/gemm_bf16.h"
-#include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 

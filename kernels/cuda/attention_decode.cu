@@ -1,5 +1,6 @@
 // One decode step. Stores the new row, attends to every slot in use, adds the weights to the scores
-// and drops one row (base/kv_budget.h). Plain float32 arithmetic; keys and values are read once.
+// and drops one row (base/kv_budget.h). Plain float32 arithmetic, but for 4-bit rows
+// (attention_decode_q4.cuh); keys and values are read once.
 // The rows of a sequence are split over blocks, so that few long sequences use the whole device
 // ("Flash-Decoding", Dao et al. 2023); a second kernel puts the parts together.
 #include <algorithm>

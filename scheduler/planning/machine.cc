@@ -17,8 +17,8 @@ Status int8_is_for_cpus() {
 }
 
 std::string profile_command_text(const EngineFlags& flags) {
-  const std::string& how = flags.quantized_compute;
-  return "`spillway profile" + (how == "auto" ? "" : " --quantized-compute " + how) +
+  const bool int8 = flags.quantized_compute == "int8";
+  return std::string("`spillway profile") + (int8 ? " --quantized-compute int8" : "") +
          // (The disk of one folder is as likely as not the default's.)
          (flags.disk_dirs.size() > 1 ? " --disk-dir " + disk_dirs_text(flags.disk_dirs)
                                      : std::string()) +

@@ -83,20 +83,10 @@ class Planner {
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
     if (table().mixed()) count_mixed_bytes();
-    plan_.in_int8 = in_int8();
+    plan_.in_int8 = flags_.quantized_compute == "int8" && table().takes_int8();
     engine().kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
     plan_.scheduling.kv_rule = kv_rule_of(flags_);
     if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
-  }
-
-  // Whether some of the weights are multiplied by activations in 8 bits.
-  bool in_int8() const {
-    const std::string& how = flags_.quantized_compute;
-    if (how == "float" || machine_.device.discrete()) return false;
-    if (how == "int8") return table().takes_int8();
-    return std::any_of(table().tensors.begin(), table().tensors.end(), [&](const auto& tensor) {
-      return tensor.spec.kind == WeightKind::kMatrix && machine_.device.in_int8(tensor.format);
-    });
   }
 
   void count_mixed_bytes() {

@@ -1,14 +1,12 @@
 #include "server/cli/convert/calibrate.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "kernels/base/units.h"
+#include "server/cli/common/text_file.h"
 #include "server/runtime.h"
 
 namespace spillway {
@@ -17,20 +15,6 @@ namespace {
 
 constexpr uint64_t kTextBytesMax = uint64_t{64} << 20;
 constexpr int64_t kWindowsAtOnce = 16;
-
-Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return not_found("cannot open --calibrate " + path);
-  std::string text(kTextBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.empty()) return invalid_argument("--calibrate " + path + " is empty");
-  if (text.size() > kTextBytesMax) {
-    return invalid_argument("--calibrate " + path + " is longer than " +
-                            format_bytes(kTextBytesMax) + "; its first part is enough");
-  }
-  return text;
-}
 
 // Notes what goes into the products of a running model.
 class Notes {
@@ -107,7 +91,8 @@ Result<std::vector<int32_t>> tokens_of(const Runtime& runtime, const std::string
 Result<Calibration> calibrate(const std::string& model, const std::string& text_file,
                               const std::function<void(const std::string&)>& say,
                               const std::function<bool()>& keep_going) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_text(text_file));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text,
+                            read_text_file("--calibrate", text_file, kTextBytesMax));
   Notes notes;
   RuntimeOptions options;
   options.start_scheduler = false;

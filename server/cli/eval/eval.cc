@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -16,6 +14,7 @@
 #include "scheduler/planning/plan_json.h"
 #include "server/cli/common/console.h"
 #include "server/cli/common/report_json.h"
+#include "server/cli/common/text_file.h"
 #include "server/cli/eval/eval_run.h"
 #include "server/cli/flags/command_line.h"
 #include "server/cli/flags/engine_settings.h"
@@ -40,18 +39,6 @@ struct EvalResult {
   std::vector<Budgeted> budgets;
   double seconds = 0;
 };
-
-Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return not_found("cannot open --text " + path);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (text.empty()) return invalid_argument("--text " + path + " is empty");
-  if (text.size() > kTextBytesMax) {
-    return invalid_argument("--text " + path + " has " + format_bytes(text.size()) +
-                            "; at most 1 GiB can be evaluated at once");
-  }
-  return text;
-}
 
 Status check_flags(const EvalFlags& flags, const Runtime& runtime) {
   if (runtime.tokenizer() == nullptr) {
@@ -198,7 +185,8 @@ Status eval(const EvalFlags& flags, const EngineFlags& engine_flags, const std::
         "eval reads the prompts of its windows at once: leave out --prefill-tokens, and "
         "prefill_tokens of a --plan");
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, read_text(flags.text));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text,
+                            read_text_file("--text", flags.text, kTextBytesMax));
   RuntimeOptions options;
   options.start_scheduler = false;
   options.say = say;

@@ -40,8 +40,8 @@ Result<HardwareProfile> this_machine(const EngineFlags& engine) {
 Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& engine) {
   if (flags.hardware.empty()) return this_machine(engine);
   auto hardware = find_hardware_profile(flags.hardware);
-  const std::string& how = engine.quantized_compute;
-  if (hardware.ok() && how != "auto" && (how == "int8") != hardware.value().compute.in_int8) {
+  const bool int8 = engine.quantized_compute == "int8";
+  if (hardware.ok() && int8 != hardware.value().compute.in_int8) {
     std::cerr << "warning: --hardware " << flags.hardware << " was measured with"
               << (hardware.value().compute.in_int8 ? "" : "out")
               << " 8-bit products: what it says of quantised weights is not for this plan"

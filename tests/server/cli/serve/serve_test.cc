@@ -10,6 +10,7 @@
 #include "server/cli/serve/serve.h"
 #include "tests/server/api/api_support.h"
 #include "tests/support/patience.h"
+#include "tests/support/temp_directory.h"
 
 namespace spillway::serve_test {
 namespace {
