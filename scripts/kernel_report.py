@@ -2,10 +2,12 @@
 """Registers, spills and shared memory of every CUDA kernel, and instructions a number of the hot loops, as tables.
 
     scripts/kernel_report.py [--nvcc NVCC] [--arch sm_75 sm_80 ...] [--output docs/benchmarks/cuda_kernels.md]
-    scripts/kernel_report.py --check [--nvcc NVCC] [--output docs/benchmarks/cuda_kernels.md]
+    scripts/kernel_report.py --check [--nvcc NVCC] [--log build/cuda.log] [--output docs/benchmarks/cuda_kernels.md]
 
 Compiles each source of kernels/cuda with `-Xptxas -v` and reads what ptxas says. Needs nvcc, no GPU.
 --check writes nothing: it fails where the table is not what the sources give, for the architectures that the table has.
+With --log it reads what ptxas said when the build in that log compiled them, which was made anew with
+SPILLWAY_PTXAS_VERBOSE=ON (scripts/build takes it from the environment), and compiles again only what has hot loops.
 Another release of nvcc than the table's may use other registers, so then kernels and spills must be the same.
 Loops are read from the machine code of sm_90 by nvdisasm, which comes with CUDA's toolkit and with the Python packages
 nvidia-cuda-nvdisasm (its folder nvidia/cu13/bin) and triton (backends/nvidia/bin); where there is none they are left as
@@ -159,23 +161,47 @@ def loops_section(rows):
     ]
 
 
-def report_of(nvcc, archs, nvdisasm=None):
-    """The report for these architectures, and how many kernels it has; with hot loops where there is nvdisasm."""
+def texts_of(log):
+    """What ptxas said of each (source's name, architecture) in the log of a build by ninja."""
+    texts = {}
+    for source, text in re.findall(r"^\[\d+/\d+\] Building CUDA object \S*?([^/\s]+\.cu)\.o\n((?:(?!\[\d+/).*\n)*)", log, re.MULTILINE):
+        for block in text.split("ptxas info    : Compiling entry function ")[1:]:
+            name, arch = re.match(r"'([^']+)' for '([^']+)'", block).groups()
+            texts[source, arch] = texts.get((source, arch), "") + f"Compiling entry function '{name}'" + block
+    return texts
+
+
+def report_of(nvcc, archs, nvdisasm=None, log=None):
+    """The report for these architectures, and how many kernels it has; with hot loops where there is nvdisasm.
+
+    Where there is a build's log (a path), registers are read from there.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        return report_in(folder, nvcc, archs, nvdisasm)
+        return report_in(folder, nvcc, archs, nvdisasm, log)
 
 
-def report_in(folder, nvcc, archs, nvdisasm):
+def report_in(folder, nvcc, archs, nvdisasm, log):
     """The same, compiled in a folder."""
     sources = sorted((ROOT / "kernels/cuda").glob("*.cu"))
     jobs = [(source, arch) for source in sources for arch in archs]
+    again = jobs
+    if log:
+        said = texts_of(log.read_text())
+        if not said:
+            sys.exit(f"{log} says nothing of ptxas: build anew with SPILLWAY_PTXAS_VERBOSE=ON in the environment")
+        looped = {row[0] for row in HOT_LOOPS} if nvdisasm else set()
+        again = [(source, arch) for source, arch in jobs if arch == LOOPS_ARCH and source.name in looped]
     with ThreadPoolExecutor(2) as pool:
-        texts = list(pool.map(lambda job: compile_verbose(nvcc, *job, folder), jobs))
+        compiled = list(pool.map(lambda job: compile_verbose(nvcc, *job, folder), again))
+    texts = [said.get((source.name, arch), "") for source, arch in jobs] if log else compiled
     rows = {}
     for (source, arch), text in zip(jobs, texts):
         found = list(parse(text))
         for name, (_, registers, spilled, shared) in zip(readable([kernel[0] for kernel in found]), found):
             rows.setdefault((source.name, name), {})[arch] = (registers, spilled, shared)
+    for (source, name), by_arch in rows.items():
+        if lacking := [arch for arch in archs if arch not in by_arch]:
+            sys.exit(f"{source}, {name}: nothing for {', '.join(lacking)}" + (f"; {log} is not of a whole build" if log else ""))
     version = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
     release = re.search(r"release ([\d.]+)", version)[1]
     lines = [
@@ -211,10 +237,11 @@ def main():
     parser.add_argument("--arch", nargs="+", default=["sm_75", "sm_80", "sm_86", "sm_89", "sm_90"])
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/benchmarks/cuda_kernels.md")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--log", type=pathlib.Path)
     parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm"))
     args = parser.parse_args()
     if not args.check:
-        text, kernels = report_of(args.nvcc, args.arch, args.nvdisasm)
+        text, kernels = report_of(args.nvcc, args.arch, args.nvdisasm, args.log)
         if not parts_of(text)[1] and args.output.exists():
             text = parts_of(text)[0] + parts_of(args.output.read_text())[1]
         args.output.write_text(text)
@@ -222,7 +249,7 @@ def main():
         return
     report = args.output.read_text()
     archs = re.search(r"^\| source \| kernel \| (.*) \| static shared \|$", report, re.MULTILINE)[1].split(" | ")
-    text, kernels = report_of(args.nvcc, archs, args.nvdisasm)
+    text, kernels = report_of(args.nvcc, archs, args.nvdisasm, args.log)
     if not parts_of(text)[1]:  # Nothing here can say what the loops are.
         report = parts_of(report)[0]
     if lines := difference(report, text):

@@ -19,6 +19,14 @@ ptxas info    : Function properties for _Z3twoPf
 ptxas info    : Used 255 registers, used 0 barriers
 """
 
+LOG = f"""[1/3] Building CXX object CMakeFiles/a.dir/one.cc.o
+[2/3] Building CUDA object CMakeFiles/a.dir/kernels/cuda/two.cu.o
+{PTXAS}ptxas info    : Compiling entry function '_Z3onePf' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 30 registers, used 1 barriers
+[3/3] Linking CXX executable a
+"""
+
 
 def report(release="13.0", registers="40 | 38", kernel="one", rest=""):
     """A report of one kernel."""
@@ -47,6 +55,13 @@ class KernelReport(unittest.TestCase):
 
     def test_registers_spills_and_shared_memory_are_read(self):
         self.assertEqual(list(kernel_report.parse(PTXAS)), [("_Z3onePf", 32, 0, 4224), ("_Z3twoPf", 255, 20, 0)])
+
+    def test_what_ptxas_says_is_found_in_the_log_of_a_build(self):
+        texts = kernel_report.texts_of(LOG)
+        self.assertEqual(list(texts), [("two.cu", "sm_90"), ("two.cu", "sm_80")])
+        self.assertEqual(list(kernel_report.parse(texts["two.cu", "sm_90"])), list(kernel_report.parse(PTXAS)))
+        self.assertEqual(list(kernel_report.parse(texts["two.cu", "sm_80"])), [("_Z3onePf", 30, 0, 0)])
+        self.assertEqual(kernel_report.texts_of(LOG.replace("CUDA object", "CXX object")), {})
 
     def test_the_innermost_loops_are_found_in_machine_code(self):
         ((name, loops),) = kernel_report.loops_of(LISTING)
