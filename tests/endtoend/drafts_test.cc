@@ -102,7 +102,9 @@ std::vector<Request> make_requests(const ModelShape& shape, uint64_t seed) {
   return requests;
 }
 
-void check(const std::string& variant, Format format, Format kv_format, bool int8 = false) {
+// In all setups, or where the device is emulated in one of `part`'s four parts of them.
+void check(const std::string& variant, Format format, Format kv_format, uint64_t part,
+           bool int8 = false) {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(variant).checkpoints.front();
   INFO(variant << ", weights " << format_name(format) << ", KV " << format_name(kv_format));
@@ -123,6 +125,7 @@ void check(const std::string& variant, Format format, Format kv_format, bool int
   for (const Setup& setup : setups()) {
     test::shuffle_accelerator(seed++);
     INFO(setup.name);
+    if (seed % 4 != part && !test::thorough()) continue;
     // The CPU sums in another order than the device.
     const bool by_host = std::string_view(setup.attention) == "host" && test::has_accelerator();
     Answers of_host;
@@ -152,27 +155,27 @@ void check(const std::string& variant, Format format, Format kv_format, bool int
 }
 
 TEST_CASE("drafts change no token, float32", "[gpu]") {
-  check("pre_ln_relu", Format::kF32, Format::kF32);
+  check("pre_ln_relu", Format::kF32, Format::kF32, 2);
 }
 
 TEST_CASE("drafts change no token, narrow formats", "[gpu][slow]") {
-  check("post_ln_projected", Format::kBF16, Format::kF16);
-  check("llama3", Format::kF16, Format::kF16);
+  check("post_ln_projected", Format::kBF16, Format::kF16, 1);
+  check("llama3", Format::kF16, Format::kF16, 3);
 }
 
 TEST_CASE("drafts change no token, rotary positions that follow the length", "[gpu][slow]") {
-  check("llama_dynamic", Format::kF32, Format::kF32);
-  check("phi3_longrope", Format::kF32, Format::kBF16);
+  check("llama_dynamic", Format::kF32, Format::kF32, 0);
+  check("phi3_longrope", Format::kF32, Format::kBF16, 2);
 }
 
 TEST_CASE("drafts change no token, 4 bits", "[gpu][slow]") {
-  check("pre_ln_relu", Format::kQ4, Format::kQ4);
-  check("qwen3", Format::kQ8, Format::kF32);
+  check("pre_ln_relu", Format::kQ4, Format::kQ4, 1);
+  check("qwen3", Format::kQ8, Format::kF32, 3);
 }
 
 TEST_CASE("drafts change no token, products in 8 bits", "[slow]") {
   if (test::has_accelerator()) return;  // The CPU's alone
-  check("pre_ln_relu", Format::kQ4, Format::kF16, true);
+  check("pre_ln_relu", Format::kQ4, Format::kF16, 0, true);
 }
 
 TEST_CASE("a model with sliding windows has no drafts") {

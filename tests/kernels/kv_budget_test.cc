@@ -165,6 +165,10 @@ void check_budgets(Device& device, const Shape& s, Format format,
 TEST_CASE("attention under a limited KV budget agrees with its definition", "[sanitizer][slow]") {
   const auto shape = GENERATE(Shape{2, 2, 64}, Shape{3, 3, 5}, Shape{4, 2, 20});
   const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
+  // Where the device is emulated, each format with one shape, but the widest and the narrowest.
+  const bool all_shapes = format == Format::kF32 || format == Format::kQ4;
+  const int64_t one_shape = format == Format::kF16 ? 64 : format == Format::kBF16 ? 5 : 20;
+  if (!test::thorough() && !all_shapes && shape.head_size != one_shape) return;
   INFO("heads " << shape.heads << ", KV heads " << shape.kv_heads << ", size " << shape.head_size
                 << ", KV " << format_name(format));
   const std::vector<KvBudget> budgets = {
